@@ -1,0 +1,371 @@
+//! The contract of every engine: few verbs, batched where it pays, the same meaning everywhere.
+//!
+//! An engine keeps no truth in memory: any client may die between any two lines. It never repeats a request by
+//! itself; the client repeats it with the same claim id, which every verb takes without harm. The conformance
+//! suite (`tenure-conformance`) is the text of this contract.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+
+use crate::claim::{
+    Busy, Claim, ClaimId, ClientId, Grant, Keep, Kind, Name, Published, TTL_MAX, TTL_MIN, WAITERS_MAX,
+    Waiting,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::inspect::View;
+use crate::step::{Outcome, Release};
+use crate::token::Token;
+
+/// Who can share an engine's resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// Clients of one process.
+    Process,
+    /// Processes of one machine.
+    Machine,
+    /// Machines that reach the store.
+    Network,
+}
+
+/// Which free slot a claim is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotOrder {
+    /// The one that has been free longest.
+    LongestFree,
+    /// Any.
+    AnyFree,
+}
+
+/// How a hold passes to a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandOver {
+    /// A grant to a waiter lives for the confirm window until it is renewed.
+    Window,
+    /// A grant lives as long as the client's session with the store.
+    Session,
+}
+
+/// What an engine can do. It chooses conformance checks and fills the documents' table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capability {
+    /// Who can share its resources.
+    pub reach: Reach,
+    /// The kinds that it grants.
+    pub kinds: &'static [Kind],
+    /// Whether claims are granted in the order in which they were received.
+    pub is_fifo: bool,
+    /// Which free slot a claim is given.
+    pub slot_order: SlotOrder,
+    /// Whether units can rest (`lock_delay`, `min_hold`).
+    pub has_rests: bool,
+    /// Whether values outlive holds.
+    pub keeps_values: bool,
+    /// The shortest ttl.
+    pub ttl_min: Duration,
+    /// The longest ttl.
+    pub ttl_max: Duration,
+    /// What a ttl is rounded up to.
+    pub ttl_grain: Duration,
+    /// How a hold passes to a waiter.
+    pub hand_over: HandOver,
+    /// Whether a holder that was killed is noticed at once, without waiting for its ttl.
+    pub notices_death: bool,
+    /// The most waiters of one resource.
+    pub waiters_max: u32,
+    /// Whether tokens need the client's floor to survive a loss of the store's memory.
+    pub needs_floor: bool,
+    /// Whether exclusion survives the failover of a store's server.
+    pub survives_failover: bool,
+    /// The most claims, renewals or releases in one call.
+    pub batch_max: usize,
+}
+
+impl Capability {
+    /// All that [`step`](crate::step::step) can do, within one process; an engine narrows it.
+    pub fn of_step() -> Capability {
+        Capability {
+            reach: Reach::Process,
+            kinds: &[Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::SlotPool],
+            is_fifo: true,
+            slot_order: SlotOrder::LongestFree,
+            has_rests: true,
+            keeps_values: true,
+            ttl_min: TTL_MIN,
+            ttl_max: TTL_MAX,
+            ttl_grain: Duration::from_millis(1),
+            hand_over: HandOver::Window,
+            notices_death: false,
+            waiters_max: WAITERS_MAX,
+            needs_floor: false,
+            survives_failover: false,
+            batch_max: 128,
+        }
+    }
+}
+
+/// One life of a store's memory. Another incarnation may have forgotten what this one knew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Incarnation(pub u64);
+
+/// The answer to a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimAnswer {
+    /// It holds.
+    Granted(Grant),
+    /// It waits in the queue of this incarnation.
+    Waiting(Waiting, Incarnation),
+    /// It was refused: others hold.
+    Busy(Busy),
+    /// A fresh value answers it.
+    Fresh(Published),
+    /// Its id has been used and has ended.
+    Finished,
+}
+
+/// What the client knows about a claim that it renews.
+#[derive(Clone, Debug)]
+pub struct RenewRequest {
+    /// The resource.
+    pub resource: Name,
+    /// The claim.
+    pub claim: ClaimId,
+    /// The client believes that it waits, so it must be told the whole grant if it holds.
+    pub is_waiter: bool,
+}
+
+/// The answer to a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenewAnswer {
+    /// It holds, for this long.
+    Renewed {
+        /// From when the engine answered.
+        ends_in: Duration,
+    },
+    /// It holds, and this is its grant.
+    Granted(Grant),
+    /// It waits in the queue of this incarnation.
+    Waiting(Waiting, Incarnation),
+    /// It neither holds nor waits.
+    Lost,
+}
+
+/// A release of a hold or a waiter.
+#[derive(Clone, Debug)]
+pub struct ReleaseRequest {
+    /// The resource.
+    pub resource: Name,
+    /// The claim, and what is known about its copies.
+    pub release: Release,
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseAnswer {
+    /// It held or waited, and does not any more.
+    Released,
+    /// It had ended before.
+    AlreadyLost,
+}
+
+/// News for a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wake {
+    /// The claim has been granted.
+    Granted {
+        /// The claim.
+        claim: ClaimId,
+        /// Its grant, unconfirmed.
+        grant: Grant,
+        /// Who granted it.
+        incarnation: Incarnation,
+    },
+    /// Something changed for the claim: its heartbeat is due now.
+    Look(ClaimId),
+    /// News may have been missed: the heartbeats of all waiters are due now.
+    LookAtAll,
+}
+
+/// How an operator's break of a hold ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakAnswer {
+    /// The hold is broken; its units come free after this long (zero: they are).
+    Broken {
+        /// From when the engine answered.
+        free_in: Duration,
+    },
+    /// No hold has that token.
+    NotHeld,
+}
+
+/// How much a finding of [`Engine::check`] matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// As it should be.
+    Good,
+    /// Worth knowing; promises hold, or the page of the engine says which do not.
+    Warning,
+    /// The engine cannot be used, or must not.
+    Bad,
+}
+
+/// One thing that an engine found out about its store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How much it matters.
+    pub severity: Severity,
+    /// What was looked at: "version", "clock".
+    pub what: &'static str,
+    /// What was found.
+    pub found: String,
+    /// What to do about it, where something should be done.
+    pub hint: Option<String>,
+}
+
+/// What grants claims: a store plus tenure's protocol on it.
+///
+/// Every future runs on the client's own thread, with tokio's I/O and time. Results are in the order of the
+/// requests. An `Err` of kind [`ErrorKind::Unavailable`] means that the outcome is unknown.
+pub trait Engine: Send + Sync + 'static {
+    /// Returns the one word by which the engine goes: its crate, feature, URL scheme and page.
+    fn name(&self) -> &'static str;
+
+    /// Returns what it can do.
+    fn capability(&self) -> &Capability;
+
+    /// Grants, queues or refuses claims.
+    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>>;
+
+    /// Extends holds, confirms grants and keeps the places of waiters.
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>>;
+
+    /// Ends holds and withdraws waiters.
+    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>>;
+
+    /// Sets the value of a resource under a hold. `false`: the hold has ended.
+    fn publish(
+        &self,
+        resource: Name,
+        claim: ClaimId,
+        bytes: Arc<[u8]>,
+        keep: Keep,
+    ) -> BoxFuture<'_, Result<bool>>;
+
+    /// Lists up to `most` resources whose names begin with `prefix` and come after `after`, by name.
+    ///
+    /// A page may be shorter than `most` before the end; it is empty only at the end.
+    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>>;
+
+    /// Follows one resource: its present view first (none: idle), then each later one. A slow reader misses
+    /// views in between, but never the latest.
+    fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>>;
+
+    /// Ends somebody's hold, for an operator.
+    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>>;
+
+    /// Changes the capacity of a semaphore or a slot pool, for an operator.
+    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>>;
+
+    /// Returns the news for this client's waiters. The client takes it once.
+    fn wakes(&self) -> BoxStream<'static, Wake>;
+
+    /// Looks whether the store can be trusted.
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>>;
+
+    /// Returns the verbs that a caller may use on its own thread, where the engine has such.
+    fn blocking(&self) -> Option<&dyn BlockingEngine> {
+        None
+    }
+
+    /// Lets another process share this client's life: what the client holds ends by death only when the
+    /// descriptor's last copy is closed. `None` where the engine does not notice deaths.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn share_life(&self, pid: u32) -> Result<Option<OwnedFd>> {
+        let _ = pid;
+        Ok(None)
+    }
+}
+
+/// The two hot verbs of an engine whose work is short and local enough for a caller's own thread.
+pub trait BlockingEngine: Sync {
+    /// Grants, queues or refuses a claim.
+    ///
+    /// # Errors
+    /// As [`Engine::claim`].
+    fn claim(&self, claim: &Claim) -> Result<ClaimAnswer>;
+
+    /// Ends a hold or withdraws a waiter.
+    ///
+    /// # Errors
+    /// As [`Engine::release`].
+    fn release(&self, release: &ReleaseRequest) -> Result<ReleaseAnswer>;
+}
+
+/// Makes a connected engine for a client, on the client's own thread.
+pub type Connect = Box<dyn FnOnce(ClientId) -> BoxFuture<'static, Result<Arc<dyn Engine>>> + Send>;
+
+/// Translates an outcome of `step` into the answer to a claim, for hosted engines.
+///
+/// # Errors
+/// The outcomes that a caller must act on.
+pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -> Result<ClaimAnswer> {
+    let refuse = |kind, message: String, hint: &str| {
+        Err(Error::new(kind, "claim", message).with_resource(&claim.resource).with_hint(hint))
+    };
+    match outcome {
+        Outcome::Granted(grant) => Ok(ClaimAnswer::Granted(grant)),
+        Outcome::Waiting(waiting) => Ok(ClaimAnswer::Waiting(waiting, incarnation)),
+        Outcome::Busy(busy) => Ok(ClaimAnswer::Busy(busy)),
+        Outcome::Fresh(value) => Ok(ClaimAnswer::Fresh(value)),
+        Outcome::Finished => Ok(ClaimAnswer::Finished),
+        Outcome::Conflict { kind, capacity } => refuse(
+            ErrorKind::Conflict,
+            format!(
+                "asked for as a {} of capacity {}, but in use as a {kind} of capacity {capacity}",
+                claim.terms.kind, claim.terms.capacity
+            ),
+            "use one kind and capacity for a name everywhere, or another name",
+        ),
+        Outcome::FloorAhead { now } => refuse(
+            ErrorKind::Invalid,
+            format!(
+                "the floor {} is more than an hour ahead of the store's clock {}: one of the two is wrong",
+                claim.floor,
+                now.micros()
+            ),
+            "check the clocks of the store and of the machines that wrote the token",
+        ),
+        Outcome::QueueFull => refuse(
+            ErrorKind::Invalid,
+            format!("{WAITERS_MAX} claims wait already"),
+            "use several resources, or a queue",
+        ),
+        Outcome::Invalid(why) => refuse(ErrorKind::Invalid, why.to_owned(), "see the limits of the kind"),
+        other => refuse(ErrorKind::Internal, format!("unexpected outcome {other:?}"), "report it"),
+    }
+}
+
+/// Translates an outcome of `step` into the answer to a renewal, for hosted engines.
+pub fn renew_answer(request: &RenewRequest, outcome: Outcome, incarnation: Incarnation) -> RenewAnswer {
+    match outcome {
+        Outcome::Renewed(grant) if request.is_waiter => RenewAnswer::Granted(grant),
+        Outcome::Renewed(grant) => RenewAnswer::Renewed { ends_in: grant.ends_in },
+        Outcome::Waiting(waiting) => RenewAnswer::Waiting(waiting, incarnation),
+        _ => RenewAnswer::Lost,
+    }
+}
+
+/// Translates an outcome of `step` into the answer to a release, for hosted engines.
+pub fn release_answer(outcome: &Outcome) -> ReleaseAnswer {
+    match outcome {
+        Outcome::Released => ReleaseAnswer::Released,
+        _ => ReleaseAnswer::AlreadyLost,
+    }
+}

@@ -1,0 +1,166 @@
+//! The one error type of tenure.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::claim::{Busy, Name};
+
+/// What a caller should do about an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The lease has ended without its user releasing it: stop the work now.
+    Lost,
+    /// Nothing is held: the wait was over first. Try again or give up.
+    Timeout,
+    /// The outcome is unknown. The library has repeated the request until its time was up.
+    Unavailable,
+    /// The name is in use with another kind or capacity: fix the code, or resize the resource.
+    Conflict,
+    /// The input breaks a stated limit: fix the caller.
+    Invalid,
+    /// The engine or this environment cannot do it. It says why.
+    Unsupported,
+    /// A bug of tenure or a damaged store: report it.
+    Internal,
+}
+
+impl ErrorKind {
+    /// Returns the kind's name in lower case, as logs and JSON show it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ErrorKind::Lost => "lost",
+            ErrorKind::Timeout => "timeout",
+            ErrorKind::Unavailable => "unavailable",
+            ErrorKind::Conflict => "conflict",
+            ErrorKind::Invalid => "invalid",
+            ErrorKind::Unsupported => "unsupported",
+            ErrorKind::Internal => "internal",
+        }
+    }
+}
+
+/// Why an operation failed: a kind to act on, and a text for people that names the resource and the engine.
+///
+/// The text never holds a password. [`Error::hint`] says what to do about it, where that is known.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    operation: &'static str,
+    resource: Option<Name>,
+    engine: Option<&'static str>,
+    message: String,
+    hint: Option<String>,
+    busy: Option<Busy>,
+    source: Option<std::sync::Arc<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// Makes an error. `operation` is a verb phrase ("claim"), `message` says what went wrong, in lower case
+    /// and without a full stop.
+    pub fn new(kind: ErrorKind, operation: &'static str, message: impl Into<String>) -> Error {
+        Error(Box::new(Inner {
+            kind,
+            operation,
+            resource: None,
+            engine: None,
+            message: message.into(),
+            hint: None,
+            busy: None,
+            source: None,
+        }))
+    }
+
+    /// Adds the resource, unless one is named already.
+    #[must_use]
+    pub fn with_resource(mut self, resource: &Name) -> Error {
+        self.0.resource.get_or_insert_with(|| resource.clone());
+        self
+    }
+
+    /// Adds the engine, unless one is named already.
+    #[must_use]
+    pub fn with_engine(mut self, engine: &'static str) -> Error {
+        self.0.engine.get_or_insert(engine);
+        self
+    }
+
+    /// Adds what to do about it.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Error {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds who was in the way.
+    #[must_use]
+    pub fn with_busy(mut self, busy: Busy) -> Error {
+        self.0.busy = Some(busy);
+        self
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Error {
+        self.0.source = Some(std::sync::Arc::new(source));
+        self
+    }
+
+    /// Returns what the caller should do.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Returns the resource that the operation was about.
+    pub fn resource(&self) -> Option<&Name> {
+        self.0.resource.as_ref()
+    }
+
+    /// Returns what to do about it, in words.
+    pub fn hint(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+
+    /// Returns who was in the way, for a [`ErrorKind::Timeout`] whose engine said so.
+    pub fn busy(&self) -> Option<&Busy> {
+        self.0.busy.as_ref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.operation)?;
+        if let Some(resource) = &self.0.resource {
+            write!(f, " {:?}", resource.as_str())?;
+        }
+        if let Some(engine) = self.0.engine {
+            write!(f, " on {engine}")?;
+        }
+        write!(f, ": {}", self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {self}", self.0.kind.as_str())?;
+        if let Some(hint) = &self.0.hint {
+            write!(f, " (hint: {hint})")?;
+        }
+        match &self.0.source {
+            Some(source) => write!(f, " caused by {source:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+/// The result of an operation of tenure.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,123 @@
+//! What a record looks like from outside: for `status`, `watch` and operators.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::claim::{ClaimId, Kind, Label, Name};
+use crate::clock::Timestamp;
+use crate::record::Record;
+use crate::token::Token;
+
+/// The most holds, and the most waiters, that one view lists. The counts go on.
+pub const VIEW_ENTRIES_MAX: usize = 1024;
+
+/// One resource as an engine sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct View {
+    /// Its name.
+    pub resource: Name,
+    /// What it is.
+    pub kind: Kind,
+    /// How many units it has.
+    pub capacity: u32,
+    /// How many of them are held or rest.
+    pub used: u32,
+    /// The largest token given.
+    pub last_token: Token,
+    /// Who holds it, and what rests, by token.
+    pub holds: Vec<HoldView>,
+    /// How many claims wait.
+    pub waiting: u32,
+    /// Who waits, the head of the queue first.
+    pub waiters: Vec<WaiterView>,
+    /// The value that a holder published.
+    pub value: Option<Arc<[u8]>>,
+}
+
+/// Units that are not free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HoldView {
+    /// The claim. None: the units rest.
+    pub claim: Option<ClaimId>,
+    /// Who holds them.
+    pub label: Label,
+    /// The token of the grant.
+    pub token: Token,
+    /// The slot, for a slot pool.
+    pub slot: Option<u32>,
+    /// How many units.
+    pub weight: u32,
+    /// How long ago they were granted.
+    pub held_for: Duration,
+    /// When the hold ends without renewal.
+    pub ends_in: Duration,
+}
+
+/// A claim in the queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaiterView {
+    /// The claim.
+    pub claim: ClaimId,
+    /// Who waits.
+    pub label: Label,
+    /// How many units it wants.
+    pub weight: u32,
+}
+
+/// Looks at a record as it is at `now`. Writes nothing, so what has ended is only left out.
+///
+/// Returns none if nothing is held, rests or waits, and no value is kept.
+///
+/// # Errors
+/// Those of the store.
+pub fn inspect<R: Record>(resource: &Name, record: &R, now: Timestamp) -> Result<Option<View>, R::Error> {
+    let Some(head) = record.head()? else { return Ok(None) };
+    let mut used = head.used;
+    let mut holds = Vec::new();
+    for hold in record.holds(VIEW_ENTRIES_MAX)? {
+        // A hold whose holder vanished and whose lock_delay runs is shown as the rest that it is.
+        let rest = hold.claim.map_or(Duration::ZERO, |_| hold.limits.lock_delay);
+        let is_ended = hold.expires_at <= now;
+        let ends_at = if is_ended { hold.expires_at + rest } else { hold.expires_at };
+        if ends_at <= now {
+            used = used.saturating_sub(hold.weight);
+            continue;
+        }
+        holds.push(HoldView {
+            claim: hold.claim.filter(|_| !is_ended),
+            label: hold.label,
+            token: hold.token,
+            slot: hold.slot,
+            weight: hold.weight,
+            held_for: now.since(hold.granted_at),
+            ends_in: ends_at.since(now),
+        });
+    }
+    let mut waiting = head.waiting;
+    let mut waiters = Vec::new();
+    for waiter in record.waiters(VIEW_ENTRIES_MAX)? {
+        if waiter.expires_at <= now {
+            waiting = waiting.saturating_sub(1);
+            continue;
+        }
+        waiters.push(WaiterView { claim: waiter.claim, label: waiter.label, weight: waiter.weight });
+    }
+    let value = record.value()?.filter(|value| value.keep_until.is_none_or(|until| until > now));
+    if holds.is_empty() && waiting == 0 && value.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(View {
+        resource: resource.clone(),
+        kind: head.kind,
+        capacity: head.capacity,
+        used,
+        last_token: head.last_token,
+        holds,
+        waiting,
+        waiters,
+        value: value.map(|value| value.bytes),
+    }))
+}
