@@ -136,7 +136,8 @@ impl Clock for SystemClock {
     fn timer(&self) -> std::io::Result<Box<dyn Timer>> {
         // CLOCK_BOOTTIME, so that the first thing that happens after a suspend is the loss of what ended.
         let fd = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        let fd = AsyncFd::register_with_interest(fd, Interest::READABLE)?;
+        #[allow(deprecated, reason = "an OwnedFd inside stays open for as long as it is registered")]
+        let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
         Ok(Box::new(SystemTimer { fd, armed: Instant::NEVER }))
     }
 }
