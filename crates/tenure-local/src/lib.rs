@@ -32,6 +32,7 @@ mod gate;
 mod job;
 mod liveness;
 mod resource;
+mod rows;
 mod store;
 mod wake;
 mod watch;

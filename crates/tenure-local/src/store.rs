@@ -139,10 +139,10 @@ impl Store {
     /// Does the work in a transaction that stores nothing.
     pub(crate) fn look<T>(
         &self,
-        work: impl FnOnce(&Transaction<'_>) -> Result<T, Failure>,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T, Failure>,
     ) -> Result<T, Fault> {
-        let transaction = self.begin()?;
-        let done = catch_unwind(AssertUnwindSafe(|| work(&transaction)));
+        let mut transaction = self.begin()?;
+        let done = catch_unwind(AssertUnwindSafe(|| work(&mut transaction)));
         Ok(done.unwrap_or_else(|panic| Err(Failure::Panicked(panic_text(&*panic))))?)
     }
 
