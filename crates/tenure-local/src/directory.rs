@@ -23,6 +23,7 @@ use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use tenure_core::clock::Clock;
 use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::failpoint;
 
 use crate::config::Config;
 use crate::error::{damaged_hint, system_error};
@@ -83,6 +84,7 @@ impl Directory {
         let setup = lock_setup(&place, &place_fd, clock)?;
         let boot_id = boot_id()?;
         let boot = place.join(&boot_id);
+        failpoint::pass("local.in_setup");
         let is_new = make_directory(&place_fd, &boot_id).map_err(failed("create", &boot))?;
         let boot_fd = rustix::fs::openat(&place_fd, &*boot_id, DIRECTORY, Mode::empty())
             .map_err(failed("open", &boot))?;
@@ -175,8 +177,10 @@ impl Directory {
             Some(_) => {}
             None => self.remove("data.mdb"),
         }
+        failpoint::pass("local.before_gate");
         self.write_anew("gate", |file| Gate::create(file.as_fd()))
             .map_err(|source| system_error("connect", "write", &self.boot.join("gate"), source))?;
+        failpoint::pass("local.before_format");
         self.write_anew("format", |mut file| file.write_all(mine.to_string().as_bytes()))
             .map_err(|source| system_error("connect", "write", &path, source))
     }

@@ -125,8 +125,8 @@ impl Store {
     ) -> Result<(T, Vec<(Name, ClientId)>), Fault> {
         failpoint::pass("local.before_begin");
         let mut transaction = self.begin()?;
-        failpoint::pass("local.in_transaction");
         let done = catch_unwind(AssertUnwindSafe(|| {
+            failpoint::pass("local.in_transaction");
             let done = work(&mut transaction)?;
             transaction.tidy()?;
             Ok(done)
@@ -312,6 +312,7 @@ fn open_env(directory: &Directory, map_bytes: usize) -> Result<Env<WithoutTls>> 
         env.prepare_for_closing().wait();
         let file = std::fs::OpenOptions::new().write(true).open(&fresh).map_err(io_failed)?;
         file.set_len(map_bytes as u64).map_err(io_failed)?;
+        failpoint::pass("local.before_data");
         std::fs::rename(&fresh, &path).map_err(io_failed)?;
     }
     let length = std::fs::symlink_metadata(&path)
@@ -400,6 +401,7 @@ fn birth(env: &Env<WithoutTls>, rows: Rows, clock: &dyn Clock) -> Result<(u64, u
     let offset = clock.time_of_day().micros().saturating_sub(clock.now().nanos() / 1000);
     let row = [incarnation.to_le_bytes(), offset.to_le_bytes()].concat();
     rows.put(&mut txn, BIRTH, &row)?;
+    failpoint::pass("local.before_birth");
     txn.commit()?;
     Ok((incarnation, offset))
 }

@@ -116,7 +116,7 @@ fn a_directory_that_this_user_cannot_write_is_refused() {
     // As a user that is not root, since root may write everywhere.
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(std::env::current_exe().unwrap());
-    let mut process = Process::start_with(command, &directory.place());
+    let mut process = Process::start_by(command, &directory.place());
     let answer = process.read();
     assert!(answer.contains("unavailable") && answer.contains("permission denied"), "{answer}");
     assert!(answer.contains("hint"), "{answer}");
@@ -196,7 +196,7 @@ fn another_format_or_c_library_is_refused() {
 fn start_elsewhere(place: &Path) -> Process {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(std::env::current_exe().unwrap());
-    Process::start_with(command, place)
+    Process::start_by(command, place)
 }
 
 #[test]
@@ -265,11 +265,11 @@ fn a_full_store_refuses_and_loses_nothing() {
 fn a_full_file_system_refuses_and_loses_nothing() {
     let directory = TestDirectory::new();
     // In a mount namespace of its own: a file system of one megabyte.
-    let script = "mount -t tmpfs -o size=1m,mode=700 tmpfs \"$TENURE_TEST_CHILD\" && exec \"$0\" \"$@\"";
+    let script = "mount -t tmpfs -o size=1m,mode=700 tmpfs \"$TENURE_TEST_PLACE\" && exec \"$0\" \"$@\"";
     std::fs::create_dir(directory.place()).unwrap();
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script]).arg(std::env::current_exe().unwrap());
-    let mut process = Process::start_with(command, &directory.place());
+    let mut process = Process::start_by(command, &directory.place());
     assert_eq!(process.read(), "connected");
     assert!(process.ask("try m").starts_with("granted"));
     assert_eq!(process.ask("fill"), "filled");
