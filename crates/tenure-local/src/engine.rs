@@ -61,6 +61,9 @@ impl Local {
     /// [`ErrorKind::Unsupported`] if the place cannot be trusted, is used from another container or by another
     /// version, or this process was forked from one that has clients; [`ErrorKind::Unavailable`] if it cannot be
     /// written or somebody blocks it; [`ErrorKind::Internal`] if it is damaged.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O enabled.
     pub async fn connect(config: Config, client: ClientId, clock: Arc<dyn Clock>) -> Result<Local> {
         let (reply, answer) = oneshot::channel();
         // Files are opened and locked there, not on the thread of timers; it then serves the store.

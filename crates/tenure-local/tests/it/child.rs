@@ -130,7 +130,7 @@ static FAILPOINT: Mutex<Option<(String, String)>> = Mutex::new(None);
 
 fn fail(place: &'static str) {
     let mut failpoint = FAILPOINT.lock().unwrap();
-    if !failpoint.as_ref().is_some_and(|(_, at)| at == place) {
+    if failpoint.as_ref().is_none_or(|(_, at)| at != place) {
         return;
     }
     let (what, _) = failpoint.take().unwrap();
@@ -299,6 +299,7 @@ fn keeper(client: &Client) {
     let shared = client.engine.share_life(std::process::id()).unwrap().unwrap();
     // The keeper inherits it.
     rustix::io::fcntl_setfd(&shared, rustix::io::FdFlags::empty()).unwrap();
+    #[allow(clippy::zombie_processes, reason = "it outlives this process")]
     let keeper = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
     drop::<OwnedFd>(shared);
     drop(client.engine.share_life(keeper.id()).unwrap());
