@@ -5,12 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use tenure_core::claim::{Keep, Kind, Name};
+use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{ClaimAnswer, Engine, ReleaseAnswer};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_local::Config;
 
 use crate::child::Process;
-use crate::world::{Client, TestDirectory, claim_of, run};
+use crate::world::{Client, PATIENCE, TestDirectory, claim_of, run};
 
 /// Connecting must fail; says how.
 fn refusal(config: Config) -> Error {
@@ -259,7 +260,11 @@ fn a_missing_format_file_parts_nobody() {
         let error = Client::try_connect(Config::in_directory(directory.place())).await.err().unwrap();
         assert_says(&error, ErrorKind::Unavailable, &["removed", "restart"]);
     });
-    run(async { Client::connect(&directory.place()).await.take("m").await });
+    // Once nobody uses it, it is made anew.
+    let until = SystemClock.now() + PATIENCE;
+    while run(Client::try_connect(Config::in_directory(directory.place()))).is_err() {
+        assert!(SystemClock.now() < until);
+    }
 }
 
 #[test]
@@ -454,7 +459,15 @@ fn a_removed_directory_is_noticed() {
         client.take("m").await;
         std::fs::remove_dir_all(directory.place()).unwrap();
         crate::world::pause(std::time::Duration::from_millis(150)).await;
-        let error = client.claim(client.request("m", false)).await.unwrap_err();
+        for _ in 0..3 {
+            let error = client.claim(client.request("m", false)).await.unwrap_err();
+            assert_says(&error, ErrorKind::Unavailable, &["removed", "restart"]);
+        }
+        // Another process makes a new one; then the old one is dead for good.
+        let mut there = Process::start(&directory.place());
+        assert!(there.ask("try m").starts_with("granted"));
+        assert!(client.claim(client.request("m", false)).await.is_err());
+        let error = Client::try_connect(Config::in_directory(directory.place())).await.err().unwrap();
         assert_says(&error, ErrorKind::Unavailable, &["removed", "restart"]);
     });
 }
