@@ -132,7 +132,7 @@ impl Directory {
     /// Whether the directory has been removed under us: then another process may have made a new one, and
     /// neither would know of the other.
     pub(crate) fn is_removed(&self) -> bool {
-        rustix::fs::statat(&self.boot_fd, "format", AtFlags::SYMLINK_NOFOLLOW).is_err()
+        matches!(rustix::fs::statat(&self.boot_fd, "format", AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
     }
 
     /// Returns the descriptor of the place, for looks at its file system.

@@ -144,7 +144,7 @@ impl Store {
             return Err(Fault::Forked);
         }
         let pass = self.gate.enter(&*self.clock).map_err(Fault::Blocked)?;
-        if self.is_due(&self.look_at, PRESENCE_PERIOD) && self.directory.is_removed() {
+        if self.is_due(&self.look_at, PRESENCE_PERIOD) && self.is_anything_removed() {
             self.is_removed.store(true, Ordering::Relaxed);
         }
         if self.is_removed.load(Ordering::Relaxed) {
@@ -152,6 +152,13 @@ impl Store {
         }
         let txn = self.environment.begin(&pass)?;
         Ok(Transaction { store: self, txn, pass, letters: Vec::new(), has_no_observers: false })
+    }
+
+    /// Whether something that cleans up old files took this store for one.
+    fn is_anything_removed(&self) -> bool {
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        self.directory.is_removed()
+            || clients.iter().any(|client| liveness::is_file_gone(&self.directory, *client))
     }
 
     /// Whether a period is over, for one caller of many.

@@ -251,6 +251,19 @@ fn another_time_namespace_may_take_over_what_nobody_uses() {
 }
 
 #[test]
+fn a_removed_liveness_file_is_noticed() {
+    let directory = TestDirectory::new();
+    run(async {
+        let client = Client::connect(&directory.place()).await;
+        client.take("m").await;
+        std::fs::remove_file(directory.boot().join("alive").join(client.id.to_string())).unwrap();
+        crate::world::pause(std::time::Duration::from_millis(150)).await;
+        let error = client.claim(client.request("n", false)).await.unwrap_err();
+        assert_says(&error, ErrorKind::Unavailable, &["removed", "cleans up"]);
+    });
+}
+
+#[test]
 fn a_missing_format_file_parts_nobody() {
     let directory = TestDirectory::new();
     run(async {
@@ -337,6 +350,10 @@ fn clients_come_and_go_in_any_order() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
+fn value_name(number: usize) -> Name {
+    Name::new(&format!("value {number}")).unwrap()
+}
+
 #[test]
 fn a_full_store_refuses_and_loses_nothing() {
     let directory = TestDirectory::new();
@@ -347,7 +364,7 @@ fn a_full_store_refuses_and_loses_nothing() {
         let value: std::sync::Arc<[u8]> = vec![7; 200 * 1024].into();
         let mut published = Vec::new();
         let full = loop {
-            let name = Name::new(&format!("value {}", published.len())).unwrap();
+            let name = value_name(published.len());
             let (claim, _) = client.take(name.as_str()).await;
             match client.engine.publish(name.clone(), claim, value.clone(), Keep::WhileHeld).await {
                 Ok(is_set) => assert!(is_set),
@@ -358,6 +375,13 @@ fn a_full_store_refuses_and_loses_nothing() {
         assert_says(&full, ErrorKind::Unavailable, &["largest size", "release"]);
         assert!((2..6).contains(&published.len()));
         assert!(matches!(client.try_mutex("m").await.1, ClaimAnswer::Busy(_)));
+        // What cannot be stored takes nothing down that is stored in the same transaction.
+        let (claim, _) = client.take("last").await;
+        let large = client.engine.publish(Name::new("last").unwrap(), claim, value.clone(), Keep::WhileHeld);
+        let small = (0..20).map(|number| client.claim(client.request(&format!("small {number}"), false)));
+        let (large, small) = futures_util::future::join(large, futures_util::future::join_all(small)).await;
+        assert!(large.is_err());
+        assert!(small.iter().all(|answer| matches!(answer, Ok(ClaimAnswer::Granted(_)))), "{small:?}");
         for (name, claim) in published {
             assert_eq!(client.release(name.as_str(), claim).await, ReleaseAnswer::Released);
         }
