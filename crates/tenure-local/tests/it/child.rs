@@ -121,6 +121,7 @@ impl Process {
     /// Waits until it has died of a failpoint.
     pub(crate) fn died(mut self) {
         use std::os::unix::process::ExitStatusExt;
+        assert_eq!(self.read(), "");
         assert_eq!(self.child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
     }
 }
