@@ -108,13 +108,7 @@ fn open_env(directory: &Directory, map_bytes: usize) -> Result<Env<WithoutTls>> 
     };
     // LMDB takes an empty file for a new one.
     check(HEADER_BYTES)?;
-    let env = match open_file(&path, None) {
-        // Only one that was removed under this process's feet is another one by the same path.
-        Err(heed::Error::EnvAlreadyOpened) => {
-            return Err(Fault::Removed.to_error("connect", &directory.boot));
-        }
-        opened => opened.map_err(failed)?,
-    };
+    let env = open_file(&path, None).map_err(failed)?;
     check(env.info().map_size as u64)?;
     Ok(env)
 }

@@ -124,14 +124,16 @@ impl Worker {
         let identity = directory
             .identity()
             .map_err(|source| crate::error::system_error("connect", "look at", &directory.boot, source))?;
-        let mut workers = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(worker) = workers.get(&identity).and_then(Weak::upgrade) {
+        if let Some(worker) = find(identity, &directory)? {
             return Ok((worker, setup, None));
         }
-        workers.retain(|_, worker| worker.strong_count() > 0);
+        // Meanwhile the setup's lock keeps others of this process from opening the same one. The list is not
+        // locked: clients of other directories need not wait.
         let store = Arc::new(Store::open(Arc::new(directory), clock, config, &setup)?);
         let (sender, receiver) = channel();
         let worker = Arc::new(Worker { store, sender });
+        let mut workers = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.retain(|_, worker| worker.strong_count() > 0);
         workers.insert(identity, Arc::downgrade(&worker));
         Ok((worker, setup, Some(receiver)))
     }
@@ -164,6 +166,24 @@ impl Worker {
         self.sender.send(Box::new(task)).map_err(|_| gone(operation))?;
         Ok(answer)
     }
+}
+
+/// Finds the store that this process has open in a directory.
+fn find(identity: Identity, directory: &Directory) -> Result<Option<Arc<Worker>>> {
+    let workers = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let open: Vec<_> =
+        workers.iter().filter_map(|(identity, worker)| Some((*identity, worker.upgrade()?))).collect();
+    // One may be the last to be let go of here, which takes a while.
+    drop(workers);
+    let mut found = None;
+    for (other, worker) in open {
+        if other == identity {
+            found = Some(worker);
+        } else if worker.store.directory.boot == directory.boot {
+            return Err(Fault::Removed.to_error("connect", &directory.boot));
+        }
+    }
+    Ok(found)
 }
 
 /// The error of a caller whose job was lost with the thread.

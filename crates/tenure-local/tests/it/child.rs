@@ -2,7 +2,7 @@
 //!
 //! Each line is a command, each answer a line that begins with `> `. What is claimed is remembered by name.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -190,7 +190,7 @@ fn main_of_the_child() {
             }
         };
         say("connected");
-        let mut claims = HashMap::new();
+        let (mut claims, mut confirmed) = (HashMap::new(), HashSet::new());
         loop {
             let next = match select(std::pin::pin!(lines.recv()), std::pin::pin!(client.next_wake())).await {
                 Either::Left((line, _)) => Ok(line),
@@ -199,7 +199,7 @@ fn main_of_the_child() {
             match next {
                 Ok(None) => return,
                 Ok(Some(line)) => obey(&mut client, &mut claims, &line).await,
-                Err(wake) => hear(&client, &claims, wake).await,
+                Err(wake) => hear(&client, &claims, &mut confirmed, wake).await,
             }
         }
     });
@@ -264,14 +264,23 @@ async fn claim_it(client: &Client, claims: &mut HashMap<String, ClaimId>, claim:
     }
 }
 
-/// Confirms a grant, as a client does, and says so.
-async fn hear(client: &Client, claims: &HashMap<String, ClaimId>, wake: Wake) {
+/// Confirms a grant, as a client does, and says so once: news may come twice.
+async fn hear(
+    client: &Client,
+    claims: &HashMap<String, ClaimId>,
+    confirmed: &mut HashSet<ClaimId>,
+    wake: Wake,
+) {
     for (name, claim) in claims {
         let is_meant = match wake {
             Wake::Granted { claim: woken, .. } | Wake::Look(woken) => woken == *claim,
             _ => true,
         };
-        if is_meant && let RenewAnswer::Granted(_) = client.renew(name, *claim, true).await {
+        if is_meant
+            && !confirmed.contains(claim)
+            && let RenewAnswer::Granted(_) = client.renew(name, *claim, true).await
+        {
+            confirmed.insert(*claim);
             say(&format!("woken {}", SystemClock.now().nanos()));
         }
     }
