@@ -26,7 +26,7 @@ use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::failpoint;
 
 use crate::config::Config;
-use crate::error::{Fault, damaged_hint, system_error};
+use crate::error::{Fault, blocked_by, damaged_hint, system_error};
 use crate::gate::{self, Gate};
 use crate::job::Identity;
 
@@ -360,14 +360,25 @@ fn lock_setup(place: &Path, place_fd: &OwnedFd, clock: &dyn Clock) -> Result<Set
                 });
             }
             Err(Errno::WOULDBLOCK) => {
-                let message = format!("another process has been connecting to {} for 2s", place.display());
-                return Err(Error::new(ErrorKind::Unavailable, "connect", message)
-                    .with_engine("local")
-                    .with_hint(format!("is it stopped? `fuser {}` says who it is", path.display())));
+                let how = format!("has been connecting to {} for {SETUP_WAIT_MAX:?}", place.display());
+                return Err(blocked_by("connect", lock_holder(&file).unwrap_or(0), &how));
             }
             Err(source) => return Err(system_error("connect", "lock", &path, source)),
         }
     }
+}
+
+/// Which process has locked a file.
+fn lock_holder(file: &OwnedFd) -> Option<u32> {
+    let inode = rustix::fs::fstat(file).ok()?.st_ino.to_string();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    // `1: FLOCK  ADVISORY  WRITE 4711 fe:00:123456 0 EOF`
+    let mut lines = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let line = lines.find(|words| {
+        words.get(1) == Some(&"FLOCK")
+            && words.get(5).and_then(|place| place.rsplit(':').next()) == Some(&*inode)
+    })?;
+    line.get(4)?.parse().ok()
 }
 
 fn boot_id() -> Result<String> {

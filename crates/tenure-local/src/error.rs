@@ -174,35 +174,34 @@ pub(crate) fn forked_error(operation: &'static str) -> Error {
 }
 
 fn blocked_error(operation: &'static str, blocked: &Blocked) -> Error {
-    let unavailable =
-        |message: String| Error::new(ErrorKind::Unavailable, operation, message).with_engine("local");
     match blocked {
-        Blocked::By(0) => unavailable(format!("the store has been in use for {WAIT_MAX:?}"))
-            .with_hint("is a process stopped? `tenure doctor` says which"),
-        Blocked::By(pid) => {
-            let (process, hint) = match process_state(*pid) {
-                Some((name, 'T' | 't')) => (
-                    format!(" ({name}, stopped)"),
-                    format!("continue it with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`"),
-                ),
-                Some((name, 'D')) => (
-                    format!(" ({name}, waiting for its disk)"),
-                    "put the directory on a faster file system: `/run/tenure`, say".to_owned(),
-                ),
-                Some((name, _)) => {
-                    (format!(" ({name})"), format!("see what it does, or end it with `kill {pid}`"))
-                }
-                None => (String::new(), "try again".to_owned()),
-            };
-            unavailable(format!("process {pid}{process} has blocked the store for {WAIT_MAX:?}"))
-                .with_hint(hint)
-        }
+        Blocked::By(pid) => blocked_by(operation, *pid, &format!("has blocked the store for {WAIT_MAX:?}")),
         Blocked::Broken(source) => {
             Error::new(ErrorKind::Internal, operation, format!("the store's gate is broken: {source}"))
                 .with_engine("local")
                 .with_hint("stop every process that uses it, then try again")
         }
     }
+}
+
+/// The error of a caller in whose way a process is; 0 if it is not known which.
+pub(crate) fn blocked_by(operation: &'static str, pid: u32, how: &str) -> Error {
+    let (state, hint) = match process_state(pid) {
+        Some((name, 'T' | 't')) => (
+            format!(" ({name}, stopped)"),
+            format!("continue it with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`"),
+        ),
+        Some((name, 'D')) => (
+            format!(" ({name}, waiting for its disk)"),
+            "put the directory on a faster file system: `/run/tenure`, say".to_owned(),
+        ),
+        Some((name, _)) => (format!(" ({name})"), format!("see what it does, or end it with `kill {pid}`")),
+        None => (String::new(), "try again; `tenure doctor` says whether a process is stopped".to_owned()),
+    };
+    let process = if pid == 0 { "another process".to_owned() } else { format!("process {pid}{state}") };
+    Error::new(ErrorKind::Unavailable, operation, format!("{process} {how}"))
+        .with_engine("local")
+        .with_hint(hint)
 }
 
 /// Returns a process's name and the letter of its state.

@@ -321,7 +321,7 @@ fn a_process_stopped_while_connecting_is_told_of() {
     let mut stopped = Process::start_by(command, &directory.place());
     stopped.stopped();
     let error = refusal_of(&directory.place());
-    assert_says(&error, ErrorKind::Unavailable, &["connecting", "stopped"]);
+    assert_says(&error, ErrorKind::Unavailable, &["connecting", "stopped", &stopped.pid().to_string()]);
     stopped.signal(rustix::process::Signal::CONT);
     assert_eq!(stopped.read(), "connected");
 }
