@@ -234,11 +234,11 @@ pub fn forget_at<R: Record>(
     if !head.is_idle() {
         return Ok(None);
     }
-    let token_is_past = head.last_token.get() < now.micros();
-    let mut at = if is_monotonic && token_is_past && head.fresh_slots == 0 {
-        now
+    let last_token = Timestamp::from_micros(head.last_token.get());
+    let mut at = if is_monotonic && head.fresh_slots == 0 {
+        (last_token + Duration::from_micros(1)).max(now)
     } else {
-        (head.idle_since + TOKEN_MEMORY).max(Timestamp::from_micros(head.last_token.get()))
+        (head.idle_since + TOKEN_MEMORY).max(last_token)
     };
     if let Some(until) = record.finished_until()? {
         at = at.max(until);

@@ -1,0 +1,131 @@
+//! What a lease shares between its user and the ledger: readable without a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use tokio::sync::Notify;
+
+use crate::claim::{ClaimId, Name, Terms};
+use crate::clock::Instant;
+use crate::token::Token;
+
+/// A deadline that has passed for good, and the one of a claim that was never granted.
+const OVER: u64 = 0;
+const NO_SLOT: u32 = u32::MAX;
+
+/// One acquisition. The deadline moves forward only until it has been seen to be over by anybody.
+pub(crate) struct LeaseState {
+    resource: Name,
+    claim: ClaimId,
+    terms: Arc<Terms>,
+    token: AtomicU64,
+    slot: AtomicU32,
+    deadline: AtomicU64,
+    /// The last deadline there was, for who must end work by then even if the lease ended sooner.
+    last_deadline: AtomicU64,
+    ended: Notify,
+}
+
+impl LeaseState {
+    pub(crate) fn new(resource: Name, claim: ClaimId, terms: Arc<Terms>) -> LeaseState {
+        LeaseState {
+            resource,
+            claim,
+            terms,
+            token: AtomicU64::new(0),
+            slot: AtomicU32::new(NO_SLOT),
+            deadline: AtomicU64::new(OVER),
+            last_deadline: AtomicU64::new(OVER),
+            ended: Notify::new(),
+        }
+    }
+
+    pub(crate) fn resource(&self) -> &Name {
+        &self.resource
+    }
+
+    pub(crate) fn claim(&self) -> ClaimId {
+        self.claim
+    }
+
+    pub(crate) fn terms(&self) -> &Arc<Terms> {
+        &self.terms
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        Token::new(self.token.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn slot(&self) -> Option<u32> {
+        Some(self.slot.load(Ordering::Relaxed)).filter(|slot| *slot != NO_SLOT)
+    }
+
+    /// Notes the grant, before anybody else can see the lease.
+    pub(crate) fn grant(&self, token: Token, slot: Option<u32>, deadline: Instant) {
+        self.token.store(token.get(), Ordering::Relaxed);
+        self.slot.store(slot.unwrap_or(NO_SLOT), Ordering::Relaxed);
+        self.last_deadline.store(deadline.nanos(), Ordering::Relaxed);
+        self.deadline.store(deadline.nanos(), Ordering::Release);
+    }
+
+    /// Returns the deadline; zero if the lease is over.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// Returns the last deadline that the lease had, even if it ended sooner.
+    pub(crate) fn last_deadline(&self) -> Instant {
+        Instant::from_nanos(self.last_deadline.load(Ordering::Acquire))
+    }
+
+    /// Whether the lease is over. Once true, it stays so, whatever a late answer says.
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        let mut deadline = self.deadline.load(Ordering::Acquire);
+        loop {
+            if deadline == OVER {
+                return true;
+            }
+            if now.nanos() < deadline {
+                return false;
+            }
+            match self.deadline.compare_exchange(deadline, OVER, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    self.ended.notify_waiters();
+                    return true;
+                }
+                Err(moved) => deadline = moved,
+            }
+        }
+    }
+
+    /// Moves the deadline forward. Returns false if the lease is over.
+    pub(crate) fn extend(&self, deadline: Instant, now: Instant) -> bool {
+        if self.is_over(now) {
+            return false;
+        }
+        let moved = self.deadline.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| {
+            (old != OVER).then_some(old.max(deadline.nanos()))
+        });
+        if moved.is_ok() {
+            self.last_deadline.fetch_max(deadline.nanos(), Ordering::AcqRel);
+        }
+        moved.is_ok()
+    }
+
+    /// Ends the lease now and tells who waits for that.
+    pub(crate) fn end(&self) {
+        self.deadline.store(OVER, Ordering::Release);
+        self.ended.notify_waiters();
+    }
+
+    /// Waits until the lease is over, by whoever finds out first.
+    pub(crate) async fn ended(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if self.deadline.load(Ordering::Acquire) == OVER {
+                return;
+            }
+            ended.await;
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The tests of the core, in one binary.
+
+mod client;
