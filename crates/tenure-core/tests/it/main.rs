@@ -1,0 +1,3 @@
+//! Tests of `tenure-core`: one module per subject.
+
+mod handover;
