@@ -1,3 +1,4 @@
 //! The tests of the core, in one binary.
 
 mod client;
+mod handover;
