@@ -20,6 +20,8 @@ pub const VALUE_BYTES_MAX: usize = 256 * 1024;
 pub const TTL_MIN: Duration = Duration::from_millis(100);
 /// The longest time to live: longer ones mean "for ever", which a lease must not.
 pub const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The default ttl: long enough for a store's failover, short enough to wait for after a crash.
+pub const TTL_DEFAULT: Duration = Duration::from_secs(30);
 /// The longest of the other periods (`max_hold`, `min_hold`, `lock_delay`): ten years.
 pub const PERIOD_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// The largest capacity of a resource. A writer of a read-write lock weighs this much.
@@ -295,6 +297,19 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// The terms of a mutex with the default settings.
+    pub fn of_mutex(label: Label) -> Terms {
+        Terms {
+            kind: Kind::Mutex,
+            capacity: 1,
+            weight: 1,
+            ttl: TTL_DEFAULT,
+            limits: HoldLimits::default(),
+            label,
+            unless_fresh: false,
+        }
+    }
+
     /// Checks every number against its limit.
     ///
     /// # Errors

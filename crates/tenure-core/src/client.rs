@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use futures_util::task::AtomicWaker;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::claim::{CAPACITY_MAX, ClientId, Label, Name};
+use crate::claim::{CAPACITY_MAX, ClientId, Label, Name, Terms};
 use crate::clock::{Clock, Instant, SystemClock};
 use crate::engine::{BreakAnswer, Capability, Connect, Engine, Finding};
 use crate::error::{Error, ErrorKind, Result};
@@ -68,7 +68,10 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
-    pub(crate) label: Label,
+    /// What a primitive starts from.
+    pub(crate) terms: Arc<Terms>,
+    /// The terms that were used last.
+    last_terms: StdMutex<Arc<Terms>>,
     /// Told when the thread has ended.
     pub(crate) ended: Notify,
     has_ended: AtomicBool,
@@ -145,6 +148,16 @@ impl Shared {
         self.ended.notify_waiters();
     }
 
+    /// Returns terms like these, the same ones for all who ask in a row: a million leases with their own would
+    /// cost more memory than all the rest of them.
+    pub(crate) fn share(&self, terms: &Arc<Terms>) -> Arc<Terms> {
+        let mut last = self.last_terms.lock().unwrap_or_else(PoisonError::into_inner);
+        if **last != **terms {
+            *last = terms.clone();
+        }
+        last.clone()
+    }
+
     pub(crate) fn floor(&self, resource: &Name) -> Token {
         let floors = self.floors.lock().unwrap_or_else(PoisonError::into_inner);
         if floors.is_empty() { Token::ZERO } else { floors.get(resource).copied().unwrap_or_default() }
@@ -174,11 +187,13 @@ impl Tenure {
             move |engine: Arc<dyn Engine>, runtime| {
                 let identity =
                     Identity { client, engine: engine.name(), answer_timeout: settings.answer_timeout };
+                let terms = Arc::new(Terms::of_mutex(label));
                 Arc::new(Shared {
                     engine,
                     clock,
                     settings,
-                    label,
+                    last_terms: StdMutex::new(terms.clone()),
+                    terms,
                     ended: Notify::new(),
                     has_ended: AtomicBool::new(false),
                     ledger: StdMutex::new(Ledger::new(identity)),
@@ -223,7 +238,7 @@ impl Tenure {
 
     /// Returns the label that this client's holds bear by default.
     pub fn label(&self) -> &Label {
-        &self.shared().label
+        &self.shared().terms.label
     }
 
     /// Raises the floor of a resource: its next grant gets a larger token. For a token that the protected

@@ -9,8 +9,8 @@ use crate::claim::{ClaimId, Name, Terms};
 use crate::clock::Instant;
 use crate::token::Token;
 
-/// A deadline that has passed for good, and the one of a claim that was never granted.
-const OVER: u64 = 0;
+/// Set in a deadline that has passed for good. The rest stays, for who must end work by then.
+const OVER: u64 = 1 << 63;
 const NO_SLOT: u32 = u32::MAX;
 
 /// One acquisition. The deadline moves forward only until it has been seen to be over by anybody.
@@ -21,8 +21,6 @@ pub(crate) struct LeaseState {
     token: AtomicU64,
     slot: AtomicU32,
     deadline: AtomicU64,
-    /// The last deadline there was, for who must end work by then even if the lease ended sooner.
-    last_deadline: AtomicU64,
     ended: Notify,
 }
 
@@ -35,7 +33,6 @@ impl LeaseState {
             token: AtomicU64::new(0),
             slot: AtomicU32::new(NO_SLOT),
             deadline: AtomicU64::new(OVER),
-            last_deadline: AtomicU64::new(OVER),
             ended: Notify::new(),
         }
     }
@@ -64,31 +61,36 @@ impl LeaseState {
     pub(crate) fn grant(&self, token: Token, slot: Option<u32>, deadline: Instant) {
         self.token.store(token.get(), Ordering::Relaxed);
         self.slot.store(slot.unwrap_or(NO_SLOT), Ordering::Relaxed);
-        self.last_deadline.store(deadline.nanos(), Ordering::Relaxed);
-        self.deadline.store(deadline.nanos(), Ordering::Release);
+        self.deadline.store(deadline.nanos() & !OVER, Ordering::Release);
     }
 
     /// Returns the deadline; zero if the lease is over.
     pub(crate) fn deadline(&self) -> Instant {
-        Instant::from_nanos(self.deadline.load(Ordering::Acquire))
+        let deadline = self.deadline.load(Ordering::Acquire);
+        Instant::from_nanos(if deadline & OVER == 0 { deadline } else { 0 })
     }
 
     /// Returns the last deadline that the lease had, even if it ended sooner.
     pub(crate) fn last_deadline(&self) -> Instant {
-        Instant::from_nanos(self.last_deadline.load(Ordering::Acquire))
+        Instant::from_nanos(self.deadline.load(Ordering::Acquire) & !OVER)
     }
 
     /// Whether the lease is over. Once true, it stays so, whatever a late answer says.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         let mut deadline = self.deadline.load(Ordering::Acquire);
         loop {
-            if deadline == OVER {
+            if deadline & OVER != 0 {
                 return true;
             }
             if now.nanos() < deadline {
                 return false;
             }
-            match self.deadline.compare_exchange(deadline, OVER, Ordering::AcqRel, Ordering::Acquire) {
+            match self.deadline.compare_exchange(
+                deadline,
+                deadline | OVER,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => {
                     self.ended.notify_waiters();
                     return true;
@@ -104,17 +106,14 @@ impl LeaseState {
             return false;
         }
         let moved = self.deadline.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| {
-            (old != OVER).then_some(old.max(deadline.nanos()))
+            (old & OVER == 0).then_some(old.max(deadline.nanos() & !OVER))
         });
-        if moved.is_ok() {
-            self.last_deadline.fetch_max(deadline.nanos(), Ordering::AcqRel);
-        }
         moved.is_ok()
     }
 
     /// Ends the lease now and tells who waits for that.
     pub(crate) fn end(&self) {
-        self.deadline.store(OVER, Ordering::Release);
+        self.deadline.fetch_or(OVER, Ordering::AcqRel);
         self.ended.notify_waiters();
     }
 
@@ -122,7 +121,7 @@ impl LeaseState {
     pub(crate) async fn ended(&self) {
         loop {
             let ended = self.ended.notified();
-            if self.deadline.load(Ordering::Acquire) == OVER {
+            if self.deadline.load(Ordering::Acquire) & OVER != 0 {
                 return;
             }
             ended.await;

@@ -5,14 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
-use crate::claim::{HoldLimits, Kind, Name, Terms};
+use crate::claim::{Name, Terms};
 use crate::client::Handle;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Acquire, Asked, Asking, Lease};
 use crate::ledger::Wish;
-
-/// The default ttl: long enough for a store's failover, short enough to wait for after a crash.
-pub const TTL_DEFAULT: Duration = Duration::from_secs(30);
 
 /// A lock with one holder at a time, by name.
 ///
@@ -35,20 +32,12 @@ pub const TTL_DEFAULT: Duration = Duration::from_secs(30);
 pub struct Mutex {
     handle: Arc<Handle>,
     name: Result<Name>,
-    terms: Terms,
+    terms: Arc<Terms>,
 }
 
 impl Mutex {
     pub(crate) fn new(handle: Arc<Handle>, name: &str) -> Mutex {
-        let terms = Terms {
-            kind: Kind::Mutex,
-            capacity: 1,
-            weight: 1,
-            ttl: TTL_DEFAULT,
-            limits: HoldLimits::default(),
-            label: handle.shared.label.clone(),
-            unless_fresh: false,
-        };
+        let terms = handle.shared.terms.clone();
         Mutex { handle, name: Name::new(name), terms }
     }
 
@@ -56,14 +45,14 @@ impl Mutex {
     /// third of it. More: slower to notice a dead holder. Less: sooner lost when the store is slow.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Mutex {
-        self.terms.ttl = ttl;
+        Arc::make_mut(&mut self.terms).ttl = ttl;
         self
     }
 
     /// Ends every lease this long after its grant, renewed or not (default: never).
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Mutex {
-        self.terms.limits.max_hold = Some(max_hold);
+        Arc::make_mut(&mut self.terms).limits.max_hold = Some(max_hold);
         self
     }
 
@@ -72,7 +61,7 @@ impl Mutex {
     /// another may try at once.
     #[must_use]
     pub fn min_hold(mut self, min_hold: Duration) -> Mutex {
-        self.terms.limits.min_hold = min_hold;
+        Arc::make_mut(&mut self.terms).limits.min_hold = min_hold;
         self
     }
 
@@ -80,14 +69,15 @@ impl Mutex {
     /// resources that cannot check tokens.
     #[must_use]
     pub fn lock_delay(mut self, lock_delay: Duration) -> Mutex {
-        self.terms.limits.lock_delay = lock_delay;
+        Arc::make_mut(&mut self.terms).limits.lock_delay = lock_delay;
         self
     }
 
     /// Adds a free text to the label that others are shown (default: none). Too long a text is cut.
     #[must_use]
     pub fn label(mut self, text: &str) -> Mutex {
-        self.terms.label = self.terms.label.with_text(text);
+        let label = self.terms.label.with_text(text);
+        Arc::make_mut(&mut self.terms).label = label;
         self
     }
 
@@ -189,6 +179,6 @@ impl Mutex {
                 .with_engine(engine.name()));
         }
         let floor = self.handle.shared.floor(&resource);
-        Ok(Wish { resource, terms: Arc::new(self.terms.clone()), wait, floor })
+        Ok(Wish { resource, terms: self.handle.shared.share(&self.terms), wait, floor })
     }
 }

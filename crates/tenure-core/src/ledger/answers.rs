@@ -15,8 +15,9 @@ use crate::renewal::GRAIN;
 use crate::step::{confirm_window, waiter_life};
 use crate::token::Token;
 
-/// The most entries that are looked at before answers and news are looked at again.
-const DUE_MAX: usize = 4096;
+/// The most entries that are looked at before answers and news are looked at again. As many fit into a
+/// processor's second cache.
+const DUE_MAX: usize = 1024;
 /// The shortest time to the next look at an expiry, so that rounding cannot make a busy loop.
 const LOOK_MIN: Duration = Duration::from_millis(1);
 
@@ -290,10 +291,22 @@ impl Ledger {
         let mut due = Vec::new();
         self.schedule.take_due(now.at, DUE_MAX, &mut due);
         let is_more = due.len() == DUE_MAX;
+        self.touch(&due);
         for index in due {
             self.on_entry_due(now, index);
         }
         is_more
+    }
+
+    /// Reads what is about to be used. Among a million leases every look misses the caches; here the misses
+    /// overlap, which halves the time of a round of renewals (`cargo xtask bench scheduler`).
+    fn touch(&self, due: &[u32]) {
+        let mut sum = 0;
+        for &index in due {
+            let lease = &self.entries[index as usize].lease;
+            sum ^= lease.deadline().nanos() ^ u64::from(lease.resource().as_str().as_bytes()[0]);
+        }
+        std::hint::black_box(sum);
     }
 
     fn on_entry_due(&mut self, now: &Now<'_>, index: u32) {
