@@ -1,0 +1,16 @@
+//! `cargo xtask bench`: runs the package `tenure-bench` in release.
+
+use crate::args::Args;
+use crate::run::{Outcome, Run};
+use crate::setup;
+
+/// Runs the benchmarks with the arguments of the command line.
+pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
+    if !run.root().join("crates/tenure-bench/Cargo.toml").exists() {
+        return Err("there are no benchmarks: the package crates/tenure-bench does not exist".to_owned());
+    }
+    setup::need(run, &[&setup::CC, &setup::FLOCK])?;
+    let mut bench = run.cargo("run --release --package tenure-bench --");
+    run.command("bench", bench.args(args.rest()));
+    Ok(())
+}
