@@ -10,7 +10,7 @@ use crate::run::{Outcome, Run};
 use crate::setup;
 
 /// The least coverage of a crate, in percent of its lines. Raise a floor when the coverage has risen.
-const FLOORS: [(&str, f64); 1] = [("xtask", 40.0)];
+const FLOORS: [(&str, f64); 1] = [("xtask", 60.0)];
 
 /// Measures and compares with the floors.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {

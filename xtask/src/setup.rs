@@ -132,8 +132,11 @@ impl Tool {
     }
 }
 
+/// Compiles a tool without optimization: cargo-nextest takes 146 CPU seconds instead of 477, cargo-deny 64
+/// instead of 187, and neither gets slower by more than half a second a call.
 fn cargo_install(run: &mut Run, step: &str, package: &str, version: &str) {
     let mut install = run.cargo("install --locked --version");
+    install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
     run.command(step, install.args([version, package]));
 }
 
