@@ -10,7 +10,11 @@ pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
         return Err("there are no benchmarks: the package crates/tenure-bench does not exist".to_owned());
     }
     setup::need(run, &[&setup::CC, &setup::FLOCK])?;
-    let mut bench = run.cargo("run --release --package tenure-bench --");
-    run.command("bench", bench.args(args.rest()));
+    // One of the benches runs the program `tenure`, which must lie beside it.
+    let mut build = run.cargo("build --release --package tenure-bench --package tenure-cli");
+    if run.command("build", &mut build) {
+        let mut bench = run.cargo("run --quiet --release --package tenure-bench --");
+        run.command("bench", bench.args(args.rest()));
+    }
     Ok(())
 }
