@@ -67,7 +67,7 @@ impl Mutex {
     pub fn try_acquire(&self) -> Result<Option<Lease>> {
         Ok(match self.0.ask(Some(Duration::ZERO)).block()? {
             Asked::Lease(lease) => Some(Lease(lease)),
-            Asked::Busy(_) => None,
+            Asked::Busy(..) => None,
         })
     }
 

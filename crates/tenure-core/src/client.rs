@@ -77,6 +77,8 @@ pub(crate) struct Shared {
     has_ended: AtomicBool,
     ledger: StdMutex<Ledger>,
     floors: StdMutex<HashMap<Name, Token>>,
+    /// The process whose thread this is.
+    pid: u32,
     runtime: tokio::runtime::Handle,
     is_closing: AtomicBool,
     is_poked: AtomicBool,
@@ -134,6 +136,17 @@ impl Shared {
         let next = ledger.next_due();
         self.sleeps_until.store(next.nanos(), Ordering::Relaxed);
         next
+    }
+
+    /// A fork copies the client but not its thread: nobody would ever send what is asked there.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if std::process::id() == self.pid {
+            return Ok(());
+        }
+        let message = "this process was forked from the one that connected the client";
+        Err(Error::new(ErrorKind::Unsupported, "claim", message)
+            .with_engine(self.engine.name())
+            .with_hint("connect after the fork"))
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -198,6 +211,7 @@ impl Tenure {
                     has_ended: AtomicBool::new(false),
                     ledger: StdMutex::new(Ledger::new(identity)),
                     floors: StdMutex::new(HashMap::new()),
+                    pid: std::process::id(),
                     runtime,
                     is_closing: AtomicBool::new(false),
                     is_poked: AtomicBool::new(false),

@@ -182,7 +182,7 @@ impl Drop for Releasing {
 /// How asking ended, if not in an error.
 pub(crate) enum Asked {
     Lease(Lease),
-    Busy(Box<Busy>),
+    Busy(Name, Box<Busy>),
 }
 
 /// Asks for a lease. Nothing is sent before the first poll; dropping it withdraws the claim.
@@ -225,9 +225,21 @@ impl Asking {
     }
 
     fn asked(&self, key: Key, acquired: Acquired) -> Result<Asked> {
+        let shared = &self.handle.shared;
+        let needs_floor = shared.engine.capability().needs_floor;
         match acquired {
-            Acquired::Lease(state) => Ok(Asked::Lease(Lease::new(self.handle.clone(), state, key))),
-            Acquired::Busy(busy) => Ok(Asked::Busy(busy)),
+            Acquired::Lease(state) => {
+                if needs_floor {
+                    shared.raise_floor(state.resource(), state.token());
+                }
+                Ok(Asked::Lease(Lease::new(self.handle.clone(), state, key)))
+            }
+            Acquired::Busy(resource, busy) => {
+                if needs_floor {
+                    shared.raise_floor(&resource, busy.last_token);
+                }
+                Ok(Asked::Busy(resource, busy))
+            }
             Acquired::Fresh => Err(Error::new(
                 ErrorKind::Internal,
                 "claim",
@@ -319,9 +331,9 @@ impl Future for Acquire {
 
 /// Only a claim that does not wait is refused as busy: then its wait was over at once.
 fn lease_or_timeout(handle: &Handle, asked: Asked) -> Result<Lease> {
-    let busy = match asked {
+    let (resource, busy) = match asked {
         Asked::Lease(lease) => return Ok(lease),
-        Asked::Busy(busy) => busy,
+        Asked::Busy(resource, busy) => (resource, busy),
     };
     let message = match &busy.holder {
         Some(label) if busy.is_resting => format!("it rests after {label}"),
@@ -329,6 +341,7 @@ fn lease_or_timeout(handle: &Handle, asked: Asked) -> Result<Lease> {
         None => format!("{} wait for it", busy.waiting),
     };
     Err(Error::new(ErrorKind::Timeout, "claim", message)
+        .with_resource(&resource)
         .with_engine(handle.shared.engine.name())
         .with_busy(*busy))
 }

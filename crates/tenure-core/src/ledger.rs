@@ -76,7 +76,7 @@ pub(crate) struct Wish {
 /// How a wish ended, if not in an error.
 pub(crate) enum Acquired {
     Lease(Arc<LeaseState>),
-    Busy(Box<Busy>),
+    Busy(Name, Box<Busy>),
     Fresh,
 }
 

@@ -96,7 +96,7 @@ impl Mutex {
     pub async fn try_acquire(&self) -> Result<Option<Lease>> {
         Ok(match self.ask(Some(Duration::ZERO)).await? {
             Asked::Lease(lease) => Some(lease),
-            Asked::Busy(_) => None,
+            Asked::Busy(..) => None,
         })
     }
 
@@ -160,6 +160,7 @@ impl Mutex {
 
     fn wish(&self, wait: Option<Duration>) -> Result<Wish> {
         let resource = self.name.clone()?;
+        self.handle.shared.check_process()?;
         let engine = &self.handle.shared.engine;
         self.terms.check().map_err(|error| error.with_resource(&resource))?;
         let capability = engine.capability();

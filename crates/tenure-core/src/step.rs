@@ -4,7 +4,7 @@
 //! answer and whom to wake. It does no I/O and reads no clock, so a hosted engine runs it inside a transaction
 //! of its store, a native engine's scripts are compared with it, and the tests compare it with a naive oracle.
 //!
-//! Every command but [`inspect`] first *settles* the record: what ended by `now` goes, and while the head of
+//! Every command but [`inspect`](crate::inspect::inspect) first *settles* the record: what ended by `now` goes, and while the head of
 //! the queue fits into the free capacity it is granted. Invariants, kept on every path:
 //!
 //! * Units held and resting never exceed the capacity when a grant is made.

@@ -64,7 +64,10 @@ impl Ledger {
                 self.entries[index as usize].phase = Phase::Waiting;
                 self.on_waiting(now, index, sent, waiting, incarnation);
             }
-            ClaimAnswer::Busy(busy) => self.fail(index, Ok(Acquired::Busy(Box::new(busy)))),
+            ClaimAnswer::Busy(busy) => {
+                let resource = self.entries[index as usize].lease.resource().clone();
+                self.fail(index, Ok(Acquired::Busy(resource, Box::new(busy))));
+            }
             ClaimAnswer::Fresh(_) => self.fail(index, Ok(Acquired::Fresh)),
             ClaimAnswer::Finished => self.ask_anew(now, index, false),
         }
