@@ -1,3 +1,5 @@
+//! Two ways to work under a lock.
+
 use std::time::Duration;
 
 use tenure::Token;
