@@ -259,6 +259,20 @@ struct Step<'a, R> {
 
 impl<R: Record> Step<'_, R> {
     fn settle(&mut self) -> Result<(), R::Error> {
+        loop {
+            self.end_what_has_ended()?;
+            let granted = self.wakes.len();
+            self.grant_waiters()?;
+            // A ttl or max_hold of zero: the grant has ended too, and the next waiter is due. A hold that has
+            // ended must not meet a command.
+            let has_ended = |woken: &Woken| woken.grant.is_some_and(|grant| grant.ends_in.is_zero());
+            if !self.wakes[granted..].iter().any(has_ended) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn end_what_has_ended(&mut self) -> Result<(), R::Error> {
         while let Some(hold) = self.record.next_hold_to_end()? {
             if hold.expires_at > self.now {
                 break;
@@ -283,7 +297,7 @@ impl<R: Record> Step<'_, R> {
         {
             self.record.set_value(None)?;
         }
-        self.grant_waiters()
+        Ok(())
     }
 
     /// Grants from the head of the queue for as long as it fits.
@@ -291,6 +305,7 @@ impl<R: Record> Step<'_, R> {
         while self.head.waiting > 0
             && let Some(waiter) = self.record.waiter_behind(0)?
             && self.fits(waiter.weight)
+            && self.has_tokens(Token::ZERO)
         {
             self.record.remove_waiter(waiter.place)?;
             self.head.waiting -= 1;
@@ -302,7 +317,13 @@ impl<R: Record> Step<'_, R> {
     }
 
     fn fits(&self, weight: u32) -> bool {
-        self.head.used.saturating_add(weight) <= self.head.capacity
+        self.head.used.checked_add(weight).is_some_and(|used| used <= self.head.capacity)
+    }
+
+    /// Whether a larger token exists. A forced floor or a very wrong clock can use them up, and then nothing
+    /// is granted any more.
+    fn has_tokens(&self, floor: Token) -> bool {
+        self.head.last_token.max(floor) < Token::new(u64::MAX)
     }
 
     fn grant(&mut self, party: Party, floor: Token, is_confirmed: bool) -> Result<Grant, R::Error> {
@@ -404,24 +425,32 @@ impl<R: Record> Step<'_, R> {
                 other => other,
             });
         }
-        if (terms.kind, terms.capacity) != (self.head.kind, self.head.capacity) {
-            if !self.head.is_idle() {
-                return Ok(Outcome::Conflict { kind: self.head.kind, capacity: self.head.capacity });
-            }
-            self.record.remove_free_slots(0)?;
-            let idle = Head::new(terms.kind, terms.capacity);
-            self.head = Head { last_token: self.head.last_token, next_place: self.head.next_place, ..idle };
+        let is_alike = (terms.kind, terms.capacity) == (self.head.kind, self.head.capacity);
+        if !is_alike && !self.head.is_idle() {
+            return Ok(Outcome::Conflict { kind: self.head.kind, capacity: self.head.capacity });
         }
-        if terms.weight == 0 || terms.weight > self.head.capacity {
+        if terms.weight == 0 || terms.weight > terms.capacity {
             return Ok(Outcome::Invalid("the weight does not fit the capacity"));
         }
         if claim.floor.is_ahead_of(self.now) && !claim.floor_forced {
             return Ok(Outcome::FloorAhead { now: self.now });
         }
+        if !self.has_tokens(claim.floor) {
+            return Ok(Outcome::Invalid(
+                "the tokens are used up: a floor or the store's clock was very wrong",
+            ));
+        }
         if terms.unless_fresh
             && let Some(value) = self.fresh_value()?
         {
             return Ok(Outcome::Fresh(value));
+        }
+        // Only now, so that a refusal leaves no trace: an idle record grants whatever has come so far.
+        if !is_alike {
+            self.record.remove_free_slots(0)?;
+            self.head.kind = terms.kind;
+            self.head.capacity = terms.capacity;
+            self.head.fresh_slots = 0;
         }
         if self.head.waiting == 0 && self.fits(terms.weight) {
             return Ok(Outcome::Granted(self.grant(Party::from(claim), claim.floor, true)?));
