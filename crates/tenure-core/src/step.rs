@@ -196,11 +196,13 @@ fn step_on_nothing<R: Record>(
 ) -> Result<Transition, R::Error> {
     let quiet =
         |outcome| Ok(Transition { outcome, wakes: Vec::new(), moved_up: Vec::new(), is_token_ahead: false });
-    // Kind and capacity of a record that holds nothing but finished claims do not matter: it is idle.
+    // Kind and capacity of a record that holds nothing but finished claims do not matter: it is idle. A
+    // semaphore can be resized, as what is not stored can.
     let head = match command {
         Command::Claim(claim) => Head::new(claim.terms.kind, claim.terms.capacity),
-        Command::Release(release) if release.maybe_in_flight => Head::new(Kind::Mutex, 1),
+        Command::Release(release) if release.maybe_in_flight => Head::new(Kind::Semaphore, 1),
         Command::Release(_) => return quiet(Outcome::AlreadyLost),
+        Command::Resize(capacity) if !is_capacity(*capacity) => return quiet(BAD_CAPACITY),
         Command::Resize(_) => return quiet(Outcome::Resized),
         Command::Vanish(_) | Command::Settle => return quiet(Outcome::Settled),
         Command::Renew(_) | Command::Publish { .. } | Command::Break { .. } => return quiet(Outcome::Lost),
@@ -355,13 +357,9 @@ impl<R: Record> Step<'_, R> {
 
     /// Takes the slot that has been free longest: one never granted, else the first that came free.
     fn take_slot(&mut self) -> Result<u32, R::Error> {
-        while self.head.fresh_slots < self.head.capacity {
-            let slot = self.head.fresh_slots;
+        if self.head.fresh_slots < self.head.capacity {
             self.head.fresh_slots += 1;
-            // A slot above the capacity of a resize can still be held when the capacity grows again.
-            if !self.record.is_slot_held(slot)? {
-                return Ok(slot);
-            }
+            return Ok(self.head.fresh_slots - 1);
         }
         let slot = self.record.pop_free_slot()?;
         Ok(slot.expect("units that fit have a free slot: fewer slots are held than there are"))
@@ -392,9 +390,8 @@ impl<R: Record> Step<'_, R> {
         self.record.remove_hold(hold.token)?;
         self.head.used -= hold.weight;
         match hold.slot {
-            Some(slot) if slot < self.head.capacity && slot < self.head.fresh_slots => {
-                self.record.push_free_slot(slot)
-            }
+            // Beyond the capacity of a resize: the slot is gone, until another resize brings it back.
+            Some(slot) if slot < self.head.capacity => self.record.push_free_slot(slot),
             _ => Ok(()),
         }
     }
@@ -604,16 +601,21 @@ impl<R: Record> Step<'_, R> {
     }
 
     fn resize(&mut self, capacity: u32) -> Result<Outcome, R::Error> {
-        if capacity == 0 || capacity > CAPACITY_MAX {
-            return Ok(Outcome::Invalid("the capacity is out of range"));
+        if !is_capacity(capacity) {
+            return Ok(BAD_CAPACITY);
         }
         if !matches!(self.head.kind, Kind::Semaphore | Kind::SlotPool) {
             return Ok(Outcome::Invalid("only semaphores and slot pools have a capacity to change"));
         }
-        self.head.capacity = capacity;
+        let old = std::mem::replace(&mut self.head.capacity, capacity);
         if self.head.fresh_slots > capacity {
             self.record.remove_free_slots(capacity)?;
-            self.head.fresh_slots = capacity;
+        }
+        // Slots that were taken away before, and come back: free since now, for they may just have been held.
+        for slot in old..capacity.min(self.head.fresh_slots) {
+            if !self.record.is_slot_held(slot)? {
+                self.record.push_free_slot(slot)?;
+            }
         }
         // What can never fit any more would block everybody behind it for ever.
         for waiter in self.record.waiters(WAITERS_MAX as usize)? {
@@ -656,6 +658,12 @@ const TOKEN_AHEAD_WARNING: Duration = Duration::from_secs(1);
 
 /// How many holds are looked at to name the holder in a refusal.
 const HOLDERS_LOOKED_AT_MAX: usize = 16;
+
+const BAD_CAPACITY: Outcome = Outcome::Invalid("the capacity is out of range");
+
+fn is_capacity(capacity: u32) -> bool {
+    (1..=CAPACITY_MAX).contains(&capacity)
+}
 
 /// Moves the end of a hold to `until`, never back, and never beyond its `max_hold`.
 fn extend(hold: &mut Hold, until: Timestamp) {
