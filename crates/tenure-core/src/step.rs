@@ -236,12 +236,10 @@ pub fn forget_at<R: Record>(
     if !head.is_idle() {
         return Ok(None);
     }
-    let token_is_past = head.last_token.get() < now.micros();
-    let mut at = if is_monotonic && token_is_past && head.fresh_slots == 0 {
-        now
-    } else {
-        (head.idle_since + TOKEN_MEMORY).max(Timestamp::from_micros(head.last_token.get()))
-    };
+    let needs_memory = !is_monotonic || head.fresh_slots > 0;
+    let mut at = if needs_memory { head.idle_since + TOKEN_MEMORY } else { now };
+    // From the next microsecond on the clock gives a larger token by itself.
+    at = at.max(Timestamp::from_micros(head.last_token.get().saturating_add(1)));
     if let Some(until) = record.finished_until()? {
         at = at.max(until);
     }
