@@ -543,7 +543,8 @@ impl<R: Record> Step<'_, R> {
     fn release(&mut self, release: Release) -> Result<Outcome, R::Error> {
         let outcome = if let Some(hold) = self.record.hold_of(release.claim)? {
             let rest = if release.is_unused { Duration::ZERO } else { hold.limits.min_hold };
-            let rest_until = hold.granted_at + rest;
+            // Counted from now where that is sooner: the clock has been set back since the grant.
+            let rest_until = hold.granted_at.min(self.now) + rest;
             self.end_hold(hold, rest_until)?;
             Outcome::Released
         } else if let Some(waiter) = self.record.waiter_of(release.claim)? {
