@@ -497,7 +497,11 @@ impl<R: Record> Step<'_, R> {
 
     fn busy(&self) -> Result<Busy, R::Error> {
         let mut busy = Busy::new(self.head.last_token, self.head.waiting);
-        busy.free_in = self.record.next_hold_to_end()?.map(|hold| hold.expires_at.since(self.now));
+        busy.free_in = self.record.next_hold_to_end()?.map(|hold| {
+            // If nobody releases it, its holder has vanished.
+            let rest = if hold.claim.is_some() { hold.limits.lock_delay } else { Duration::ZERO };
+            (hold.expires_at + rest).since(self.now)
+        });
         let holds = self.record.holds(HOLDERS_LOOKED_AT_MAX)?;
         let shown = holds.iter().find(|hold| hold.claim.is_some()).or(holds.first());
         if let Some(hold) = shown {
@@ -628,13 +632,20 @@ impl<R: Record> Step<'_, R> {
 
     fn vanish(&mut self, client: ClientId) -> Result<Outcome, R::Error> {
         let now = self.now;
+        let (mut holds, mut waiters) = (Vec::new(), Vec::new());
         for claim in self.record.claims_of(client)? {
-            if let Some(hold) = self.record.hold_of(claim)? {
-                let rest_until = now + hold.limits.lock_delay;
-                self.end_hold(hold, rest_until)?;
-            } else if let Some(waiter) = self.record.waiter_of(claim)? {
-                self.remove_waiter(&waiter)?;
-            }
+            holds.extend(self.record.hold_of(claim)?);
+            waiters.extend(self.record.waiter_of(claim)?);
+        }
+        // A store names the claims in any order, but the order in which slots come free is the same for all.
+        holds.sort_unstable_by_key(|hold| hold.token);
+        waiters.sort_unstable_by_key(|waiter| waiter.place);
+        for hold in holds {
+            let rest_until = now + hold.limits.lock_delay;
+            self.end_hold(hold, rest_until)?;
+        }
+        for waiter in waiters {
+            self.remove_waiter(&waiter)?;
         }
         Ok(Outcome::Settled)
     }
