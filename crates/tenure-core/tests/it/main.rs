@@ -1,0 +1,5 @@
+//! The tests of the claim model.
+
+mod oracle;
+mod step;
+mod world;
