@@ -402,15 +402,15 @@ pub struct Waiting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Busy {
-    /// Who holds it, the longest holder first; none if its units only rest or are promised to waiters.
+    /// Who has held it longest; if its units only rest, whose hold it was.
     pub holder: Option<Label>,
     /// The token of that hold.
     pub token: Token,
     /// How long that hold has lasted.
     pub held_for: Duration,
-    /// When the next units come free if nobody renews or releases.
+    /// When the units of the hold that ends first come free if nobody renews or releases.
     pub free_in: Option<Duration>,
-    /// Whether those units only rest, held by nobody.
+    /// Whether the units only rest, held by nobody.
     pub is_resting: bool,
     /// The largest token that the resource has given.
     pub last_token: Token,

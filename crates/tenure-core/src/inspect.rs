@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::claim::{ClaimId, Kind, Label, Name};
 use crate::clock::Timestamp;
-use crate::record::Record;
+use crate::record::{Record, Value};
 use crate::token::Token;
 
 /// The most holds, and the most waiters, that one view lists. The counts go on.
@@ -105,7 +105,15 @@ pub fn inspect<R: Record>(resource: &Name, record: &R, now: Timestamp) -> Result
         }
         waiters.push(WaiterView { claim: waiter.claim, label: waiter.label, weight: waiter.weight });
     }
-    let value = record.value()?.filter(|value| value.keep_until.is_none_or(|until| until > now));
+    let mut value = record.value()?;
+    if let Some(Value { token, keep_until, .. }) = value {
+        let ends_at = match keep_until {
+            Some(until) => Some(until),
+            // It goes with its hold, and the hold of an elected leader may have ended since the last step.
+            None => record.hold(token)?.filter(|hold| hold.claim.is_some()).map(|hold| hold.expires_at),
+        };
+        value = value.filter(|_| ends_at.is_some_and(|ends_at| ends_at > now));
+    }
     if holds.is_empty() && waiting == 0 && value.is_none() {
         return Ok(None);
     }
