@@ -2,6 +2,11 @@
 
 #![allow(missing_docs, reason = "tests")]
 
+mod breakages;
+mod broken_engine;
+mod broken_record;
+mod broken_setup;
+
 use std::sync::Arc;
 
 use tenure_conformance::Setup;
