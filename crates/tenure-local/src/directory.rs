@@ -8,6 +8,7 @@
 //!     gate  data.mdb    see gate.rs and store.rs
 //!     alive/<client>    see liveness.rs
 //!     bell/<client>     see wake.rs
+//!     sweep             locked while somebody sweeps
 //! ```
 //!
 //! Everything is opened relative to descriptors, so nobody can put another directory in between. The place is
@@ -26,6 +27,7 @@ use tenure_core::error::{Error, ErrorKind, Result};
 use crate::config::Config;
 use crate::error::{damaged_hint, system_error};
 use crate::gate::{self, Gate};
+use crate::job::Identity;
 
 /// The format of everything in a boot's directory. Another one is refused.
 const FORMAT: u32 = 1;
@@ -56,7 +58,7 @@ pub(crate) struct Directory {
     pub(crate) bell_fd: OwnedFd,
 }
 
-/// The lock of the setup. While it is held, nobody else connects or sweeps.
+/// The lock of the setup. While it is held, nobody else connects.
 pub(crate) struct Setup {
     _locked: OwnedFd,
 }
@@ -100,18 +102,20 @@ impl Directory {
         Ok((directory, setup))
     }
 
-    /// Opens a directory again that has been opened by this process, to connect one more client.
-    pub(crate) fn lock_setup(&self, clock: &dyn Clock) -> Result<Setup> {
-        lock_setup(&self.place, &self.place_fd, clock)
+    /// Locks the sweep, for as long as the descriptor is open. None: another process sweeps.
+    pub(crate) fn lock_sweep(&self) -> Option<OwnedFd> {
+        let file = rustix::fs::openat(&self.boot_fd, "sweep", FILE | OFlags::CREATE, OWNER_FILE).ok()?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        Some(file)
     }
 
-    /// Returns the file of the store, and whether it is new.
+    /// Returns the file of the store.
     pub(crate) fn data(&self) -> PathBuf {
         self.boot.join("data.mdb")
     }
 
     /// Says what identifies the directory within this process.
-    pub(crate) fn identity(&self) -> io::Result<(u64, u64)> {
+    pub(crate) fn identity(&self) -> io::Result<Identity> {
         let Stat { st_dev, st_ino, .. } = rustix::fs::fstat(&self.boot_fd)?;
         Ok((st_dev, st_ino))
     }
@@ -285,13 +289,14 @@ pub(crate) fn damaged_data(boot: &Path, what: String) -> Error {
 
 /// Where the state lives when nobody says: never taken from an environment, which differs between a login
 /// shell and cron.
-pub(crate) fn default_place() -> PathBuf {
-    let run = PathBuf::from("/run/tenure");
-    let uid = rustix::process::geteuid().as_raw();
-    match std::fs::symlink_metadata(&run) {
-        Ok(found) if found.is_dir() && std::os::unix::fs::MetadataExt::uid(&found) == uid => run,
-        _ => PathBuf::from(format!("/tmp/tenure-{uid}")),
-    }
+fn default_place() -> PathBuf {
+    let (run, uid) = (Path::new("/run/tenure"), rustix::process::geteuid().as_raw());
+    if is_own_directory(run, uid) { run.to_owned() } else { PathBuf::from(format!("/tmp/tenure-{uid}")) }
+}
+
+fn is_own_directory(path: &Path, uid: u32) -> bool {
+    std::fs::symlink_metadata(path)
+        .is_ok_and(|found| found.is_dir() && std::os::unix::fs::MetadataExt::uid(&found) == uid)
 }
 
 fn open_place(place: &Path, is_named: bool) -> Result<OwnedFd> {
@@ -414,4 +419,22 @@ pub(crate) fn read_small(file: OwnedFd) -> io::Result<String> {
     let mut text = String::new();
     std::fs::File::from(file).take(SMALL_FILE_BYTES_MAX).read_to_string(&mut text)?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_place_is_the_users_own() {
+        let uid = rustix::process::geteuid().as_raw();
+        let expected = match is_own_directory(Path::new("/run/tenure"), uid) {
+            true => PathBuf::from("/run/tenure"),
+            false => PathBuf::from(format!("/tmp/tenure-{uid}")),
+        };
+        assert_eq!(default_place(), expected);
+        assert!(!is_own_directory(Path::new("/proc/self"), uid), "a symbolic link");
+        assert!(!is_own_directory(Path::new("/proc/version"), uid), "a file");
+        assert!(!is_own_directory(Path::new("/proc"), uid + 1), "another user's");
+    }
 }

@@ -181,12 +181,17 @@ fn blocked_error(operation: &'static str, blocked: &Blocked) -> Error {
 
 /// Says of a process what its name is, and whether it is stopped.
 fn process_text(pid: u32) -> String {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return String::new() };
-    let name = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'));
-    let Some((name, rest)) = name else { return String::new() };
-    let state = match rest.trim_start().chars().next() {
-        Some('T' | 't') => ", stopped",
-        _ => "",
-    };
-    format!(" ({name}{state})")
+    match process_state(pid) {
+        Some((name, 'T' | 't')) => format!(" ({name}, stopped)"),
+        Some((name, _)) => format!(" ({name})"),
+        None => String::new(),
+    }
+}
+
+/// Returns a process's name and the letter of its state.
+pub(crate) fn process_state(pid: u32) -> Option<(String, char)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, brackets too, so its end is the last one.
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+    Some((name.to_owned(), rest.trim_start().chars().next()?))
 }

@@ -10,6 +10,8 @@
 //! the first of these. A record that is in use again keeps its row until then, so that the common case, to
 //! claim and to release, costs nothing.
 
+use std::time::Duration;
+
 use heed::Database;
 use heed::types::Bytes;
 use tenure_core::claim::{ClaimId, ClientId, Name};
@@ -77,6 +79,18 @@ enum Stored {
     Nothing,
     Whole(PlainRecord),
     InRows(u64),
+}
+
+/// What was seen of a resource.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) view: Option<View>,
+    /// The clients that hold it.
+    pub(crate) holders: Vec<ClientId>,
+    /// The clients that wait for it.
+    pub(crate) waiters: Vec<ClientId>,
+    /// When it changes though nobody does anything.
+    pub(crate) changes_in: Option<Duration>,
 }
 
 struct Loaded {
@@ -252,11 +266,11 @@ impl Transaction<'_> {
         Ok((effects, is_changed))
     }
 
-    /// Looks at a resource: its view, and the clients that are in it.
-    pub(crate) fn view(&mut self, name: &Name) -> Result<(Option<View>, Vec<ClientId>), Failure> {
+    /// Looks at a resource.
+    pub(crate) fn view(&mut self, name: &Name) -> Result<Seen, Failure> {
         let now = self.now();
         match self.load(&resource_key(name))?.stored {
-            Stored::Nothing => Ok((None, Vec::new())),
+            Stored::Nothing => Ok(Seen::default()),
             Stored::Whole(record) => look(name, &record, now),
             Stored::InRows(id) => look(name, &RowRecord::open(self.rows(), self.writer(), id)?, now),
         }
@@ -268,6 +282,19 @@ impl Transaction<'_> {
             Stored::Nothing => Ok(Vec::new()),
             Stored::Whole(record) => ahead_of(&record, claim),
             Stored::InRows(id) => ahead_of(&RowRecord::open(self.rows(), self.writer(), id)?, claim),
+        }
+    }
+
+    /// Which of some clients hold or wait for a resource.
+    pub(crate) fn clients_among(
+        &mut self,
+        name: &Name,
+        clients: &[ClientId],
+    ) -> Result<Vec<ClientId>, Failure> {
+        match self.load(&resource_key(name))?.stored {
+            Stored::Nothing => Ok(Vec::new()),
+            Stored::Whole(record) => among(&record, clients),
+            Stored::InRows(id) => among(&RowRecord::open(self.rows(), self.writer(), id)?, clients),
         }
     }
 
@@ -428,19 +455,39 @@ where
     }
 }
 
-/// What a record looks like, and whose clients are in it.
-fn look<R: Record>(name: &Name, record: &R, now: Timestamp) -> Result<(Option<View>, Vec<ClientId>), Failure>
+/// What a record looks like, whose clients are in it, and when something in it ends.
+fn look<R: Record>(name: &Name, record: &R, now: Timestamp) -> Result<Seen, Failure>
 where
     Failure: From<R::Error>,
 {
     let view = inspect(name, record, now)?;
-    let mut clients = holders(record)?;
+    let mut waiters = Vec::new();
     for waiter in record.waiters(WAITERS_WATCHED_MAX)? {
-        if !clients.contains(&waiter.client) {
-            clients.push(waiter.client);
+        if !waiters.contains(&waiter.client) {
+            waiters.push(waiter.client);
         }
     }
-    Ok((view, clients))
+    let hold = record.next_hold_to_end()?.map(|hold| hold.expires_at);
+    let waiter = record.next_waiter_to_end()?.map(|waiter| waiter.expires_at);
+    let value = record.value()?.and_then(|value| value.keep_until);
+    // What has ended already is left out of the view, but for a rest: the view knows when that ends.
+    let rests = view.iter().flat_map(|view| &view.holds).map(|hold| now + hold.ends_in);
+    let ends = [hold, waiter, value].into_iter().flatten().filter(|end| *end > now);
+    let changes_in = ends.chain(rests).min().map(|end| end.since(now));
+    Ok(Seen { view, holders: holders(record)?, waiters, changes_in })
+}
+
+fn among<R: Record>(record: &R, clients: &[ClientId]) -> Result<Vec<ClientId>, Failure>
+where
+    Failure: From<R::Error>,
+{
+    let mut found = Vec::new();
+    for client in clients {
+        if !record.claims_of(*client)?.is_empty() {
+            found.push(*client);
+        }
+    }
+    Ok(found)
 }
 
 fn holders<R: Record>(record: &R) -> Result<Vec<ClientId>, Failure>

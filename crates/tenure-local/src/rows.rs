@@ -114,6 +114,9 @@ impl Key {
     }
 }
 
+/// A row.
+type KeyAndValue<'b> = (&'b [u8], &'b [u8]);
+
 /// Where a claim is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -239,19 +242,19 @@ impl<'t, 'a> RowRecord<'t, 'a> {
     }
 
     /// All rows of one sort, in order.
-    fn all(&self, what: What) -> Result<impl Iterator<Item = Result<(&[u8], &[u8]), heed::Error>>, Failure> {
+    fn all(&self, what: What) -> Result<impl Iterator<Item = Result<KeyAndValue<'_>, heed::Error>>, Failure> {
         Ok(self.rows.prefix_iter(self.txn(), self.key(what).as_bytes())?)
     }
 
     /// The first row of one sort behind a key: what follows the sort in its key, and its value.
-    fn first_behind(&self, what: What, key: Key) -> Result<Option<(&[u8], &[u8])>, Failure> {
+    fn first_behind(&self, what: What, key: Key) -> Result<Option<KeyAndValue<'_>>, Failure> {
         let prefix = self.key(what);
         let row = self.rows.get_greater_than(self.txn(), key.as_bytes())?;
         Ok(row.and_then(|(key, value)| Some((key.strip_prefix(prefix.as_bytes())?, value))))
     }
 
     /// The last row of one sort before a key.
-    fn last_before(&self, what: What, key: Key) -> Result<Option<(&[u8], &[u8])>, Failure> {
+    fn last_before(&self, what: What, key: Key) -> Result<Option<KeyAndValue<'_>>, Failure> {
         let prefix = self.key(what);
         let row = self.rows.get_lower_than(self.txn(), key.as_bytes())?;
         Ok(row.and_then(|(key, value)| Some((key.strip_prefix(prefix.as_bytes())?, value))))

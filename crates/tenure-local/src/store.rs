@@ -34,6 +34,8 @@ use crate::wake::{News, Ringer, Rung};
 
 /// The key of what is fixed when a store is made: its incarnation and its time.
 const BIRTH: &[u8] = b"m";
+/// The length of the two pages that every LMDB file has.
+const HEADER_BYTES: u64 = 2 * 4096;
 /// How often a transaction looks whether idle records are due.
 const PURGE_PERIOD: Duration = Duration::from_millis(250);
 /// How many idle records one transaction forgets.
@@ -192,12 +194,10 @@ impl Store {
             let ((), refused) = self.transact(|transaction| {
                 for (name, client) in &suspects {
                     transaction.step(name, &Command::Vanish(*client))?;
+                    transaction.remove_observer(name, *client)?;
                 }
                 Ok(())
             })?;
-            for (_, client) in suspects {
-                liveness::remove_file(&self.directory, client);
-            }
             suspects = refused;
         }
     }
@@ -210,6 +210,11 @@ impl Store {
     /// Whether a client is one of this process.
     pub(crate) fn is_here(&self, client: ClientId) -> bool {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner).contains(&client)
+    }
+
+    /// How large the store may grow.
+    pub(crate) fn map_bytes(&self) -> u64 {
+        self.env.info().map_size as u64
     }
 
     /// Counts a client as alive.
@@ -255,10 +260,25 @@ impl<'a> Transaction<'a> {
         self.letters.push(Letter { to, about: about.clone(), news });
     }
 
-    /// Tells whoever observes a resource that it has changed.
-    pub(crate) fn tell_observers(&mut self, _name: &Name) -> Result<(), Failure> {
-        let _ = self.store.gate.has_observers(&self.pass);
-        Ok(())
+    /// Whether there may be a row of an observer.
+    pub(crate) fn may_have_observers(&self) -> bool {
+        self.store.gate.has_observers(&self.pass)
+    }
+
+    /// There will be a row of an observer.
+    pub(crate) fn expect_observers(&self) {
+        self.store.gate.expect_observers(&self.pass, true);
+    }
+
+    /// There is no row of an observer.
+    pub(crate) fn expect_no_observers(&self) {
+        self.store.gate.expect_observers(&self.pass, false);
+    }
+
+    /// How much of the store is in use, or was at some time.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let info = self.store.env.info();
+        (info.last_page_number as u64 + 1) * u64::from(self.store.env.unnamed_database_stat().page_size)
     }
 
     /// Does a bounded part of what nobody waits for.
@@ -286,7 +306,7 @@ fn open_env(directory: &Directory, map_bytes: usize) -> Result<Env<WithoutTls>> 
         // Made under another name, so that no one ever opens half of it.
         let fresh = path.with_extension("new");
         let io_failed = |source| system_error("connect", "write", &fresh, source);
-        let _ = std::fs::remove_file(&fresh);
+        drop(std::fs::remove_file(&fresh));
         let map_bytes = map_bytes_within_limit(directory, map_bytes)?;
         let env = open_file(&fresh, Some(map_bytes)).map_err(failed)?;
         env.prepare_for_closing().wait();
@@ -294,12 +314,19 @@ fn open_env(directory: &Directory, map_bytes: usize) -> Result<Env<WithoutTls>> 
         file.set_len(map_bytes as u64).map_err(io_failed)?;
         std::fs::rename(&fresh, &path).map_err(io_failed)?;
     }
+    let length = std::fs::symlink_metadata(&path)
+        .map_err(|source| system_error("connect", "look at", &path, source))?
+        .len();
+    let check = |expected: u64| {
+        if length >= expected {
+            return Ok(());
+        }
+        Err(damaged_data(&directory.boot, format!("data.mdb has {length} bytes of {expected}")))
+    };
+    // LMDB takes an empty file for a new one.
+    check(HEADER_BYTES)?;
     let env = open_file(&path, None).map_err(failed)?;
-    let length = env.real_disk_size().map_err(failed)?;
-    let expected = env.info().map_size as u64;
-    if length < expected {
-        return Err(damaged_data(&directory.boot, format!("data.mdb has {length} bytes of {expected}")));
-    }
+    check(env.info().map_size as u64)?;
     Ok(env)
 }
 

@@ -194,7 +194,7 @@ fn compare(test: &TestStore, seed: u64) {
             if forget_at(&resource_oracle, true, now)?.is_some_and(|at| at <= now) {
                 resource_oracle = PlainRecord::default();
             }
-            assert_eq!(transaction.view(&name)?.0, inspect(&name, &resource_oracle, now)?);
+            assert_eq!(transaction.view(&name)?.view, inspect(&name, &resource_oracle, now)?);
             if let Outcome::Granted(grant) | Outcome::Renewed(grant) = expected.outcome {
                 token = grant.token;
             }

@@ -10,9 +10,9 @@ use std::sync::Mutex;
 
 use futures_util::future::{Either, select};
 use rustix::process::{Pid, Signal};
-use tenure_core::claim::ClaimId;
+use tenure_core::claim::{ClaimId, Keep, Name};
 use tenure_core::clock::{Clock, SystemClock};
-use tenure_core::engine::{ClaimAnswer, RenewAnswer, Wake};
+use tenure_core::engine::{ClaimAnswer, Engine, RenewAnswer, Wake};
 use tenure_core::failpoint;
 use tenure_local::Config;
 
@@ -95,8 +95,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        drop(self.child.kill());
+        drop(self.child.wait());
     }
 }
 
@@ -161,13 +161,39 @@ async fn obey(client: &Client, claims: &mut HashMap<String, ClaimId>, line: &str
     match words[..] {
         ["try" | "wait", name] => {
             let claim = client.request(name, words[0] == "wait");
-            claims.insert(name.to_owned(), claim.id);
-            match client.claim(claim).await {
+            let id = claim.id;
+            let answer = client.claim(claim).await;
+            if matches!(answer, Ok(ClaimAnswer::Granted(_) | ClaimAnswer::Waiting(..))) {
+                claims.insert(name.to_owned(), id);
+            }
+            match answer {
                 Ok(ClaimAnswer::Granted(grant)) => say(&format!("granted {}", grant.token)),
                 Ok(ClaimAnswer::Waiting(..)) => say("waiting"),
                 Ok(other) => say(&format!("{other:?}")),
                 Err(error) => say(&format!("{error:?}")),
             }
+        }
+        ["publish", name, bytes] => {
+            let value = vec![7; bytes.parse().unwrap()].into();
+            let published =
+                client.engine.publish(Name::new(name).unwrap(), claims[name], value, Keep::WhileHeld).await;
+            match published {
+                Ok(true) => say("published"),
+                Ok(false) => say("lost"),
+                Err(error) => say(&format!("{error:?}")),
+            }
+        }
+        // Takes all space of the place's file system, and gives it back.
+        ["fill"] => {
+            let path = std::env::var_os(ROLE).unwrap();
+            let mut file = std::fs::File::create(Path::new(&path).join("filler")).unwrap();
+            while file.write_all(&[0; 4096]).is_ok() {}
+            say("filled");
+        }
+        ["empty"] => {
+            let path = std::env::var_os(ROLE).unwrap();
+            std::fs::remove_file(Path::new(&path).join("filler")).unwrap();
+            say("emptied");
         }
         ["release", name] => say(&format!("{:?}", client.release(name, claims[name]).await)),
         ["kill-at", place] => *FAILPOINT.lock().unwrap() = Some((place.to_owned(), Signal::KILL)),
