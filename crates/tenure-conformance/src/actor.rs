@@ -8,7 +8,7 @@
 //! | `acquire` key name ttl_ms | `granted` token, or `failed` error |
 //! | `try` key name ttl_ms | `granted` token, `busy`, or `failed` error |
 //! | `release` key | `released` answer, or `failed` error |
-//! | `status` key | `held` or `lost`, and the deadline |
+//! | `status` key | `held` or `lost` |
 //! | `sections` name ttl_ms count | `section` token from until, for each; `done` |
 //! | `die` place passes | `armed` |
 //!
@@ -21,6 +21,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tenure_core::clock::Instant;
 use tenure_core::engine::{Connect, Reach};
 use tenure_core::{Lease, Settings, Tenure, Token};
@@ -135,6 +136,22 @@ impl Actor {
         }
     }
 
+    /// Stops it: by SIGSTOP, or by cutting its connection.
+    pub(crate) fn stop(&mut self) {
+        match &self.body {
+            Body::Process { child, .. } => signal(child, Signal::STOP),
+            Body::Thread { life, .. } => life.cut(),
+        }
+    }
+
+    /// Lets it go on after a stop.
+    pub(crate) fn go_on(&mut self) {
+        match &self.body {
+            Body::Process { child, .. } => signal(child, Signal::CONT),
+            Body::Thread { life, .. } => life.mend(),
+        }
+    }
+
     /// Kills it: by SIGKILL, or by cutting its connection.
     pub(crate) fn kill(&mut self) {
         match &mut self.body {
@@ -152,6 +169,11 @@ impl Drop for Actor {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(child.id() as i32).expect("a child has a pid");
+    kill_process(pid, signal).expect("a child that was not waited for takes a signal");
 }
 
 /// Returns the token of a grant that an actor answered.
@@ -245,8 +267,7 @@ fn perform(connect: Connect, life: &Life, commands: impl Iterator<Item = String>
             },
             ["status", key] => match leases.get(key) {
                 Some(lease) => {
-                    let status = if lease.is_lost() { "lost" } else { "held" };
-                    say(format!("{status}\t{}", lease.deadline().nanos()));
+                    say(if lease.is_lost() { "lost" } else { "held" }.to_owned());
                 }
                 None => say("failed\tno such lease".to_owned()),
             },

@@ -10,12 +10,12 @@ use tenure_core::claim::{CAPACITY_MAX, Claim, ClientId, Grant, HoldLimits, Keep,
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Connect, Engine, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-    RenewRequest, Wake,
+    RenewRequest,
 };
 use tenure_core::inspect::View;
 use tenure_core::step::Release;
 use tenure_core::{Busy, ClaimId, Label, Name, Result, Token};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::stage::{LONG, within};
 
@@ -26,7 +26,6 @@ pub(crate) struct Direct {
     capability: Capability,
     engine: Option<Arc<dyn Engine>>,
     runtime: tokio::runtime::Handle,
-    wakes: mpsc::UnboundedReceiver<Wake>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -35,7 +34,6 @@ impl Direct {
     pub(crate) async fn connect(connect: Connect, patience: Duration) -> Direct {
         let client = ClientId::new(SystemClock.random());
         let (ready, connected) = oneshot::channel();
-        let (news, wakes) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -43,19 +41,18 @@ impl Direct {
                 let engine = connect(client).await.expect("an engine connects");
                 let mut stream = engine.wakes();
                 ready.send((engine, tokio::runtime::Handle::current())).ok();
-                let forward = async {
-                    while let Some(wake) = stream.next().await {
-                        news.send(wake).ok();
-                    }
+                // Wakes are taken and thrown away: a check asks by heartbeats.
+                let drain = async {
+                    while stream.next().await.is_some() {}
                     std::future::pending::<()>().await;
                 };
-                futures_util::future::select(std::pin::pin!(forward), stopped).await;
+                futures_util::future::select(std::pin::pin!(drain), stopped).await;
             });
         });
         let (engine, runtime) = connected.await.expect("an engine connects");
         let capability = engine.capability().clone();
         let (engine, stop, thread) = (Some(engine), Some(stop), Some(thread));
-        Direct { client, patience, capability, engine, runtime, wakes, stop, thread }
+        Direct { client, patience, capability, engine, runtime, stop, thread }
     }
 
     pub(crate) fn capability(&self) -> &Capability {
@@ -235,7 +232,6 @@ impl Direct {
 impl Drop for Direct {
     fn drop(&mut self) {
         self.engine = None;
-        self.wakes.close();
         drop(self.stop.take());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()

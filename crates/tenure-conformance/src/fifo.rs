@@ -33,6 +33,32 @@ pub async fn waiters_are_served_in_order_of_arrival(setup: &impl Setup) {
     setup.assert_nothing_is_left(&name).await;
 }
 
+/// Processes that queue one after the other are served in that order.
+pub async fn processes_are_served_in_order_of_arrival(setup: &impl Setup) {
+    if !is_fifo(setup, "processes_are_served_in_order_of_arrival").await {
+        return;
+    }
+    let client = setup.client().await;
+    let name = name("order");
+    let lease = setup.take(&client.mutex(&name)).await;
+    let mut last = lease.token();
+    let mut actors = Vec::new();
+    for place in 1..=3 {
+        let mut actor = setup.actor().await;
+        actor.tell_acquire(&name, LONG);
+        setup.eventually("a process waits", async || waiting(&client, &name).await == place).await;
+        actors.push(actor);
+    }
+    setup.within("a release", lease.release()).await.expect("a release is answered");
+    for actor in &mut actors {
+        let token = actor.granted().await;
+        assert!(token > last, "a process that came later has token {token}, an earlier one had {last}");
+        last = token;
+        assert_eq!(actor.ask(&["release", "lease"]).await.as_deref(), Some("released\tReleased"));
+    }
+    setup.assert_nothing_is_left(&name).await;
+}
+
 async fn is_fifo(setup: &impl Setup, check: &str) -> bool {
     setup.can(&format!("fifo::{check}"), "order", |capability| capability.is_fifo).await
 }

@@ -120,7 +120,8 @@ macro_rules! for_each_check {
             $given
             mutex {
                 excludes_a_second_client,
-                excludes_a_second_process,
+                a_second_process_is_refused,
+                processes_that_contend_work_one_after_the_other,
                 a_release_frees_it_for_others,
                 a_try_does_not_queue,
                 a_try_does_not_barge,
@@ -142,6 +143,7 @@ macro_rules! for_each_check {
             }
             fifo {
                 waiters_are_served_in_order_of_arrival,
+                processes_are_served_in_order_of_arrival,
                 a_release_reaches_the_next_waiter_by_itself,
                 a_withdrawn_waiter_is_skipped,
                 a_dead_waiter_is_skipped,
@@ -206,6 +208,7 @@ macro_rules! for_each_check {
                 run_drops_its_work_on_loss,
                 a_release_after_a_loss_says_already_lost,
                 a_lease_is_lost_by_its_deadline_when_the_engine_is_silent,
+                a_client_that_was_stopped_finds_its_lease_lost,
             }
             observe {
                 inspect_lists_by_prefix_and_in_order,

@@ -138,3 +138,23 @@ pub async fn a_lease_is_lost_by_its_deadline_when_the_engine_is_silent(setup: &i
     let answer = setup.within("a release", lease.release()).await.expect("no error");
     assert_eq!(answer, ReleaseAnswer::AlreadyLost);
 }
+
+/// A client that was stopped for longer than its ttl, or could not reach its engine, finds its lease lost as soon
+/// as it goes on, and harms nobody.
+pub async fn a_client_that_was_stopped_finds_its_lease_lost(setup: &impl Setup) {
+    let (a, b) = (setup.client().await, setup.client().await);
+    let name = name("stopped");
+    let ttl = setup.ttl(2 * SHORT).await;
+    let mut actor = setup.actor().await;
+    let token = actor.acquire(&name, ttl).await;
+    actor.stop();
+    let next = setup.within("the next holder", a.mutex(&name).ttl(LONG).acquire()).await.expect("granted");
+    assert!(next.token() > token, "the next token is larger");
+    actor.go_on();
+    let status = actor.ask(&["status", "lease"]).await.expect("it lives");
+    assert!(status.starts_with("lost"), "one that was stopped believes in its lease: {status}");
+    let released = actor.ask(&["release", "lease"]).await;
+    assert_eq!(released.as_deref(), Some("released\tAlreadyLost"));
+    assert!(setup.try_take(&b.mutex(&name)).await.is_none(), "the next holder lost what it holds");
+    assert!(!next.is_lost(), "the next holder lost its lease");
+}

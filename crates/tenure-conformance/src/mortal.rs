@@ -62,6 +62,11 @@ impl Life {
         self.is_cut.store(true, Ordering::Release);
     }
 
+    /// Lets what is sent from now on arrive again.
+    pub(crate) fn mend(&self) {
+        self.is_cut.store(false, Ordering::Release);
+    }
+
     /// Passes a place. Returns whether this life is over.
     fn pass(&self, place: &str) -> bool {
         let is_end = {

@@ -28,8 +28,25 @@ pub async fn excludes_a_second_client(setup: &impl Setup) {
     setup.assert_nothing_is_left(&name).await;
 }
 
+/// A mutex that a client of one process holds is refused to another process, both ways.
+pub async fn a_second_process_is_refused(setup: &impl Setup) {
+    let client = setup.client().await;
+    let mut actor = setup.actor().await;
+    let name = name("refused");
+    let lease = setup.take(&client.mutex(&name)).await;
+    let ttl = LONG.as_millis().to_string();
+    let answer = actor.ask(&["try", "lease", &name, &ttl]).await;
+    assert_eq!(answer.as_deref(), Some("busy"), "another process was answered about what this one holds");
+    setup.within("a release", lease.release()).await.expect("a release is answered");
+    actor.acquire(&name, LONG).await;
+    assert!(setup.try_take(&client.mutex(&name)).await.is_none(), "this process got what another one holds");
+    let answer = actor.ask(&["release", "lease"]).await;
+    assert_eq!(answer.as_deref(), Some("released\tReleased"), "the other process held it");
+    setup.assert_nothing_is_left(&name).await;
+}
+
 /// Processes that contend for a mutex never work under it at the same time.
-pub async fn excludes_a_second_process(setup: &impl Setup) {
+pub async fn processes_that_contend_work_one_after_the_other(setup: &impl Setup) {
     const PROCESSES: usize = 4;
     const SECTIONS: usize = 25;
     let name = name("sections");
