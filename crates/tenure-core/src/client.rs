@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either, select};
 use futures_util::task::AtomicWaker;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -156,7 +156,7 @@ impl Shared {
     /// The thread has ended: nothing more will be answered.
     pub(crate) fn close(&self) {
         let error = Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
-        self.ledger().close(error);
+        self.with_ledger(|ledger, now| ledger.close(now, error));
         self.has_ended.store(true, Ordering::Release);
         self.ended.notify_waiters();
     }
@@ -297,7 +297,9 @@ impl Tenure {
         let shared = self.handle.shared.clone();
         self.shared().runtime.spawn(async move {
             let mut changes = shared.engine.observe(name);
-            while let Some(view) = changes.next().await {
+            // A reader that is gone ends this at once, not at the next change, which may never come.
+            let mut is_gone = std::pin::pin!(sender.closed());
+            while let Either::Left((Some(view), _)) = select(changes.next(), &mut is_gone).await {
                 if sender.send(view).await.is_err() {
                     return;
                 }
@@ -382,9 +384,9 @@ impl Tenure {
             let until = shared.clock.now() + shared.settings.answer_timeout;
             let Ok(mut timer) = shared.clock.timer() else { return answer.await };
             let timeout = std::future::poll_fn(move |cx| timer.poll_until(until, cx));
-            match futures_util::future::select(answer, std::pin::pin!(timeout)).await {
-                futures_util::future::Either::Left((answer, _)) => answer,
-                futures_util::future::Either::Right(_) => Err(Error::new(
+            match select(answer, std::pin::pin!(timeout)).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right(_) => Err(Error::new(
                     ErrorKind::Unavailable,
                     "ask",
                     format!("no answer within {:?}", shared.settings.answer_timeout),

@@ -246,6 +246,7 @@ impl Ledger {
         key: Key,
         waker: Option<&Waker>,
     ) -> Option<Result<Acquired>> {
+        let is_open = self.closed.is_none();
         let Some(entry) = self.entry(key) else {
             let gone = Error::new(ErrorKind::Internal, "claim", "the claim is gone from the ledger");
             return Some(Err(gone));
@@ -257,12 +258,13 @@ impl Ledger {
                 result
             }
             // The moment at which the lease reaches its user: the last one to find that it came too late.
-            Phase::Ready if entry.lease.is_over(now.at + GRAIN) => {
+            Phase::Ready if is_open && entry.lease.is_over(now.at + GRAIN) => {
                 self.ask_anew(now, key.index, true);
                 self.keep_waker(key.index, waker);
                 None
             }
-            Phase::Ready => {
+            // A lease that nobody would renew is not given out.
+            Phase::Ready if is_open => {
                 entry.phase = Phase::Held;
                 let asked_at = entry.pending.take().map_or(now.at, |pending| pending.asked_at);
                 let lease = entry.lease.clone();
@@ -349,8 +351,10 @@ impl Ledger {
 
     /// Returns how a release ended, once; until then keeps the waker of who asks.
     pub(crate) fn poll_release(&mut self, key: Key, waker: Option<&Waker>) -> Option<Result<ReleaseAnswer>> {
+        let closed = self.closed.clone();
         let Some(entry) = self.entry(key) else { return Some(Ok(ReleaseAnswer::AlreadyLost)) };
         let released = entry.pending.as_mut().and_then(|pending| pending.released.take());
+        let released = released.or(closed.map(Err));
         match released {
             Some(released) => {
                 if entry.phase == Phase::Ended {

@@ -120,6 +120,11 @@ impl Store {
         self.state().records.len()
     }
 
+    /// Returns how many observers follow a resource, for tests that look for leaks.
+    pub fn observers(&self) -> usize {
+        self.state().observers.values().map(watch::Sender::receiver_count).sum()
+    }
+
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

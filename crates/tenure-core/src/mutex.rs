@@ -147,6 +147,10 @@ impl Mutex {
                 Either::Right((done, _)) => done,
             }
         };
+        // The deadline may have passed in the work's last stretch, in which nobody could look.
+        if lease.is_lost() {
+            return Err(lease.lost().await);
+        }
         // The work is done. A release that fails goes on in the background, and the hold ends by itself.
         if let Err(error) = lease.release().await {
             tracing::debug!(%error, "release after the work goes on in the background");

@@ -480,11 +480,14 @@ impl Ledger {
         }
     }
 
-    /// Nothing can be asked any more. Who waits is told; leases end by their deadline.
-    pub(crate) fn close(&mut self, error: Error) {
+    /// Nothing can be asked or renewed any more: leases are lost, and who waits for anything is told.
+    pub(crate) fn close(&mut self, now: &Now<'_>, error: Error) {
         self.closed = Some(error);
         let all: Vec<u32> = self.entries.iter().map(|(index, _)| index as u32).collect();
         for index in all {
+            if self.entries[index as usize].phase == Phase::Held {
+                self.lose(now, index, "its client has ended");
+            }
             self.wake(index);
         }
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tenure_core::clock::Clock;
 use tenure_core::engine::ReleaseAnswer;
-use tenure_core::memory::Store;
+use tenure_core::memory::{Flaw, Store};
+use tenure_core::record::PlainRecord;
+use tenure_core::step::Command;
 use tenure_core::virtual_clock::VirtualClock;
 use tenure_core::{ErrorKind, Settings, Tenure, blocking};
 
@@ -220,4 +222,63 @@ fn a_waiter_that_is_dropped_lets_the_next_one_pass() {
         second.await.expect("served").release().await.expect("answers");
     });
     nothing_is_left(&clock, &store);
+}
+
+#[test]
+fn work_under_run_that_ends_after_the_deadline_is_lost_even_if_nobody_has_noticed_yet() {
+    let (clock, _store, a, _b) = two();
+    let mutex = a.mutex("x").ttl(TTL);
+    // The work leaves no moment in which anybody else could look.
+    let ended = pollster::block_on(mutex.run(async |_| clock.advance(TTL * 2)));
+    assert_eq!(ended.expect_err("the deadline passed during the work").kind(), ErrorKind::Lost);
+}
+
+/// Two tests break a client down: its engine panics when it is asked for this.
+struct Panics(fn(&Command<'_>) -> bool);
+
+impl Flaw for Panics {
+    fn before(&self, _: &mut PlainRecord, command: &mut Command<'_>) {
+        assert!(!self.0(command), "this test breaks the client's thread down here");
+    }
+}
+
+#[test]
+fn a_lease_whose_client_has_broken_down_is_lost() {
+    let clock = VirtualClock::new(7);
+    let panics = Panics(|command| matches!(command, Command::Renew(_)));
+    let store = Store::with_flaw(Arc::new(clock.clone()), Some(Arc::new(panics)));
+    let a = start(&store, &clock);
+    let lease = pollster::block_on(a.mutex("x").ttl(TTL).acquire()).expect("free");
+    let (told, is_told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || told.send((pollster::block_on(lease.lost()).kind(), lease.is_lost())));
+    clock.advance(TTL / 3);
+    let told = is_told.recv_timeout(Duration::from_secs(10)).expect("nobody renews it any more");
+    assert_eq!(told, (ErrorKind::Lost, true));
+    let error = pollster::block_on(a.mutex("y").acquire()).expect_err("nobody sends anything any more");
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    let error = blocking::Tenure::from(a).mutex("y").acquire().expect_err("nobody would renew it");
+    assert_eq!(error.kind(), ErrorKind::Internal);
+}
+
+#[test]
+fn a_release_during_which_the_client_breaks_down_says_so() {
+    let clock = VirtualClock::new(7);
+    let panics = Panics(|command| matches!(command, Command::Release(_)));
+    let store = Store::with_flaw(Arc::new(clock.clone()), Some(Arc::new(panics)));
+    let a = start(&store, &clock);
+    let lease = pollster::block_on(a.mutex("x").acquire()).expect("free");
+    let (told, is_told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || told.send(pollster::block_on(lease.release())));
+    let told = is_told.recv_timeout(Duration::from_secs(10)).expect("a release does not wait for ever");
+    assert_eq!(told.expect_err("nobody answered it").kind(), ErrorKind::Internal);
+}
+
+#[test]
+fn an_observer_that_is_dropped_leaves_nothing_behind() {
+    let (_clock, store, a, _b) = two();
+    for _ in 0..3 {
+        let mut changes = a.observe("x").expect("a good name");
+        assert!(pollster::block_on(changes.next()).expect("connected").expect("answers").is_none());
+    }
+    eventually("nobody observes", || store.observers() == 0);
 }
