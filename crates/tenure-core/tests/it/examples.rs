@@ -150,7 +150,7 @@ fn a_grant_that_nobody_confirms_passes_on_after_the_window() {
     stage.waiting(&mutex(2));
     stage.waiting(&mutex(3));
     stage.release(1);
-    assert_eq!(stage.pass(CONFIRM_WINDOW_MAX - MICROSECOND).woken(), []);
+    assert!(stage.pass(CONFIRM_WINDOW_MAX - MICROSECOND).woken().is_empty());
     assert_eq!(stage.pass(MICROSECOND).woken(), [3]);
     assert_eq!(stage.claim(&mutex(2)), Outcome::Finished);
 }
@@ -218,7 +218,7 @@ fn the_units_of_a_holder_that_vanished_rest() {
     stage.waiting(&with(mutex(2), |terms| terms.ttl = secs(12)));
     stage.pass(secs(1)).give(&Command::Vanish(client_of(1)));
     assert_eq!(stage.renew(1), Outcome::Lost);
-    assert_eq!(stage.pass(secs(7) - MICROSECOND).woken(), []);
+    assert!(stage.pass(secs(7) - MICROSECOND).woken().is_empty());
     assert_eq!(stage.pass(MICROSECOND).woken(), [2]);
 }
 
