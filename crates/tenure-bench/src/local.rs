@@ -163,7 +163,7 @@ pub(crate) fn hand_over(report: &mut Report) -> Outcome {
         }
     }
     moments.sort_unstable();
-    // Only a change of owner is a hand-over.
+    // Only a change of holders is a hand-over.
     let hand_overs = moments.windows(2).filter(|pair| !pair[0].1 && pair[1].1 && pair[0].2 != pair[1].2);
     let micros: Vec<f64> = hand_overs.map(|pair| (pair[1].0 - pair[0].0) as f64 / 1000.0).collect();
     if micros.len() < HAND_OVERS {

@@ -330,6 +330,18 @@ impl Terms {
                 format!("a capacity is 1 to {CAPACITY_MAX}"),
             );
         }
+        let is_of_kind = match self.kind {
+            Kind::Mutex => self.capacity == 1,
+            Kind::RwLock => self.capacity == CAPACITY_MAX && [1, CAPACITY_MAX].contains(&self.weight),
+            Kind::SlotPool => self.weight <= 1,
+            Kind::Semaphore => true,
+        };
+        if !is_of_kind {
+            return invalid(
+                format!("a {} has no weight {} of {}", self.kind, self.weight, self.capacity),
+                "a mutex has one unit, a reader weighs 1, a writer everything, a slot 1".to_owned(),
+            );
+        }
         if self.weight == 0 || self.weight > self.capacity {
             return invalid(
                 format!("a weight of {} does not fit a capacity of {}", self.weight, self.capacity),

@@ -1,4 +1,4 @@
-//! A connected client: the handle from which every primitive is named.
+//! A connected client, from which every primitive is named.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,15 +48,15 @@ impl Default for Settings {
 /// are gone, the thread finishes the releases that are under way and ends.
 #[derive(Clone)]
 pub struct Tenure {
-    handle: Arc<Handle>,
+    connection: Arc<Connection>,
 }
 
 /// Keeps the client's thread running.
-pub(crate) struct Handle {
+pub(crate) struct Connection {
     pub(crate) shared: Arc<Shared>,
 }
 
-impl Drop for Handle {
+impl Drop for Connection {
     fn drop(&mut self) {
         self.shared.is_closing.store(true, Ordering::Release);
         self.shared.poke();
@@ -224,7 +224,7 @@ impl Tenure {
         let shared = connected
             .await
             .map_err(|_| Error::new(ErrorKind::Internal, "connect", "the client's thread has ended"))??;
-        Ok(Tenure { handle: Arc::new(Handle { shared }) })
+        Ok(Tenure { connection: Arc::new(Connection { shared }) })
     }
 
     /// Connects with an engine, on the clock of this machine.
@@ -237,7 +237,7 @@ impl Tenure {
 
     /// Names a mutex: one holder at a time.
     pub fn mutex(&self, name: &str) -> Mutex {
-        Mutex::new(self.handle.clone(), name)
+        Mutex::new(self.connection.clone(), name)
     }
 
     /// Returns the one word by which the engine goes.
@@ -294,7 +294,7 @@ impl Tenure {
         let name = Name::new(name)?;
         // Small: what a slow reader has not taken yet, the engine keeps down to the latest.
         let (sender, views) = mpsc::channel(1);
-        let shared = self.handle.shared.clone();
+        let shared = self.connection.shared.clone();
         self.shared().runtime.spawn(async move {
             let mut changes = shared.engine.observe(name);
             // A reader that is gone ends this at once, not at the next change, which may never come.
@@ -305,7 +305,7 @@ impl Tenure {
                 }
             }
         });
-        Ok(Changes { views, _handle: self.handle.clone() })
+        Ok(Changes { views, _connection: self.connection.clone() })
     }
 
     /// Ends somebody's hold, for an operator. Its holder is told at its next renewal, and its units rest until
@@ -353,7 +353,7 @@ impl Tenure {
     /// Waits until the releases that are under way are answered, and ends the client. Leases and clones that
     /// are still there keep it running.
     pub async fn close(self) {
-        let shared = self.handle.shared.clone();
+        let shared = self.connection.shared.clone();
         drop(self);
         loop {
             let ended = shared.ended.notified();
@@ -365,7 +365,7 @@ impl Tenure {
     }
 
     pub(crate) fn shared(&self) -> &Shared {
-        &self.handle.shared
+        &self.connection.shared
     }
 
     /// Runs one request on the client's thread, bounded by the answer timeout.
@@ -373,7 +373,7 @@ impl Tenure {
         &self,
         ask: impl FnOnce(Arc<dyn Engine>) -> BoxFuture<'static, Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let shared = self.handle.shared.clone();
+        let shared = self.connection.shared.clone();
         let engine = shared.engine.name();
         let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
         if shared.has_ended.load(Ordering::Acquire) {
@@ -400,7 +400,7 @@ impl Tenure {
 /// The later views of a resource (see [`Tenure::observe`]).
 pub struct Changes {
     views: mpsc::Receiver<Result<Option<View>>>,
-    _handle: Arc<Handle>,
+    _connection: Arc<Connection>,
 }
 
 impl Changes {

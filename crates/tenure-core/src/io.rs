@@ -75,7 +75,7 @@ pub(crate) fn start(
             let shared = make_shared(engine, tokio::runtime::Handle::current());
             let _closing = CloseOnExit(shared.clone());
             let wakes = shared.engine.wakes();
-            // Whoever wanted the connection may be gone; then the last handle is gone too, and `run` returns.
+            // Whoever wanted the connection may be gone; then the last user is gone too, and `run` returns.
             drop(ready.send(Ok(shared.clone())));
             Loop { shared, timer, wakes: Some(wakes), calls: [None, None, None] }.run().await;
         });

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::claim::{Busy, ClaimId, Name};
-use crate::client::Handle;
+use crate::client::Connection;
 use crate::clock::Instant;
 use crate::engine::ReleaseAnswer;
 use crate::error::{Error, ErrorKind, Result};
@@ -24,15 +24,15 @@ use crate::token::Token;
 ///
 /// Dropping a lease releases it in the background, without a runtime.
 pub struct Lease {
-    handle: Arc<Handle>,
+    connection: Arc<Connection>,
     state: Arc<LeaseState>,
     key: Key,
     is_released: bool,
 }
 
 impl Lease {
-    pub(crate) fn new(handle: Arc<Handle>, state: Arc<LeaseState>, key: Key) -> Lease {
-        Lease { handle, state, key, is_released: false }
+    pub(crate) fn new(connection: Arc<Connection>, state: Arc<LeaseState>, key: Key) -> Lease {
+        Lease { connection, state, key, is_released: false }
     }
 
     /// Returns the fencing token: larger than that of every earlier grant of the resource.
@@ -57,7 +57,7 @@ impl Lease {
 
     /// Returns how long the lease lasts if nothing more is heard from the engine; zero if it is lost.
     pub fn expires_in(&self) -> Duration {
-        self.state.deadline().since(self.handle.shared.clock.now())
+        self.state.deadline().since(self.connection.shared.clock.now())
     }
 
     /// Returns the last deadline that the lease had, on the clock of this machine, even if it is lost already.
@@ -67,7 +67,7 @@ impl Lease {
 
     /// Whether the lease is lost. Compares with the deadline: no I/O, no lock. Once true it stays true.
     pub fn is_lost(&self) -> bool {
-        self.state.is_over(self.handle.shared.clock.now())
+        self.state.is_over(self.connection.shared.clock.now())
     }
 
     /// Waits until the lease is lost, at the latest at its deadline, even if the engine cannot be reached.
@@ -82,7 +82,7 @@ impl Lease {
     fn lost_error(&self) -> Error {
         Error::new(ErrorKind::Lost, "hold", "the lease is lost")
             .with_resource(self.resource())
-            .with_engine(self.handle.shared.engine.name())
+            .with_engine(self.connection.shared.engine.name())
             .with_hint("stop the work; a write with this lease's token is refused by a fenced resource")
     }
 
@@ -102,15 +102,15 @@ impl Lease {
     pub async fn release(mut self) -> Result<ReleaseAnswer> {
         self.is_released = true;
         let key = self.key;
-        if let Some(answer) = self.handle.shared.tell(|ledger, now| ledger.release(now, key, false)) {
+        if let Some(answer) = self.connection.shared.tell(|ledger, now| ledger.release(now, key, false)) {
             return Ok(answer);
         }
-        Releasing { handle: self.handle.clone(), key, is_done: false }.await
+        Releasing { connection: self.connection.clone(), key, is_done: false }.await
     }
 
     /// As [`Lease::release`], on the caller's own thread where the engine can.
     pub(crate) fn release_blocking(mut self) -> Result<ReleaseAnswer> {
-        let shared = self.handle.shared.clone();
+        let shared = self.connection.shared.clone();
         let Some(engine) = shared.engine.blocking() else { return pollster::block_on(self.release()) };
         self.is_released = true;
         let key = self.key;
@@ -124,7 +124,9 @@ impl Lease {
         });
         match released {
             Some(answer) => answer,
-            None => pollster::block_on(Releasing { handle: self.handle.clone(), key, is_done: false }),
+            None => {
+                pollster::block_on(Releasing { connection: self.connection.clone(), key, is_done: false })
+            }
         }
     }
 }
@@ -133,7 +135,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         if !self.is_released {
             let key = self.key;
-            self.handle.shared.tell(|ledger, now| ledger.release(now, key, true));
+            self.connection.shared.tell(|ledger, now| ledger.release(now, key, true));
         }
     }
 }
@@ -150,7 +152,7 @@ impl fmt::Debug for Lease {
 
 /// Waits for the answer to a release.
 struct Releasing {
-    handle: Arc<Handle>,
+    connection: Arc<Connection>,
     key: Key,
     is_done: bool,
 }
@@ -160,7 +162,7 @@ impl Future for Releasing {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let key = self.key;
-        match self.handle.shared.tell(|ledger, _| ledger.poll_release(key, Some(cx.waker()))) {
+        match self.connection.shared.tell(|ledger, _| ledger.poll_release(key, Some(cx.waker()))) {
             Some(answer) => {
                 self.is_done = true;
                 Poll::Ready(answer)
@@ -174,7 +176,7 @@ impl Drop for Releasing {
     fn drop(&mut self) {
         if !self.is_done {
             let key = self.key;
-            self.handle.shared.tell(|ledger, _| ledger.detach(key));
+            self.connection.shared.tell(|ledger, _| ledger.detach(key));
         }
     }
 }
@@ -187,7 +189,7 @@ pub(crate) enum Asked {
 
 /// Asks for a lease. Nothing is sent before the first poll; dropping it withdraws the claim.
 pub(crate) struct Asking {
-    handle: Arc<Handle>,
+    connection: Arc<Connection>,
     state: AskingState,
 }
 
@@ -198,13 +200,13 @@ enum AskingState {
 }
 
 impl Asking {
-    pub(crate) fn new(handle: Arc<Handle>, wish: Result<Wish>) -> Asking {
-        Asking { handle, state: AskingState::New(Some(wish)) }
+    pub(crate) fn new(connection: Arc<Connection>, wish: Result<Wish>) -> Asking {
+        Asking { connection, state: AskingState::New(Some(wish)) }
     }
 
     /// Asks on the caller's own thread where the engine can, and blocks until it is decided.
     pub(crate) fn block(mut self) -> Result<Asked> {
-        let shared = self.handle.shared.clone();
+        let shared = self.connection.shared.clone();
         if let Some(engine) = shared.engine.blocking()
             && let AskingState::New(wish) = &mut self.state
         {
@@ -225,14 +227,14 @@ impl Asking {
     }
 
     fn asked(&self, key: Key, acquired: Acquired) -> Result<Asked> {
-        let shared = &self.handle.shared;
+        let shared = &self.connection.shared;
         let needs_floor = shared.engine.capability().needs_floor;
         match acquired {
             Acquired::Lease(state) => {
                 if needs_floor {
                     shared.raise_floor(state.resource(), state.token());
                 }
-                Ok(Asked::Lease(Lease::new(self.handle.clone(), state, key)))
+                Ok(Asked::Lease(Lease::new(self.connection.clone(), state, key)))
             }
             Acquired::Busy(resource, busy) => {
                 if needs_floor {
@@ -250,7 +252,7 @@ impl Asking {
 
     fn place(&self) -> Option<Place> {
         match self.state {
-            AskingState::Asked(key) => self.handle.shared.tell(|ledger, _| ledger.place(key)),
+            AskingState::Asked(key) => self.connection.shared.tell(|ledger, _| ledger.place(key)),
             _ => None,
         }
     }
@@ -260,7 +262,7 @@ impl Future for Asking {
     type Output = Result<Asked>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let shared = self.handle.shared.clone();
+        let shared = self.connection.shared.clone();
         let key = match &mut self.state {
             AskingState::New(wish) => match wish.take().expect("a new wish is there") {
                 Ok(wish) => {
@@ -289,7 +291,7 @@ impl Future for Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         if let AskingState::Asked(key) = self.state {
-            self.handle.shared.tell(|ledger, now| ledger.cancel(now, key));
+            self.connection.shared.tell(|ledger, now| ledger.cancel(now, key));
         }
     }
 }
@@ -314,8 +316,8 @@ impl Acquire {
     }
 
     pub(crate) fn block(self) -> Result<Lease> {
-        let handle = self.asking.handle.clone();
-        self.asking.block().and_then(|asked| lease_or_timeout(&handle, asked))
+        let connection = self.asking.connection.clone();
+        self.asking.block().and_then(|asked| lease_or_timeout(&connection, asked))
     }
 }
 
@@ -325,12 +327,12 @@ impl Future for Acquire {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.asking)
             .poll(cx)
-            .map(|asked| asked.and_then(|asked| lease_or_timeout(&self.asking.handle, asked)))
+            .map(|asked| asked.and_then(|asked| lease_or_timeout(&self.asking.connection, asked)))
     }
 }
 
 /// Only a claim that does not wait is refused as busy: then its wait was over at once.
-fn lease_or_timeout(handle: &Handle, asked: Asked) -> Result<Lease> {
+fn lease_or_timeout(connection: &Connection, asked: Asked) -> Result<Lease> {
     let (resource, busy) = match asked {
         Asked::Lease(lease) => return Ok(lease),
         Asked::Busy(resource, busy) => (resource, busy),
@@ -342,6 +344,6 @@ fn lease_or_timeout(handle: &Handle, asked: Asked) -> Result<Lease> {
     };
     Err(Error::new(ErrorKind::Timeout, "claim", message)
         .with_resource(&resource)
-        .with_engine(handle.shared.engine.name())
+        .with_engine(connection.shared.engine.name())
         .with_busy(*busy))
 }

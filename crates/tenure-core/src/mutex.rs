@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 
 use crate::claim::{Name, Terms};
-use crate::client::Handle;
+use crate::client::Connection;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Acquire, Asked, Asking, Lease};
 use crate::ledger::Wish;
@@ -30,15 +30,15 @@ use crate::ledger::Wish;
 /// ```
 #[derive(Clone)]
 pub struct Mutex {
-    handle: Arc<Handle>,
+    connection: Arc<Connection>,
     name: Result<Name>,
     terms: Arc<Terms>,
 }
 
 impl Mutex {
-    pub(crate) fn new(handle: Arc<Handle>, name: &str) -> Mutex {
-        let terms = handle.shared.terms.clone();
-        Mutex { handle, name: Name::new(name), terms }
+    pub(crate) fn new(connection: Arc<Connection>, name: &str) -> Mutex {
+        let terms = connection.shared.terms.clone();
+        Mutex { connection, name: Name::new(name), terms }
     }
 
     /// Sets how long a hold lives without renewal (default 30 s; 100 ms to 24 h). Renewals are sent every
@@ -159,13 +159,13 @@ impl Mutex {
     }
 
     pub(crate) fn ask(&self, wait: Option<Duration>) -> Asking {
-        Asking::new(self.handle.clone(), self.wish(wait))
+        Asking::new(self.connection.clone(), self.wish(wait))
     }
 
     fn wish(&self, wait: Option<Duration>) -> Result<Wish> {
         let resource = self.name.clone()?;
-        self.handle.shared.check_process()?;
-        let engine = &self.handle.shared.engine;
+        self.connection.shared.check_process()?;
+        let engine = &self.connection.shared.engine;
         self.terms.check().map_err(|error| error.with_resource(&resource))?;
         let capability = engine.capability();
         let limits = &self.terms.limits;
@@ -183,7 +183,7 @@ impl Mutex {
                 .with_resource(&resource)
                 .with_engine(engine.name()));
         }
-        let floor = self.handle.shared.floor(&resource);
-        Ok(Wish { resource, terms: self.handle.shared.share(&self.terms), wait, floor })
+        let floor = self.connection.shared.floor(&resource);
+        Ok(Wish { resource, terms: self.connection.shared.share(&self.terms), wait, floor })
     }
 }
