@@ -1,1 +1,40 @@
-//! tenure-local
+//! The `local` engine: many processes, one machine, no server, nothing to install.
+//!
+//! The state is one LMDB environment in a directory that only its user may enter: `/run/tenure` where that
+//! exists, else `/tmp/tenure-<uid>`, or the directory of the URL. Every process runs
+//! [`step`](tenure_core::step::step) itself, inside a write transaction. Two things that a machine knows and a
+//! network never does make the engine better than a lease: *who is dead* (a lock on a file per client, and a
+//! pidfd that says when to look at it), so that what a killed process held is free at once; and *how to wake
+//! one process* (a datagram socket per client).
+//!
+//! # What is promised
+//!
+//! * Exclusion, FIFO order, slots in longest-free order, rests, values: all of `step`, for every process of one
+//!   user, one boot and one PID namespace.
+//! * A holder or waiter that dies by any signal is noticed at once by those who wait or try, not after its ttl.
+//! * Time is `CLOCK_BOOTTIME`: a step of the wall clock neither ends nor prolongs anything.
+//! * Killing a process between any two instructions damages nothing.
+//!
+//! # What is not
+//!
+//! * Nothing survives a reboot, on purpose: whoever held something is dead.
+//! * A process that is stopped (`SIGSTOP`) *inside* a transaction, which lasts microseconds, blocks the others.
+//!   After two seconds they get [`Unavailable`](tenure_core::error::ErrorKind::Unavailable) with its pid.
+//! * A forked child cannot use its parent's client. It may `exec`, or connect if its parent never did.
+#![cfg_attr(not(target_os = "linux"), allow(unused))]
+
+mod config;
+mod directory;
+mod engine;
+mod error;
+mod fork;
+mod gate;
+mod job;
+mod liveness;
+mod resource;
+mod store;
+mod wake;
+mod watch;
+
+pub use config::Config;
+pub use engine::Local;

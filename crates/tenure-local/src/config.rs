@@ -1,0 +1,78 @@
+//! The settings of the engine, and its URL.
+
+use std::path::{Path, PathBuf};
+
+use tenure_core::error::{Error, ErrorKind, Result};
+
+/// How large the store may grow: a sparse file, so it takes only the space that is used. A hold takes about
+/// 150 bytes, so this is room for some five million.
+const MAP_BYTES: usize = 1 << 30;
+
+/// How to connect to the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) map_bytes: usize,
+    pub(crate) rows_above: usize,
+}
+
+impl Default for Config {
+    /// The default place: `/run/tenure` if it exists and belongs to this user, else `/tmp/tenure-<uid>`.
+    fn default() -> Config {
+        Config { directory: None, map_bytes: MAP_BYTES, rows_above: crate::resource::ROWS_ABOVE }
+    }
+}
+
+impl Config {
+    /// Reads `local:` or `local:/directory`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for anything else.
+    pub fn parse(url: &str) -> Result<Config> {
+        let invalid = |message: String| {
+            Error::new(ErrorKind::Invalid, "read the engine's URL", message)
+                .with_engine("local")
+                .with_hint("write `local:` for the default place, or `local:/some/directory`")
+        };
+        let Some(place) = url.strip_prefix("local:") else {
+            return Err(invalid(format!("{url:?} does not begin with `local:`")));
+        };
+        if place.is_empty() {
+            return Ok(Config::default());
+        }
+        if place.starts_with("//") {
+            return Err(invalid(format!("{url:?} names a host, and this engine knows only its own machine")));
+        }
+        if !place.starts_with('/') {
+            return Err(invalid(format!("{place:?} is not an absolute path")));
+        }
+        if place.contains('?') {
+            return Err(invalid(format!("{url:?} has settings, and this engine has none")));
+        }
+        if place.contains('\0') {
+            return Err(invalid("the path holds a zero byte".to_owned()));
+        }
+        Ok(Config::in_directory(place))
+    }
+
+    /// Uses a directory of the caller's choice. It is created if its parent exists.
+    pub fn in_directory(path: impl AsRef<Path>) -> Config {
+        Config { directory: Some(path.as_ref().to_owned()), ..Config::default() }
+    }
+
+    /// Sets how large the store may grow, so that a test can fill it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_map_bytes(mut self, map_bytes: usize) -> Config {
+        self.map_bytes = map_bytes;
+        self
+    }
+
+    /// Sets how many entries a record may have in one row, so that a test can have rows at once.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_rows_above(mut self, rows_above: usize) -> Config {
+        self.rows_above = rows_above;
+        self
+    }
+}

@@ -1,0 +1,402 @@
+//! The engine: the verbs of the contract, each a job in a transaction.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use tenure_core::claim::{Claim, ClaimId, ClientId, Keep, Name};
+use tenure_core::clock::Clock;
+use tenure_core::engine::{
+    BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Reach, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Wake, claim_answer, release_answer, renew_answer,
+};
+use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::inspect::View;
+use tenure_core::step::{Command, Outcome};
+use tenure_core::token::Token;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+use crate::config::Config;
+use crate::directory::Setup;
+use crate::error::{Fault, system_error};
+use crate::fork::{ClosedOnFork, is_forked};
+use crate::job::{BATCH_MAX, Worker};
+use crate::liveness::{self, Life};
+use crate::resource::Done;
+use crate::store::Store;
+use crate::wake::{self, Inbox};
+use crate::watch::Watcher;
+
+const ENGINE: &str = "local";
+/// How many rounds of dead holders one claim waits out: each ends all that are dead at that moment, so a second
+/// one is rare, and whoever is left is found by the heartbeat.
+const DEAD_ROUNDS_MAX: usize = 64;
+/// How many records one transaction looks at for a page.
+const PAGE_MAX: usize = 64;
+
+/// A client of the `local` engine.
+pub struct Local {
+    client: ClientId,
+    capability: Capability,
+    worker: Arc<Worker>,
+    inbox: Arc<Inbox>,
+    watcher: Arc<Watcher>,
+    listener: AbortHandle,
+    life: Life,
+}
+
+impl Local {
+    /// Connects a client. It must be called on a tokio runtime, which serves the client from then on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the place cannot be trusted, is used from another container or by another
+    /// version, or this process was forked from one that has clients; [`ErrorKind::Unavailable`] if it cannot be
+    /// written or somebody blocks it; [`ErrorKind::Internal`] if it is damaged.
+    pub async fn connect(config: Config, client: ClientId, clock: Arc<dyn Clock>) -> Result<Local> {
+        let (reply, answer) = oneshot::channel();
+        // Files are opened and locked there, not on the thread of timers; it then serves the store.
+        let thread = std::thread::Builder::new().name("tenure-store".to_owned()).spawn(move || {
+            Worker::open(&config, clock, |opened| {
+                let begun = opened.and_then(|(worker, setup)| begin(&worker, client, &setup));
+                // Whoever asked may have stopped waiting; then what was begun ends here.
+                drop(reply.send(begun));
+            });
+        });
+        let failed =
+            |message: String| Error::new(ErrorKind::Unavailable, "connect", message).with_engine(ENGINE);
+        thread.map_err(|source| failed("cannot start a thread".to_owned()).with_source(source))?;
+        let (worker, life, bell) =
+            answer.await.map_err(|_| failed("the thread of the store has ended".to_owned()))??;
+        #[allow(deprecated, reason = "the descriptor inside stays open for as long as it is registered")]
+        let bell = AsyncFd::with_interest(ClosedOnFork::new(bell), Interest::READABLE)
+            .map_err(|source| failed("cannot listen on a socket".to_owned()).with_source(source))?;
+        let inbox = Arc::new(Inbox::new());
+        let listener = tokio::spawn(wake::listen(bell, inbox.clone(), |_| {})).abort_handle();
+        let watcher = Watcher::new(&worker, inbox.clone());
+        let mut capability = Capability::of_step();
+        capability.reach = Reach::Machine;
+        capability.notices_death = true;
+        capability.batch_max = BATCH_MAX;
+        Ok(Local { client, capability, worker, inbox, watcher, listener, life })
+    }
+
+    /// Does one command per item in one transaction; `follow` sees each item with what became of it.
+    async fn submit<R, A>(
+        &self,
+        operation: &'static str,
+        requests: Vec<R>,
+        name: fn(&R) -> &Name,
+        command: fn(&R) -> Command<'_>,
+        answer: impl Fn(&Store, &R, Done) -> Result<A> + Send + 'static,
+    ) -> Vec<Result<A>>
+    where
+        R: Send + Sync + 'static,
+        A: Send + 'static,
+    {
+        let requests: Arc<[R]> = requests.into();
+        let (run, follow) = (requests.clone(), requests.clone());
+        let answers = self.worker.submit(
+            operation,
+            requests.len(),
+            move |transaction| {
+                run.iter().map(|request| transaction.step(name(request), &command(request))).collect()
+            },
+            move |store, done: Vec<Done>| {
+                let answers = follow.iter().zip(done).map(|(request, done)| {
+                    let done = past_the_dead(store, name(request), &command(request), done);
+                    answer(store, request, done).map_err(|error| error.with_engine(ENGINE))
+                });
+                Ok(answers.collect::<Vec<_>>())
+            },
+        );
+        match answers.await {
+            Ok(answers) => answers,
+            Err(error) => {
+                requests.iter().map(|request| Err(error.clone().with_resource(name(request)))).collect()
+            }
+        }
+    }
+
+    /// Does one command.
+    async fn submit_one<A: Send + 'static>(
+        &self,
+        operation: &'static str,
+        resource: Name,
+        command: Command<'static>,
+        answer: fn(Outcome) -> Result<A>,
+    ) -> Result<A> {
+        let name = resource.clone();
+        let done = self.worker.submit(
+            operation,
+            1,
+            move |transaction| transaction.step(&name, &command),
+            move |_, done| answer(done.outcome),
+        );
+        done.await.map_err(|error| error.with_engine(ENGINE).with_resource(&resource))
+    }
+
+    /// Does one command on the caller's thread.
+    fn carry_out(&self, operation: &'static str, name: &Name, command: &Command<'_>) -> Result<Done> {
+        let store = &*self.worker.store;
+        let failed = |fault: Fault| fault.to_error(operation, &store.directory.boot).with_resource(name);
+        let (done, refused) =
+            store.transact(|transaction| transaction.step(name, command)).map_err(failed)?;
+        if !refused.is_empty() {
+            // What cannot be buried now is found dead again by whoever waits for it.
+            drop(store.bury(refused));
+        }
+        Ok(past_the_dead(store, name, command, done))
+    }
+
+    /// Watches whom a claim that waits depends on, and nobody for one that does not.
+    fn watch(&self, name: &Name, claim: ClaimId, waits_for: Option<&[ClientId]>) {
+        match waits_for {
+            Some(clients) => self.watcher.watch(name, claim, clients),
+            None => self.watcher.forget(claim),
+        }
+    }
+}
+
+/// Makes a client known to others: its life first, so that nobody takes it for dead.
+fn begin(worker: &Arc<Worker>, client: ClientId, _setup: &Setup) -> Result<(Arc<Worker>, Life, OwnedFd)> {
+    let directory = &worker.store.directory;
+    let failed = |what| move |source: std::io::Error| system_error("connect", what, &directory.boot, source);
+    let life = Life::begin(directory, client).map_err(failed("write to"))?;
+    let bell = wake::bind(directory, client).map_err(failed("make a socket in"))?;
+    worker.store.add_client(client);
+    Ok((worker.clone(), life, bell))
+}
+
+/// Ends what dead clients hold that a claim waits for or was refused for, and asks again.
+fn past_the_dead(store: &Store, name: &Name, command: &Command<'_>, mut done: Done) -> Done {
+    for _ in 0..DEAD_ROUNDS_MAX {
+        let dead: Vec<_> = done.depends_on.iter().copied().filter(|client| store.is_dead(*client)).collect();
+        if dead.is_empty() {
+            break;
+        }
+        let again = store.transact(|transaction| {
+            for client in &dead {
+                transaction.step(name, &Command::Vanish(*client))?;
+            }
+            transaction.step(name, command)
+        });
+        // If the store cannot be reached now, the first answer is still true.
+        let Ok((again, refused)) = again else { break };
+        for client in dead {
+            liveness::remove_file(&store.directory, client);
+        }
+        drop(store.bury(refused));
+        done = again;
+    }
+    done
+}
+
+impl Engine for Local {
+    fn name(&self) -> &'static str {
+        ENGINE
+    }
+
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
+        Box::pin(async move {
+            let ids: Vec<_> = claims.iter().map(|claim| (claim.resource.clone(), claim.id)).collect();
+            let answers = self
+                .submit(
+                    "claim",
+                    claims,
+                    |claim| &claim.resource,
+                    |claim| Command::Claim(claim),
+                    |store, claim, done| {
+                        Ok((claim_answer(claim, done.outcome, store.incarnation)?, done.depends_on))
+                    },
+                )
+                .await;
+            let answers = ids.iter().zip(answers).map(|((name, id), answer)| {
+                let (answer, depends_on) = answer?;
+                let is_waiting = matches!(answer, ClaimAnswer::Waiting(..));
+                self.watch(name, *id, is_waiting.then_some(&*depends_on));
+                Ok(answer)
+            });
+            answers.collect()
+        })
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        Box::pin(async move {
+            let ids: Vec<_> =
+                renewals.iter().map(|renewal| (renewal.resource.clone(), renewal.claim)).collect();
+            let answers = self
+                .submit(
+                    "renew",
+                    renewals,
+                    |renewal| &renewal.resource,
+                    |renewal| Command::Renew(renewal.claim),
+                    |store, renewal, done| {
+                        Ok((renew_answer(renewal, done.outcome, store.incarnation), done.depends_on))
+                    },
+                )
+                .await;
+            let answers = ids.iter().zip(answers).map(|((name, id), answer)| {
+                let (answer, depends_on) = answer?;
+                let is_waiting = matches!(answer, RenewAnswer::Waiting(..));
+                self.watch(name, *id, is_waiting.then_some(&*depends_on));
+                Ok(answer)
+            });
+            answers.collect()
+        })
+    }
+
+    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
+        Box::pin(async move {
+            for release in &releases {
+                self.watcher.forget(release.release.claim);
+            }
+            self.submit(
+                "release",
+                releases,
+                |release| &release.resource,
+                |release| Command::Release(release.release),
+                |_, _, done| Ok(release_answer(&done.outcome)),
+            )
+            .await
+        })
+    }
+
+    fn publish(
+        &self,
+        resource: Name,
+        claim: ClaimId,
+        bytes: Arc<[u8]>,
+        keep: Keep,
+    ) -> BoxFuture<'_, Result<bool>> {
+        let command = Command::Publish { claim, bytes, keep };
+        Box::pin(self.submit_one("publish", resource, command, |outcome| Ok(outcome == Outcome::Published)))
+    }
+
+    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
+        Box::pin(async move {
+            let failed = |store: &Store, fault: Fault| fault.to_error("inspect", &store.directory.boot);
+            self.worker
+                .submit(
+                    "inspect",
+                    BATCH_MAX,
+                    |_| Ok(()),
+                    move |store, ()| {
+                        inspect(store, &prefix, after, most).map_err(|fault| failed(store, fault))
+                    },
+                )
+                .await
+        })
+    }
+
+    fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
+        let worker = self.worker.clone();
+        stream::once(async move {
+            worker
+                .submit(
+                    "observe",
+                    1,
+                    move |transaction| Ok(transaction.view(&resource)?.0),
+                    |_, view| Ok(view),
+                )
+                .await
+        })
+        .chain(stream::pending())
+        .boxed()
+    }
+
+    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
+        let command = Command::Break { token, at_once };
+        Box::pin(self.submit_one("break", resource, command, |outcome| match outcome {
+            Outcome::Broken { free_in } => Ok(BreakAnswer::Broken { free_in }),
+            _ => Ok(BreakAnswer::NotHeld),
+        }))
+    }
+
+    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.submit_one("resize", resource, Command::Resize(capacity), |outcome| match outcome {
+            Outcome::Invalid(why) => Err(Error::new(ErrorKind::Invalid, "resize", why)),
+            _ => Ok(()),
+        }))
+    }
+
+    fn wakes(&self) -> BoxStream<'static, Wake> {
+        self.inbox.read()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+        Box::pin(async { Vec::new() })
+    }
+
+    fn blocking(&self) -> Option<&dyn BlockingEngine> {
+        Some(self)
+    }
+
+    fn share_life(&self, pid: u32) -> Result<Option<OwnedFd>> {
+        let boot = &self.worker.store.directory.boot;
+        self.life
+            .share(pid)
+            .map(Some)
+            .map_err(|source| system_error("share a life", "write to", boot, source))
+    }
+}
+
+impl BlockingEngine for Local {
+    fn claim(&self, claim: &Claim) -> Result<ClaimAnswer> {
+        let done = self.carry_out("claim", &claim.resource, &Command::Claim(claim))?;
+        let incarnation = self.worker.store.incarnation;
+        let answer =
+            claim_answer(claim, done.outcome, incarnation).map_err(|error| error.with_engine(ENGINE))?;
+        let is_waiting = matches!(answer, ClaimAnswer::Waiting(..));
+        self.watch(&claim.resource, claim.id, is_waiting.then_some(&*done.depends_on));
+        Ok(answer)
+    }
+
+    fn release(&self, release: &ReleaseRequest) -> Result<ReleaseAnswer> {
+        self.watcher.forget(release.release.claim);
+        let done = self.carry_out("release", &release.resource, &Command::Release(release.release))?;
+        Ok(release_answer(&done.outcome))
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if !is_forked() {
+            self.listener.abort();
+            self.watcher.stop();
+            self.worker.store.remove_client(self.client);
+        }
+    }
+}
+
+/// Lists what is held or waited for by those who live.
+fn inspect(store: &Store, prefix: &str, mut after: Option<Name>, most: usize) -> Result<Vec<View>, Fault> {
+    let most = most.min(PAGE_MAX);
+    let mut views = Vec::new();
+    while views.is_empty() && most > 0 {
+        let found = store.look(|transaction| {
+            let names = transaction.names(prefix, after.as_ref(), most)?;
+            names
+                .into_iter()
+                .map(|name| transaction.view(&name).map(|(view, clients)| (name, view, clients)))
+                .collect::<Result<Vec<_>, _>>()
+        })?;
+        let Some((last, _, _)) = found.last() else { break };
+        after = Some(last.clone());
+        for (name, mut view, clients) in found {
+            let suspects = clients.into_iter().map(|client| (name.clone(), client)).collect();
+            if store.bury(suspects)? {
+                view = store.look(|transaction| transaction.view(&name))?.0;
+            }
+            views.extend(view);
+        }
+    }
+    Ok(views)
+}

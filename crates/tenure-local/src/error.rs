@@ -1,0 +1,192 @@
+//! Errors of LMDB and of the system, in tenure's words.
+
+use std::io;
+use std::path::Path;
+
+use heed::MdbError;
+use tenure_core::error::{Error, ErrorKind};
+
+use crate::gate::{Blocked, WAIT_MAX};
+
+/// Why a transaction was aborted. What a claim is refused for is not here: that is an answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The store failed.
+    Store(heed::Error),
+    /// The store holds what no version of this engine wrote.
+    Damaged(&'static str),
+    /// The store was written by another version.
+    Format(String),
+    /// A bug.
+    Panicked(String),
+}
+
+impl From<heed::Error> for Failure {
+    fn from(error: heed::Error) -> Failure {
+        Failure::Store(error)
+    }
+}
+
+impl From<std::convert::Infallible> for Failure {
+    fn from(never: std::convert::Infallible) -> Failure {
+        match never {}
+    }
+}
+
+/// Why nothing was done.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// This process was forked from one that has clients.
+    Forked,
+    /// The directory has been removed while it was in use.
+    Removed,
+    /// The gate was not passed.
+    Blocked(Blocked),
+    /// The transaction was aborted.
+    Failed(Failure),
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Fault {
+        Fault::Failed(failure)
+    }
+}
+
+impl Fault {
+    /// Says to a user what failed and what to do. `place` is the directory of the store.
+    pub(crate) fn to_error(&self, operation: &'static str, place: &Path) -> Error {
+        match self {
+            Fault::Forked => forked_error(operation),
+            Fault::Removed => {
+                let message = format!("{} has been removed while it was in use", place.display());
+                Error::new(ErrorKind::Unavailable, operation, message).with_engine("local").with_hint(
+                    "restart every process that uses it; exempt it from whatever cleans up old files",
+                )
+            }
+            Fault::Blocked(blocked) => blocked_error(operation, blocked),
+            Fault::Failed(failure) => failure.to_error(operation, place),
+        }
+    }
+}
+
+impl Failure {
+    fn to_error(&self, operation: &'static str, place: &Path) -> Error {
+        let place_text = place.display();
+        let make = |kind, message: String| Error::new(kind, operation, message).with_engine("local");
+        match self {
+            Failure::Store(heed::Error::Mdb(MdbError::MapFull)) => make(
+                ErrorKind::Unavailable,
+                format!("the store in {place_text} has reached its largest size"),
+            )
+            .with_hint("release what is not needed; `tenure status` lists it"),
+            Failure::Store(heed::Error::Io(source)) => {
+                let source = source.raw_os_error().map_or_else(
+                    || io::Error::new(source.kind(), source.to_string()),
+                    io::Error::from_raw_os_error,
+                );
+                system_error(operation, "write", place, source)
+            }
+            Failure::Store(heed::Error::Mdb(MdbError::Other(code))) => {
+                system_error(operation, "write", place, io::Error::from_raw_os_error(*code))
+            }
+            Failure::Store(source) => {
+                make(ErrorKind::Internal, format!("the store in {place_text} is damaged: {source}"))
+                    .with_hint(damaged_hint(place))
+            }
+            Failure::Damaged(what) => {
+                make(ErrorKind::Internal, format!("the store in {place_text} is damaged: {what}"))
+                    .with_hint(damaged_hint(place))
+            }
+            Failure::Format(what) => {
+                make(ErrorKind::Unsupported, format!("the store in {place_text} has another format: {what}"))
+                    .with_hint("use one version of tenure for all processes, or another directory")
+            }
+            Failure::Panicked(what) => make(ErrorKind::Internal, format!("a bug: {what}"))
+                .with_hint("report it; nothing of this call was stored"),
+        }
+    }
+}
+
+/// What to do about a damaged store.
+pub(crate) fn damaged_hint(place: &Path) -> String {
+    format!("stop every process that uses it, then remove {}", place.display())
+}
+
+/// An error of the system about a file or directory, `what` being what was tried with it.
+pub(crate) fn system_error(
+    operation: &'static str,
+    what: &str,
+    path: &Path,
+    source: impl Into<io::Error>,
+) -> Error {
+    let source = source.into();
+    let path_text = path.display();
+    let (kind, hint) = match source.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {
+            (ErrorKind::Unavailable, "free some space; nothing that is held is lost".to_owned())
+        }
+        Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => (
+            ErrorKind::Unavailable,
+            format!("this user needs to own and to be able to write {path_text}, or name another directory"),
+        ),
+        Some(rustix::io::Errno::ROFS) => {
+            (ErrorKind::Unavailable, "name a directory on a file system that can be written".to_owned())
+        }
+        Some(rustix::io::Errno::NOENT) => {
+            (ErrorKind::Unavailable, format!("create the directory above {path_text}, or name another"))
+        }
+        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+            (ErrorKind::Unavailable, "raise the limit of open files (`ulimit -n`)".to_owned())
+        }
+        _ => (ErrorKind::Unavailable, "try `tenure doctor`".to_owned()),
+    };
+    let reason = rustix::io::Errno::from_io_error(&source).map_or_else(|| source.to_string(), reason);
+    Error::new(kind, operation, format!("cannot {what} {path_text}: {reason}"))
+        .with_engine("local")
+        .with_hint(hint)
+        .with_source(source)
+}
+
+/// The system's text without the number behind it.
+fn reason(errno: rustix::io::Errno) -> String {
+    let text = io::Error::from(errno).to_string();
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}
+
+/// The error of a child that uses its parent's client.
+pub(crate) fn forked_error(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, operation, "this process was forked from one that has clients")
+        .with_engine("local")
+        .with_hint("connect in the child only, or let it run another program")
+}
+
+fn blocked_error(operation: &'static str, blocked: &Blocked) -> Error {
+    let unavailable =
+        |message: String| Error::new(ErrorKind::Unavailable, operation, message).with_engine("local");
+    match blocked {
+        Blocked::By(0) => unavailable(format!("the store has been in use for {WAIT_MAX:?}"))
+            .with_hint("is a process stopped? `tenure doctor` says which"),
+        Blocked::By(pid) => {
+            let process = process_text(*pid);
+            unavailable(format!("process {pid}{process} has blocked the store for {WAIT_MAX:?}"))
+                .with_hint(format!("continue it with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`"))
+        }
+        Blocked::Broken(source) => {
+            Error::new(ErrorKind::Internal, operation, format!("the store's gate is broken: {source}"))
+                .with_engine("local")
+                .with_hint("stop every process that uses it, then try again")
+        }
+    }
+}
+
+/// Says of a process what its name is, and whether it is stopped.
+fn process_text(pid: u32) -> String {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return String::new() };
+    let name = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'));
+    let Some((name, rest)) = name else { return String::new() };
+    let state = match rest.trim_start().chars().next() {
+        Some('T' | 't') => ", stopped",
+        _ => "",
+    };
+    format!(" ({name}{state})")
+}

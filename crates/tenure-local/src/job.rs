@@ -1,0 +1,202 @@
+//! The thread that does a process's store work, and the batches in which it does it.
+//!
+//! Whatever arrived while the last transaction ran goes into the next one, up to [`BATCH_MAX`] commands: this is
+//! where the throughput of many tasks comes from. If the transaction fails, each job is done alone, so that one
+//! that cannot be stored takes no other down. A panic is an answer (`Internal`) like any other.
+//!
+//! One thread serves all clients of a process on one directory. It ends with the last of them.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tenure_core::clock::Clock;
+use tenure_core::error::{Error, ErrorKind, Result};
+use tokio::sync::oneshot;
+
+use crate::config::Config;
+use crate::directory::{Directory, Setup};
+use crate::error::{Failure, Fault, forked_error};
+use crate::fork::is_forked;
+use crate::store::{Store, Transaction};
+
+/// How many commands one transaction takes. At some 3 us each the gate is held for under a millisecond.
+pub(crate) const BATCH_MAX: usize = 128;
+
+/// The stores that this process has open: LMDB allows one environment per file and process.
+static WORKERS: Mutex<Option<HashMap<(u64, u64), Weak<Worker>>>> = Mutex::new(None);
+
+/// A store and its thread.
+pub(crate) struct Worker {
+    pub(crate) store: Arc<Store>,
+    sender: Sender<Box<dyn Job>>,
+}
+
+/// Something for the thread to do.
+trait Job: Send {
+    /// What it is called in an error.
+    fn operation(&self) -> &'static str;
+    /// How many commands it has.
+    fn commands(&self) -> usize;
+    /// Does it. It may be done again, if the transaction failed.
+    fn run(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Failure>;
+    /// Answers, after the commit.
+    fn end(self: Box<Self>, store: &Store, result: Result<()>);
+}
+
+/// A job in closures: `run` inside the transaction, then `follow` outside of it, on the same thread.
+struct Task<T, U, Run, Follow> {
+    operation: &'static str,
+    commands: usize,
+    run: Run,
+    follow: Follow,
+    done: Option<T>,
+    reply: oneshot::Sender<Result<U>>,
+}
+
+impl<T, U, Run, Follow> Job for Task<T, U, Run, Follow>
+where
+    T: Send,
+    U: Send,
+    Run: FnMut(&mut Transaction<'_>) -> Result<T, Failure> + Send,
+    Follow: FnOnce(&Store, T) -> Result<U> + Send,
+{
+    fn operation(&self) -> &'static str {
+        self.operation
+    }
+
+    fn commands(&self) -> usize {
+        self.commands
+    }
+
+    fn run(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Failure> {
+        self.done = Some((self.run)(transaction)?);
+        Ok(())
+    }
+
+    fn end(self: Box<Self>, store: &Store, result: Result<()>) {
+        let Task { follow, done, reply, .. } = *self;
+        let answer = match (result, done) {
+            (Ok(()), Some(done)) => follow(store, done),
+            (Ok(()), None) => Err(gone(self.operation)),
+            (Err(error), _) => Err(error),
+        };
+        // Whoever asked may have stopped waiting.
+        drop(reply.send(answer));
+    }
+}
+
+impl Worker {
+    /// Opens the store of a configuration, or joins the one that this process has open, and then calls `opened`
+    /// under the setup's lock. Serves the store until its last client is gone if it was opened here: so this is
+    /// a thread's whole life.
+    pub(crate) fn open(
+        config: &Config,
+        clock: Arc<dyn Clock>,
+        opened: impl FnOnce(Result<(Arc<Worker>, Setup)>),
+    ) {
+        match Worker::open_or_join(config, clock) {
+            Ok((worker, setup, receiver)) => {
+                let store = worker.store.clone();
+                opened(Ok((worker, setup)));
+                if let Some(receiver) = receiver {
+                    serve(&store, &receiver);
+                }
+            }
+            Err(error) => opened(Err(error)),
+        }
+    }
+
+    #[allow(clippy::type_complexity, reason = "one caller")]
+    fn open_or_join(
+        config: &Config,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Arc<Worker>, Setup, Option<Receiver<Box<dyn Job>>>)> {
+        if is_forked() {
+            return Err(forked_error("connect"));
+        }
+        let (directory, setup) = Directory::open(config, &*clock)?;
+        let identity = directory
+            .identity()
+            .map_err(|source| crate::error::system_error("connect", "look at", &directory.boot, source))?;
+        let mut workers = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let workers = workers.get_or_insert_default();
+        if let Some(worker) = workers.get(&identity).and_then(Weak::upgrade) {
+            return Ok((worker, setup, None));
+        }
+        workers.retain(|_, worker| worker.strong_count() > 0);
+        let store = Arc::new(Store::open(Arc::new(directory), clock, config, &setup)?);
+        let (sender, receiver) = channel();
+        let worker = Arc::new(Worker { store, sender });
+        workers.insert(identity, Arc::downgrade(&worker));
+        Ok((worker, setup, Some(receiver)))
+    }
+
+    /// Does something in a transaction, and then something more outside of it.
+    pub(crate) async fn submit<T: Send + 'static, U: Send + 'static>(
+        &self,
+        operation: &'static str,
+        commands: usize,
+        run: impl FnMut(&mut Transaction<'_>) -> Result<T, Failure> + Send + 'static,
+        follow: impl FnOnce(&Store, T) -> Result<U> + Send + 'static,
+    ) -> Result<U> {
+        if is_forked() {
+            return Err(forked_error(operation));
+        }
+        let (reply, answer) = oneshot::channel();
+        let task = Task { operation, commands, run, follow, done: None, reply };
+        self.sender.send(Box::new(task)).map_err(|_| gone(operation))?;
+        answer.await.unwrap_or_else(|_| Err(gone(operation)))
+    }
+}
+
+/// The error of a caller whose job was lost with the thread.
+fn gone(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Internal, operation, "the thread of the store has ended")
+        .with_engine("local")
+        .with_hint("report it, with the panic message that came before")
+}
+
+fn serve(store: &Store, receiver: &Receiver<Box<dyn Job>>) {
+    while let Ok(first) = receiver.recv() {
+        let mut commands = first.commands();
+        let mut batch = vec![first];
+        while commands < BATCH_MAX
+            && let Ok(next) = receiver.try_recv()
+        {
+            commands += next.commands();
+            batch.push(next);
+        }
+        carry_out(store, batch);
+    }
+}
+
+fn carry_out(store: &Store, mut batch: Vec<Box<dyn Job>>) {
+    let done = store.transact(|transaction| batch.iter_mut().try_for_each(|job| job.run(transaction)));
+    match done {
+        Ok(((), refused)) => {
+            for job in batch {
+                end(store, job, Ok(()));
+            }
+            // What cannot be buried now is found dead again by whoever waits for it.
+            drop(store.bury(refused));
+        }
+        Err(Fault::Failed(_)) if batch.len() > 1 => {
+            for job in batch {
+                carry_out(store, vec![job]);
+            }
+        }
+        Err(fault) => {
+            for job in batch {
+                let error = fault.to_error(job.operation(), &store.directory.boot);
+                end(store, job, Err(error));
+            }
+        }
+    }
+}
+
+fn end(store: &Store, job: Box<dyn Job>, result: Result<()>) {
+    // A panic drops the reply, which tells the caller.
+    drop(catch_unwind(AssertUnwindSafe(|| job.end(store, result))));
+}

@@ -1,0 +1,218 @@
+//! Watching for deaths: each waiter's client watches the client ahead of it, the head's watches the holders'.
+//!
+//! A task per watched client waits for the processes that its file names, and then looks at the file's lock: the
+//! lock decides. If it is free, the task ends what the dead client held or waited for in every resource for
+//! which it was watched, and finds out whom the own claims depend on next. Processes that share the life of a
+//! client are found when the ones known so far have died.
+
+use std::collections::{HashMap, HashSet};
+use std::future::poll_fn;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use rustix::process::{Pid, PidfdFlags};
+use tenure_core::claim::{ClaimId, ClientId, Name};
+use tenure_core::engine::Wake;
+use tenure_core::step::Command;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use crate::job::Worker;
+use crate::liveness;
+use crate::wake::Inbox;
+
+/// How long to wait before another look at a client whose known processes are dead, but whose lock is held: a
+/// process that shares its life has yet to write its pid, or never will.
+const UNKNOWN_SHARER_PERIOD: Duration = Duration::from_millis(100);
+
+/// The deaths that one client waits for.
+pub(crate) struct Watcher {
+    worker: Weak<Worker>,
+    inbox: Arc<Inbox>,
+    runtime: Handle,
+    /// How many claims are watched for, so that the common case, none, costs no lock.
+    count: AtomicUsize,
+    watched: Mutex<Watched>,
+}
+
+#[derive(Default)]
+struct Watched {
+    claims: HashMap<ClaimId, (Name, Vec<ClientId>)>,
+    clients: HashMap<ClientId, (AbortHandle, HashSet<ClaimId>)>,
+}
+
+impl Watcher {
+    /// Makes one whose tasks run on the current runtime.
+    pub(crate) fn new(worker: &Arc<Worker>, inbox: Arc<Inbox>) -> Arc<Watcher> {
+        Arc::new(Watcher {
+            worker: Arc::downgrade(worker),
+            inbox,
+            runtime: Handle::current(),
+            count: AtomicUsize::new(0),
+            watched: Mutex::default(),
+        })
+    }
+
+    /// Watches these clients, and no others, for a claim.
+    pub(crate) fn watch(self: &Arc<Self>, name: &Name, claim: ClaimId, clients: &[ClientId]) {
+        let Some(worker) = self.worker.upgrade() else { return };
+        // Those of this process die with it, or are closed by it: their file then says so at the next heartbeat.
+        let clients: Vec<_> =
+            clients.iter().copied().filter(|client| !worker.store.is_here(*client)).collect();
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = watched.claims.insert(claim, (name.clone(), clients.clone()));
+        let before = before.map(|(_, before)| before).unwrap_or_default();
+        for client in before.iter().filter(|client| !clients.contains(client)) {
+            watched.leave(*client, claim);
+        }
+        for client in clients {
+            let (_, claims) = watched.clients.entry(client).or_insert_with(|| {
+                let task = self.runtime.spawn(wait_for_death(self.clone(), client));
+                (task.abort_handle(), HashSet::new())
+            });
+            claims.insert(claim);
+        }
+        self.count.store(watched.claims.len(), Ordering::Relaxed);
+    }
+
+    /// Watches nobody for a claim that does not wait any more.
+    pub(crate) fn forget(&self, claim: ClaimId) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        for client in watched.claims.remove(&claim).map(|(_, clients)| clients).unwrap_or_default() {
+            watched.leave(client, claim);
+        }
+        self.count.store(watched.claims.len(), Ordering::Relaxed);
+    }
+
+    /// Watches nobody any more.
+    pub(crate) fn stop(&self) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.claims.clear();
+        for (_, (task, _)) in watched.clients.drain() {
+            task.abort();
+        }
+    }
+
+    /// Stops to watch a dead client; says for which claims it was watched.
+    fn take(&self, client: ClientId) -> Vec<(Name, ClaimId)> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let claims = watched.clients.remove(&client).map(|(_, claims)| claims).unwrap_or_default();
+        let mut found = Vec::new();
+        for claim in claims {
+            if let Some((name, clients)) = watched.claims.get_mut(&claim) {
+                clients.retain(|other| *other != client);
+                found.push((name.clone(), claim));
+            }
+        }
+        found
+    }
+}
+
+impl Watched {
+    fn leave(&mut self, client: ClientId, claim: ClaimId) {
+        if let Some((task, claims)) = self.clients.get_mut(&client) {
+            claims.remove(&claim);
+            if claims.is_empty() {
+                task.abort();
+                self.clients.remove(&client);
+            }
+        }
+    }
+}
+
+async fn wait_for_death(watcher: Arc<Watcher>, client: ClientId) {
+    // What has fired once is dead, even while its parent has not yet looked at it.
+    let mut dead = HashSet::new();
+    loop {
+        let Some(worker) = watcher.worker.upgrade() else { return };
+        let pids = match liveness::pids(&worker.store.directory, client) {
+            Ok(None) => break,
+            Ok(Some(pids)) => pids,
+            Err(_) => Vec::new(),
+        };
+        let clock = worker.store.clock.clone();
+        drop(worker);
+        let processes: Vec<_> = pids
+            .into_iter()
+            .filter(|pid| !dead.contains(pid))
+            .filter_map(|pid| Some((pid, open_process(pid)?)))
+            .collect();
+        if processes.is_empty() {
+            let at = clock.now() + UNKNOWN_SHARER_PERIOD;
+            let Ok(mut timer) = clock.timer() else { return };
+            poll_fn(|cx| timer.poll_until(at, cx)).await;
+            continue;
+        }
+        let ends = processes.iter().map(|(pid, process)| {
+            Box::pin(async move {
+                // An error would come again at once, so it counts as an end too.
+                let _ = process.readable().await;
+                *pid
+            })
+        });
+        let (pid, _, _) = select_all(ends).await;
+        dead.insert(pid);
+    }
+    bury(&watcher, client).await;
+}
+
+/// Opens a descriptor that becomes readable when the process ends. None: it has ended, or cannot be watched.
+fn open_process(pid: u32) -> Option<AsyncFd<OwnedFd>> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    let process = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?;
+    #[allow(deprecated, reason = "an OwnedFd inside stays open for as long as it is registered")]
+    AsyncFd::with_interest(process, Interest::READABLE).ok()
+}
+
+/// Ends what a dead client held or waited for where it was watched.
+async fn bury(watcher: &Arc<Watcher>, client: ClientId) {
+    let Some(worker) = watcher.worker.upgrade() else { return };
+    let claims = watcher.take(client);
+    let names: HashSet<_> = claims.iter().map(|(name, _)| name.clone()).collect();
+    let (waits, commands) = (claims.clone(), names.len());
+    let next = worker.submit(
+        "wait",
+        commands,
+        move |transaction| {
+            let mut woken = Vec::new();
+            for name in &names {
+                woken.extend(transaction.step(name, &Command::Vanish(client))?.woken);
+            }
+            let next = waits.iter().filter(|(_, claim)| !woken.contains(claim)).map(|(name, claim)| {
+                let clients = transaction.waits_for(name, *claim)?;
+                Ok((name.clone(), *claim, clients))
+            });
+            next.collect()
+        },
+        move |store, next: Vec<_>| {
+            liveness::remove_file(&store.directory, client);
+            Ok(next)
+        },
+    );
+    match next.await {
+        Ok(next) => {
+            for (name, claim, clients) in next {
+                if clients.is_empty() {
+                    // It does not wait any more, and whoever ended its wait may have died before telling.
+                    watcher.inbox.put(Wake::Look(claim));
+                } else {
+                    watcher.watch(&name, claim, &clients);
+                }
+            }
+        }
+        // The store cannot be reached now; the heartbeats find the death too.
+        Err(_) => {
+            for (_, claim) in claims {
+                watcher.inbox.put(Wake::Look(claim));
+            }
+        }
+    }
+}
