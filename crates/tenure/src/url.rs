@@ -19,7 +19,16 @@ pub fn connector(url: &str) -> Result<Connect> {
     match scheme {
         "memory" => Ok(Store::named(rest).connector()),
         #[cfg(feature = "local")]
-        "local" => Ok(tenure_local::Local::connector(tenure_local::Config::from_url(url)?)),
+        "local" => {
+            let config = tenure_local::Config::parse(url)?;
+            Ok(Box::new(move |client| {
+                let clock = std::sync::Arc::new(tenure_core::clock::SystemClock);
+                Box::pin(async move {
+                    let engine = tenure_local::Local::connect(config, client, clock).await?;
+                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
+                })
+            }))
+        }
         _ => match ENGINES.iter().find(|(engine, _)| *engine == scheme) {
             Some(_) => Err(Error::new(
                 ErrorKind::Unsupported,
