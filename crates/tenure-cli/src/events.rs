@@ -113,6 +113,13 @@ impl Events {
         self.bell.clone().into()
     }
 
+    /// Whether the keeper has said something that has not been read, or is gone.
+    pub(crate) fn has_report(&self, keeper: &Keeper) -> bool {
+        let mut polled = [PollFd::new(keeper.socket(), PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut polled, Some(&at_once)).is_ok_and(|count| count > 0)
+    }
+
     /// Waits for what happens next, up to `timeout`.
     ///
     /// Reports come before signals, so that a signal is passed on to whatever was started before it.

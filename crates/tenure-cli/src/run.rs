@@ -184,11 +184,17 @@ impl<'a> Session<'a> {
         let mut lost = pin!(lease.lost());
         let mut is_lost = false;
         loop {
-            if !is_lost && matches!(lost.as_mut().poll(&mut context), Poll::Ready(_)) {
-                is_lost = true;
-                self.on_lost();
-            }
-            let timeout = self.tell_deadline();
+            // What the keeper has said counts before what the clock says: the work may have ended in time while
+            // this process was stopped.
+            let timeout = if self.events.has_report(self.keeper) {
+                Some(Duration::ZERO)
+            } else {
+                if !is_lost && matches!(lost.as_mut().poll(&mut context), Poll::Ready(_)) {
+                    is_lost = true;
+                    self.on_lost();
+                }
+                self.tell_deadline()
+            };
             match self.events.next(self.keeper, timeout) {
                 Ok(News::Report(Report::Ended { status, is_overdue })) => {
                     return self.ended(status, is_overdue);
