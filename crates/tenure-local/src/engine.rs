@@ -1,17 +1,19 @@
 //! The engine: the verbs of the contract, each a job in a transaction.
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::{self, BoxStream, StreamExt};
+use futures_util::stream::BoxStream;
 use tenure_core::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use tenure_core::clock::Clock;
 use tenure_core::engine::{
     BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Reach, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Wake, claim_answer, release_answer, renew_answer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, claim_answer, release_answer, renew_answer,
 };
 use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::failpoint;
 use tenure_core::inspect::View;
 use tenure_core::step::{Command, Outcome};
 use tenure_core::token::Token;
@@ -20,16 +22,18 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
+use crate::check::check;
 use crate::config::Config;
 use crate::directory::Setup;
 use crate::error::{Fault, system_error};
 use crate::fork::{ClosedOnFork, is_forked};
 use crate::job::{BATCH_MAX, Worker};
-use crate::liveness::{self, Life};
+use crate::liveness::Life;
+use crate::observe::{Observers, observe, without_the_dead};
 use crate::resource::Done;
 use crate::store::Store;
 use crate::wake::{self, Inbox};
-use crate::watch::Watcher;
+use crate::watch::{Reason, Watcher};
 
 const ENGINE: &str = "local";
 /// How many rounds of dead holders one claim waits out: each ends all that are dead at that moment, so a second
@@ -44,6 +48,7 @@ pub struct Local {
     capability: Capability,
     worker: Arc<Worker>,
     inbox: Arc<Inbox>,
+    observers: Arc<Observers>,
     watcher: Arc<Watcher>,
     listener: AbortHandle,
     life: Life,
@@ -56,6 +61,9 @@ impl Local {
     /// [`ErrorKind::Unsupported`] if the place cannot be trusted, is used from another container or by another
     /// version, or this process was forked from one that has clients; [`ErrorKind::Unavailable`] if it cannot be
     /// written or somebody blocks it; [`ErrorKind::Internal`] if it is damaged.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O enabled.
     pub async fn connect(config: Config, client: ClientId, clock: Arc<dyn Clock>) -> Result<Local> {
         let (reply, answer) = oneshot::channel();
         // Files are opened and locked there, not on the thread of timers; it then serves the store.
@@ -75,13 +83,25 @@ impl Local {
         let bell = AsyncFd::with_interest(ClosedOnFork::new(bell), Interest::READABLE)
             .map_err(|source| failed("cannot listen on a socket".to_owned()).with_source(source))?;
         let inbox = Arc::new(Inbox::new());
-        let listener = tokio::spawn(wake::listen(bell, inbox.clone(), |_| {})).abort_handle();
+        let observers = Arc::new(Observers::default());
+        let listener = tokio::spawn(wake::listen(bell, inbox.clone(), observers.clone())).abort_handle();
         let watcher = Watcher::new(&worker, inbox.clone());
         let mut capability = Capability::of_step();
         capability.reach = Reach::Machine;
         capability.notices_death = true;
         capability.batch_max = BATCH_MAX;
-        Ok(Local { client, capability, worker, inbox, watcher, listener, life })
+        Ok(Local { client, capability, worker, inbox, observers, watcher, listener, life })
+    }
+
+    /// Counts the rows of the store, so that a test can see that nothing is left behind.
+    ///
+    /// # Errors
+    /// If the store cannot be reached.
+    #[doc(hidden)]
+    pub fn rows(&self) -> Result<u64> {
+        let store = &self.worker.store;
+        let rows = store.look(|transaction| Ok(transaction.rows().len(transaction.reader())?));
+        rows.map_err(|fault| fault.to_error("look", &store.directory.boot))
     }
 
     /// Does one command per item in one transaction; `follow` sees each item with what became of it.
@@ -155,7 +175,7 @@ impl Local {
     /// Watches whom a claim that waits depends on, and nobody for one that does not.
     fn watch(&self, name: &Name, claim: ClaimId, waits_for: Option<&[ClientId]>) {
         match waits_for {
-            Some(clients) => self.watcher.watch(name, claim, clients),
+            Some(clients) => self.watcher.watch(Reason::Waits, name, claim, clients),
             None => self.watcher.forget(claim),
         }
     }
@@ -166,6 +186,7 @@ fn begin(worker: &Arc<Worker>, client: ClientId, _setup: &Setup) -> Result<(Arc<
     let directory = &worker.store.directory;
     let failed = |what| move |source: std::io::Error| system_error("connect", what, &directory.boot, source);
     let life = Life::begin(directory, client).map_err(failed("write to"))?;
+    failpoint::pass("local.before_listen");
     let bell = wake::bind(directory, client).map_err(failed("make a socket in"))?;
     worker.store.add_client(client);
     Ok((worker.clone(), life, bell))
@@ -186,9 +207,6 @@ fn past_the_dead(store: &Store, name: &Name, command: &Command<'_>, mut done: Do
         });
         // If the store cannot be reached now, the first answer is still true.
         let Ok((again, refused)) = again else { break };
-        for client in dead {
-            liveness::remove_file(&store.directory, client);
-        }
         drop(store.bury(refused));
         done = again;
     }
@@ -297,19 +315,7 @@ impl Engine for Local {
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
-        let worker = self.worker.clone();
-        stream::once(async move {
-            worker
-                .submit(
-                    "observe",
-                    1,
-                    move |transaction| Ok(transaction.view(&resource)?.0),
-                    |_, view| Ok(view),
-                )
-                .await
-        })
-        .chain(stream::pending())
-        .boxed()
+        observe(&self.worker, &self.observers, &self.watcher, self.client, resource)
     }
 
     fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
@@ -332,7 +338,13 @@ impl Engine for Local {
     }
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(async { Vec::new() })
+        Box::pin(async {
+            let findings = self.worker.submit("check", BATCH_MAX, |_| Ok(()), |store, ()| Ok(check(store)));
+            findings.await.unwrap_or_else(|error| {
+                let hint = error.hint().map(str::to_owned);
+                vec![Finding { severity: Severity::Bad, what: "store", found: error.to_string(), hint }]
+            })
+        })
     }
 
     fn blocking(&self) -> Option<&dyn BlockingEngine> {
@@ -385,17 +397,20 @@ fn inspect(store: &Store, prefix: &str, mut after: Option<Name>, most: usize) ->
             let names = transaction.names(prefix, after.as_ref(), most)?;
             names
                 .into_iter()
-                .map(|name| transaction.view(&name).map(|(view, clients)| (name, view, clients)))
+                .map(|name| transaction.view(&name).map(|seen| (name, seen)))
                 .collect::<Result<Vec<_>, _>>()
         })?;
-        let Some((last, _, _)) = found.last() else { break };
+        let Some((last, _)) = found.last() else { break };
         after = Some(last.clone());
-        for (name, mut view, clients) in found {
-            let suspects = clients.into_iter().map(|client| (name.clone(), client)).collect();
-            if store.bury(suspects)? {
-                view = store.look(|transaction| transaction.view(&name))?.0;
+        // Few clients hold many names, and each look at one costs three system calls.
+        let clients: HashSet<_> =
+            found.iter().flat_map(|(_, seen)| seen.holders.iter().chain(&seen.waiters)).copied().collect();
+        let dead: HashSet<_> = clients.into_iter().filter(|client| store.is_dead(*client)).collect();
+        for (name, mut seen) in found {
+            if seen.holders.iter().chain(&seen.waiters).any(|client| dead.contains(client)) {
+                seen = without_the_dead(store, &name, seen)?;
             }
-            views.extend(view);
+            views.extend(seen.view);
         }
     }
     Ok(views)

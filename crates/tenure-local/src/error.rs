@@ -89,6 +89,11 @@ impl Failure {
             Failure::Store(heed::Error::Mdb(MdbError::Other(code))) => {
                 system_error(operation, "write", place, io::Error::from_raw_os_error(*code))
             }
+            // LMDB gives up after a write that failed half-way, in this process only.
+            Failure::Store(heed::Error::Mdb(MdbError::Panic)) => {
+                make(ErrorKind::Unavailable, format!("an earlier write to the store in {place_text} failed"))
+                    .with_hint("see that its file system has space, and restart this process")
+            }
             Failure::Store(source) => {
                 make(ErrorKind::Internal, format!("the store in {place_text} is damaged: {source}"))
                     .with_hint(damaged_hint(place))
@@ -138,6 +143,10 @@ pub(crate) fn system_error(
         Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
             (ErrorKind::Unavailable, "raise the limit of open files (`ulimit -n`)".to_owned())
         }
+        Some(rustix::io::Errno::NOMEM) => {
+            let hint = "the store needs a gigabyte of address space: raise its limit (`ulimit -v`)";
+            (ErrorKind::Unavailable, hint.to_owned())
+        }
         _ => (ErrorKind::Unavailable, "try `tenure doctor`".to_owned()),
     };
     let reason = rustix::io::Errno::from_io_error(&source).map_or_else(|| source.to_string(), reason);
@@ -181,12 +190,17 @@ fn blocked_error(operation: &'static str, blocked: &Blocked) -> Error {
 
 /// Says of a process what its name is, and whether it is stopped.
 fn process_text(pid: u32) -> String {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return String::new() };
-    let name = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'));
-    let Some((name, rest)) = name else { return String::new() };
-    let state = match rest.trim_start().chars().next() {
-        Some('T' | 't') => ", stopped",
-        _ => "",
-    };
-    format!(" ({name}{state})")
+    match process_state(pid) {
+        Some((name, 'T' | 't')) => format!(" ({name}, stopped)"),
+        Some((name, _)) => format!(" ({name})"),
+        None => String::new(),
+    }
+}
+
+/// Returns a process's name and the letter of its state.
+pub(crate) fn process_state(pid: u32) -> Option<(String, char)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, brackets too, so its end is the last one.
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+    Some((name.to_owned(), rest.trim_start().chars().next()?))
 }

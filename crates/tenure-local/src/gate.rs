@@ -51,7 +51,7 @@ struct Page {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     /// The process inside, 0 if none.
     holder: AtomicU32,
-    /// At least as many as there are rows of observers, so that zero means that nobody need be looked for.
+    /// Whether there may be observers. If it is zero, nobody need be looked for.
     observers: AtomicU32,
 }
 
@@ -168,14 +168,9 @@ impl Gate {
         }
     }
 
-    /// Counts one more row of an observer, before it is committed.
-    pub(crate) fn add_observer(&self, _inside: &Pass<'_>) {
-        self.page().observers.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Forgets the count: no row of an observer is left.
-    pub(crate) fn clear_observers(&self, _inside: &Pass<'_>) {
-        self.page().observers.store(0, Ordering::Relaxed);
+    /// Notes, before a commit, that there will be observers; or that none is left.
+    pub(crate) fn expect_observers(&self, _inside: &Pass<'_>, are_there: bool) {
+        self.page().observers.store(u32::from(are_there), Ordering::Relaxed);
     }
 
     /// Whether there may be observers of anything.

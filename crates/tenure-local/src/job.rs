@@ -6,9 +6,9 @@
 //!
 //! One thread serves all clients of a process on one directory. It ends with the last of them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tenure_core::clock::Clock;
@@ -20,18 +20,25 @@ use crate::directory::{Directory, Setup};
 use crate::error::{Failure, Fault, forked_error};
 use crate::fork::is_forked;
 use crate::store::{Store, Transaction};
+use crate::sweep::Sweep;
 
 /// How many commands one transaction takes. At some 3 us each the gate is held for under a millisecond.
 pub(crate) const BATCH_MAX: usize = 128;
 
 /// The stores that this process has open: LMDB allows one environment per file and process.
-static WORKERS: Mutex<Option<HashMap<(u64, u64), Weak<Worker>>>> = Mutex::new(None);
+static WORKERS: Mutex<BTreeMap<Identity, Weak<Worker>>> = Mutex::new(BTreeMap::new());
+
+/// What identifies a directory: its device and number.
+pub(crate) type Identity = (u64, u64);
 
 /// A store and its thread.
 pub(crate) struct Worker {
     pub(crate) store: Arc<Store>,
     sender: Sender<Box<dyn Job>>,
 }
+
+/// The thread's end of the channel.
+type Jobs = Receiver<Box<dyn Job>>;
 
 /// Something for the thread to do.
 trait Job: Send {
@@ -108,11 +115,7 @@ impl Worker {
         }
     }
 
-    #[allow(clippy::type_complexity, reason = "one caller")]
-    fn open_or_join(
-        config: &Config,
-        clock: Arc<dyn Clock>,
-    ) -> Result<(Arc<Worker>, Setup, Option<Receiver<Box<dyn Job>>>)> {
+    fn open_or_join(config: &Config, clock: Arc<dyn Clock>) -> Result<(Arc<Worker>, Setup, Option<Jobs>)> {
         if is_forked() {
             return Err(forked_error("connect"));
         }
@@ -121,7 +124,6 @@ impl Worker {
             .identity()
             .map_err(|source| crate::error::system_error("connect", "look at", &directory.boot, source))?;
         let mut workers = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let workers = workers.get_or_insert_default();
         if let Some(worker) = workers.get(&identity).and_then(Weak::upgrade) {
             return Ok((worker, setup, None));
         }
@@ -141,25 +143,38 @@ impl Worker {
         run: impl FnMut(&mut Transaction<'_>) -> Result<T, Failure> + Send + 'static,
         follow: impl FnOnce(&Store, T) -> Result<U> + Send + 'static,
     ) -> Result<U> {
+        let answer = self.post(operation, commands, run, follow)?;
+        answer.await.unwrap_or_else(|_| Err(gone(operation)))
+    }
+
+    /// As [`Worker::submit`], but the answer may be dropped.
+    pub(crate) fn post<T: Send + 'static, U: Send + 'static>(
+        &self,
+        operation: &'static str,
+        commands: usize,
+        run: impl FnMut(&mut Transaction<'_>) -> Result<T, Failure> + Send + 'static,
+        follow: impl FnOnce(&Store, T) -> Result<U> + Send + 'static,
+    ) -> Result<oneshot::Receiver<Result<U>>> {
         if is_forked() {
             return Err(forked_error(operation));
         }
         let (reply, answer) = oneshot::channel();
         let task = Task { operation, commands, run, follow, done: None, reply };
         self.sender.send(Box::new(task)).map_err(|_| gone(operation))?;
-        answer.await.unwrap_or_else(|_| Err(gone(operation)))
+        Ok(answer)
     }
 }
 
 /// The error of a caller whose job was lost with the thread.
 fn gone(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Internal, operation, "the thread of the store has ended")
+    Error::new(ErrorKind::Internal, operation, "the thread of the store panicked or has ended")
         .with_engine("local")
         .with_hint("report it, with the panic message that came before")
 }
 
-fn serve(store: &Store, receiver: &Receiver<Box<dyn Job>>) {
-    while let Ok(first) = receiver.recv() {
+fn serve(store: &Store, receiver: &Jobs) {
+    let mut sweep = None;
+    while let Some(first) = next(store, receiver, &mut sweep) {
         let mut commands = first.commands();
         let mut batch = vec![first];
         while commands < BATCH_MAX
@@ -168,8 +183,27 @@ fn serve(store: &Store, receiver: &Receiver<Box<dyn Job>>) {
             commands += next.commands();
             batch.push(next);
         }
-        carry_out(store, batch);
+        // What was not expected to panic takes its batch down, and no more: a dropped reply is an answer.
+        drop(catch_unwind(AssertUnwindSafe(|| carry_out(store, batch))));
     }
+}
+
+/// Waits for the next job, and sweeps while there is none. None: the last client is gone.
+fn next(store: &Store, receiver: &Jobs, sweep: &mut Option<Sweep>) -> Option<Box<dyn Job>> {
+    while !sweep.as_ref().is_some_and(Sweep::is_done) {
+        match receiver.try_recv() {
+            Ok(job) => return Some(job),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => {
+                let step = || match sweep.take() {
+                    Some(sweep) => sweep.step(store),
+                    None => Sweep::begin(store),
+                };
+                *sweep = Some(catch_unwind(AssertUnwindSafe(step)).unwrap_or(Sweep::Done));
+            }
+        }
+    }
+    receiver.recv().ok()
 }
 
 fn carry_out(store: &Store, mut batch: Vec<Box<dyn Job>>) {

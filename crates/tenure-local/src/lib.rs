@@ -23,6 +23,7 @@
 //! * A forked child cannot use its parent's client. It may `exec`, or connect if its parent never did.
 #![cfg_attr(not(target_os = "linux"), allow(unused))]
 
+mod check;
 mod config;
 mod directory;
 mod engine;
@@ -31,8 +32,11 @@ mod fork;
 mod gate;
 mod job;
 mod liveness;
+mod observe;
 mod resource;
+mod rows;
 mod store;
+mod sweep;
 mod wake;
 mod watch;
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use tenure_core::claim::ClientId;
+use tenure_core::failpoint;
 
 use crate::directory::Directory;
 use crate::fork::{ClosedOnFork, is_forked};
@@ -33,7 +34,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// Begins to live. The setup must be locked, so that no sweeper sees the file before its lock.
+    /// Begins to live.
     pub(crate) fn begin(directory: &Arc<Directory>, client: ClientId) -> io::Result<Life> {
         let flags = OFlags::RDWR
             | OFlags::APPEND
@@ -42,10 +43,14 @@ impl Life {
             | OFlags::CLOEXEC
             | OFlags::NOFOLLOW;
         let name = client.to_string();
-        let file = rustix::fs::openat(&directory.alive_fd, &*name, flags, Mode::RUSR | Mode::WUSR)?;
+        let fresh = format!("{name}.new");
+        let file = rustix::fs::openat(&directory.alive_fd, &*fresh, flags, Mode::RUSR | Mode::WUSR)?;
+        failpoint::pass("local.before_life");
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let mut file = File::from(file);
         file.write_all(pid_line(std::process::id()).as_bytes())?;
+        // Only now has it the name by which others know it: nobody sees it without its lock.
+        rustix::fs::renameat(&directory.alive_fd, &*fresh, &directory.alive_fd, &*name)?;
         Ok(Life { client, directory: directory.clone(), file: ClosedOnFork::new(file.into()) })
     }
 
@@ -94,7 +99,7 @@ pub(crate) fn pids(directory: &Directory, client: ClientId) -> io::Result<Option
 /// Removes what a dead client left behind, or what one that closes leaves.
 pub(crate) fn remove_file(directory: &Directory, client: ClientId) {
     let name = client.to_string();
-    // Best effort: a sweeper tries again, and a file without a lock says what no file says.
+    // Best effort: the next sweep tries again, and a file without a lock says what no file says.
     let _ = rustix::fs::unlinkat(&directory.bell_fd, &*name, AtFlags::empty());
     let _ = rustix::fs::unlinkat(&directory.alive_fd, &*name, AtFlags::empty());
 }

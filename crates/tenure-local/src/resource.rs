@@ -10,15 +10,18 @@
 //! the first of these. A record that is in use again keeps its row until then, so that the common case, to
 //! claim and to release, costs nothing.
 
+use std::time::Duration;
+
 use heed::Database;
 use heed::types::Bytes;
 use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::Timestamp;
 use tenure_core::inspect::{View, inspect};
-use tenure_core::record::{DecodeError, PlainRecord, Record};
+use tenure_core::record::{DecodeError, PlainRecord, Record, Waiter};
 use tenure_core::step::{Command, Outcome, Transition, forget_at, step};
 
 use crate::error::Failure;
+use crate::rows::RowRecord;
 use crate::store::Transaction;
 use crate::wake::News;
 
@@ -34,10 +37,16 @@ const WAITERS_WATCHED_MAX: usize = 256;
 pub(crate) const RESOURCE: u8 = b'r';
 /// The first byte of the keys of the index of idle records.
 const IDLE: u8 = b'i';
-/// The whole record follows.
+/// How a record is stored: whole, in its row.
 const WHOLE: u8 = 1;
-/// What comes before the record in its row: how it is stored, and when it is due in the index (zero: it is not).
+/// How a record is stored: in rows of its own, whose id is in its row.
+const IN_ROWS: u8 = 2;
+/// What comes first in a record's row: how it is stored, and when it is due in the index (zero: it is not).
 const PREFIX_BYTES: usize = 9;
+/// The key of the last id that was given to a record in rows.
+const LAST_ID: &[u8] = b"n";
+/// A value of more bytes goes into a row of its own, so that the row stays within a page.
+const VALUE_BYTES_WHOLE_MAX: usize = 1024;
 
 /// The unnamed database: a named one would cost a second page per commit.
 pub(crate) type Rows = Database<'static, Bytes, Bytes>;
@@ -53,10 +62,67 @@ pub(crate) struct Done {
     pub(crate) woken: Vec<ClaimId>,
 }
 
+/// A record that can say who is ahead of a waiter.
+pub(crate) trait Queue: Record {
+    /// Returns the last waiter ahead of a place.
+    fn waiter_ahead(&self, place: u64) -> Result<Option<Waiter>, Self::Error>;
+}
+
+impl Queue for PlainRecord {
+    fn waiter_ahead(&self, place: u64) -> Result<Option<Waiter>, Self::Error> {
+        Ok(self.waiters(usize::MAX)?.into_iter().rev().find(|waiter| waiter.place < place))
+    }
+}
+
+/// What is stored of a record.
+enum Stored {
+    Nothing,
+    Whole(PlainRecord),
+    InRows(u64),
+}
+
+/// What was seen of a resource.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) view: Option<View>,
+    /// The clients that hold it.
+    pub(crate) holders: Vec<ClientId>,
+    /// The clients that wait for it.
+    pub(crate) waiters: Vec<ClientId>,
+    /// When it changes though nobody does anything.
+    pub(crate) changes_in: Option<Duration>,
+}
+
 struct Loaded {
-    record: PlainRecord,
-    is_stored: bool,
+    stored: Stored,
     indexed_at: Timestamp,
+}
+
+/// What a step did, and what must be known before the record is put away.
+struct Effects {
+    transition: Transition,
+    depends_on: Vec<ClientId>,
+    /// The head of the queue, if it has come there by a grant to the one ahead.
+    new_head: Option<(ClientId, ClaimId)>,
+    /// When the record may be forgotten. None: it is in use.
+    forget_at: Option<Timestamp>,
+}
+
+/// Carries out a command on a record, however it is stored.
+fn carry_out<R: Queue>(record: &mut R, command: &Command<'_>, now: Timestamp) -> Result<Effects, Failure>
+where
+    Failure: From<R::Error>,
+{
+    let transition = step(record, command, now)?;
+    let depends_on = depends_on(record, command, &transition.outcome)?;
+    // A head of the queue watches all holders, which it did not while it watched the waiter ahead. With one
+    // holder at a time that is the same client.
+    let mut new_head = None;
+    if !transition.wakes.is_empty() && record.head()?.is_some_and(|head| head.capacity > 1) {
+        new_head = record.waiter_behind(0)?.map(|next| (next.client, next.claim));
+    }
+    let forget_at = forget_at(record, true, now)?;
+    Ok(Effects { transition, depends_on, new_head, forget_at })
 }
 
 impl From<DecodeError> for Failure {
@@ -97,16 +163,20 @@ impl Transaction<'_> {
     ) -> Result<Done, Failure> {
         let key = resource_key(name);
         let now = self.now();
-        let Loaded { mut record, is_stored, mut indexed_at } = self.load(&key)?;
+        let Loaded { stored, mut indexed_at } = self.load(&key)?;
         if is_index_gone {
             indexed_at = Timestamp::default();
         }
-        let Transition { outcome, wakes, moved_up, is_token_ahead } = step(&mut record, command, now)?;
+        let row = Row { key, indexed_at, now };
+        let (effects, is_changed) = match stored {
+            Stored::Nothing => self.step_whole(row, PlainRecord::default(), false, command)?,
+            Stored::Whole(record) => self.step_whole(row, record, true, command)?,
+            Stored::InRows(id) => self.step_in_rows(row, id, command)?,
+        };
+        let Effects { transition: Transition { outcome, wakes, moved_up, is_token_ahead }, .. } = effects;
         if is_token_ahead {
             tracing::warn!(resource = %name, engine = "local", "the last token lies ahead of the clock");
         }
-        let depends_on = depends_on(&record, command, &outcome)?;
-        let may_be_unchanged = wakes.is_empty() && moved_up.is_empty();
         for woken in &wakes {
             let news = match woken.grant {
                 Some(grant) => News::Granted(woken.claim, grant, self.store.incarnation),
@@ -114,108 +184,174 @@ impl Transaction<'_> {
             };
             self.tell(woken.client, name, news);
         }
-        for (client, claim) in moved_up {
+        for (client, claim) in moved_up.into_iter().chain(effects.new_head) {
             self.tell(client, name, News::Look(claim));
         }
-        if !wakes.is_empty() {
-            self.tell_new_head(name, &record)?;
-        }
-        if self.save(&key, &record, is_stored, indexed_at, may_be_unchanged, now)? {
+        if is_changed {
             self.tell_observers(name)?;
         }
         let woken = wakes.iter().map(|woken| woken.claim).collect();
-        Ok(Done { outcome, depends_on, woken })
+        Ok(Done { outcome, depends_on: effects.depends_on, woken })
     }
 
-    /// A head of the queue watches all holders, which it did not while it watched the waiter ahead. With one
-    /// holder at a time that is the same client.
-    fn tell_new_head<R: Record>(&mut self, name: &Name, record: &R) -> Result<(), Failure>
-    where
-        Failure: From<R::Error>,
-    {
-        if record.head()?.is_some_and(|head| head.capacity > 1)
-            && let Some(next) = record.waiter_behind(0)?
-        {
-            self.tell(next.client, name, News::Look(next.claim));
+    /// Steps a small record, and writes it back, forgets it, or puts it into rows.
+    fn step_whole(
+        &mut self,
+        mut row: Row,
+        mut record: PlainRecord,
+        was_stored: bool,
+        command: &Command<'_>,
+    ) -> Result<(Effects, bool), Failure> {
+        let effects = carry_out(&mut record, command, row.now)?;
+        if record.head()?.is_none() {
+            return Ok((effects, false));
         }
-        Ok(())
+        if effects.forget_at.is_some_and(|at| at <= row.now) {
+            self.forget(&row, was_stored)?;
+            return Ok((effects, was_stored));
+        }
+        self.index(&mut row, effects.forget_at)?;
+        if is_large(&record, self.store.rows_above)? {
+            self.put_into_rows(&row, &record)?;
+            return Ok((effects, true));
+        }
+        let bytes = record.encode(row.prefix(WHOLE));
+        let rows = self.rows();
+        let may_be_unchanged = effects.transition.wakes.is_empty() && effects.transition.moved_up.is_empty();
+        if may_be_unchanged && was_stored && rows.get(self.reader(), &row.key)? == Some(&bytes[..]) {
+            return Ok((effects, false));
+        }
+        rows.put(self.writer(), &row.key, &bytes)?;
+        Ok((effects, true))
     }
 
-    /// Looks at a resource: its view, and the clients that are in it.
-    pub(crate) fn view(&self, name: &Name) -> Result<(Option<View>, Vec<ClientId>), Failure> {
-        let Loaded { record, .. } = self.load(&resource_key(name))?;
-        let view = inspect(name, &record, self.now())?;
-        let mut clients = holders(&record)?;
-        for waiter in record.waiters(WAITERS_WATCHED_MAX)? {
-            if !clients.contains(&waiter.client) {
-                clients.push(waiter.client);
-            }
+    /// Steps a large record; takes it out of its rows when it has shrunk.
+    fn step_in_rows(
+        &mut self,
+        mut row: Row,
+        id: u64,
+        command: &Command<'_>,
+    ) -> Result<(Effects, bool), Failure> {
+        let rows = self.rows();
+        let shrunk_below = self.store.rows_above / 2;
+        let mut record = RowRecord::open(rows, self.writer(), id)?;
+        let effects = carry_out(&mut record, command, row.now)?;
+        let is_small = record.entries() <= shrunk_below as u64
+            && record.value()?.is_none_or(|value| value.bytes.len() <= VALUE_BYTES_WHOLE_MAX / 2);
+        let mut shrunk = None;
+        if is_small {
+            let mut whole = PlainRecord::default();
+            record.copy_to(&mut whole)?;
+            shrunk = Some(whole);
         }
-        Ok((view, clients))
+        let is_changed = record.close()?;
+        let may_be_forgotten = effects.forget_at.is_some_and(|at| at <= row.now);
+        if may_be_forgotten || is_small {
+            RowRecord::remove(rows, self.writer(), id)?;
+        }
+        if may_be_forgotten {
+            self.forget(&row, true)?;
+            return Ok((effects, true));
+        }
+        let indexed_before = row.indexed_at;
+        self.index(&mut row, effects.forget_at)?;
+        if let Some(whole) = shrunk {
+            let bytes = whole.encode(row.prefix(WHOLE));
+            rows.put(self.writer(), &row.key, &bytes)?;
+        } else if row.indexed_at != indexed_before {
+            let mut bytes = row.prefix(IN_ROWS);
+            bytes.extend(id.to_le_bytes());
+            rows.put(self.writer(), &row.key, &bytes)?;
+        }
+        Ok((effects, is_changed))
+    }
+
+    /// Looks at a resource.
+    pub(crate) fn view(&mut self, name: &Name) -> Result<Seen, Failure> {
+        let now = self.now();
+        match self.load(&resource_key(name))?.stored {
+            Stored::Nothing => Ok(Seen::default()),
+            Stored::Whole(record) => look(name, &record, now),
+            Stored::InRows(id) => look(name, &RowRecord::open(self.rows(), self.writer(), id)?, now),
+        }
     }
 
     /// Whom a claim that waits depends on now.
-    pub(crate) fn waits_for(&self, name: &Name, claim: ClaimId) -> Result<Vec<ClientId>, Failure> {
-        let Loaded { record, .. } = self.load(&resource_key(name))?;
-        ahead_of(&record, claim)
+    pub(crate) fn waits_for(&mut self, name: &Name, claim: ClaimId) -> Result<Vec<ClientId>, Failure> {
+        match self.load(&resource_key(name))?.stored {
+            Stored::Nothing => Ok(Vec::new()),
+            Stored::Whole(record) => ahead_of(&record, claim),
+            Stored::InRows(id) => ahead_of(&RowRecord::open(self.rows(), self.writer(), id)?, claim),
+        }
+    }
+
+    /// Which of some clients hold or wait for a resource.
+    pub(crate) fn clients_among(
+        &mut self,
+        name: &Name,
+        clients: &[ClientId],
+    ) -> Result<Vec<ClientId>, Failure> {
+        match self.load(&resource_key(name))?.stored {
+            Stored::Nothing => Ok(Vec::new()),
+            Stored::Whole(record) => among(&record, clients),
+            Stored::InRows(id) => among(&RowRecord::open(self.rows(), self.writer(), id)?, clients),
+        }
     }
 
     fn load(&self, key: &[u8]) -> Result<Loaded, Failure> {
         let Some(bytes) = self.rows().get(self.reader(), key)? else {
-            let indexed_at = Timestamp::default();
-            return Ok(Loaded { record: PlainRecord::default(), is_stored: false, indexed_at });
+            return Ok(Loaded { stored: Stored::Nothing, indexed_at: Timestamp::default() });
         };
         let (prefix, rest) =
             bytes.split_first_chunk::<PREFIX_BYTES>().ok_or(Failure::Damaged("a row is too short"))?;
         let [how, index @ ..] = *prefix;
-        if how != WHOLE {
-            return Err(Failure::Format("a record is stored in an unknown way".to_owned()));
-        }
-        Ok(Loaded {
-            record: PlainRecord::decode(rest)?,
-            is_stored: true,
-            indexed_at: Timestamp::from_micros(u64::from_le_bytes(index)),
-        })
+        let stored = match how {
+            WHOLE => Stored::Whole(PlainRecord::decode(rest)?),
+            IN_ROWS => {
+                let id =
+                    rest.try_into().map_err(|_| Failure::Damaged("the id of a record cannot be read"))?;
+                Stored::InRows(u64::from_le_bytes(id))
+            }
+            _ => return Err(Failure::Format("a record is stored in an unknown way".to_owned())),
+        };
+        Ok(Loaded { stored, indexed_at: Timestamp::from_micros(u64::from_le_bytes(index)) })
     }
 
-    /// Writes a record, or forgets it. Says whether anything changed.
-    fn save(
-        &mut self,
-        key: &[u8],
-        record: &PlainRecord,
-        was_stored: bool,
-        mut indexed_at: Timestamp,
-        may_be_unchanged: bool,
-        now: Timestamp,
-    ) -> Result<bool, Failure> {
+    /// Puts a record that has grown into rows of its own.
+    fn put_into_rows(&mut self, row: &Row, record: &PlainRecord) -> Result<(), Failure> {
         let rows = self.rows();
-        let name = &key[1..];
-        match forget_at(record, true, now)? {
-            _ if record.head()?.is_none() => return Ok(false),
-            Some(at) if at <= now => {
-                if was_stored {
-                    rows.delete(self.writer(), key)?;
-                }
-                if indexed_at != Timestamp::default() {
-                    rows.delete(self.writer(), &index_key(indexed_at, name))?;
-                }
-                return Ok(was_stored);
-            }
-            Some(at) if indexed_at == Timestamp::default() => {
-                indexed_at = at;
-                rows.put(self.writer(), &index_key(at, name), &[])?;
-            }
-            _ => {}
+        let last = rows.get(self.reader(), LAST_ID)?.map(TryInto::try_into).transpose();
+        let last = last.map_err(|_| Failure::Damaged("the last id cannot be read"))?;
+        let id = last.map_or(1, |last| u64::from_le_bytes(last) + 1);
+        rows.put(self.writer(), LAST_ID, &id.to_le_bytes())?;
+        let mut in_rows = RowRecord::open(rows, self.writer(), id)?;
+        record.copy_to(&mut in_rows)?;
+        in_rows.close()?;
+        let mut bytes = row.prefix(IN_ROWS);
+        bytes.extend(id.to_le_bytes());
+        Ok(rows.put(self.writer(), &row.key, &bytes)?)
+    }
+
+    fn forget(&mut self, row: &Row, was_stored: bool) -> Result<(), Failure> {
+        let rows = self.rows();
+        if was_stored {
+            rows.delete(self.writer(), &row.key)?;
         }
-        let mut row = Vec::with_capacity(256);
-        row.push(WHOLE);
-        row.extend(indexed_at.micros().to_le_bytes());
-        let row = record.encode(row);
-        if may_be_unchanged && was_stored && rows.get(self.reader(), key)? == Some(&row[..]) {
-            return Ok(false);
+        if row.indexed_at != Timestamp::default() {
+            rows.delete(self.writer(), &index_key(row.indexed_at, &row.key[1..]))?;
         }
-        rows.put(self.writer(), key, &row)?;
-        Ok(true)
+        Ok(())
+    }
+
+    /// Gives an idle record its row in the index, unless it has one: that one's time is looked at first.
+    fn index(&mut self, row: &mut Row, forget_at: Option<Timestamp>) -> Result<(), Failure> {
+        if let Some(at) = forget_at
+            && row.indexed_at == Timestamp::default()
+        {
+            row.indexed_at = at;
+            self.rows().put(self.writer(), &index_key(at, &row.key[1..]), &[])?;
+        }
+        Ok(())
     }
 
     /// Forgets idle records whose time has come, up to `most`. Returns how many were looked at.
@@ -264,13 +400,35 @@ impl Transaction<'_> {
     }
 }
 
+/// A record's row, but for the record.
+struct Row {
+    key: Vec<u8>,
+    indexed_at: Timestamp,
+    now: Timestamp,
+}
+
+impl Row {
+    fn prefix(&self, how: u8) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(256);
+        bytes.push(how);
+        bytes.extend(self.indexed_at.micros().to_le_bytes());
+        bytes
+    }
+}
+
+/// Whether a record should not be stored whole.
+fn is_large(record: &PlainRecord, rows_above: usize) -> Result<bool, Failure> {
+    let value_bytes = record.value()?.map_or(0, |value| value.bytes.len());
+    Ok(record.entries() > rows_above || value_bytes > VALUE_BYTES_WHOLE_MAX)
+}
+
 fn read_name(bytes: &[u8]) -> Result<Name, Failure> {
     let name = std::str::from_utf8(bytes).ok().and_then(|name| Name::new(name).ok());
     name.ok_or(Failure::Damaged("a name cannot be read"))
 }
 
 /// Whose death would change an answer.
-fn depends_on<R: Record>(
+fn depends_on<R: Queue>(
     record: &R,
     command: &Command<'_>,
     outcome: &Outcome,
@@ -286,16 +444,50 @@ where
     }
 }
 
-fn ahead_of<R: Record>(record: &R, claim: ClaimId) -> Result<Vec<ClientId>, Failure>
+fn ahead_of<R: Queue>(record: &R, claim: ClaimId) -> Result<Vec<ClientId>, Failure>
 where
     Failure: From<R::Error>,
 {
     let Some(waiter) = record.waiter_of(claim)? else { return Ok(Vec::new()) };
-    let ahead = record.waiters(usize::MAX)?;
-    match ahead.iter().rev().find(|ahead| ahead.place < waiter.place) {
+    match record.waiter_ahead(waiter.place)? {
         Some(ahead) => Ok(vec![ahead.client]),
         None => holders(record),
     }
+}
+
+/// What a record looks like, whose clients are in it, and when something in it ends.
+fn look<R: Record>(name: &Name, record: &R, now: Timestamp) -> Result<Seen, Failure>
+where
+    Failure: From<R::Error>,
+{
+    let view = inspect(name, record, now)?;
+    let mut waiters = Vec::new();
+    for waiter in record.waiters(WAITERS_WATCHED_MAX)? {
+        if !waiters.contains(&waiter.client) {
+            waiters.push(waiter.client);
+        }
+    }
+    let hold = record.next_hold_to_end()?.map(|hold| hold.expires_at);
+    let waiter = record.next_waiter_to_end()?.map(|waiter| waiter.expires_at);
+    let value = record.value()?.and_then(|value| value.keep_until);
+    // What has ended already is left out of the view, but for a rest: the view knows when that ends.
+    let rests = view.iter().flat_map(|view| &view.holds).map(|hold| now + hold.ends_in);
+    let ends = [hold, waiter, value].into_iter().flatten().filter(|end| *end > now);
+    let changes_in = ends.chain(rests).min().map(|end| end.since(now));
+    Ok(Seen { view, holders: holders(record)?, waiters, changes_in })
+}
+
+fn among<R: Record>(record: &R, clients: &[ClientId]) -> Result<Vec<ClientId>, Failure>
+where
+    Failure: From<R::Error>,
+{
+    let mut found = Vec::new();
+    for client in clients {
+        if !record.claims_of(*client)?.is_empty() {
+            found.push(*client);
+        }
+    }
+    Ok(found)
 }
 
 fn holders<R: Record>(record: &R) -> Result<Vec<ClientId>, Failure>

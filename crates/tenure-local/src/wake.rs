@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 
 use crate::directory::Directory;
 use crate::fork::ClosedOnFork;
+use crate::observe::Observers;
 
 /// The format of a datagram. A receiver ignores any other: a heartbeat makes up for it.
 const FORMAT: u8 = 1;
@@ -207,7 +208,7 @@ impl Inbox {
 }
 
 /// Reads a socket for as long as the client lives, and hands on what it says.
-pub(crate) async fn listen(socket: AsyncFd<ClosedOnFork>, inbox: Arc<Inbox>, mut changed: impl FnMut(Name)) {
+pub(crate) async fn listen(socket: AsyncFd<ClosedOnFork>, inbox: Arc<Inbox>, observers: Arc<Observers>) {
     let burst = queue_length();
     let mut datagram = [0; DATAGRAM_BYTES_MAX + 1];
     loop {
@@ -223,13 +224,14 @@ pub(crate) async fn listen(socket: AsyncFd<ClosedOnFork>, inbox: Arc<Inbox>, mut
                     inbox.put(Wake::Granted { claim, grant, incarnation });
                 }
                 Some(News::Look(claim)) => inbox.put(Wake::Look(claim)),
-                Some(News::Changed(name)) => changed(name),
+                Some(News::Changed(name)) => observers.ring(Some(&name)),
                 None => {}
             }
         }
         if count >= burst {
             // The queue was full, so somebody may have found no room in it.
             inbox.put(Wake::LookAtAll);
+            observers.ring(None);
         }
         ready.clear_ready();
     }

@@ -30,6 +30,22 @@ use crate::wake::Inbox;
 /// process that shares its life has yet to write its pid, or never will.
 const UNKNOWN_SHARER_PERIOD: Duration = Duration::from_millis(100);
 
+/// Why a death matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// A claim waits.
+    Waits,
+    /// A resource is observed. What stands for the claim is the observer's own.
+    Observes,
+}
+
+/// Whom a claim or an observer depends on.
+struct For {
+    reason: Reason,
+    name: Name,
+    clients: Vec<ClientId>,
+}
+
 /// The deaths that one client waits for.
 pub(crate) struct Watcher {
     worker: Weak<Worker>,
@@ -42,7 +58,7 @@ pub(crate) struct Watcher {
 
 #[derive(Default)]
 struct Watched {
-    claims: HashMap<ClaimId, (Name, Vec<ClientId>)>,
+    claims: HashMap<ClaimId, For>,
     clients: HashMap<ClientId, (AbortHandle, HashSet<ClaimId>)>,
 }
 
@@ -59,14 +75,14 @@ impl Watcher {
     }
 
     /// Watches these clients, and no others, for a claim.
-    pub(crate) fn watch(self: &Arc<Self>, name: &Name, claim: ClaimId, clients: &[ClientId]) {
+    pub(crate) fn watch(self: &Arc<Self>, reason: Reason, name: &Name, claim: ClaimId, clients: &[ClientId]) {
         let Some(worker) = self.worker.upgrade() else { return };
         // Those of this process die with it, or are closed by it: their file then says so at the next heartbeat.
         let clients: Vec<_> =
             clients.iter().copied().filter(|client| !worker.store.is_here(*client)).collect();
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = watched.claims.insert(claim, (name.clone(), clients.clone()));
-        let before = before.map(|(_, before)| before).unwrap_or_default();
+        let now = For { reason, name: name.clone(), clients: clients.clone() };
+        let before = watched.claims.insert(claim, now).map(|before| before.clients).unwrap_or_default();
         for client in before.iter().filter(|client| !clients.contains(client)) {
             watched.leave(*client, claim);
         }
@@ -86,7 +102,7 @@ impl Watcher {
             return;
         }
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        for client in watched.claims.remove(&claim).map(|(_, clients)| clients).unwrap_or_default() {
+        for client in watched.claims.remove(&claim).map(|gone| gone.clients).unwrap_or_default() {
             watched.leave(client, claim);
         }
         self.count.store(watched.claims.len(), Ordering::Relaxed);
@@ -102,14 +118,14 @@ impl Watcher {
     }
 
     /// Stops to watch a dead client; says for which claims it was watched.
-    fn take(&self, client: ClientId) -> Vec<(Name, ClaimId)> {
+    fn take(&self, client: ClientId) -> Vec<(Reason, Name, ClaimId)> {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let claims = watched.clients.remove(&client).map(|(_, claims)| claims).unwrap_or_default();
         let mut found = Vec::new();
         for claim in claims {
-            if let Some((name, clients)) = watched.claims.get_mut(&claim) {
-                clients.retain(|other| *other != client);
-                found.push((name.clone(), claim));
+            if let Some(watched) = watched.claims.get_mut(&claim) {
+                watched.clients.retain(|other| *other != client);
+                found.push((watched.reason, watched.name.clone(), claim));
             }
         }
         found
@@ -154,7 +170,7 @@ async fn wait_for_death(watcher: Arc<Watcher>, client: ClientId) {
         let ends = processes.iter().map(|(pid, process)| {
             Box::pin(async move {
                 // An error would come again at once, so it counts as an end too.
-                let _ = process.readable().await;
+                drop(process.readable().await);
                 *pid
             })
         });
@@ -176,8 +192,11 @@ fn open_process(pid: u32) -> Option<AsyncFd<OwnedFd>> {
 async fn bury(watcher: &Arc<Watcher>, client: ClientId) {
     let Some(worker) = watcher.worker.upgrade() else { return };
     let claims = watcher.take(client);
-    let names: HashSet<_> = claims.iter().map(|(name, _)| name.clone()).collect();
-    let (waits, commands) = (claims.clone(), names.len());
+    let names: HashSet<_> = claims.iter().map(|(_, name, _)| name.clone()).collect();
+    // An observer is rung by the change itself.
+    let waits = claims.into_iter().filter(|(reason, ..)| *reason == Reason::Waits);
+    let waits: Arc<[_]> = waits.map(|(_, name, claim)| (name, claim)).collect();
+    let (run, commands) = (waits.clone(), names.len());
     let next = worker.submit(
         "wait",
         commands,
@@ -186,16 +205,13 @@ async fn bury(watcher: &Arc<Watcher>, client: ClientId) {
             for name in &names {
                 woken.extend(transaction.step(name, &Command::Vanish(client))?.woken);
             }
-            let next = waits.iter().filter(|(_, claim)| !woken.contains(claim)).map(|(name, claim)| {
+            let next = run.iter().filter(|(_, claim)| !woken.contains(claim)).map(|(name, claim)| {
                 let clients = transaction.waits_for(name, *claim)?;
                 Ok((name.clone(), *claim, clients))
             });
             next.collect()
         },
-        move |store, next: Vec<_>| {
-            liveness::remove_file(&store.directory, client);
-            Ok(next)
-        },
+        move |_, next: Vec<_>| Ok(next),
     );
     match next.await {
         Ok(next) => {
@@ -204,14 +220,14 @@ async fn bury(watcher: &Arc<Watcher>, client: ClientId) {
                     // It does not wait any more, and whoever ended its wait may have died before telling.
                     watcher.inbox.put(Wake::Look(claim));
                 } else {
-                    watcher.watch(&name, claim, &clients);
+                    watcher.watch(Reason::Waits, &name, claim, &clients);
                 }
             }
         }
         // The store cannot be reached now; the heartbeats find the death too.
         Err(_) => {
-            for (_, claim) in claims {
-                watcher.inbox.put(Wake::Look(claim));
+            for (_, claim) in &*waits {
+                watcher.inbox.put(Wake::Look(*claim));
             }
         }
     }

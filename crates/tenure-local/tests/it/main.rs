@@ -1,4 +1,8 @@
 //! What only the local engine has: two real processes, deaths, forks, damaged and foreign directories.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod child;
 mod death;
+mod news;
+mod place;
 mod world;

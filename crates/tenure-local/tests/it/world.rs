@@ -48,9 +48,16 @@ impl TestDirectory {
     }
 }
 
+impl TestDirectory {
+    /// The file of the store.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.boot().join("data.mdb")
+    }
+}
+
 impl Drop for TestDirectory {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        drop(std::fs::remove_dir_all(&self.0));
     }
 }
 
@@ -91,7 +98,7 @@ impl Client {
     }
 
     pub(crate) async fn try_connect(config: Config) -> Result<Client> {
-        let id = ClientId::new(fastrand_u64());
+        let id = ClientId::new(random_id());
         let engine = Local::connect(config, id, Arc::new(SystemClock)).await?;
         let wakes = engine.wakes();
         Ok(Client { id, engine, wakes })
@@ -153,7 +160,7 @@ impl Client {
     }
 
     /// The next news, whenever they come.
-    pub(crate) async fn wake_at_leisure(&mut self) -> Wake {
+    pub(crate) async fn next_wake(&mut self) -> Wake {
         self.wakes.next().await.unwrap()
     }
 
@@ -176,7 +183,7 @@ pub(crate) fn claim(client: ClientId, name: &str, wait: bool) -> Claim {
 pub(crate) fn claim_of(client: ClientId, name: &str, wait: bool, kind: Kind, capacity: u32) -> Claim {
     Claim {
         resource: Name::new(name).unwrap(),
-        id: ClaimId::new(u128::from(fastrand_u64()) << 64 | u128::from(fastrand_u64())),
+        id: ClaimId::new(u128::from(random_id()) << 64 | u128::from(random_id())),
         client,
         terms: Arc::new(Terms {
             kind,
@@ -193,6 +200,6 @@ pub(crate) fn claim_of(client: ClientId, name: &str, wait: bool, kind: Kind, cap
     }
 }
 
-pub(crate) fn fastrand_u64() -> u64 {
+pub(crate) fn random_id() -> u64 {
     SystemClock.random()
 }

@@ -1,0 +1,170 @@
+//! What `tenure doctor` says about the engine.
+
+use std::time::Duration;
+
+use rustix::fs::{fstat, fstatfs, fstatvfs};
+use tenure_core::clock::Timestamp;
+use tenure_core::engine::{Finding, Severity};
+
+use crate::error::process_state;
+use crate::liveness;
+use crate::store::Store;
+
+/// Less free space than this is worth a warning.
+const FREE_BYTES_WARNING: u64 = 16 << 20;
+/// More of the store's largest size than this in use is worth a warning.
+const USED_PERCENT_WARNING: u64 = 80;
+/// A larger difference between the store's time and the time of day is worth a warning.
+const CLOCK_WARNING: Duration = Duration::from_secs(60);
+
+/// File systems by their number, and whether processes of other machines can be in the same directory, or what
+/// else makes the locks and maps on them doubtful.
+const FILE_SYSTEMS: [(i64, &str, Severity); 17] = [
+    (0x0102_1994, "tmpfs", Severity::Good),
+    (0xEF53, "ext4", Severity::Good),
+    (0x5846_5342, "xfs", Severity::Good),
+    (0x9123_683E, "btrfs", Severity::Good),
+    (0x794c_7630, "overlayfs", Severity::Good),
+    (0x2FC1_2FC1, "zfs", Severity::Good),
+    (0xF2F5_2010, "f2fs", Severity::Good),
+    (0x6969, "nfs", Severity::Bad),
+    (0x517B, "smb", Severity::Bad),
+    (0xFF53_4D42, "cifs", Severity::Bad),
+    (0xFE53_4D42, "smb2", Severity::Bad),
+    (0x00C3_6400, "ceph", Severity::Bad),
+    (0x5346_414F, "afs", Severity::Bad),
+    (0x0102_1997, "9p", Severity::Bad),
+    (0x0BD0_0BD0, "lustre", Severity::Bad),
+    (0x4750_4653, "gpfs", Severity::Bad),
+    (0x6573_5546, "fuse", Severity::Warning),
+];
+
+/// Looks at the store, outside of it first and then inside.
+pub(crate) fn check(store: &Store) -> Vec<Finding> {
+    let mut findings = vec![place(store)];
+    findings.extend(file_system(store));
+    findings.push(namespaces());
+    findings.push(clients(store));
+    match store.look(|transaction| Ok((transaction.now(), transaction.used_bytes()))) {
+        Ok((now, used)) => {
+            findings.push(size(store, used));
+            findings.push(clock(now, store.clock.time_of_day()));
+        }
+        Err(fault) => {
+            let error = fault.to_error("look", &store.directory.boot);
+            let finding = finding(Severity::Bad, "store", error.to_string());
+            findings.push(Finding { hint: error.hint().map(str::to_owned), ..finding });
+        }
+    }
+    findings
+}
+
+fn finding(severity: Severity, what: &'static str, found: String) -> Finding {
+    Finding { severity, what, found, hint: None }
+}
+
+impl Store {
+    fn named(&self) -> &'static str {
+        if self.directory.is_named { "named" } else { "default" }
+    }
+}
+
+fn place(store: &Store) -> Finding {
+    let path = store.directory.place.display();
+    let mode = fstat(store.directory.place_fd()).map(|stat| stat.st_mode & 0o7777).unwrap_or_default();
+    let found = format!("{path} ({}), mode {mode:o}", store.named());
+    if mode & 0o022 == 0 {
+        return finding(Severity::Good, "directory", found);
+    }
+    let hint = Some(format!("others may write to it: run `chmod 700 {path}`"));
+    Finding { hint, ..finding(Severity::Bad, "directory", found) }
+}
+
+fn file_system(store: &Store) -> Vec<Finding> {
+    let directory = &store.directory;
+    let mut findings = Vec::new();
+    if let Ok(stat) = fstatfs(directory.place_fd()) {
+        let number = stat.f_type;
+        let known = FILE_SYSTEMS.iter().find(|(known, _, _)| *known == number);
+        let (name, severity) = known
+            .map_or((format!("{number:#x}"), Severity::Good), |(_, name, severity)| {
+                ((*name).to_owned(), *severity)
+            });
+        let hint = match severity {
+            Severity::Good => None,
+            Severity::Warning => {
+                Some("make sure that only this machine uses the directory, or name another".to_owned())
+            }
+            Severity::Bad => {
+                Some("name a directory on a local disk or tmpfs, or use an engine with a server".to_owned())
+            }
+        };
+        findings.push(Finding { hint, ..finding(severity, "file system", name) });
+    }
+    if let Ok(stat) = fstatvfs(directory.place_fd()) {
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        let found = format!("{} MiB free", free >> 20);
+        findings.push(if free >= FREE_BYTES_WARNING {
+            finding(Severity::Good, "free space", found)
+        } else {
+            let hint = Some(format!("free some space below {}", directory.place.display()));
+            Finding { hint, ..finding(Severity::Warning, "free space", found) }
+        });
+    }
+    findings
+}
+
+fn namespaces() -> Finding {
+    let read = |path: &str| {
+        std::fs::read_link(path).map_or_else(|_| "unknown".to_owned(), |link| link.display().to_string())
+    };
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let found =
+        format!("boot {}, {}, {}", boot.trim(), read("/proc/self/ns/pid"), read("/proc/self/ns/time"));
+    finding(Severity::Good, "scope", found)
+}
+
+fn clients(store: &Store) -> Finding {
+    let mut alive = 0;
+    let mut stopped = Vec::new();
+    for client in liveness::clients(&store.directory) {
+        let Ok(Some(pids)) = liveness::pids(&store.directory, client) else { continue };
+        alive += 1;
+        stopped.extend(pids.into_iter().filter(|pid| matches!(process_state(*pid), Some((_, 'T' | 't')))));
+    }
+    stopped.sort_unstable();
+    stopped.dedup();
+    let found = format!("{alive} connected");
+    if stopped.is_empty() {
+        return finding(Severity::Good, "clients", found);
+    }
+    let pids: Vec<_> = stopped.iter().map(u32::to_string).collect();
+    let found = format!("{found}, of stopped processes: {}", pids.join(", "));
+    let hint =
+        Some(format!("what they hold ends after its ttl; `kill -CONT {}` continues them", pids.join(" ")));
+    Finding { hint, ..finding(Severity::Warning, "clients", found) }
+}
+
+fn size(store: &Store, used: u64) -> Finding {
+    let most = store.map_bytes();
+    let found = format!("{} KiB of at most {} KiB in use", used >> 10, most >> 10);
+    if used.saturating_mul(100) < most.saturating_mul(USED_PERCENT_WARNING) {
+        return finding(Severity::Good, "store", found);
+    }
+    let hint = Some("release what is not needed; `tenure status` lists it".to_owned());
+    Finding { hint, ..finding(Severity::Warning, "store", found) }
+}
+
+fn clock(now: Timestamp, time_of_day: Timestamp) -> Finding {
+    let (ahead, behind) = (now.since(time_of_day), time_of_day.since(now));
+    let found = if ahead > behind {
+        format!("{ahead:.1?} ahead of the time of day")
+    } else {
+        format!("{behind:.1?} behind the time of day")
+    };
+    if ahead.max(behind) < CLOCK_WARNING {
+        return finding(Severity::Good, "clock", found);
+    }
+    let hint = Some("the time of day was set since the first client connected; nothing that is held is affected, but check that it is right before the next reboot".to_owned());
+    Finding { hint, ..finding(Severity::Warning, "clock", found) }
+}

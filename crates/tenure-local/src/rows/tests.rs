@@ -1,0 +1,287 @@
+//! The same commands through a record in rows, a record in vectors, and a resource that goes to and fro.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::claim::{CAPACITY_MAX, Claim, HoldLimits, Keep, Kind, Label, Name, Terms};
+use tenure_core::clock::{Clock, Instant, SystemClock, Timer};
+use tenure_core::inspect::inspect;
+use tenure_core::step::{Command, Outcome, Release, forget_at, step};
+
+use super::*;
+use crate::config::Config;
+use crate::directory::Directory;
+use crate::store::{Store, Transaction};
+
+/// A clock that a test moves.
+struct ManualClock(std::sync::atomic::AtomicU64);
+
+/// How many claims a random history has.
+const CLAIMS: u128 = 24;
+
+const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+impl ManualClock {
+    fn advance(&self, period: Duration) {
+        let nanos = u64::try_from(period.as_nanos()).unwrap();
+        self.0.fetch_add(nanos, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.0.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    fn time_of_day(&self) -> Timestamp {
+        START + Duration::from_nanos(self.now().nanos())
+    }
+
+    fn random(&self) -> u64 {
+        7
+    }
+
+    fn timer(&self) -> std::io::Result<Box<dyn Timer>> {
+        SystemClock.timer()
+    }
+}
+
+/// A store in a directory of its own, removed at the end.
+struct TestStore {
+    path: std::path::PathBuf,
+    store: Store,
+    clock: Arc<ManualClock>,
+}
+
+impl TestStore {
+    fn new(name: &str, rows_above: usize) -> TestStore {
+        let path = std::env::temp_dir().join(format!("tenure-local-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        let clock = Arc::new(ManualClock(0.into()));
+        let config = Config::in_directory(path.join("place")).with_rows_above(rows_above);
+        let (directory, setup) = Directory::open(&config, &SystemClock).unwrap();
+        let store = Store::open(Arc::new(directory), clock.clone(), &config, &setup).unwrap();
+        TestStore { path, store, clock }
+    }
+
+    fn transact<T>(&self, work: impl FnOnce(&mut Transaction<'_>) -> Result<T, Failure>) -> T {
+        self.store.transact(work).unwrap().0
+    }
+}
+
+impl Drop for TestStore {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.path));
+    }
+}
+
+/// A command that owns what it needs.
+#[derive(Debug)]
+enum Order {
+    Claim(Claim),
+    Other(Command<'static>),
+}
+
+impl Order {
+    fn command(&self) -> Command<'_> {
+        match self {
+            Order::Claim(claim) => Command::Claim(claim),
+            Order::Other(command) => command.clone(),
+        }
+    }
+}
+
+fn random_order(random: &mut fastrand::Rng, name: &Name, kind: Kind, capacity: u32, token: Token) -> Order {
+    let id = ClaimId::new(random.u128(0..CLAIMS));
+    let some = |random: &mut fastrand::Rng, one_in: u32, period: Duration| {
+        if random.u32(0..one_in) == 0 { period } else { Duration::ZERO }
+    };
+    Order::Other(match random.u32(0..24) {
+        0..=8 => {
+            let weight = match kind {
+                Kind::RwLock => *random.choice(&[1, 1, CAPACITY_MAX]).unwrap(),
+                Kind::Semaphore => random.u32(1..=capacity),
+                _ => 1,
+            };
+            let capacity = if random.u32(0..12) == 0 { capacity + 1 } else { capacity };
+            let max_hold = Duration::from_millis(random.u64(100..20_000));
+            return Order::Claim(Claim {
+                resource: name.clone(),
+                id,
+                client: ClientId::new(random.u64(1..6)),
+                terms: Arc::new(Terms {
+                    kind,
+                    capacity,
+                    weight,
+                    ttl: Duration::from_millis(random.u64(100..10_000)),
+                    limits: HoldLimits {
+                        max_hold: (random.u32(0..6) == 0).then_some(max_hold),
+                        min_hold: some(random, 8, Duration::from_secs(2)),
+                        lock_delay: some(random, 4, Duration::from_millis(1500)),
+                    },
+                    label: Label::new("host", 1, "program", "text"),
+                    unless_fresh: random.u32(0..4) == 0,
+                }),
+                wait: random.u32(0..3) > 0,
+                floor: if random.u32(0..20) == 0 { Token::new(token.get() + 1000) } else { Token::ZERO },
+                floor_forced: false,
+            });
+        }
+        9..=13 => Command::Renew(id),
+        14..=18 => Command::Release(Release {
+            claim: id,
+            maybe_in_flight: random.u32(0..5) == 0,
+            is_unused: random.bool(),
+        }),
+        19 => Command::Publish {
+            claim: id,
+            bytes: vec![1; random.usize(0..4000)].into(),
+            keep: if random.bool() {
+                Keep::WhileHeld
+            } else {
+                Keep::For { fresh: Duration::from_secs(1), stale: Duration::from_secs(2) }
+            },
+        },
+        20 => Command::Break { token, at_once: random.bool() },
+        21 => Command::Resize(random.u32(1..8)),
+        22 => Command::Vanish(ClientId::new(random.u64(1..6))),
+        _ => Command::Settle,
+    })
+}
+
+/// Runs one random history, and compares after each command.
+fn compare(test: &TestStore, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let name = Name::new(&format!("resource {seed}")).unwrap();
+    let kinds = [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::SlotPool];
+    let kind = *random.choice(&kinds).unwrap();
+    let capacity = match kind {
+        Kind::Mutex => 1,
+        Kind::RwLock => CAPACITY_MAX,
+        _ => random.u32(1..6),
+    };
+    let mut oracle = PlainRecord::default();
+    let mut resource_oracle = PlainRecord::default();
+    let mut token = Token::ZERO;
+    // Far from the ids that the store gives.
+    let id = (1 << 40) + seed;
+    for _ in 0..150 {
+        test.clock.advance(Duration::from_micros(random.u64(1..2_000_000)));
+        let order = random_order(&mut random, &name, kind, capacity, token);
+        let command = order.command();
+        test.transact(|transaction| {
+            let now = transaction.now();
+            let expected = step(&mut oracle, &command, now)?;
+            let rows = transaction.rows();
+            let mut record = RowRecord::open(rows, transaction.writer(), id)?;
+            assert_eq!(step(&mut record, &command, now)?, expected, "seed {seed}, {order:?}");
+            assert_eq!(forget_at(&record, true, now)?, forget_at(&oracle, true, now)?);
+            assert_eq!(inspect(&name, &record, now)?, inspect(&name, &oracle, now)?);
+            for waiter in oracle.waiters(99)? {
+                assert_eq!(record.waiter_ahead(waiter.place)?, oracle.waiter_ahead(waiter.place)?);
+            }
+            assert_eq!(record.entries(), oracle.entries() as u64);
+            record.close()?;
+            let mut copy = PlainRecord::default();
+            RowRecord::open(rows, transaction.writer(), id)?.copy_to(&mut copy)?;
+            assert_same(&copy, &oracle);
+            // The resource may be forgotten where the oracle is not, so it has an oracle of its own.
+            let expected = step(&mut resource_oracle, &command, now)?;
+            let done = transaction.step(&name, &command)?;
+            assert_eq!(done.outcome, expected.outcome, "seed {seed}, {order:?}");
+            let woken: Vec<_> = expected.wakes.iter().map(|woken| woken.claim).collect();
+            assert_eq!(done.woken, woken);
+            if forget_at(&resource_oracle, true, now)?.is_some_and(|at| at <= now) {
+                resource_oracle = PlainRecord::default();
+            }
+            assert_eq!(transaction.view(&name)?.view, inspect(&name, &resource_oracle, now)?);
+            if let Outcome::Granted(grant) | Outcome::Renewed(grant) = expected.outcome {
+                token = grant.token;
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Two records answer every question alike.
+fn assert_same(one: &PlainRecord, other: &PlainRecord) {
+    assert_eq!(one.head(), other.head());
+    assert_eq!(one.holds(usize::MAX), other.holds(usize::MAX));
+    assert_eq!(one.waiters(usize::MAX), other.waiters(usize::MAX));
+    assert_eq!(one.value(), other.value());
+    assert_eq!(one.finished_until(), other.finished_until());
+    for id in (0..CLAIMS).map(ClaimId::new) {
+        assert_eq!(one.is_finished(id), other.is_finished(id));
+    }
+    let (mut one, mut other) = (one.clone(), other.clone());
+    while let Ok(Some(slot)) = one.pop_free_slot() {
+        assert_eq!(other.pop_free_slot(), Ok(Some(slot)));
+    }
+    assert_eq!(one.entries(), other.entries());
+}
+
+#[test]
+fn rows_answer_as_vectors_do() {
+    let seed = fastrand::u64(..1 << 39);
+    println!("seed {seed}");
+    let test = TestStore::new("differential", 3);
+    for seed in (0..60).chain(seed..seed + 60) {
+        compare(&test, seed);
+    }
+}
+
+fn waiting(name: &Name, number: u128) -> Claim {
+    Claim {
+        resource: name.clone(),
+        id: ClaimId::new(number),
+        client: ClientId::new(u64::try_from(number).unwrap()),
+        terms: Arc::new(Terms {
+            kind: Kind::Mutex,
+            capacity: 1,
+            weight: 1,
+            ttl: Duration::from_secs(3600),
+            limits: HoldLimits::default(),
+            label: Label::new("host", 1, "program", "one of very many waiters"),
+            unless_fresh: false,
+        }),
+        wait: true,
+        floor: Token::ZERO,
+        floor_forced: false,
+    }
+}
+
+#[test]
+fn a_hundred_thousand_waiters_make_no_command_slow() {
+    const WAITERS: u128 = 100_000;
+    let test = TestStore::new("many", crate::resource::ROWS_ABOVE);
+    let name = Name::new("busy").unwrap();
+    let claims: Vec<_> = (0..WAITERS).map(|number| waiting(&name, number)).collect();
+    for batch in claims.chunks(128) {
+        test.transact(|transaction| {
+            batch.iter().try_for_each(|claim| transaction.step(&name, &Command::Claim(claim)).map(drop))
+        });
+    }
+    let mut random = fastrand::Rng::with_seed(1);
+    let rounds: u128 = 500;
+    let start = SystemClock.now();
+    for holder in 0..rounds {
+        test.clock.advance(Duration::from_millis(1));
+        let other = random.u128(WAITERS / 2..WAITERS);
+        let release = |claim| {
+            Command::Release(Release { claim: ClaimId::new(claim), maybe_in_flight: false, is_unused: false })
+        };
+        let outcomes = test.transact(|transaction| {
+            let mut run = |command: Command<'_>| transaction.step(&name, &command).map(|done| done.outcome);
+            Ok([
+                run(Command::Renew(ClaimId::new(other)))?,
+                run(release(holder))?,
+                run(release(other))?,
+                run(Command::Vanish(ClientId::new(u64::try_from(other - 1).unwrap())))?,
+            ])
+        });
+        assert_eq!(outcomes[1], Outcome::Released);
+    }
+    let per_command = SystemClock.now().since(start) / (4 * u32::try_from(rounds).unwrap());
+    println!("{WAITERS} waiters: {per_command:?} per command");
+    assert!(per_command < Duration::from_micros(200));
+}
