@@ -23,9 +23,10 @@ use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use tenure_core::clock::Clock;
 use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::failpoint;
 
 use crate::config::Config;
-use crate::error::{damaged_hint, system_error};
+use crate::error::{Fault, damaged_hint, system_error};
 use crate::gate::{self, Gate};
 use crate::job::Identity;
 
@@ -56,6 +57,8 @@ pub(crate) struct Directory {
     boot_fd: OwnedFd,
     pub(crate) alive_fd: OwnedFd,
     pub(crate) bell_fd: OwnedFd,
+    /// Where the time since boot is counted.
+    pub(crate) time_namespace: String,
 }
 
 /// The lock of the setup. While it is held, nobody else connects.
@@ -83,6 +86,7 @@ impl Directory {
         let setup = lock_setup(&place, &place_fd, clock)?;
         let boot_id = boot_id()?;
         let boot = place.join(&boot_id);
+        failpoint::pass("local.in_setup");
         let is_new = make_directory(&place_fd, &boot_id).map_err(failed("create", &boot))?;
         let boot_fd = rustix::fs::openat(&place_fd, &*boot_id, DIRECTORY, Mode::empty())
             .map_err(failed("open", &boot))?;
@@ -97,8 +101,11 @@ impl Directory {
                 .map_err(failed("open", &boot.join(name)))
         };
         let (alive_fd, bell_fd) = (open("alive")?, open("bell")?);
-        let directory = Directory { place, is_named, boot, place_fd, boot_fd, alive_fd, bell_fd };
-        directory.check_format()?;
+        let mine = Format::of_this_process()?;
+        let time_namespace = mine.time_namespace.clone();
+        let directory =
+            Directory { place, is_named, boot, place_fd, boot_fd, alive_fd, bell_fd, time_namespace };
+        directory.check_format(&mine)?;
         Ok((directory, setup))
     }
 
@@ -148,13 +155,12 @@ impl Directory {
     }
 
     /// Checks who made the directory; makes it if nobody has.
-    fn check_format(&self) -> Result<()> {
+    fn check_format(&self, mine: &Format) -> Result<()> {
         let path = self.boot.join("format");
         let failed = |what| {
             let path = path.clone();
             move |source: Errno| system_error("connect", what, &path, source)
         };
-        let mine = Format::of_this_process()?;
         let theirs = match rustix::fs::openat(&self.boot_fd, "format", FILE, Mode::empty()) {
             Ok(file) => {
                 let text =
@@ -165,28 +171,27 @@ impl Directory {
             Err(source) => return Err(failed("read")(source)),
         };
         match theirs {
-            Some(theirs) if theirs == mine => return Ok(()),
-            Some(theirs) if theirs.format != mine.format || theirs.time_namespace != mine.time_namespace => {
-                return Err(theirs.refuse(&mine, &self.place));
+            Some(theirs) if theirs == *mine => return Ok(()),
+            // What is stored outlives a container, but pids and the gate do not. While nobody of the other one
+            // lives, this one may take over.
+            Some(theirs) if theirs.format != mine.format || self.is_gate_in_use() => {
+                return Err(theirs.refuse(mine, &self.place));
             }
-            // What is stored outlives a PID namespace, but pids and the gate do not. While nobody of the other
-            // one lives, this one may take over.
-            Some(theirs) if self.is_gate_in_use() => return Err(theirs.refuse(&mine, &self.place)),
             Some(_) => {}
+            // To begin anew now would part those who connect from those who are connected.
+            None if self.is_gate_in_use() => return Err(Fault::Removed.to_error("connect", &self.boot)),
             None => self.remove("data.mdb"),
         }
+        failpoint::pass("local.before_gate");
         self.write_anew("gate", |file| Gate::create(file.as_fd()))
             .map_err(|source| system_error("connect", "write", &self.boot.join("gate"), source))?;
+        failpoint::pass("local.before_format");
         self.write_anew("format", |mut file| file.write_all(mine.to_string().as_bytes()))
             .map_err(|source| system_error("connect", "write", &path, source))
     }
 
-    /// Whether any process has the store open.
     fn is_gate_in_use(&self) -> bool {
-        match rustix::fs::openat(&self.boot_fd, "gate", FILE, Mode::empty()) {
-            Ok(file) => rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err(),
-            Err(_) => false,
-        }
+        is_gate_in_use(&self.boot_fd)
     }
 
     fn remove(&self, name: &str) {
@@ -388,8 +393,21 @@ fn remove_other_boots(place_fd: &OwnedFd, boot_id: &str) {
     for name in names_in(place_fd) {
         if name.len() == boot_id.len() && name != boot_id && name.bytes().filter(|b| *b == b'-').count() == 4
         {
-            remove_tree(place_fd, &name, 2);
+            // Unless the place is shared with another machine, whose present boot it is.
+            let is_in_use = rustix::fs::openat(place_fd, &*name, DIRECTORY, Mode::empty())
+                .is_ok_and(|boot_fd| is_gate_in_use(&boot_fd));
+            if !is_in_use {
+                remove_tree(place_fd, &name, 2);
+            }
         }
+    }
+}
+
+/// Whether any process has the store of a boot's directory open.
+fn is_gate_in_use(boot_fd: &OwnedFd) -> bool {
+    match rustix::fs::openat(boot_fd, "gate", FILE, Mode::empty()) {
+        Ok(file) => rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err(),
+        Err(_) => false,
     }
 }
 

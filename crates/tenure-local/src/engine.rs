@@ -13,6 +13,7 @@ use tenure_core::engine::{
     ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, claim_answer, release_answer, renew_answer,
 };
 use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::failpoint;
 use tenure_core::inspect::View;
 use tenure_core::step::{Command, Outcome};
 use tenure_core::token::Token;
@@ -60,6 +61,9 @@ impl Local {
     /// [`ErrorKind::Unsupported`] if the place cannot be trusted, is used from another container or by another
     /// version, or this process was forked from one that has clients; [`ErrorKind::Unavailable`] if it cannot be
     /// written or somebody blocks it; [`ErrorKind::Internal`] if it is damaged.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O enabled.
     pub async fn connect(config: Config, client: ClientId, clock: Arc<dyn Clock>) -> Result<Local> {
         let (reply, answer) = oneshot::channel();
         // Files are opened and locked there, not on the thread of timers; it then serves the store.
@@ -182,6 +186,7 @@ fn begin(worker: &Arc<Worker>, client: ClientId, _setup: &Setup) -> Result<(Arc<
     let directory = &worker.store.directory;
     let failed = |what| move |source: std::io::Error| system_error("connect", what, &directory.boot, source);
     let life = Life::begin(directory, client).map_err(failed("write to"))?;
+    failpoint::pass("local.before_listen");
     let bell = wake::bind(directory, client).map_err(failed("make a socket in"))?;
     worker.store.add_client(client);
     Ok((worker.clone(), life, bell))

@@ -89,6 +89,11 @@ impl Failure {
             Failure::Store(heed::Error::Mdb(MdbError::Other(code))) => {
                 system_error(operation, "write", place, io::Error::from_raw_os_error(*code))
             }
+            // LMDB gives up after a write that failed half-way, in this process only.
+            Failure::Store(heed::Error::Mdb(MdbError::Panic)) => {
+                make(ErrorKind::Unavailable, format!("an earlier write to the store in {place_text} failed"))
+                    .with_hint("see that its file system has space, and restart this process")
+            }
             Failure::Store(source) => {
                 make(ErrorKind::Internal, format!("the store in {place_text} is damaged: {source}"))
                     .with_hint(damaged_hint(place))
@@ -137,6 +142,10 @@ pub(crate) fn system_error(
         }
         Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
             (ErrorKind::Unavailable, "raise the limit of open files (`ulimit -n`)".to_owned())
+        }
+        Some(rustix::io::Errno::NOMEM) => {
+            let hint = "the store needs a gigabyte of address space: raise its limit (`ulimit -v`)";
+            (ErrorKind::Unavailable, hint.to_owned())
         }
         _ => (ErrorKind::Unavailable, "try `tenure doctor`".to_owned()),
     };

@@ -167,7 +167,7 @@ impl Worker {
 
 /// The error of a caller whose job was lost with the thread.
 fn gone(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Internal, operation, "the thread of the store has ended")
+    Error::new(ErrorKind::Internal, operation, "the thread of the store panicked or has ended")
         .with_engine("local")
         .with_hint("report it, with the panic message that came before")
 }
@@ -183,7 +183,8 @@ fn serve(store: &Store, receiver: &Jobs) {
             commands += next.commands();
             batch.push(next);
         }
-        carry_out(store, batch);
+        // What was not expected to panic takes its batch down, and no more: a dropped reply is an answer.
+        drop(catch_unwind(AssertUnwindSafe(|| carry_out(store, batch))));
     }
 }
 

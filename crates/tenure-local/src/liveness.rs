@@ -17,6 +17,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use tenure_core::claim::ClientId;
+use tenure_core::failpoint;
 
 use crate::directory::Directory;
 use crate::fork::{ClosedOnFork, is_forked};
@@ -44,6 +45,7 @@ impl Life {
         let name = client.to_string();
         let fresh = format!("{name}.new");
         let file = rustix::fs::openat(&directory.alive_fd, &*fresh, flags, Mode::RUSR | Mode::WUSR)?;
+        failpoint::pass("local.before_life");
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let mut file = File::from(file);
         file.write_all(pid_line(std::process::id()).as_bytes())?;

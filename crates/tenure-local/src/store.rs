@@ -77,6 +77,8 @@ pub(crate) struct Transaction<'a> {
     txn: RwTxn<'a>,
     pass: Pass<'a>,
     letters: Vec<Letter>,
+    /// What the gate's page should say of observers after the commit.
+    has_no_observers: bool,
 }
 
 impl Store {
@@ -94,7 +96,7 @@ impl Store {
             .enter(&*clock)
             .map_err(|blocked| Fault::Blocked(blocked).to_error("connect", &directory.boot))?;
         let rows = open_rows(&env).map_err(failed)?;
-        let (incarnation, offset) = birth(&env, rows, &*clock).map_err(failed)?;
+        let (incarnation, offset) = birth(&env, rows, &*clock, &directory.time_namespace).map_err(failed)?;
         drop(pass);
         let ringer = Ringer::new()
             .map_err(|source| system_error("connect", "open a socket in", &directory.boot, source))?;
@@ -125,8 +127,8 @@ impl Store {
     ) -> Result<(T, Vec<(Name, ClientId)>), Fault> {
         failpoint::pass("local.before_begin");
         let mut transaction = self.begin()?;
-        failpoint::pass("local.in_transaction");
         let done = catch_unwind(AssertUnwindSafe(|| {
+            failpoint::pass("local.in_transaction");
             let done = work(&mut transaction)?;
             transaction.tidy()?;
             Ok(done)
@@ -157,7 +159,7 @@ impl Store {
             return Err(Fault::Removed);
         }
         let txn = self.env.write_txn().map_err(Failure::from)?;
-        Ok(Transaction { store: self, txn, pass, letters: Vec::new() })
+        Ok(Transaction { store: self, txn, pass, letters: Vec::new(), has_no_observers: false })
     }
 
     /// Whether a period is over, for one caller of many.
@@ -266,13 +268,14 @@ impl<'a> Transaction<'a> {
     }
 
     /// There will be a row of an observer.
-    pub(crate) fn expect_observers(&self) {
+    pub(crate) fn expect_observers(&mut self) {
+        self.has_no_observers = false;
         self.store.gate.expect_observers(&self.pass, true);
     }
 
-    /// There is no row of an observer.
-    pub(crate) fn expect_no_observers(&self) {
-        self.store.gate.expect_observers(&self.pass, false);
+    /// There is no row of an observer, once this is committed.
+    pub(crate) fn expect_no_observers(&mut self) {
+        self.has_no_observers = true;
     }
 
     /// How much of the store is in use, or was at some time.
@@ -290,8 +293,11 @@ impl<'a> Transaction<'a> {
     }
 
     fn commit(self) -> Result<Vec<Letter>, Failure> {
-        let Transaction { txn, pass, letters, .. } = self;
+        let Transaction { store, txn, pass, letters, has_no_observers } = self;
         txn.commit()?;
+        if has_no_observers {
+            store.gate.expect_observers(&pass, false);
+        }
         failpoint::pass("local.after_commit");
         drop(pass);
         Ok(letters)
@@ -301,17 +307,18 @@ impl<'a> Transaction<'a> {
 /// Opens the environment; makes it if it is not there.
 fn open_env(directory: &Directory, map_bytes: usize) -> Result<Env<WithoutTls>> {
     let path = directory.data();
+    check_file_limit(directory, map_bytes)?;
     let failed = |error: heed::Error| Fault::Failed(error.into()).to_error("connect", &directory.boot);
     if !path.exists() {
         // Made under another name, so that no one ever opens half of it.
         let fresh = path.with_extension("new");
         let io_failed = |source| system_error("connect", "write", &fresh, source);
         drop(std::fs::remove_file(&fresh));
-        let map_bytes = map_bytes_within_limit(directory, map_bytes)?;
         let env = open_file(&fresh, Some(map_bytes)).map_err(failed)?;
         env.prepare_for_closing().wait();
         let file = std::fs::OpenOptions::new().write(true).open(&fresh).map_err(io_failed)?;
         file.set_len(map_bytes as u64).map_err(io_failed)?;
+        failpoint::pass("local.before_data");
         std::fs::rename(&fresh, &path).map_err(io_failed)?;
     }
     let length = std::fs::symlink_metadata(&path)
@@ -357,20 +364,17 @@ fn open_file(path: &std::path::Path, map_bytes: Option<usize>) -> Result<Env<Wit
     unsafe { options.open(path) }
 }
 
-/// A process that writes beyond its limit of file sizes is killed, so the store ends before it.
-fn map_bytes_within_limit(directory: &Directory, map_bytes: usize) -> Result<usize> {
-    const LEAST: u64 = 1 << 20;
+/// A process that writes beyond its limit of file sizes is killed, in the middle of a transaction.
+fn check_file_limit(directory: &Directory, map_bytes: usize) -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
-    if limit < LEAST.min(map_bytes as u64) {
-        let message =
-            format!("files may have {limit} bytes, the store in {} needs more", directory.place.display());
-        return Err(Error::new(ErrorKind::Unavailable, "connect", message)
-            .with_engine("local")
-            .with_hint("raise the limit of file sizes (`ulimit -f`)"));
+    if limit >= map_bytes as u64 {
+        return Ok(());
     }
-    // A whole number of pages, on every machine.
-    const PAGES: usize = 64 * 1024;
-    Ok(usize::try_from(limit).unwrap_or(usize::MAX).min(map_bytes) / PAGES * PAGES)
+    let place = directory.place.display();
+    let message = format!("files may have {limit} bytes, the store in {place} may grow to {map_bytes}");
+    Err(Error::new(ErrorKind::Unavailable, "connect", message).with_engine("local").with_hint(
+        "raise the limit of file sizes (`ulimit -f`); the file is sparse, so it takes little space",
+    ))
 }
 
 fn open_rows(env: &Env<WithoutTls>) -> Result<Rows, Failure> {
@@ -387,19 +391,28 @@ fn open_rows(env: &Env<WithoutTls>) -> Result<Rows, Failure> {
 /// Reads the incarnation and the offset of the time; fixes them if the store is new.
 ///
 /// The offset is taken from the time of day once. From then on the store's time runs with the boot's clock, which
-/// nobody can set.
-fn birth(env: &Env<WithoutTls>, rows: Rows, clock: &dyn Clock) -> Result<(u64, u64), Failure> {
+/// nobody can set. Where the store is taken over in another time namespace, whose boot's clock is another, the
+/// time of day is the bridge.
+fn birth(
+    env: &Env<WithoutTls>,
+    rows: Rows,
+    clock: &dyn Clock,
+    time_namespace: &str,
+) -> Result<(u64, u64), Failure> {
     let mut txn = env.write_txn()?;
     if let Some(row) = rows.get(&txn, BIRTH)? {
-        let (incarnation, offset) =
-            row.split_first_chunk::<8>().ok_or(Failure::Damaged("its first row cannot be read"))?;
-        let offset = offset.try_into().map_err(|_| Failure::Damaged("its first row cannot be read"))?;
-        return Ok((u64::from_le_bytes(*incarnation), u64::from_le_bytes(offset)));
+        let damaged = || Failure::Damaged("its first row cannot be read");
+        let (incarnation, rest) = row.split_first_chunk::<8>().ok_or_else(damaged)?;
+        let (offset, namespace) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
+        if namespace == time_namespace.as_bytes() {
+            return Ok((u64::from_le_bytes(*incarnation), u64::from_le_bytes(*offset)));
+        }
     }
     let incarnation = clock.random();
     let offset = clock.time_of_day().micros().saturating_sub(clock.now().nanos() / 1000);
-    let row = [incarnation.to_le_bytes(), offset.to_le_bytes()].concat();
+    let row = [&incarnation.to_le_bytes(), &offset.to_le_bytes(), time_namespace.as_bytes()].concat();
     rows.put(&mut txn, BIRTH, &row)?;
+    failpoint::pass("local.before_birth");
     txn.commit()?;
     Ok((incarnation, offset))
 }

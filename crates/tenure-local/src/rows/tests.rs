@@ -262,10 +262,9 @@ fn a_hundred_thousand_waiters_make_no_command_slow() {
         });
     }
     let mut random = fastrand::Rng::with_seed(1);
-    let mut holder = 0;
-    let rounds = 500;
+    let rounds: u128 = 500;
     let start = SystemClock.now();
-    for _ in 0..rounds {
+    for holder in 0..rounds {
         test.clock.advance(Duration::from_millis(1));
         let other = random.u128(WAITERS / 2..WAITERS);
         let release = |claim| {
@@ -281,9 +280,8 @@ fn a_hundred_thousand_waiters_make_no_command_slow() {
             ])
         });
         assert_eq!(outcomes[1], Outcome::Released);
-        holder += 1;
     }
-    let per_command = SystemClock.now().since(start) / (4 * rounds);
+    let per_command = SystemClock.now().since(start) / (4 * u32::try_from(rounds).unwrap());
     println!("{WAITERS} waiters: {per_command:?} per command");
     assert!(per_command < Duration::from_micros(200));
 }

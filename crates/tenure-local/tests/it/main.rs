@@ -3,5 +3,6 @@
 
 mod child;
 mod death;
+mod news;
 mod place;
 mod world;

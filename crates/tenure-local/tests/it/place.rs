@@ -1,6 +1,6 @@
 //! Directories that cannot be trusted, cannot be used, are damaged, or belong to somebody else.
 
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -116,7 +116,7 @@ fn a_directory_that_this_user_cannot_write_is_refused() {
     // As a user that is not root, since root may write everywhere.
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(std::env::current_exe().unwrap());
-    let mut process = Process::start_with(command, &directory.place());
+    let mut process = Process::start_by(command, &directory.place());
     let answer = process.read();
     assert!(answer.contains("unavailable") && answer.contains("permission denied"), "{answer}");
     assert!(answer.contains("hint"), "{answer}");
@@ -196,7 +196,7 @@ fn another_format_or_c_library_is_refused() {
 fn start_elsewhere(place: &Path) -> Process {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(std::env::current_exe().unwrap());
-    Process::start_with(command, place)
+    Process::start_by(command, place)
 }
 
 #[test]
@@ -228,6 +228,108 @@ fn another_container_may_take_over_what_nobody_uses() {
     let error = refusal_of(&directory.place());
     assert_says(&error, ErrorKind::Unsupported, &["another container"]);
     drop(process);
+}
+
+#[test]
+fn another_time_namespace_may_take_over_what_nobody_uses() {
+    let directory = TestDirectory::new();
+    let token = run(async {
+        let client = Client::connect(&directory.place()).await;
+        client.take("m").await.1
+    });
+    let mut command = Command::new("unshare");
+    command
+        .args(["--time", "--boottime", "100000", "--fork", "--kill-child"])
+        .arg(std::env::current_exe().unwrap());
+    let mut process = Process::start_by(command, &directory.place());
+    assert_eq!(process.read(), "connected");
+    let granted = process.ask("try m");
+    let later: u64 = granted.strip_prefix("granted ").expect(&granted).parse().unwrap();
+    assert!(later > token.get(), "tokens grow although the boot's clock is another");
+    assert!(later < token.get() + 60_000_000, "and the time goes on where it was");
+}
+
+#[test]
+fn a_missing_format_file_parts_nobody() {
+    let directory = TestDirectory::new();
+    run(async {
+        let client = Client::connect(&directory.place()).await;
+        client.take("m").await;
+        std::fs::remove_file(directory.boot().join("format")).unwrap();
+        let error = Client::try_connect(Config::in_directory(directory.place())).await.err().unwrap();
+        assert_says(&error, ErrorKind::Unavailable, &["removed", "restart"]);
+    });
+    run(async { Client::connect(&directory.place()).await.take("m").await });
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_told_of() {
+    let directory = TestDirectory::new();
+    let mut command = Command::new("prlimit");
+    command.arg("--fsize=1000000").arg(std::env::current_exe().unwrap());
+    let answer = Process::start_by(command, &directory.place()).read();
+    assert!(answer.contains("unavailable") && answer.contains("ulimit -f"), "{answer}");
+}
+
+#[test]
+fn a_limit_of_address_space_is_told_of() {
+    let directory = TestDirectory::new();
+    let mut command = Command::new("prlimit");
+    command.arg("--as=900000000").arg(std::env::current_exe().unwrap());
+    let answer = Process::start_by(command, &directory.place()).read();
+    assert!(answer.contains("unavailable") && answer.contains("ulimit -v"), "{answer}");
+}
+
+#[test]
+fn what_an_earlier_boot_left_is_removed() {
+    let directory = TestDirectory::new();
+    let earlier = directory.place().join("01234567-89ab-cdef-0123-456789abcdef");
+    std::fs::DirBuilder::new().mode(0o700).create(directory.place()).unwrap();
+    std::fs::create_dir_all(earlier.join("alive/deep")).unwrap();
+    std::fs::write(earlier.join("alive/deep/file"), "").unwrap();
+    std::fs::write(earlier.join("data.mdb"), "").unwrap();
+    let precious = directory.place().join("something of the user");
+    std::fs::write(&precious, "").unwrap();
+    run(async { drop(Client::connect(&directory.place()).await) });
+    assert!(!earlier.exists());
+    assert!(precious.exists());
+}
+
+#[test]
+fn a_process_stopped_while_connecting_is_told_of() {
+    let directory = TestDirectory::new();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env("TENURE_TEST_FAIL", "stop local.in_setup");
+    let mut stopped = Process::start_by(command, &directory.place());
+    stopped.stopped();
+    let error = refusal_of(&directory.place());
+    assert_says(&error, ErrorKind::Unavailable, &["connecting", "stopped"]);
+    stopped.signal(rustix::process::Signal::CONT);
+    assert_eq!(stopped.read(), "connected");
+}
+
+#[test]
+fn clients_come_and_go_in_any_order() {
+    let directory = TestDirectory::new();
+    // The environment of a process is closed by a thread that ends, while the next client opens it.
+    for _ in 0..100 {
+        run(async {
+            let client = Client::connect(&directory.place()).await;
+            let (claim, _) = client.take("m").await;
+            client.release("m", claim).await;
+        });
+    }
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let place = directory.place();
+            std::thread::spawn(move || {
+                for _ in 0..10 {
+                    run(async { drop(Client::connect(&place).await) });
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 #[test]
@@ -265,11 +367,11 @@ fn a_full_store_refuses_and_loses_nothing() {
 fn a_full_file_system_refuses_and_loses_nothing() {
     let directory = TestDirectory::new();
     // In a mount namespace of its own: a file system of one megabyte.
-    let script = "mount -t tmpfs -o size=1m,mode=700 tmpfs \"$TENURE_TEST_CHILD\" && exec \"$0\" \"$@\"";
+    let script = "mount -t tmpfs -o size=1m,mode=700 tmpfs \"$TENURE_TEST_PLACE\" && exec \"$0\" \"$@\"";
     std::fs::create_dir(directory.place()).unwrap();
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", script]).arg(std::env::current_exe().unwrap());
-    let mut process = Process::start_with(command, &directory.place());
+    let mut process = Process::start_by(command, &directory.place());
     assert_eq!(process.read(), "connected");
     assert!(process.ask("try m").starts_with("granted"));
     assert_eq!(process.ask("fill"), "filled");

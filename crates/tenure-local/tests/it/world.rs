@@ -160,7 +160,7 @@ impl Client {
     }
 
     /// The next news, whenever they come.
-    pub(crate) async fn wake_at_leisure(&mut self) -> Wake {
+    pub(crate) async fn next_wake(&mut self) -> Wake {
         self.wakes.next().await.unwrap()
     }
 
