@@ -98,6 +98,8 @@ pub(crate) enum Call {
 pub(crate) enum Fault {
     /// It says that it notices deaths.
     PromisesMore,
+    /// It says that it knows mutexes only, which is no fault.
+    OnlyMutexes,
     /// Calls go wrong.
     Call(Call),
 }
@@ -116,6 +118,9 @@ impl Fault {
                 let engine = connect(client).await?;
                 let mut capability = engine.capability().clone();
                 capability.notices_death |= self == Fault::PromisesMore;
+                if self == Fault::OnlyMutexes {
+                    capability.kinds = &[Kind::Mutex];
+                }
                 let broken: Arc<dyn Engine> =
                     Arc::new(BrokenEngine { engine, capability, fault: self, shared });
                 Ok(broken)

@@ -18,6 +18,8 @@ pub(crate) enum Breakage {
     OwnWorld,
     /// The engine says that it notices deaths at once, but does not.
     PromisesMore,
+    /// The engine knows mutexes only, and says so: nothing is wrong with it.
+    OnlyMutexes,
     /// What is asked or answered is changed on the way.
     Calls(Call),
     /// A rule of the model is broken.
@@ -53,6 +55,7 @@ impl Setup for Broken {
         match self.breakage {
             Breakage::OwnWorld => Store::new(Arc::new(SystemClock)).connector(),
             Breakage::PromisesMore => Fault::PromisesMore.connector(memory, self.store.clone().connector()),
+            Breakage::OnlyMutexes => Fault::OnlyMutexes.connector(memory, self.store.clone().connector()),
             Breakage::Calls(call) => Fault::Call(call).connector(memory, self.store.clone().connector()),
             Breakage::Record(_) => self.store.clone().connector(),
         }
