@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
 use crate::exit::{self, Failure};
@@ -26,12 +26,14 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a program under a lock
+    #[command(long_about = RUN_HELP, after_help = exit::HELP)]
     Run(Box<Run>),
     /// List what is held, by whom, and who waits
     Status(Status),
     /// Show each change of a lock, one line each, until interrupted
     Watch(Watch),
     /// Break somebody's hold
+    #[command(long_about = RELEASE_HELP, after_help = "Exit code 1: the question was answered with no.")]
     Release(Release),
     /// Look whether the engine can be trusted
     Doctor(Doctor),
@@ -63,7 +65,6 @@ const RUN_JSON_HELP: &str = "Write events to stderr as JSON, one object a line, 
 `event` is one of waiting, granted, started, lingering, lost, ended, released, warning, error";
 
 #[derive(Debug, Args)]
-#[command(long_about = RUN_HELP, after_help = exit::HELP)]
 pub(crate) struct Run {
     /// The lock: 1 to 255 bytes, no control characters
     pub(crate) name: String,
@@ -85,7 +86,7 @@ pub(crate) struct Run {
     /// What happens to CMD when the lease is lost
     #[arg(long, value_enum, default_value = "terminate")]
     pub(crate) on_loss: OnLoss,
-    /// A text that others are shown with who holds the lock
+    /// A text that others are shown with who holds the lock [default: the name of CMD]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     /// Keep the lock from others for this long after its holder vanished
@@ -128,7 +129,6 @@ Until the hold would have ended, nobody else is granted the lock, so that the ho
 --now the lock is free at once: then two may work at the same time, and only what checks tokens is safe.";
 
 #[derive(Debug, Args)]
-#[command(long_about = RELEASE_HELP, after_help = "Exit code 1: the question was answered with no.")]
 pub(crate) struct Release {
     /// The lock
     pub(crate) name: String,
@@ -163,9 +163,11 @@ pub(crate) struct Man {
     pub(crate) command: Option<String>,
 }
 
+const PARSE_TIME_HINT: &str = "write a time as 250ms, 30s, 5m or 1h30m";
+
 /// Reads `30s`, `5m`, `1h30m`, `250ms`.
-fn parse_time(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "write a time as 250ms, 30s, 5m or 1h30m".to_owned())
+fn parse_time(text: &str) -> Result<Duration, &'static str> {
+    humantime::parse_duration(text).map_err(|_| PARSE_TIME_HINT)
 }
 
 /// Turns what clap says about wrong usage into an error with a hint.
@@ -174,13 +176,27 @@ pub(crate) fn usage_failure(error: &clap::Error) -> Failure {
     let mut paragraphs = text.split("\n\n");
     let message = paragraphs.next().unwrap_or_default().trim_start_matches("error: ").trim_end();
     let message = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    let tip = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: "));
-    let hint = match (tip, error.get(ContextKind::InvalidArg)) {
-        (Some(tip), _) => tip.lines().map(str::trim).collect::<Vec<_>>().join(" "),
-        (None, Some(ContextValue::Strings(missing))) if missing.iter().any(|name| name.contains("CMD")) => {
-            "write the program after `--`: tenure run NAME -- CMD…".to_owned()
+    // clap may give several tips; the first one is about what was most likely meant.
+    let tip = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: ")?.lines().next());
+    let wrong = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(wrong)) => wrong.clone(),
+        Some(ContextValue::Strings(wrong)) => wrong.join(" "),
+        _ => String::new(),
+    };
+    let is_about_program = match error.kind() {
+        ErrorKind::MissingRequiredArgument => wrong.contains("CMD"),
+        ErrorKind::UnknownArgument => !wrong.starts_with('-'),
+        _ => false,
+    };
+    let (message, hint) = match tip {
+        Some(tip) => (message, tip.to_owned()),
+        None if is_about_program => {
+            (message, "write the program after `--`: tenure run NAME -- CMD…".to_owned())
         }
-        _ => "see `tenure --help`, and `tenure help COMMAND`".to_owned(),
+        None => match message.split_once(PARSE_TIME_HINT) {
+            Some((message, _)) => (message.trim_end_matches(": ").to_owned(), PARSE_TIME_HINT.to_owned()),
+            None => (message, "see `tenure --help`, and `tenure help COMMAND`".to_owned()),
+        },
     };
     Failure::new(exit::USAGE, message).with_hint(hint)
 }
