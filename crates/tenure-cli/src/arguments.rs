@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
 use crate::exit::{self, Failure};
@@ -163,9 +163,11 @@ pub(crate) struct Man {
     pub(crate) command: Option<String>,
 }
 
+const PARSE_TIME_HINT: &str = "write a time as 250ms, 30s, 5m or 1h30m";
+
 /// Reads `30s`, `5m`, `1h30m`, `250ms`.
-fn parse_time(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "write a time as 250ms, 30s, 5m or 1h30m".to_owned())
+fn parse_time(text: &str) -> Result<Duration, &'static str> {
+    humantime::parse_duration(text).map_err(|_| PARSE_TIME_HINT)
 }
 
 /// Turns what clap says about wrong usage into an error with a hint.
@@ -174,13 +176,27 @@ pub(crate) fn usage_failure(error: &clap::Error) -> Failure {
     let mut paragraphs = text.split("\n\n");
     let message = paragraphs.next().unwrap_or_default().trim_start_matches("error: ").trim_end();
     let message = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    let tip = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: "));
-    let hint = match (tip, error.get(ContextKind::InvalidArg)) {
-        (Some(tip), _) => tip.lines().map(str::trim).collect::<Vec<_>>().join(" "),
-        (None, Some(ContextValue::Strings(missing))) if missing.iter().any(|name| name.contains("CMD")) => {
-            "write the program after `--`: tenure run NAME -- CMD…".to_owned()
+    // clap may give several tips; the first one is about what was most likely meant.
+    let tip = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: ")?.lines().next());
+    let wrong = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(wrong)) => wrong.clone(),
+        Some(ContextValue::Strings(wrong)) => wrong.join(" "),
+        _ => String::new(),
+    };
+    let is_about_program = match error.kind() {
+        ErrorKind::MissingRequiredArgument => wrong.contains("CMD"),
+        ErrorKind::UnknownArgument => !wrong.starts_with('-'),
+        _ => false,
+    };
+    let (message, hint) = match tip {
+        Some(tip) => (message, tip.to_owned()),
+        None if is_about_program => {
+            (message, "write the program after `--`: tenure run NAME -- CMD…".to_owned())
         }
-        _ => "see `tenure --help`, and `tenure help COMMAND`".to_owned(),
+        None => match message.split_once(PARSE_TIME_HINT) {
+            Some((message, _)) => (message.trim_end_matches(": ").to_owned(), PARSE_TIME_HINT.to_owned()),
+            None => (message, "see `tenure --help`, and `tenure help COMMAND`".to_owned()),
+        },
     };
     Failure::new(exit::USAGE, message).with_hint(hint)
 }

@@ -250,13 +250,13 @@ impl<'a> Session<'a> {
         let now = clock::now();
         let left = deadline.since(now);
         let grace = self.grace();
-        if left <= grace {
+        if left <= grace && self.arguments.on_loss == OnLoss::Terminate {
             self.begin_end(if self.is_held_out(deadline) { Loss::MaxHold } else { Loss::NotRenewed });
             return Some(self.kill_if_overdue());
         }
         // Renewals come when two thirds of the ttl are left. After half of it, one is late: look more often.
         let half = self.arguments.ttl / 2;
-        let pause = if left > half { left - half } else { (self.arguments.ttl / 20).min(left - grace) };
+        let pause = if left > half { left - half } else { (self.arguments.ttl / 20).min(left.saturating_sub(grace)) };
         let patience = self.lingers_since.filter(|_| !self.has_said_lingering).map(|_| PATIENCE);
         Some(pause.min(patience.unwrap_or(pause)).max(Duration::from_millis(1)))
     }

@@ -110,9 +110,10 @@ impl Work {
             let Some(process) = fs::read(entry.path().join("stat")).ok().and_then(|stat| parse(&stat)) else {
                 continue;
             };
-            let is_orphan =
-                process.parent == me && process.session == session && process.group != own_group;
-            if !process.is_zombie && (process.group == group || is_orphan) {
+            let is_child = process.parent == me;
+            let is_orphan = is_child && process.session == session && process.group != own_group;
+            // A zombie among the own children is reaped the next time, so that nobody takes it for alive.
+            if (!process.is_zombie || is_child) && (process.group == group || is_orphan) {
                 left.extend(Pid::from_raw(process.group));
             }
         }

@@ -65,7 +65,8 @@ fn a_killed_waiter_is_skipped() {
     signal(waiter.id(), Signal::KILL);
     wait_for("end of its keeper", || (!is_alive(waiters_keeper)).then_some(()));
     fs::write(world.path("go"), "").expect("a file");
-    assert_eq!(code(&finish(next)), 0);
+    let output = finish(next);
+    assert_eq!(code(&output), 0, "{output:?}");
     assert_eq!(code(&finish(holder)), 0);
     assert!(!world.path("ran").exists());
     drop(waiter);
