@@ -26,12 +26,14 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a program under a lock
+    #[command(long_about = RUN_HELP, after_help = exit::HELP)]
     Run(Box<Run>),
     /// List what is held, by whom, and who waits
     Status(Status),
     /// Show each change of a lock, one line each, until interrupted
     Watch(Watch),
     /// Break somebody's hold
+    #[command(long_about = RELEASE_HELP, after_help = "Exit code 1: the question was answered with no.")]
     Release(Release),
     /// Look whether the engine can be trusted
     Doctor(Doctor),
@@ -63,7 +65,6 @@ const RUN_JSON_HELP: &str = "Write events to stderr as JSON, one object a line, 
 `event` is one of waiting, granted, started, lingering, lost, ended, released, warning, error";
 
 #[derive(Debug, Args)]
-#[command(long_about = RUN_HELP, after_help = exit::HELP)]
 pub(crate) struct Run {
     /// The lock: 1 to 255 bytes, no control characters
     pub(crate) name: String,
@@ -85,7 +86,7 @@ pub(crate) struct Run {
     /// What happens to CMD when the lease is lost
     #[arg(long, value_enum, default_value = "terminate")]
     pub(crate) on_loss: OnLoss,
-    /// A text that others are shown with who holds the lock
+    /// A text that others are shown with who holds the lock [default: the name of CMD]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     /// Keep the lock from others for this long after its holder vanished
@@ -128,7 +129,6 @@ Until the hold would have ended, nobody else is granted the lock, so that the ho
 --now the lock is free at once: then two may work at the same time, and only what checks tokens is safe.";
 
 #[derive(Debug, Args)]
-#[command(long_about = RELEASE_HELP, after_help = "Exit code 1: the question was answered with no.")]
 pub(crate) struct Release {
     /// The lock
     pub(crate) name: String,

@@ -221,13 +221,8 @@ mod tests {
 
     #[test]
     fn a_table_is_as_wide_as_its_cells() {
-        let rows = vec![
-            vec!["a".to_owned(), "1".to_owned()],
-            vec!["longer name".to_owned(), "17".to_owned()],
-        ];
-        assert_eq!(
-            table(&["name", "n"], &[1], &rows),
-            "name          n\na             1\nlonger name  17\n"
-        );
+        let rows =
+            vec![vec!["a".to_owned(), "1".to_owned()], vec!["longer name".to_owned(), "17".to_owned()]];
+        assert_eq!(table(&["name", "n"], &[1], &rows), "name          n\na             1\nlonger name  17\n");
     }
 }

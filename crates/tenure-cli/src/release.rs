@@ -12,8 +12,11 @@ use crate::output::{duration, write_data};
 pub(crate) fn release(release: &Release, engine: &str) -> Outcome {
     let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
     if !release.force && !is_terminal {
-        return Err(Failure::new(exit::USAGE, "breaking a hold needs a confirmation, and there is no terminal")
-            .with_hint("add `--force` if you are sure"));
+        return Err(Failure::new(
+            exit::USAGE,
+            "breaking a hold needs a confirmation, and there is no terminal",
+        )
+        .with_hint("add `--force` if you are sure"));
     }
     let tenure = crate::connect(engine, None)?;
     if !release.force && !is_confirmed(&tenure, release)? {

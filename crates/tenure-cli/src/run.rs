@@ -87,7 +87,8 @@ fn end(held: Held, tenure: Tenure, keeper: Keeper, arguments: &Run, messages: Me
         // What there is to say about that has been said when it was lost.
         Ok(tenure::ReleaseAnswer::AlreadyLost) => {}
         Err(error) => {
-            messages.warning(&format!("{error}; the lock is free in {} at the latest", duration(arguments.ttl)));
+            messages
+                .warning(&format!("{error}; the lock is free in {} at the latest", duration(arguments.ttl)));
         }
     }
     pollster::block_on(tenure.close());
@@ -131,7 +132,9 @@ impl Loss {
     fn reason(self) -> &'static str {
         match self {
             Loss::Broken => "the engine has ended it: somebody broke it, or the store has forgotten it",
-            Loss::NotRenewed => "it was not renewed in time: the engine did not answer, or `tenure` was stopped",
+            Loss::NotRenewed => {
+                "it was not renewed in time: the engine did not answer, or `tenure` was stopped"
+            }
             Loss::MaxHold => "it has been held for as long as --max-hold allows",
         }
     }
@@ -256,7 +259,8 @@ impl<'a> Session<'a> {
         }
         // Renewals come when two thirds of the ttl are left. After half of it, one is late: look more often.
         let half = self.arguments.ttl / 2;
-        let pause = if left > half { left - half } else { (self.arguments.ttl / 20).min(left.saturating_sub(grace)) };
+        let pause =
+            if left > half { left - half } else { (self.arguments.ttl / 20).min(left.saturating_sub(grace)) };
         let patience = self.lingers_since.filter(|_| !self.has_said_lingering).map(|_| PATIENCE);
         Some(pause.min(patience.unwrap_or(pause)).max(Duration::from_millis(1)))
     }
@@ -398,7 +402,8 @@ impl<'a> Session<'a> {
             None => Ok(status.code()),
             Some(loss) => {
                 let token = self.lease.token();
-                let message = format!("lost the lease of {name:?} (token {token}), CMD was ended: {}", loss.reason());
+                let message =
+                    format!("lost the lease of {name:?} (token {token}), CMD was ended: {}", loss.reason());
                 Err(Failure::new(exit::LOST, message).with_hint(match loss {
                     Loss::Broken => "see who holds it now with `tenure status`",
                     Loss::NotRenewed => "try `tenure doctor`; a longer --ttl survives longer trouble",

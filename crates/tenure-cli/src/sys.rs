@@ -1,6 +1,6 @@
 //! The system calls that have no safe wrapper: `fork`, and the masking and reading of signals.
 //!
-//! Signals are blocked and read from a descriptor, so that no code ever runs inside a signal handler. A signal
+//! Signals are blocked and read from a descriptor, so that nothing is ever done inside a signal handler. A signal
 //! that was ignored when the process started (`nohup`, a background job of a plain shell) stays ignored, here
 //! and in what is run. See `docs/adr/0009-keeper-process.md`.
 #![allow(unsafe_code, reason = "fork, sigprocmask, sigaction and signalfd; see the ADR")]
@@ -106,6 +106,30 @@ pub(crate) fn is_ignored(signal: Signal) -> bool {
         let code = libc::sigaction(signal.as_raw(), std::ptr::null(), action.as_mut_ptr());
         code == 0 && action.assume_init().sa_sigaction == libc::SIG_IGN
     }
+}
+
+/// Lets signals that are not ignored pass without effect, and unlike ignoring them leaves no trace in programs
+/// that this process starts: there a caught signal has its default effect again.
+pub(crate) fn shrug_off(signals: &[Signal]) -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    for signal in signals {
+        if is_ignored(*signal) {
+            continue;
+        }
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: a zeroed action is a valid one with an empty mask, and a handler that does nothing may run at
+        // any time.
+        let code = unsafe {
+            let action = action.assume_init_mut();
+            action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal.as_raw(), action, std::ptr::null_mut())
+        };
+        if code != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 /// Reads the next signal from a descriptor of [`SignalSet::descriptor`]. None: there is none now.

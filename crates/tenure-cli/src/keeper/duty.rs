@@ -19,7 +19,7 @@ use rustix::time::{
 use super::message::{Order, Report, Status, receive, send};
 use super::{Job, OnLoss};
 use crate::clock;
-use crate::sys::{SignalSet, read_signal};
+use crate::sys::{self, SignalSet, read_signal};
 use crate::work::Work;
 
 /// The moment that never comes.
@@ -28,15 +28,14 @@ const NEVER: u64 = u64::MAX;
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(1);
 const LOOK_AGAIN_MAX: Duration = Duration::from_millis(20);
 
-/// Every signal that could end or stop the keeper by somebody's mistake. SIGTTOU must not stop it either.
-const KEPT_OUT: &[Signal] = &[
+/// Every signal that could end or stop the keeper by somebody's mistake.
+const SHRUGGED_OFF: &[Signal] = &[
     Signal::HUP,
     Signal::INT,
     Signal::QUIT,
     Signal::TERM,
     Signal::USR1,
     Signal::USR2,
-    Signal::PIPE,
     Signal::ALARM,
     Signal::VTALARM,
     Signal::PROF,
@@ -45,7 +44,6 @@ const KEPT_OUT: &[Signal] = &[
     Signal::TSTP,
     Signal::TTIN,
     Signal::TTOU,
-    Signal::CHILD,
 ];
 
 /// The keeper's state.
@@ -73,13 +71,16 @@ struct Duty {
 
 /// Serves until the work is over.
 pub(super) fn serve(job: Job, socket: OwnedFd, mask: SignalSet) -> Result<(), Errno> {
-    SignalSet::of(KEPT_OUT).block();
+    sys::shrug_off(SHRUGGED_OFF).map_err(|_| Errno::INVAL)?;
+    mask.block_only();
     // A group of its own: what the terminal or a script sends to the group of `tenure` is not for the keeper.
     setpgid(None, None)?;
     set_child_subreaper(Some(getpid()))?;
     // For who looks at a list of processes; and `killall tenure` spares it.
     rustix::thread::set_name(c"tenure-keeper")?;
-    let children = SignalSet::of(&[Signal::CHILD]).descriptor().map_err(|_| Errno::MFILE)?;
+    let child = SignalSet::of(&[Signal::CHILD]);
+    child.block();
+    let children = child.descriptor().map_err(|_| Errno::MFILE)?;
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
     let duty = Duty {
         job,
@@ -252,7 +253,8 @@ impl Duty {
     fn start(&mut self, environment: Vec<(String, String)>) {
         let mut command = Command::new(&self.job.program);
         command.args(&self.job.arguments).envs(environment).process_group(0);
-        // The work gets the mask that `tenure` was given. Nobody knows this process yet, so nobody signals it.
+        // The work gets the mask that `tenure` was given. A SIGCHLD that is missed meanwhile is made up for: the
+        // keeper reaps before it waits.
         let own_mask = self.mask.block_only();
         let spawned = command.spawn();
         own_mask.block_only();

@@ -111,9 +111,7 @@ pub(crate) fn send(
 ///
 /// # Errors
 /// `EAGAIN` if there is no message now.
-pub(crate) fn receive<T: DeserializeOwned>(
-    socket: &OwnedFd,
-) -> Result<Option<(T, Option<OwnedFd>)>, Errno> {
+pub(crate) fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> Result<Option<(T, Option<OwnedFd>)>, Errno> {
     let mut buffer = [0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -146,9 +144,8 @@ mod tests {
 
     #[test]
     fn a_message_arrives_whole_with_its_descriptor_and_the_end_is_seen() {
-        let (one, other) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .expect("a pair of sockets");
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("a pair of sockets");
         let name = "n".repeat(255);
         let order = Order::Start {
             deadline: u64::MAX,

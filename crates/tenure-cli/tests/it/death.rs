@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::world::{
-    World, append, code, finish, is_alive, keeper, signal, state, stderr, wait_for,
-};
+use crate::world::{World, append, code, finish, is_alive, keeper, signal, state, stderr, wait_for};
 
 /// Holds the lock with a child, and a grandchild that ignores SIGTERM.
 const FAMILY: &str = "sh -c \"trap '' TERM; echo \\$\\$ > grandchild; while :; do sleep 1; done\" &
@@ -207,7 +205,8 @@ fn the_keeper_is_not_ended_by_mistake() {
 fn jobs_in_groups_of_their_own_die_too() {
     let world = World::new();
     // A shell with job control puts the job into another group.
-    let run = world.start_run(&["x"], "set -m; sh -c 'echo $$ > child; sleep 60' & echo $$ > grandchild; wait");
+    let run =
+        world.start_run(&["x"], "set -m; sh -c 'echo $$ > child; sleep 60' & echo $$ > grandchild; wait");
     let (job, shell) = (world.pid("child"), world.pid("grandchild"));
     let next = world.start_run(&["x"], NEXT);
     world.wait_for_waiters(1);

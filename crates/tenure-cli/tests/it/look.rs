@@ -51,7 +51,10 @@ fn status_shows_rests_as_rests() {
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let world = World::new();
-    let script = format!("{} completions bash | head -n 1 > head; echo ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_tenure"));
+    let script = format!(
+        "{} completions bash | head -n 1 > head; echo ${{PIPESTATUS[0]}}",
+        env!("CARGO_BIN_EXE_tenure")
+    );
     let output = std::process::Command::new("bash")
         .args(["-c", &script])
         .current_dir(&world.directory)

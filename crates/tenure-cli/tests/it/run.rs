@@ -117,14 +117,13 @@ fn every_runs_once_in_its_period() {
 #[test]
 fn signals_are_passed_on() {
     let world = World::new();
-    let script = "trap 'echo usr1 >> got' USR1; trap 'echo hup >> got' HUP; trap 'echo term >> got; exit 5' TERM
+    let script =
+        "trap 'echo usr1 >> got' USR1; trap 'echo hup >> got' HUP; trap 'echo term >> got; exit 5' TERM
         echo $$ > pid; while :; do sleep 0.02; done";
     let run = world.start_run(&["x"], script);
     world.pid("pid");
     let got = |expected: &str| {
-        wait_for(expected, || {
-            (fs::read_to_string(world.path("got")).ok()? == expected).then_some(())
-        });
+        wait_for(expected, || (fs::read_to_string(world.path("got")).ok()? == expected).then_some(()));
     };
     signal(run.id(), Signal::USR1);
     got("usr1\n");
@@ -174,7 +173,8 @@ fn what_the_program_left_behind_is_ended_before_the_release() {
         setsid sh -c 'echo $$ > daemon; sleep 62' & while ! test -s daemon || ! test -s stubborn || ! test -s polite; do sleep 0.01; done";
     let output = world.start_run(&["x", "--grace", "300ms", "--json"], &script.replace(" &\n", " &"));
     let (polite, stubborn, daemon) = (world.pid("polite"), world.pid("stubborn"), world.pid("daemon"));
-    let next = world.run(&["x"], "for f in polite stubborn; do kill -0 $(cat $f) && echo $f lives; done; true");
+    let next =
+        world.run(&["x"], "for f in polite stubborn; do kill -0 $(cat $f) && echo $f lives; done; true");
     assert_eq!(stdout(&next), "");
     let mut run = output;
     let status = run.wait().expect("an end");

@@ -153,7 +153,8 @@ fn in_a_pipeline_the_program_gets_the_terminal_when_it_asks() {
 #[test]
 fn where_nobody_could_continue_it_the_program_is_not_left_stopped() {
     let world = World::new();
-    let session = Session::start(&world, &[tenure(), "run", "x", "--", "sh", "-c", "echo $$ > pid; exec cat"]);
+    let session =
+        Session::start(&world, &[tenure(), "run", "x", "--", "sh", "-c", "echo $$ > pid; exec cat"]);
     let cat = world.pid("pid");
     session.type_in("one\n");
     session.wait_for("one", 2);
