@@ -35,6 +35,8 @@ fn main() {
     one_process(&directory);
     several_processes(&directory);
     hand_over(&directory);
+    records(&directory);
+    batches(&directory);
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
@@ -124,6 +126,59 @@ fn hand_over(directory: &Path) {
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times[(times.len() as f64 * share) as usize];
     println!("from one holder to the next, another process: p50 {:.0} us, p99 {:.0} us", at(0.5), at(0.99));
+}
+
+/// Where a record is better kept in rows of its own: what a pair costs beside others that hold.
+fn records(directory: &Path) {
+    let runtime = runtime();
+    for holders in [4, 8, 16, 32, 64] {
+        let mut rates = [Vec::new(), Vec::new()];
+        for round in 0..ROUNDS {
+            for (rows_above, rates) in [usize::MAX, 1].into_iter().zip(&mut rates) {
+                let place = directory.join(format!("records-{holders}-{round}-{}", rows_above == 1));
+                let config = Config::in_directory(place).with_rows_above(rows_above);
+                let client = ClientId::new(SystemClock.random());
+                let local = runtime.block_on(Local::connect(config, client, Arc::new(SystemClock))).unwrap();
+                let terms = Arc::new(Terms { kind: Kind::Semaphore, capacity: 1000, ..(*terms()).clone() });
+                let name = Name::new("semaphore").unwrap();
+                let engine = local.blocking().unwrap();
+                for _ in 0..holders {
+                    engine.claim(&claim(&name, &terms, client)).unwrap();
+                }
+                rates.push(rate(&|| {
+                    let claim = claim(&name, &terms, client);
+                    engine.claim(&claim).unwrap();
+                    engine.release(&release(&claim)).unwrap();
+                    1
+                }));
+            }
+        }
+        let [whole, rows] = rates.map(|mut rates| 1e6 / median(&mut rates));
+        println!("a pair beside {holders:>2} holders: {whole:>5.1} us whole, {rows:>5.1} us in rows");
+    }
+}
+
+/// What a command costs in batches of different sizes.
+fn batches(directory: &Path) {
+    let runtime = runtime();
+    let (client, local) = connect(&runtime, directory);
+    let terms = terms();
+    for size in [1, 8, 32, 128, 512] {
+        let names: Vec<_> = (0..size).map(|number| Name::new(&format!("batch/{number}")).unwrap()).collect();
+        let mut rates: Vec<_> = (0..ROUNDS)
+            .map(|_| {
+                rate(&|| {
+                    let claims: Vec<_> = names.iter().map(|name| claim(name, &terms, client)).collect();
+                    let releases = claims.iter().map(release).collect();
+                    runtime.block_on(local.claim(claims));
+                    runtime.block_on(local.release(releases));
+                    size
+                })
+            })
+            .collect();
+        let each = 1e6 / median(&mut rates) / 2.0;
+        println!("batches of {size:>3}: {each:>5.1} us a command, {:>6.0} us a batch", each * size as f64);
+    }
 }
 
 /// What another process does: it says that it is ready, waits for the end of its input, and prints numbers.

@@ -81,6 +81,8 @@ impl Directory {
             move |source: Errno| system_error("connect", what, &path, source)
         };
         let place_fd = open_place(&place, is_named)?;
+        // Bells are rung by path, whatever the working directory is by then.
+        let place = place.canonicalize().map_err(|source| system_error("connect", "open", &place, source))?;
         // Best effort: without it the store works, but something that cleans up old files might remove it.
         let _ = rustix::fs::flock(&place_fd, FlockOperation::NonBlockingLockShared);
         let setup = lock_setup(&place, &place_fd, clock)?;
@@ -130,7 +132,7 @@ impl Directory {
     /// Whether the directory has been removed under us: then another process may have made a new one, and
     /// neither would know of the other.
     pub(crate) fn is_removed(&self) -> bool {
-        rustix::fs::statat(&self.boot_fd, "format", AtFlags::SYMLINK_NOFOLLOW).is_err()
+        matches!(rustix::fs::statat(&self.boot_fd, "format", AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
     }
 
     /// Returns the descriptor of the place, for looks at its file system.

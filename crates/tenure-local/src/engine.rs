@@ -82,6 +82,7 @@ impl Local {
         #[allow(deprecated, reason = "the descriptor inside stays open for as long as it is registered")]
         let bell = AsyncFd::with_interest(ClosedOnFork::new(bell), Interest::READABLE)
             .map_err(|source| failed("cannot listen on a socket".to_owned()).with_source(source))?;
+        worker.store.add_client(client);
         let inbox = Arc::new(Inbox::new());
         let observers = Arc::new(Observers::default());
         let listener = tokio::spawn(wake::listen(bell, inbox.clone(), observers.clone())).abort_handle();
@@ -188,7 +189,6 @@ fn begin(worker: &Arc<Worker>, client: ClientId, _setup: &Setup) -> Result<(Arc<
     let life = Life::begin(directory, client).map_err(failed("write to"))?;
     failpoint::pass("local.before_listen");
     let bell = wake::bind(directory, client).map_err(failed("make a socket in"))?;
-    worker.store.add_client(client);
     Ok((worker.clone(), life, bell))
 }
 

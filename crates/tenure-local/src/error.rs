@@ -164,9 +164,13 @@ fn reason(errno: rustix::io::Errno) -> String {
 
 /// The error of a child that uses its parent's client.
 pub(crate) fn forked_error(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Unsupported, operation, "this process was forked from one that has clients")
-        .with_engine("local")
-        .with_hint("connect in the child only, or let it run another program")
+    Error::new(
+        ErrorKind::Unsupported,
+        operation,
+        "this process was forked from one that has, or had, clients",
+    )
+    .with_engine("local")
+    .with_hint("connect in the child only, or let it run another program")
 }
 
 fn blocked_error(operation: &'static str, blocked: &Blocked) -> Error {

@@ -22,7 +22,8 @@ use crate::fork::is_forked;
 use crate::store::{Store, Transaction};
 use crate::sweep::Sweep;
 
-/// How many commands one transaction takes. At some 3 us each the gate is held for under a millisecond.
+/// How many commands one transaction takes. `benches/local.rs`: from 32 on, a larger batch gains nothing, and
+/// one of 128 holds the gate for 0.12 ms.
 pub(crate) const BATCH_MAX: usize = 128;
 
 /// The stores that this process has open: LMDB allows one environment per file and process.

@@ -27,6 +27,7 @@ mod check;
 mod config;
 mod directory;
 mod engine;
+mod environment;
 mod error;
 mod fork;
 mod gate;

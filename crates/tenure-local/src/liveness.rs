@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -31,6 +32,8 @@ pub(crate) struct Life {
     client: ClientId,
     directory: Arc<Directory>,
     file: ClosedOnFork,
+    /// Another process may live on for this client.
+    is_shared: AtomicBool,
 }
 
 impl Life {
@@ -51,12 +54,14 @@ impl Life {
         file.write_all(pid_line(std::process::id()).as_bytes())?;
         // Only now has it the name by which others know it: nobody sees it without its lock.
         rustix::fs::renameat(&directory.alive_fd, &*fresh, &directory.alive_fd, &*name)?;
-        Ok(Life { client, directory: directory.clone(), file: ClosedOnFork::new(file.into()) })
+        let file = ClosedOnFork::new(file.into());
+        Ok(Life { client, directory: directory.clone(), file, is_shared: AtomicBool::new(false) })
     }
 
     /// Lets a process share this life: as long as it keeps the descriptor open, the client is not dead.
     pub(crate) fn share(&self, pid: u32) -> io::Result<OwnedFd> {
         let file = self.file.get().ok_or(Errno::BADF)?;
+        self.is_shared.store(true, Ordering::Relaxed);
         // The line first: whoever sees the client's own process die then finds the other one to watch.
         rustix::io::write(file, pid_line(pid).as_bytes())?;
         Ok(rustix::io::fcntl_dupfd_cloexec(file, 0)?)
@@ -65,7 +70,8 @@ impl Life {
 
 impl Drop for Life {
     fn drop(&mut self) {
-        if !is_forked() {
+        // Without its file it would be dead, whoever shares it. A sweep removes the file when all are.
+        if !is_forked() && !self.is_shared.load(Ordering::Relaxed) {
             remove_file(&self.directory, self.client);
         }
     }
@@ -81,6 +87,12 @@ pub(crate) fn is_dead(directory: &Directory, client: ClientId) -> bool {
         Ok(file) => is_unlocked(&file),
         Err(error) => error == Errno::NOENT,
     }
+}
+
+/// Whether a client of this process has lost its file. Without it, others take it for dead.
+pub(crate) fn is_file_gone(directory: &Directory, client: ClientId) -> bool {
+    let name = client.to_string();
+    matches!(rustix::fs::statat(&directory.alive_fd, &*name, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
 }
 
 /// Which processes a client's life depends on. None: it is dead.

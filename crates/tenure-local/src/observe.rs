@@ -200,12 +200,14 @@ impl Observer {
 
     async fn look(&mut self) -> Result<Option<View>> {
         let (name, client) = (self.resource.clone(), self.client);
-        let about = name.clone();
+        let (about, is_first) = (name.clone(), !self.is_started);
         let seen = self.worker.submit(
             "observe",
             1,
             move |transaction| {
-                transaction.add_observer(&name, client)?;
+                if is_first {
+                    transaction.add_observer(&name, client)?;
+                }
                 transaction.view(&name)
             },
             move |store, seen| {

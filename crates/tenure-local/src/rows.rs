@@ -29,8 +29,9 @@ use tenure_core::clock::Timestamp;
 use tenure_core::record::{Head, Hold, PlainRecord, Record, Value, Waiter};
 use tenure_core::token::Token;
 
+use crate::environment::Rows;
 use crate::error::Failure;
-use crate::resource::{Queue, Rows};
+use crate::resource::Queue;
 
 /// The first byte of the keys of all such rows.
 pub(crate) const ROW: u8 = b'x';

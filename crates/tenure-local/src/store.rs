@@ -1,41 +1,32 @@
 //! The store of a boot's directory: one LMDB environment, behind the gate.
 //!
-//! * Durability is not wanted (a reboot voids everything), so nothing is ever synced.
-//! * LMDB's own locks are off: the gate is the only one, taken for every look and every change. So there are
-//!   write transactions only, no reader table, and nothing in LMDB that waits without limit.
-//! * The map is not writable by stray pointers (no `WRITE_MAP`).
-//! * The file has its full, sparse length from the start. One that is shorter has been truncated, and touching
-//!   the missing part would kill the process; it is refused instead.
-//! * One environment per directory and process: several clients of a process share it.
-#![allow(unsafe_code, reason = "opening an LMDB environment, and leaving it open in a forked child")]
+//! One store per directory and process: several clients of a process share it. Its time is monotonic within a
+//! boot. What must be told after a commit is told by whoever committed, on its own thread.
 
 use std::collections::HashSet;
-use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use heed::{CommitOrAbort, Env, EnvFlags, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
+use heed::{RoTxn, RwTxn, WithoutTls};
 use tenure_core::claim::{ClientId, Name};
 use tenure_core::clock::{Clock, Instant, Timestamp};
 use tenure_core::engine::Incarnation;
-use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::error::Result;
 use tenure_core::failpoint;
 use tenure_core::step::Command;
 
-use crate::directory::{Directory, Setup, damaged_data};
+use crate::directory::{Directory, Setup};
+use crate::environment::{Environment, Rows};
 use crate::error::{Failure, Fault, system_error};
 use crate::fork::is_forked;
-use crate::gate::{Gate, Pass, WAIT_MAX};
+use crate::gate::{Gate, Pass};
 use crate::liveness;
-use crate::resource::Rows;
 use crate::wake::{News, Ringer, Rung};
 
 /// The key of what is fixed when a store is made: its incarnation and its time.
 const BIRTH: &[u8] = b"m";
-/// The length of the two pages that every LMDB file has.
-const HEADER_BYTES: u64 = 2 * 4096;
 /// How often a transaction looks whether idle records are due.
 const PURGE_PERIOD: Duration = Duration::from_millis(250);
 /// How many idle records one transaction forgets.
@@ -50,9 +41,7 @@ pub(crate) struct Store {
     pub(crate) incarnation: Incarnation,
     pub(crate) rows_above: usize,
     gate: Gate,
-    /// Not closed in a forked child, which must not touch it.
-    env: ManuallyDrop<Env<WithoutTls>>,
-    rows: Rows,
+    environment: Environment,
     /// What to add to the time since boot, in microseconds.
     offset: u64,
     ringer: Ringer,
@@ -60,6 +49,8 @@ pub(crate) struct Store {
     clients: Mutex<HashSet<ClientId>>,
     purge_at: AtomicU64,
     look_at: AtomicU64,
+    /// The directory was found removed: for good, since whoever connects now has another store.
+    is_removed: AtomicBool,
 }
 
 /// Something to tell a client after a commit.
@@ -87,16 +78,14 @@ impl Store {
         directory: Arc<Directory>,
         clock: Arc<dyn Clock>,
         config: &crate::config::Config,
-        _setup: &Setup,
+        setup: &Setup,
     ) -> Result<Store> {
         let gate = directory.open_gate()?;
-        let failed = |failure| Fault::Failed(failure).to_error("connect", &directory.boot);
-        let env = open_env(&directory, config.map_bytes)?;
-        let pass = gate
-            .enter(&*clock)
-            .map_err(|blocked| Fault::Blocked(blocked).to_error("connect", &directory.boot))?;
-        let rows = open_rows(&env).map_err(failed)?;
-        let (incarnation, offset) = birth(&env, rows, &*clock, &directory.time_namespace).map_err(failed)?;
+        let fault = |fault: Fault| fault.to_error("connect", &directory.boot);
+        let environment = Environment::open(&directory, config.map_bytes, setup, || gate.enter(&*clock))?;
+        let pass = gate.enter(&*clock).map_err(|blocked| fault(Fault::Blocked(blocked)))?;
+        let (incarnation, offset) = birth(&environment, &pass, &*clock, &directory.time_namespace)
+            .map_err(|failure| fault(Fault::Failed(failure)))?;
         drop(pass);
         let ringer = Ringer::new()
             .map_err(|source| system_error("connect", "open a socket in", &directory.boot, source))?;
@@ -105,13 +94,13 @@ impl Store {
             incarnation: Incarnation(incarnation),
             rows_above: config.rows_above,
             gate,
-            env: ManuallyDrop::new(env),
-            rows,
+            environment,
             offset,
             ringer,
             clients: Mutex::default(),
             purge_at: AtomicU64::new(0),
             look_at: AtomicU64::new(0),
+            is_removed: AtomicBool::new(false),
             directory,
         })
     }
@@ -155,11 +144,21 @@ impl Store {
             return Err(Fault::Forked);
         }
         let pass = self.gate.enter(&*self.clock).map_err(Fault::Blocked)?;
-        if self.is_due(&self.look_at, PRESENCE_PERIOD) && self.directory.is_removed() {
+        if self.is_due(&self.look_at, PRESENCE_PERIOD) && self.is_anything_removed() {
+            self.is_removed.store(true, Ordering::Relaxed);
+        }
+        if self.is_removed.load(Ordering::Relaxed) {
             return Err(Fault::Removed);
         }
-        let txn = self.env.write_txn().map_err(Failure::from)?;
+        let txn = self.environment.begin(&pass)?;
         Ok(Transaction { store: self, txn, pass, letters: Vec::new(), has_no_observers: false })
+    }
+
+    /// Whether something that cleans up old files took this store for one.
+    fn is_anything_removed(&self) -> bool {
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        self.directory.is_removed()
+            || clients.iter().any(|client| liveness::is_file_gone(&self.directory, *client))
     }
 
     /// Whether a period is over, for one caller of many.
@@ -216,7 +215,7 @@ impl Store {
 
     /// How large the store may grow.
     pub(crate) fn map_bytes(&self) -> u64 {
-        self.env.info().map_size as u64
+        self.environment.map_bytes()
     }
 
     /// Counts a client as alive.
@@ -230,15 +229,6 @@ impl Store {
     }
 }
 
-impl Drop for Store {
-    fn drop(&mut self) {
-        if !is_forked() {
-            // SAFETY: it is not used again, and this is the only place that drops it.
-            unsafe { ManuallyDrop::drop(&mut self.env) };
-        }
-    }
-}
-
 impl<'a> Transaction<'a> {
     /// The store's time.
     pub(crate) fn now(&self) -> Timestamp {
@@ -246,7 +236,7 @@ impl<'a> Transaction<'a> {
     }
 
     pub(crate) fn rows(&self) -> Rows {
-        self.store.rows
+        self.store.environment.rows()
     }
 
     pub(crate) fn reader(&self) -> &RoTxn<'a, WithoutTls> {
@@ -280,8 +270,7 @@ impl<'a> Transaction<'a> {
 
     /// How much of the store is in use, or was at some time.
     pub(crate) fn used_bytes(&self) -> u64 {
-        let info = self.store.env.info();
-        (info.last_page_number as u64 + 1) * u64::from(self.store.env.unnamed_database_stat().page_size)
+        self.store.environment.used_bytes()
     }
 
     /// Does a bounded part of what nobody waits for.
@@ -304,102 +293,19 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// Opens the environment; makes it if it is not there.
-fn open_env(directory: &Directory, map_bytes: usize) -> Result<Env<WithoutTls>> {
-    let path = directory.data();
-    check_file_limit(directory, map_bytes)?;
-    let failed = |error: heed::Error| Fault::Failed(error.into()).to_error("connect", &directory.boot);
-    if !path.exists() {
-        // Made under another name, so that no one ever opens half of it.
-        let fresh = path.with_extension("new");
-        let io_failed = |source| system_error("connect", "write", &fresh, source);
-        drop(std::fs::remove_file(&fresh));
-        let env = open_file(&fresh, Some(map_bytes)).map_err(failed)?;
-        env.prepare_for_closing().wait();
-        let file = std::fs::OpenOptions::new().write(true).open(&fresh).map_err(io_failed)?;
-        file.set_len(map_bytes as u64).map_err(io_failed)?;
-        failpoint::pass("local.before_data");
-        std::fs::rename(&fresh, &path).map_err(io_failed)?;
-    }
-    let length = std::fs::symlink_metadata(&path)
-        .map_err(|source| system_error("connect", "look at", &path, source))?
-        .len();
-    let check = |expected: u64| {
-        if length >= expected {
-            return Ok(());
-        }
-        Err(damaged_data(&directory.boot, format!("data.mdb has {length} bytes of {expected}")))
-    };
-    // LMDB takes an empty file for a new one.
-    check(HEADER_BYTES)?;
-    let env = open_file(&path, None).map_err(failed)?;
-    check(env.info().map_size as u64)?;
-    Ok(env)
-}
-
-fn open_file(path: &std::path::Path, map_bytes: Option<usize>) -> Result<Env<WithoutTls>, heed::Error> {
-    let mut options = EnvOpenOptions::new().read_txn_without_tls();
-    if let Some(map_bytes) = map_bytes {
-        options.map_size(map_bytes);
-    }
-    // SAFETY: NO_SYNC and NO_META_SYNC give up what a crash of the machine would lose, which a new boot ignores
-    // anyway. NO_LOCK demands that access is serialized: all of it is behind the gate, or under the setup's lock
-    // before anybody else can know the file. NO_MEM_INIT leaves old bytes in pages, which belong to this user.
-    unsafe {
-        options.flags(
-            EnvFlags::NO_SUB_DIR
-                | EnvFlags::NO_LOCK
-                | EnvFlags::NO_SYNC
-                | EnvFlags::NO_META_SYNC
-                | EnvFlags::NO_READ_AHEAD
-                | EnvFlags::NO_MEM_INIT,
-        );
-    }
-    if let Some(closing) = heed::env_closing_event(path) {
-        // The last client of this process has just been dropped, and its thread is closing the environment.
-        closing.wait_timeout(WAIT_MAX);
-    }
-    // SAFETY: the file is this user's, in a directory that nobody else may write; it is changed by LMDB only,
-    // and never made shorter.
-    unsafe { options.open(path) }
-}
-
-/// A process that writes beyond its limit of file sizes is killed, in the middle of a transaction.
-fn check_file_limit(directory: &Directory, map_bytes: usize) -> Result<()> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
-    if limit >= map_bytes as u64 {
-        return Ok(());
-    }
-    let place = directory.place.display();
-    let message = format!("files may have {limit} bytes, the store in {place} may grow to {map_bytes}");
-    Err(Error::new(ErrorKind::Unavailable, "connect", message).with_engine("local").with_hint(
-        "raise the limit of file sizes (`ulimit -f`); the file is sparse, so it takes little space",
-    ))
-}
-
-fn open_rows(env: &Env<WithoutTls>) -> Result<Rows, Failure> {
-    let txn = env.write_txn()?;
-    let rows = env.create_databases_and_commit(txn, |opener, txn| {
-        opener.create_database(txn, None).map(CommitOrAbort::<_, ()>::Commit)
-    })?;
-    match rows {
-        CommitOrAbort::Commit(rows) => Ok(rows),
-        CommitOrAbort::Abort(()) => Err(Failure::Damaged("it has no rows")),
-    }
-}
-
 /// Reads the incarnation and the offset of the time; fixes them if the store is new.
 ///
 /// The offset is taken from the time of day once. From then on the store's time runs with the boot's clock, which
 /// nobody can set. Where the store is taken over in another time namespace, whose boot's clock is another, the
 /// time of day is the bridge.
 fn birth(
-    env: &Env<WithoutTls>,
-    rows: Rows,
+    environment: &Environment,
+    pass: &Pass<'_>,
     clock: &dyn Clock,
     time_namespace: &str,
 ) -> Result<(u64, u64), Failure> {
-    let mut txn = env.write_txn()?;
+    let mut txn = environment.begin(pass)?;
+    let rows = environment.rows();
     if let Some(row) = rows.get(&txn, BIRTH)? {
         let damaged = || Failure::Damaged("its first row cannot be read");
         let (incarnation, rest) = row.split_first_chunk::<8>().ok_or_else(damaged)?;

@@ -39,6 +39,9 @@ const QUEUE_DEFAULT: usize = 10;
 /// How many unread news a client keeps before it says "look at everything" instead.
 const INBOX_MAX: usize = 4096;
 
+/// How many datagrams are read before others get their turn.
+const BURST_MAX: usize = 256;
+
 /// What a ring says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
@@ -209,13 +212,14 @@ impl Inbox {
 
 /// Reads a socket for as long as the client lives, and hands on what it says.
 pub(crate) async fn listen(socket: AsyncFd<ClosedOnFork>, inbox: Arc<Inbox>, observers: Arc<Observers>) {
-    let burst = queue_length();
+    let burst = queue_length().min(BURST_MAX);
     let mut datagram = [0; DATAGRAM_BYTES_MAX + 1];
     loop {
         let Ok(mut ready) = socket.readable().await else { return };
         let mut count = 0;
         // In a forked child the socket is closed, but there nobody runs this.
-        while let Some(fd) = socket.get_ref().get()
+        while count < BURST_MAX
+            && let Some(fd) = socket.get_ref().get()
             && let Ok((_, length)) = rustix::net::recv(fd, &mut datagram[..], RecvFlags::DONTWAIT)
         {
             count += 1;
@@ -233,7 +237,9 @@ pub(crate) async fn listen(socket: AsyncFd<ClosedOnFork>, inbox: Arc<Inbox>, obs
             inbox.put(Wake::LookAtAll);
             observers.ring(None);
         }
-        ready.clear_ready();
+        if count < BURST_MAX {
+            ready.clear_ready();
+        }
     }
 }
 

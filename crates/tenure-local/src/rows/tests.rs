@@ -1,6 +1,7 @@
 //! The same commands through a record in rows, a record in vectors, and a resource that goes to and fro.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tenure_core::claim::{CAPACITY_MAX, Claim, HoldLimits, Keep, Kind, Label, Name, Terms};
@@ -14,7 +15,11 @@ use crate::directory::Directory;
 use crate::store::{Store, Transaction};
 
 /// A clock that a test moves.
-struct ManualClock(std::sync::atomic::AtomicU64);
+#[derive(Default)]
+struct ManualClock {
+    nanos: AtomicU64,
+    has_stepped: AtomicBool,
+}
 
 /// How many claims a random history has.
 const CLAIMS: u128 = 24;
@@ -24,17 +29,23 @@ const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 impl ManualClock {
     fn advance(&self, period: Duration) {
         let nanos = u64::try_from(period.as_nanos()).unwrap();
-        self.0.fetch_add(nanos, std::sync::atomic::Ordering::Relaxed);
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// Sets the time of day back by a year.
+    fn step_time_of_day(&self) {
+        self.has_stepped.store(true, Ordering::Relaxed);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Instant {
-        Instant::from_nanos(self.0.load(std::sync::atomic::Ordering::Relaxed))
+        Instant::from_nanos(self.nanos.load(Ordering::Relaxed))
     }
 
     fn time_of_day(&self) -> Timestamp {
-        START + Duration::from_nanos(self.now().nanos())
+        let step = if self.has_stepped.load(Ordering::Relaxed) { 365 * 24 * 3600 * 1_000_000 } else { 0 };
+        Timestamp::from_micros(START.micros() - step) + Duration::from_nanos(self.now().nanos())
     }
 
     fn random(&self) -> u64 {
@@ -57,7 +68,7 @@ impl TestStore {
     fn new(name: &str, rows_above: usize) -> TestStore {
         let path = std::env::temp_dir().join(format!("tenure-local-{name}-{}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
-        let clock = Arc::new(ManualClock(0.into()));
+        let clock = Arc::new(ManualClock::default());
         let config = Config::in_directory(path.join("place")).with_rows_above(rows_above);
         let (directory, setup) = Directory::open(&config, &SystemClock).unwrap();
         let store = Store::open(Arc::new(directory), clock.clone(), &config, &setup).unwrap();
@@ -228,6 +239,69 @@ fn rows_answer_as_vectors_do() {
     for seed in (0..60).chain(seed..seed + 60) {
         compare(&test, seed);
     }
+}
+
+/// Rows that a store has when nothing is remembered: its birth, and the last id if it gave one.
+fn rows_left(test: &TestStore) -> u64 {
+    test.clock.advance(Duration::from_secs(1));
+    test.transact(|transaction| transaction.step(&Name::new("other").unwrap(), &Command::Settle));
+    test.transact(|transaction| Ok(transaction.rows().len(transaction.reader())?))
+}
+
+#[test]
+fn what_is_remembered_is_forgotten_in_time() {
+    let test = TestStore::new("forgotten", 3);
+    let name = Name::new("name").unwrap();
+    let claims: Vec<_> = (0..8).map(|number| waiting(&name, number)).collect();
+    let claim = |claim: &Claim| {
+        test.clock.advance(Duration::from_millis(1));
+        let outcome = test.transact(|transaction| transaction.step(&name, &Command::Claim(claim))).outcome;
+        assert!(matches!(outcome, Outcome::Granted(_) | Outcome::Waiting(_)), "{outcome:?}");
+    };
+    let release = |claim: &Claim, maybe_in_flight| {
+        test.clock.advance(Duration::from_millis(1));
+        let release = Command::Release(Release { claim: claim.id, maybe_in_flight, is_unused: false });
+        let outcome = test.transact(|transaction| transaction.step(&name, &release)).outcome;
+        assert_eq!(outcome, Outcome::Released);
+    };
+    // A small record that remembers a finished claim.
+    claim(&claims[0]);
+    release(&claims[0], true);
+    assert_eq!(rows_left(&test), 3, "birth, record, index");
+    test.clock.advance(Duration::from_secs(60));
+    assert_eq!(rows_left(&test), 1);
+    // One that is in use when its time in the index comes, first small and then in rows.
+    for in_use in [2, 7] {
+        claim(&claims[0]);
+        release(&claims[0], true);
+        claims[1..=in_use].iter().for_each(claim);
+        test.clock.advance(Duration::from_secs(61));
+        let renewals = claims[1..=in_use].iter().map(|claim| Command::Renew(claim.id));
+        test.transact(|transaction| {
+            renewals.clone().try_for_each(|renewal| transaction.step(&name, &renewal).map(drop))
+        });
+        assert!(rows_left(&test) > 1);
+        // All wait: the first is the holder, and the others have ended.
+        release(&claims[1], true);
+        assert!(rows_left(&test) > 1, "the released claim is remembered");
+        test.clock.advance(Duration::from_secs(61));
+        assert_eq!(rows_left(&test), if in_use > 3 { 2 } else { 1 }, "with {in_use} in use");
+    }
+}
+
+#[test]
+fn a_step_of_the_time_of_day_changes_nothing() {
+    let test = TestStore::new("clock", 3);
+    let name = Name::new("name").unwrap();
+    let before = test.transact(|transaction| Ok(transaction.now()));
+    let claim = waiting(&name, 1);
+    test.transact(|transaction| transaction.step(&name, &Command::Claim(&claim)));
+    test.clock.step_time_of_day();
+    test.clock.advance(Duration::from_secs(1));
+    let after = test.transact(|transaction| Ok(transaction.now()));
+    assert_eq!(after.since(before), Duration::from_secs(1));
+    let view = test.transact(|transaction| transaction.view(&name)).view.unwrap();
+    assert_eq!(view.holds[0].held_for, Duration::from_secs(1));
 }
 
 fn waiting(name: &Name, number: u128) -> Claim {

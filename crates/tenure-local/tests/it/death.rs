@@ -182,6 +182,21 @@ fn a_client_lives_as_long_as_any_process_that_shares_its_life() {
 }
 
 #[test]
+fn a_client_that_is_closed_leaves_its_life_to_those_who_share_it() {
+    let directory = TestDirectory::new();
+    run(async {
+        let here = Client::connect(&directory.place()).await;
+        let there = Client::connect(&directory.place()).await;
+        there.take("m").await;
+        let shared = there.engine.share_life(std::process::id()).unwrap().unwrap();
+        drop(there);
+        assert!(matches!(here.try_mutex("m").await.1, ClaimAnswer::Busy(_)));
+        drop(shared);
+        here.take("m").await;
+    });
+}
+
+#[test]
 fn a_forked_child_neither_lives_for_its_parent_nor_uses_its_client() {
     let directory = TestDirectory::new();
     run(async {

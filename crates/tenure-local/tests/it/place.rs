@@ -5,12 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use tenure_core::claim::{Keep, Kind, Name};
+use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{ClaimAnswer, Engine, ReleaseAnswer};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_local::Config;
 
 use crate::child::Process;
-use crate::world::{Client, TestDirectory, claim_of, run};
+use crate::world::{Client, PATIENCE, TestDirectory, claim_of, run};
 
 /// Connecting must fail; says how.
 fn refusal(config: Config) -> Error {
@@ -250,6 +251,19 @@ fn another_time_namespace_may_take_over_what_nobody_uses() {
 }
 
 #[test]
+fn a_removed_liveness_file_is_noticed() {
+    let directory = TestDirectory::new();
+    run(async {
+        let client = Client::connect(&directory.place()).await;
+        client.take("m").await;
+        std::fs::remove_file(directory.boot().join("alive").join(client.id.to_string())).unwrap();
+        crate::world::pause(std::time::Duration::from_millis(150)).await;
+        let error = client.claim(client.request("n", false)).await.unwrap_err();
+        assert_says(&error, ErrorKind::Unavailable, &["removed", "cleans up"]);
+    });
+}
+
+#[test]
 fn a_missing_format_file_parts_nobody() {
     let directory = TestDirectory::new();
     run(async {
@@ -259,7 +273,11 @@ fn a_missing_format_file_parts_nobody() {
         let error = Client::try_connect(Config::in_directory(directory.place())).await.err().unwrap();
         assert_says(&error, ErrorKind::Unavailable, &["removed", "restart"]);
     });
-    run(async { Client::connect(&directory.place()).await.take("m").await });
+    // Once nobody uses it, it is made anew.
+    let until = SystemClock.now() + PATIENCE;
+    while run(Client::try_connect(Config::in_directory(directory.place()))).is_err() {
+        assert!(SystemClock.now() < until);
+    }
 }
 
 #[test]
@@ -332,6 +350,10 @@ fn clients_come_and_go_in_any_order() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
+fn value_name(number: usize) -> Name {
+    Name::new(&format!("value {number}")).unwrap()
+}
+
 #[test]
 fn a_full_store_refuses_and_loses_nothing() {
     let directory = TestDirectory::new();
@@ -342,7 +364,7 @@ fn a_full_store_refuses_and_loses_nothing() {
         let value: std::sync::Arc<[u8]> = vec![7; 200 * 1024].into();
         let mut published = Vec::new();
         let full = loop {
-            let name = Name::new(&format!("value {}", published.len())).unwrap();
+            let name = value_name(published.len());
             let (claim, _) = client.take(name.as_str()).await;
             match client.engine.publish(name.clone(), claim, value.clone(), Keep::WhileHeld).await {
                 Ok(is_set) => assert!(is_set),
@@ -353,6 +375,13 @@ fn a_full_store_refuses_and_loses_nothing() {
         assert_says(&full, ErrorKind::Unavailable, &["largest size", "release"]);
         assert!((2..6).contains(&published.len()));
         assert!(matches!(client.try_mutex("m").await.1, ClaimAnswer::Busy(_)));
+        // What cannot be stored takes nothing down that is stored in the same transaction.
+        let (claim, _) = client.take("last").await;
+        let large = client.engine.publish(Name::new("last").unwrap(), claim, value.clone(), Keep::WhileHeld);
+        let small = (0..20).map(|number| client.claim(client.request(&format!("small {number}"), false)));
+        let (large, small) = futures_util::future::join(large, futures_util::future::join_all(small)).await;
+        assert!(large.is_err());
+        assert!(small.iter().all(|answer| matches!(answer, Ok(ClaimAnswer::Granted(_)))), "{small:?}");
         for (name, claim) in published {
             assert_eq!(client.release(name.as_str(), claim).await, ReleaseAnswer::Released);
         }
@@ -454,7 +483,15 @@ fn a_removed_directory_is_noticed() {
         client.take("m").await;
         std::fs::remove_dir_all(directory.place()).unwrap();
         crate::world::pause(std::time::Duration::from_millis(150)).await;
-        let error = client.claim(client.request("m", false)).await.unwrap_err();
+        for _ in 0..3 {
+            let error = client.claim(client.request("m", false)).await.unwrap_err();
+            assert_says(&error, ErrorKind::Unavailable, &["removed", "restart"]);
+        }
+        // Another process makes a new one; then the old one is dead for good.
+        let mut there = Process::start(&directory.place());
+        assert!(there.ask("try m").starts_with("granted"));
+        assert!(client.claim(client.request("m", false)).await.is_err());
+        let error = Client::try_connect(Config::in_directory(directory.place())).await.err().unwrap();
         assert_says(&error, ErrorKind::Unavailable, &["removed", "restart"]);
     });
 }

@@ -1,0 +1,171 @@
+//! The LMDB environment of a boot's directory.
+//!
+//! * Durability is not wanted (a reboot voids everything), so nothing is ever synced.
+//! * LMDB's own locks are off: the gate is the only one, taken for every look and every change. So there are
+//!   write transactions only, no reader table, and nothing in LMDB that waits without limit.
+//! * The map is not writable by stray pointers (no `WRITE_MAP`).
+//! * The file has its full, sparse length from the start. One that is shorter has been truncated, and touching
+//!   the missing part would kill the process; it is refused instead.
+//! * Everything is in the unnamed database: a named one would cost a second page per commit.
+#![allow(unsafe_code, reason = "opening an LMDB environment, and leaving it open in a forked child")]
+
+use std::mem::ManuallyDrop;
+
+use heed::types::Bytes;
+use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, RwTxn, WithoutTls};
+use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::failpoint;
+
+use crate::directory::{Directory, Setup, damaged_data};
+use crate::error::{Failure, Fault, system_error};
+use crate::fork::is_forked;
+use crate::gate::{Blocked, Pass, WAIT_MAX};
+
+/// The length of the two pages that every LMDB file has.
+const HEADER_BYTES: u64 = 2 * 4096;
+
+/// All that is stored.
+pub(crate) type Rows = Database<'static, Bytes, Bytes>;
+
+/// An open environment.
+pub(crate) struct Environment {
+    /// Not closed in a forked child, which must not touch it.
+    env: ManuallyDrop<Env<WithoutTls>>,
+    rows: Rows,
+}
+
+impl Environment {
+    /// Opens the environment; makes it if it is not there, which the setup's lock lets one process do.
+    pub(crate) fn open<'a>(
+        directory: &Directory,
+        map_bytes: usize,
+        _setup: &Setup,
+        enter: impl FnOnce() -> Result<Pass<'a>, Blocked>,
+    ) -> Result<Environment> {
+        let fault = |fault: Fault| fault.to_error("connect", &directory.boot);
+        let env = open_env(directory, map_bytes)?;
+        let pass = enter().map_err(|blocked| fault(Fault::Blocked(blocked)))?;
+        let rows = open_rows(&env).map_err(|failure| fault(Fault::Failed(failure)))?;
+        drop(pass);
+        Ok(Environment { env: ManuallyDrop::new(env), rows })
+    }
+
+    /// Begins a transaction, which must end before the pass is given back.
+    pub(crate) fn begin(&self, _inside: &Pass<'_>) -> Result<RwTxn<'_>, Failure> {
+        Ok(self.env.write_txn()?)
+    }
+
+    /// Returns the handle of all rows.
+    pub(crate) fn rows(&self) -> Rows {
+        self.rows
+    }
+
+    /// How large the store may grow.
+    pub(crate) fn map_bytes(&self) -> u64 {
+        self.env.info().map_size as u64
+    }
+
+    /// How much of it is in use, or was at some time.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let page_bytes = u64::from(self.env.unnamed_database_stat().page_size);
+        (self.env.info().last_page_number as u64 + 1) * page_bytes
+    }
+}
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        if !is_forked() {
+            // SAFETY: it is not used again, and this is the only place that drops it.
+            unsafe { ManuallyDrop::drop(&mut self.env) };
+        }
+    }
+}
+
+fn open_env(directory: &Directory, map_bytes: usize) -> Result<Env<WithoutTls>> {
+    let path = directory.data();
+    check_file_limit(directory, map_bytes)?;
+    let failed = |error: heed::Error| Fault::Failed(error.into()).to_error("connect", &directory.boot);
+    if !path.exists() {
+        // Made under another name, so that no one ever opens half of it.
+        let fresh = path.with_extension("new");
+        let io_failed = |source| system_error("connect", "write", &fresh, source);
+        drop(std::fs::remove_file(&fresh));
+        let env = open_file(&fresh, Some(map_bytes)).map_err(failed)?;
+        env.prepare_for_closing().wait();
+        let file = std::fs::OpenOptions::new().write(true).open(&fresh).map_err(io_failed)?;
+        file.set_len(map_bytes as u64).map_err(io_failed)?;
+        failpoint::pass("local.before_data");
+        std::fs::rename(&fresh, &path).map_err(io_failed)?;
+    }
+    let length = std::fs::symlink_metadata(&path)
+        .map_err(|source| system_error("connect", "look at", &path, source))?
+        .len();
+    let check = |expected: u64| {
+        if length >= expected {
+            return Ok(());
+        }
+        Err(damaged_data(&directory.boot, format!("data.mdb has {length} bytes of {expected}")))
+    };
+    // LMDB takes an empty file for a new one.
+    check(HEADER_BYTES)?;
+    let env = match open_file(&path, None) {
+        // Only one that was removed under this process's feet is another one by the same path.
+        Err(heed::Error::EnvAlreadyOpened) => {
+            return Err(Fault::Removed.to_error("connect", &directory.boot));
+        }
+        opened => opened.map_err(failed)?,
+    };
+    check(env.info().map_size as u64)?;
+    Ok(env)
+}
+
+fn open_file(path: &std::path::Path, map_bytes: Option<usize>) -> Result<Env<WithoutTls>, heed::Error> {
+    let mut options = EnvOpenOptions::new().read_txn_without_tls();
+    if let Some(map_bytes) = map_bytes {
+        options.map_size(map_bytes);
+    }
+    // SAFETY: NO_SYNC and NO_META_SYNC give up what a crash of the machine would lose, which a new boot ignores
+    // anyway. NO_LOCK demands that access is serialized: all of it is behind the gate, or under the setup's lock
+    // before anybody else can know the file. NO_MEM_INIT leaves old bytes in pages, which belong to this user.
+    unsafe {
+        options.flags(
+            EnvFlags::NO_SUB_DIR
+                | EnvFlags::NO_LOCK
+                | EnvFlags::NO_SYNC
+                | EnvFlags::NO_META_SYNC
+                | EnvFlags::NO_READ_AHEAD
+                | EnvFlags::NO_MEM_INIT,
+        );
+    }
+    if let Some(closing) = heed::env_closing_event(path) {
+        // The last client of this process has just been dropped, and its thread is closing the environment.
+        closing.wait_timeout(WAIT_MAX);
+    }
+    // SAFETY: the file is this user's, in a directory that nobody else may write; it is changed by LMDB only,
+    // and never made shorter.
+    unsafe { options.open(path) }
+}
+
+/// A process that writes beyond its limit of file sizes is killed, in the middle of a transaction.
+fn check_file_limit(directory: &Directory, map_bytes: usize) -> Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
+    if limit >= map_bytes as u64 {
+        return Ok(());
+    }
+    let place = directory.place.display();
+    let message = format!("files may have {limit} bytes, the store in {place} may grow to {map_bytes}");
+    Err(Error::new(ErrorKind::Unavailable, "connect", message).with_engine("local").with_hint(
+        "raise the limit of file sizes (`ulimit -f`); the file is sparse, so it takes little space",
+    ))
+}
+
+fn open_rows(env: &Env<WithoutTls>) -> Result<Rows, Failure> {
+    let txn = env.write_txn()?;
+    let rows = env.create_databases_and_commit(txn, |opener, txn| {
+        opener.create_database(txn, None).map(CommitOrAbort::<_, ()>::Commit)
+    })?;
+    match rows {
+        CommitOrAbort::Commit(rows) => Ok(rows),
+        CommitOrAbort::Abort(()) => Err(Failure::Damaged("it has no rows")),
+    }
+}
