@@ -57,14 +57,26 @@ impl Signals {
     }
 }
 
-/// Stops this process' whole group as Ctrl-Z does, and returns when it is continued.
+/// Who is stopped by [`stop`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// This process: whoever stopped it has stopped the rest of its group too, if that was meant.
+    Itself,
+    /// Its whole group, for a stop that only the work has got.
+    Group,
+}
+
+/// Stops this process as Ctrl-Z does, and returns when it is continued.
 ///
 /// The system ignores it where nobody could continue the group; then it returns at once.
-pub(crate) fn stop_own_group() {
-    let stop = SignalSet::of(&[Signal::TSTP]);
-    let before = stop.unblock();
-    // The group is this process' own, so the signal can be sent.
-    let _ = rustix::process::kill_current_process_group(Signal::TSTP);
+pub(crate) fn stop(who: Stopped) {
+    let terminal_stop = SignalSet::of(&[Signal::TSTP]);
+    let before = terminal_stop.unblock();
+    // Whom it is sent to is its own, so it can be sent.
+    let _ = match who {
+        Stopped::Itself => rustix::process::kill_process(rustix::process::getpid(), Signal::TSTP),
+        Stopped::Group => rustix::process::kill_current_process_group(Signal::TSTP),
+    };
     before.block_only();
 }
 

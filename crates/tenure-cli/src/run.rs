@@ -16,7 +16,7 @@ use tenure::{Instant, Lease, Tenure};
 
 use crate::arguments::Run;
 use crate::clock;
-use crate::events::{Events, News, Signals, stop_own_group};
+use crate::events::{Events, News, Signals, Stopped, stop};
 use crate::exit::{self, Failure, Outcome};
 use crate::keeper::message::{Order, Report, Status};
 use crate::keeper::{Job, Keeper, OnLoss};
@@ -367,7 +367,7 @@ impl<'a> Session<'a> {
         if !had_terminal && !is_asking && signal != Some(Signal::TSTP) {
             return;
         }
-        stop_own_group();
+        stop(Stopped::Group);
         self.offer_terminal();
         self.keeper.order(&Order::Signal(Signal::CONT.as_raw()));
     }

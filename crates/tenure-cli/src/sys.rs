@@ -108,28 +108,20 @@ pub(crate) fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// Lets signals that are not ignored pass without effect, and unlike ignoring them leaves no trace in programs
-/// that this process starts: there a caught signal has its default effect again.
-pub(crate) fn shrug_off(signals: &[Signal]) -> io::Result<()> {
+/// Lets a signal pass without effect. Unlike ignoring it, that leaves no trace in programs that this process
+/// starts: there a caught signal has its default effect again.
+pub(crate) fn shrug_off(signal: Signal) -> io::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
-    for signal in signals {
-        if is_ignored(*signal) {
-            continue;
-        }
-        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: a zeroed action is a valid one with an empty mask, and a handler that does nothing may run at
-        // any time.
-        let code = unsafe {
-            let action = action.assume_init_mut();
-            action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
-            action.sa_flags = libc::SA_RESTART;
-            libc::sigaction(signal.as_raw(), action, std::ptr::null_mut())
-        };
-        if code != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a zeroed action is a valid one with an empty mask, and a handler that does nothing may run at any
+    // time.
+    let code = unsafe {
+        let action = action.assume_init_mut();
+        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(signal.as_raw(), action, std::ptr::null_mut())
+    };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Reads the next signal from a descriptor of [`SignalSet::descriptor`]. None: there is none now.

@@ -11,7 +11,7 @@ use tenure::{Busy, Error, ErrorKind, Instant, Lease, Mutex, ReleaseAnswer, Tenur
 
 use crate::arguments::Run;
 use crate::clock;
-use crate::events::{Events, News, stop_own_group};
+use crate::events::{Events, News, Stopped, stop};
 use crate::exit::{self, Failure};
 use crate::keeper::Keeper;
 use crate::output::{Event, Holder, Messages, duration, millis};
@@ -244,7 +244,7 @@ impl Waiting<'_> {
         match Signal::from_named_raw(signal) {
             Some(Signal::TSTP) => {
                 self.line.clear();
-                stop_own_group();
+                stop(Stopped::Itself);
                 Ok(())
             }
             Some(Signal::CONT | Signal::WINCH) => Ok(()),

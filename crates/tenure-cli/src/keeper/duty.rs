@@ -71,7 +71,12 @@ struct Duty {
 
 /// Serves until the work is over.
 pub(super) fn serve(job: Job, socket: OwnedFd, mask: SignalSet) -> Result<(), Errno> {
-    sys::shrug_off(SHRUGGED_OFF).map_err(|_| Errno::INVAL)?;
+    // What is ignored does no harm, and the work is to inherit that. But where SIGCHLD is ignored, the system reaps
+    // the children itself, and nobody learns how they ended.
+    let caught = SHRUGGED_OFF.iter().filter(|signal| !sys::is_ignored(**signal));
+    for signal in caught.chain([&Signal::CHILD]) {
+        sys::shrug_off(*signal).map_err(|_| Errno::INVAL)?;
+    }
     mask.block_only();
     // A group of its own: what the terminal or a script sends to the group of `tenure` is not for the keeper.
     setpgid(None, None)?;

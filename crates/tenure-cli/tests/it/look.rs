@@ -118,3 +118,16 @@ fn completions_and_manual_pages_are_made_from_the_flags() {
     assert_eq!(code(&world.output(&["man", "nosuch"])), 64);
     assert_eq!(code(&world.output(&["completions", "nosuch"])), 64);
 }
+
+#[test]
+fn a_password_is_never_shown() {
+    let world = World::new();
+    let url = "redis://me:hunter2@host";
+    for arguments in
+        [&["--help"][..], &["run", "--help"], &["status"], &["doctor"], &["run", "x", "--", "true"]]
+    {
+        let output = world.tenure(arguments).env("TENURE_ENGINE", url).output().expect("the command starts");
+        let shown = format!("{}{}", stdout(&output), crate::world::stderr(&output));
+        assert!(!shown.contains("hunter2"), "{arguments:?}: {shown}");
+    }
+}

@@ -166,6 +166,22 @@ fn a_signal_that_was_ignored_stays_ignored() {
 }
 
 #[test]
+fn exit_codes_are_seen_where_the_caller_ignores_its_children() {
+    let world = World::new();
+    let script = format!("trap '' CHLD; exec {} run x -- sh -c 'exit 3'", env!("CARGO_BIN_EXE_tenure"));
+    let mut command = std::process::Command::new("sh");
+    let output = command.args(["-c", &script]).env("TENURE_ENGINE", world.engine()).output().expect("sh");
+    assert_eq!(code(&output), 3, "{output:?}");
+}
+
+#[test]
+fn it_runs_on_an_engine_that_does_not_notice_deaths() {
+    let world = World::new();
+    let output = world.run(&["x", "--engine", "memory:"], "echo $TENURE_NAME; exit 2");
+    assert_eq!((stdout(&output).as_str(), code(&output)), ("x\n", 2));
+}
+
+#[test]
 fn what_the_program_left_behind_is_ended_before_the_release() {
     let world = World::new();
     // One that ends when asked, one that does not, and one that has a session of its own.

@@ -194,3 +194,22 @@ fn breaking_a_hold_asks_first() {
         assert_eq!(session.end(), expected);
     }
 }
+
+#[test]
+fn a_wait_can_be_stopped_and_continued_by_a_shell() {
+    let world = World::new();
+    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    world.pid("pid");
+    let shell = Session::start(&world, &["bash", "--norc", "--noprofile", "-i"]);
+    shell.type_in(&format!("{} run x -- echo it ran\n", tenure()));
+    shell.wait_for("place 1 in the queue", 1);
+    shell.type_in("\x1a");
+    shell.wait_for("Stopped", 1);
+    shell.type_in("fg\n");
+    shell.wait_for("place 1 in the queue", 2);
+    fs::write(world.path("go"), "").expect("a file");
+    shell.wait_for("\r\x1b[2Kit ran", 1);
+    shell.type_in("exit\n");
+    assert_eq!(shell.end(), 0);
+    assert_eq!(code(&finish(holder)), 0);
+}
