@@ -71,8 +71,8 @@ pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outco
         claim: lease.claim().to_string(),
         waited_ms: millis(clock::now().since(began_at)),
     });
-    let mut session = Session::new(&arguments, &events, &keeper, messages, lease);
-    let outcome = session.work(&tenure, &program.to_string_lossy());
+    let mut shift = Shift::new(&arguments, &events, &keeper, messages, lease);
+    let outcome = shift.work(&tenure, &program.to_string_lossy());
     end(held, tenure, keeper, &arguments, messages);
     outcome
 }
@@ -95,8 +95,8 @@ fn end(held: Held, tenure: Tenure, keeper: Keeper, arguments: &Run, messages: Me
     keeper.wait();
 }
 
-/// Work under a lease.
-struct Session<'a> {
+/// One turn of work under a lease, as this process looks after it.
+struct Shift<'a> {
     arguments: &'a Run,
     events: &'a Events,
     keeper: &'a Keeper,
@@ -140,15 +140,15 @@ impl Loss {
     }
 }
 
-impl<'a> Session<'a> {
+impl<'a> Shift<'a> {
     fn new(
         arguments: &'a Run,
         events: &'a Events,
         keeper: &'a Keeper,
         messages: Messages,
         lease: &'a Lease,
-    ) -> Session<'a> {
-        Session {
+    ) -> Shift<'a> {
+        Shift {
             arguments,
             events,
             keeper,
