@@ -17,6 +17,8 @@
 //! never moved; a claim id is never sent again after an answer that it is lost.
 
 mod answers;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
