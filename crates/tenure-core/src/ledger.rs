@@ -19,6 +19,7 @@
 mod answers;
 #[cfg(test)]
 mod simulation;
+mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt, StreamExt};
 use tenure_core::claim::{CAPACITY_MAX, Claim, Grant, Keep, Kind, Waiting};
+use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, Incarnation, ReleaseAnswer,
     ReleaseRequest, RenewAnswer, RenewRequest, Wake,
@@ -91,6 +92,9 @@ pub(crate) enum Call {
     PresentUnseen,
     /// Observers are told what is, and no changes.
     ChangesUnseen,
+    /// A third of all requests or their answers are lost, and every call takes a while. That is no fault of an
+    /// engine: clients must bear it.
+    LinesLossy,
 }
 
 /// What is wrong with an engine.
@@ -238,6 +242,33 @@ impl BrokenEngine {
         }
     }
 
+    /// Makes a call over lines that lose requests and answers, where that is the fault.
+    async fn over_lines<T, C: Future<Output = Vec<Result<T>>>>(
+        &self,
+        requests: usize,
+        call: C,
+    ) -> Vec<Result<T>> {
+        if !self.is(Call::LinesLossy) {
+            return call.await;
+        }
+        let lost = || {
+            let error = Error::new(ErrorKind::Unavailable, "ask", "lost on the way");
+            std::iter::repeat_with(|| Err(error.clone())).take(requests).collect()
+        };
+        let fate = SystemClock.random() % 6;
+        if fate == 0 {
+            return lost();
+        }
+        for _ in 0..SystemClock.random() % 20 {
+            tokio::task::yield_now().await;
+        }
+        let answers = call.await;
+        for _ in 0..SystemClock.random() % 20 {
+            tokio::task::yield_now().await;
+        }
+        if fate == 1 { lost() } else { answers }
+    }
+
     /// Refuses a kind that is not the first one of the name.
     fn first_kind(&self, claim: &Claim) -> Result<()> {
         let kind = (claim.terms.kind, claim.terms.capacity);
@@ -266,7 +297,8 @@ impl Engine for BrokenEngine {
                 return vec![Err(error)];
             }
             let waits: Vec<bool> = claims.iter().map(|claim| claim.wait).collect();
-            let answers = self.engine.claim(claims.iter().map(|claim| self.asked(claim)).collect()).await;
+            let asked = claims.iter().map(|claim| self.asked(claim)).collect();
+            let answers = self.over_lines(claims.len(), self.engine.claim(asked)).await;
             let answers = waits.into_iter().zip(answers);
             let mut answers: Vec<_> = answers.map(|(waits, answer)| self.claimed(waits, answer)).collect();
             if self.is(Call::BatchesReversed) {
@@ -282,9 +314,11 @@ impl Engine for BrokenEngine {
             let yes = RenewAnswer::Renewed { ends_in: Duration::from_secs(30) };
             return std::future::ready(renewals.iter().map(|_| Ok(yes)).collect()).boxed();
         }
+        let count = renewals.len();
         renewals.iter_mut().for_each(|renewal| renewal.resource = self.name(&renewal.resource));
         async move {
-            let answers = self.engine.renew(renewals).await;
+            let call = async { self.engine.renew(renewals).await };
+            let answers = self.over_lines(count, call).await;
             answers.into_iter().map(|answer| answer.map(|answer| self.renewed(answer))).collect()
         }
         .boxed()
@@ -295,12 +329,14 @@ impl Engine for BrokenEngine {
             return std::future::ready(releases.iter().map(|_| Ok(ReleaseAnswer::Released)).collect())
                 .boxed();
         }
+        let count = releases.len();
         for release in &mut releases {
             release.resource = self.name(&release.resource);
             release.release.is_unused &= !self.is(Call::UnusedForgotten);
         }
         async move {
-            let mut answers = self.engine.release(releases).await;
+            let call = async { self.engine.release(releases).await };
+            let mut answers = self.over_lines(count, call).await;
             if self.is(Call::ReleasesSayYes) {
                 answers.fill(Ok(ReleaseAnswer::Released));
             }

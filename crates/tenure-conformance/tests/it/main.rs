@@ -6,6 +6,7 @@ mod breakages;
 mod broken_engine;
 mod broken_record;
 mod broken_setup;
+mod lossy_lines;
 mod skips;
 
 use std::sync::Arc;

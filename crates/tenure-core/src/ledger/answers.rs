@@ -51,7 +51,10 @@ impl Ledger {
     /// Returns the entry to which an answer belongs. One that is being released waits for its release only.
     fn answered(&mut self, sent: Sent) -> Option<&mut Entry> {
         let entry = self.entry(sent.key).filter(|entry| entry.lease.claim() == sent.claim)?;
-        entry.is_busy = entry.phase == Phase::Releasing;
+        // It may be between two attempts, and then it must be seen not to be busy when the next one is due.
+        if entry.phase != Phase::Releasing {
+            entry.is_busy = false;
+        }
         Some(entry)
     }
 
