@@ -19,6 +19,7 @@
 mod answers;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};

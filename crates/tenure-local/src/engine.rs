@@ -68,6 +68,10 @@ impl Local {
         let (worker, setup) = Worker::open(&config, clock)?;
         let (life, bell) = begin(&worker, client, &setup)?;
         drop(setup);
+        // Others may have died and left something behind, which the thread sweeps when it has nothing to do.
+        if liveness::clients(&worker.store.directory).len() > 1 {
+            worker.start_thread()?;
+        }
         #[allow(deprecated, reason = "the descriptor inside stays open for as long as it is registered")]
         let bell = AsyncFd::with_interest(ClosedOnFork::new(bell), Interest::READABLE)
             .map_err(|source| system_error("connect", "listen in", &worker.store.directory.boot, source))?;

@@ -5,7 +5,7 @@
 //! that cannot be stored takes no other down. A panic is an answer (`Internal`) like any other.
 //!
 //! One thread serves all clients of a process on one directory. It starts with the first job, since a program
-//! that only makes blocking calls needs none, and ends with the last client.
+//! that is alone and makes only blocking calls needs none, and ends with the last client.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -151,7 +151,8 @@ impl Worker {
         Ok(answer)
     }
 
-    fn start_thread(&self) -> Result<()> {
+    /// Starts the thread, unless it runs.
+    pub(crate) fn start_thread(&self) -> Result<()> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(receiver) = jobs.take() else { return Ok(()) };
         let store = self.store.clone();
