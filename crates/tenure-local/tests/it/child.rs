@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use futures_util::future::{Either, select};
 use rustix::process::{Pid, Signal};
@@ -17,7 +18,7 @@ use tenure_core::engine::{ClaimAnswer, Engine, RenewAnswer, Wake};
 use tenure_core::failpoint;
 use tenure_local::Config;
 
-use crate::world::{Client, claim_of, run};
+use crate::world::{Client, PATIENCE, claim_of, run};
 
 /// The place to connect to.
 const PLACE: &str = "TENURE_TEST_PLACE";
@@ -28,7 +29,7 @@ const FAIL: &str = "TENURE_TEST_FAIL";
 pub(crate) struct Process {
     child: Child,
     input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    answers: Receiver<String>,
 }
 
 impl Process {
@@ -57,7 +58,16 @@ impl Process {
             .unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        Process { child, input, output }
+        let (sender, answers) = channel();
+        // A thread, so that a test can stop to wait.
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if let Some((_, answer)) = line.split_once("> ") {
+                    drop(sender.send(answer.trim_end().to_owned()));
+                }
+            }
+        });
+        Process { child, input, answers }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -70,15 +80,10 @@ impl Process {
 
     /// Reads the next answer. Empty: the process has ended.
     pub(crate) fn read(&mut self) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            if self.output.read_line(&mut line).unwrap() == 0 {
-                return String::new();
-            }
-            if let Some((_, answer)) = line.split_once("> ") {
-                return answer.trim_end().to_owned();
-            }
+        match self.answers.recv_timeout(PATIENCE) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Disconnected) => String::new(),
+            Err(RecvTimeoutError::Timeout) => panic!("process {} does not answer", self.pid()),
         }
     }
 
@@ -100,7 +105,9 @@ impl Process {
     /// Waits until it is stopped.
     pub(crate) fn stopped(&self) {
         let stat = format!("/proc/{}/stat", self.pid());
+        let until = SystemClock.now() + PATIENCE;
         while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+            assert!(SystemClock.now() < until);
             std::thread::yield_now();
         }
     }
@@ -114,6 +121,7 @@ impl Process {
     /// Waits until it has died of a failpoint.
     pub(crate) fn died(mut self) {
         use std::os::unix::process::ExitStatusExt;
+        assert_eq!(self.read(), "");
         assert_eq!(self.child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
     }
 }
@@ -300,7 +308,7 @@ fn keeper(client: &Client) {
     // The keeper inherits it.
     rustix::io::fcntl_setfd(&shared, rustix::io::FdFlags::empty()).unwrap();
     #[allow(clippy::zombie_processes, reason = "it outlives this process")]
-    let keeper = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
+    let keeper = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
     drop::<OwnedFd>(shared);
     drop(client.engine.share_life(keeper.id()).unwrap());
     say(&keeper.id().to_string());
@@ -318,10 +326,10 @@ fn fork(client: &Client) {
         let text = answer.map_or_else(|error| format!("{error:?}"), |answer| format!("{answer:?}"));
         rustix::io::write(&writer, text.as_bytes()).unwrap();
         rustix::io::write(&writer, b"\n").unwrap();
-        // Until it is killed: its copies of everything stay open.
-        loop {
-            let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 1000, tv_nsec: 0 });
-        }
+        // Its copies of everything stay open, until it is killed or the test has been over for long.
+        let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 });
+        // SAFETY: it ends the process without running anything of it.
+        unsafe { libc::_exit(0) };
     }
     drop(writer);
     assert!(reader.as_raw_fd() >= 0);
