@@ -69,7 +69,7 @@ impl Local {
         let (life, bell) = begin(&worker, client, &setup)?;
         drop(setup);
         // Others may have died and left something behind, which the thread sweeps when it has nothing to do.
-        if liveness::clients(&worker.store.directory).len() > 1 {
+        if crate::liveness::clients(&worker.store.directory).len() > 1 {
             worker.start_thread()?;
         }
         #[allow(deprecated, reason = "the descriptor inside stays open for as long as it is registered")]
