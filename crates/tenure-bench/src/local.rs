@@ -6,8 +6,9 @@ use heed::types::Bytes;
 use heed::{CommitOrAbort, EnvFlags, EnvOpenOptions};
 use tenure_core::clock::Instant;
 
-use crate::measure::{Directory, Outcome, Part, median, now, part, percentile, timed};
+use crate::measure::{Outcome, Part, median, now, part, percentile, timed, url};
 use crate::report::{Report, Target};
+use tenure_testkit::TestDirectory;
 
 /// How many pairs one process makes.
 const PAIRS: usize = 100_000;
@@ -49,8 +50,8 @@ pub(crate) fn uncontended(report: &mut Report) -> Outcome {
 }
 
 fn pairs_per_second(side: &str, processes: usize) -> Result<f64, Box<dyn std::error::Error>> {
-    let directory = Directory::new("uncontended")?;
-    let path = directory.path().to_string_lossy().into_owned();
+    let directory = TestDirectory::new();
+    let path = directory.path().join("place").to_string_lossy().into_owned();
     let mut parts = Vec::new();
     for number in 0..processes {
         parts.push(part(&["uncontended", side, &path, &number.to_string()])?);
@@ -106,6 +107,7 @@ fn tasks_pairs(path: &str, name: &str) -> Outcome {
 /// What no engine on LMDB can beat: one key written, one key removed, each in a transaction.
 #[allow(unsafe_code, reason = "LMDB maps a file; the benchmark's own directory is changed by nobody else")]
 fn bare_pairs(path: &str, name: &str) -> Outcome {
+    std::fs::create_dir_all(path)?;
     // SAFETY: the file in this fresh directory is only used through LMDB, by processes of this benchmark.
     let env =
         unsafe { EnvOpenOptions::new().map_size(1 << 28).max_dbs(1).flags(EnvFlags::NO_SYNC).open(path)? };
@@ -143,10 +145,10 @@ fn between_lines(work: impl FnOnce() -> Outcome) -> Outcome {
 const HAND_OVERS: usize = 1_000;
 
 pub(crate) fn hand_over(report: &mut Report) -> Outcome {
-    let directory = Directory::new("hand-over")?;
+    let directory = TestDirectory::new();
     let mut parts: Vec<Part> = Vec::new();
     for _ in 0..2 {
-        parts.push(part(&["hand-over", &directory.url()])?);
+        parts.push(part(&["hand-over", &url(&directory)])?);
     }
     // Each part prints its moments of release and of grant; the pairs in order are the hand-overs.
     let mut moments: Vec<(u64, bool, usize)> = Vec::new();

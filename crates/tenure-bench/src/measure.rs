@@ -1,10 +1,10 @@
 //! Time, processor time, memory, and processes of this very program.
 
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tenure_core::clock::{Clock, Instant, SystemClock};
+use tenure_testkit::TestDirectory;
 
 /// How a benchmark ends.
 pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -45,31 +45,9 @@ pub(crate) fn resident() -> u64 {
     pages * rustix::param::page_size() as u64
 }
 
-/// A directory of a benchmark's own, removed at the end.
-pub(crate) struct Directory(PathBuf);
-
-impl Directory {
-    pub(crate) fn new(name: &str) -> std::io::Result<Directory> {
-        let path = std::env::temp_dir().join(format!("tenure-bench-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        rustix::fs::chmod(&path, rustix::fs::Mode::RWXU)?;
-        Ok(Directory(path))
-    }
-
-    pub(crate) fn path(&self) -> &std::path::Path {
-        &self.0
-    }
-
-    pub(crate) fn url(&self) -> String {
-        format!("local:{}", self.0.display())
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // What cannot be removed is a temporary directory's leftover.
-        std::fs::remove_dir_all(&self.0).ok();
-    }
+/// Returns the URL of an engine inside of a directory.
+pub(crate) fn url(directory: &TestDirectory) -> String {
+    format!("local:{}", directory.path().join("place").display())
 }
 
 /// Starts a part of a benchmark in another process. It ends with this one.

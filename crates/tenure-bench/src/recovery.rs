@@ -1,13 +1,14 @@
 //! How soon the next waiter runs after the holder was killed.
 
-use crate::measure::{Directory, Outcome, median, now, part, percentile};
+use crate::measure::{Outcome, median, now, part, percentile, url};
 use crate::report::{Report, Target};
+use tenure_testkit::TestDirectory;
 
 const ROUNDS: usize = 30;
 
 pub(crate) fn after_kill(report: &mut Report) -> Outcome {
-    let directory = Directory::new("recovery")?;
-    let url = directory.url();
+    let directory = TestDirectory::new();
+    let url = url(&directory);
     let mut millis = Vec::new();
     for _ in 0..ROUNDS {
         let mut holder = part(&["holder", &url])?;

@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::measure::{Directory, Outcome, median, timed};
+use crate::measure::{Outcome, median, timed, url};
 use crate::report::{Report, Target};
+use tenure_testkit::TestDirectory;
 
 /// Runs in a row in one measurement.
 const RUNS: usize = 100;
 const ROUNDS: usize = 7;
 
 pub(crate) fn against_flock(report: &mut Report) -> Outcome {
-    let directory = Directory::new("run")?;
+    let directory = TestDirectory::new();
     let tenure = command()?;
-    let url = directory.url();
+    let url = url(&directory);
     let file = directory.path().join("flock");
     let (mut ours, mut flock, mut bare) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

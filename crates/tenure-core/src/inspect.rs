@@ -67,6 +67,21 @@ pub struct WaiterView {
     pub weight: u32,
 }
 
+/// Whether two views show the same, but for how long ago and how much longer: what an observer is not told again.
+pub fn shows_the_same(one: Option<&View>, other: Option<&View>) -> bool {
+    let (Some(one), Some(other)) = (one, other) else { return one.is_none() && other.is_none() };
+    let head = |view: &View| (view.kind, view.capacity, view.used, view.last_token, view.waiting);
+    head(one) == head(other)
+        && one.value == other.value
+        && one.waiters == other.waiters
+        && one.holds.len() == other.holds.len()
+        && one.holds.iter().zip(&other.holds).all(|(one, other)| {
+            (one.claim, one.token, one.slot, one.weight)
+                == (other.claim, other.token, other.slot, other.weight)
+                && one.label == other.label
+        })
+}
+
 /// Looks at a record as it is at `now`. Writes nothing, so what has ended is only left out.
 ///
 /// Returns none if nothing is held, rests or waits, and no value is kept.

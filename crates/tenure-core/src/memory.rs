@@ -22,7 +22,7 @@ use crate::engine::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::inspect::{View, inspect};
+use crate::inspect::{View, inspect, shows_the_same};
 use crate::record::PlainRecord;
 use crate::step::{Command, Outcome, Transition, forget_at, step};
 use crate::token::Token;
@@ -275,7 +275,7 @@ impl Engine for Memory {
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
         let store = self.store.clone();
         let changed = store.state().observers.entry(resource.clone()).or_default().subscribe();
-        let first = Some(None);
+        let first = None;
         let views = stream::unfold((store, changed, first), move |(store, mut changed, last)| {
             let resource = resource.clone();
             async move {
@@ -283,9 +283,11 @@ impl Engine for Memory {
                 loop {
                     changed.mark_unchanged();
                     let view = store.view(&resource);
-                    if last != Some(Some(holders(view.as_ref()))) {
-                        let seen = Some(Some(holders(view.as_ref())));
-                        return Some((Ok(view), (store, changed, seen)));
+                    let is_seen = last
+                        .as_ref()
+                        .is_some_and(|last: &Option<View>| shows_the_same(last.as_ref(), view.as_ref()));
+                    if !is_seen {
+                        return Some((Ok(view.clone()), (store, changed, Some(view))));
                     }
                     // What ends by itself makes no event.
                     let ends = view.iter().flat_map(|view| view.holds.iter().map(|hold| hold.ends_in));
@@ -351,15 +353,4 @@ impl BlockingEngine for Memory {
         let outcome = self.store.step(&release.resource, Command::Release(release.release));
         Ok(release_answer(&outcome))
     }
-}
-
-/// What an observer is told about: everything of a view that is not merely time passing.
-type Seen = Option<(Vec<(Option<ClaimId>, Token)>, Vec<ClaimId>, Option<Arc<[u8]>>, u32)>;
-
-fn holders(view: Option<&View>) -> Seen {
-    view.map(|view| {
-        let holds = view.holds.iter().map(|hold| (hold.claim, hold.token)).collect();
-        let waiters = view.waiters.iter().map(|waiter| waiter.claim).collect();
-        (holds, waiters, view.value.clone(), view.capacity)
-    })
 }

@@ -57,7 +57,7 @@ fn a_reader_that_goes_away_is_no_error() {
     );
     let output = std::process::Command::new("bash")
         .args(["-c", &script])
-        .current_dir(&world.directory)
+        .current_dir(world.directory.path())
         .output()
         .expect("bash");
     assert_eq!(stdout(&output), "0\n");

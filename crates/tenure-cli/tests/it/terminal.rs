@@ -36,7 +36,7 @@ impl Session {
         command
             .args(["--ctty", "--wait"])
             .args(program)
-            .current_dir(&world.directory)
+            .current_dir(world.directory.path())
             .env("TENURE_ENGINE", world.engine())
             .env("PS1", "> ")
             .env("TERM", "xterm")

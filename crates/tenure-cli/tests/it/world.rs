@@ -4,27 +4,19 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-
-/// How long anything may take before a test fails: these are processes on a machine that may be busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+use rustix::process::Signal;
+pub(crate) use tenure_testkit::{TestDirectory, finish, is_alive, signal, state, wait_for};
 
 pub(crate) struct World {
-    pub(crate) directory: PathBuf,
+    pub(crate) directory: TestDirectory,
     /// Processes to end when the test ends, however it ends.
     pids: RefCell<Vec<u32>>,
 }
 
 impl World {
     pub(crate) fn new() -> World {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("tenure-cli-{}-{count}", std::process::id()));
-        fs::create_dir_all(&directory).expect("a directory for the test");
-        World { directory, pids: RefCell::default() }
+        World { directory: TestDirectory::new(), pids: RefCell::default() }
     }
 
     pub(crate) fn engine(&self) -> String {
@@ -32,7 +24,7 @@ impl World {
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        self.directory.path().join(name)
     }
 
     /// The command, in the test's directory and on its engine.
@@ -40,7 +32,7 @@ impl World {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
         command
             .args(arguments)
-            .current_dir(&self.directory)
+            .current_dir(self.directory.path())
             .env("TENURE_ENGINE", self.engine())
             .env_remove("TENURE_LOG")
             .stdin(Stdio::null());
@@ -119,54 +111,10 @@ impl Drop for World {
         for pid in self.pids.take() {
             // Ids of processes that have ended well are not given anew so soon.
             if is_alive(pid) {
-                let _ = kill_process(to_pid(pid), Signal::KILL);
+                signal(pid, Signal::KILL);
             }
         }
-        drop(fs::remove_dir_all(&self.directory));
     }
-}
-
-/// Waits until a condition gives something.
-#[allow(clippy::disallowed_methods, reason = "processes have no clock that a test could move")]
-pub(crate) fn wait_for<T>(what: &str, condition: impl Fn() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = condition() {
-            return found;
-        }
-        assert!(Instant::now() < until, "no {what} within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Waits until a process has ended, and returns what it wrote.
-pub(crate) fn finish(child: Child) -> Output {
-    let pid = child.id();
-    let waiting = std::thread::spawn(move || child.wait_with_output().expect("a child can be waited for"));
-    wait_for("end of a process", || (waiting.is_finished() || !is_alive(pid)).then_some(()));
-    waiting.join().expect("waiting does not panic")
-}
-
-/// Whether a process runs: a zombie does not.
-pub(crate) fn is_alive(pid: u32) -> bool {
-    if test_kill_process(to_pid(pid)).is_err() {
-        return false;
-    }
-    state(pid).is_some_and(|state| state != 'Z')
-}
-
-/// The state of a process: `S`, `T` (stopped), `Z` …
-pub(crate) fn state(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
-}
-
-pub(crate) fn signal(pid: u32, signal: Signal) {
-    kill_process(to_pid(pid), signal).expect("a process to signal");
-}
-
-fn to_pid(pid: u32) -> Pid {
-    Pid::from_raw(i32::try_from(pid).expect("a process id")).expect("a process id")
 }
 
 /// The keeper of a `tenure run`.

@@ -4,33 +4,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tenure_conformance::Setup;
-use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::clock::SystemClock;
 use tenure_core::engine::{Connect, Engine};
 use tenure_local::{Config, Local};
+use tenure_testkit::TestDirectory;
 
 /// A directory of its own for each check, removed by whoever made it.
 struct Directory {
     path: PathBuf,
-    is_mine: bool,
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        if self.is_mine {
-            // A client that is still closing may be writing; what is left is in the directory for such files.
-            std::fs::remove_dir_all(&self.path).ok();
-        }
-    }
+    _files: Option<TestDirectory>,
 }
 
 impl Setup for Directory {
     fn start() -> Directory {
-        let name = format!("tenure-conformance-{}-{:016x}", std::process::id(), SystemClock.random());
-        Directory { path: std::env::temp_dir().join(name), is_mine: true }
+        let files = TestDirectory::new();
+        Directory { path: files.path().join("place"), _files: Some(files) }
     }
 
     fn at(address: &str) -> Directory {
-        Directory { path: address.into(), is_mine: false }
+        Directory { path: address.into(), _files: None }
     }
 
     fn address(&self) -> String {
