@@ -264,16 +264,15 @@ async fn claim_it(client: &Client, claims: &mut HashMap<String, ClaimId>, claim:
     }
 }
 
+/// Confirms a grant, as a client does, and says so.
 async fn hear(client: &Client, claims: &HashMap<String, ClaimId>, wake: Wake) {
-    let tell = || say(&format!("woken {}", SystemClock.now().nanos()));
-    match wake {
-        Wake::Granted { .. } => tell(),
-        _ => {
-            for (name, claim) in claims {
-                if let RenewAnswer::Granted(_) = client.renew(name, *claim, true).await {
-                    tell();
-                }
-            }
+    for (name, claim) in claims {
+        let is_meant = match wake {
+            Wake::Granted { claim: woken, .. } | Wake::Look(woken) => woken == *claim,
+            _ => true,
+        };
+        if is_meant && let RenewAnswer::Granted(_) = client.renew(name, *claim, true).await {
+            say(&format!("woken {}", SystemClock.now().nanos()));
         }
     }
 }

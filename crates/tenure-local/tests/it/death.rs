@@ -3,7 +3,7 @@
 use rustix::process::{Pid, Signal};
 use tenure_core::claim::{ClaimId, Kind};
 use tenure_core::clock::{Clock, SystemClock};
-use tenure_core::engine::{ClaimAnswer, Engine, ReleaseAnswer};
+use tenure_core::engine::{ClaimAnswer, Engine, ReleaseAnswer, RenewAnswer, Wake};
 use tenure_core::error::ErrorKind;
 
 use crate::child::Process;
@@ -162,6 +162,45 @@ fn the_head_of_the_queue_watches_every_holder() {
 }
 
 #[test]
+fn a_waiter_that_moved_up_watches_the_holder() {
+    let directory = TestDirectory::new();
+    run(async {
+        let mut here = Client::connect(&directory.place()).await;
+        let mut holder = Process::start(&directory.place());
+        let mut ahead = Process::start(&directory.place());
+        assert!(holder.ask("try m").starts_with("granted"));
+        assert_eq!(ahead.ask("wait m"), "waiting");
+        let waiting = here.queue("m").await;
+        assert_eq!(ahead.ask("release m"), "Released");
+        let look = here.wake().await;
+        assert_eq!(look, Wake::Look(waiting));
+        assert!(matches!(here.renew("m", waiting, true).await, RenewAnswer::Waiting(..)));
+        let killed_at = SystemClock.now().nanos();
+        holder.kill();
+        here.granted("m", waiting).await;
+        assert!(since(killed_at, SystemClock.now().nanos()) < AT_ONCE_US);
+    });
+}
+
+#[test]
+fn what_is_granted_to_the_dead_is_ended_by_whoever_granted_it() {
+    let directory = TestDirectory::new();
+    run(async {
+        let here = Client::connect(&directory.place()).await;
+        let (held, _) = here.take("m").await;
+        let mut waiter = Process::start(&directory.place());
+        assert_eq!(waiter.ask("wait m"), "waiting");
+        waiter.kill();
+        // Nobody else asks for it, and nobody connects.
+        here.release("m", held).await;
+        let until = SystemClock.now() + PATIENCE;
+        while here.engine.rows().unwrap() > 1 {
+            assert!(SystemClock.now() < until);
+        }
+    });
+}
+
+#[test]
 fn a_client_lives_as_long_as_any_process_that_shares_its_life() {
     let directory = TestPlace::new();
     run(async {
@@ -192,7 +231,11 @@ fn a_client_that_is_closed_leaves_its_life_to_those_who_share_it() {
         drop(there);
         assert!(matches!(here.try_mutex("m").await.1, ClaimAnswer::Busy(_)));
         drop(shared);
-        here.take("m").await;
+        // A process that another test is starting just now has a copy of everything until it runs its program.
+        let until = SystemClock.now() + PATIENCE;
+        while matches!(here.try_mutex("m").await.1, ClaimAnswer::Busy(_)) {
+            assert!(SystemClock.now() < until);
+        }
     });
 }
 
