@@ -163,7 +163,7 @@ fn the_head_of_the_queue_watches_every_holder() {
 
 #[test]
 fn a_waiter_that_moved_up_watches_the_holder() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let mut here = Client::connect(&directory.place()).await;
         let mut holder = Process::start(&directory.place());
@@ -184,7 +184,7 @@ fn a_waiter_that_moved_up_watches_the_holder() {
 
 #[test]
 fn what_is_granted_to_the_dead_is_ended_by_whoever_granted_it() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let here = Client::connect(&directory.place()).await;
         let (held, _) = here.take("m").await;
