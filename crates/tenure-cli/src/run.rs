@@ -91,8 +91,9 @@ fn end(held: Held, tenure: Tenure, keeper: Keeper, arguments: &Run, messages: Me
                 .warning(&format!("{error}; the lock is free in {} at the latest", duration(arguments.ttl)));
         }
     }
-    pollster::block_on(tenure.close());
+    // First the keeper: while it shares the client's life, the client cannot tidy up after itself.
     keeper.wait();
+    pollster::block_on(tenure.close());
 }
 
 /// One turn of work under a lease, as this process looks after it.
