@@ -93,11 +93,17 @@ impl Shared {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Uses the ledger from the client's own thread.
+    /// Uses the ledger from the client's own thread. Who is concerned is told when the lock is free again, so
+    /// that a waker may do what it likes and nobody wakes up to wait for the lock.
     pub(crate) fn with_ledger<T>(&self, work: impl FnOnce(&mut Ledger, &Now<'_>) -> T) -> T {
         let random = || self.clock.random();
         let now = Now { at: self.clock.now(), random: &random };
-        work(&mut self.ledger(), &now)
+        let (result, told) = {
+            let mut ledger = self.ledger();
+            (work(&mut ledger, &now), ledger.take_told())
+        };
+        told.tell();
+        result
     }
 
     /// Uses the ledger from a user's thread, and pokes the client's thread if there is something new for it.

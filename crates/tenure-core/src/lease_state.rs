@@ -91,10 +91,7 @@ impl LeaseState {
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
-                Ok(_) => {
-                    self.ended.notify_waiters();
-                    return true;
-                }
+                Ok(_) => return true,
                 Err(moved) => deadline = moved,
             }
         }
@@ -111,13 +108,17 @@ impl LeaseState {
         moved.is_ok()
     }
 
-    /// Ends the lease now and tells who waits for that.
+    /// Ends the lease now. Who waits for that is told by [`LeaseState::tell`].
     pub(crate) fn end(&self) {
         self.deadline.fetch_or(OVER, Ordering::AcqRel);
+    }
+
+    /// Tells who waits for the end that it has come.
+    pub(crate) fn tell(&self) {
         self.ended.notify_waiters();
     }
 
-    /// Waits until the lease is over, by whoever finds out first.
+    /// Waits until the lease is over and the ledger has noticed: at its deadline at the latest.
     pub(crate) async fn ended(&self) {
         loop {
             let ended = self.ended.notified();

@@ -155,6 +155,22 @@ pub(crate) struct Ledger {
     releases: VecDeque<Key>,
     /// Why nothing can be asked any more.
     closed: Option<Error>,
+    told: Told,
+}
+
+/// Who is to be told of what happened, once nobody holds the ledger: a waker may run anything.
+#[derive(Default)]
+pub(crate) struct Told {
+    wakers: Vec<Waker>,
+    ended: Vec<Arc<LeaseState>>,
+}
+
+impl Told {
+    /// Tells them.
+    pub(crate) fn tell(self) {
+        self.wakers.into_iter().for_each(Waker::wake);
+        self.ended.iter().for_each(|lease| lease.tell());
+    }
 }
 
 /// A moment, and randomness for what is decided in it.
@@ -181,6 +197,7 @@ impl Ledger {
             renewals: VecDeque::new(),
             releases: VecDeque::new(),
             closed: None,
+            told: Told::default(),
         }
     }
 
@@ -515,6 +532,11 @@ impl Ledger {
             is_unused: entry.pending.as_ref().is_some_and(|pending| pending.is_unused),
         };
         ReleaseRequest { resource: entry.lease.resource().clone(), release }
+    }
+
+    /// Takes whom to tell of what happened.
+    pub(crate) fn take_told(&mut self) -> Told {
+        std::mem::take(&mut self.told)
     }
 
     /// Which lanes hold something to send, a bit each.

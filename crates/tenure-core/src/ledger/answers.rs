@@ -472,6 +472,7 @@ impl Ledger {
                 .emit(self.identity.engine);
         }
         entry.lease.end();
+        self.told.ended.push(entry.lease.clone());
         self.schedule.remove(index);
     }
 
@@ -479,7 +480,7 @@ impl Ledger {
         if let Some(waker) =
             self.entries[index as usize].pending.as_mut().and_then(|pending| pending.waker.take())
         {
-            waker.wake();
+            self.told.wakers.push(waker);
         }
     }
 

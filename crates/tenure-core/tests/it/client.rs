@@ -282,3 +282,34 @@ fn an_observer_that_is_dropped_leaves_nothing_behind() {
     }
     eventually("nobody observes", || store.observers() == 0);
 }
+
+/// A waker as an executor may have it: it runs what it wakes, at once, on the thread that wakes it.
+struct RunsAtOnce {
+    tenure: Tenure,
+    has_run: std::sync::atomic::AtomicBool,
+}
+
+impl std::task::Wake for RunsAtOnce {
+    fn wake(self: Arc<Self>) {
+        let other = self.tenure.mutex("other");
+        let mut asking = std::pin::pin!(other.acquire());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(asking.as_mut().poll(&mut context).is_pending());
+        self.has_run.store(true, std::sync::atomic::Ordering::Release);
+    }
+}
+
+#[test]
+fn a_waker_may_use_the_client() {
+    let (_clock, _store, a, b) = two();
+    let lease = pollster::block_on(a.mutex("x").acquire()).expect("free");
+    let runs_at_once = Arc::new(RunsAtOnce { tenure: b.clone(), has_run: false.into() });
+    let waker = std::task::Waker::from(runs_at_once.clone());
+    let waiting = b.mutex("x");
+    let mut asking = std::pin::pin!(waiting.acquire());
+    assert!(asking.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    eventually("b waits", || asking.place().is_some());
+    pollster::block_on(lease.release()).expect("answers");
+    eventually("the waker has run", || runs_at_once.has_run.load(std::sync::atomic::Ordering::Acquire));
+    drop(pollster::block_on(asking).expect("handed over"));
+}
