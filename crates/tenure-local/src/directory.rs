@@ -41,8 +41,8 @@ const SMALL_FILE_BYTES_MAX: u64 = 4096;
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const FILE: OFlags = OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const OWNER_ONLY: Mode = Mode::RWXU;
-const OWNER_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+const USER_ONLY: Mode = Mode::RWXU;
+const USER_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// An open boot directory.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Directory {
 
     /// Locks the sweep, for as long as the descriptor is open. None: another process sweeps.
     pub(crate) fn lock_sweep(&self) -> Option<OwnedFd> {
-        let file = rustix::fs::openat(&self.boot_fd, "sweep", FILE | OFlags::CREATE, OWNER_FILE).ok()?;
+        let file = rustix::fs::openat(&self.boot_fd, "sweep", FILE | OFlags::CREATE, USER_FILE).ok()?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
         Some(file)
     }
@@ -205,7 +205,7 @@ impl Directory {
         let fresh = format!("{name}.new");
         self.remove(&fresh);
         let file =
-            rustix::fs::openat(&self.boot_fd, &*fresh, FILE | OFlags::CREATE | OFlags::EXCL, OWNER_FILE)?;
+            rustix::fs::openat(&self.boot_fd, &*fresh, FILE | OFlags::CREATE | OFlags::EXCL, USER_FILE)?;
         write(std::fs::File::from(file))?;
         Ok(rustix::fs::renameat(&self.boot_fd, &*fresh, &self.boot_fd, name)?)
     }
@@ -310,7 +310,7 @@ fn open_place(place: &Path, is_named: bool) -> Result<OwnedFd> {
     let distrust = |message: String, hint: &str| {
         Err(Error::new(ErrorKind::Unsupported, "connect", message).with_engine("local").with_hint(hint))
     };
-    match rustix::fs::mkdir(place, OWNER_ONLY) {
+    match rustix::fs::mkdir(place, USER_ONLY) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(source) => return Err(system_error("connect", "create", place, source)),
     }
@@ -346,7 +346,7 @@ fn open_place(place: &Path, is_named: bool) -> Result<OwnedFd> {
 
 fn lock_setup(place: &Path, place_fd: &OwnedFd, clock: &dyn Clock) -> Result<Setup> {
     let path = place.join("setup");
-    let file = rustix::fs::openat(place_fd, "setup", FILE | OFlags::CREATE, OWNER_FILE)
+    let file = rustix::fs::openat(place_fd, "setup", FILE | OFlags::CREATE, USER_FILE)
         .map_err(|source| system_error("connect", "write", &path, source))?;
     let until = clock.now() + SETUP_WAIT_MAX;
     loop {
@@ -383,7 +383,7 @@ fn boot_id() -> Result<String> {
 
 /// Makes a directory; says whether it did.
 fn make_directory(within: &OwnedFd, name: &str) -> Result<bool, Errno> {
-    match rustix::fs::mkdirat(within, name, OWNER_ONLY) {
+    match rustix::fs::mkdirat(within, name, USER_ONLY) {
         Ok(()) => Ok(true),
         Err(Errno::EXIST) => Ok(false),
         Err(source) => Err(source),

@@ -371,6 +371,13 @@ impl BlockingEngine for Local {
     }
 }
 
+impl std::fmt::Debug for Local {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let place = &self.worker.store.directory.place;
+        f.debug_struct("Local").field("client", &self.client).field("place", place).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Local {
     fn drop(&mut self) {
         if !is_forked() {

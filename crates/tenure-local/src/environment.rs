@@ -55,7 +55,7 @@ impl Environment {
         Ok(self.env.write_txn()?)
     }
 
-    /// Returns the handle of all rows.
+    /// Returns the database of all rows.
     pub(crate) fn rows(&self) -> Rows {
         self.rows
     }

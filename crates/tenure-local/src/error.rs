@@ -180,24 +180,28 @@ fn blocked_error(operation: &'static str, blocked: &Blocked) -> Error {
         Blocked::By(0) => unavailable(format!("the store has been in use for {WAIT_MAX:?}"))
             .with_hint("is a process stopped? `tenure doctor` says which"),
         Blocked::By(pid) => {
-            let process = process_text(*pid);
+            let (process, hint) = match process_state(*pid) {
+                Some((name, 'T' | 't')) => (
+                    format!(" ({name}, stopped)"),
+                    format!("continue it with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`"),
+                ),
+                Some((name, 'D')) => (
+                    format!(" ({name}, waiting for its disk)"),
+                    "put the directory on a faster file system: `/run/tenure`, say".to_owned(),
+                ),
+                Some((name, _)) => {
+                    (format!(" ({name})"), format!("see what it does, or end it with `kill {pid}`"))
+                }
+                None => (String::new(), "try again".to_owned()),
+            };
             unavailable(format!("process {pid}{process} has blocked the store for {WAIT_MAX:?}"))
-                .with_hint(format!("continue it with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`"))
+                .with_hint(hint)
         }
         Blocked::Broken(source) => {
             Error::new(ErrorKind::Internal, operation, format!("the store's gate is broken: {source}"))
                 .with_engine("local")
                 .with_hint("stop every process that uses it, then try again")
         }
-    }
-}
-
-/// Says of a process what its name is, and whether it is stopped.
-fn process_text(pid: u32) -> String {
-    match process_state(pid) {
-        Some((name, 'T' | 't')) => format!(" ({name}, stopped)"),
-        Some((name, _)) => format!(" ({name})"),
-        None => String::new(),
     }
 }
 

@@ -20,8 +20,11 @@
 //! * Nothing survives a reboot, on purpose: whoever held something is dead.
 //! * A process that is stopped (`SIGSTOP`) *inside* a transaction, which lasts microseconds, blocks the others.
 //!   After two seconds they get [`Unavailable`](tenure_core::error::ErrorKind::Unavailable) with its pid.
+//! * A client that is *closed* while it still holds something, in a process that lives on, ends its holds, but a
+//!   waiter finds out only by its next heartbeat (within 1.7 s): no process has died.
 //! * A forked child cannot use its parent's client. It may `exec`, or connect if its parent never did.
-#![cfg_attr(not(target_os = "linux"), allow(unused))]
+#[cfg(not(target_os = "linux"))]
+compile_error!("the local engine needs Linux: pidfds, CLOCK_BOOTTIME and mutexes that survive their holder");
 
 mod check;
 mod config;
