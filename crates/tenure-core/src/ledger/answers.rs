@@ -15,9 +15,9 @@ use crate::renewal::GRAIN;
 use crate::step::{confirm_window, waiter_life};
 use crate::token::Token;
 
-/// The most entries that are looked at before answers and news are looked at again. As many fit into a
-/// processor's second cache.
-const DUE_MAX: usize = 1024;
+/// The most entries that are looked at before something is sent: as many as a call takes, so that what was just
+/// read is still in the processor's caches when it is sent (`cargo xtask bench scheduler`).
+const DUE_MAX: usize = 128;
 /// The shortest time to the next look at an expiry, so that rounding cannot make a busy loop.
 const LOOK_MIN: Duration = Duration::from_millis(1);
 
