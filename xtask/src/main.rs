@@ -1,2 +1,126 @@
-//! Chores.
-fn main() {}
+//! Every chore of the project, as `cargo xtask NAME`.
+//!
+//! One file per chore, and what they share: [`args`] (the command line), [`run`] (steps with progress,
+//! times and a command to repeat), [`tree`] (the files under version control) and [`manifest`] (what is
+//! read from a `Cargo.toml`). No dependencies: a fresh clone compiles this in seconds, before anything else.
+//!
+//! A new chore also needs: an entry in [`CHORES`], a row of the table in `STYLE.md`.
+
+mod args;
+mod bench;
+mod ci;
+mod cover;
+mod docs;
+mod engines;
+mod lint;
+mod manifest;
+mod release;
+mod run;
+mod setup;
+mod snapshots;
+mod test;
+mod tidy;
+mod tree;
+
+use std::process::ExitCode;
+
+use args::Args;
+use run::{Outcome, Run};
+
+/// A command of `cargo xtask`.
+struct Chore {
+    name: &'static str,
+    arguments: &'static str,
+    summary: &'static str,
+    start: fn(&mut Run, Args) -> Outcome<()>,
+}
+
+const CHORES: [Chore; 11] = [
+    Chore {
+        name: "setup",
+        arguments: "",
+        summary: "installs what is missing and prints versions",
+        start: setup::start,
+    },
+    Chore {
+        name: "test",
+        arguments: "[--engine A,B | --all]",
+        summary: "runs the tests: all that need no server, those of some engines, or all",
+        start: test::start,
+    },
+    Chore {
+        name: "lint",
+        arguments: "[--fix] [--advisories]",
+        summary: "rustfmt, clippy, tidy, typos, deny; --advisories needs the network",
+        start: lint::start,
+    },
+    Chore { name: "tidy", arguments: "", summary: "checks the project's own rules", start: tidy::start },
+    Chore {
+        name: "snapshots",
+        arguments: "",
+        summary: "runs the tests and rewrites their snapshots",
+        start: snapshots::start,
+    },
+    Chore {
+        name: "cover",
+        arguments: "",
+        summary: "line coverage per crate; fails below the floor",
+        start: cover::start,
+    },
+    Chore {
+        name: "bench",
+        arguments: "[ARGUMENTS]",
+        summary: "runs the benchmarks in release and prints ratios",
+        start: bench::start,
+    },
+    Chore {
+        name: "docs",
+        arguments: "",
+        summary: "rustdoc, doc tests, relative links, README == example",
+        start: docs::start,
+    },
+    Chore { name: "ci", arguments: "", summary: "lint, test --all, docs", start: ci::start },
+    Chore {
+        name: "release",
+        arguments: "X.Y.Z [--dry-run]",
+        summary: "sets the version, commits, tags, prints the publish order",
+        start: release::start,
+    },
+    Chore { name: "help", arguments: "", summary: "prints this list", start: help },
+];
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    let name = words.next().unwrap_or_else(|| "help".to_owned());
+    let name = if matches!(name.as_str(), "--help" | "-h") { "help" } else { &name };
+    let args = Args::new(words);
+    let Some(chore) = CHORES.iter().find(|chore| chore.name == name) else {
+        eprintln!("error: no chore named {name:?}\n\nhint: `cargo xtask` lists them");
+        return ExitCode::FAILURE;
+    };
+    if args.asks_for_help() {
+        println!("cargo xtask {} {}\n\n{}", chore.name, chore.arguments, chore.summary);
+        return ExitCode::SUCCESS;
+    }
+    let mut run = Run::new();
+    let ended = (chore.start)(&mut run, args);
+    let code = run.finish();
+    match ended {
+        Ok(()) => code,
+        Err(text) => {
+            eprintln!("error: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints the list of chores.
+fn help(_run: &mut Run, args: Args) -> Outcome<()> {
+    args.finish()?;
+    println!("cargo xtask CHORE\n");
+    for chore in &CHORES {
+        let call = format!("{} {}", chore.name, chore.arguments);
+        println!("  {:<30}  {}", call.trim_end(), chore.summary);
+    }
+    Ok(())
+}

@@ -1,2 +1,96 @@
-//! The `tenure` command.
-fn main() {}
+//! The `tenure` command: run a program under a lock, and look at locks.
+//!
+//! One file per command. `run.rs` is the main one: it acquires, hands the work to the keeper (`keeper.rs`),
+//! and watches the lease. What the command does, the library can do too.
+
+mod arguments;
+mod clock;
+mod completions;
+mod doctor;
+mod events;
+mod exit;
+mod keeper;
+mod output;
+mod release;
+mod run;
+mod status;
+mod sys;
+mod terminal;
+mod waiting;
+mod watch;
+mod work;
+
+use std::process::ExitCode;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use clap::error::ErrorKind;
+use exit::{Failure, Outcome};
+use output::Messages;
+
+/// The engine of this machine, which needs nothing.
+const ENGINE_DEFAULT: &str = "local:";
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if is_asked_for(error.kind()) => {
+            // A reader that has gone away is not an error.
+            drop(error.print());
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            let failure = arguments::usage_failure(&error);
+            Messages::TEXT.failure(&failure);
+            return ExitCode::from(failure.code);
+        }
+    };
+    let messages = match &arguments.command {
+        Command::Run(run) => Messages { json: run.json, quiet: run.quiet },
+        _ => Messages::TEXT,
+    };
+    let code = carry_out(arguments, messages).unwrap_or_else(|failure| {
+        messages.failure(&failure);
+        failure.code
+    });
+    ExitCode::from(code)
+}
+
+fn is_asked_for(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
+}
+
+fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
+    let engine = arguments.engine.filter(|url| !url.is_empty());
+    let engine = engine.as_deref().unwrap_or(ENGINE_DEFAULT);
+    match arguments.command {
+        Command::Run(run) => run::run(*run, engine, messages),
+        Command::Status(status) => status::status(&status, engine),
+        Command::Watch(watch) => watch::watch(&watch, engine),
+        Command::Release(release) => release::release(&release, engine),
+        Command::Doctor(doctor) => doctor::doctor(&doctor, engine),
+        Command::Completions(completions) => completions::completions(&completions),
+        Command::Man(man) => completions::man(&man),
+    }
+}
+
+/// Connects, once this process is done with forking.
+fn connect(engine: &str, label: Option<&str>) -> Result<tenure::Tenure, Failure> {
+    log_if_wanted();
+    let mut settings = tenure::Settings::default();
+    settings.label = label.unwrap_or_default().to_owned();
+    Ok(pollster::block_on(tenure::connect_with(engine, settings))?)
+}
+
+/// Writes the library's log to stderr if `TENURE_LOG` says what of it: `debug`, or `tenure_core=trace`.
+fn log_if_wanted() {
+    let Some(wanted) = std::env::var("TENURE_LOG").ok().filter(|wanted| !wanted.is_empty()) else { return };
+    let Ok(targets) = wanted.parse::<tracing_subscriber::filter::Targets>() else {
+        return Messages::TEXT.warning("TENURE_LOG is not understood: write `debug` or `tenure_core=trace`");
+    };
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::util::SubscriberInitExt;
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // It fails only if there is a log already.
+    drop(tracing_subscriber::registry().with(layer).with(targets).try_init());
+}

@@ -1,1 +1,255 @@
-//! tenure-conformance
+//! The checks that every engine of tenure must pass, one named test each. They are the text of the engine's
+//! contract: what [`tenure_core::engine::Engine`] says in words is tried here.
+//!
+//! An engine says how it is reached ([`Setup`]) and calls [`suite!`] in the root of its test binary:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tenure_core::{clock::SystemClock, engine::Connect, memory::Store};
+//!
+//! struct Memory(Arc<Store>);
+//!
+//! impl tenure_conformance::Setup for Memory {
+//!     fn start() -> Memory {
+//!         Memory(Store::new(Arc::new(SystemClock)))
+//!     }
+//!     fn connector(&self) -> Connect {
+//!         self.0.clone().connector()
+//!     }
+//!     fn address(&self) -> String {
+//!         unreachable!("no other process can reach this process's memory")
+//!     }
+//!     fn at(_address: &str) -> Memory {
+//!         unreachable!("no other process can reach this process's memory")
+//!     }
+//! }
+//!
+//! tenure_conformance::suite!(Memory);
+//! # fn main() {}
+//! ```
+//!
+//! Every check is a `pub async fn` that takes `&impl Setup` and panics if a promise is broken. Checks of the
+//! client use its public face; checks of kinds that have no primitive yet drive the engine itself, with claims
+//! made by hand. Whatever is about exclusion or death has its second party in another process, for which the
+//! test binary executes itself; an engine that reaches no further than one process ([`Reach::Process`]) gets
+//! threads with clients of their own in their place, and a client whose connection is cut in place of a killed
+//! one. A check that does not apply to an engine's [`Capability`] says so: a line on standard error, and one in
+//! the file that the environment variable `TENURE_CONFORMANCE_SKIPS` names.
+//!
+//! A new check also needs: its name in the list of [`for_each_check!`], and a breakage that it was seen to fail
+//! against in `tests/it/breakages.rs`.
+//!
+//! [`Capability`]: tenure_core::engine::Capability
+//! [`Reach::Process`]: tenure_core::engine::Reach::Process
+
+use std::future::Future;
+use std::time::Duration;
+
+use tenure_core::engine::Connect;
+
+pub mod history;
+
+pub mod cancellation;
+pub mod claims;
+pub mod death;
+pub mod expiry;
+pub mod fencing;
+pub mod fifo;
+pub mod loss;
+pub mod mutex;
+pub mod observe;
+pub mod rw_lock;
+pub mod semaphore;
+pub mod slot_pool;
+
+mod actor;
+mod direct;
+mod mortal;
+mod stage;
+
+#[doc(hidden)]
+pub use actor::play;
+
+/// How an engine under test is reached.
+pub trait Setup: 'static {
+    /// Starts or finds a store for one check. Checks use names of their own, so several may share a store.
+    fn start() -> Self;
+
+    /// Returns what connects one more client with the store.
+    fn connector(&self) -> Connect;
+
+    /// Returns a text by which [`Setup::at`] finds the same store in another process. Not asked for where the
+    /// engine reaches no further than this process.
+    fn address(&self) -> String;
+
+    /// Finds the store of another process.
+    fn at(address: &str) -> Self;
+
+    /// Names the engine's failpoints ([`tenure_core::failpoint`]): a process is killed at each of them.
+    fn failpoints() -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Returns how long a check waits for what must come before it says that it does not (default 20 s).
+    fn patience(&self) -> Duration {
+        Duration::from_secs(20)
+    }
+}
+
+/// Makes one `#[test]` of every check for a [`Setup`], named `mutex::excludes_a_second_client` and so on, and
+/// the entry `actor` by which the test binary plays a second process.
+#[macro_export]
+macro_rules! suite {
+    ($setup:ty) => {
+        $crate::for_each_check! { ($crate::tests_of) [$setup] }
+
+        /// Plays a second process when a check starts one; otherwise nothing.
+        #[test]
+        fn actor() {
+            $crate::play::<$setup>();
+        }
+    };
+}
+
+/// Calls a macro with the list of all checks: `for_each_check! { (path::to::a_macro) [what it is given] }`
+/// becomes `path::to::a_macro! { [what it is given] module { check, .. } .. }`.
+#[macro_export]
+macro_rules! for_each_check {
+    (($($callback:tt)+) $given:tt) => {
+        $($callback)+! {
+            $given
+            mutex {
+                excludes_a_second_client,
+                a_second_process_is_refused,
+                processes_that_contend_work_one_after_the_other,
+                a_release_frees_it_for_others,
+                a_try_does_not_queue,
+                a_try_does_not_barge,
+                a_refusal_names_the_holder,
+                a_client_holds_many_names,
+                names_are_compared_byte_by_byte,
+                another_kind_or_capacity_is_a_conflict,
+                an_idle_name_takes_another_kind,
+            }
+            fencing {
+                each_grant_has_a_larger_token,
+                a_waiter_gets_a_larger_token,
+                tokens_grow_across_processes,
+                tokens_grow_after_an_expiry,
+                tokens_grow_after_a_break,
+                a_floor_is_honoured,
+                a_waiters_floor_is_honoured,
+                a_floor_far_ahead_is_refused,
+            }
+            fifo {
+                waiters_are_served_in_order_of_arrival,
+                processes_are_served_in_order_of_arrival,
+                a_release_reaches_the_next_waiter_by_itself,
+                a_withdrawn_waiter_is_skipped,
+                a_dead_waiter_is_skipped,
+                nobody_is_served_early_when_a_middle_one_leaves,
+                a_heartbeat_heals_a_lost_wake,
+                a_waiter_is_told_its_place,
+            }
+            semaphore {
+                grants_up_to_its_capacity,
+                nobody_overtakes_the_head,
+                a_heavy_release_serves_all_that_fit,
+                a_weight_above_the_capacity_is_invalid,
+                growing_it_serves_waiters,
+                shrinking_it_takes_effect_as_units_come_free,
+            }
+            rw_lock {
+                readers_share,
+                a_writer_is_alone,
+                a_waiting_writer_is_not_starved,
+                readers_behind_a_writer_are_served_together,
+            }
+            slot_pool {
+                no_slot_is_held_twice,
+                the_slot_that_was_free_longest_is_given,
+                a_resting_slot_is_not_given,
+            }
+            expiry {
+                a_hold_ends_after_its_ttl_and_not_before,
+                a_renewed_hold_outlives_its_ttl,
+                renewing_never_recreates,
+                max_hold_ends_a_renewed_hold,
+                min_hold_keeps_others_out_after_a_release,
+                min_hold_does_not_count_for_an_unused_grant,
+                lock_delay_keeps_others_out_after_a_holder_vanished,
+                a_release_skips_the_lock_delay,
+                an_unconfirmed_grant_ends_after_its_window,
+                a_waiter_without_heartbeat_goes,
+            }
+            claims {
+                a_repeated_claim_gets_the_same_grant,
+                a_repeated_claim_keeps_its_place,
+                a_repeated_release_says_already_lost,
+                a_claim_is_not_granted_after_its_own_release,
+                an_ended_claim_is_not_granted_again,
+                only_its_own_claim_releases_a_hold,
+                a_batch_is_answered_in_order,
+                a_value_is_published_only_under_its_hold,
+            }
+            cancellation {
+                an_acquire_dropped_at_any_moment_leaves_nothing,
+                a_wait_dropped_at_any_moment_leaves_nothing,
+                a_lease_dropped_outside_a_runtime_is_released,
+                a_lease_outlives_a_caller_that_is_blocked,
+                a_dropped_release_still_releases,
+                many_leases_dropped_at_once_are_released,
+            }
+            loss {
+                a_broken_lease_is_lost_to_its_holder,
+                a_broken_hold_rests_until_its_former_end,
+                breaking_at_once_frees_it,
+                breaking_what_is_not_held_says_so,
+                run_drops_its_work_on_loss,
+                a_release_after_a_loss_says_already_lost,
+                a_lease_is_lost_by_its_deadline_when_the_engine_is_silent,
+                a_client_that_was_stopped_finds_its_lease_lost,
+            }
+            observe {
+                inspect_lists_by_prefix_and_in_order,
+                inspect_pages_miss_nothing,
+                inspect_tells_holders_and_waiters,
+                an_observer_sees_the_present_first,
+                an_observer_never_misses_the_latest,
+                an_observer_sees_an_end_by_itself,
+            }
+            death {
+                a_killed_holder_is_replaced,
+                a_killed_waiter_is_skipped,
+                a_client_killed_at_any_point_leaves_nothing,
+            }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! tests_of {
+    ([$setup:ty] $($module:ident { $($check:ident,)* })*) => {
+        $(
+            mod $module {
+                #[allow(unused_imports, reason = "the setup may be named by a whole path")]
+                use super::*;
+                $(
+                    #[test]
+                    fn $check() {
+                        let setup = <$setup as $crate::Setup>::start();
+                        $crate::run(module_path!(), $crate::$module::$check(&setup));
+                    }
+                )*
+            }
+        )*
+    };
+}
+
+/// Runs a check on this thread. `module` is the path of a module beside which the entry `actor` is.
+#[doc(hidden)]
+pub fn run(module: &str, check: impl Future<Output = ()>) {
+    actor::note_entry(module);
+    pollster::block_on(check);
+}

@@ -20,6 +20,8 @@ pub const VALUE_BYTES_MAX: usize = 256 * 1024;
 pub const TTL_MIN: Duration = Duration::from_millis(100);
 /// The longest time to live: longer ones mean "for ever", which a lease must not.
 pub const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The default ttl: long enough for a store's failover, short enough to wait for after a crash.
+pub const TTL_DEFAULT: Duration = Duration::from_secs(30);
 /// The longest of the other periods (`max_hold`, `min_hold`, `lock_delay`): ten years.
 pub const PERIOD_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// The largest capacity of a resource. A writer of a read-write lock weighs this much.
@@ -295,6 +297,19 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// The terms of a mutex with the default settings.
+    pub fn of_mutex(label: Label) -> Terms {
+        Terms {
+            kind: Kind::Mutex,
+            capacity: 1,
+            weight: 1,
+            ttl: TTL_DEFAULT,
+            limits: HoldLimits::default(),
+            label,
+            unless_fresh: false,
+        }
+    }
+
     /// Checks every number against its limit.
     ///
     /// # Errors
@@ -313,6 +328,18 @@ impl Terms {
             return invalid(
                 format!("a capacity of {} is out of range", self.capacity),
                 format!("a capacity is 1 to {CAPACITY_MAX}"),
+            );
+        }
+        let is_of_kind = match self.kind {
+            Kind::Mutex => self.capacity == 1,
+            Kind::RwLock => self.capacity == CAPACITY_MAX && [1, CAPACITY_MAX].contains(&self.weight),
+            Kind::SlotPool => self.weight <= 1,
+            Kind::Semaphore => true,
+        };
+        if !is_of_kind {
+            return invalid(
+                format!("a {} has no weight {} of {}", self.kind, self.weight, self.capacity),
+                "a mutex has one unit, a reader weighs 1, a writer everything, a slot 1".to_owned(),
             );
         }
         if self.weight == 0 || self.weight > self.capacity {
@@ -387,15 +414,15 @@ pub struct Waiting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Busy {
-    /// Who holds it, the longest holder first; none if its units only rest or are promised to waiters.
+    /// Who has held it longest; if its units only rest, whose hold it was.
     pub holder: Option<Label>,
     /// The token of that hold.
     pub token: Token,
     /// How long that hold has lasted.
     pub held_for: Duration,
-    /// When the next units come free if nobody renews or releases.
+    /// When the units of the hold that ends first come free if nobody renews or releases.
     pub free_in: Option<Duration>,
-    /// Whether those units only rest, held by nobody.
+    /// Whether the units only rest, held by nobody.
     pub is_resting: bool,
     /// The largest token that the resource has given.
     pub last_token: Token,

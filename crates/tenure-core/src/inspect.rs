@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::claim::{ClaimId, Kind, Label, Name};
 use crate::clock::Timestamp;
-use crate::record::Record;
+use crate::record::{Record, Value};
 use crate::token::Token;
 
 /// The most holds, and the most waiters, that one view lists. The counts go on.
@@ -67,6 +67,21 @@ pub struct WaiterView {
     pub weight: u32,
 }
 
+/// Whether two views show the same, but for how long ago and how much longer: what an observer is not told again.
+pub fn shows_the_same(one: Option<&View>, other: Option<&View>) -> bool {
+    let (Some(one), Some(other)) = (one, other) else { return one.is_none() && other.is_none() };
+    let head = |view: &View| (view.kind, view.capacity, view.used, view.last_token, view.waiting);
+    head(one) == head(other)
+        && one.value == other.value
+        && one.waiters == other.waiters
+        && one.holds.len() == other.holds.len()
+        && one.holds.iter().zip(&other.holds).all(|(one, other)| {
+            (one.claim, one.token, one.slot, one.weight)
+                == (other.claim, other.token, other.slot, other.weight)
+                && one.label == other.label
+        })
+}
+
 /// Looks at a record as it is at `now`. Writes nothing, so what has ended is only left out.
 ///
 /// Returns none if nothing is held, rests or waits, and no value is kept.
@@ -105,7 +120,15 @@ pub fn inspect<R: Record>(resource: &Name, record: &R, now: Timestamp) -> Result
         }
         waiters.push(WaiterView { claim: waiter.claim, label: waiter.label, weight: waiter.weight });
     }
-    let value = record.value()?.filter(|value| value.keep_until.is_none_or(|until| until > now));
+    let mut value = record.value()?;
+    if let Some(Value { token, keep_until, .. }) = value {
+        let ends_at = match keep_until {
+            Some(until) => Some(until),
+            // It goes with its hold, and the hold of an elected leader may have ended since the last step.
+            None => record.hold(token)?.filter(|hold| hold.claim.is_some()).map(|hold| hold.expires_at),
+        };
+        value = value.filter(|_| ends_at.is_some_and(|ends_at| ends_at > now));
+    }
     if holds.is_empty() && waiting == 0 && value.is_none() {
         return Ok(None);
     }

@@ -247,7 +247,10 @@ impl PlainRecord {
     /// [`DecodeError`] for what [`PlainRecord::encode`] did not write.
     pub fn decode(bytes: &[u8]) -> Result<PlainRecord, DecodeError> {
         match bytes.split_first() {
-            Some((&FORMAT, rest)) => postcard::from_bytes(rest).map_err(|_| DecodeError::Damaged),
+            Some((&FORMAT, rest)) => match postcard::take_from_bytes(rest) {
+                Ok((record, [])) => Ok(record),
+                Ok(_) | Err(_) => Err(DecodeError::Damaged),
+            },
             Some((&format, _)) => Err(DecodeError::Format(format)),
             None => Err(DecodeError::Damaged),
         }

@@ -4,7 +4,7 @@
 //! answer and whom to wake. It does no I/O and reads no clock, so a hosted engine runs it inside a transaction
 //! of its store, a native engine's scripts are compared with it, and the tests compare it with a naive oracle.
 //!
-//! Every command but [`inspect`] first *settles* the record: what ended by `now` goes, and while the head of
+//! Every command but [`inspect`](crate::inspect::inspect) first *settles* the record: what ended by `now` goes, and while the head of
 //! the queue fits into the free capacity it is granted. Invariants, kept on every path:
 //!
 //! * Units held and resting never exceed the capacity when a grant is made.
@@ -196,11 +196,13 @@ fn step_on_nothing<R: Record>(
 ) -> Result<Transition, R::Error> {
     let quiet =
         |outcome| Ok(Transition { outcome, wakes: Vec::new(), moved_up: Vec::new(), is_token_ahead: false });
-    // Kind and capacity of a record that holds nothing but finished claims do not matter: it is idle.
+    // Kind and capacity of a record that holds nothing but finished claims do not matter: it is idle. A
+    // semaphore can be resized, as what is not stored can.
     let head = match command {
         Command::Claim(claim) => Head::new(claim.terms.kind, claim.terms.capacity),
-        Command::Release(release) if release.maybe_in_flight => Head::new(Kind::Mutex, 1),
+        Command::Release(release) if release.maybe_in_flight => Head::new(Kind::Semaphore, 1),
         Command::Release(_) => return quiet(Outcome::AlreadyLost),
+        Command::Resize(capacity) if !is_capacity(*capacity) => return quiet(BAD_CAPACITY),
         Command::Resize(_) => return quiet(Outcome::Resized),
         Command::Vanish(_) | Command::Settle => return quiet(Outcome::Settled),
         Command::Renew(_) | Command::Publish { .. } | Command::Break { .. } => return quiet(Outcome::Lost),
@@ -234,12 +236,10 @@ pub fn forget_at<R: Record>(
     if !head.is_idle() {
         return Ok(None);
     }
-    let token_is_past = head.last_token.get() < now.micros();
-    let mut at = if is_monotonic && token_is_past && head.fresh_slots == 0 {
-        now
-    } else {
-        (head.idle_since + TOKEN_MEMORY).max(Timestamp::from_micros(head.last_token.get()))
-    };
+    let needs_memory = !is_monotonic || head.fresh_slots > 0;
+    let mut at = if needs_memory { head.idle_since + TOKEN_MEMORY } else { now };
+    // From the next microsecond on the clock gives a larger token by itself.
+    at = at.max(Timestamp::from_micros(head.last_token.get().saturating_add(1)));
     if let Some(until) = record.finished_until()? {
         at = at.max(until);
     }
@@ -259,6 +259,20 @@ struct Step<'a, R> {
 
 impl<R: Record> Step<'_, R> {
     fn settle(&mut self) -> Result<(), R::Error> {
+        loop {
+            self.end_what_has_ended()?;
+            let granted = self.wakes.len();
+            self.grant_waiters()?;
+            // A ttl or max_hold of zero: the grant has ended too, and the next waiter is due. A hold that has
+            // ended must not meet a command.
+            let has_ended = |woken: &Woken| woken.grant.is_some_and(|grant| grant.ends_in.is_zero());
+            if !self.wakes[granted..].iter().any(has_ended) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn end_what_has_ended(&mut self) -> Result<(), R::Error> {
         while let Some(hold) = self.record.next_hold_to_end()? {
             if hold.expires_at > self.now {
                 break;
@@ -283,7 +297,7 @@ impl<R: Record> Step<'_, R> {
         {
             self.record.set_value(None)?;
         }
-        self.grant_waiters()
+        Ok(())
     }
 
     /// Grants from the head of the queue for as long as it fits.
@@ -291,6 +305,7 @@ impl<R: Record> Step<'_, R> {
         while self.head.waiting > 0
             && let Some(waiter) = self.record.waiter_behind(0)?
             && self.fits(waiter.weight)
+            && self.has_tokens(Token::ZERO)
         {
             self.record.remove_waiter(waiter.place)?;
             self.head.waiting -= 1;
@@ -302,7 +317,13 @@ impl<R: Record> Step<'_, R> {
     }
 
     fn fits(&self, weight: u32) -> bool {
-        self.head.used.saturating_add(weight) <= self.head.capacity
+        self.head.used.checked_add(weight).is_some_and(|used| used <= self.head.capacity)
+    }
+
+    /// Whether a larger token exists. A forced floor or a very wrong clock can use them up, and then nothing
+    /// is granted any more.
+    fn has_tokens(&self, floor: Token) -> bool {
+        self.head.last_token.max(floor) < Token::new(u64::MAX)
     }
 
     fn grant(&mut self, party: Party, floor: Token, is_confirmed: bool) -> Result<Grant, R::Error> {
@@ -334,13 +355,9 @@ impl<R: Record> Step<'_, R> {
 
     /// Takes the slot that has been free longest: one never granted, else the first that came free.
     fn take_slot(&mut self) -> Result<u32, R::Error> {
-        while self.head.fresh_slots < self.head.capacity {
-            let slot = self.head.fresh_slots;
+        if self.head.fresh_slots < self.head.capacity {
             self.head.fresh_slots += 1;
-            // A slot above the capacity of a resize can still be held when the capacity grows again.
-            if !self.record.is_slot_held(slot)? {
-                return Ok(slot);
-            }
+            return Ok(self.head.fresh_slots - 1);
         }
         let slot = self.record.pop_free_slot()?;
         Ok(slot.expect("units that fit have a free slot: fewer slots are held than there are"))
@@ -371,9 +388,8 @@ impl<R: Record> Step<'_, R> {
         self.record.remove_hold(hold.token)?;
         self.head.used -= hold.weight;
         match hold.slot {
-            Some(slot) if slot < self.head.capacity && slot < self.head.fresh_slots => {
-                self.record.push_free_slot(slot)
-            }
+            // Beyond the capacity of a resize: the slot is gone, until another resize brings it back.
+            Some(slot) if slot < self.head.capacity => self.record.push_free_slot(slot),
             _ => Ok(()),
         }
     }
@@ -404,24 +420,32 @@ impl<R: Record> Step<'_, R> {
                 other => other,
             });
         }
-        if (terms.kind, terms.capacity) != (self.head.kind, self.head.capacity) {
-            if !self.head.is_idle() {
-                return Ok(Outcome::Conflict { kind: self.head.kind, capacity: self.head.capacity });
-            }
-            self.record.remove_free_slots(0)?;
-            let idle = Head::new(terms.kind, terms.capacity);
-            self.head = Head { last_token: self.head.last_token, next_place: self.head.next_place, ..idle };
+        let is_alike = (terms.kind, terms.capacity) == (self.head.kind, self.head.capacity);
+        if !is_alike && !self.head.is_idle() {
+            return Ok(Outcome::Conflict { kind: self.head.kind, capacity: self.head.capacity });
         }
-        if terms.weight == 0 || terms.weight > self.head.capacity {
+        if terms.weight == 0 || terms.weight > terms.capacity {
             return Ok(Outcome::Invalid("the weight does not fit the capacity"));
         }
         if claim.floor.is_ahead_of(self.now) && !claim.floor_forced {
             return Ok(Outcome::FloorAhead { now: self.now });
         }
+        if !self.has_tokens(claim.floor) {
+            return Ok(Outcome::Invalid(
+                "the tokens are used up: a floor or the store's clock was very wrong",
+            ));
+        }
         if terms.unless_fresh
             && let Some(value) = self.fresh_value()?
         {
             return Ok(Outcome::Fresh(value));
+        }
+        // Only now, so that a refusal leaves no trace: an idle record grants whatever has come so far.
+        if !is_alike {
+            self.record.remove_free_slots(0)?;
+            self.head.kind = terms.kind;
+            self.head.capacity = terms.capacity;
+            self.head.fresh_slots = 0;
         }
         if self.head.waiting == 0 && self.fits(terms.weight) {
             return Ok(Outcome::Granted(self.grant(Party::from(claim), claim.floor, true)?));
@@ -473,7 +497,11 @@ impl<R: Record> Step<'_, R> {
 
     fn busy(&self) -> Result<Busy, R::Error> {
         let mut busy = Busy::new(self.head.last_token, self.head.waiting);
-        busy.free_in = self.record.next_hold_to_end()?.map(|hold| hold.expires_at.since(self.now));
+        busy.free_in = self.record.next_hold_to_end()?.map(|hold| {
+            // If nobody releases it, its holder has vanished.
+            let rest = if hold.claim.is_some() { hold.limits.lock_delay } else { Duration::ZERO };
+            (hold.expires_at + rest).since(self.now)
+        });
         let holds = self.record.holds(HOLDERS_LOOKED_AT_MAX)?;
         let shown = holds.iter().find(|hold| hold.claim.is_some()).or(holds.first());
         if let Some(hold) = shown {
@@ -519,7 +547,8 @@ impl<R: Record> Step<'_, R> {
     fn release(&mut self, release: Release) -> Result<Outcome, R::Error> {
         let outcome = if let Some(hold) = self.record.hold_of(release.claim)? {
             let rest = if release.is_unused { Duration::ZERO } else { hold.limits.min_hold };
-            let rest_until = hold.granted_at + rest;
+            // Counted from now where that is sooner: the clock has been set back since the grant.
+            let rest_until = hold.granted_at.min(self.now) + rest;
             self.end_hold(hold, rest_until)?;
             Outcome::Released
         } else if let Some(waiter) = self.record.waiter_of(release.claim)? {
@@ -575,16 +604,21 @@ impl<R: Record> Step<'_, R> {
     }
 
     fn resize(&mut self, capacity: u32) -> Result<Outcome, R::Error> {
-        if capacity == 0 || capacity > CAPACITY_MAX {
-            return Ok(Outcome::Invalid("the capacity is out of range"));
+        if !is_capacity(capacity) {
+            return Ok(BAD_CAPACITY);
         }
         if !matches!(self.head.kind, Kind::Semaphore | Kind::SlotPool) {
             return Ok(Outcome::Invalid("only semaphores and slot pools have a capacity to change"));
         }
-        self.head.capacity = capacity;
+        let old = std::mem::replace(&mut self.head.capacity, capacity);
         if self.head.fresh_slots > capacity {
             self.record.remove_free_slots(capacity)?;
-            self.head.fresh_slots = capacity;
+        }
+        // Slots that were taken away before, and come back: free since now, for they may just have been held.
+        for slot in old..capacity.min(self.head.fresh_slots) {
+            if !self.record.is_slot_held(slot)? {
+                self.record.push_free_slot(slot)?;
+            }
         }
         // What can never fit any more would block everybody behind it for ever.
         for waiter in self.record.waiters(WAITERS_MAX as usize)? {
@@ -598,13 +632,20 @@ impl<R: Record> Step<'_, R> {
 
     fn vanish(&mut self, client: ClientId) -> Result<Outcome, R::Error> {
         let now = self.now;
+        let (mut holds, mut waiters) = (Vec::new(), Vec::new());
         for claim in self.record.claims_of(client)? {
-            if let Some(hold) = self.record.hold_of(claim)? {
-                let rest_until = now + hold.limits.lock_delay;
-                self.end_hold(hold, rest_until)?;
-            } else if let Some(waiter) = self.record.waiter_of(claim)? {
-                self.remove_waiter(&waiter)?;
-            }
+            holds.extend(self.record.hold_of(claim)?);
+            waiters.extend(self.record.waiter_of(claim)?);
+        }
+        // A store names the claims in any order, but the order in which slots come free is the same for all.
+        holds.sort_unstable_by_key(|hold| hold.token);
+        waiters.sort_unstable_by_key(|waiter| waiter.place);
+        for hold in holds {
+            let rest_until = now + hold.limits.lock_delay;
+            self.end_hold(hold, rest_until)?;
+        }
+        for waiter in waiters {
+            self.remove_waiter(&waiter)?;
         }
         Ok(Outcome::Settled)
     }
@@ -627,6 +668,12 @@ const TOKEN_AHEAD_WARNING: Duration = Duration::from_secs(1);
 
 /// How many holds are looked at to name the holder in a refusal.
 const HOLDERS_LOOKED_AT_MAX: usize = 16;
+
+const BAD_CAPACITY: Outcome = Outcome::Invalid("the capacity is out of range");
+
+fn is_capacity(capacity: u32) -> bool {
+    (1..=CAPACITY_MAX).contains(&capacity)
+}
 
 /// Moves the end of a hold to `until`, never back, and never beyond its `max_hold`.
 fn extend(hold: &mut Hold, until: Timestamp) {

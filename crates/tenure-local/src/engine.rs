@@ -19,7 +19,6 @@ use tenure_core::step::{Command, Outcome};
 use tenure_core::token::Token;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use crate::check::check;
@@ -65,23 +64,17 @@ impl Local {
     /// # Panics
     /// Outside of a tokio runtime with I/O enabled.
     pub async fn connect(config: Config, client: ClientId, clock: Arc<dyn Clock>) -> Result<Local> {
-        let (reply, answer) = oneshot::channel();
-        // Files are opened and locked there, not on the thread of timers; it then serves the store.
-        let thread = std::thread::Builder::new().name("tenure-store".to_owned()).spawn(move || {
-            Worker::open(&config, clock, |opened| {
-                let begun = opened.and_then(|(worker, setup)| begin(&worker, client, &setup));
-                // Whoever asked may have stopped waiting; then what was begun ends here.
-                drop(reply.send(begun));
-            });
-        });
-        let failed =
-            |message: String| Error::new(ErrorKind::Unavailable, "connect", message).with_engine(ENGINE);
-        thread.map_err(|source| failed("cannot start a thread".to_owned()).with_source(source))?;
-        let (worker, life, bell) =
-            answer.await.map_err(|_| failed("the thread of the store has ended".to_owned()))??;
+        // Files are opened and locked here: the client's thread has nothing else to do before it is connected.
+        let (worker, setup) = Worker::open(&config, clock)?;
+        let (life, bell) = begin(&worker, client, &setup)?;
+        drop(setup);
+        // Others may have died and left something behind, which the thread sweeps when it has nothing to do.
+        if crate::liveness::clients(&worker.store.directory).len() > 1 {
+            worker.start_thread()?;
+        }
         #[allow(deprecated, reason = "the descriptor inside stays open for as long as it is registered")]
         let bell = AsyncFd::with_interest(ClosedOnFork::new(bell), Interest::READABLE)
-            .map_err(|source| failed("cannot listen on a socket".to_owned()).with_source(source))?;
+            .map_err(|source| system_error("connect", "listen in", &worker.store.directory.boot, source))?;
         worker.store.add_client(client);
         let inbox = Arc::new(Inbox::new());
         let observers = Arc::new(Observers::default());
@@ -183,13 +176,13 @@ impl Local {
 }
 
 /// Makes a client known to others: its life first, so that nobody takes it for dead.
-fn begin(worker: &Arc<Worker>, client: ClientId, _setup: &Setup) -> Result<(Arc<Worker>, Life, OwnedFd)> {
+fn begin(worker: &Worker, client: ClientId, _setup: &Setup) -> Result<(Life, OwnedFd)> {
     let directory = &worker.store.directory;
     let failed = |what| move |source: std::io::Error| system_error("connect", what, &directory.boot, source);
     let life = Life::begin(directory, client).map_err(failed("write to"))?;
     failpoint::pass("local.before_listen");
     let bell = wake::bind(directory, client).map_err(failed("make a socket in"))?;
-    Ok((worker.clone(), life, bell))
+    Ok((life, bell))
 }
 
 /// Ends what dead clients hold that a claim waits for or was refused for, and asks again.

@@ -216,7 +216,7 @@ fn map(file: BorrowedFd<'_>) -> io::Result<NonNull<Page>> {
 }
 
 fn unmap(page: NonNull<Page>) {
-    // SAFETY: the page was mapped by `map` with this length, and its owner is going away.
+    // SAFETY: the page was mapped by `map` with this length, and the gate is going away.
     let unmapped = unsafe { rustix::mm::munmap(page.as_ptr().cast(), PAGE_BYTES as usize) };
     debug_assert!(unmapped.is_ok(), "what was mapped can be unmapped");
 }

@@ -4,7 +4,8 @@
 //! where the throughput of many tasks comes from. If the transaction fails, each job is done alone, so that one
 //! that cannot be stored takes no other down. A panic is an answer (`Internal`) like any other.
 //!
-//! One thread serves all clients of a process on one directory. It ends with the last of them.
+//! One thread serves all clients of a process on one directory. It starts with the first job, since a program
+//! that is alone and makes only blocking calls needs none, and ends with the last client.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,6 +37,8 @@ pub(crate) type Identity = (u64, u64);
 pub(crate) struct Worker {
     pub(crate) store: Arc<Store>,
     sender: Sender<Box<dyn Job>>,
+    /// The other end, until the thread has it.
+    jobs: Mutex<Option<Jobs>>,
 }
 
 /// The thread's end of the channel.
@@ -96,27 +99,9 @@ where
 }
 
 impl Worker {
-    /// Opens the store of a configuration, or joins the one that this process has open, and then calls `opened`
-    /// under the setup's lock. Serves the store until its last client is gone if it was opened here: so this is
-    /// a thread's whole life.
-    pub(crate) fn open(
-        config: &Config,
-        clock: Arc<dyn Clock>,
-        opened: impl FnOnce(Result<(Arc<Worker>, Setup)>),
-    ) {
-        match Worker::open_or_join(config, clock) {
-            Ok((worker, setup, receiver)) => {
-                let store = worker.store.clone();
-                opened(Ok((worker, setup)));
-                if let Some(receiver) = receiver {
-                    serve(&store, &receiver);
-                }
-            }
-            Err(error) => opened(Err(error)),
-        }
-    }
-
-    fn open_or_join(config: &Config, clock: Arc<dyn Clock>) -> Result<(Arc<Worker>, Setup, Option<Jobs>)> {
+    /// Opens the store of a configuration, or joins the one that this process has open. The setup's lock is
+    /// held until the caller drops it.
+    pub(crate) fn open(config: &Config, clock: Arc<dyn Clock>) -> Result<(Arc<Worker>, Setup)> {
         if is_forked() {
             return Err(forked_error("connect"));
         }
@@ -125,17 +110,17 @@ impl Worker {
             .identity()
             .map_err(|source| crate::error::system_error("connect", "look at", &directory.boot, source))?;
         if let Some(worker) = find(identity, &directory)? {
-            return Ok((worker, setup, None));
+            return Ok((worker, setup));
         }
         // Meanwhile the setup's lock keeps others of this process from opening the same one. The list is not
         // locked: clients of other directories need not wait.
         let store = Arc::new(Store::open(Arc::new(directory), clock, config, &setup)?);
-        let (sender, receiver) = channel();
-        let worker = Arc::new(Worker { store, sender });
+        let (sender, jobs) = channel();
+        let worker = Arc::new(Worker { store, sender, jobs: Mutex::new(Some(jobs)) });
         let mut workers = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
         workers.retain(|_, worker| worker.strong_count() > 0);
         workers.insert(identity, Arc::downgrade(&worker));
-        Ok((worker, setup, Some(receiver)))
+        Ok((worker, setup))
     }
 
     /// Does something in a transaction, and then something more outside of it.
@@ -161,10 +146,25 @@ impl Worker {
         if is_forked() {
             return Err(forked_error(operation));
         }
+        self.start_thread()?;
         let (reply, answer) = oneshot::channel();
         let task = Task { operation, commands, run, follow, done: None, reply };
         self.sender.send(Box::new(task)).map_err(|_| gone(operation))?;
         Ok(answer)
+    }
+
+    /// Starts the thread, unless it runs.
+    pub(crate) fn start_thread(&self) -> Result<()> {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(receiver) = jobs.take() else { return Ok(()) };
+        let store = self.store.clone();
+        let thread = move || serve(&store, &receiver);
+        let started = std::thread::Builder::new().name("tenure-store".to_owned()).spawn(thread);
+        started.map(drop).map_err(|source| {
+            Error::new(ErrorKind::Unavailable, "start", "cannot start a thread")
+                .with_engine("local")
+                .with_source(source)
+        })
     }
 }
 

@@ -31,7 +31,8 @@ const FILE_BYTES_MAX: u64 = 4096;
 pub(crate) struct Life {
     client: ClientId,
     directory: Arc<Directory>,
-    file: ClosedOnFork,
+    /// There until the end.
+    file: Option<ClosedOnFork>,
     /// Another process may live on for this client.
     is_shared: AtomicBool,
 }
@@ -54,13 +55,13 @@ impl Life {
         file.write_all(pid_line(std::process::id()).as_bytes())?;
         // Only now has it the name by which others know it: nobody sees it without its lock.
         rustix::fs::renameat(&directory.alive_fd, &*fresh, &directory.alive_fd, &*name)?;
-        let file = ClosedOnFork::new(file.into());
+        let file = Some(ClosedOnFork::new(file.into()));
         Ok(Life { client, directory: directory.clone(), file, is_shared: AtomicBool::new(false) })
     }
 
     /// Lets a process share this life: as long as it keeps the descriptor open, the client is not dead.
     pub(crate) fn share(&self, pid: u32) -> io::Result<OwnedFd> {
-        let file = self.file.get().ok_or(Errno::BADF)?;
+        let file = self.file.as_ref().and_then(ClosedOnFork::get).ok_or(Errno::BADF)?;
         self.is_shared.store(true, Ordering::Relaxed);
         // The line first: whoever sees the client's own process die then finds the other one to watch.
         rustix::io::write(file, pid_line(pid).as_bytes())?;
@@ -70,8 +71,10 @@ impl Life {
 
 impl Drop for Life {
     fn drop(&mut self) {
-        // Without its file it would be dead, whoever shares it. A sweep removes the file when all are.
-        if !is_forked() && !self.is_shared.load(Ordering::Relaxed) {
+        drop(self.file.take());
+        // Without its file it would be dead, whoever shares it. If somebody still does, a sweep removes it later.
+        let is_shared = self.is_shared.load(Ordering::Relaxed);
+        if !is_forked() && (!is_shared || is_dead(&self.directory, self.client)) {
             remove_file(&self.directory, self.client);
         }
     }

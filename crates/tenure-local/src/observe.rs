@@ -15,7 +15,7 @@ use futures_util::stream::{self, BoxStream, StreamExt};
 use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::Timer;
 use tenure_core::error::Result;
-use tenure_core::inspect::View;
+use tenure_core::inspect::{View, shows_the_same};
 use tokio::sync::Notify;
 
 use crate::error::{Failure, Fault};
@@ -178,7 +178,7 @@ impl Observer {
                     return Err(error);
                 }
             };
-            if !is_same(before.as_ref(), view.as_ref()) {
+            if !shows_the_same(before.as_ref(), view.as_ref()) {
                 return Ok(view);
             }
         }
@@ -247,19 +247,4 @@ pub(crate) fn without_the_dead(store: &Store, name: &Name, mut seen: Seen) -> Re
         seen = store.look(|transaction| transaction.view(name))?;
     }
     Ok(seen)
-}
-
-/// Whether two views show the same, but for how long ago and how much longer.
-fn is_same(one: Option<&View>, other: Option<&View>) -> bool {
-    let (Some(one), Some(other)) = (one, other) else { return one.is_none() && other.is_none() };
-    let head = |view: &View| (view.kind, view.capacity, view.used, view.last_token, view.waiting);
-    head(one) == head(other)
-        && one.value == other.value
-        && one.waiters == other.waiters
-        && one.holds.len() == other.holds.len()
-        && one.holds.iter().zip(&other.holds).all(|(one, other)| {
-            (one.claim, one.token, one.slot, one.weight)
-                == (other.claim, other.token, other.slot, other.weight)
-                && one.label == other.label
-        })
 }

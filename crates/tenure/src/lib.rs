@@ -1,1 +1,56 @@
-//! tenure
+//! Locks, leases, worker slots, leader election and FIFO queues on the store you already run, or on this
+//! machine alone without a server.
+//!
+//! ```no_run
+#![doc = include_str!("../examples/hello.rs")]
+//! ```
+//!
+//! A lease can always be lost: the store may be unreachable for longer than the ttl, an operator may break it,
+//! the machine may sleep. Its user learns of it by a local deadline ([`Lease::lost`], [`Lease::is_lost`]), work
+//! under [`Mutex::run`] is dropped, and [`Lease::token`] lets the protected resource refuse what comes too
+//! late. No lock can promise more than that; see `docs/concepts/what-can-go-wrong.md`.
+
+pub mod blocking;
+mod url;
+
+pub use tenure_core::claim::Kind;
+pub use tenure_core::clock::Instant;
+pub use tenure_core::engine::{BreakAnswer, Capability, Finding, Severity};
+pub use tenure_core::inspect::{HoldView, View, WaiterView};
+pub use tenure_core::{
+    Acquire, Busy, Changes, ClaimId, Error, ErrorKind, Label, Lease, Mutex, Name, Place, ReleaseAnswer,
+    Result, Settings, Tenure, Token,
+};
+#[cfg(feature = "local")]
+pub use tenure_local as local;
+pub use url::{connector, redact};
+
+/// Connects with the engine that a URL names.
+///
+/// `local:` this machine, no server; `local:/dir` the same in a directory of your own; `memory:` and
+/// `memory:name` within this process, for tests.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for a URL that names no engine; [`ErrorKind::Unsupported`] for an engine that this
+/// build or this environment has not; [`ErrorKind::Unavailable`] if the store does not answer in time.
+///
+/// # Examples
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> { pollster::block_on(async {
+/// let tenure = tenure::connect("memory:").await?;
+/// let lease = tenure.mutex("billing/4711").acquire().await?;
+/// println!("token {}", lease.token());
+/// lease.release().await?;
+/// # Ok(()) }) }
+/// ```
+pub async fn connect(url: &str) -> Result<Tenure> {
+    connect_with(url, Settings::default()).await
+}
+
+/// Connects with the engine that a URL names, with settings.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_with(url: &str, settings: Settings) -> Result<Tenure> {
+    Tenure::connect_with(connector(url)?, settings).await
+}

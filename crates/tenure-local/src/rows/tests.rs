@@ -8,6 +8,7 @@ use tenure_core::claim::{CAPACITY_MAX, Claim, HoldLimits, Keep, Kind, Label, Nam
 use tenure_core::clock::{Clock, Instant, SystemClock, Timer};
 use tenure_core::inspect::inspect;
 use tenure_core::step::{Command, Outcome, Release, forget_at, step};
+use tenure_testkit::TestDirectory;
 
 use super::*;
 use crate::config::Config;
@@ -59,30 +60,24 @@ impl Clock for ManualClock {
 
 /// A store in a directory of its own, removed at the end.
 struct TestStore {
-    path: std::path::PathBuf,
     store: Store,
     clock: Arc<ManualClock>,
+    /// Removed after the store is closed.
+    _files: TestDirectory,
 }
 
 impl TestStore {
-    fn new(name: &str, rows_above: usize) -> TestStore {
-        let path = std::env::temp_dir().join(format!("tenure-local-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
+    fn new(rows_above: usize) -> TestStore {
+        let files = TestDirectory::new();
         let clock = Arc::new(ManualClock::default());
-        let config = Config::in_directory(path.join("place")).with_rows_above(rows_above);
+        let config = Config::in_directory(files.path().join("place")).with_rows_above(rows_above);
         let (directory, setup) = Directory::open(&config, &SystemClock).unwrap();
         let store = Store::open(Arc::new(directory), clock.clone(), &config, &setup).unwrap();
-        TestStore { path, store, clock }
+        TestStore { store, clock, _files: files }
     }
 
     fn transact<T>(&self, work: impl FnOnce(&mut Transaction<'_>) -> Result<T, Failure>) -> T {
         self.store.transact(work).unwrap().0
-    }
-}
-
-impl Drop for TestStore {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.path));
     }
 }
 
@@ -235,7 +230,7 @@ fn assert_same(one: &PlainRecord, other: &PlainRecord) {
 fn rows_answer_as_vectors_do() {
     let seed = fastrand::u64(..1 << 39);
     println!("seed {seed}");
-    let test = TestStore::new("differential", 3);
+    let test = TestStore::new(3);
     for seed in (0..60).chain(seed..seed + 60) {
         compare(&test, seed);
     }
@@ -250,7 +245,7 @@ fn rows_left(test: &TestStore) -> u64 {
 
 #[test]
 fn what_is_remembered_is_forgotten_in_time() {
-    let test = TestStore::new("forgotten", 3);
+    let test = TestStore::new(3);
     let name = Name::new("name").unwrap();
     let claims: Vec<_> = (0..8).map(|number| waiting(&name, number)).collect();
     let claim = |claim: &Claim| {
@@ -291,7 +286,7 @@ fn what_is_remembered_is_forgotten_in_time() {
 
 #[test]
 fn a_step_of_the_time_of_day_changes_nothing() {
-    let test = TestStore::new("clock", 3);
+    let test = TestStore::new(3);
     let name = Name::new("name").unwrap();
     let before = test.transact(|transaction| Ok(transaction.now()));
     let claim = waiting(&name, 1);
@@ -327,7 +322,7 @@ fn waiting(name: &Name, number: u128) -> Claim {
 #[test]
 fn a_hundred_thousand_waiters_make_no_command_slow() {
     const WAITERS: u128 = 100_000;
-    let test = TestStore::new("many", crate::resource::ROWS_ABOVE);
+    let test = TestStore::new(crate::resource::ROWS_ABOVE);
     let name = Name::new("busy").unwrap();
     let claims: Vec<_> = (0..WAITERS).map(|number| waiting(&name, number)).collect();
     for batch in claims.chunks(128) {

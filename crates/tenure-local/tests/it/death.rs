@@ -7,7 +7,7 @@ use tenure_core::engine::{ClaimAnswer, Engine, ReleaseAnswer, RenewAnswer, Wake}
 use tenure_core::error::ErrorKind;
 
 use crate::child::Process;
-use crate::world::{Client, PATIENCE, TestDirectory, claim_of, run};
+use crate::world::{Client, PATIENCE, TestPlace, claim_of, run};
 
 /// Longer than this, and not the death was noticed but a heartbeat came or a ttl ended.
 const AT_ONCE_US: u64 = 500_000;
@@ -38,7 +38,7 @@ fn since(start: u64, end: u64) -> u64 {
 
 #[test]
 fn two_clients_of_one_process_exclude_each_other_and_hand_over() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let a = Client::connect(&directory.place()).await;
         let mut b = Client::connect(&directory.place()).await;
@@ -54,7 +54,7 @@ fn two_clients_of_one_process_exclude_each_other_and_hand_over() {
 
 #[test]
 fn what_a_killed_holder_held_is_free_at_once() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let here = Client::connect(&directory.place()).await;
         let mut there = Process::start(&directory.place());
@@ -67,7 +67,7 @@ fn what_a_killed_holder_held_is_free_at_once() {
 
 #[test]
 fn what_a_closed_client_held_is_free_at_once() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let here = Client::connect(&directory.place()).await;
         let there = Client::connect(&directory.place()).await;
@@ -84,7 +84,7 @@ fn what_a_closed_client_held_is_free_at_once() {
 
 #[test]
 fn a_waiter_runs_within_milliseconds_of_the_death_of_the_holder() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     let mut times = Vec::new();
     for _ in 0..20 {
         let mut holder = Process::start(&directory.place());
@@ -103,7 +103,7 @@ fn a_waiter_runs_within_milliseconds_of_the_death_of_the_holder() {
 
 #[test]
 fn a_dead_waiter_is_skipped() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let holder = Client::connect(&directory.place()).await;
         let (held, _) = holder.take("m").await;
@@ -124,7 +124,7 @@ fn a_dead_waiter_is_skipped() {
 
 #[test]
 fn all_but_the_last_waiter_may_die_with_the_holder() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     let mut processes: Vec<_> = (0..5).map(|_| Process::start(&directory.place())).collect();
     assert!(processes[0].ask("try m").starts_with("granted"));
     for waiter in &mut processes[1..] {
@@ -138,7 +138,7 @@ fn all_but_the_last_waiter_may_die_with_the_holder() {
 
 #[test]
 fn the_head_of_the_queue_watches_every_holder() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let mut holders: Vec<_> = (0..3).map(|_| Process::start(&directory.place())).collect();
         for holder in &mut holders {
@@ -163,7 +163,7 @@ fn the_head_of_the_queue_watches_every_holder() {
 
 #[test]
 fn a_waiter_that_moved_up_watches_the_holder() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let mut here = Client::connect(&directory.place()).await;
         let mut holder = Process::start(&directory.place());
@@ -184,7 +184,7 @@ fn a_waiter_that_moved_up_watches_the_holder() {
 
 #[test]
 fn what_is_granted_to_the_dead_is_ended_by_whoever_granted_it() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let here = Client::connect(&directory.place()).await;
         let (held, _) = here.take("m").await;
@@ -202,7 +202,7 @@ fn what_is_granted_to_the_dead_is_ended_by_whoever_granted_it() {
 
 #[test]
 fn a_client_lives_as_long_as_any_process_that_shares_its_life() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let here = Client::connect(&directory.place()).await;
         let mut holder = Process::start(&directory.place());
@@ -222,7 +222,7 @@ fn a_client_lives_as_long_as_any_process_that_shares_its_life() {
 
 #[test]
 fn a_client_that_is_closed_leaves_its_life_to_those_who_share_it() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let here = Client::connect(&directory.place()).await;
         let there = Client::connect(&directory.place()).await;
@@ -241,7 +241,7 @@ fn a_client_that_is_closed_leaves_its_life_to_those_who_share_it() {
 
 #[test]
 fn a_forked_child_neither_lives_for_its_parent_nor_uses_its_client() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let here = Client::connect(&directory.place()).await;
         let mut parent = Process::start(&directory.place());
@@ -262,7 +262,7 @@ fn a_forked_child_neither_lives_for_its_parent_nor_uses_its_client() {
 
 #[test]
 fn a_kill_during_a_claim_leaves_no_trace_or_a_hold_of_the_dead() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let here = Client::connect(&directory.place()).await;
         for failpoint in FAILPOINTS {
@@ -278,7 +278,7 @@ fn a_kill_during_a_claim_leaves_no_trace_or_a_hold_of_the_dead() {
 
 #[test]
 fn a_kill_during_a_release_hands_over_all_the_same() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let mut here = Client::connect(&directory.place()).await;
         for failpoint in FAILPOINTS {
@@ -299,7 +299,7 @@ fn a_kill_during_a_release_hands_over_all_the_same() {
 #[test]
 fn a_kill_while_connecting_leaves_a_place_that_works() {
     for failpoint in SETUP_FAILPOINTS {
-        let directory = TestDirectory::new();
+        let directory = TestPlace::new();
         Process::start_to_die_at(failpoint, &directory.place()).died();
         let mut there = Process::start(&directory.place());
         assert!(there.ask("try m").starts_with("granted"), "{failpoint}");
@@ -312,7 +312,7 @@ fn a_kill_while_connecting_leaves_a_place_that_works() {
 
 #[test]
 fn a_process_stopped_in_a_transaction_is_named() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let here = Client::connect(&directory.place()).await;
         for failpoint in &FAILPOINTS[1..4] {
@@ -342,7 +342,7 @@ fn a_process_stopped_in_a_transaction_is_named() {
 
 #[test]
 fn a_process_stopped_outside_of_a_transaction_blocks_nobody() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let here = Client::connect(&directory.place()).await;
         for failpoint in ["local.before_begin", "local.before_bell"] {
@@ -362,7 +362,7 @@ fn a_process_stopped_outside_of_a_transaction_blocks_nobody() {
 
 #[test]
 fn a_panic_in_a_transaction_is_an_answer() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     let mut there = Process::start(&directory.place());
     there.tell("at panic local.in_transaction");
     let answer = there.ask("try m");
@@ -379,7 +379,7 @@ fn a_panic_in_a_transaction_is_an_answer() {
 
 #[test]
 fn what_the_dead_leave_is_swept_by_the_next_who_connects() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     let mut there = Process::start(&directory.place());
     for number in 0..100 {
         assert!(there.ask(&format!("try m{number}")).starts_with("granted"));
@@ -407,7 +407,7 @@ fn what_the_dead_leave_is_swept_by_the_next_who_connects() {
 
 #[test]
 fn no_increment_is_lost_among_processes_that_are_killed() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     let path = directory.path().join("number");
     std::fs::write(&path, "0").unwrap();
     let start = || {

@@ -6,11 +6,11 @@ use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{Engine, Wake};
 
 use crate::child::Process;
-use crate::world::{Client, TestDirectory, release, run, within};
+use crate::world::{Client, TestPlace, release, run, within};
 
 #[test]
 fn more_news_than_a_queue_takes_end_in_a_look_at_all() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let holder = Client::connect(&directory.place()).await;
         let mut waiter = Client::connect(&directory.place()).await;
@@ -34,7 +34,7 @@ fn more_news_than_a_queue_takes_end_in_a_look_at_all() {
 
 #[test]
 fn an_observer_sees_each_holder_and_the_end() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let client = Client::connect(&directory.place()).await;
         let watching = Client::connect(&directory.place()).await;
@@ -61,7 +61,7 @@ fn an_observer_sees_each_holder_and_the_end() {
 
 #[test]
 fn an_observer_sees_the_death_of_the_holder_at_once() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let watching = Client::connect(&directory.place()).await;
         let mut there = Process::start(&directory.place());
@@ -77,7 +77,7 @@ fn an_observer_sees_the_death_of_the_holder_at_once() {
 
 #[test]
 fn an_observer_in_another_process_is_told() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let watching = Client::connect(&directory.place()).await;
         let mut views = watching.engine.observe(Name::new("m").unwrap());
@@ -91,7 +91,7 @@ fn an_observer_in_another_process_is_told() {
 
 #[test]
 fn pages_list_what_is_held_by_name() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let client = Client::connect(&directory.place()).await;
         let mut there = Process::start(&directory.place());

@@ -11,7 +11,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_local::Config;
 
 use crate::child::Process;
-use crate::world::{Client, PATIENCE, TestDirectory, claim_of, run};
+use crate::world::{Client, PATIENCE, TestPlace, claim_of, run};
 
 /// Connecting must fail; says how.
 fn refusal(config: Config) -> Error {
@@ -49,7 +49,7 @@ fn urls_name_the_default_place_or_a_directory() {
 
 #[test]
 fn a_place_is_made_for_its_user_alone() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         drop(Client::connect(&directory.place()).await);
         for path in [directory.place(), directory.boot()] {
@@ -60,7 +60,7 @@ fn a_place_is_made_for_its_user_alone() {
 
 #[test]
 fn a_symbolic_link_is_not_a_place() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     std::fs::create_dir(directory.path().join("real")).unwrap();
     symlink(directory.path().join("real"), directory.place()).unwrap();
     assert_says(
@@ -72,14 +72,14 @@ fn a_symbolic_link_is_not_a_place() {
 
 #[test]
 fn a_file_is_not_a_place() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     std::fs::write(directory.place(), "").unwrap();
     assert_says(&refusal_of(&directory.place()), ErrorKind::Unsupported, &["not a directory"]);
 }
 
 #[test]
 fn a_place_of_another_user_is_refused() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     std::fs::create_dir(directory.place()).unwrap();
     chown(directory.place(), Some(65534), None).expect("this test runs as root");
     assert_says(&refusal_of(&directory.place()), ErrorKind::Unsupported, &["user 65534", "user 0"]);
@@ -87,7 +87,7 @@ fn a_place_of_another_user_is_refused() {
 
 #[test]
 fn a_place_that_others_may_write_is_refused() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     std::fs::create_dir(directory.place()).unwrap();
     std::fs::set_permissions(directory.place(), PermissionsExt::from_mode(0o770)).unwrap();
     assert_says(&refusal_of(&directory.place()), ErrorKind::Unsupported, &["write to", "770", "chmod 700"]);
@@ -97,7 +97,7 @@ fn a_place_that_others_may_write_is_refused() {
 
 #[test]
 fn a_place_without_a_parent_is_refused() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     let error = refusal_of(&directory.path().join("a/b"));
     assert_says(&error, ErrorKind::Unavailable, &["no such file", "create the directory above"]);
 }
@@ -112,7 +112,7 @@ fn a_read_only_file_system_is_refused() {
 
 #[test]
 fn a_directory_that_this_user_cannot_write_is_refused() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
     // As a user that is not root, since root may write everywhere.
     let mut command = Command::new("setpriv");
@@ -125,7 +125,7 @@ fn a_directory_that_this_user_cannot_write_is_refused() {
 
 #[test]
 fn a_long_path_is_no_obstacle_to_bells() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     let long = directory.path().join("x".repeat(200));
     std::fs::create_dir(&long).unwrap();
     let place = long.join("y".repeat(200));
@@ -141,7 +141,7 @@ fn a_long_path_is_no_obstacle_to_bells() {
 
 #[test]
 fn garbage_in_place_of_the_store_is_refused() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async { drop(Client::connect(&directory.place()).await) });
     let length = directory.data().metadata().unwrap().len();
     std::fs::write(directory.data(), vec![0xA5; 1 << 16]).unwrap();
@@ -153,7 +153,7 @@ fn garbage_in_place_of_the_store_is_refused() {
 
 #[test]
 fn a_truncated_store_is_refused_and_not_touched() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     for length in [0, 100, 4096, 8192, 1 << 20] {
         drop(std::fs::remove_dir_all(directory.boot()));
         run(async { Client::connect(&directory.place()).await.take("m").await });
@@ -167,7 +167,7 @@ fn a_truncated_store_is_refused_and_not_touched() {
 
 #[test]
 fn a_truncated_gate_is_refused() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async { drop(Client::connect(&directory.place()).await) });
     std::fs::write(directory.boot().join("gate"), "").unwrap();
     assert_says(&refusal_of(&directory.place()), ErrorKind::Internal, &["damaged", "gate", "remove"]);
@@ -175,7 +175,7 @@ fn a_truncated_gate_is_refused() {
 
 #[test]
 fn another_format_or_c_library_is_refused() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let _client = Client::connect(&directory.place()).await;
         let path = directory.boot().join("format");
@@ -202,7 +202,7 @@ fn start_elsewhere(place: &Path) -> Process {
 
 #[test]
 fn another_container_is_refused_while_this_one_is_in_use() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let client = Client::connect(&directory.place()).await;
         client.take("m").await;
@@ -214,7 +214,7 @@ fn another_container_is_refused_while_this_one_is_in_use() {
 
 #[test]
 fn another_container_may_take_over_what_nobody_uses() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let client = Client::connect(&directory.place()).await;
         client.take("m").await;
@@ -233,7 +233,7 @@ fn another_container_may_take_over_what_nobody_uses() {
 
 #[test]
 fn another_time_namespace_may_take_over_what_nobody_uses() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     let token = run(async {
         let client = Client::connect(&directory.place()).await;
         client.take("m").await.1
@@ -252,7 +252,7 @@ fn another_time_namespace_may_take_over_what_nobody_uses() {
 
 #[test]
 fn a_removed_liveness_file_is_noticed() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let client = Client::connect(&directory.place()).await;
         client.take("m").await;
@@ -265,7 +265,7 @@ fn a_removed_liveness_file_is_noticed() {
 
 #[test]
 fn a_missing_format_file_parts_nobody() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let client = Client::connect(&directory.place()).await;
         client.take("m").await;
@@ -282,7 +282,7 @@ fn a_missing_format_file_parts_nobody() {
 
 #[test]
 fn a_limit_of_file_sizes_is_told_of() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     let mut command = Command::new("prlimit");
     command.arg("--fsize=1000000").arg(std::env::current_exe().unwrap());
     let answer = Process::start_by(command, &directory.place()).read();
@@ -291,7 +291,7 @@ fn a_limit_of_file_sizes_is_told_of() {
 
 #[test]
 fn a_limit_of_address_space_is_told_of() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     let mut command = Command::new("prlimit");
     command.arg("--as=900000000").arg(std::env::current_exe().unwrap());
     let answer = Process::start_by(command, &directory.place()).read();
@@ -300,7 +300,7 @@ fn a_limit_of_address_space_is_told_of() {
 
 #[test]
 fn what_an_earlier_boot_left_is_removed() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     let earlier = directory.place().join("01234567-89ab-cdef-0123-456789abcdef");
     std::fs::DirBuilder::new().mode(0o700).create(directory.place()).unwrap();
     std::fs::create_dir_all(earlier.join("alive/deep")).unwrap();
@@ -315,7 +315,7 @@ fn what_an_earlier_boot_left_is_removed() {
 
 #[test]
 fn a_process_stopped_while_connecting_is_told_of() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env("TENURE_TEST_FAIL", "stop local.in_setup");
     let mut stopped = Process::start_by(command, &directory.place());
@@ -328,7 +328,7 @@ fn a_process_stopped_while_connecting_is_told_of() {
 
 #[test]
 fn clients_come_and_go_in_any_order() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     // The environment of a process is closed by a thread that ends, while the next client opens it.
     for _ in 0..100 {
         run(async {
@@ -356,7 +356,7 @@ fn value_name(number: usize) -> Name {
 
 #[test]
 fn a_full_store_refuses_and_loses_nothing() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let config = Config::in_directory(directory.place()).with_map_bytes(1 << 20);
         let client = Client::try_connect(config).await.unwrap();
@@ -394,7 +394,7 @@ fn a_full_store_refuses_and_loses_nothing() {
 
 #[test]
 fn a_full_file_system_refuses_and_loses_nothing() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     // In a mount namespace of its own: a file system of one megabyte.
     let script = "mount -t tmpfs -o size=1m,mode=700 tmpfs \"$TENURE_TEST_PLACE\" && exec \"$0\" \"$@\"";
     std::fs::create_dir(directory.place()).unwrap();
@@ -419,7 +419,7 @@ fn a_full_file_system_refuses_and_loses_nothing() {
 
 #[test]
 fn the_longest_name_and_the_largest_record_fit() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let client = Client::connect(&directory.place()).await;
         let name = "\u{e4}".repeat(127) + "x";
@@ -440,7 +440,7 @@ fn the_longest_name_and_the_largest_record_fit() {
 
 #[test]
 fn what_is_held_no_more_leaves_nothing_behind() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let client = Client::connect(&directory.place()).await;
         for round in 0..3 {
@@ -459,7 +459,7 @@ fn what_is_held_no_more_leaves_nothing_behind() {
 
 #[test]
 fn doctor_sees_the_place() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let client = Client::connect(&directory.place()).await;
         let findings = client.engine.check().await;
@@ -477,7 +477,7 @@ fn doctor_sees_the_place() {
 
 #[test]
 fn a_removed_directory_is_noticed() {
-    let directory = TestDirectory::new();
+    let directory = TestPlace::new();
     run(async {
         let client = Client::connect(&directory.place()).await;
         client.take("m").await;

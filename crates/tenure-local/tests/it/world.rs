@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -16,29 +15,26 @@ use tenure_core::error::Result;
 use tenure_core::step::Release;
 use tenure_core::token::Token;
 use tenure_local::{Config, Local};
+use tenure_testkit::TestDirectory;
 
 /// How long a test waits for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A directory of a test's own, removed at the end.
-pub(crate) struct TestDirectory(PathBuf);
+/// A directory of a test's own, and the places inside of it.
+pub(crate) struct TestPlace(TestDirectory);
 
-impl TestDirectory {
-    pub(crate) fn new() -> TestDirectory {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("tenure-local-test-{}-{count}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        TestDirectory(path)
+impl TestPlace {
+    pub(crate) fn new() -> TestPlace {
+        TestPlace(TestDirectory::new())
     }
 
-    /// A place inside of it, not created yet.
+    /// A place for an engine, not created yet.
     pub(crate) fn place(&self) -> PathBuf {
-        self.0.join("place")
+        self.path().join("place")
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     /// The directory of the present boot.
@@ -46,18 +42,10 @@ impl TestDirectory {
         let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
         self.place().join(id.trim())
     }
-}
 
-impl TestDirectory {
     /// The file of the store.
     pub(crate) fn data(&self) -> PathBuf {
         self.boot().join("data.mdb")
-    }
-}
-
-impl Drop for TestDirectory {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
     }
 }
 

@@ -1,0 +1,58 @@
+//! Benchmarks: each runs our code and a baseline side by side on this machine and prints the ratio.
+//!
+//! `cargo xtask bench` runs them all; `cargo xtask bench NAME…` some; `--write FILE` also writes the table, with
+//! the machine and the command, as Markdown. Absolute figures belong to the machine; the ratios are the point.
+
+mod local;
+mod measure;
+mod recovery;
+mod report;
+mod run;
+mod scheduler;
+
+use report::Report;
+
+/// A benchmark: its name, and what it adds to the report.
+type Bench = (&'static str, fn(&mut Report) -> measure::Outcome);
+
+const BENCHES: &[Bench] = &[
+    ("uncontended", local::uncontended),
+    ("hand-over", local::hand_over),
+    ("recovery", recovery::after_kill),
+    ("run", run::against_flock),
+    ("scheduler", scheduler::a_million_leases),
+];
+
+fn main() -> measure::Outcome {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    // A benchmark with several processes starts this program again in a part of its own.
+    if args.first().is_some_and(|arg| arg == "--part") {
+        return match args[1].as_str() {
+            "uncontended" => local::uncontended_part(&args[2..]),
+            "hand-over" => local::hand_over_part(&args[2..]),
+            "holder" => recovery::holder_part(&args[2..]),
+            part => Err(format!("no part {part:?}").into()),
+        };
+    }
+    let mut file = None;
+    if let Some(at) = args.iter().position(|arg| arg == "--write") {
+        file = Some(args.get(at + 1).ok_or("--write needs a file")?.clone());
+        args.drain(at..at + 2);
+    }
+    if let Some(unknown) = args.iter().find(|arg| !BENCHES.iter().any(|(name, _)| name == arg)) {
+        let known: Vec<&str> = BENCHES.iter().map(|(name, _)| *name).collect();
+        return Err(format!("no benchmark {unknown:?}; there are {}", known.join(", ")).into());
+    }
+    let mut report = Report::new();
+    for (name, bench) in BENCHES {
+        if args.is_empty() || args.iter().any(|arg| arg == name) {
+            eprintln!("bench: {name}");
+            bench(&mut report)?;
+        }
+    }
+    report.print();
+    match file {
+        Some(file) => Ok(report.write(std::path::Path::new(&file))?),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,223 @@
+//! The flags, from which `--help`, the man page and the shell completions are made.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, Parser, Subcommand};
+
+use crate::exit::{self, Failure};
+use crate::keeper::OnLoss;
+
+/// Locks, leases and queues for programs, on the store you already run or on this machine alone.
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, after_help = exit::HELP, max_term_width = 100)]
+pub(crate) struct Arguments {
+    /// The engine that grants the locks: `local:`, `local:/dir`, …
+    #[arg(long, global = true, value_name = "URL", env = "TENURE_ENGINE", hide_env_values = true)]
+    #[arg(long_help = "The engine that grants the locks: `local:` (this machine, the default), \
+        `local:/dir`, …\n\nA URL with a password belongs into the environment variable, where other users of \
+        the machine do not see it.")]
+    pub(crate) engine: Option<String>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program under a lock
+    #[command(long_about = RUN_HELP, after_help = exit::HELP)]
+    Run(Box<Run>),
+    /// List what is held, by whom, and who waits
+    Status(Status),
+    /// Show each change of a lock, one line each, until interrupted
+    Watch(Watch),
+    /// Break somebody's hold
+    #[command(long_about = RELEASE_HELP, after_help = "Exit code 1: the question was answered with no.")]
+    Release(Release),
+    /// Look whether the engine can be trusted
+    Doctor(Doctor),
+    /// Write a completion script for a shell to stdout
+    Completions(Completions),
+    /// Write the manual page to stdout
+    Man(Man),
+}
+
+const RUN_HELP: &str = "\
+Waits for the lock NAME, runs CMD while it is held, releases it, and exits as CMD did.
+
+The work is CMD and every process that it starts, but for those that begin a session of their own (`setsid`): \
+start a daemon that is to outlive the lock that way. When CMD has ended and others of the work are left, they \
+are ended too (SIGTERM, after --grace SIGKILL) before the lock is released.
+
+If the lease cannot be renewed, the work gets SIGTERM at --grace (at most a third of --ttl) before the lease's \
+end and SIGKILL just before it. If the lease is broken by somebody (`tenure release`), it gets SIGTERM at once. \
+If `tenure` itself is killed (`kill -9`), the work is killed and then the lock is free; if it is stopped for \
+longer than --ttl (SIGSTOP, Ctrl-Z without `fg`), the work is killed at the end of the lease.
+
+Signals that `tenure` gets are passed on to CMD (INT TERM HUP QUIT USR1 USR2 TSTP CONT WINCH); while it still \
+waits for the lock, INT, TERM, HUP and QUIT withdraw the claim and end it.
+
+CMD finds in its environment: TENURE_NAME, TENURE_TOKEN (the fencing token: larger for each later grant, hand it \
+to what you write to), TENURE_CLAIM (the id of this claim).";
+
+const RUN_JSON_HELP: &str = "Write events to stderr as JSON, one object a line, instead of messages. \
+`event` is one of waiting, granted, started, lingering, lost, ended, released, warning, error";
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The lock: 1 to 255 bytes, no control characters
+    pub(crate) name: String,
+    /// How long the lock outlives a machine or a network that is gone
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    pub(crate) ttl: Duration,
+    /// How long to wait for the lock; 0s: not at all [default: for ever, with --every 0s]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) wait: Option<Duration>,
+    /// End the work this long after the lock was granted
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) max_hold: Option<Duration>,
+    /// Run at most once in this time, counted from start to start, however many try
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) every: Option<Duration>,
+    /// How long the work has between SIGTERM and SIGKILL
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+    pub(crate) grace: Duration,
+    /// What happens to CMD when the lease is lost
+    #[arg(long, value_enum, default_value = "terminate")]
+    pub(crate) on_loss: OnLoss,
+    /// A text that others are shown with who holds the lock [default: the name of CMD]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+    /// Keep the lock from others for this long after its holder vanished
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) lock_delay: Option<Duration>,
+    #[arg(long, help = RUN_JSON_HELP)]
+    pub(crate) json: bool,
+    /// No messages but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// The program and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Only names that begin with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Write a JSON array: see the documents for its fields; times are whole milliseconds (`_ms`)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// The lock
+    pub(crate) name: String,
+    /// Write JSON objects, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const RELEASE_HELP: &str = "\
+Breaks a hold, for an operator. Its holder learns of it at its next renewal, at the latest after a third of its \
+ttl, and ends its work.
+
+Until the hold would have ended, nobody else is granted the lock, so that the holder's work can end first. With \
+--now the lock is free at once: then two may work at the same time, and only what checks tokens is safe.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Release {
+    /// The lock
+    pub(crate) name: String,
+    /// The token of the hold, as `tenure status` shows it
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: u64,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Free the lock at once: its holder may still work while the next one does
+    #[arg(long)]
+    pub(crate) now: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Exit code 69 if a finding is bad.")]
+pub(crate) struct Doctor {
+    /// Write a JSON array of objects with `severity` (good, warning, bad), `what`, `found` and `hint`
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// The command; without it, the page of `tenure` itself
+    pub(crate) command: Option<String>,
+}
+
+const PARSE_TIME_HINT: &str = "write a time as 250ms, 30s, 5m or 1h30m";
+
+/// Reads `30s`, `5m`, `1h30m`, `250ms`.
+fn parse_time(text: &str) -> Result<Duration, &'static str> {
+    humantime::parse_duration(text).map_err(|_| PARSE_TIME_HINT)
+}
+
+/// Turns what clap says about wrong usage into an error with a hint.
+pub(crate) fn usage_failure(error: &clap::Error) -> Failure {
+    let text = error.render().to_string();
+    let mut paragraphs = text.split("\n\n");
+    let message = paragraphs.next().unwrap_or_default().trim_start_matches("error: ").trim_end();
+    let message = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    // clap may give several tips; the first one is about what was most likely meant.
+    let tip = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: ")?.lines().next());
+    let wrong = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(wrong)) => wrong.clone(),
+        Some(ContextValue::Strings(wrong)) => wrong.join(" "),
+        _ => String::new(),
+    };
+    let is_about_program = match error.kind() {
+        ErrorKind::MissingRequiredArgument => wrong.contains("CMD"),
+        ErrorKind::UnknownArgument => !wrong.starts_with('-'),
+        _ => false,
+    };
+    let (message, hint) = match tip {
+        Some(tip) => (message, tip.to_owned()),
+        None if is_about_program => {
+            (message, "write the program after `--`: tenure run NAME -- CMD…".to_owned())
+        }
+        None => match message.split_once(PARSE_TIME_HINT) {
+            Some((message, _)) => (message.trim_end_matches(": ").to_owned(), PARSE_TIME_HINT.to_owned()),
+            None => (message, "see `tenure --help`, and `tenure help COMMAND`".to_owned()),
+        },
+    };
+    Failure::new(exit::USAGE, message).with_hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(parse_time("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(parse_time("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_time("0s"), Ok(Duration::ZERO));
+        for wrong in ["", "5", "-1s", "soon", "1x", "99999999999999999999s"] {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The times of this machine, as deadlines and people need them.
+
+use std::time::{Duration, SystemTime};
+
+use rustix::time::{ClockId, clock_gettime};
+use tenure::Instant;
+
+/// Returns the time on the clock of all deadlines, which goes on while the machine sleeps.
+pub(crate) fn now() -> Instant {
+    let now = clock_gettime(ClockId::Boottime);
+    Instant::from_nanos(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
+/// Returns the time of day, for people.
+pub(crate) fn time_of_day() -> SystemTime {
+    let now = clock_gettime(ClockId::Realtime);
+    SystemTime::UNIX_EPOCH + Duration::new(now.tv_sec.max(0) as u64, now.tv_nsec as u32)
+}

@@ -1,0 +1,81 @@
+//! How the command ends: its exit codes, and the errors that lead to them.
+
+use std::fmt;
+
+use tenure::ErrorKind;
+
+/// Wrong usage: a flag, a name, a setting. `EX_USAGE` of `sysexits.h`.
+pub(crate) const USAGE: u8 = 64;
+/// The engine cannot be used now, or not for this. `EX_UNAVAILABLE`.
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// Not acquired in time. `EX_TEMPFAIL`.
+pub(crate) const BUSY: u8 = 75;
+/// The lease was lost while the program ran.
+pub(crate) const LOST: u8 = 76;
+/// The program cannot be executed, as shells have it.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// There is no such program, as shells have it.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// A question was answered with no.
+pub(crate) const DECLINED: u8 = 1;
+
+/// The exit codes as `--help` lists them.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0    done (run: the exit code of CMD; 128+n if signal n ended it)
+  64   wrong usage, or the name is in use as another kind
+  69   the engine is not available
+  75   not acquired in time
+  76   the lease was lost while CMD ran
+  126  CMD cannot be executed
+  127  CMD is not found";
+
+/// Why the command ends without having done what it was asked for.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The exit code.
+    pub(crate) code: u8,
+    /// What went wrong.
+    pub(crate) message: String,
+    /// What to do about it.
+    pub(crate) hint: Option<String>,
+}
+
+impl Failure {
+    /// Makes a failure.
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> Failure {
+        Failure { code, message: message.into(), hint: None }
+    }
+
+    /// Adds what to do about it.
+    #[must_use]
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// A failure of this machine, not of an engine.
+    pub(crate) fn system(what: &str, error: impl fmt::Display) -> Failure {
+        Failure::new(UNAVAILABLE, format!("cannot {what}: {error}"))
+    }
+}
+
+impl From<tenure::Error> for Failure {
+    fn from(error: tenure::Error) -> Failure {
+        let code = match error.kind() {
+            ErrorKind::Invalid | ErrorKind::Conflict => USAGE,
+            ErrorKind::Timeout => BUSY,
+            ErrorKind::Lost => LOST,
+            _ => UNAVAILABLE,
+        };
+        let hint = error.hint().map(str::to_owned).or_else(|| match error.kind() {
+            ErrorKind::Unavailable => Some("try `tenure doctor`".to_owned()),
+            ErrorKind::Internal => Some("report it, with the output of `tenure doctor`".to_owned()),
+            _ => None,
+        });
+        Failure { code, message: error.to_string(), hint }
+    }
+}
+
+/// How a command ends: an exit code, or a failure that is still to be told.
+pub(crate) type Outcome = Result<u8, Failure>;

@@ -1,0 +1,111 @@
+//! The keeper: a second process that starts the work and outlives `tenure` for as long as the work does.
+//!
+//! `tenure` may be killed (`kill -9`) or stopped at any moment, and then nothing may go on working without a
+//! lease. So the work is a child of a process that does nothing but watch: it kills the work when `tenure` is
+//! gone or the lease's deadline has come, waits until nothing of it is left, and only then ends. It shares the
+//! client's life with the engine, so that nobody else is granted the lock before that. It is forked before
+//! `tenure` has any thread; `docs/adr/0009-keeper-process.md` says why it is not a program of its own.
+
+mod duty;
+pub(crate) mod message;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, WaitOptions, waitpid};
+use tenure::Instant;
+
+use crate::sys::{self, Forked, SignalSet};
+use message::{Order, Report};
+
+/// What happens to the work when the lease is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum OnLoss {
+    /// CMD is ended: SIGTERM, then SIGKILL, before anybody else can be granted the lock.
+    Terminate,
+    /// CMD goes on, and its own exit code counts.
+    Ignore,
+}
+
+/// What the keeper is to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    /// The program.
+    pub(crate) program: OsString,
+    /// Its arguments.
+    pub(crate) arguments: Vec<OsString>,
+    /// How long processes that the program left behind have between SIGTERM and SIGKILL.
+    pub(crate) grace: Duration,
+    /// What happens at the deadline.
+    pub(crate) on_loss: OnLoss,
+}
+
+/// The keeper as `tenure` sees it.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    pid: Pid,
+    socket: OwnedFd,
+}
+
+impl Keeper {
+    /// Forks the keeper, which waits for its order to start. `mask` is what the work's signal mask will be.
+    pub(crate) fn start(job: Job, mask: SignalSet) -> io::Result<Keeper> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        match sys::fork()? {
+            Forked::Parent { child } => Ok(Keeper { pid: child, socket: ours }),
+            Forked::Child => {
+                // Its copy would keep the socket open, and `tenure` would seem alive for ever.
+                drop(ours);
+                let code = duty::serve(job, theirs, mask).map_or(1, |()| 0);
+                std::process::exit(code)
+            }
+        }
+    }
+
+    /// Returns the process.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Returns what becomes readable when there is a report.
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Orders the keeper to start the work, and gives it a share of the client's life.
+    pub(crate) fn start_work(
+        &self,
+        deadline: Instant,
+        environment: Vec<(String, String)>,
+        life: Option<&OwnedFd>,
+    ) -> Result<(), Errno> {
+        let order = Order::Start { deadline: deadline.nanos(), environment };
+        message::send(&self.socket, &order, life, SendFlags::DONTWAIT)
+    }
+
+    /// Gives an order. One that cannot be given is lost: then the keeper is gone, which is told by
+    /// [`Keeper::receive`], or stopped, and will kill the work at the deadline that it knows.
+    pub(crate) fn order(&self, order: &Order) {
+        let _ = message::send(&self.socket, order, None, SendFlags::DONTWAIT);
+    }
+
+    /// Returns the next report, without waiting. None: the keeper is gone.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is none now.
+    pub(crate) fn receive(&self) -> Result<Option<Report>, Errno> {
+        Ok(message::receive(&self.socket)?.map(|(report, _)| report))
+    }
+
+    /// Waits until the keeper, which has nothing more to do, has ended.
+    pub(crate) fn wait(self) {
+        drop(self.socket);
+        // Somebody else may have reaped it.
+        let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
+    }
+}

@@ -1,0 +1,291 @@
+//! The keeper process: it starts the work, and ends it when its time is up or `tenure` is gone.
+//!
+//! Everything happens in one loop over four descriptors: the socket to `tenure`, SIGCHLD, the timer of the
+//! deadline, and nothing else. It never allocates much, never logs, and has no thread.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use rustix::process::{Pid, Signal, WaitStatus, getpid, set_child_subreaper, setpgid};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use super::message::{Order, Report, Status, receive, send};
+use super::{Job, OnLoss};
+use crate::clock;
+use crate::sys::{self, SignalSet, read_signal};
+use crate::work::Work;
+
+/// The moment that never comes.
+const NEVER: u64 = u64::MAX;
+/// How soon the keeper looks again for processes whose end it is not told, and how rarely at last.
+const LOOK_AGAIN_MIN: Duration = Duration::from_millis(1);
+const LOOK_AGAIN_MAX: Duration = Duration::from_millis(20);
+
+/// Every signal that could end or stop the keeper by somebody's mistake.
+const SHRUGGED_OFF: &[Signal] = &[
+    Signal::HUP,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::TERM,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::ALARM,
+    Signal::VTALARM,
+    Signal::PROF,
+    Signal::IO,
+    Signal::POWER,
+    Signal::TSTP,
+    Signal::TTIN,
+    Signal::TTOU,
+];
+
+/// The keeper's state.
+struct Duty {
+    job: Job,
+    socket: OwnedFd,
+    children: OwnedFd,
+    timer: OwnedFd,
+    /// For the work: the mask that `tenure` was started with.
+    mask: SignalSet,
+    work: Option<(Pid, Work)>,
+    status: Option<Status>,
+    /// The end of the lease.
+    deadline: u64,
+    /// When the work is killed although the lease goes on.
+    kill_at: u64,
+    armed: u64,
+    look_again: Duration,
+    is_alone: bool,
+    is_overdue: bool,
+    is_lingering: bool,
+    /// Held until the keeper ends: while it is open, the engine knows that the work is alive.
+    life: Option<OwnedFd>,
+}
+
+/// Serves until the work is over.
+pub(super) fn serve(job: Job, socket: OwnedFd, mask: SignalSet) -> Result<(), Errno> {
+    // What is ignored does no harm, and the work is to inherit that. But where SIGCHLD is ignored, the system reaps
+    // the children itself, and nobody learns how they ended.
+    let caught = SHRUGGED_OFF.iter().filter(|signal| !sys::is_ignored(**signal));
+    for signal in caught.chain([&Signal::CHILD]) {
+        sys::shrug_off(*signal).map_err(|_| Errno::INVAL)?;
+    }
+    mask.block_only();
+    // A group of its own: what the terminal or a script sends to the group of `tenure` is not for the keeper.
+    setpgid(None, None)?;
+    set_child_subreaper(Some(getpid()))?;
+    // For who looks at a list of processes; and `killall tenure` spares it.
+    rustix::thread::set_name(c"tenure-keeper")?;
+    let child = SignalSet::of(&[Signal::CHILD]);
+    child.block();
+    let children = child.descriptor().map_err(|_| Errno::MFILE)?;
+    let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+    let duty = Duty {
+        job,
+        socket,
+        children,
+        timer,
+        mask,
+        work: None,
+        status: None,
+        deadline: NEVER,
+        kill_at: NEVER,
+        armed: NEVER,
+        look_again: LOOK_AGAIN_MIN,
+        is_alone: false,
+        is_overdue: false,
+        is_lingering: false,
+        life: None,
+    };
+    duty.run()
+}
+
+impl Duty {
+    fn run(mut self) -> Result<(), Errno> {
+        loop {
+            self.reap();
+            if self.is_over() {
+                break;
+            }
+            self.enforce()?;
+            self.wait()?;
+            self.obey();
+        }
+        if let Some(status) = self.status {
+            let report = Report::Ended { status, is_overdue: self.is_overdue };
+            // The work is over, so the keeper may wait for a `tenure` that is stopped. One that is gone is told
+            // nothing.
+            let _ = send(&self.socket, &report, None, SendFlags::empty());
+        }
+        Ok(())
+    }
+
+    /// Whether the keeper's duty is done.
+    fn is_over(&mut self) -> bool {
+        let Some((_, work)) = &self.work else { return self.is_alone };
+        if self.is_alone && self.job.on_loss == OnLoss::Ignore {
+            // Nobody renews any more, and the work may go on: it keeps what is left of the lease.
+            return self.status.is_some() || clock::now().nanos() >= self.deadline;
+        }
+        if self.status.is_none() || work.is_left() {
+            return false;
+        }
+        true
+    }
+
+    fn reap(&mut self) {
+        let Some((program, work)) = &mut self.work else { return };
+        let program = *program;
+        let mut stopped = None;
+        work.reap(|pid, status| {
+            if pid == program {
+                match ended(status) {
+                    Some(status) => self.status = Some(status),
+                    None => stopped = status.stopping_signal(),
+                }
+            }
+        });
+        if let Some(signal) = stopped {
+            self.tell(&Report::Stopped { signal });
+        }
+    }
+
+    /// Kills the work if its time is up, and ends what the program left behind.
+    fn enforce(&mut self) -> Result<(), Errno> {
+        let Some((_, work)) = &mut self.work else { return Ok(()) };
+        let now = clock::now();
+        if self.status.is_some() && !self.is_lingering {
+            self.is_lingering = true;
+            work.terminate();
+            self.kill_at = self.kill_at.min((now + self.job.grace).nanos());
+            self.tell(&Report::Lingering);
+        }
+        let Some((_, work)) = &mut self.work else { return Ok(()) };
+        let ends_at = if self.job.on_loss == OnLoss::Ignore { NEVER } else { self.deadline };
+        let is_forsaken = self.is_alone && self.job.on_loss == OnLoss::Terminate;
+        if now.nanos() >= ends_at.min(self.kill_at) || is_forsaken {
+            self.is_overdue |= self.status.is_none();
+            work.kill();
+        }
+        let wakes_at = if self.is_alone { self.deadline } else { ends_at };
+        self.arm(wakes_at.min(self.kill_at))
+    }
+
+    fn arm(&mut self, at: u64) -> Result<(), Errno> {
+        if at == self.armed {
+            return Ok(());
+        }
+        // A time in the past fires at once, and zero would disarm the timer.
+        let value = Timespec {
+            tv_sec: i64::try_from(at / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: (at % 1_000_000_000).max(1) as i64,
+        };
+        let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec)?;
+        self.armed = at;
+        Ok(())
+    }
+
+    /// Waits for an order, the end of a child, or the time.
+    fn wait(&mut self) -> Result<(), Errno> {
+        let is_forsaken = self.is_alone && self.job.on_loss == OnLoss::Terminate;
+        let is_killing = clock::now().nanos() >= self.armed || is_forsaken;
+        let timeout = (self.work.is_some() && (is_killing || self.status.is_some())).then(|| {
+            let timeout = self.look_again;
+            self.look_again = (timeout * 2).min(LOOK_AGAIN_MAX);
+            Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos() as i64 }
+        });
+        let mut polled = [
+            PollFd::new(&self.children, PollFlags::IN),
+            PollFd::new(&self.timer, PollFlags::IN),
+            PollFd::new(&self.socket, PollFlags::IN),
+        ];
+        // A socket whose other side is gone is always readable: nothing more is to come from it.
+        let count = if self.is_alone { 2 } else { 3 };
+        match poll(&mut polled[..count], timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+        while read_signal(&self.children).is_some() {}
+        // The clock says what the time is; the timer only wakes.
+        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+        Ok(())
+    }
+
+    /// Does what `tenure` has ordered.
+    fn obey(&mut self) {
+        while !self.is_alone {
+            match receive::<Order>(&self.socket) {
+                Ok(Some((order, descriptor))) => {
+                    self.life = self.life.take().or(descriptor);
+                    self.carry_out(order);
+                }
+                Err(Errno::AGAIN) => return,
+                // Whatever is wrong with the socket: nobody can say any more that the lease goes on.
+                Ok(None) | Err(_) => self.is_alone = true,
+            }
+        }
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        match (order, &self.work) {
+            (Order::Start { deadline, environment }, None) => {
+                self.deadline = deadline;
+                self.start(environment);
+            }
+            // Renewals only ever put the deadline off.
+            (Order::Deadline(deadline), _) => self.deadline = self.deadline.max(deadline),
+            (Order::Signal(signal), Some((_, work))) => {
+                if let Some(signal) = Signal::from_named_raw(signal) {
+                    work.signal(signal);
+                }
+            }
+            (Order::Terminate { kill_at }, Some((_, work))) => {
+                self.kill_at = self.kill_at.min(kill_at);
+                work.terminate();
+            }
+            (Order::Start { .. }, Some(_)) | (Order::Signal(_) | Order::Terminate { .. }, None) => {}
+        }
+    }
+
+    fn start(&mut self, environment: Vec<(String, String)>) {
+        let mut command = Command::new(&self.job.program);
+        command.args(&self.job.arguments).envs(environment).process_group(0);
+        // The work gets the mask that `tenure` was given. A SIGCHLD that is missed meanwhile is made up for: the
+        // keeper reaps before it waits.
+        let own_mask = self.mask.block_only();
+        let spawned = command.spawn();
+        own_mask.block_only();
+        let started = match &spawned {
+            Ok(child) => i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(Errno::CHILD),
+            Err(error) => Err(Errno::from_io_error(error).unwrap_or(Errno::IO)),
+        };
+        match started {
+            Ok(pid) => {
+                self.work = Some((pid, Work::new(pid)));
+                self.tell(&Report::Started { pid: pid.as_raw_nonzero().get() });
+            }
+            Err(errno) => {
+                self.tell(&Report::NotStarted { errno: errno.raw_os_error() });
+                self.is_alone = true;
+            }
+        }
+    }
+
+    /// Tells `tenure`, unless it is gone, or is stopped and has a full socket.
+    fn tell(&self, report: &Report) {
+        let _ = send(&self.socket, report, None, SendFlags::DONTWAIT);
+    }
+}
+
+fn ended(status: WaitStatus) -> Option<Status> {
+    let by_itself = status.exit_status().map(Status::Code);
+    by_itself.or_else(|| status.terminating_signal().map(Status::Signal))
+}

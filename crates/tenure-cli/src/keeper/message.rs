@@ -1,0 +1,174 @@
+//! What `tenure` and its keeper tell each other: one message is one packet.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The largest message: a name of 255 bytes and some numbers fit several times.
+const MESSAGE_BYTES_MAX: usize = 2048;
+
+/// What `tenure` tells the keeper. Times are nanoseconds of `CLOCK_BOOTTIME`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Starts the work. The descriptor that shares the client's life comes with it.
+    Start {
+        /// When the work must be dead.
+        deadline: u64,
+        /// What is added to its environment.
+        environment: Vec<(String, String)>,
+    },
+    /// The lease was renewed: the work must be dead only then.
+    Deadline(u64),
+    /// Passes a signal on to the work.
+    Signal(i32),
+    /// Asks the work to end, and kills it at a moment of its own.
+    Terminate {
+        /// When.
+        kill_at: u64,
+    },
+}
+
+/// What the keeper tells `tenure`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// The program runs.
+    Started {
+        /// Its process, and the group of the work.
+        pid: i32,
+    },
+    /// The program cannot be executed. The keeper has ended.
+    NotStarted {
+        /// The system's error number.
+        errno: i32,
+    },
+    /// The program was stopped.
+    Stopped {
+        /// By which signal.
+        signal: i32,
+    },
+    /// The program has ended, but processes of the work are left and are being ended.
+    Lingering,
+    /// Nothing of the work is left. The keeper has ended.
+    Ended {
+        /// How the program ended.
+        status: Status,
+        /// The work was killed because its time was up.
+        is_overdue: bool,
+    },
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Status {
+    /// By itself.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+impl Status {
+    /// Returns the exit code as shells have it.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Status::Code(code) => code as u8,
+            Status::Signal(signal) => (128 + signal) as u8,
+        }
+    }
+}
+
+/// Sends a message.
+///
+/// # Errors
+/// `EPIPE` if the other side is gone; `EAGAIN` if it does not read and `flags` say not to wait for that.
+pub(crate) fn send(
+    socket: &OwnedFd,
+    message: &impl Serialize,
+    descriptor: Option<&OwnedFd>,
+    flags: SendFlags,
+) -> Result<(), Errno> {
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    let bytes = postcard::to_slice(message, &mut buffer).map_err(|_| Errno::MSGSIZE)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.map(|descriptor| [descriptor.as_fd()]);
+    if let Some(descriptors) = &descriptors {
+        let has_room = control.push(SendAncillaryMessage::ScmRights(descriptors));
+        debug_assert!(has_room, "the buffer is made for one descriptor");
+    }
+    let flags = flags | SendFlags::NOSIGNAL;
+    rustix::io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)).map(drop)
+}
+
+/// Receives a message and the descriptor that came with it, without waiting. None: the other side is gone.
+///
+/// # Errors
+/// `EAGAIN` if there is no message now.
+pub(crate) fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> Result<Option<(T, Option<OwnedFd>)>, Errno> {
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::io::retry_on_intr(|| {
+        recvmsg(socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags)
+    });
+    let bytes = match received {
+        Ok(received) => received.bytes,
+        Err(Errno::CONNRESET) => 0,
+        Err(error) => return Err(error),
+    };
+    let mut descriptor = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            descriptor = descriptors.last();
+        }
+    }
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let message = postcard::from_bytes(&buffer[..bytes]).map_err(|_| Errno::BADMSG)?;
+    Ok(Some((message, descriptor)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn a_message_arrives_whole_with_its_descriptor_and_the_end_is_seen() {
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("a pair of sockets");
+        let name = "n".repeat(255);
+        let order = Order::Start {
+            deadline: u64::MAX,
+            environment: vec![("TENURE_NAME".to_owned(), name.clone()), ("T".to_owned(), name)],
+        };
+        send(&one, &order, Some(&other), SendFlags::empty()).expect("sent");
+        send(&one, &Order::Deadline(7), None, SendFlags::empty()).expect("sent");
+        let (first, descriptor) = receive::<Order>(&other).expect("one is there").expect("not the end");
+        assert_eq!(format!("{first:?}"), format!("{order:?}"));
+        assert!(descriptor.is_some());
+        let (second, descriptor) = receive::<Order>(&other).expect("one is there").expect("not the end");
+        assert!(matches!(second, Order::Deadline(7)));
+        assert!(descriptor.is_none());
+        assert_eq!(receive::<Order>(&other).expect_err("none is there"), Errno::AGAIN);
+        drop(one);
+        drop(first);
+        assert!(receive::<Order>(&other).expect("no error").is_none());
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_shells() {
+        assert_eq!(Status::Code(3).code(), 3);
+        assert_eq!(Status::Signal(9).code(), 137);
+        assert_eq!(Status::Signal(15).code(), 143);
+    }
+}

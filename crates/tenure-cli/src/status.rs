@@ -1,0 +1,126 @@
+//! `tenure status`: what is held, by whom, and who waits.
+
+use serde::Serialize;
+use tenure::{HoldView, View};
+
+use crate::arguments::Status;
+use crate::exit::Outcome;
+use crate::output::{Holder, duration, millis, table, write_data, write_json};
+
+/// A resource in JSON. Field names are stable; times are whole milliseconds.
+#[derive(Debug, Serialize)]
+pub(crate) struct ResourceJson<'a> {
+    resource: &'a str,
+    kind: &'static str,
+    capacity: u32,
+    used: u32,
+    last_token: u64,
+    holds: Vec<HoldJson<'a>>,
+    waiting: u32,
+    waiters: Vec<WaiterJson<'a>>,
+}
+
+/// A hold or a rest. `claim` is null where the units rest: then `holder` was the last one.
+#[derive(Debug, Serialize)]
+pub(crate) struct HoldJson<'a> {
+    claim: Option<String>,
+    is_resting: bool,
+    holder: Holder<'a>,
+    token: u64,
+    slot: Option<u32>,
+    weight: u32,
+    held_ms: u64,
+    ends_in_ms: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct WaiterJson<'a> {
+    claim: String,
+    holder: Holder<'a>,
+    weight: u32,
+}
+
+impl<'a> ResourceJson<'a> {
+    fn of(view: &'a View) -> ResourceJson<'a> {
+        ResourceJson {
+            resource: view.resource.as_str(),
+            kind: view.kind.as_str(),
+            capacity: view.capacity,
+            used: view.used,
+            last_token: view.last_token.get(),
+            holds: view.holds.iter().map(HoldJson::of).collect(),
+            waiting: view.waiting,
+            waiters: view
+                .waiters
+                .iter()
+                .map(|waiter| WaiterJson {
+                    claim: waiter.claim.to_string(),
+                    holder: Holder::of(&waiter.label),
+                    weight: waiter.weight,
+                })
+                .collect(),
+        }
+    }
+}
+
+impl<'a> HoldJson<'a> {
+    pub(crate) fn of(hold: &'a HoldView) -> HoldJson<'a> {
+        HoldJson {
+            claim: hold.claim.map(|claim| claim.to_string()),
+            is_resting: hold.claim.is_none(),
+            holder: Holder::of(&hold.label),
+            token: hold.token.get(),
+            slot: hold.slot,
+            weight: hold.weight,
+            held_ms: millis(hold.held_for),
+            ends_in_ms: millis(hold.ends_in),
+        }
+    }
+}
+
+/// Lists resources.
+pub(crate) fn status(status: &Status, engine: &str) -> Outcome {
+    let tenure = crate::connect(engine, None)?;
+    let views = pollster::block_on(tenure.inspect(&status.prefix))?;
+    pollster::block_on(tenure.close());
+    if status.json {
+        write_json(&views.iter().map(ResourceJson::of).collect::<Vec<_>>())?;
+    } else {
+        write_data(&text(&views))?;
+    }
+    Ok(0)
+}
+
+fn text(views: &[View]) -> String {
+    if views.is_empty() {
+        return "nothing is held\n".to_owned();
+    }
+    let headings = ["RESOURCE", "KIND", "HOLDER", "TOKEN", "HELD FOR", "ENDS IN", "WAITERS"];
+    let mut rows = Vec::new();
+    for view in views {
+        let row = |holder: String, token: String, held_for: String, ends_in: String, waiters: String| {
+            let (resource, kind) = (view.resource.to_string(), view.kind.to_string());
+            vec![resource, kind, holder, token, held_for, ends_in, waiters]
+        };
+        for (index, hold) in view.holds.iter().enumerate() {
+            // The queue is the resource's, so its length stands in the first row only.
+            let waiters = if index == 0 { view.waiting.to_string() } else { String::new() };
+            let (held_for, ends_in) = (duration(hold.held_for), duration(hold.ends_in));
+            rows.push(row(holder(hold), hold.token.to_string(), held_for, ends_in, waiters));
+        }
+        if view.holds.is_empty() {
+            let nobody = || "-".to_owned();
+            rows.push(row(nobody(), nobody(), nobody(), nobody(), view.waiting.to_string()));
+        }
+    }
+    table(&headings, &[3, 4, 5, 6], &rows)
+}
+
+/// Who holds it, or rests after whom.
+fn holder(hold: &HoldView) -> String {
+    match (&hold.claim, hold.slot) {
+        (None, _) => format!("resting after {}", hold.label),
+        (Some(_), Some(slot)) => format!("slot {slot}: {}", hold.label),
+        (Some(_), None) => hold.label.to_string(),
+    }
+}

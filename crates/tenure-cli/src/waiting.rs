@@ -1,0 +1,327 @@
+//! The way to the lock: who holds it, what is shown meanwhile, and what ends the waiting.
+
+use std::future::Future;
+use std::io::{self, IsTerminal, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tenure::{Busy, Error, ErrorKind, Instant, Lease, Mutex, ReleaseAnswer, Tenure, View};
+
+use crate::arguments::Run;
+use crate::clock;
+use crate::events::{Events, News, Stopped, stop};
+use crate::exit::{self, Failure};
+use crate::keeper::Keeper;
+use crate::output::{Event, Holder, Messages, duration, millis};
+
+/// How often the line on a terminal is written anew, at most.
+const SHOW_EVERY: Duration = Duration::from_millis(250);
+/// How often the engine is asked who holds the lock, for that line.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A lease, however it was acquired.
+pub(crate) enum Held {
+    /// On this thread.
+    AtOnce(tenure::blocking::Lease),
+    /// By waiting.
+    Waited(Lease),
+}
+
+impl Held {
+    /// Returns the lease.
+    pub(crate) fn lease(&self) -> &Lease {
+        match self {
+            Held::AtOnce(lease) => lease,
+            Held::Waited(lease) => lease,
+        }
+    }
+
+    /// Releases the lease and waits for the engine's answer.
+    pub(crate) fn release(self) -> tenure::Result<ReleaseAnswer> {
+        match self {
+            Held::AtOnce(lease) => lease.release(),
+            Held::Waited(lease) => pollster::block_on(lease.release()),
+        }
+    }
+}
+
+/// Why nothing was acquired.
+pub(crate) enum Ended {
+    /// Something failed, or the time was over.
+    Failure(Failure),
+    /// A signal.
+    Signal(i32),
+}
+
+impl<T: Into<Failure>> From<T> for Ended {
+    fn from(failure: T) -> Ended {
+        Ended::Failure(failure.into())
+    }
+}
+
+/// Acquires the lock, and shows on the way who holds it.
+pub(crate) fn acquire(
+    tenure: &Tenure,
+    arguments: &Run,
+    events: &Events,
+    keeper: &Keeper,
+    messages: Messages,
+) -> Result<Held, Ended> {
+    let asked_at = clock::now();
+    let mutex = mutex(tenure, arguments);
+    let wait = arguments.wait.or(arguments.every.map(|_| Duration::ZERO));
+    // First on this thread, which is quickest where nobody is in the way.
+    let busy = match tenure::blocking::Mutex::from(mutex.clone()).acquire_within(Duration::ZERO) {
+        Ok(lease) => return Ok(Held::AtOnce(lease)),
+        Err(error) if error.kind() == ErrorKind::Timeout => error,
+        Err(error) => return Err(error.into()),
+    };
+    if wait == Some(Duration::ZERO) {
+        return Err(refusal(arguments, &busy).into());
+    }
+    let mut waiting =
+        Waiting { tenure, arguments, events, keeper, looking: None, view: None, line: Line::new(messages) };
+    waiting.begin(busy.busy(), messages);
+    let acquired = waiting.wait(&mutex, wait, asked_at);
+    waiting.line.clear();
+    acquired
+}
+
+/// Names the mutex with its settings.
+fn mutex(tenure: &Tenure, arguments: &Run) -> Mutex {
+    let mut mutex = tenure.mutex(&arguments.name).ttl(arguments.ttl);
+    if let Some(max_hold) = arguments.max_hold {
+        mutex = mutex.max_hold(max_hold);
+    }
+    if let Some(every) = arguments.every {
+        mutex = mutex.min_hold(every);
+    }
+    if let Some(lock_delay) = arguments.lock_delay {
+        mutex = mutex.lock_delay(lock_delay);
+    }
+    mutex
+}
+
+/// Says who is in the way of a claim that does not wait.
+fn refusal(arguments: &Run, error: &Error) -> Failure {
+    let name = &arguments.name;
+    let Some(busy) = error.busy() else { return Failure::from(error.clone()) };
+    let free_in = busy.free_in.unwrap_or_default();
+    let wait = busy.waiting;
+    if busy.is_resting {
+        let who = busy.holder.as_ref().map_or("somebody".to_owned(), ToString::to_string);
+        let ago = duration(busy.held_for);
+        return match arguments.every {
+            Some(every) => Failure::new(
+                exit::BUSY,
+                format!("{name:?} ran within the last {}: {who} began {ago} ago", duration(every)),
+            )
+            .with_hint(format!("it may run again in {}", duration(free_in))),
+            None => Failure::new(
+                exit::BUSY,
+                format!("{name:?} rests after {who}, who acquired it {ago} ago; {wait} wait"),
+            )
+            .with_hint(format!("it is free in {}; wait for it with `--wait 5m`", duration(free_in))),
+        };
+    }
+    let held = match &busy.holder {
+        Some(holder) => {
+            let since = clock::time_of_day().checked_sub(busy.held_for);
+            let since = since.map(|since| humantime::format_rfc3339_seconds(since).to_string());
+            let since = since.unwrap_or_default();
+            format!("is held by {holder} since {since} ({})", duration(busy.held_for))
+        }
+        None => "is promised to who waits for it".to_owned(),
+    };
+    Failure::new(exit::BUSY, format!("{name:?} {held}; {wait} wait"))
+        .with_hint("wait for it with `--wait 5m`, or see `tenure status`")
+}
+
+/// A view that is under way.
+type Looking = Pin<Box<dyn Future<Output = tenure::Result<Option<View>>> + Send>>;
+
+/// A claim that waits.
+struct Waiting<'a> {
+    tenure: &'a Tenure,
+    arguments: &'a Run,
+    events: &'a Events,
+    keeper: &'a Keeper,
+    looking: Option<Looking>,
+    view: Option<View>,
+    line: Line,
+}
+
+impl Waiting<'_> {
+    /// Says once that the claim waits, where no line on a terminal is to say it again and again.
+    fn begin(&self, busy: Option<&Busy>, messages: Messages) {
+        let name = &self.arguments.name;
+        let holder = busy.and_then(|busy| busy.holder.as_ref());
+        messages.event(&Event::Waiting {
+            name,
+            holder: holder.map(Holder::of),
+            held_ms: busy.map(|busy| millis(busy.held_for)),
+            waiting: busy.map_or(0, |busy| busy.waiting),
+        });
+        if !self.line.is_shown {
+            let held = match (holder, busy) {
+                (Some(holder), Some(busy)) if busy.is_resting => format!(": it rests after {holder}"),
+                (Some(holder), Some(busy)) => {
+                    format!(": held by {holder} for {}", duration(busy.held_for))
+                }
+                _ => String::new(),
+            };
+            messages.message(&format!("waiting for {name:?}{held}"));
+        }
+    }
+
+    fn wait(&mut self, mutex: &Mutex, wait: Option<Duration>, asked_at: Instant) -> Result<Held, Ended> {
+        let mut acquire = match wait {
+            Some(wait) => mutex.acquire_within(wait),
+            None => mutex.acquire(),
+        };
+        let waker = self.events.waker();
+        let mut context = Context::from_waker(&waker);
+        let mut looks_at = asked_at;
+        loop {
+            match Pin::new(&mut acquire).poll(&mut context) {
+                Poll::Ready(Ok(lease)) => return Ok(Held::Waited(lease)),
+                Poll::Ready(Err(error)) => return Err(self.failure(error, asked_at).into()),
+                Poll::Pending => {}
+            }
+            let mut timeout = None;
+            if self.line.is_shown {
+                let now = clock::now();
+                if now >= looks_at {
+                    looks_at = now + LOOK_EVERY;
+                    self.look();
+                }
+                self.poll_look(&mut context);
+                let place = acquire.place().map(|place| place.position);
+                self.line.show(&self.text(place, now.since(asked_at)));
+                timeout = Some(SHOW_EVERY);
+            }
+            match self.events.next(self.keeper, timeout) {
+                Ok(News::Signal(signal)) => self.on_signal(signal)?,
+                Ok(News::KeeperGone) => return Err(keeper_gone().into()),
+                Ok(News::Report(_) | News::Look) => {}
+                Err(error) => return Err(Failure::system("wait", error).into()),
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        let (tenure, name) = (self.tenure.clone(), self.arguments.name.clone());
+        self.looking.get_or_insert_with(|| Box::pin(async move { tenure.view(&name).await }));
+    }
+
+    fn poll_look(&mut self, context: &mut Context<'_>) {
+        let Some(looking) = &mut self.looking else { return };
+        if let Poll::Ready(view) = looking.as_mut().poll(context) {
+            self.looking = None;
+            // The line informs only: without an answer it keeps what it says.
+            if let Ok(view) = view {
+                self.view = view;
+            }
+        }
+    }
+
+    fn text(&self, place: Option<u32>, waited: Duration) -> String {
+        let mut text = format!("waiting for {:?}", self.arguments.name);
+        if let Some(hold) = self.view.as_ref().and_then(|view| view.holds.first()) {
+            let held = if hold.claim.is_some() { "held by" } else { "resting after" };
+            text.push_str(&format!(": {held} {} for {}", hold.label, whole_seconds(hold.held_for)));
+        }
+        if let Some(place) = place {
+            text.push_str(&format!("; place {place} in the queue"));
+        }
+        text.push_str(&format!("; waited {}", whole_seconds(waited)));
+        text
+    }
+
+    fn on_signal(&mut self, signal: i32) -> Result<(), Ended> {
+        match Signal::from_named_raw(signal) {
+            Some(Signal::TSTP) => {
+                self.line.clear();
+                stop(Stopped::Itself);
+                Ok(())
+            }
+            Some(Signal::CONT | Signal::WINCH) => Ok(()),
+            // Nothing runs yet that they could be meant for.
+            Some(Signal::USR1 | Signal::USR2) => Ok(()),
+            _ => Err(Ended::Signal(signal)),
+        }
+    }
+
+    /// Says who was in the way all the time.
+    fn failure(&self, error: Error, asked_at: Instant) -> Failure {
+        if error.kind() != ErrorKind::Timeout {
+            return error.into();
+        }
+        let name = &self.arguments.name;
+        let waited = duration(clock::now().since(asked_at));
+        // Only for the message: without an answer it says less.
+        let view = pollster::block_on(self.tenure.view(name)).ok().flatten();
+        let holder = view.as_ref().and_then(|view| view.holds.first());
+        let held = holder.map_or(String::new(), |hold| {
+            format!(": it is held by {} for {}", hold.label, duration(hold.held_for))
+        });
+        Failure::new(exit::BUSY, format!("{name:?} was not acquired within {waited}{held}"))
+            .with_hint("wait longer with `--wait`, or see `tenure status`")
+    }
+}
+
+/// The keeper has ended without having been told to.
+pub(crate) fn keeper_gone() -> Failure {
+    Failure::new(exit::UNAVAILABLE, "the keeper process of this command was killed")
+        .with_hint("spare processes named `tenure-keeper`: they end CMD when its lease ends")
+}
+
+fn whole_seconds(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..60 => format!("{seconds}s"),
+        _ => duration(time),
+    }
+}
+
+/// One line on a terminal that is written again and again.
+struct Line {
+    is_shown: bool,
+    shown: String,
+    shown_at: Instant,
+}
+
+impl Line {
+    fn new(messages: Messages) -> Line {
+        let is_shown = !messages.json && !messages.quiet && io::stderr().is_terminal();
+        Line { is_shown, shown: String::new(), shown_at: Instant::from_nanos(0) }
+    }
+
+    fn show(&mut self, text: &str) {
+        let now = clock::now();
+        if text == self.shown || now.since(self.shown_at) < SHOW_EVERY && !self.shown.is_empty() {
+            return;
+        }
+        // A line that is wider than the terminal would scroll it with every change.
+        let columns = rustix::termios::tcgetwinsize(rustix::stdio::stderr()).map_or(0, |size| size.ws_col);
+        let most = if columns == 0 { 80 } else { usize::from(columns) - 1 };
+        let cut: String = text.chars().take(most).collect();
+        self.write(&format!("\r\x1b[2K{cut}"));
+        self.shown = text.to_owned();
+        self.shown_at = now;
+    }
+
+    fn clear(&mut self) {
+        if !self.shown.is_empty() {
+            self.write("\r\x1b[2K");
+            self.shown.clear();
+        }
+    }
+
+    /// There is nobody to tell that a terminal cannot be written to.
+    fn write(&self, text: &str) {
+        let mut stderr = io::stderr().lock();
+        drop(stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush()));
+    }
+}

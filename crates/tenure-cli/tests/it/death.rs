@@ -1,0 +1,232 @@
+//! `tenure run`, when something dies, stops or is taken away.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::world::{World, append, code, finish, is_alive, keeper, signal, state, stderr, wait_for};
+
+/// Holds the lock with a child, and a grandchild that ignores SIGTERM.
+const FAMILY: &str = "sh -c \"trap '' TERM; echo \\$\\$ > grandchild; while :; do sleep 1; done\" &
+    echo $$ > child; wait";
+
+/// Says whether the family still lives when the next one runs, and when that is.
+const NEXT: &str = "date +%s%N > started
+    for f in child grandchild; do kill -0 $(cat $f) 2>/dev/null && echo $f lives; done; true";
+
+#[allow(clippy::disallowed_methods, reason = "a time of day to compare with that of another process")]
+fn nanos_of_day() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_nanos()
+}
+
+#[allow(clippy::disallowed_methods, reason = "how long processes take is what is tested")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// How long after a moment the next one ran. Prints it too.
+fn handed_over(world: &World, what: &str, since: u128) -> Duration {
+    let started: u128 = world.line("started").parse().expect("nanoseconds");
+    let took = Duration::from_nanos(u64::try_from(started.saturating_sub(since)).expect("a short time"));
+    println!("{what}: the next one ran after {took:?}");
+    took
+}
+
+#[test]
+fn killed_tenure_takes_its_work_along_before_the_next_runs() {
+    let world = World::new();
+    let run = world.start_run(&["x"], FAMILY);
+    let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
+    let keeper = keeper(run.id());
+    let next = world.start_run(&["x"], NEXT);
+    world.wait_for_waiters(1);
+    let killed_at = nanos_of_day();
+    signal(run.id(), Signal::KILL);
+    let output = finish(next);
+    assert_eq!((code(&output), crate::world::stdout(&output).as_str()), (0, ""));
+    assert!(handed_over(&world, "kill -9", killed_at) < Duration::from_millis(500));
+    assert!(!is_alive(child) && !is_alive(grandchild) && !is_alive(keeper));
+    drop(run);
+}
+
+#[test]
+fn a_killed_waiter_is_skipped() {
+    let world = World::new();
+    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    world.pid("pid");
+    let waiter = world.start_run(&["x"], "echo ran > ran");
+    world.wait_for_waiters(1);
+    let waiters_keeper = keeper(waiter.id());
+    let next = world.start_run(&["x"], "true");
+    world.wait_for_waiters(2);
+    signal(waiter.id(), Signal::KILL);
+    wait_for("end of its keeper", || (!is_alive(waiters_keeper)).then_some(()));
+    fs::write(world.path("go"), "").expect("a file");
+    let output = finish(next);
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert_eq!(code(&finish(holder)), 0);
+    assert!(!world.path("ran").exists());
+    drop(waiter);
+}
+
+#[test]
+fn stopped_tenure_loses_its_work_at_the_deadline_and_says_so_on_waking() {
+    let world = World::new();
+    let run = world.start_run(&["x", "--ttl", "1s"], FAMILY);
+    let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
+    let next = world.start_run(&["x", "--ttl", "1s"], NEXT);
+    world.wait_for_waiters(1);
+    let stopped_at = nanos_of_day();
+    signal(run.id(), Signal::STOP);
+    let output = finish(next);
+    assert_eq!((code(&output), crate::world::stdout(&output).as_str()), (0, ""));
+    assert!(handed_over(&world, "SIGSTOP with a ttl of 1s", stopped_at) < Duration::from_secs(2));
+    assert!(!is_alive(child) && !is_alive(grandchild));
+    assert_eq!(state(run.id()), Some('T'));
+    signal(run.id(), Signal::CONT);
+    let output = finish(run);
+    assert_eq!(code(&output), 76);
+    assert!(stderr(&output).contains("error: lost the lease of \"x\""), "{output:?}");
+    assert!(stderr(&output).contains("hint: "), "{output:?}");
+}
+
+#[test]
+fn a_program_that_ended_within_the_lease_counts_although_tenure_was_stopped() {
+    let world = World::new();
+    let run = world.start_run(&["x", "--ttl", "600ms"], "echo $$ > pid; sleep 0.2; exit 4");
+    world.pid("pid");
+    signal(run.id(), Signal::STOP);
+    let output = world.run(&["x"], "true");
+    assert_eq!(code(&output), 0);
+    signal(run.id(), Signal::CONT);
+    assert_eq!(code(&finish(run)), 4);
+}
+
+#[test]
+fn a_broken_lease_ends_the_work() {
+    let world = World::new();
+    let script = "trap 'echo term > got; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done";
+    let run = world.start_run(&["x", "--ttl", "2s"], script);
+    let pid = world.pid("pid");
+    let token = world.token();
+    let asked = world.output(&["release", "x", "--token", &token]);
+    assert_eq!(code(&asked), 64, "without a terminal it wants --force: {asked:?}");
+    let wrong = world.output(&["release", "x", "--token", "1", "--force"]);
+    assert_eq!(code(&wrong), 64);
+    assert!(stderr(&wrong).contains(&format!("held under token {token}")), "{wrong:?}");
+    let released = world.output(&["release", "x", "--token", &token, "--force"]);
+    assert_eq!(code(&released), 0, "{released:?}");
+    let output = finish(run);
+    assert_eq!(code(&output), 76);
+    assert!(stderr(&output).contains("somebody broke it"), "{output:?}");
+    assert_eq!(world.line("got"), "term");
+    assert!(!is_alive(pid));
+}
+
+#[test]
+fn work_that_does_not_end_when_asked_is_killed_after_the_grace() {
+    let world = World::new();
+    let run = world.start_run(&["x", "--ttl", "3s", "--grace", "100ms"], FAMILY);
+    let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
+    let next = world.start_run(&["x"], NEXT);
+    world.wait_for_waiters(1);
+    let released = world.output(&["release", "x", "--token", &world.token(), "--force"]);
+    assert_eq!(code(&released), 0, "{released:?}");
+    assert_eq!(code(&finish(run)), 76);
+    assert!(!is_alive(child) && !is_alive(grandchild));
+    let output = finish(next);
+    assert_eq!((code(&output), crate::world::stdout(&output).as_str()), (0, ""));
+}
+
+#[test]
+fn max_hold_ends_the_work() {
+    let world = World::new();
+    let began = now();
+    let output = world.run(&["x", "--ttl", "1s", "--max-hold", "1500ms"], "sleep 60");
+    let took = began.elapsed();
+    assert_eq!(code(&output), 76);
+    assert!(stderr(&output).contains("--max-hold"), "{output:?}");
+    assert!(took > Duration::from_millis(900) && took < Duration::from_secs(3), "{took:?}");
+}
+
+#[test]
+fn a_lost_lease_may_be_ignored() {
+    let world = World::new();
+    let run = world.start_run(
+        &["x", "--ttl", "300ms", "--on-loss", "ignore"],
+        "echo $$ > pid; while ! test -e go; do sleep 0.01; done; exit 6",
+    );
+    world.pid("pid");
+    let released = world.output(&["release", "x", "--token", &world.token(), "--force", "--now"]);
+    assert_eq!(code(&released), 0, "{released:?}");
+    assert_eq!(code(&world.run(&["x"], "true")), 0);
+    // Longer than the ttl: the keeper must not have killed it either.
+    signal(run.id(), Signal::STOP);
+    assert_eq!(code(&world.run(&["y", "--ttl", "1s"], "sleep 0.5")), 0);
+    signal(run.id(), Signal::CONT);
+    fs::write(world.path("go"), "").expect("a file");
+    let output = finish(run);
+    assert_eq!(code(&output), 6);
+    let text = stderr(&output);
+    assert_eq!(text.matches("warning: the lease of \"x\" is lost, and CMD goes on").count(), 1, "{text}");
+}
+
+#[test]
+fn a_killed_keeper_ends_the_work() {
+    let world = World::new();
+    let run = world.start_run(&["x"], FAMILY);
+    let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
+    let next = world.start_run(&["x"], NEXT);
+    world.wait_for_waiters(1);
+    signal(keeper(run.id()), Signal::KILL);
+    let output = finish(run);
+    assert_eq!(code(&output), 69);
+    assert!(stderr(&output).contains("the keeper process"), "{output:?}");
+    assert!(!is_alive(child) && !is_alive(grandchild));
+    let output = finish(next);
+    assert_eq!((code(&output), crate::world::stdout(&output).as_str()), (0, ""));
+}
+
+#[test]
+fn the_keeper_is_not_ended_by_mistake() {
+    let world = World::new();
+    let run = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done; exit 8");
+    world.pid("pid");
+    let keeper = keeper(run.id());
+    for number in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::ALARM] {
+        signal(keeper, number);
+    }
+    fs::write(world.path("go"), "").expect("a file");
+    assert_eq!(code(&finish(run)), 8);
+}
+
+#[test]
+fn jobs_in_groups_of_their_own_die_too() {
+    let world = World::new();
+    // A shell with job control puts the job into another group.
+    let run =
+        world.start_run(&["x"], "set -m; sh -c 'echo $$ > child; sleep 60' & echo $$ > grandchild; wait");
+    let (job, shell) = (world.pid("child"), world.pid("grandchild"));
+    let next = world.start_run(&["x"], NEXT);
+    world.wait_for_waiters(1);
+    signal(run.id(), Signal::KILL);
+    let output = finish(next);
+    assert_eq!((code(&output), crate::world::stdout(&output).as_str()), (0, ""));
+    assert!(!is_alive(job) && !is_alive(shell));
+    drop(run);
+}
+
+#[test]
+fn an_engine_that_cannot_be_used_is_told_with_a_hint() {
+    let world = World::new();
+    // A file where the directory should be: that stops root too.
+    drop(append(&world.path("engine")));
+    let output = world.run(&["x"], "echo ran > ran");
+    assert_eq!(code(&output), 69);
+    assert!(stderr(&output).contains("error: ") && stderr(&output).contains("\n\nhint: "), "{output:?}");
+    assert!(!world.path("ran").exists());
+    let doctor = world.output(&["doctor"]);
+    assert_eq!(code(&doctor), 69);
+    assert!(crate::world::stdout(&doctor).contains("bad      connect: "), "{doctor:?}");
+}

@@ -1,0 +1,133 @@
+//! `tenure status`, `tenure watch`, `tenure doctor`: what is seen from outside.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+
+use rustix::process::Signal;
+
+use crate::world::{World, code, finish, signal, stdout};
+
+#[test]
+fn status_lists_who_holds_and_who_waits() {
+    let world = World::new();
+    assert_eq!(stdout(&world.output(&["status"])), "nothing is held\n");
+    let holder = world.start_run(&["jobs/a", "--label", "nightly"], "echo $$ > pid; sleep 60");
+    world.pid("pid");
+    let waiter = world.start_run(&["jobs/a"], "true");
+    world.wait_for_waiters(1);
+    let status = world.status();
+    let resource = &status[0];
+    assert_eq!(resource["resource"], "jobs/a");
+    assert_eq!(resource["kind"], "mutex");
+    assert_eq!((resource["capacity"].as_u64(), resource["used"].as_u64()), (Some(1), Some(1)));
+    let hold = &resource["holds"][0];
+    assert_eq!(hold["holder"]["pid"], holder.id());
+    assert_eq!(hold["holder"]["program"], "tenure");
+    assert_eq!(hold["holder"]["text"], "nightly");
+    assert_eq!(hold["is_resting"], false);
+    assert_eq!(hold["token"], resource["last_token"]);
+    assert!(hold["ends_in_ms"].as_u64().is_some_and(|millis| millis <= 30_000));
+    assert!(hold["held_ms"].as_u64().is_some());
+    assert_eq!(resource["waiting"], 1);
+    assert_eq!(resource["waiters"][0]["holder"]["pid"], waiter.id());
+    assert_eq!(resource["waiters"][0]["holder"]["text"], "sh", "the program's name is the default label");
+    let table = stdout(&world.output(&["status", "jobs/"]));
+    let heading = table.lines().next().expect("a heading");
+    let words: Vec<&str> = heading.split("  ").filter(|word| !word.is_empty()).map(str::trim).collect();
+    assert_eq!(words, ["RESOURCE", "KIND", "HOLDER", "TOKEN", "HELD FOR", "ENDS IN", "WAITERS"]);
+    assert!(table.contains(": nightly  "), "{table}");
+    assert_eq!(stdout(&world.output(&["status", "other/"])), "nothing is held\n");
+}
+
+#[test]
+fn status_shows_rests_as_rests() {
+    let world = World::new();
+    assert_eq!(code(&world.run(&["x", "--every", "1h"], "true")), 0);
+    assert_eq!(world.status()[0]["holds"][0]["is_resting"], true);
+    assert!(world.status()[0]["holds"][0]["claim"].is_null());
+    assert!(stdout(&world.output(&["status"])).contains("resting after tenure (pid "));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let world = World::new();
+    let script = format!(
+        "{} completions bash | head -n 1 > head; echo ${{PIPESTATUS[0]}}",
+        env!("CARGO_BIN_EXE_tenure")
+    );
+    let output = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .current_dir(world.directory.path())
+        .output()
+        .expect("bash");
+    assert_eq!(stdout(&output), "0\n");
+}
+
+#[test]
+fn watch_shows_each_change_as_it_happens() {
+    let world = World::new();
+    let mut watch = world.start(&["watch", "x", "--json"]);
+    let mut lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
+    let mut next = || -> serde_json::Value {
+        let line = lines.next().expect("a line").expect("a line");
+        serde_json::from_str(&line).expect("JSON")
+    };
+    let first = next();
+    assert_eq!((first["event"].as_str(), first["name"].as_str()), (Some("idle"), Some("x")));
+    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    world.pid("pid");
+    let granted = next();
+    assert_eq!(granted["event"], "granted");
+    assert_eq!(granted["holder"]["pid"], holder.id());
+    let waiter = world.start_run(&["x"], "true");
+    let waiting = next();
+    assert_eq!((waiting["event"].as_str(), waiting["waiting"].as_u64()), (Some("waiting"), Some(1)));
+    signal(waiter.id(), Signal::TERM);
+    assert_eq!(next()["waiting"], 0);
+    fs::write(world.path("go"), "").expect("a file");
+    let ended = next();
+    assert_eq!((ended["event"].as_str(), &ended["token"]), (Some("ended"), &granted["token"]));
+    assert_eq!(next()["event"], "idle");
+    assert_eq!(code(&finish(holder)), 0);
+    signal(watch.id(), Signal::TERM);
+    drop(finish(waiter));
+}
+
+#[test]
+fn doctor_says_what_it_finds() {
+    let world = World::new();
+    let output = world.output(&["doctor"]);
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(stdout(&output).starts_with("good     engine: local:/"), "{output:?}");
+    let json = world.output(&["doctor", "--json"]);
+    let findings: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(findings[0]["severity"], "good");
+    assert_eq!(findings[0]["what"], "engine");
+}
+
+#[test]
+fn completions_and_manual_pages_are_made_from_the_flags() {
+    let world = World::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = stdout(&world.output(&["completions", shell]));
+        assert!(script.contains("max-hold"), "{shell}");
+    }
+    assert!(stdout(&world.output(&["man"])).contains(".TH tenure 1"));
+    let page = stdout(&world.output(&["man", "run"]));
+    assert!(page.contains(".TH tenure-run 1") && page.contains("on\\-loss"), "{page}");
+    assert_eq!(code(&world.output(&["man", "nosuch"])), 64);
+    assert_eq!(code(&world.output(&["completions", "nosuch"])), 64);
+}
+
+#[test]
+fn a_password_is_never_shown() {
+    let world = World::new();
+    let url = "redis://me:hunter2@host";
+    for arguments in
+        [&["--help"][..], &["run", "--help"], &["status"], &["doctor"], &["run", "x", "--", "true"]]
+    {
+        let output = world.tenure(arguments).env("TENURE_ENGINE", url).output().expect("the command starts");
+        let shown = format!("{}{}", stdout(&output), crate::world::stderr(&output));
+        assert!(!shown.contains("hunter2"), "{arguments:?}: {shown}");
+    }
+}

@@ -1,0 +1,142 @@
+//! A place for one test: an engine directory, files, and processes that end with it.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::Signal;
+pub(crate) use tenure_testkit::{TestDirectory, finish, is_alive, signal, state, wait_for};
+
+pub(crate) struct World {
+    pub(crate) directory: TestDirectory,
+    /// Processes to end when the test ends, however it ends.
+    pids: RefCell<Vec<u32>>,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        World { directory: TestDirectory::new(), pids: RefCell::default() }
+    }
+
+    pub(crate) fn engine(&self) -> String {
+        format!("local:{}", self.path("engine").display())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The command, in the test's directory and on its engine.
+    pub(crate) fn tenure(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        command
+            .args(arguments)
+            .current_dir(self.directory.path())
+            .env("TENURE_ENGINE", self.engine())
+            .env_remove("TENURE_LOG")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the command to its end.
+    pub(crate) fn output(&self, arguments: &[&str]) -> Output {
+        self.tenure(arguments).output().expect("the command starts")
+    }
+
+    /// Runs `tenure run` with flags, and a script as its program, to its end.
+    pub(crate) fn run(&self, flags: &[&str], script: &str) -> Output {
+        self.output(&[&["run"], flags, &["--", "sh", "-c", script]].concat())
+    }
+
+    /// Starts the command; it is killed with the world if it still runs.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Child {
+        let child = self
+            .tenure(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command starts");
+        self.pids.borrow_mut().push(child.id());
+        child
+    }
+
+    /// Sees to it that a process ends with the world.
+    pub(crate) fn watch(&self, pid: u32) {
+        self.pids.borrow_mut().push(pid);
+    }
+
+    /// Starts `tenure run` with flags, and a script as its program.
+    pub(crate) fn start_run(&self, flags: &[&str], script: &str) -> Child {
+        self.start(&[&["run"], flags, &["--", "sh", "-c", script]].concat())
+    }
+
+    /// Waits until a file has a whole line, and returns it.
+    pub(crate) fn line(&self, name: &str) -> String {
+        let path = self.path(name);
+        wait_for(&format!("a line in {name}"), || {
+            let text = fs::read_to_string(&path).ok()?;
+            Some(text.split_once('\n')?.0.to_owned())
+        })
+    }
+
+    /// Waits until a script has written a process id into a file, and returns it.
+    pub(crate) fn pid(&self, name: &str) -> u32 {
+        let pid = self.line(name).trim().parse().expect("a process id");
+        self.pids.borrow_mut().push(pid);
+        pid
+    }
+
+    /// Returns what `tenure status --json` says.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let output = self.output(&["status", "--json"]);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).expect("status writes JSON")
+    }
+
+    /// Waits until so many claims wait for the first resource.
+    pub(crate) fn wait_for_waiters(&self, count: u64) {
+        wait_for(&format!("{count} waiters"), || {
+            (self.status()[0]["waiting"].as_u64() == Some(count)).then_some(())
+        });
+    }
+
+    pub(crate) fn token(&self) -> String {
+        self.status()[0]["holds"][0]["token"].to_string()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for pid in self.pids.take() {
+            // Ids of processes that have ended well are not given anew so soon.
+            if is_alive(pid) {
+                signal(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// The keeper of a `tenure run`.
+pub(crate) fn keeper(tenure: u32) -> u32 {
+    wait_for("keeper", || {
+        let children = fs::read_to_string(format!("/proc/{tenure}/task/{tenure}/children")).ok()?;
+        children.split_whitespace().next()?.parse().ok()
+    })
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub(crate) fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}"))
+}
+
+pub(crate) fn append(path: &Path) -> fs::File {
+    fs::OpenOptions::new().create(true).append(true).open(path).expect("a file to append to")
+}

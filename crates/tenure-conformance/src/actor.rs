@@ -1,0 +1,327 @@
+//! The second party of a check: another process, or a thread with a client of its own.
+//!
+//! Both sides of the conversation are here. The check sends a command in a line, its parts separated by tabs,
+//! and the actor answers in lines behind a [`PREFIX`], since the test harness writes lines of its own:
+//!
+//! | command | answers |
+//! | --- | --- |
+//! | `acquire` key name ttl_ms | `granted` token, or `failed` error |
+//! | `try` key name ttl_ms | `granted` token, `busy`, or `failed` error |
+//! | `release` key | `released` answer, or `failed` error |
+//! | `status` key | `held` or `lost` |
+//! | `sections` name ttl_ms count | `section` token from until, for each; `done` |
+//! | `die` place passes | `armed` |
+//!
+//! An actor in a process ends when its standard input does, so that none outlives its check.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tenure_core::clock::Instant;
+use tenure_core::engine::{Connect, Reach};
+use tenure_core::{Lease, Settings, Tenure, Token};
+use tokio::sync::mpsc;
+
+use crate::Setup;
+use crate::history::Section;
+use crate::mortal::Life;
+use crate::stage::{now, within};
+
+/// The environment variable that makes the entry `actor` play, with the address of the store.
+const ADDRESS: &str = "TENURE_CONFORMANCE_ACTOR";
+/// What the lines of an actor begin with.
+const PREFIX: &str = "actor> ";
+
+thread_local! {
+    /// The name of the test that is the entry of actors.
+    static ENTRY: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Notes where the entry is: beside the module of the check that runs on this thread.
+pub(crate) fn note_entry(module: &str) {
+    // The path begins with the crate, which names of tests do not, and ends with the module of the check.
+    let inside = module.split_once("::").map_or("", |(_, inside)| inside);
+    let beside = inside.rsplit_once("::").map_or(String::new(), |(beside, _)| format!("{beside}::"));
+    ENTRY.set(format!("{beside}actor"));
+}
+
+/// The check's side.
+pub(crate) struct Actor {
+    body: Body,
+    answers: mpsc::UnboundedReceiver<String>,
+    patience: Duration,
+}
+
+enum Body {
+    Process { child: Child, commands: ChildStdin },
+    Thread { life: Arc<Life>, commands: std::sync::mpsc::Sender<String> },
+}
+
+impl Actor {
+    pub(crate) async fn start<S: Setup>(setup: &S, reach: Reach) -> Actor {
+        let (say, answers) = mpsc::unbounded_channel();
+        let body = match reach {
+            Reach::Process => start_thread(setup.connector(), say),
+            _ => start_process(&setup.address(), say),
+        };
+        let mut actor = Actor { body, answers, patience: setup.patience() };
+        let greeting = actor.hear("it connects").await;
+        assert_eq!(greeting.as_deref(), Some("connected"), "an actor begins");
+        actor
+    }
+
+    /// Sends a command. One that is dead does not hear it.
+    pub(crate) fn tell(&mut self, command: &[&str]) {
+        let line = command.join("\t");
+        match &mut self.body {
+            Body::Process { commands, .. } => drop(commands.write_all(format!("{line}\n").as_bytes())),
+            Body::Thread { commands, .. } => drop(commands.send(line)),
+        }
+    }
+
+    /// Waits for the next answer; none if it is dead.
+    pub(crate) async fn hear(&mut self, what: &str) -> Option<String> {
+        within(self.patience, &format!("an actor answers: {what}"), self.answers.recv()).await
+    }
+
+    /// Sends a command and waits for its answer; none if it is dead.
+    pub(crate) async fn ask(&mut self, command: &[&str]) -> Option<String> {
+        self.tell(command);
+        self.hear(command[0]).await
+    }
+
+    /// Has it take a mutex.
+    pub(crate) async fn acquire(&mut self, name: &str, ttl: Duration) -> Token {
+        self.tell_acquire(name, ttl);
+        self.granted().await
+    }
+
+    /// Has it begin to take a mutex; [`Actor::granted`] waits for the grant.
+    pub(crate) fn tell_acquire(&mut self, name: &str, ttl: Duration) {
+        self.tell(&["acquire", "lease", name, &ttl.as_millis().to_string()]);
+    }
+
+    /// Waits until it has been granted.
+    pub(crate) async fn granted(&mut self) -> Token {
+        let answer = self.hear("granted").await.expect("an actor lives");
+        token_in(&answer).unwrap_or_else(|| panic!("an actor is granted its claim: {answer}"))
+    }
+
+    /// Has it work in some sections under a mutex.
+    pub(crate) fn tell_sections(&mut self, name: &str, ttl: Duration, count: usize) {
+        self.tell(&["sections", name, &ttl.as_millis().to_string(), &count.to_string()]);
+    }
+
+    /// Waits until it has worked in all sections.
+    pub(crate) async fn sections(&mut self, client: usize) -> Vec<Section> {
+        let mut sections = Vec::new();
+        loop {
+            let answer = self.hear("a section").await.expect("an actor lives");
+            let numbers: Vec<u64> = answer.split('\t').skip(1).filter_map(|part| part.parse().ok()).collect();
+            match (answer.split('\t').next(), &numbers[..]) {
+                (Some("section"), &[token, from, until]) => sections.push(Section {
+                    client,
+                    token: Token::new(token),
+                    from: Instant::from_nanos(from),
+                    until: Instant::from_nanos(until),
+                }),
+                (Some("done"), _) => return sections,
+                _ => panic!("an actor works in its sections: {answer}"),
+            }
+        }
+    }
+
+    /// Stops it: by SIGSTOP, or by cutting its connection.
+    pub(crate) fn stop(&mut self) {
+        match &self.body {
+            Body::Process { child, .. } => signal(child, Signal::STOP),
+            Body::Thread { life, .. } => life.cut(),
+        }
+    }
+
+    /// Lets it go on after a stop.
+    pub(crate) fn go_on(&mut self) {
+        match &self.body {
+            Body::Process { child, .. } => signal(child, Signal::CONT),
+            Body::Thread { life, .. } => life.mend(),
+        }
+    }
+
+    /// Kills it: by SIGKILL, or by cutting its connection.
+    pub(crate) fn kill(&mut self) {
+        match &mut self.body {
+            Body::Process { child, .. } => {
+                // It may be dead already, which is what is wanted.
+                child.kill().ok();
+                child.wait().expect("a killed child ends");
+            }
+            Body::Thread { life, .. } => life.cut(),
+        }
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(child.id() as i32).expect("a child has a pid");
+    kill_process(pid, signal).expect("a child that was not waited for takes a signal");
+}
+
+/// Returns the token of a grant that an actor answered.
+pub(crate) fn token_in(answer: &str) -> Option<Token> {
+    answer.strip_prefix("granted\t")?.parse().ok().map(Token::new)
+}
+
+fn start_thread(connect: Connect, say: mpsc::UnboundedSender<String>) -> Body {
+    let life = Life::of_thread();
+    let connect = life.connector(connect);
+    let (commands, heard) = std::sync::mpsc::channel();
+    let body = Body::Thread { life: life.clone(), commands };
+    std::thread::spawn(move || {
+        let say = |line: String| {
+            // The check may be over.
+            say.send(line).ok();
+        };
+        perform(connect, &life, heard.into_iter(), say);
+    });
+    body
+}
+
+fn start_process(address: &str, say: mpsc::UnboundedSender<String>) -> Body {
+    let program = std::env::current_exe().expect("a test binary has a path");
+    let entry = ENTRY.with_borrow(Clone::clone);
+    let mut child = Command::new(program)
+        .args([&entry, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ADDRESS, address)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the test binary executes itself");
+    let commands = child.stdin.take().expect("it was asked for");
+    let output = BufReader::new(child.stdout.take().expect("it was asked for"));
+    std::thread::spawn(move || {
+        // A line that is not UTF-8 or not the actor's is the harness's.
+        for line in output.lines().map_while(Result::ok) {
+            if let Some((_, answer)) = line.split_once(PREFIX) {
+                say.send(answer.to_owned()).ok();
+            }
+        }
+    });
+    Body::Process { child, commands }
+}
+
+/// The entry of the process that is an actor. Anywhere else it does nothing.
+#[doc(hidden)]
+pub fn play<S: Setup>() {
+    let Ok(address) = std::env::var(ADDRESS) else { return };
+    let life = Life::of_process();
+    let setup = S::at(&address);
+    let (commands, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines().map_while(Result::ok) {
+            commands.send(line).ok();
+        }
+        // The check is over, whatever is under way here.
+        std::process::exit(0);
+    });
+    let say = |line: String| {
+        let mut output = std::io::stdout().lock();
+        // A check that is over does not listen.
+        output.write_all(format!("{PREFIX}{line}\n").as_bytes()).and_then(|()| output.flush()).ok();
+    };
+    perform(life.connector(setup.connector()), &life, heard.into_iter(), say);
+}
+
+/// The actor's side.
+fn perform(connect: Connect, life: &Life, commands: impl Iterator<Item = String>, say: impl Fn(String)) {
+    let tenure = match pollster::block_on(Tenure::connect_with(connect, Settings::default())) {
+        Ok(tenure) => tenure,
+        Err(error) => return say(format!("failed\t{error}")),
+    };
+    say("connected".to_owned());
+    let mut leases = HashMap::new();
+    for line in commands {
+        let command: Vec<&str> = line.split('\t').collect();
+        match command[..] {
+            ["acquire", key, name, ttl] => {
+                let acquired = pollster::block_on(tenure.mutex(name).ttl(millis(ttl)).acquire());
+                say(keep(&mut leases, key, acquired.map(Some)));
+            }
+            ["try", key, name, ttl] => {
+                let tried = pollster::block_on(tenure.mutex(name).ttl(millis(ttl)).try_acquire());
+                say(keep(&mut leases, key, tried));
+            }
+            ["release", key] => match leases.remove(key).map(|lease| pollster::block_on(lease.release())) {
+                Some(Ok(answer)) => say(format!("released\t{answer:?}")),
+                Some(Err(error)) => say(format!("failed\t{error}")),
+                None => say("failed\tno such lease".to_owned()),
+            },
+            ["status", key] => match leases.get(key) {
+                Some(lease) => {
+                    say(if lease.is_lost() { "lost" } else { "held" }.to_owned());
+                }
+                None => say("failed\tno such lease".to_owned()),
+            },
+            ["sections", name, ttl, count] => {
+                for _ in 0..count.parse().unwrap_or(0) {
+                    say(section(&tenure, name, millis(ttl)));
+                }
+                say("done".to_owned());
+            }
+            ["die", place, passes] => {
+                life.die_at(place, passes.parse().expect("the check sends a number"));
+                say("armed".to_owned());
+            }
+            _ => say(format!("failed\tno such command: {line}")),
+        }
+    }
+}
+
+fn millis(text: &str) -> Duration {
+    Duration::from_millis(text.parse().expect("the check sends a number"))
+}
+
+fn keep(
+    leases: &mut HashMap<String, Lease>,
+    key: &str,
+    acquired: tenure_core::Result<Option<Lease>>,
+) -> String {
+    match acquired {
+        Ok(Some(lease)) => {
+            let token = lease.token();
+            leases.insert(key.to_owned(), lease);
+            format!("granted\t{token}")
+        }
+        Ok(None) => "busy".to_owned(),
+        Err(error) => format!("failed\t{error}"),
+    }
+}
+
+/// Works once under the mutex.
+fn section(tenure: &Tenure, name: &str, ttl: Duration) -> String {
+    let lease = match pollster::block_on(tenure.mutex(name).ttl(ttl).acquire()) {
+        Ok(lease) => lease,
+        Err(error) => return format!("failed\t{error}"),
+    };
+    let from = now();
+    #[allow(clippy::disallowed_methods, reason = "long enough that another holder would be seen")]
+    std::thread::sleep(Duration::from_micros(500));
+    let until = now();
+    if lease.is_lost() {
+        return "failed\tthe lease was lost".to_owned();
+    }
+    let token = lease.token();
+    match pollster::block_on(lease.release()) {
+        Ok(_) => format!("section\t{token}\t{}\t{}", from.nanos(), until.nanos()),
+        Err(error) => format!("failed\t{error}"),
+    }
+}

@@ -1,0 +1,184 @@
+//! An engine whose client can die at a chosen moment.
+//!
+//! In a process of its own the client dies by SIGKILL. A client that shares the process of the check has its
+//! connection cut instead: nothing that it sends arrives any more, and nothing is answered.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use tenure_core::claim::{Claim, Keep};
+use tenure_core::engine::{
+    BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, ReleaseAnswer, ReleaseRequest,
+    RenewAnswer, RenewRequest, Wake,
+};
+use tenure_core::inspect::View;
+use tenure_core::{ClaimId, Name, Result, Token, failpoint};
+
+/// The places at which the life of every client can end: around each call of its engine.
+pub(crate) const PLACES: &[&str] =
+    &["claim.before", "claim.after", "renew.before", "renew.after", "release.before", "release.after"];
+
+/// The life of one client.
+pub(crate) struct Life {
+    is_process: bool,
+    is_cut: AtomicBool,
+    /// Where to die, and how many more passes of that place to survive.
+    plan: Mutex<Option<(String, u32)>>,
+}
+
+impl Life {
+    /// The life of a client in the process of the check.
+    pub(crate) fn of_thread() -> Arc<Life> {
+        Arc::new(Life { is_process: false, is_cut: AtomicBool::new(false), plan: Mutex::new(None) })
+    }
+
+    /// The life of this process, which ends at the engine's failpoints too.
+    pub(crate) fn of_process() -> Arc<Life> {
+        static LIFE: OnceLock<Arc<Life>> = OnceLock::new();
+        let life = LIFE.get_or_init(|| {
+            Arc::new(Life { is_process: true, is_cut: AtomicBool::new(false), plan: Mutex::new(None) })
+        });
+        failpoint::set(|place| {
+            Life::of_process().pass(place);
+        });
+        life.clone()
+    }
+
+    /// Ends this life when it passes `place` for the `passes`th time from now.
+    pub(crate) fn die_at(&self, place: &str, passes: u32) {
+        *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some((place.to_owned(), passes));
+    }
+
+    /// Ends this life now.
+    pub(crate) fn cut(&self) {
+        if self.is_process {
+            let killed =
+                rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            unreachable!("a process that has killed itself does not go on: {killed:?}");
+        }
+        self.is_cut.store(true, Ordering::Release);
+    }
+
+    /// Lets what is sent from now on arrive again.
+    pub(crate) fn mend(&self) {
+        self.is_cut.store(false, Ordering::Release);
+    }
+
+    /// Passes a place. Returns whether this life is over.
+    fn pass(&self, place: &str) -> bool {
+        let is_end = {
+            let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut *plan {
+                Some((planned, passes)) if planned == place => {
+                    *passes = passes.saturating_sub(1);
+                    *passes == 0
+                }
+                _ => false,
+            }
+        };
+        if is_end {
+            self.cut();
+        }
+        self.is_cut.load(Ordering::Acquire)
+    }
+
+    /// Makes a client's engine end with this life.
+    pub(crate) fn connector(self: &Arc<Life>, connect: Connect) -> Connect {
+        let life = self.clone();
+        Box::new(move |client| {
+            Box::pin(async move {
+                let engine: Arc<dyn Engine> = Arc::new(Mortal { engine: connect(client).await?, life });
+                Ok(engine)
+            })
+        })
+    }
+}
+
+struct Mortal {
+    engine: Arc<dyn Engine>,
+    life: Arc<Life>,
+}
+
+impl Mortal {
+    /// Makes a call, if the client lives, and answers it, if it still does.
+    fn call<'a, T: Send + 'a>(
+        &'a self,
+        before: &'static str,
+        after: &'static str,
+        call: impl FnOnce(&'a dyn Engine) -> BoxFuture<'a, T> + Send + 'a,
+    ) -> BoxFuture<'a, T> {
+        Box::pin(async move {
+            if self.life.pass(before) {
+                return std::future::pending().await;
+            }
+            let answer = call(&*self.engine).await;
+            if self.life.pass(after) {
+                return std::future::pending().await;
+            }
+            answer
+        })
+    }
+}
+
+impl Engine for Mortal {
+    fn name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    fn capability(&self) -> &Capability {
+        self.engine.capability()
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
+        self.call("claim.before", "claim.after", |engine| engine.claim(claims))
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        self.call("renew.before", "renew.after", |engine| engine.renew(renewals))
+    }
+
+    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
+        self.call("release.before", "release.after", |engine| engine.release(releases))
+    }
+
+    fn publish(
+        &self,
+        resource: Name,
+        claim: ClaimId,
+        bytes: Arc<[u8]>,
+        keep: Keep,
+    ) -> BoxFuture<'_, Result<bool>> {
+        self.call("publish.before", "publish.after", move |engine| {
+            engine.publish(resource, claim, bytes, keep)
+        })
+    }
+
+    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
+        self.call("inspect.before", "inspect.after", move |engine| engine.inspect(prefix, after, most))
+    }
+
+    fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
+        self.engine.observe(resource)
+    }
+
+    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
+        self.call("break.before", "break.after", move |engine| engine.break_hold(resource, token, at_once))
+    }
+
+    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
+        self.call("resize.before", "resize.after", move |engine| engine.resize(resource, capacity))
+    }
+
+    fn wakes(&self) -> BoxStream<'static, Wake> {
+        let life = self.life.clone();
+        let is_alive = move |_: &Wake| std::future::ready(!life.is_cut.load(Ordering::Acquire));
+        self.engine.wakes().filter(is_alive).boxed()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+        self.engine.check()
+    }
+}

@@ -1,0 +1,138 @@
+//! Holders of any weight, up to the capacity. Driven at the engine.
+
+use tenure_core::ErrorKind;
+use tenure_core::claim::Kind;
+
+use crate::Setup;
+use crate::direct::terms;
+use crate::stage::{Stage, resource};
+
+async fn can(setup: &impl Setup, check: &str) -> bool {
+    let has = |capability: &tenure_core::engine::Capability| capability.kinds.contains(&Kind::Semaphore);
+    setup.can(&format!("semaphore::{check}"), "semaphores", has).await
+}
+
+/// The weights of the holders never exceed the capacity, and reach it.
+pub async fn grants_up_to_its_capacity(setup: &impl Setup) {
+    if !can(setup, "grants_up_to_its_capacity").await {
+        return;
+    }
+    let (a, b) = (setup.direct().await, setup.direct().await);
+    let resource = resource("units");
+    let weighing = |weight| terms(Kind::Semaphore, 5, weight);
+    let (two, three) = (a.trying(&resource, &weighing(2)), b.trying(&resource, &weighing(3)));
+    a.grant(&two).await;
+    b.grant(&three).await;
+    let busy = a.refuse(&a.trying(&resource, &weighing(1))).await;
+    assert!(busy.holder.is_some(), "a refusal names a holder");
+    assert_eq!(a.view(&resource).await.expect("it is held").used, 5);
+    a.release(&two).await;
+    b.refuse(&b.trying(&resource, &weighing(3))).await;
+    let again = b.trying(&resource, &weighing(2));
+    b.grant(&again).await;
+    b.release(&again).await;
+    b.release(&three).await;
+}
+
+/// What is too heavy to be granted at once is not overtaken by lighter claims, waiting or not.
+pub async fn nobody_overtakes_the_head(setup: &impl Setup) {
+    if !can(setup, "nobody_overtakes_the_head").await {
+        return;
+    }
+    let (a, b) = (setup.direct().await, setup.direct().await);
+    let resource = resource("head");
+    let weighing = |weight| terms(Kind::Semaphore, 4, weight);
+    let held = a.trying(&resource, &weighing(2));
+    a.grant(&held).await;
+    let (heavy, light) = (b.waiting(&resource, &weighing(3)), b.waiting(&resource, &weighing(1)));
+    b.enqueue(&heavy).await;
+    b.enqueue(&light).await;
+    a.refuse(&a.trying(&resource, &weighing(1))).await;
+    b.assert_waits(&light, "a heavier claim came first").await;
+    a.release(&held).await;
+    b.served(&heavy, "its units are free").await;
+    b.served(&light, "one unit is left").await;
+    b.release(&heavy).await;
+    b.release(&light).await;
+}
+
+/// A release serves all waiters that fit, not only one.
+pub async fn a_heavy_release_serves_all_that_fit(setup: &impl Setup) {
+    if !can(setup, "a_heavy_release_serves_all_that_fit").await {
+        return;
+    }
+    let (a, b) = (setup.direct().await, setup.direct().await);
+    let resource = resource("all");
+    let weighing = |weight| terms(Kind::Semaphore, 4, weight);
+    let held = a.trying(&resource, &weighing(4));
+    a.grant(&held).await;
+    let claims = [2, 1, 1, 1].map(|weight| b.waiting(&resource, &weighing(weight)));
+    for claim in &claims {
+        b.enqueue(claim).await;
+    }
+    a.release(&held).await;
+    for claim in &claims[..3] {
+        b.served(claim, "it fits").await;
+    }
+    b.assert_waits(&claims[3], "four units are held").await;
+    for claim in &claims {
+        b.release(claim).await;
+    }
+}
+
+/// A claim that could never be granted is refused at once.
+pub async fn a_weight_above_the_capacity_is_invalid(setup: &impl Setup) {
+    if !can(setup, "a_weight_above_the_capacity_is_invalid").await {
+        return;
+    }
+    let direct = setup.direct().await;
+    let resource = resource("weight");
+    for weight in [0, 5] {
+        let claim = direct.waiting(&resource, &terms(Kind::Semaphore, 4, weight));
+        let error = direct.claim(&claim).await.expect_err("a weight that can never be granted is refused");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+    assert!(direct.view(&resource).await.is_none(), "a claim that was refused leaves nothing");
+}
+
+/// Units that an operator adds go to the waiters.
+pub async fn growing_it_serves_waiters(setup: &impl Setup) {
+    if !can(setup, "growing_it_serves_waiters").await {
+        return;
+    }
+    let (a, b) = (setup.direct().await, setup.direct().await);
+    let resource = resource("grow");
+    let held = a.trying(&resource, &terms(Kind::Semaphore, 1, 1));
+    a.grant(&held).await;
+    let waiting = b.waiting(&resource, &terms(Kind::Semaphore, 1, 1));
+    b.enqueue(&waiting).await;
+    a.resize(&resource, 2).await;
+    b.served(&waiting, "there are two units").await;
+    a.release(&held).await;
+    b.release(&waiting).await;
+}
+
+/// Units that an operator takes away are gone once they are released; no holder loses its own.
+pub async fn shrinking_it_takes_effect_as_units_come_free(setup: &impl Setup) {
+    if !can(setup, "shrinking_it_takes_effect_as_units_come_free").await {
+        return;
+    }
+    let (a, b) = (setup.direct().await, setup.direct().await);
+    let resource = resource("shrink");
+    let holds = [1, 2].map(|_| a.trying(&resource, &terms(Kind::Semaphore, 2, 1)));
+    for hold in &holds {
+        a.grant(hold).await;
+    }
+    a.resize(&resource, 1).await;
+    for hold in &holds {
+        let answer = a.renew(hold).await;
+        let is_held = matches!(answer, tenure_core::engine::RenewAnswer::Renewed { .. });
+        assert!(is_held, "no holder loses its units: {answer:?}");
+    }
+    a.release(&holds[0]).await;
+    b.refuse(&b.trying(&resource, &terms(Kind::Semaphore, 1, 1))).await;
+    a.release(&holds[1]).await;
+    let next = b.trying(&resource, &terms(Kind::Semaphore, 1, 1));
+    b.grant(&next).await;
+    b.release(&next).await;
+}

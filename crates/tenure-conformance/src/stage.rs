@@ -1,0 +1,184 @@
+//! What checks are written with: clients, names, periods, and waiting that ends.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use futures_util::future::poll_immediate;
+use tenure_core::clock::{Clock, Instant, SystemClock};
+use tenure_core::engine::Capability;
+use tenure_core::{Acquire, Lease, Mutex, Name, Settings, Tenure};
+
+use crate::Setup;
+use crate::actor::Actor;
+use crate::direct::Direct;
+
+/// A ttl that does not end while a check runs.
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// A ttl whose end a check waits for: several times what a busy machine may be late.
+pub(crate) const SHORT: Duration = Duration::from_millis(400);
+/// How often a check looks again for what makes no event.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What every check has at hand.
+pub(crate) trait Stage: Setup + Sized {
+    /// Connects a new client.
+    async fn client(&self) -> Tenure {
+        let connected = Tenure::connect_with(self.connector(), Settings::default());
+        self.within("a client connects", connected).await.expect("a client connects")
+    }
+
+    /// Connects a new client whose engine the check drives by itself.
+    async fn direct(&self) -> Direct {
+        let connected = Direct::connect(self.connector(), self.patience());
+        self.within("an engine connects", connected).await
+    }
+
+    /// Starts a second party: a process, where the engine reaches that far.
+    async fn actor(&self) -> Actor {
+        Actor::start(self, self.capability().await.reach).await
+    }
+
+    /// Returns what the engine can do.
+    async fn capability(&self) -> Capability {
+        self.client().await.capability().clone()
+    }
+
+    /// Returns a ttl that the engine takes, of at least `wanted`.
+    async fn ttl(&self, wanted: Duration) -> Duration {
+        ttl_of(&self.capability().await, wanted)
+    }
+
+    /// Whether the engine can do what a check is about; if not, the skip is noted.
+    async fn can(&self, check: &str, what: &str, can: impl FnOnce(&Capability) -> bool) -> bool {
+        let can = can(&self.capability().await);
+        if !can {
+            note_skip(&format!("{check}: the engine has no {what}"));
+        }
+        can
+    }
+
+    /// Waits for something that must come.
+    async fn within<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
+        within(self.patience(), what, work).await
+    }
+
+    /// Looks again and again until something has come true that makes no event.
+    async fn eventually(&self, what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+        let until = now() + self.patience();
+        while !is_so().await {
+            assert!(now() < until, "never came true: {what}");
+            pause(LOOK).await;
+        }
+    }
+
+    /// Queues with a mutex that is held, and returns when the engine has told the place.
+    async fn queue(&self, mutex: &Mutex) -> Pin<Box<Acquire>> {
+        let mut waiting = Box::pin(mutex.acquire());
+        assert!(poll_immediate(&mut waiting).await.is_none(), "a claim is not granted in no time");
+        self.eventually("a waiter has its place", async || waiting.place().is_some()).await;
+        waiting
+    }
+
+    /// Takes a mutex that must be free or come free.
+    async fn take(&self, mutex: &Mutex) -> Lease {
+        self.within("the mutex is granted", mutex.acquire()).await.expect("the mutex is granted")
+    }
+
+    /// Tries a mutex once.
+    async fn try_take(&self, mutex: &Mutex) -> Option<Lease> {
+        self.within("a try is answered", mutex.try_acquire()).await.expect("a try is answered")
+    }
+
+    /// Asserts that nobody holds or waits, once what is under way has arrived, and that the name is free.
+    async fn assert_nothing_is_left(&self, name: &str) {
+        let client = self.client().await;
+        self.eventually(&format!("nothing of {name:?} is left"), async || {
+            let views = client.inspect(name).await.expect("an inspection is answered");
+            views.iter().all(|view| view.resource.as_str() != name)
+        })
+        .await;
+        let lease = self.try_take(&client.mutex(name)).await.expect("what is left by all is free");
+        self.within("a release", lease.release()).await.expect("a release is answered");
+    }
+}
+
+impl<S: Setup> Stage for S {}
+
+/// Returns a ttl that an engine takes, of at least `wanted`.
+pub(crate) fn ttl_of(capability: &Capability, wanted: Duration) -> Duration {
+    let grain = capability.ttl_grain.max(Duration::from_millis(1)).as_millis();
+    let millis = wanted.max(capability.ttl_min).as_millis().div_ceil(grain) * grain;
+    Duration::from_millis(millis as u64).min(capability.ttl_max)
+}
+
+/// Returns a name that no other check uses, even if it shares the store.
+pub(crate) fn name(stem: &str) -> String {
+    format!("{stem}-{:016x}", SystemClock.random())
+}
+
+/// As [`name`], for an engine that a check drives by itself.
+pub(crate) fn resource(stem: &str) -> Name {
+    Name::new(&name(stem)).expect("a short stem makes a good name")
+}
+
+/// Returns this machine's time, the same in all its processes.
+pub(crate) fn now() -> Instant {
+    SystemClock.now()
+}
+
+/// Asserts that at least `period` has passed since `start`, but for what clocks differ.
+#[track_caller]
+pub(crate) fn assert_passed(start: Instant, period: Duration, what: &str) {
+    let passed = now().since(start);
+    let least = period.saturating_sub(period / 100 + Duration::from_millis(2));
+    assert!(passed >= least, "too early: {what} after {passed:?}, not before {period:?}");
+}
+
+/// Lets time pass.
+pub(crate) async fn pause(period: Duration) {
+    #[allow(clippy::disallowed_methods, reason = "a check waits for the end of a period of the real store")]
+    let timer = {
+        let _context = timers().enter();
+        tokio::time::sleep(period)
+    };
+    timer.await;
+}
+
+/// Waits for something that must come within a period.
+pub(crate) async fn within<T>(patience: Duration, what: &str, work: impl Future<Output = T>) -> T {
+    let bounded = {
+        let _context = timers().enter();
+        tokio::time::timeout(patience, work)
+    };
+    match bounded.await {
+        Ok(done) => done,
+        Err(_) => panic!("not within {patience:?}: {what}"),
+    }
+}
+
+/// Runs timers for whatever executor a check runs on.
+fn timers() -> &'static tokio::runtime::Handle {
+    static TIMERS: OnceLock<tokio::runtime::Handle> = OnceLock::new();
+    TIMERS.get_or_init(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.expect("a runtime without I/O needs nothing that could be missing");
+        let handle = runtime.handle().clone();
+        std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+        handle
+    })
+}
+
+/// Notes that a check does not apply: on standard error, past the capture of the test harness, and in the file
+/// that the environment names.
+fn note_skip(why: &str) {
+    use std::io::Write;
+    let line = format!("skipped {why}\n");
+    // Nobody may be listening, and then nobody counts.
+    std::io::stderr().write_all(line.as_bytes()).ok();
+    if let Some(path) = std::env::var_os("TENURE_CONFORMANCE_SKIPS") {
+        let file = std::fs::File::options().append(true).create(true).open(path);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the skip is counted");
+    }
+}

@@ -1,0 +1,209 @@
+//! Every check was seen to fail: the list of breakages, and the test that tries them all.
+//!
+//! A line names a check, an engine that is broken for it, and a part of what the check must say about it (or
+//! one of several parts, where chance decides what is seen first), so that it fails for the reason that it was
+//! written for. Clients that share the process of their check are
+//! "killed" by cutting their connection, so the checks of death need no other process to be broken either.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::broken_engine::Call;
+use crate::broken_record::Rule;
+use crate::broken_setup::{Breakage, Broken};
+
+/// How many checks are under way at once. Most of the time they wait.
+const AT_ONCE: usize = 16;
+/// No check may take longer, whatever the engine does.
+const CHECK_TIME_MAX: Duration = Duration::from_secs(60);
+
+use Breakage::{Calls, OwnWorld, PromisesMore, Record};
+
+/// Which check fails on which breakage, saying what.
+#[rustfmt::skip]
+const BREAKAGES: &[(&str, Breakage, &str)] = &[
+    ("mutex::excludes_a_second_client", OwnWorld, "two clients hold"),
+    ("mutex::excludes_a_second_client", Record(Rule::CapacityIgnored), "hold"),
+    ("mutex::processes_that_contend_work_one_after_the_other", OwnWorld, "at once"),
+    ("mutex::processes_that_contend_work_one_after_the_other", Record(Rule::CapacityIgnored), "at once"),
+    ("mutex::processes_that_contend_work_one_after_the_other", Calls(Call::TokensRepeat), "no larger token"),
+    ("mutex::a_second_process_is_refused", OwnWorld, "what this one holds"),
+    ("mutex::a_second_process_is_refused", Record(Rule::CapacityIgnored), "what this one holds"),
+    ("mutex::a_second_process_is_refused", Calls(Call::ReleasesIgnored), "an actor answers: granted"),
+    ("mutex::a_release_frees_it_for_others", Calls(Call::ReleasesIgnored), "free at once"),
+    ("mutex::a_release_frees_it_for_others", Calls(Call::MinHoldForced), "free at once"),
+    ("mutex::a_try_does_not_queue", Calls(Call::TriesQueue), "a try that was refused waits"),
+    ("mutex::a_try_does_not_barge", Record(Rule::TriesBarge), "not refused"),
+    ("mutex::a_refusal_names_the_holder", Calls(Call::HoldersUnnamed), "names the holder"),
+    ("mutex::a_client_holds_many_names", OwnWorld, "granted to another client"),
+    ("mutex::a_client_holds_many_names", Calls(Call::NamesCutAt(22)), "granted"),
+    ("mutex::names_are_compared_byte_by_byte", Calls(Call::NamesFolded), "taken for another"),
+    ("mutex::names_are_compared_byte_by_byte", Calls(Call::NamesCutAt(254)), "taken for another"),
+    ("mutex::another_kind_or_capacity_is_a_conflict", Record(Rule::KindsMixed), "is refused"),
+    ("mutex::an_idle_name_takes_another_kind", Calls(Call::KindsForEver), "not granted"),
+    ("fencing::each_grant_has_a_larger_token", Calls(Call::TokensRepeat), "a later grant"),
+    ("fencing::each_grant_has_a_larger_token", Calls(Call::TokensFall), "a later grant"),
+    ("fencing::a_waiter_gets_a_larger_token", Calls(Call::TokensRepeat), "horizon"),
+    ("fencing::tokens_grow_across_processes", Calls(Call::TokensFall), "no larger token"),
+    ("fencing::tokens_grow_after_an_expiry", Calls(Call::TokensRepeat), "a later grant"),
+    ("fencing::tokens_grow_after_an_expiry", Calls(Call::RenewalsSayYes), "lost"),
+    ("fencing::tokens_grow_after_a_break", Calls(Call::TokensRepeat), "a later grant"),
+    ("fencing::a_floor_is_honoured", Calls(Call::FloorsIgnored), "above the floor"),
+    ("fencing::a_waiters_floor_is_honoured", Calls(Call::FloorsIgnored), "above the floor"),
+    ("fencing::a_floor_far_ahead_is_refused", Calls(Call::FloorsForced), "two hours ahead"),
+    ("fifo::waiters_are_served_in_order_of_arrival", Record(Rule::LastComeFirstServed), "next in the queue"),
+    ("fifo::processes_are_served_in_order_of_arrival", Record(Rule::LastComeFirstServed), "an actor answers: granted"),
+    ("fifo::a_release_reaches_the_next_waiter_by_itself", Calls(Call::GrantsUntold), "waiter is served"),
+    ("fifo::a_withdrawn_waiter_is_skipped", Record(Rule::WithdrawalsIgnored), "the place is gone"),
+    ("fifo::a_dead_waiter_is_skipped", Record(Rule::WaitersNeverEnd), "dead waiter is gone"),
+    ("fifo::nobody_is_served_early_when_a_middle_one_leaves", Record(Rule::LeavingFrees), "must still wait"),
+    ("fifo::nobody_is_served_early_when_a_middle_one_leaves", Record(Rule::LastComeFirstServed), "hold was released"),
+    ("fifo::a_heartbeat_heals_a_lost_wake", Calls(Call::GrantsUntold), "its wake was lost"),
+    ("fifo::a_heartbeat_heals_a_lost_wake", Record(Rule::HeartbeatsConfirmNothing), "a heartbeat confirms"),
+    ("fifo::a_waiter_is_told_its_place", Calls(Call::PlacesUntold), "place"),
+    ("semaphore::grants_up_to_its_capacity", Record(Rule::CapacityIgnored), "not refused"),
+    ("semaphore::nobody_overtakes_the_head", Record(Rule::TriesOvertake), "not refused"),
+    ("semaphore::nobody_overtakes_the_head", Record(Rule::LastComeFirstServed), "came first"),
+    ("semaphore::a_heavy_release_serves_all_that_fit", Record(Rule::OneServedOthersLost), "it fits"),
+    ("semaphore::a_weight_above_the_capacity_is_invalid", Calls(Call::WeightsClamped), "is refused"),
+    ("semaphore::growing_it_serves_waiters", Calls(Call::ResizesIgnored), "two units"),
+    ("semaphore::shrinking_it_takes_effect_as_units_come_free", Calls(Call::ResizesIgnored), "not refused"),
+    ("rw_lock::readers_share", Calls(Call::ReadersExclude), "not granted"),
+    ("rw_lock::a_writer_is_alone", OwnWorld, "not refused"),
+    ("rw_lock::a_writer_is_alone", Record(Rule::CapacityIgnored), "not refused"),
+    ("rw_lock::a_waiting_writer_is_not_starved", Record(Rule::TriesOvertake), "not refused"),
+    ("rw_lock::readers_behind_a_writer_are_served_together", Record(Rule::OneServedOthersLost), "readers share"),
+    ("slot_pool::no_slot_is_held_twice", Calls(Call::OneSlotForAll), "held twice"),
+    ("slot_pool::the_slot_that_was_free_longest_is_given", Record(Rule::SlotsLastFreedFirst), "given first"),
+    ("slot_pool::a_resting_slot_is_not_given", Record(Rule::RestsSkipped), "too early"),
+    ("expiry::a_hold_ends_after_its_ttl_and_not_before", Record(Rule::HoldsNeverEnd), "never came free"),
+    ("expiry::a_hold_ends_after_its_ttl_and_not_before", Record(Rule::HoldsEndEarly), "too early"),
+    ("expiry::a_renewed_hold_outlives_its_ttl", Record(Rule::HoldsEndEarly), "renewed in time"),
+    ("expiry::a_renewed_hold_outlives_its_ttl", Calls(Call::RenewalsLie), "not refused"),
+    ("expiry::renewing_never_recreates", Calls(Call::RenewalsSayYes), "came after the end"),
+    ("expiry::renewing_never_recreates", Record(Rule::HoldsNeverEnd), "the hold ends"),
+    ("expiry::max_hold_ends_a_renewed_hold", Calls(Call::LimitsIgnored), "told to end"),
+    ("expiry::max_hold_ends_a_renewed_hold", Record(Rule::HoldsNeverEnd), "is renewed ends"),
+    ("expiry::min_hold_keeps_others_out_after_a_release", Calls(Call::LimitsIgnored), "too early"),
+    ("expiry::min_hold_keeps_others_out_after_a_release", Record(Rule::RestsSkipped), "too early"),
+    ("expiry::min_hold_does_not_count_for_an_unused_grant", Calls(Call::UnusedForgotten), "not granted"),
+    ("expiry::lock_delay_keeps_others_out_after_a_holder_vanished", Calls(Call::LimitsIgnored), "too early"),
+    ("expiry::a_release_skips_the_lock_delay", Calls(Call::DelaysAlways), "not granted"),
+    ("expiry::an_unconfirmed_grant_ends_after_its_window", Record(Rule::WindowIgnored), "unconfirmed grant ends in"),
+    ("expiry::an_unconfirmed_grant_ends_after_its_window", Record(Rule::HoldsNeverEnd), "silent waiter"),
+    ("expiry::a_waiter_without_heartbeat_goes", Record(Rule::WaitersNeverEnd), "silent waiter goes"),
+    ("claims::a_repeated_claim_gets_the_same_grant", Calls(Call::IdsAnew), "not granted"),
+    ("claims::a_repeated_claim_gets_the_same_grant", Calls(Call::TokensFall), "another grant"),
+    ("claims::a_repeated_claim_keeps_its_place", Calls(Call::IdsAnew), "keeps its place"),
+    ("claims::a_repeated_release_says_already_lost", Calls(Call::ReleasesSayYes), "nothing is there"),
+    ("claims::a_repeated_release_says_already_lost", Record(Rule::ReleasesOfAnybody), "AlreadyLost"),
+    ("claims::a_claim_is_not_granted_after_its_own_release", Record(Rule::FinishedForgotten), "own release"),
+    ("claims::an_ended_claim_is_not_granted_again", Record(Rule::FinishedForgotten), "ended claim"),
+    ("claims::only_its_own_claim_releases_a_hold", Record(Rule::ReleasesOfAnybody), "another's id"),
+    ("claims::a_batch_is_answered_in_order", Calls(Call::BatchesReversed), "out of order"),
+    ("claims::a_value_is_published_only_under_its_hold", Record(Rule::ValuesOfAnybody), "cannot publish"),
+    ("claims::a_value_is_published_only_under_its_hold", Calls(Call::ValuesForgotten), "value is seen"),
+    ("cancellation::an_acquire_dropped_at_any_moment_leaves_nothing", Calls(Call::ReleasesIgnored), "is left"),
+    ("cancellation::a_wait_dropped_at_any_moment_leaves_nothing", Record(Rule::WithdrawalsIgnored), "not within|no place is left"),
+    ("cancellation::a_wait_dropped_at_any_moment_leaves_nothing", Calls(Call::ReleasesIgnored), "not within"),
+    ("cancellation::a_lease_dropped_outside_a_runtime_is_released", Calls(Call::ReleasesIgnored), "next in the queue"),
+    ("cancellation::a_lease_outlives_a_caller_that_is_blocked", Record(Rule::HoldsEndEarly), "is renewed while"),
+    ("cancellation::a_lease_outlives_a_caller_that_is_blocked", Calls(Call::RenewalsLie), "the engine knows"),
+    ("cancellation::a_dropped_release_still_releases", Calls(Call::ReleasesIgnored), "next in the queue"),
+    ("cancellation::many_leases_dropped_at_once_are_released", Calls(Call::ReleasesIgnored), "all leases"),
+    ("loss::a_broken_lease_is_lost_to_its_holder", Calls(Call::BreaksIgnored), "is told"),
+    ("loss::a_broken_lease_is_lost_to_its_holder", Calls(Call::RenewalsSayYes), "is told"),
+    ("loss::a_broken_hold_rests_until_its_former_end", Calls(Call::BreaksAtOnce), "not wait"),
+    ("loss::a_broken_hold_rests_until_its_former_end", Record(Rule::RestsSkipped), "not wait"),
+    ("loss::breaking_at_once_frees_it", Calls(Call::BreaksIgnored), "hold was broken"),
+    ("loss::breaking_at_once_frees_it", Calls(Call::RenewalsSayYes), "not renewed"),
+    ("loss::breaking_what_is_not_held_says_so", Record(Rule::BreaksOfAnybody), "was broken"),
+    ("loss::breaking_what_is_not_held_says_so", Calls(Call::BreaksIgnored), "nobody holds it"),
+    ("loss::run_drops_its_work_on_loss", Calls(Call::BreaksIgnored), "work under a lost lease ends"),
+    ("loss::run_drops_its_work_on_loss", Calls(Call::RenewalsSayYes), "work under a lost lease ends"),
+    ("loss::a_release_after_a_loss_says_already_lost", Calls(Call::ReleasesSayYes), "AlreadyLost"),
+    ("loss::a_lease_is_lost_by_its_deadline_when_the_engine_is_silent", Record(Rule::HoldsEndEarly), "two clients hold"),
+    ("loss::a_lease_is_lost_by_its_deadline_when_the_engine_is_silent", Calls(Call::EndsLater), "two clients hold"),
+    ("loss::a_client_that_was_stopped_finds_its_lease_lost", Record(Rule::HoldsNeverEnd), "the next holder"),
+    ("loss::a_client_that_was_stopped_finds_its_lease_lost", Calls(Call::EndsLater), "believes in its lease"),
+    ("observe::inspect_lists_by_prefix_and_in_order", Calls(Call::PrefixesIgnored), "is listed"),
+    ("observe::inspect_lists_by_prefix_and_in_order", Calls(Call::PagesReversed), "by name"),
+    ("observe::inspect_pages_miss_nothing", Calls(Call::PagesRepeat), "listed twice"),
+    ("observe::inspect_pages_miss_nothing", Calls(Call::PagesSkip), "every name once"),
+    ("observe::inspect_tells_holders_and_waiters", Calls(Call::WaitersUnlisted), "waits first"),
+    ("observe::an_observer_sees_the_present_first", Calls(Call::PresentUnseen), "a first view"),
+    ("observe::an_observer_never_misses_the_latest", Calls(Call::ChangesUnseen), "sees the latest"),
+    ("observe::an_observer_sees_an_end_by_itself", Calls(Call::ChangesUnseen), "sees the end"),
+    ("death::a_killed_holder_is_replaced", Record(Rule::HoldsNeverEnd), "next in the queue"),
+    ("death::a_killed_holder_is_replaced", PromisesMore, "next in the queue"),
+    ("death::a_killed_waiter_is_skipped", Record(Rule::HoldsNeverEnd), "next waiter"),
+    ("death::a_killed_waiter_is_skipped", PromisesMore, "next waiter"),
+    ("death::a_client_killed_at_any_point_leaves_nothing", Record(Rule::HoldsNeverEnd), "survivor"),
+    ("death::a_client_killed_at_any_point_leaves_nothing", Calls(Call::TokensFall), "larger"),
+];
+
+/// Makes the list of all checks, and what runs one of them by its name.
+macro_rules! by_name {
+    ([] $($module:ident { $($check:ident,)* })*) => {
+        const CHECKS: &[&str] = &[$($(concat!(stringify!($module), "::", stringify!($check)),)*)*];
+
+        fn run(check: &str, setup: &Broken) {
+            match check {
+                $($(concat!(stringify!($module), "::", stringify!($check)) => {
+                    tenure_conformance::run(module_path!(), tenure_conformance::$module::$check(setup));
+                })*)*
+                unknown => unreachable!("{unknown} is on the list of breakages, but no check"),
+            }
+        }
+    };
+}
+
+tenure_conformance::for_each_check! { (by_name) [] }
+
+#[test]
+fn every_check_has_a_breakage() {
+    let broken: BTreeSet<&str> = BREAKAGES.iter().map(|(check, ..)| *check).collect();
+    let checks: BTreeSet<&str> = CHECKS.iter().copied().collect();
+    assert_eq!(checks.difference(&broken).collect::<Vec<_>>(), Vec::<&&str>::new(), "seen to fail by nobody");
+    assert_eq!(broken.difference(&checks).collect::<Vec<_>>(), Vec::<&&str>::new(), "these are no checks");
+}
+
+/// Runs a check on a broken engine. Returns what is wrong with how it ended.
+fn complaint(check: &'static str, breakage: Breakage, expected: &str) -> Option<String> {
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        let setup = Broken::new(breakage);
+        done.send(catch_unwind(AssertUnwindSafe(|| run(check, &setup)))).ok();
+    });
+    let said = match ended.recv_timeout(CHECK_TIME_MAX) {
+        Ok(Ok(())) => return Some(format!("{check} passes on {breakage:?}")),
+        Ok(Err(panic)) => match panic.downcast::<String>() {
+            Ok(said) => *said,
+            Err(panic) => panic.downcast::<&str>().map_or("nothing".to_owned(), |said| (*said).to_owned()),
+        },
+        Err(_) => return Some(format!("{check} does not end on {breakage:?}")),
+    };
+    let is_expected = expected.split('|').any(|part| said.contains(part));
+    (!is_expected).then(|| format!("{check} on {breakage:?} does not say {expected:?} but {said:?}"))
+}
+
+#[test]
+fn every_check_fails_on_its_breakages() {
+    let (queue, complaints) = (std::sync::Mutex::new(BREAKAGES.iter()), std::sync::Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let next = queue.lock().expect("no panic").next();
+                    let Some(&(check, breakage, expected)) = next else { return };
+                    let complaint = complaint(check, breakage, expected);
+                    complaints.lock().expect("no panic").extend(complaint);
+                }
+            });
+        }
+    });
+    let complaints = complaints.into_inner().expect("no panic");
+    assert!(complaints.is_empty(), "{} of {}:\n{}", complaints.len(), BREAKAGES.len(), complaints.join("\n"));
+}

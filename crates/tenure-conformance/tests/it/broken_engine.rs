@@ -1,0 +1,435 @@
+//! Engines that change what is asked of them, or what they answer.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt, StreamExt};
+use tenure_core::claim::{CAPACITY_MAX, Claim, Grant, Keep, Kind, Waiting};
+use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::engine::{
+    BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, Incarnation, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Wake,
+};
+use tenure_core::inspect::View;
+use tenure_core::{ClaimId, Error, ErrorKind, Name, Result, Token};
+
+/// What goes wrong with calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// Releases are answered, and nothing is released.
+    ReleasesIgnored,
+    /// Whatever is released, the answer is that it was held.
+    ReleasesSayYes,
+    /// Every hold rests for a while after its release.
+    MinHoldForced,
+    /// A try that is refused stays in the queue.
+    TriesQueue,
+    /// Refusals do not say who holds.
+    HoldersUnnamed,
+    /// Names end after so many bytes.
+    NamesCutAt(usize),
+    /// Names are compared without regard to case.
+    NamesFolded,
+    /// The first kind and capacity of a name stay for ever.
+    KindsForEver,
+    /// Every grant has the same token.
+    TokensRepeat,
+    /// Every token is smaller than the one before.
+    TokensFall,
+    /// Floors are ignored.
+    FloorsIgnored,
+    /// Floors are taken however far ahead they lie.
+    FloorsForced,
+    /// Neither a wake nor a heartbeat tells a waiter that it was granted.
+    GrantsUntold,
+    /// Every waiter is told that it is the first.
+    PlacesUntold,
+    /// A weight that cannot be granted is made one that can.
+    WeightsClamped,
+    /// An operator's new capacity is ignored.
+    ResizesIgnored,
+    /// A reader takes all units.
+    ReadersExclude,
+    /// Every grant names slot 0.
+    OneSlotForAll,
+    /// A renewal of what has ended says that it lives on.
+    RenewalsSayYes,
+    /// Renewals are answered, and nothing is renewed.
+    RenewalsLie,
+    /// `max_hold`, `min_hold` and `lock_delay` are ignored.
+    LimitsIgnored,
+    /// A release does not say that the grant was unused.
+    UnusedForgotten,
+    /// `lock_delay` counts after every release.
+    DelaysAlways,
+    /// A repeated claim is taken for a new one.
+    IdsAnew,
+    /// The answers to a batch come in reverse.
+    BatchesReversed,
+    /// Values are not stored.
+    ValuesForgotten,
+    /// A hold is told to end later than it does.
+    EndsLater,
+    /// Breaks are answered, and nothing is broken.
+    BreaksIgnored,
+    /// Every break frees at once.
+    BreaksAtOnce,
+    /// An inspection lists whatever begins with anything.
+    PrefixesIgnored,
+    /// Pages are not in order.
+    PagesReversed,
+    /// Every page is the first.
+    PagesRepeat,
+    /// The first name of every later page is missing.
+    PagesSkip,
+    /// Views do not list who waits.
+    WaitersUnlisted,
+    /// Observers are not told what is, only what changes.
+    PresentUnseen,
+    /// Observers are told what is, and no changes.
+    ChangesUnseen,
+    /// A third of all requests or their answers are lost, and every call takes a while. That is no fault of an
+    /// engine: clients must bear it.
+    LinesLossy,
+}
+
+/// What is wrong with an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It says that it notices deaths.
+    PromisesMore,
+    /// It says that it knows mutexes only, which is no fault.
+    OnlyMutexes,
+    /// Calls go wrong.
+    Call(Call),
+}
+
+/// What broken engines of one store share.
+#[derive(Default)]
+pub(crate) struct Forgetful {
+    tokens: AtomicU64,
+    kinds: Mutex<HashMap<Name, (Kind, u32)>>,
+}
+
+impl Fault {
+    pub(crate) fn connector(self, shared: Arc<Forgetful>, connect: Connect) -> Connect {
+        Box::new(move |client| {
+            Box::pin(async move {
+                let engine = connect(client).await?;
+                let mut capability = engine.capability().clone();
+                capability.notices_death |= self == Fault::PromisesMore;
+                if self == Fault::OnlyMutexes {
+                    capability.kinds = &[Kind::Mutex];
+                }
+                let broken: Arc<dyn Engine> =
+                    Arc::new(BrokenEngine { engine, capability, fault: self, shared });
+                Ok(broken)
+            })
+        })
+    }
+}
+
+struct BrokenEngine {
+    engine: Arc<dyn Engine>,
+    capability: Capability,
+    fault: Fault,
+    shared: Arc<Forgetful>,
+}
+
+impl BrokenEngine {
+    fn is(&self, call: Call) -> bool {
+        self.fault == Fault::Call(call)
+    }
+
+    fn name(&self, name: &Name) -> Name {
+        let changed = match self.fault {
+            Fault::Call(Call::NamesFolded) => name.as_str().to_lowercase(),
+            Fault::Call(Call::NamesCutAt(most)) => name
+                .as_str()
+                .char_indices()
+                .filter(|(at, c)| at + c.len_utf8() <= most)
+                .map(|(_, c)| c)
+                .collect(),
+            _ => return name.clone(),
+        };
+        Name::new(&changed).expect("a part of a good name is one")
+    }
+
+    fn asked(&self, claim: &Claim) -> Claim {
+        let mut claim = Claim { resource: self.name(&claim.resource), ..claim.clone() };
+        let mut terms = (*claim.terms).clone();
+        let Fault::Call(call) = self.fault else { return claim };
+        match call {
+            Call::TriesQueue => claim.wait = true,
+            Call::MinHoldForced => terms.limits.min_hold = Duration::from_secs(1),
+            Call::FloorsIgnored => claim.floor = Token::ZERO,
+            Call::FloorsForced => claim.floor_forced = true,
+            Call::WeightsClamped => terms.weight = terms.weight.clamp(1, terms.capacity),
+            Call::ReadersExclude if terms.kind == Kind::RwLock => terms.weight = CAPACITY_MAX,
+            Call::LimitsIgnored => terms.limits = Default::default(),
+            Call::DelaysAlways => terms.limits.min_hold = terms.limits.lock_delay,
+            Call::IdsAnew => {
+                claim.id = ClaimId::new(
+                    claim.id.bits() ^ u128::from(self.shared.tokens.fetch_add(1, Ordering::Relaxed)),
+                );
+            }
+            _ => {}
+        }
+        claim.terms = Arc::new(terms);
+        claim
+    }
+
+    fn grant(&self, mut grant: Grant) -> Grant {
+        match self.fault {
+            Fault::Call(Call::TokensRepeat) => grant.token = Token::new(7),
+            Fault::Call(Call::TokensFall) => {
+                let before = self.shared.tokens.fetch_add(1, Ordering::Relaxed);
+                grant.token = Token::new(1_000_000 - before);
+            }
+            Fault::Call(Call::OneSlotForAll) => grant.slot = Some(0),
+            Fault::Call(Call::EndsLater) => grant.ends_in *= 2,
+            _ => {}
+        }
+        grant
+    }
+
+    fn waiting(&self, mut waiting: Waiting) -> Waiting {
+        if self.is(Call::PlacesUntold) {
+            waiting.position = 1;
+        }
+        if self.is(Call::TokensRepeat) {
+            waiting.horizon = Token::new(7);
+        }
+        waiting
+    }
+
+    fn claimed(&self, was_waiting: bool, answer: Result<ClaimAnswer>) -> Result<ClaimAnswer> {
+        Ok(match answer? {
+            ClaimAnswer::Granted(grant) => ClaimAnswer::Granted(self.grant(grant)),
+            ClaimAnswer::Waiting(waiting, _) if self.is(Call::TriesQueue) && !was_waiting => {
+                ClaimAnswer::Busy(tenure_core::Busy::new(waiting.horizon, waiting.position))
+            }
+            ClaimAnswer::Waiting(waiting, from) => ClaimAnswer::Waiting(self.waiting(waiting), from),
+            ClaimAnswer::Busy(mut busy) => {
+                if self.is(Call::HoldersUnnamed) {
+                    busy.holder = None;
+                }
+                ClaimAnswer::Busy(busy)
+            }
+            other => other,
+        })
+    }
+
+    fn renewed(&self, answer: RenewAnswer) -> RenewAnswer {
+        let waits = |horizon| Waiting { position: 1, horizon, look_in: None };
+        match answer {
+            RenewAnswer::Lost if self.is(Call::RenewalsSayYes) => {
+                RenewAnswer::Renewed { ends_in: Duration::from_secs(30) }
+            }
+            RenewAnswer::Granted(grant) if self.is(Call::GrantsUntold) => {
+                RenewAnswer::Waiting(waits(grant.token), Incarnation(0))
+            }
+            RenewAnswer::Granted(grant) => RenewAnswer::Granted(self.grant(grant)),
+            RenewAnswer::Waiting(waiting, from) => RenewAnswer::Waiting(self.waiting(waiting), from),
+            RenewAnswer::Renewed { ends_in } if self.is(Call::EndsLater) => {
+                RenewAnswer::Renewed { ends_in: ends_in * 2 }
+            }
+            other => other,
+        }
+    }
+
+    /// Makes a call over lines that lose requests and answers, where that is the fault.
+    async fn over_lines<T, C: Future<Output = Vec<Result<T>>>>(
+        &self,
+        requests: usize,
+        call: C,
+    ) -> Vec<Result<T>> {
+        if !self.is(Call::LinesLossy) {
+            return call.await;
+        }
+        let lost = || {
+            let error = Error::new(ErrorKind::Unavailable, "ask", "lost on the way");
+            std::iter::repeat_with(|| Err(error.clone())).take(requests).collect()
+        };
+        let fate = SystemClock.random() % 6;
+        if fate == 0 {
+            return lost();
+        }
+        for _ in 0..SystemClock.random() % 20 {
+            tokio::task::yield_now().await;
+        }
+        let answers = call.await;
+        for _ in 0..SystemClock.random() % 20 {
+            tokio::task::yield_now().await;
+        }
+        if fate == 1 { lost() } else { answers }
+    }
+
+    /// Refuses a kind that is not the first one of the name.
+    fn first_kind(&self, claim: &Claim) -> Result<()> {
+        let kind = (claim.terms.kind, claim.terms.capacity);
+        let mut kinds = self.shared.kinds.lock().expect("no panic");
+        if *kinds.entry(claim.resource.clone()).or_insert(kind) == kind {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Conflict, "claim", "it was of another kind once"))
+    }
+}
+
+impl Engine for BrokenEngine {
+    fn name(&self) -> &'static str {
+        "broken"
+    }
+
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
+        async move {
+            if self.is(Call::KindsForEver)
+                && let Some(error) = claims.iter().find_map(|claim| self.first_kind(claim).err())
+            {
+                return vec![Err(error)];
+            }
+            let waits: Vec<bool> = claims.iter().map(|claim| claim.wait).collect();
+            let asked = claims.iter().map(|claim| self.asked(claim)).collect();
+            let answers = self.over_lines(claims.len(), self.engine.claim(asked)).await;
+            let answers = waits.into_iter().zip(answers);
+            let mut answers: Vec<_> = answers.map(|(waits, answer)| self.claimed(waits, answer)).collect();
+            if self.is(Call::BatchesReversed) {
+                answers.reverse();
+            }
+            answers
+        }
+        .boxed()
+    }
+
+    fn renew(&self, mut renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        if self.is(Call::RenewalsLie) && renewals.iter().all(|renewal| !renewal.is_waiter) {
+            let yes = RenewAnswer::Renewed { ends_in: Duration::from_secs(30) };
+            return std::future::ready(renewals.iter().map(|_| Ok(yes)).collect()).boxed();
+        }
+        let count = renewals.len();
+        renewals.iter_mut().for_each(|renewal| renewal.resource = self.name(&renewal.resource));
+        async move {
+            let call = async { self.engine.renew(renewals).await };
+            let answers = self.over_lines(count, call).await;
+            answers.into_iter().map(|answer| answer.map(|answer| self.renewed(answer))).collect()
+        }
+        .boxed()
+    }
+
+    fn release(&self, mut releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
+        if self.is(Call::ReleasesIgnored) {
+            return std::future::ready(releases.iter().map(|_| Ok(ReleaseAnswer::Released)).collect())
+                .boxed();
+        }
+        let count = releases.len();
+        for release in &mut releases {
+            release.resource = self.name(&release.resource);
+            release.release.is_unused &= !self.is(Call::UnusedForgotten);
+        }
+        async move {
+            let call = async { self.engine.release(releases).await };
+            let mut answers = self.over_lines(count, call).await;
+            if self.is(Call::ReleasesSayYes) {
+                answers.fill(Ok(ReleaseAnswer::Released));
+            }
+            answers
+        }
+        .boxed()
+    }
+
+    fn publish(
+        &self,
+        resource: Name,
+        claim: ClaimId,
+        bytes: Arc<[u8]>,
+        keep: Keep,
+    ) -> BoxFuture<'_, Result<bool>> {
+        if self.is(Call::ValuesForgotten) {
+            // Only who holds is told that it published, so the fault is in the store alone.
+            let renewed = self.engine.renew(vec![RenewRequest { resource, claim, is_waiter: false }]);
+            return renewed.map(|answers| Ok(!matches!(answers[..], [Ok(RenewAnswer::Lost)]))).boxed();
+        }
+        self.engine.publish(resource, claim, bytes, keep)
+    }
+
+    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
+        let is_later = after.is_some();
+        let prefix = if self.is(Call::PrefixesIgnored) { String::new() } else { prefix };
+        let after = after.filter(|_| !self.is(Call::PagesRepeat));
+        async move {
+            let mut page = self.engine.inspect(prefix, after, most).await?;
+            match self.fault {
+                // A client that asks for the next page gets none, so that only the order is wrong.
+                Fault::Call(Call::PagesReversed) if is_later => page.clear(),
+                Fault::Call(Call::PagesReversed) => page.reverse(),
+                Fault::Call(Call::PagesSkip) if is_later && !page.is_empty() => drop(page.remove(0)),
+                Fault::Call(Call::WaitersUnlisted) => page.iter_mut().for_each(|view| view.waiters.clear()),
+                _ => {}
+            }
+            Ok(page)
+        }
+        .boxed()
+    }
+
+    fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
+        let views = self.engine.observe(resource);
+        match self.fault {
+            Fault::Call(Call::PresentUnseen) => views.skip(1).boxed(),
+            Fault::Call(Call::ChangesUnseen) => views.take(1).chain(stream::pending()).boxed(),
+            _ => views,
+        }
+    }
+
+    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
+        if self.is(Call::BreaksIgnored) {
+            return std::future::ready(Ok(BreakAnswer::Broken { free_in: Duration::ZERO })).boxed();
+        }
+        if self.is(Call::TokensRepeat) || self.is(Call::TokensFall) {
+            // The hold is found by its true token, so that only the tokens that are shown are wrong.
+            return async move {
+                let page = self.engine.inspect(resource.as_str().to_owned(), None, 1).await?;
+                let true_token = page.first().map_or(token, |view| view.last_token);
+                self.engine.break_hold(resource, true_token, at_once).await
+            }
+            .boxed();
+        }
+        self.engine.break_hold(resource, token, at_once || self.is(Call::BreaksAtOnce))
+    }
+
+    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
+        if self.is(Call::ResizesIgnored) {
+            return std::future::ready(Ok(())).boxed();
+        }
+        self.engine.resize(resource, capacity)
+    }
+
+    fn wakes(&self) -> BoxStream<'static, Wake> {
+        match self.fault {
+            Fault::Call(Call::GrantsUntold) => stream::pending().boxed(),
+            // What a heartbeat tells is changed, what a wake tells is not.
+            Fault::Call(Call::TokensRepeat | Call::TokensFall | Call::EndsLater) => self
+                .engine
+                .wakes()
+                .filter_map(|wake| {
+                    std::future::ready(match wake {
+                        Wake::Granted { claim, .. } => Some(Wake::Look(claim)),
+                        other => Some(other),
+                    })
+                })
+                .boxed(),
+            _ => self.engine.wakes(),
+        }
+    }
+
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+        self.engine.check()
+    }
+}

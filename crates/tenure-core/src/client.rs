@@ -1,0 +1,447 @@
+//! A connected client, from which every primitive is named.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, Either, select};
+use futures_util::task::AtomicWaker;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::claim::{CAPACITY_MAX, ClientId, Label, Name, Terms};
+use crate::clock::{Clock, Instant, SystemClock};
+use crate::engine::{BreakAnswer, Capability, Connect, Engine, Finding};
+use crate::error::{Error, ErrorKind, Result};
+use crate::inspect::View;
+use crate::io;
+use crate::ledger::{Identity, Ledger, Now};
+use crate::mutex::Mutex;
+use crate::token::Token;
+
+/// How many floors a client remembers. A floor that is forgotten costs a repair after a store has lost both its
+/// memory and its time, nothing else.
+const FLOORS_MAX: usize = 65_536;
+
+/// What a client can be told when it connects.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// How long a request may stay unanswered before its user is told (default 2 s).
+    pub answer_timeout: Duration,
+    /// A free text in the label of every hold (default: none).
+    pub label: String,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { answer_timeout: Duration::from_secs(2), label: String::new() }
+    }
+}
+
+/// A client of an engine. Cloning is cheap and shares the connection.
+///
+/// One thread of its own (`tenure-io`) does all sending, renewing and waking, so leases stay held while the
+/// caller's runtime is blocked, and every future works on any runtime. When the last clone and the last lease
+/// are gone, the thread finishes the releases that are under way and ends.
+#[derive(Clone)]
+pub struct Tenure {
+    connection: Arc<Connection>,
+}
+
+/// Keeps the client's thread running.
+pub(crate) struct Connection {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.shared.is_closing.store(true, Ordering::Release);
+        self.shared.poke();
+    }
+}
+
+/// What the users' threads and the client's own thread share.
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) settings: Settings,
+    /// What a primitive starts from.
+    pub(crate) terms: Arc<Terms>,
+    /// The terms that were used last.
+    last_terms: StdMutex<Arc<Terms>>,
+    /// Told when the thread has ended.
+    pub(crate) ended: Notify,
+    has_ended: AtomicBool,
+    ledger: StdMutex<Ledger>,
+    floors: StdMutex<HashMap<Name, Token>>,
+    /// The process whose thread this is.
+    pid: u32,
+    runtime: tokio::runtime::Handle,
+    is_closing: AtomicBool,
+    is_poked: AtomicBool,
+    waker: AtomicWaker,
+    /// Until when the thread sleeps, in nanoseconds: whoever needs it sooner pokes it.
+    sleeps_until: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        // A panic inside the ledger ends the client's thread, and that closes the ledger.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses the ledger from the client's own thread. Who is concerned is told when the lock is free again, so
+    /// that a waker may do what it likes and nobody wakes up to wait for the lock.
+    pub(crate) fn with_ledger<T>(&self, work: impl FnOnce(&mut Ledger, &Now<'_>) -> T) -> T {
+        let random = || self.clock.random();
+        let now = Now { at: self.clock.now(), random: &random };
+        let (result, told) = {
+            let mut ledger = self.ledger();
+            (work(&mut ledger, &now), ledger.take_told())
+        };
+        told.tell();
+        result
+    }
+
+    /// Uses the ledger from a user's thread, and pokes the client's thread if there is something new for it.
+    pub(crate) fn tell<T>(&self, work: impl FnOnce(&mut Ledger, &Now<'_>) -> T) -> T {
+        let (result, is_news) = self.with_ledger(|ledger, now| {
+            let before = ledger.lanes();
+            let result = work(ledger, now);
+            let is_new_lane = ledger.lanes() & !before != 0;
+            let is_sooner = ledger.next_due().nanos() < self.sleeps_until.load(Ordering::Relaxed);
+            (result, is_new_lane || is_sooner)
+        });
+        if is_news {
+            self.poke();
+        }
+        result
+    }
+
+    fn poke(&self) {
+        if !self.is_poked.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+
+    /// Ready if the client's thread has been poked.
+    pub(crate) fn poll_news(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_poked.swap(false, Ordering::AcqRel) {
+            return Poll::Ready(());
+        }
+        self.waker.register(cx.waker());
+        if self.is_poked.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Notes until when the client's thread is going to sleep.
+    pub(crate) fn note_sleep(&self) -> Instant {
+        let ledger = self.ledger();
+        let next = ledger.next_due();
+        self.sleeps_until.store(next.nanos(), Ordering::Relaxed);
+        next
+    }
+
+    /// A fork copies the client but not its thread: nobody would ever send what is asked there.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if std::process::id() == self.pid {
+            return Ok(());
+        }
+        let message = "this process was forked from the one that connected the client";
+        Err(Error::new(ErrorKind::Unsupported, "claim", message)
+            .with_engine(self.engine.name())
+            .with_hint("connect after the fork"))
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    /// The thread has ended: nothing more will be answered.
+    pub(crate) fn close(&self) {
+        let error = Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
+        self.with_ledger(|ledger, now| ledger.close(now, error));
+        self.has_ended.store(true, Ordering::Release);
+        self.ended.notify_waiters();
+    }
+
+    /// Returns terms like these, the same ones for all who ask in a row: a million leases with their own would
+    /// cost more memory than all the rest of them.
+    pub(crate) fn share(&self, terms: &Arc<Terms>) -> Arc<Terms> {
+        let mut last = self.last_terms.lock().unwrap_or_else(PoisonError::into_inner);
+        if **last != **terms {
+            *last = terms.clone();
+        }
+        last.clone()
+    }
+
+    pub(crate) fn floor(&self, resource: &Name) -> Token {
+        let floors = self.floors.lock().unwrap_or_else(PoisonError::into_inner);
+        if floors.is_empty() { Token::ZERO } else { floors.get(resource).copied().unwrap_or_default() }
+    }
+
+    pub(crate) fn raise_floor(&self, resource: &Name, token: Token) {
+        let mut floors = self.floors.lock().unwrap_or_else(PoisonError::into_inner);
+        if floors.len() >= FLOORS_MAX && !floors.contains_key(resource) {
+            floors.clear();
+        }
+        let floor = floors.entry(resource.clone()).or_default();
+        *floor = token.max(*floor);
+    }
+}
+
+impl Tenure {
+    /// Connects with an engine, on a clock. Most programs call `tenure::connect(url)` instead.
+    ///
+    /// # Errors
+    /// Those of the engine; [`ErrorKind::Unsupported`] if this process can have no more threads or files.
+    pub async fn start(connect: Connect, clock: Arc<dyn Clock>, settings: Settings) -> Result<Tenure> {
+        let client = ClientId::new(clock.random());
+        let label = Label::new(&host(), std::process::id(), &program(), &settings.label);
+        let (ready, connected) = oneshot::channel();
+        let make_shared = {
+            let clock = clock.clone();
+            move |engine: Arc<dyn Engine>, runtime| {
+                let identity =
+                    Identity { client, engine: engine.name(), answer_timeout: settings.answer_timeout };
+                let terms = Arc::new(Terms::of_mutex(label));
+                Arc::new(Shared {
+                    engine,
+                    clock,
+                    settings,
+                    last_terms: StdMutex::new(terms.clone()),
+                    terms,
+                    ended: Notify::new(),
+                    has_ended: AtomicBool::new(false),
+                    ledger: StdMutex::new(Ledger::new(identity)),
+                    floors: StdMutex::new(HashMap::new()),
+                    pid: std::process::id(),
+                    runtime,
+                    is_closing: AtomicBool::new(false),
+                    is_poked: AtomicBool::new(false),
+                    waker: AtomicWaker::new(),
+                    sleeps_until: AtomicU64::new(0),
+                })
+            }
+        };
+        io::start(clock, connect, client, make_shared, ready)?;
+        let shared = connected
+            .await
+            .map_err(|_| Error::new(ErrorKind::Internal, "connect", "the client's thread has ended"))??;
+        Ok(Tenure { connection: Arc::new(Connection { shared }) })
+    }
+
+    /// Connects with an engine, on the clock of this machine.
+    ///
+    /// # Errors
+    /// As [`Tenure::start`].
+    pub async fn connect_with(connect: Connect, settings: Settings) -> Result<Tenure> {
+        Tenure::start(connect, Arc::new(SystemClock), settings).await
+    }
+
+    /// Names a mutex: one holder at a time.
+    pub fn mutex(&self, name: &str) -> Mutex {
+        Mutex::new(self.connection.clone(), name)
+    }
+
+    /// Returns the one word by which the engine goes.
+    pub fn engine(&self) -> &'static str {
+        self.shared().engine.name()
+    }
+
+    /// Returns what the engine can do.
+    pub fn capability(&self) -> &Capability {
+        self.shared().engine.capability()
+    }
+
+    /// Returns the label that this client's holds bear by default.
+    pub fn label(&self) -> &Label {
+        &self.shared().terms.label
+    }
+
+    /// Raises the floor of a resource: its next grant gets a larger token. For a token that the protected
+    /// resource has seen and this client has not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a bad name.
+    pub fn raise_floor(&self, name: &str, token: Token) -> Result<()> {
+        self.shared().raise_floor(&Name::new(name)?, token);
+        Ok(())
+    }
+
+    /// Lists what is held and who waits, for names that begin with `prefix` (empty: all), by name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
+    ///
+    /// # Cost
+    /// One round trip for each page of up to 128 resources.
+    pub async fn inspect(&self, prefix: &str) -> Result<Vec<View>> {
+        let mut views: Vec<View> = Vec::new();
+        loop {
+            let (prefix, after) = (prefix.to_owned(), views.last().map(|view| view.resource.clone()));
+            let page = self
+                .on_thread(move |engine| Box::pin(async move { engine.inspect(prefix, after, 128).await }));
+            let page = page.await?;
+            if page.is_empty() {
+                return Ok(views);
+            }
+            views.extend(page);
+        }
+    }
+
+    /// Looks at one resource: who holds it and who waits. None: it is idle.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a bad name; [`ErrorKind::Unavailable`] if the engine does not answer in time.
+    ///
+    /// # Cost
+    /// One round trip.
+    pub async fn view(&self, name: &str) -> Result<Option<View>> {
+        let name = Name::new(name)?;
+        let prefix = name.as_str().to_owned();
+        // Of all names that begin with it, the name itself is the first.
+        let page = self
+            .on_thread(move |engine| Box::pin(async move { engine.inspect(prefix, None, 1).await }))
+            .await?;
+        Ok(page.into_iter().find(|view| view.resource == name))
+    }
+
+    /// Follows one resource: its present view first, then each later one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a bad name.
+    pub fn observe(&self, name: &str) -> Result<Changes> {
+        let name = Name::new(name)?;
+        // Small: what a slow reader has not taken yet, the engine keeps down to the latest.
+        let (sender, views) = mpsc::channel(1);
+        let shared = self.connection.shared.clone();
+        self.shared().runtime.spawn(async move {
+            let mut changes = shared.engine.observe(name);
+            // A reader that is gone ends this at once, not at the next change, which may never come.
+            let mut is_gone = std::pin::pin!(sender.closed());
+            while let Either::Left((Some(view), _)) = select(changes.next(), &mut is_gone).await {
+                if sender.send(view).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Changes { views, _connection: self.connection.clone() })
+    }
+
+    /// Ends somebody's hold, for an operator. Its holder is told at its next renewal, and its units rest until
+    /// the hold would have ended, so that its work can stop; `at_once` frees them now, and then two may work.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a bad name; [`ErrorKind::Unavailable`] if the outcome is unknown.
+    pub async fn break_hold(&self, name: &str, token: Token, at_once: bool) -> Result<BreakAnswer> {
+        let name = Name::new(name)?;
+        self.on_thread(move |engine| Box::pin(async move { engine.break_hold(name, token, at_once).await }))
+            .await
+    }
+
+    /// Changes the capacity of a semaphore or a slot pool, for an operator. A smaller one takes effect as
+    /// units come free.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a bad name or capacity, or another kind.
+    pub async fn resize(&self, name: &str, capacity: u32) -> Result<()> {
+        let name = Name::new(name)?;
+        if capacity == 0 || capacity > CAPACITY_MAX {
+            let error = format!("a capacity of {capacity} is out of range");
+            return Err(Error::new(ErrorKind::Invalid, "resize", error)
+                .with_hint(format!("a capacity is 1 to {CAPACITY_MAX}")));
+        }
+        self.on_thread(move |engine| Box::pin(async move { engine.resize(name, capacity).await })).await
+    }
+
+    /// Looks whether the engine's store can be trusted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
+    pub async fn check(&self) -> Result<Vec<Finding>> {
+        self.on_thread(move |engine| Box::pin(async move { Ok(engine.check().await) })).await
+    }
+
+    /// Lets the process `pid` share this client's life (see [`Engine::share_life`]).
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn share_life(&self, pid: u32) -> Result<Option<std::os::fd::OwnedFd>> {
+        self.shared().engine.share_life(pid)
+    }
+
+    /// Waits until the releases that are under way are answered, and ends the client. Leases and clones that
+    /// are still there keep it running.
+    pub async fn close(self) {
+        let shared = self.connection.shared.clone();
+        drop(self);
+        loop {
+            let ended = shared.ended.notified();
+            if !shared.is_closing() || shared.has_ended.load(Ordering::Acquire) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.connection.shared
+    }
+
+    /// Runs one request on the client's thread, bounded by the answer timeout.
+    async fn on_thread<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(Arc<dyn Engine>) -> BoxFuture<'static, Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let shared = self.connection.shared.clone();
+        let engine = shared.engine.name();
+        let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
+        if shared.has_ended.load(Ordering::Acquire) {
+            return Err(gone());
+        }
+        let asked = self.shared().runtime.spawn(async move {
+            let answer = ask(shared.engine.clone());
+            let until = shared.clock.now() + shared.settings.answer_timeout;
+            let Ok(mut timer) = shared.clock.timer() else { return answer.await };
+            let timeout = std::future::poll_fn(move |cx| timer.poll_until(until, cx));
+            match select(answer, std::pin::pin!(timeout)).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right(_) => Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "ask",
+                    format!("no answer within {:?}", shared.settings.answer_timeout),
+                )),
+            }
+        });
+        asked.await.map_err(|_| gone())?.map_err(|error| error.with_engine(engine))
+    }
+}
+
+/// The later views of a resource (see [`Tenure::observe`]).
+pub struct Changes {
+    views: mpsc::Receiver<Result<Option<View>>>,
+    _connection: Arc<Connection>,
+}
+
+impl Changes {
+    /// Waits for the next view; none for a resource that is idle. The end means that the client is closed.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost by dropping it.
+    pub async fn next(&mut self) -> Option<Result<Option<View>>> {
+        self.views.recv().await
+    }
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn program() -> String {
+    let path = std::env::args_os().next().unwrap_or_default();
+    let name = std::path::Path::new(&path).file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}

@@ -1,0 +1,349 @@
+//! What a user holds, and the way to it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::claim::{Busy, ClaimId, Name};
+use crate::client::Connection;
+use crate::clock::Instant;
+use crate::engine::ReleaseAnswer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease_state::LeaseState;
+use crate::ledger::{Acquired, Key, Place, Wish};
+use crate::token::Token;
+
+/// Something held: kept alive in the background until it is released, dropped or lost.
+///
+/// A lease can be lost at any time: the store may be unreachable for longer than the ttl, an operator may break
+/// it, the machine may sleep. Stop the work when [`Lease::lost`] says so, and hand [`Lease::token`] to whatever
+/// the work writes to, so that a write that comes too late is refused.
+///
+/// Dropping a lease releases it in the background, without a runtime.
+pub struct Lease {
+    connection: Arc<Connection>,
+    state: Arc<LeaseState>,
+    key: Key,
+    is_released: bool,
+}
+
+impl Lease {
+    pub(crate) fn new(connection: Arc<Connection>, state: Arc<LeaseState>, key: Key) -> Lease {
+        Lease { connection, state, key, is_released: false }
+    }
+
+    /// Returns the fencing token: larger than that of every earlier grant of the resource.
+    pub fn token(&self) -> Token {
+        self.state.token()
+    }
+
+    /// Returns the name of the resource.
+    pub fn resource(&self) -> &Name {
+        self.state.resource()
+    }
+
+    /// Returns the id of the claim, which with the token identifies this hold to a fenced resource.
+    pub fn claim(&self) -> ClaimId {
+        self.state.claim()
+    }
+
+    /// Returns the slot, for a slot pool.
+    pub(crate) fn slot(&self) -> Option<u32> {
+        self.state.slot()
+    }
+
+    /// Returns how long the lease lasts if nothing more is heard from the engine; zero if it is lost.
+    pub fn expires_in(&self) -> Duration {
+        self.state.deadline().since(self.connection.shared.clock.now())
+    }
+
+    /// Returns the last deadline that the lease had, on the clock of this machine, even if it is lost already.
+    pub fn deadline(&self) -> Instant {
+        self.state.last_deadline()
+    }
+
+    /// Whether the lease is lost. Compares with the deadline: no I/O, no lock. Once true it stays true.
+    pub fn is_lost(&self) -> bool {
+        self.state.is_over(self.connection.shared.clock.now())
+    }
+
+    /// Waits until the lease is lost, at the latest at its deadline, even if the engine cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Dropping it changes nothing.
+    pub async fn lost(&self) -> Error {
+        self.state.ended().await;
+        self.lost_error()
+    }
+
+    fn lost_error(&self) -> Error {
+        Error::new(ErrorKind::Lost, "hold", "the lease is lost")
+            .with_resource(self.resource())
+            .with_engine(self.connection.shared.engine.name())
+            .with_hint("stop the work; a write with this lease's token is refused by a fenced resource")
+    }
+
+    /// Releases the lease and waits for the engine's answer.
+    ///
+    /// A lease that is lost already is not an error: the answer says so.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the engine does not answer in time. The release goes on in the background
+    /// until the hold ends by itself.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the release to the background.
+    ///
+    /// # Cost
+    /// One round trip.
+    pub async fn release(mut self) -> Result<ReleaseAnswer> {
+        self.is_released = true;
+        let key = self.key;
+        if let Some(answer) = self.connection.shared.tell(|ledger, now| ledger.release(now, key, false)) {
+            return Ok(answer);
+        }
+        Releasing { connection: self.connection.clone(), key, is_done: false }.await
+    }
+
+    /// As [`Lease::release`], on the caller's own thread where the engine can.
+    pub(crate) fn release_blocking(mut self) -> Result<ReleaseAnswer> {
+        let shared = self.connection.shared.clone();
+        let Some(engine) = shared.engine.blocking() else { return pollster::block_on(self.release()) };
+        self.is_released = true;
+        let key = self.key;
+        let Some((sent, request)) = shared.tell(|ledger, now| ledger.release_inline(now, key)) else {
+            return Ok(ReleaseAnswer::AlreadyLost);
+        };
+        let answer = engine.release(&request);
+        let released = shared.tell(|ledger, now| {
+            ledger.on_release(now, sent, answer);
+            ledger.poll_release(key, None)
+        });
+        match released {
+            Some(answer) => answer,
+            None => {
+                pollster::block_on(Releasing { connection: self.connection.clone(), key, is_done: false })
+            }
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.is_released {
+            let key = self.key;
+            self.connection.shared.tell(|ledger, now| ledger.release(now, key, true));
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("resource", self.resource())
+            .field("token", &self.token())
+            .field("slot", &self.slot())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Waits for the answer to a release.
+struct Releasing {
+    connection: Arc<Connection>,
+    key: Key,
+    is_done: bool,
+}
+
+impl Future for Releasing {
+    type Output = Result<ReleaseAnswer>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let key = self.key;
+        match self.connection.shared.tell(|ledger, _| ledger.poll_release(key, Some(cx.waker()))) {
+            Some(answer) => {
+                self.is_done = true;
+                Poll::Ready(answer)
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let key = self.key;
+            self.connection.shared.tell(|ledger, _| ledger.detach(key));
+        }
+    }
+}
+
+/// How asking ended, if not in an error.
+pub(crate) enum Asked {
+    Lease(Lease),
+    Busy(Name, Box<Busy>),
+}
+
+/// Asks for a lease. Nothing is sent before the first poll; dropping it withdraws the claim.
+pub(crate) struct Asking {
+    connection: Arc<Connection>,
+    state: AskingState,
+}
+
+enum AskingState {
+    New(Option<Result<Wish>>),
+    Asked(Key),
+    Done,
+}
+
+impl Asking {
+    pub(crate) fn new(connection: Arc<Connection>, wish: Result<Wish>) -> Asking {
+        Asking { connection, state: AskingState::New(Some(wish)) }
+    }
+
+    /// Asks on the caller's own thread where the engine can, and blocks until it is decided.
+    pub(crate) fn block(mut self) -> Result<Asked> {
+        let shared = self.connection.shared.clone();
+        if let Some(engine) = shared.engine.blocking()
+            && let AskingState::New(wish) = &mut self.state
+        {
+            let wish = wish.take().expect("a new wish is there")?;
+            let (key, sent, claim) = shared.tell(|ledger, now| ledger.submit_inline(now, wish));
+            self.state = AskingState::Asked(key);
+            let answer = engine.claim(&claim);
+            let acquired = shared.tell(|ledger, now| {
+                ledger.on_claim(now, sent, answer);
+                ledger.poll(now, key, None)
+            });
+            if let Some(acquired) = acquired {
+                self.state = AskingState::Done;
+                return self.asked(key, acquired?);
+            }
+        }
+        pollster::block_on(self)
+    }
+
+    fn asked(&self, key: Key, acquired: Acquired) -> Result<Asked> {
+        let shared = &self.connection.shared;
+        let needs_floor = shared.engine.capability().needs_floor;
+        match acquired {
+            Acquired::Lease(state) => {
+                if needs_floor {
+                    shared.raise_floor(state.resource(), state.token());
+                }
+                Ok(Asked::Lease(Lease::new(self.connection.clone(), state, key)))
+            }
+            Acquired::Busy(resource, busy) => {
+                if needs_floor {
+                    shared.raise_floor(&resource, busy.last_token);
+                }
+                Ok(Asked::Busy(resource, busy))
+            }
+            Acquired::Fresh => Err(Error::new(
+                ErrorKind::Internal,
+                "claim",
+                "a value answered a claim that did not ask for one",
+            )),
+        }
+    }
+
+    fn place(&self) -> Option<Place> {
+        match self.state {
+            AskingState::Asked(key) => self.connection.shared.tell(|ledger, _| ledger.place(key)),
+            _ => None,
+        }
+    }
+}
+
+impl Future for Asking {
+    type Output = Result<Asked>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let shared = self.connection.shared.clone();
+        let key = match &mut self.state {
+            AskingState::New(wish) => match wish.take().expect("a new wish is there") {
+                Ok(wish) => {
+                    let key = shared.tell(|ledger, now| ledger.submit(now, wish));
+                    self.state = AskingState::Asked(key);
+                    key
+                }
+                Err(error) => {
+                    self.state = AskingState::Done;
+                    return Poll::Ready(Err(error));
+                }
+            },
+            AskingState::Asked(key) => *key,
+            AskingState::Done => panic!("a future was polled after it was ready"),
+        };
+        match shared.tell(|ledger, now| ledger.poll(now, key, Some(cx.waker()))) {
+            Some(acquired) => {
+                self.state = AskingState::Done;
+                Poll::Ready(acquired.and_then(|acquired| self.asked(key, acquired)))
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if let AskingState::Asked(key) = self.state {
+            self.connection.shared.tell(|ledger, now| ledger.cancel(now, key));
+        }
+    }
+}
+
+/// A wait for a lease.
+///
+/// Nothing is sent before the first poll. Dropping it withdraws the claim and loses the place in the queue; if
+/// the grant was on its way, it is released in the background, and if that fails it ends after its ttl.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Acquire {
+    asking: Asking,
+}
+
+impl Acquire {
+    pub(crate) fn new(asking: Asking) -> Acquire {
+        Acquire { asking }
+    }
+
+    /// Returns the place in the queue, once the engine has told it.
+    pub fn place(&self) -> Option<Place> {
+        self.asking.place()
+    }
+
+    pub(crate) fn block(self) -> Result<Lease> {
+        let connection = self.asking.connection.clone();
+        self.asking.block().and_then(|asked| lease_or_timeout(&connection, asked))
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<Lease>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.asking)
+            .poll(cx)
+            .map(|asked| asked.and_then(|asked| lease_or_timeout(&self.asking.connection, asked)))
+    }
+}
+
+/// Only a claim that does not wait is refused as busy: then its wait was over at once.
+fn lease_or_timeout(connection: &Connection, asked: Asked) -> Result<Lease> {
+    let (resource, busy) = match asked {
+        Asked::Lease(lease) => return Ok(lease),
+        Asked::Busy(resource, busy) => (resource, busy),
+    };
+    let message = match &busy.holder {
+        Some(label) if busy.is_resting => format!("it rests after {label}"),
+        Some(label) => format!("held by {label} for {:.1?}", busy.held_for),
+        None => format!("{} wait for it", busy.waiting),
+    };
+    Err(Error::new(ErrorKind::Timeout, "claim", message)
+        .with_resource(&resource)
+        .with_engine(connection.shared.engine.name())
+        .with_busy(*busy))
+}

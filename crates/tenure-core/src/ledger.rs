@@ -1,0 +1,557 @@
+//! The state of every claim of a client, as a machine without I/O.
+//!
+//! The ledger is told what its users want ([`Ledger::submit`], [`Ledger::cancel`], [`Ledger::release`]), what
+//! the engine answered, what woke it and that time has passed. It decides what to send next (the three lanes),
+//! when to look again (the schedule), and what each user is told. One entry goes through
+//!
+//! ```text
+//! Asking -> Waiting -> Ready -> Held -> Releasing -> gone        the usual way
+//!    \________\__________\______________/                        cancelled, or given up
+//!             Failed (its user has not looked yet)    Ended (lost; its user has not let go yet)
+//! ```
+//!
+//! An entry exists before its claim is sent and until its release is answered or cannot matter any more, so
+//! that no hold is ever without somebody who renews or releases it.
+//!
+//! Invariants: a deadline is counted from when the answered request was *sent*; a deadline that has passed is
+//! never moved; a claim id is never sent again after an answer that it is lost.
+
+mod answers;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::claim::{Busy, Claim, ClaimId, ClientId, Name, Terms, Waiting};
+use crate::clock::Instant;
+use crate::engine::{Incarnation, ReleaseAnswer, ReleaseRequest, RenewRequest};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::lease_state::LeaseState;
+use crate::renewal::{GRAIN, Schedule};
+use crate::step::Release;
+use crate::token::Token;
+
+/// What is taken off a duration for clocks that do not run alike: 1 % and 2 ms.
+pub(crate) fn margin(period: Duration) -> Duration {
+    period / 100 + Duration::from_millis(2)
+}
+
+/// The local end of something that was sent at `sent` and was answered to end after `ends_in`.
+fn deadline(sent: Instant, ends_in: Duration) -> Instant {
+    sent + ends_in.saturating_sub(margin(ends_in))
+}
+
+/// Names an entry; a key outlives its entry without harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    index: u32,
+    generation: u32,
+}
+
+/// A request that was sent: an answer is matched to the very claim it was about, since an entry that lost its
+/// place goes on under a new id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    key: Key,
+    claim: ClaimId,
+    at: Instant,
+}
+
+/// What a user asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) resource: Name,
+    pub(crate) terms: Arc<Terms>,
+    /// How long to queue. None: for ever. Zero: not at all.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) floor: Token,
+}
+
+/// How a wish ended, if not in an error.
+pub(crate) enum Acquired {
+    Lease(Arc<LeaseState>),
+    Busy(Name, Box<Busy>),
+    Fresh,
+}
+
+/// A waiter's place, for progress displays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Place {
+    /// 1 is the head of the queue.
+    pub position: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Asking,
+    Waiting,
+    Ready,
+    Held,
+    Releasing,
+    Ended,
+    Failed,
+}
+
+struct Entry {
+    generation: u32,
+    phase: Phase,
+    /// A request about this entry is in a lane or under way.
+    is_busy: bool,
+    /// A copy of the claim may be under way unanswered.
+    has_stray_copy: bool,
+    /// The engine has not heard of the holder since the grant.
+    is_unconfirmed: bool,
+    /// How often in a row a request has failed.
+    attempt: u8,
+    lease: Arc<LeaseState>,
+    /// What only matters before the lease is held, or while it is released.
+    pending: Option<Box<Pending>>,
+}
+
+struct Pending {
+    wish: Wish,
+    asked_at: Instant,
+    /// When the first copy of the present claim was sent.
+    first_sent: Option<Instant>,
+    /// When the last request was sent that was answered *waiting*, and what the answer said.
+    waiting: Option<(Instant, Waiting, Incarnation)>,
+    give_up_at: Instant,
+    result: Option<Result<Acquired>>,
+    released: Option<Result<ReleaseAnswer>>,
+    is_unused: bool,
+    /// Until when a release is repeated.
+    release_until: Instant,
+    waker: Option<Waker>,
+    /// Nobody waits for the result of the release.
+    is_detached: bool,
+}
+
+/// What a ledger is made for.
+pub(crate) struct Identity {
+    pub(crate) client: ClientId,
+    pub(crate) engine: &'static str,
+    /// How long a request may stay unanswered before its user is told.
+    pub(crate) answer_timeout: Duration,
+}
+
+/// See the top of the file.
+pub(crate) struct Ledger {
+    identity: Identity,
+    entries: Slab<Entry>,
+    generation: u32,
+    by_claim: HashMap<ClaimId, u32>,
+    schedule: Schedule,
+    claims: VecDeque<Key>,
+    renewals: VecDeque<Key>,
+    releases: VecDeque<Key>,
+    /// Why nothing can be asked any more.
+    closed: Option<Error>,
+    told: Told,
+}
+
+/// Who is to be told of what happened, once nobody holds the ledger: a waker may run anything.
+#[derive(Default)]
+pub(crate) struct Told {
+    wakers: Vec<Waker>,
+    ended: Vec<Arc<LeaseState>>,
+}
+
+impl Told {
+    /// Tells them.
+    pub(crate) fn tell(self) {
+        self.wakers.into_iter().for_each(Waker::wake);
+        self.ended.iter().for_each(|lease| lease.tell());
+    }
+}
+
+/// A moment, and randomness for what is decided in it.
+pub(crate) struct Now<'a> {
+    pub(crate) at: Instant,
+    pub(crate) random: &'a dyn Fn() -> u64,
+}
+
+impl Now<'_> {
+    fn claim_id(&self) -> ClaimId {
+        ClaimId::new(u128::from((self.random)()) << 64 | u128::from((self.random)()))
+    }
+}
+
+impl Ledger {
+    pub(crate) fn new(identity: Identity) -> Ledger {
+        Ledger {
+            identity,
+            entries: Slab::new(),
+            generation: 0,
+            by_claim: HashMap::new(),
+            schedule: Schedule::default(),
+            claims: VecDeque::new(),
+            renewals: VecDeque::new(),
+            releases: VecDeque::new(),
+            closed: None,
+            told: Told::default(),
+        }
+    }
+
+    /// Enters a wish. Its claim is in the lane, but not yet sent.
+    pub(crate) fn submit(&mut self, now: &Now<'_>, wish: Wish) -> Key {
+        let key = self.enter(now, wish);
+        self.entries[key.index as usize].is_busy = true;
+        self.claims.push_back(key);
+        key
+    }
+
+    /// Enters a wish whose claim its user sends by itself.
+    pub(crate) fn submit_inline(&mut self, now: &Now<'_>, wish: Wish) -> (Key, Sent, Claim) {
+        let key = self.enter(now, wish);
+        self.entries[key.index as usize].is_busy = true;
+        let claim = self.claim_to_send(key.index, now.at);
+        (key, Sent { key, claim: claim.id, at: now.at }, claim)
+    }
+
+    fn enter(&mut self, now: &Now<'_>, wish: Wish) -> Key {
+        self.generation = self.generation.wrapping_add(1);
+        let lease = Arc::new(LeaseState::new(wish.resource.clone(), now.claim_id(), wish.terms.clone()));
+        let give_up_at = match wish.wait {
+            Some(wait) if !wait.is_zero() => now.at + wait,
+            _ => Instant::NEVER,
+        };
+        let may_wait = wish.wait != Some(Duration::ZERO);
+        let claim = lease.claim();
+        let entry = Entry {
+            generation: self.generation,
+            phase: Phase::Asking,
+            is_busy: false,
+            has_stray_copy: false,
+            is_unconfirmed: false,
+            attempt: 0,
+            lease,
+            pending: Some(Box::new(Pending {
+                wish,
+                asked_at: now.at,
+                first_sent: None,
+                waiting: None,
+                give_up_at,
+                result: None,
+                released: None,
+                is_unused: true,
+                release_until: Instant::NEVER,
+                waker: None,
+                is_detached: false,
+            })),
+        };
+        let index = self.entries.insert(entry) as u32;
+        if may_wait {
+            self.by_claim.insert(claim, index);
+        }
+        if give_up_at != Instant::NEVER {
+            self.schedule.set(index, give_up_at);
+        }
+        Key { index, generation: self.generation }
+    }
+
+    /// Returns how a wish ended, once; until then keeps the waker of who asks.
+    pub(crate) fn poll(
+        &mut self,
+        now: &Now<'_>,
+        key: Key,
+        waker: Option<&Waker>,
+    ) -> Option<Result<Acquired>> {
+        let is_open = self.closed.is_none();
+        let Some(entry) = self.entry(key) else {
+            let gone = Error::new(ErrorKind::Internal, "claim", "the claim is gone from the ledger");
+            return Some(Err(gone));
+        };
+        match entry.phase {
+            Phase::Failed => {
+                let result = entry.pending.as_mut().and_then(|pending| pending.result.take());
+                self.remove(key.index);
+                result
+            }
+            // The moment at which the lease reaches its user: the last one to find that it came too late.
+            Phase::Ready if is_open && entry.lease.is_over(now.at + GRAIN) => {
+                self.ask_anew(now, key.index, true);
+                self.keep_waker(key.index, waker);
+                None
+            }
+            // A lease that nobody would renew is not given out.
+            Phase::Ready if is_open => {
+                entry.phase = Phase::Held;
+                let asked_at = entry.pending.take().map_or(now.at, |pending| pending.asked_at);
+                let lease = entry.lease.clone();
+                Event::Granted {
+                    resource: lease.resource(),
+                    token: lease.token(),
+                    waited: now.at.since(asked_at),
+                }
+                .emit(self.identity.engine);
+                self.by_claim.remove(&lease.claim());
+                Some(Ok(Acquired::Lease(lease)))
+            }
+            _ => match &self.closed {
+                Some(closed) => {
+                    let closed = closed.clone();
+                    self.remove(key.index);
+                    Some(Err(closed))
+                }
+                None => {
+                    self.keep_waker(key.index, waker);
+                    None
+                }
+            },
+        }
+    }
+
+    fn keep_waker(&mut self, index: u32, waker: Option<&Waker>) {
+        if let Some(pending) = &mut self.entries[index as usize].pending
+            && let Some(waker) = waker
+        {
+            match &mut pending.waker {
+                Some(kept) => kept.clone_from(waker),
+                empty => *empty = Some(waker.clone()),
+            }
+        }
+    }
+
+    /// Returns the place of a wish that waits.
+    pub(crate) fn place(&mut self, key: Key) -> Option<Place> {
+        let entry = self.entry(key).filter(|entry| entry.phase == Phase::Waiting)?;
+        let (_, waiting, _) = entry.pending.as_ref()?.waiting.as_ref()?;
+        Some(Place { position: waiting.position })
+    }
+
+    /// Drops a wish whose user is gone. What it may hold is released.
+    pub(crate) fn cancel(&mut self, now: &Now<'_>, key: Key) {
+        let Some(entry) = self.entry(key) else { return };
+        match entry.phase {
+            Phase::Failed | Phase::Ended => self.remove(key.index),
+            Phase::Releasing => {}
+            Phase::Asking if entry.pending.as_ref().is_some_and(|pending| pending.first_sent.is_none()) => {
+                self.remove(key.index);
+            }
+            _ => self.start_release(now, key.index, true),
+        }
+    }
+
+    /// Begins to release a held lease. Returns the answer if there is nothing to send.
+    pub(crate) fn release(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
+        let held = self.entry(key).filter(|entry| matches!(entry.phase, Phase::Held | Phase::Ended));
+        let Some(entry) = held else { return Some(ReleaseAnswer::AlreadyLost) };
+        if entry.lease.is_over(now.at) {
+            self.lose(now, key.index, "its deadline passed");
+            self.remove(key.index);
+            return Some(ReleaseAnswer::AlreadyLost);
+        }
+        self.start_release(now, key.index, false);
+        if let Some(pending) = &mut self.entries[key.index as usize].pending {
+            pending.is_detached = is_detached;
+        }
+        None
+    }
+
+    /// Begins to release a held lease that its user releases by itself.
+    pub(crate) fn release_inline(&mut self, now: &Now<'_>, key: Key) -> Option<(Sent, ReleaseRequest)> {
+        if self.release(now, key, false).is_some() {
+            return None;
+        }
+        // The release that was just queued is the last one, and its user sends it instead.
+        self.releases.pop_back();
+        let request = self.release_to_send(key.index);
+        Some((Sent { key, claim: request.release.claim, at: now.at }, request))
+    }
+
+    /// Returns how a release ended, once; until then keeps the waker of who asks.
+    pub(crate) fn poll_release(&mut self, key: Key, waker: Option<&Waker>) -> Option<Result<ReleaseAnswer>> {
+        let closed = self.closed.clone();
+        let Some(entry) = self.entry(key) else { return Some(Ok(ReleaseAnswer::AlreadyLost)) };
+        let released = entry.pending.as_mut().and_then(|pending| pending.released.take());
+        let released = released.or(closed.map(Err));
+        match released {
+            Some(released) => {
+                if entry.phase == Phase::Ended {
+                    self.remove(key.index);
+                } else if let Some(pending) = &mut entry.pending {
+                    pending.is_detached = true;
+                }
+                Some(released)
+            }
+            None => {
+                self.keep_waker(key.index, waker);
+                None
+            }
+        }
+    }
+
+    /// Nobody waits for the result of this release any more.
+    pub(crate) fn detach(&mut self, key: Key) {
+        let Some(entry) = self.entry(key) else { return };
+        if entry.phase == Phase::Ended {
+            self.remove(key.index);
+        } else if let Some(pending) = &mut entry.pending {
+            pending.is_detached = true;
+            pending.waker = None;
+        }
+    }
+
+    fn start_release(&mut self, now: &Now<'_>, index: u32, is_unused: bool) {
+        let entry = &mut self.entries[index as usize];
+        // The hold ends by itself at the latest one ttl after the last thing that was sent.
+        let until = now.at + entry.lease.terms().ttl.max(self.identity.answer_timeout);
+        let wish = Wish {
+            resource: entry.lease.resource().clone(),
+            terms: entry.lease.terms().clone(),
+            wait: None,
+            floor: Token::ZERO,
+        };
+        let pending = entry.pending.get_or_insert_with(|| {
+            Box::new(Pending {
+                wish,
+                asked_at: now.at,
+                first_sent: None,
+                waiting: None,
+                give_up_at: Instant::NEVER,
+                result: None,
+                released: None,
+                is_unused,
+                release_until: until,
+                waker: None,
+                is_detached: is_unused,
+            })
+        });
+        pending.is_unused = is_unused;
+        pending.is_detached = is_unused;
+        pending.release_until = until;
+        pending.asked_at = now.at;
+        // A claim that is in its lane or under way is a copy that may arrive after this release.
+        entry.has_stray_copy |= entry.phase == Phase::Asking;
+        entry.phase = Phase::Releasing;
+        entry.is_busy = true;
+        entry.attempt = 0;
+        entry.lease.end();
+        let claim = entry.lease.claim();
+        let key = Key { index, generation: entry.generation };
+        self.by_claim.remove(&claim);
+        self.schedule.remove(index);
+        self.releases.push_back(key);
+    }
+
+    fn entry(&mut self, key: Key) -> Option<&mut Entry> {
+        self.entries.get_mut(key.index as usize).filter(|entry| entry.generation == key.generation)
+    }
+
+    fn remove(&mut self, index: u32) {
+        self.schedule.remove(index);
+        let entry = self.entries.remove(index as usize);
+        self.by_claim.remove(&entry.lease.claim());
+        entry.lease.end();
+    }
+}
+
+/// What is sent.
+impl Ledger {
+    /// Takes up to `most` claims that are to be sent.
+    pub(crate) fn take_claims(&mut self, now: Instant, most: usize) -> (Vec<Sent>, Vec<Claim>) {
+        let (mut sent, mut claims) = (Vec::new(), Vec::new());
+        while claims.len() < most
+            && let Some(key) = self.claims.pop_front()
+        {
+            if self.entry(key).is_some_and(|entry| entry.phase == Phase::Asking) {
+                let claim = self.claim_to_send(key.index, now);
+                sent.push(Sent { key, claim: claim.id, at: now });
+                claims.push(claim);
+            }
+        }
+        (sent, claims)
+    }
+
+    fn claim_to_send(&mut self, index: u32, now: Instant) -> Claim {
+        let client = self.identity.client;
+        let entry = &mut self.entries[index as usize];
+        let pending = entry.pending.as_mut().expect("an entry that asks is pending");
+        entry.has_stray_copy |= pending.first_sent.is_some();
+        pending.first_sent.get_or_insert(now);
+        Claim {
+            resource: pending.wish.resource.clone(),
+            id: entry.lease.claim(),
+            client,
+            terms: pending.wish.terms.clone(),
+            wait: pending.wish.wait != Some(Duration::ZERO),
+            floor: pending.wish.floor,
+            floor_forced: false,
+        }
+    }
+
+    /// Takes up to `most` renewals and heartbeats that are to be sent.
+    pub(crate) fn take_renewals(&mut self, now: Instant, most: usize) -> (Vec<Sent>, Vec<RenewRequest>) {
+        let (mut sent, mut requests) = (Vec::new(), Vec::new());
+        while requests.len() < most
+            && let Some(key) = self.renewals.pop_front()
+        {
+            let Some(entry) = self.entry(key) else { continue };
+            if matches!(entry.phase, Phase::Waiting | Phase::Ready | Phase::Held) {
+                let claim = entry.lease.claim();
+                requests.push(RenewRequest {
+                    resource: entry.lease.resource().clone(),
+                    claim,
+                    is_waiter: entry.phase == Phase::Waiting,
+                });
+                sent.push(Sent { key, claim, at: now });
+            }
+        }
+        (sent, requests)
+    }
+
+    /// Takes up to `most` releases that are to be sent.
+    pub(crate) fn take_releases(&mut self, now: Instant, most: usize) -> (Vec<Sent>, Vec<ReleaseRequest>) {
+        let (mut sent, mut requests) = (Vec::new(), Vec::new());
+        while requests.len() < most
+            && let Some(key) = self.releases.pop_front()
+        {
+            if self.entry(key).is_some_and(|entry| entry.phase == Phase::Releasing) {
+                let request = self.release_to_send(key.index);
+                sent.push(Sent { key, claim: request.release.claim, at: now });
+                requests.push(request);
+            }
+        }
+        (sent, requests)
+    }
+
+    fn release_to_send(&self, index: u32) -> ReleaseRequest {
+        let entry = &self.entries[index as usize];
+        let release = Release {
+            claim: entry.lease.claim(),
+            maybe_in_flight: entry.has_stray_copy,
+            is_unused: entry.pending.as_ref().is_some_and(|pending| pending.is_unused),
+        };
+        ReleaseRequest { resource: entry.lease.resource().clone(), release }
+    }
+
+    /// Takes whom to tell of what happened.
+    pub(crate) fn take_told(&mut self) -> Told {
+        std::mem::take(&mut self.told)
+    }
+
+    /// Which lanes hold something to send, a bit each.
+    pub(crate) fn lanes(&self) -> u8 {
+        let has = |lane: &VecDeque<Key>, bit: u8| if lane.is_empty() { 0 } else { bit };
+        has(&self.claims, 1) | has(&self.renewals, 2) | has(&self.releases, 4)
+    }
+
+    /// When the next entry is due.
+    pub(crate) fn next_due(&self) -> Instant {
+        self.schedule.next()
+    }
+
+    /// Whether anything is left to be sent or answered that matters to the store.
+    pub(crate) fn has_releases(&self) -> bool {
+        self.entries.iter().any(|(_, entry)| entry.phase == Phase::Releasing)
+    }
+}

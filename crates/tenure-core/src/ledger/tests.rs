@@ -1,0 +1,56 @@
+//! Orders of answers that only chance would bring about.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Acquired, Identity, Ledger, Now, Wish};
+use crate::claim::{ClientId, Grant, HoldLimits, Kind, Label, Name, Terms};
+use crate::clock::Instant;
+use crate::engine::{ClaimAnswer, ReleaseAnswer, RenewAnswer};
+use crate::error::{Error, ErrorKind};
+use crate::token::Token;
+
+const TTL: Duration = Duration::from_secs(9);
+
+fn now(at: Instant) -> Now<'static> {
+    Now { at, random: &|| 7 }
+}
+
+#[test]
+fn a_release_that_failed_is_repeated_although_a_renewal_is_answered_after_it() {
+    let mut ledger = Ledger::new(Identity {
+        client: ClientId::new(1),
+        engine: "none",
+        answer_timeout: Duration::from_secs(2),
+    });
+    let terms = Arc::new(Terms {
+        kind: Kind::Mutex,
+        capacity: 1,
+        weight: 1,
+        ttl: TTL,
+        limits: HoldLimits::default(),
+        label: Label::new("here", 1, "test", ""),
+        unless_fresh: false,
+    });
+    let resource = Name::new("x").expect("a good name");
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), Wish { resource, terms, wait: None, floor: Token::ZERO });
+    let (claims, _) = ledger.take_claims(at, 1);
+    let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
+    assert!(matches!(ledger.poll(&now(at), key, None), Some(Ok(Acquired::Lease(_)))));
+    at = at + TTL / 2;
+    ledger.on_due(&now(at));
+    let (renewals, _) = ledger.take_renewals(at, 1);
+    assert!(ledger.release(&now(at), key, false).is_none(), "there is something to send");
+    let (releases, _) = ledger.take_releases(at, 1);
+    let error = Error::new(ErrorKind::Unavailable, "release", "lost on the way");
+    ledger.on_release(&now(at), releases[0], Err(error));
+    ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Renewed { ends_in: TTL }));
+    at = at + Duration::from_secs(1);
+    ledger.on_due(&now(at));
+    let (releases, _) = ledger.take_releases(at, 1);
+    assert_eq!(releases.len(), 1, "the release is repeated");
+    ledger.on_release(&now(at), releases[0], Ok(ReleaseAnswer::Released));
+    assert!(matches!(ledger.poll_release(key, None), Some(Ok(ReleaseAnswer::Released))));
+}

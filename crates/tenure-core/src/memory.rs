@@ -1,0 +1,356 @@
+//! The engine `memory:`: the model itself, inside one process. For tests, and for programs that want the same
+//! primitives within themselves.
+//!
+//! Clients that name the same store contend with each other. What is held is gone with the process.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
+use tokio::sync::{mpsc, watch};
+
+use crate::claim::{Claim, ClaimId, ClientId, Keep, Name};
+use crate::client::{Settings, Tenure};
+use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::engine::{
+    BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, Incarnation,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, claim_answer, release_answer,
+    renew_answer,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::inspect::{View, inspect, shows_the_same};
+use crate::record::PlainRecord;
+use crate::step::{Command, Outcome, Transition, forget_at, step};
+use crate::token::Token;
+
+/// The engine's one word.
+const NAME: &str = "memory";
+
+/// Connects with the store of this name in this process, on the clock of this machine.
+///
+/// # Errors
+/// As [`Tenure::start`].
+pub async fn connect(store: &str) -> Result<Tenure> {
+    Tenure::connect_with(Store::named(store).connector(), Settings::default()).await
+}
+
+/// What a test may do to a store's work, to see its checks fail.
+pub trait Flaw: Send + Sync + 'static {
+    /// Changes what is about to be done.
+    fn before(&self, record: &mut PlainRecord, command: &mut Command<'_>) {
+        let _ = (record, command);
+    }
+
+    /// Changes what was done.
+    fn after(&self, record: &mut PlainRecord, transition: &mut Transition) {
+        let _ = (record, transition);
+    }
+}
+
+/// The records that clients share.
+pub struct Store {
+    clock: Arc<dyn Clock>,
+    /// What is added to the clock, so that tokens look like times of day.
+    epoch: Duration,
+    incarnation: Incarnation,
+    flaw: Option<Arc<dyn Flaw>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    records: BTreeMap<Name, PlainRecord>,
+    /// When to look whether an idle record may be forgotten.
+    idle: BTreeSet<(Timestamp, Name)>,
+    inboxes: HashMap<ClientId, mpsc::UnboundedSender<Wake>>,
+    observers: HashMap<Name, watch::Sender<()>>,
+}
+
+impl Store {
+    /// Makes a store of its own, on a clock that may be virtual.
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Store> {
+        Store::with_flaw(clock, None)
+    }
+
+    /// Makes a store that does not keep its promises, for tests of tests.
+    pub fn with_flaw(clock: Arc<dyn Clock>, flaw: Option<Arc<dyn Flaw>>) -> Arc<Store> {
+        let since_boot = Duration::from_nanos(clock.now().nanos());
+        let epoch = Duration::from_micros(clock.time_of_day().micros()).saturating_sub(since_boot);
+        let incarnation = Incarnation(clock.random());
+        Arc::new(Store { clock, epoch, incarnation, flaw, state: Mutex::default() })
+    }
+
+    /// Returns the store of this name in this process. It lives as long as anybody uses it.
+    pub fn named(name: &str) -> Arc<Store> {
+        static STORES: OnceLock<Mutex<HashMap<String, Weak<Store>>>> = OnceLock::new();
+        let stores = STORES.get_or_init(Mutex::default);
+        let mut stores = stores.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.retain(|_, store| store.strong_count() > 0);
+        if let Some(store) = stores.get(name).and_then(Weak::upgrade) {
+            return store;
+        }
+        let store = Store::new(Arc::new(SystemClock));
+        stores.insert(name.to_owned(), Arc::downgrade(&store));
+        store
+    }
+
+    /// Returns what connects a client with this store.
+    pub fn connector(self: Arc<Store>) -> Connect {
+        Box::new(move |client| {
+            Box::pin(async move {
+                let (sender, inbox) = mpsc::unbounded_channel();
+                self.state().inboxes.insert(client, sender);
+                let engine: Arc<dyn Engine> = Arc::new(Memory {
+                    store: self,
+                    client,
+                    inbox: Mutex::new(Some(inbox)),
+                    capability: Capability::of_step(),
+                });
+                Ok(engine)
+            })
+        })
+    }
+
+    /// Returns how many records are kept, for tests that look for leaks.
+    pub fn records(&self) -> usize {
+        self.state().records.len()
+    }
+
+    /// Returns how many observers follow a resource, for tests that look for leaks.
+    pub fn observers(&self) -> usize {
+        self.state().observers.values().map(watch::Sender::receiver_count).sum()
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Timestamp {
+        let since_boot = Duration::from_nanos(self.clock.now().nanos());
+        Timestamp::default() + self.epoch + since_boot
+    }
+
+    fn step(&self, resource: &Name, mut command: Command<'_>) -> Outcome {
+        let now = self.now();
+        let mut state = self.state();
+        let mut record = state.records.remove(resource).unwrap_or_default();
+        if let Some(flaw) = &self.flaw {
+            flaw.before(&mut record, &mut command);
+        }
+        let Ok(mut transition) = step(&mut record, &command, now);
+        if let Some(flaw) = &self.flaw {
+            flaw.after(&mut record, &mut transition);
+        }
+        if transition.is_token_ahead {
+            Event::TokenAhead { resource }.emit(NAME);
+        }
+        state.keep(resource, record, now);
+        state.forget_idle(now);
+        for woken in transition.wakes {
+            let wake = match woken.grant {
+                Some(grant) => Wake::Granted { claim: woken.claim, grant, incarnation: self.incarnation },
+                None => Wake::Look(woken.claim),
+            };
+            state.send(woken.client, wake);
+        }
+        if let Some(observers) = state.observers.get(resource) {
+            observers.send_replace(());
+        }
+        transition.outcome
+    }
+
+    fn view(&self, resource: &Name) -> Option<View> {
+        let record = self.state().records.get(resource).cloned()?;
+        let Ok(view) = inspect(resource, &record, self.now());
+        view
+    }
+}
+
+impl State {
+    fn keep(&mut self, resource: &Name, record: PlainRecord, now: Timestamp) {
+        let Ok(forget_at) = forget_at(&record, true, now);
+        match forget_at {
+            Some(at) if at <= now => return,
+            Some(at) => drop(self.idle.insert((at, resource.clone()))),
+            None if record == PlainRecord::default() => return,
+            None => {}
+        }
+        self.records.insert(resource.clone(), record);
+    }
+
+    /// Forgets what has been idle for long enough; two looks for each step keep up with what steps leave.
+    fn forget_idle(&mut self, now: Timestamp) {
+        for _ in 0..2 {
+            let Some((at, resource)) = self.idle.pop_first() else { return };
+            if at > now {
+                self.idle.insert((at, resource));
+                return;
+            }
+            if let Some(record) = self.records.remove(&resource) {
+                self.keep(&resource, record, now);
+            }
+        }
+    }
+
+    fn send(&self, client: ClientId, wake: Wake) {
+        if let Some(inbox) = self.inboxes.get(&client) {
+            // A client that is gone has nothing to be woken for.
+            inbox.send(wake).ok();
+        }
+    }
+}
+
+/// A client's view of a [`Store`].
+struct Memory {
+    store: Arc<Store>,
+    client: ClientId,
+    inbox: Mutex<Option<mpsc::UnboundedReceiver<Wake>>>,
+    capability: Capability,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.store.state().inboxes.remove(&self.client);
+    }
+}
+
+fn ready<T: Send + 'static>(value: T) -> BoxFuture<'static, T> {
+    Box::pin(std::future::ready(value))
+}
+
+impl Engine for Memory {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
+        ready(claims.iter().map(|claim| BlockingEngine::claim(self, claim)).collect())
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        let renew = |request: &RenewRequest| {
+            let outcome = self.store.step(&request.resource, Command::Renew(request.claim));
+            Ok(renew_answer(request, outcome, self.store.incarnation))
+        };
+        ready(renewals.iter().map(renew).collect())
+    }
+
+    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
+        ready(releases.iter().map(|release| BlockingEngine::release(self, release)).collect())
+    }
+
+    fn publish(
+        &self,
+        resource: Name,
+        claim: ClaimId,
+        bytes: Arc<[u8]>,
+        keep: Keep,
+    ) -> BoxFuture<'_, Result<bool>> {
+        let outcome = self.store.step(&resource, Command::Publish { claim, bytes, keep });
+        ready(Ok(outcome == Outcome::Published))
+    }
+
+    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
+        let now = self.store.now();
+        let state = self.store.state();
+        let views = state
+            .records
+            .iter()
+            .filter(|(name, _)| name.as_str().starts_with(&prefix) && after.as_ref() < Some(name))
+            .filter_map(|(name, record)| {
+                let Ok(view) = inspect(name, record, now);
+                view
+            });
+        ready(Ok(views.take(most).collect()))
+    }
+
+    fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
+        let store = self.store.clone();
+        let changed = store.state().observers.entry(resource.clone()).or_default().subscribe();
+        let first = None;
+        let views = stream::unfold((store, changed, first), move |(store, mut changed, last)| {
+            let resource = resource.clone();
+            async move {
+                let mut timer = store.clock.timer().ok()?;
+                loop {
+                    changed.mark_unchanged();
+                    let view = store.view(&resource);
+                    let is_seen = last
+                        .as_ref()
+                        .is_some_and(|last: &Option<View>| shows_the_same(last.as_ref(), view.as_ref()));
+                    if !is_seen {
+                        return Some((Ok(view.clone()), (store, changed, Some(view))));
+                    }
+                    // What ends by itself makes no event.
+                    let ends = view.iter().flat_map(|view| view.holds.iter().map(|hold| hold.ends_in));
+                    let ends_in = ends.min().unwrap_or(Duration::MAX);
+                    let at = store.clock.now() + ends_in + Duration::from_millis(1);
+                    let ended = std::future::poll_fn(|cx| timer.poll_until(at, cx));
+                    let change = std::pin::pin!(changed.changed());
+                    futures_util::future::select(change, std::pin::pin!(ended)).await;
+                }
+            }
+        });
+        views.boxed()
+    }
+
+    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
+        ready(match self.store.step(&resource, Command::Break { token, at_once }) {
+            Outcome::Broken { free_in } => Ok(BreakAnswer::Broken { free_in }),
+            _ => Ok(BreakAnswer::NotHeld),
+        })
+    }
+
+    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
+        ready(match self.store.step(&resource, Command::Resize(capacity)) {
+            Outcome::Invalid(why) => {
+                Err(Error::new(ErrorKind::Invalid, "resize", why).with_resource(&resource))
+            }
+            _ => Ok(()),
+        })
+    }
+
+    fn wakes(&self) -> BoxStream<'static, Wake> {
+        let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match inbox {
+            Some(inbox) => {
+                stream::unfold(inbox, |mut inbox| async move { inbox.recv().await.map(|wake| (wake, inbox)) })
+                    .boxed()
+            }
+            None => stream::empty().boxed(),
+        }
+    }
+
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+        ready(vec![Finding {
+            severity: Severity::Good,
+            what: "store",
+            found: format!("{} records in this process", self.store.records()),
+            hint: None,
+        }])
+    }
+
+    fn blocking(&self) -> Option<&dyn BlockingEngine> {
+        Some(self)
+    }
+}
+
+impl BlockingEngine for Memory {
+    fn claim(&self, claim: &Claim) -> Result<ClaimAnswer> {
+        let outcome = self.store.step(&claim.resource, Command::Claim(claim));
+        claim_answer(claim, outcome, self.store.incarnation)
+    }
+
+    fn release(&self, release: &ReleaseRequest) -> Result<ReleaseAnswer> {
+        let outcome = self.store.step(&release.resource, Command::Release(release.release));
+        Ok(release_answer(&outcome))
+    }
+}

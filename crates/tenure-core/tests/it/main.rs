@@ -1,0 +1,9 @@
+//! The tests of the core, in one binary.
+
+mod client;
+mod examples;
+mod handover;
+mod oracle;
+mod record;
+mod step;
+mod world;

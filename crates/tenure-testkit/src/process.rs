@@ -1,0 +1,63 @@
+//! Other processes, as a test sees them.
+
+use std::fs;
+use std::process::{Child, Output};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+/// How long anything may take before a test fails: these are processes on a machine that may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until a condition gives something.
+///
+/// # Panics
+/// If it does not within [`PATIENCE`].
+#[allow(clippy::disallowed_methods, reason = "processes have no clock that a test could move")]
+pub fn wait_for<T>(what: &str, condition: impl Fn() -> Option<T>) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = condition() {
+            return found;
+        }
+        assert!(Instant::now() < until, "no {what} within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits until a process has ended, and returns what it wrote.
+///
+/// # Panics
+/// If it does not end within [`PATIENCE`].
+pub fn finish(child: Child) -> Output {
+    let pid = child.id();
+    let waiting = std::thread::spawn(move || child.wait_with_output().expect("a child can be waited for"));
+    wait_for("end of a process", || (waiting.is_finished() || !is_alive(pid)).then_some(()));
+    waiting.join().expect("waiting does not panic")
+}
+
+/// Whether a process runs: a zombie does not.
+pub fn is_alive(pid: u32) -> bool {
+    if test_kill_process(to_pid(pid)).is_err() {
+        return false;
+    }
+    state(pid).is_some_and(|state| state != 'Z')
+}
+
+/// The state of a process: `S`, `T` (stopped), `Z` …
+pub fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Sends a signal to a process that is there.
+///
+/// # Panics
+/// If it is not.
+pub fn signal(pid: u32, signal: Signal) {
+    kill_process(to_pid(pid), signal).expect("a process to signal");
+}
+
+fn to_pid(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).expect("a process id")).expect("a process id")
+}

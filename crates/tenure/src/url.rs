@@ -1,0 +1,109 @@
+//! Which engine a URL names.
+
+use tenure_core::engine::Connect;
+use tenure_core::memory::Store;
+use tenure_core::{Error, ErrorKind, Result};
+
+/// The engines there are, and whether this build has them.
+const ENGINES: &[(&str, bool)] = &[("local", cfg!(feature = "local")), ("memory", true)];
+
+/// Returns what connects with the engine that a URL names. Nothing is tried yet.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for a URL that names no engine; [`ErrorKind::Unsupported`] for an engine that this
+/// build has not.
+pub fn connector(url: &str) -> Result<Connect> {
+    let Some((scheme, rest)) = url.split_once(':') else {
+        return Err(unknown(url, "it has no scheme"));
+    };
+    match scheme {
+        "memory" => Ok(Store::named(rest).connector()),
+        #[cfg(feature = "local")]
+        "local" => {
+            let config = tenure_local::Config::parse(url)?;
+            Ok(Box::new(move |client| {
+                Box::pin(async move {
+                    let clock = std::sync::Arc::new(tenure_core::clock::SystemClock);
+                    let engine = tenure_local::Local::connect(config, client, clock).await?;
+                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
+                })
+            }))
+        }
+        _ => match ENGINES.iter().find(|(engine, _)| *engine == scheme) {
+            Some(_) => Err(Error::new(
+                ErrorKind::Unsupported,
+                "connect",
+                format!("this build has no engine {scheme:?}"),
+            )
+            .with_hint(format!("build tenure with the feature {scheme:?}"))),
+            None => Err(unknown(url, &format!("there is no engine {scheme:?}"))),
+        },
+    }
+}
+
+fn unknown(url: &str, why: &str) -> Error {
+    let known: Vec<String> =
+        ENGINES.iter().filter(|(_, has)| *has).map(|(engine, _)| format!("`{engine}:`")).collect();
+    Error::new(ErrorKind::Invalid, "connect", format!("{:?} names no engine: {why}", redact(url)))
+        .with_hint(format!("this build knows {}", known.join(", ")))
+}
+
+/// Returns a URL as it may be shown: without the password, and without what stands for one in its query.
+pub fn redact(url: &str) -> String {
+    let (before_query, query) = url.split_once('?').map_or((url, None), |(url, query)| (url, Some(query)));
+    let mut shown = match before_query.split_once("://") {
+        Some((scheme, rest)) => {
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            match authority.rsplit_once('@') {
+                Some((user, hosts)) => {
+                    let user =
+                        user.split_once(':').map_or(user.to_owned(), |(name, _)| format!("{name}:***"));
+                    format!("{scheme}://{user}@{hosts}{path}")
+                }
+                None => before_query.to_owned(),
+            }
+        }
+        None => before_query.to_owned(),
+    };
+    if let Some(query) = query {
+        let parts = query.split('&').map(|part| match part.split_once('=') {
+            Some((key, _)) if key.contains("pass") || key.contains("secret") || key.contains("token") => {
+                format!("{key}=***")
+            }
+            _ => part.to_owned(),
+        });
+        shown = format!("{shown}?{}", parts.collect::<Vec<_>>().join("&"));
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for (url, shown) in [
+            ("redis://:hunter2@h:6379/0", "redis://:***@h:6379/0"),
+            ("postgres://me:hunter2@h/db", "postgres://me:***@h/db"),
+            ("postgres://me:hunter@2@h/db", "postgres://me:***@h/db"),
+            ("postgres://h/db?password=hunter2&x=1", "postgres://h/db?password=***&x=1"),
+            ("local:/var/lib/tenure", "local:/var/lib/tenure"),
+            ("etcd://h1,h2", "etcd://h1,h2"),
+        ] {
+            assert_eq!(redact(url), shown);
+        }
+        let error = connector("nosuch://me:hunter2@h").err().expect("no such engine");
+        assert!(!format!("{error} {error:?}").contains("hunter2"));
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn a_url_without_an_engine_is_refused_with_the_engines_there_are() {
+        for url in ["", "local", "carrier-pigeon:", "redis"] {
+            let error = connector(url).err().expect("no engine");
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            assert!(error.hint().is_some_and(|hint| hint.contains("`memory:`")), "{url}");
+        }
+    }
+}

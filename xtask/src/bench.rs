@@ -1,0 +1,20 @@
+//! `cargo xtask bench`: runs the package `tenure-bench` in release.
+
+use crate::args::Args;
+use crate::run::{Outcome, Run};
+use crate::setup;
+
+/// Runs the benchmarks with the arguments of the command line.
+pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
+    if !run.root().join("crates/tenure-bench/Cargo.toml").exists() {
+        return Err("there are no benchmarks: the package crates/tenure-bench does not exist".to_owned());
+    }
+    setup::need(run, &[&setup::CC, &setup::FLOCK])?;
+    // One of the benches runs the program `tenure`, which must lie beside it.
+    let mut build = run.cargo("build --release --package tenure-bench --package tenure-cli");
+    if run.command("build", &mut build) {
+        let mut bench = run.cargo("run --quiet --release --package tenure-bench --");
+        run.command("bench", bench.args(args.rest()));
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! One invocation of a chore as a list of steps: progress and times on stderr, and for each step that
+//! fails the command that repeats it. A failed step does not end the chore: one run reports all that is wrong.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// What a part of a chore gives, or a text for the user that fits after "error: ".
+pub(crate) type Outcome<T> = Result<T, String>;
+
+/// The steps of one invocation.
+pub(crate) struct Run {
+    root: PathBuf,
+    started_at: Instant,
+    steps: Vec<Step>,
+}
+
+/// A step that has ended.
+struct Step {
+    name: String,
+    took: Duration,
+    /// The command that repeats the step, if it failed.
+    repeat: Option<String>,
+}
+
+impl Run {
+    /// Starts an invocation in the root of the workspace.
+    pub(crate) fn new() -> Self {
+        let own = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let root = Path::new(&own).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf);
+        Self { root, started_at: now(), steps: Vec::new() }
+    }
+
+    /// The root of the workspace.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A command of cargo, in the root of the workspace.
+    pub(crate) fn cargo(&self, arguments: &str) -> Command {
+        let mut command = self.program("cargo");
+        command.args(arguments.split_whitespace());
+        command
+    }
+
+    /// A program, in the root of the workspace.
+    pub(crate) fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
+        command.current_dir(&self.root);
+        command
+    }
+
+    /// Runs a command as a step. Its output goes to the terminal. Tells whether it succeeded.
+    pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> bool {
+        let shown = show(command);
+        eprintln!("xtask: {name}: {shown}");
+        let started_at = now();
+        let passed = match command.status() {
+            Ok(status) if status.success() => true,
+            Ok(status) => {
+                eprintln!("xtask: {name}: {status}");
+                false
+            }
+            Err(error) => {
+                eprintln!("xtask: {name}: cannot start: {error}");
+                false
+            }
+        };
+        self.end(name, started_at, (!passed).then_some(shown))
+    }
+
+    /// Runs a command as a step that may fail, because the caller has another way.
+    pub(crate) fn tries(&mut self, name: &str, command: &mut Command) -> bool {
+        let passed = self.command(name, command);
+        if let Some(step) = self.steps.last_mut() {
+            step.repeat = None;
+        }
+        passed
+    }
+
+    /// Runs a check of xtask itself as a step; its `Err` is printed. Tells whether it succeeded.
+    pub(crate) fn check(
+        &mut self,
+        name: &str,
+        repeat: &str,
+        check: impl FnOnce(&Path) -> Outcome<()>,
+    ) -> bool {
+        eprintln!("xtask: {name}");
+        let started_at = now();
+        let passed = check(&self.root).map_err(|text| eprintln!("{text}")).is_ok();
+        self.end(name, started_at, (!passed).then(|| repeat.to_owned()))
+    }
+
+    fn end(&mut self, name: &str, started_at: Instant, repeat: Option<String>) -> bool {
+        let took = started_at.elapsed();
+        let passed = repeat.is_none();
+        let word = if passed { "passed in" } else { "FAILED after" };
+        eprintln!("xtask: {name}: {word} {:.1} s", took.as_secs_f64());
+        self.steps.push(Step { name: name.to_owned(), took, repeat });
+        passed
+    }
+
+    /// Whether every step so far passed.
+    pub(crate) fn has_passed(&self) -> bool {
+        self.steps.iter().all(|step| step.repeat.is_none())
+    }
+
+    /// Prints the times and the failures, and gives the exit code.
+    pub(crate) fn finish(self) -> ExitCode {
+        if self.steps.len() > 1 {
+            eprintln!();
+            for step in &self.steps {
+                let word = if step.repeat.is_none() { "passed" } else { "FAILED" };
+                eprintln!("{:>8.1} s  {word}  {}", step.took.as_secs_f64(), step.name);
+            }
+            eprintln!("{:>8.1} s  in all", self.started_at.elapsed().as_secs_f64());
+        }
+        for step in &self.steps {
+            if let Some(repeat) = &step.repeat {
+                eprintln!("\nfailed: {}\nrepeat: {repeat}", step.name);
+            }
+        }
+        if self.has_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// The output of a command that only answers a question, or why there is none.
+pub(crate) fn output(command: &mut Command) -> Outcome<String> {
+    let answer = command.output().map_err(|error| format!("cannot start {}: {error}", show(command)))?;
+    if answer.status.success() {
+        return Ok(String::from_utf8_lossy(&answer.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&answer.stderr);
+    Err(format!("{} failed ({}): {}", show(command), answer.status, said.trim()))
+}
+
+/// A command as a user would type it, with the environment that was set for it.
+fn show(command: &Command) -> String {
+    let set = command.get_envs().filter_map(|(name, value)| {
+        Some(format!("{}={}", name.to_string_lossy(), quote(&value?.to_string_lossy())))
+    });
+    let program = Path::new(command.get_program()).to_string_lossy().into_owned();
+    let words = command.get_args().map(|word| quote(&word.to_string_lossy()));
+    set.chain([program]).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+fn quote(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:@+%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "xtask measures how long its steps take; no test depends on it")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_it_is_typed() {
+        let mut command = Command::new("cargo");
+        command.env("RUSTDOCFLAGS", "-D warnings").args(["doc", "-E", "it's"]);
+        assert_eq!(show(&command), r"RUSTDOCFLAGS='-D warnings' cargo doc -E 'it'\''s'");
+    }
+
+    #[test]
+    fn a_failed_step_is_remembered_and_the_next_one_still_runs() {
+        let mut run = Run::new();
+        assert!(!run.check("one", "repeat one", |_| Err("no".to_owned())));
+        assert!(run.check("two", "repeat two", |_| Ok(())));
+        assert!(!run.has_passed());
+        assert_eq!(run.steps.len(), 2);
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_a_failed_step() {
+        let mut run = Run::new();
+        let mut command = run.program("tenure-no-such-program");
+        assert!(!run.command("missing", &mut command));
+    }
+}

