@@ -84,7 +84,9 @@ impl Ledger {
         if error.kind() != ErrorKind::Unavailable {
             return self.fail(index, Err(error));
         }
-        let give_up_at = (pending.asked_at + answer_timeout).min(pending.give_up_at);
+        // Counted from the present claim: one that queues anew after a long wait has its full patience again.
+        let silent_since = pending.first_sent.unwrap_or(pending.asked_at);
+        let give_up_at = (silent_since + answer_timeout).min(pending.give_up_at);
         let retry_at = now.at + backoff::delay(entry.attempt, (now.random)());
         if retry_at >= give_up_at {
             return self.fail_and_withdraw(now, index, Err(error));
@@ -391,6 +393,7 @@ impl Ledger {
         entry.phase = Phase::Asking;
         entry.has_stray_copy = false;
         entry.is_unconfirmed = false;
+        entry.attempt = 0;
         entry.is_busy = true;
         let claim = entry.lease.claim();
         let key = Key { index, generation: entry.generation };

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Acquired, Identity, Ledger, Now, Wish};
-use crate::claim::{ClientId, Grant, HoldLimits, Kind, Label, Name, Terms};
+use crate::claim::{ClientId, Grant, Label, Name, Terms, Waiting};
 use crate::clock::Instant;
-use crate::engine::{ClaimAnswer, ReleaseAnswer, RenewAnswer};
+use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer};
 use crate::error::{Error, ErrorKind};
 use crate::token::Token;
 
@@ -16,25 +16,21 @@ fn now(at: Instant) -> Now<'static> {
     Now { at, random: &|| 7 }
 }
 
+fn ledger() -> Ledger {
+    Ledger::new(Identity { client: ClientId::new(1), engine: "none", answer_timeout: Duration::from_secs(2) })
+}
+
+fn wish() -> Wish {
+    let terms = Terms { ttl: TTL, ..Terms::of_mutex(Label::new("here", 1, "test", "")) };
+    let resource = Name::new("x").expect("a good name");
+    Wish { resource, terms: Arc::new(terms), wait: None, floor: Token::ZERO }
+}
+
 #[test]
 fn a_release_that_failed_is_repeated_although_a_renewal_is_answered_after_it() {
-    let mut ledger = Ledger::new(Identity {
-        client: ClientId::new(1),
-        engine: "none",
-        answer_timeout: Duration::from_secs(2),
-    });
-    let terms = Arc::new(Terms {
-        kind: Kind::Mutex,
-        capacity: 1,
-        weight: 1,
-        ttl: TTL,
-        limits: HoldLimits::default(),
-        label: Label::new("here", 1, "test", ""),
-        unless_fresh: false,
-    });
-    let resource = Name::new("x").expect("a good name");
+    let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
-    let key = ledger.submit(&now(at), Wish { resource, terms, wait: None, floor: Token::ZERO });
+    let key = ledger.submit(&now(at), wish());
     let (claims, _) = ledger.take_claims(at, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
@@ -53,4 +49,25 @@ fn a_release_that_failed_is_repeated_although_a_renewal_is_answered_after_it() {
     assert_eq!(releases.len(), 1, "the release is repeated");
     ledger.on_release(&now(at), releases[0], Ok(ReleaseAnswer::Released));
     assert!(matches!(ledger.poll_release(key, None), Some(Ok(ReleaseAnswer::Released))));
+}
+
+#[test]
+fn a_waiter_that_queues_anew_after_a_long_wait_bears_one_failure() {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), wish());
+    let (claims, _) = ledger.take_claims(at, 1);
+    let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
+    at = at + Duration::from_secs(60);
+    ledger.on_due(&now(at));
+    let (renewals, _) = ledger.take_renewals(at, 1);
+    ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Lost));
+    let (claims, _) = ledger.take_claims(at, 1);
+    let error = Error::new(ErrorKind::Unavailable, "claim", "lost on the way");
+    ledger.on_claim(&now(at), claims[0], Err(error));
+    assert!(ledger.poll(&now(at), key, None).is_none(), "one failure does not end the wait");
+    at = at + Duration::from_secs(1);
+    ledger.on_due(&now(at));
+    assert_eq!(ledger.take_claims(at, 1).0.len(), 1, "the claim is repeated");
 }
