@@ -1,9 +1,9 @@
-//! The system calls that have no safe wrapper: `fork`, and the masking and reading of signals.
+//! The system calls that have no (sound) safe wrapper: `fork`, `getpgrp`, and the masking and reading of signals.
 //!
 //! Signals are blocked and read from a descriptor, so that nothing is ever done inside a signal handler. A signal
 //! that was ignored when the process started (`nohup`, a background job of a plain shell) stays ignored, here
 //! and in what is run. See `docs/adr/0009-keeper-process.md`.
-#![allow(unsafe_code, reason = "fork, sigprocmask, sigaction and signalfd; see the ADR")]
+#![allow(unsafe_code, reason = "fork, getpgrp, sigprocmask, sigaction and signalfd; see the ADR")]
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -42,6 +42,12 @@ pub(crate) fn fork() -> io::Result<Forked> {
 
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
+}
+
+/// Returns the own process group. None: it was begun outside this PID namespace, and has no number here.
+pub(crate) fn own_group() -> Option<Pid> {
+    // SAFETY: the call only returns a number.
+    Pid::from_raw(unsafe { libc::getpgrp() })
 }
 
 /// A set of signals.

@@ -3,9 +3,11 @@
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, getpgrp};
+use rustix::process::Pid;
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
+
+use crate::sys;
 
 /// The controlling terminal.
 #[derive(Debug)]
@@ -18,12 +20,12 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Opens the terminal. None: there is none.
+    /// Opens the terminal. None: there is none, or it could not be taken back from the work.
     pub(crate) fn open() -> Option<Terminal> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
         let descriptor = rustix::fs::open("/dev/tty", flags, Mode::empty()).ok()?;
         let is_interactive = isatty(stdin()) && isatty(stdout());
-        Some(Terminal { descriptor, own_group: getpgrp(), is_interactive })
+        Some(Terminal { descriptor, own_group: sys::own_group()?, is_interactive })
     }
 
     /// Gives the terminal to the work when it starts or goes on, if it is this process' turn. Returns whether

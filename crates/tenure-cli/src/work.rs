@@ -7,7 +7,7 @@
 use std::fs;
 
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, getsid, kill_process_group, test_kill_process_group,
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, test_kill_process_group,
 };
 
 /// The work, as the process sees it that reaps its orphans.
@@ -98,8 +98,10 @@ impl Work {
 
     /// Lists the groups of the processes that are left, one entry each. None without /proc.
     fn left(&self) -> Option<Vec<Pid>> {
-        let (me, session) = (getpid().as_raw_nonzero().get(), getsid(None).ok()?.as_raw_nonzero().get());
-        let own_group = rustix::process::getpgrp().as_raw_nonzero().get();
+        // Read there, and not asked for: where the session was begun outside this PID namespace (a container's
+        // entry point that is no leader), its number is 0, which is no `Pid`, but the same for all.
+        let own = fs::read("/proc/self/stat").ok().and_then(|stat| parse(&stat))?;
+        let me = getpid().as_raw_nonzero().get();
         let group = self.group.as_raw_nonzero().get();
         let mut left = Vec::new();
         for entry in fs::read_dir("/proc").ok()? {
@@ -111,7 +113,7 @@ impl Work {
                 continue;
             };
             let is_child = process.parent == me;
-            let is_orphan = is_child && process.session == session && process.group != own_group;
+            let is_orphan = is_child && process.session == own.session && process.group != own.group;
             // A zombie among the own children is reaped the next time, so that nobody takes it for alive.
             if (!process.is_zombie || is_child) && (process.group == group || is_orphan) {
                 left.extend(Pid::from_raw(process.group));

@@ -200,6 +200,21 @@ fn what_the_program_left_behind_is_ended_before_the_release() {
 }
 
 #[test]
+fn a_session_from_outside_the_container_is_a_session_too() {
+    let world = World::new();
+    let mut command = std::process::Command::new("unshare");
+    // In there the session's number is 0, and so is the group's.
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", env!("CARGO_BIN_EXE_tenure")]);
+    let output = command
+        .args(["run", "x", "--grace", "100ms", "--", "sh", "-c", "sleep 60 & exit 5"])
+        .env("TENURE_ENGINE", world.engine())
+        .stdin(std::process::Stdio::null())
+        .output()
+        .expect("unshare starts");
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+}
+
+#[test]
 fn events_are_json_lines_on_stderr() {
     let world = World::new();
     let output = world.output(&["run", "x", "--json", "--", "sh", "-c", "echo data; exit 3"]);
