@@ -1,0 +1,1 @@
+//! The `redis` engine: a single server, Sentinel and Cluster.
