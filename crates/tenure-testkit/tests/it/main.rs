@@ -1,0 +1,3 @@
+//! The test kit keeps its own promises.
+
+mod redis;
