@@ -13,6 +13,7 @@ mod port;
 mod process;
 pub mod redis;
 mod resp;
+mod run;
 mod server;
 mod site;
 
@@ -20,5 +21,6 @@ pub use directory::TestDirectory;
 pub use port::Port;
 pub use process::{PATIENCE, finish, is_alive, signal, state, wait_for};
 pub use resp::{Connection, Reply};
+pub use run::shared;
 pub use server::{READY_MAX, Server};
 pub use site::Site;

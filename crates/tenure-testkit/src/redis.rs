@@ -7,6 +7,25 @@ use std::sync::Arc;
 
 use crate::{Connection, Port, Reply, Server, Site};
 
+/// What Redis servers are together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// One server.
+    Single,
+}
+
+/// Returns the address of servers that all tests of this run share, and starts them if no test has yet. Tests
+/// that break servers start their own.
+pub fn shared(topology: Topology) -> String {
+    match topology {
+        Topology::Single => crate::shared("redis-single", |site| {
+            let server = RedisServer::launch(site, Port::free(), RedisOptions::default());
+            server.wait_until_ready();
+            (server.url(), server)
+        }),
+    }
+}
+
 /// When a server writes its log of changes to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fsync {
@@ -77,7 +96,7 @@ impl RedisServer {
     }
 
     /// Starts one on a site, and does not wait for it.
-    fn launch(site: &Arc<Site>, port: Port, options: RedisOptions) -> RedisServer {
+    pub(crate) fn launch(site: &Arc<Site>, port: Port, options: RedisOptions) -> RedisServer {
         let number = port.number();
         let server = Server::start(site, &format!("redis-{number}"), |directory| {
             fs::write(directory.join("redis.conf"), configuration(number, directory, &options))
@@ -188,7 +207,7 @@ impl RedisServer {
         found.map(|value| value.trim().to_owned())
     }
 
-    fn wait_until_ready(&self) {
+    pub(crate) fn wait_until_ready(&self) {
         self.server.wait_for("answer to PING", || {
             let pong = self.connect().and_then(|mut connection| connection.ask(&["PING"])).ok()?;
             (pong == Reply::Bytes(b"PONG".to_vec())).then_some(())

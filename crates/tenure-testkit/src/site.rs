@@ -2,9 +2,10 @@
 //!
 //! A test process may be killed at any point, and then runs no destructor. So each site has a *reaper*: a shell
 //! in a process group of its own, which waits and then kills the servers of the site and removes the directory.
-//! It waits for the end of a pipe whose other end is in the test process alone. Rejected: a signal on the
-//! parent's death (it comes at the end of the parent's *thread*, and needs unsafe code); a polling thread (it
-//! dies with the process).
+//! It waits for the end of a pipe whose other end is in the test process alone; or, for the servers that all
+//! tests of a run share, until the process is gone that runs the tests. Rejected: a signal on the parent's death
+//! (it comes at the end of the parent's *thread*, and needs unsafe code); a polling thread (it dies with the
+//! process).
 //!
 //! A server's process writes its id into the file `pid` of its directory before it becomes the server, so there
 //! is no moment in which a server runs and nobody knows it. The reaper first moves the directory away: what
@@ -42,6 +43,22 @@ reap() {
 /// Waits for the end of the process that has the other end of the pipe.
 const WAIT_FOR_PIPE: &str = "read -r _";
 
+/// Waits until the process `$2` is gone, which began at the time `$3`; then it takes the place of the site away,
+/// too. A dead process may stay a zombie for long, and its id may be given to another one.
+const WAIT_FOR_RUNNER: &str = r#"
+runs() {
+    if [ "$3" = unknown ]; then
+        kill -0 "$2"
+    else
+        read -r stat <"/proc/$2/stat" || return 1
+        set -- "$3" ${stat##*") "}
+        [ "$2" != Z ] && [ "${21}" = "$1" ]
+    fi
+} 2>/dev/null
+while runs "$@"; do sleep 0.5; done
+trap 'rm -f "$1.lock"; rmdir "${1%/*}"' EXIT
+"#;
+
 /// A directory for servers, and a process that ends them when this value or the test process ends.
 #[derive(Debug)]
 pub struct Site {
@@ -66,6 +83,17 @@ impl Site {
         let mut child = command.stdin(Stdio::piped()).spawn().expect("sh");
         let pipe = child.stdin.take().expect("it was asked for");
         Arc::new(Site { path, reaper: Some((child, pipe)) })
+    }
+
+    /// Makes one at a path whose servers end with another process, of which the id and the time of its start
+    /// are given. What an earlier site at that path has left is ended first.
+    pub(crate) fn until_end_of(path: &Path, pid: u32, started: &str) -> Arc<Site> {
+        // At its end it finds nothing, or the next site here, which ends with the same process.
+        let reaped = reaper("", path, &[]).status().expect("sh");
+        assert!(reaped.success(), "what an earlier process left in {} is still there", path.display());
+        fs::create_dir(path).expect("a new directory for servers");
+        drop(reaper(WAIT_FOR_RUNNER, path, &[&pid.to_string(), started]).spawn().expect("sh"));
+        Arc::new(Site { path: path.to_owned(), reaper: None })
     }
 
     /// Returns where it is.
