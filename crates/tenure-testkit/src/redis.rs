@@ -7,11 +7,21 @@ use std::sync::Arc;
 
 use crate::{Connection, Port, Reply, Server, Site};
 
+mod cluster;
+mod sentinel;
+
+pub use cluster::RedisCluster;
+pub use sentinel::{RedisSentinel, Sentinel};
+
 /// What Redis servers are together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// One server.
     Single,
+    /// A master and two replicas behind three Sentinels.
+    Sentinel,
+    /// A cluster of six nodes.
+    Cluster,
 }
 
 /// Returns the address of servers that all tests of this run share, and starts them if no test has yet. Tests
@@ -22,6 +32,14 @@ pub fn shared(topology: Topology) -> String {
             let server = RedisServer::launch(site, Port::free(), RedisOptions::default());
             server.wait_until_ready();
             (server.url(), server)
+        }),
+        Topology::Sentinel => crate::shared("redis-sentinel", |site| {
+            let set = RedisSentinel::start_on(site, &RedisOptions::default());
+            (set.url(), set)
+        }),
+        Topology::Cluster => crate::shared("redis-cluster", |site| {
+            let cluster = RedisCluster::start_on(site, &RedisOptions::default());
+            (cluster.url(), cluster)
         }),
     }
 }
@@ -212,6 +230,12 @@ impl RedisServer {
             let pong = self.connect().and_then(|mut connection| connection.ask(&["PING"])).ok()?;
             (pong == Reply::Bytes(b"PONG".to_vec())).then_some(())
         });
+    }
+
+    /// Waits until it follows its master.
+    pub(crate) fn wait_until_linked(&self) {
+        self.server
+            .wait_for("link to the master", || (self.info("master_link_status")? == "up").then_some(()));
     }
 }
 

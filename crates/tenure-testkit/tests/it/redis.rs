@@ -1,4 +1,6 @@
 //! Redis servers.
 
+mod cluster;
 mod run;
+mod sentinel;
 mod single;
