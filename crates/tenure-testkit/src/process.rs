@@ -13,14 +13,20 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 ///
 /// # Panics
 /// If it does not within [`PATIENCE`].
-#[allow(clippy::disallowed_methods, reason = "processes have no clock that a test could move")]
 pub fn wait_for<T>(what: &str, condition: impl Fn() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
+    let Some(found) = poll(PATIENCE, condition) else { panic!("no {what} within {PATIENCE:?}") };
+    found
+}
+
+/// Waits until a condition gives something, but no longer than the patience.
+#[allow(clippy::disallowed_methods, reason = "processes have no clock that a test could move")]
+pub(crate) fn poll<T>(patience: Duration, condition: impl Fn() -> Option<T>) -> Option<T> {
+    let until = Instant::now() + patience;
     loop {
-        if let Some(found) = condition() {
+        let found = condition();
+        if found.is_some() || Instant::now() >= until {
             return found;
         }
-        assert!(Instant::now() < until, "no {what} within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

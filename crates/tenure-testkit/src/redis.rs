@@ -1,0 +1,276 @@
+//! Redis: one server, a Sentinel set, a Cluster.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use crate::{Connection, Port, Reply, Server, Site};
+
+mod cluster;
+mod sentinel;
+
+pub use cluster::RedisCluster;
+pub use sentinel::{RedisSentinel, Sentinel};
+
+/// What Redis servers are together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// One server.
+    Single,
+    /// A master and two replicas behind three Sentinels.
+    Sentinel,
+    /// A cluster of six nodes.
+    Cluster,
+}
+
+/// Returns the address of servers that all tests of this run share, and starts them if no test has yet. Tests
+/// that break servers start their own.
+pub fn shared(topology: Topology) -> String {
+    match topology {
+        Topology::Single => crate::shared("redis-single", |site| {
+            let server = RedisServer::launch(site, Port::free(), RedisOptions::default());
+            server.wait_until_ready();
+            (server.url(), server)
+        }),
+        Topology::Sentinel => crate::shared("redis-sentinel", |site| {
+            let set = RedisSentinel::start_on(site, &RedisOptions::default());
+            (set.url(), set)
+        }),
+        Topology::Cluster => crate::shared("redis-cluster", |site| {
+            let cluster = RedisCluster::start_on(site, &RedisOptions::default());
+            (cluster.url(), cluster)
+        }),
+    }
+}
+
+/// When a server writes its log of changes to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fsync {
+    /// Before each answer: a restart forgets nothing.
+    Always,
+    /// Every second: a killed machine forgets up to two seconds. (A killed process forgets nothing.)
+    EverySecond,
+}
+
+/// How a [`RedisServer`] is started. Without more: nothing is kept, no password, no TLS, the clock of this
+/// machine.
+#[derive(Clone, Debug, Default)]
+pub struct RedisOptions {
+    lines: Vec<String>,
+    fsync: Option<Fsync>,
+    password: Option<String>,
+    tls: bool,
+}
+
+impl RedisOptions {
+    /// Adds a line of configuration, such as `maxmemory 10mb`.
+    #[must_use]
+    pub fn line(mut self, line: impl Into<String>) -> Self {
+        self.lines.push(line.into());
+        self
+    }
+
+    /// Keeps what was written over a restart.
+    #[must_use]
+    pub fn persistent(mut self, fsync: Fsync) -> Self {
+        self.fsync = Some(fsync);
+        self
+    }
+
+    /// Demands a password; it may contain no quotes and no white space.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// Accepts TLS only, with a certificate for 127.0.0.1 and localhost of an authority of its own
+    /// ([`RedisServer::authority`]).
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+}
+
+/// A Redis server. It is killed and its files are removed when this value ends.
+#[derive(Debug)]
+pub struct RedisServer {
+    server: Server,
+    port: Port,
+    options: RedisOptions,
+}
+
+impl RedisServer {
+    /// Starts one and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start(options: RedisOptions) -> RedisServer {
+        let server = RedisServer::launch(&Site::new(), Port::free(), options);
+        server.wait_until_ready();
+        server
+    }
+
+    /// Starts one on a site, and does not wait for it.
+    pub(crate) fn launch(site: &Arc<Site>, port: Port, options: RedisOptions) -> RedisServer {
+        let number = port.number();
+        let server = Server::start(site, &format!("redis-{number}"), |directory| {
+            fs::write(directory.join("redis.conf"), configuration(number, directory, &options))
+                .expect("a file of configuration");
+            let mut command = Command::new("redis-server");
+            command.arg("redis.conf");
+            command
+        });
+        RedisServer { server, port, options }
+    }
+
+    /// Returns its address with its password: `redis://127.0.0.1:20000`, or `rediss://` with TLS.
+    pub fn url(&self) -> String {
+        let scheme = if self.options.tls { "rediss" } else { "redis" };
+        let password = self.options.password.as_ref().map(|password| format!(":{password}@"));
+        format!("{scheme}://{}127.0.0.1:{}", password.unwrap_or_default(), self.port())
+    }
+
+    /// Returns its port.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// Returns its socket in the file system, which needs no TLS.
+    pub fn socket(&self) -> PathBuf {
+        self.server.directory().join("socket")
+    }
+
+    /// Returns the certificate of its authority, a PEM file.
+    ///
+    /// # Panics
+    /// If it has no TLS.
+    pub fn authority(&self) -> PathBuf {
+        assert!(self.options.tls, "{} has no TLS", self.server);
+        self.server.directory().join("ca.crt")
+    }
+
+    /// Returns its process: to kill, stop and continue it, and to read its log.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Returns the id of its process.
+    pub fn pid(&self) -> u32 {
+        self.server.pid()
+    }
+
+    /// Kills it (SIGKILL).
+    pub fn kill(&self) {
+        self.server.kill();
+    }
+
+    /// Stops it (SIGSTOP): it keeps its connections, and does nothing.
+    pub fn stop(&self) {
+        self.server.stop();
+    }
+
+    /// Lets it continue after [`RedisServer::stop`].
+    pub fn cont(&self) {
+        self.server.cont();
+    }
+
+    /// Kills it if it runs, starts it again on the same port with the same files, and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart(&self) {
+        self.server.restart();
+        self.wait_until_ready();
+    }
+
+    /// Connects with it, around the network: by its socket in the file system.
+    ///
+    /// # Errors
+    /// As the system reports them.
+    pub fn connect(&self) -> std::io::Result<Connection> {
+        let mut connection = Connection::to_socket(&self.socket())?;
+        if let Some(password) = &self.options.password {
+            connection.ask(&["AUTH", password])?;
+        }
+        Ok(connection)
+    }
+
+    /// Calls a command on a connection of its own.
+    ///
+    /// # Panics
+    /// If there is no answer within 10 s; a refusal is a [`Reply`].
+    pub fn ask<A: AsRef<[u8]>>(&self, command: &[A]) -> Reply {
+        let answer = self.connect().and_then(|mut connection| connection.ask(command));
+        answer.unwrap_or_else(|error| panic!("{}: {error}\n{}", self.server, self.server.log()))
+    }
+
+    /// Calls a command on a connection of its own, and returns the answer as text.
+    ///
+    /// # Panics
+    /// If the server refuses or does not answer.
+    pub fn command(&self, command: &[&str]) -> String {
+        match self.ask(command) {
+            Reply::Error(error) => panic!("{}: {command:?}: {error}", self.server),
+            reply => reply.to_string(),
+        }
+    }
+
+    /// Returns a field of `INFO`, such as `role`; `None` where the server does not answer.
+    pub fn info(&self, field: &str) -> Option<String> {
+        let text = self.connect().and_then(|mut connection| connection.ask(&["INFO"])).ok()?.to_string();
+        let found = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        found.map(|value| value.trim().to_owned())
+    }
+
+    pub(crate) fn wait_until_ready(&self) {
+        self.server.wait_for("answer to PING", || {
+            let pong = self.connect().and_then(|mut connection| connection.ask(&["PING"])).ok()?;
+            (pong == Reply::Bytes(b"PONG".to_vec())).then_some(())
+        });
+    }
+
+    /// Waits until it follows its master.
+    pub(crate) fn wait_until_linked(&self) {
+        self.server
+            .wait_for("link to the master", || (self.info("master_link_status")? == "up").then_some(()));
+    }
+}
+
+/// The text of a server's configuration; the certificates are made where it needs some.
+fn configuration(port: u16, directory: &Path, options: &RedisOptions) -> String {
+    let mut lines: Vec<String> =
+        ["bind 127.0.0.1", "unixsocket socket", "save \"\"", "daemonize no"].map(str::to_owned).into();
+    if options.tls {
+        make_certificates(directory);
+        let files = "tls-cert-file server.crt\ntls-key-file server.key\ntls-ca-cert-file ca.crt";
+        lines.push(format!("port 0\ntls-port {port}\ntls-auth-clients no\n{files}"));
+    } else {
+        lines.push(format!("port {port}"));
+    }
+    lines.push(match options.fsync {
+        None => "appendonly no".to_owned(),
+        Some(Fsync::Always) => "appendonly yes\nappendfsync always".to_owned(),
+        Some(Fsync::EverySecond) => "appendonly yes\nappendfsync everysec".to_owned(),
+    });
+    lines.extend(options.password.iter().map(|password| format!("requirepass {password}")));
+    lines.extend(options.lines.iter().cloned());
+    lines.join("\n") + "\n"
+}
+
+/// Makes an authority and a certificate by it, good for two days.
+fn make_certificates(directory: &Path) {
+    let script = "set -e
+        printf 'subjectAltName=IP:127.0.0.1,DNS:localhost\\nbasicConstraints=CA:FALSE\\n' >extensions
+        new='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
+        openssl req -x509 $new -keyout ca.key -out ca.crt -days 2 -subj /CN=tenure-test-authority
+        openssl req $new -keyout server.key -out server.csr -subj /CN=localhost
+        openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 2 \\
+            -extfile extensions";
+    let mut command = Command::new("sh");
+    let Output { status, stderr, .. } =
+        command.args(["-c", script]).current_dir(directory).output().expect("sh");
+    assert!(status.success(), "openssl: {}", String::from_utf8_lossy(&stderr));
+}

@@ -1,0 +1,4 @@
+//! The test kit keeps its own promises.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod redis;

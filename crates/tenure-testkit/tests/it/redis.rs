@@ -1,0 +1,6 @@
+//! Redis servers.
+
+mod cluster;
+mod run;
+mod sentinel;
+mod single;
