@@ -13,6 +13,8 @@ use crate::config::{Config, Topology};
 use crate::dial::Dialer;
 use crate::error::Fault;
 use crate::link::{Link, Place};
+#[cfg(test)]
+use crate::pause;
 use crate::wire::{Ears, News};
 
 /// How long a call takes at most, a reconnect included. The client gives a call up after 2 s, and an error that
@@ -104,3 +106,6 @@ impl Servers {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
