@@ -209,19 +209,22 @@ fn sockets_and_tls_reach_the_same_server() {
 /// A client with what it hears.
 pub(crate) struct Client {
     pub(crate) servers: Servers,
+    /// Of the key "n".
+    pub(crate) slot: u16,
     news: UnboundedReceiver<News>,
+    has_heard_of_new: bool,
 }
 
 impl Client {
     pub(crate) fn of(url: &str) -> Client {
         let (sender, news) = unbounded_channel();
         let config = Config::parse(url).unwrap();
-        Client { servers: Servers::connect(&config, sender).unwrap(), news }
+        Client { servers: Servers::connect(&config, sender).unwrap(), slot: 0, news, has_heard_of_new: false }
     }
 
     /// Makes a call within the time that the client above gives it.
     pub(crate) async fn increment(&self) -> Result<(Value, Incarnation), Fault> {
-        let call = self.servers.call(0, |_| redis::cmd("INCR").arg("n").to_owned());
+        let call = self.servers.call(self.slot, |_| redis::cmd("INCR").arg("n").to_owned());
         timeout(ANSWER_TIMEOUT, call).await.expect("an answer or a fault in time")
     }
 
@@ -238,17 +241,22 @@ impl Client {
     pub(crate) async fn message(&mut self) -> (String, String) {
         loop {
             if let News::Message { channel, payload, incarnation } = self.next().await {
-                assert_eq!(self.servers.incarnation(0).unwrap_or(incarnation), incarnation);
+                assert_eq!(self.servers.incarnation(self.slot).unwrap_or(incarnation), incarnation);
                 return (String::from_utf8(channel).unwrap(), String::from_utf8(payload).unwrap());
             }
         }
     }
 
+    /// Whether another incarnation has come up ever since this client began.
+    pub(crate) fn was_told_of_new(&self) -> bool {
+        self.has_heard_of_new
+    }
+
     async fn next(&mut self) -> News {
-        timeout(Duration::from_secs(20), self.news.recv())
-            .await
-            .expect("news in time")
-            .expect("a living client")
+        let news = timeout(Duration::from_secs(20), self.news.recv()).await.expect("news in time");
+        let news = news.expect("a living client");
+        self.has_heard_of_new |= matches!(news, News::Up { is_new: true, .. });
+        news
     }
 }
 
