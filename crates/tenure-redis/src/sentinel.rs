@@ -16,7 +16,7 @@ use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::address::Address;
 use crate::dial::{Dialer, text_of};
@@ -106,14 +106,13 @@ impl Sentinels {
                     self.found = Some(address.clone());
                     return Ok(address);
                 }
+                // All of them say what only people can mend.
+                Err(Some(fault)) if fault.is_permanent() => return Err(fault),
                 Err(fault) => fault,
             };
-            match (fault, tokio::time::timeout_at(give_up_at, sights.changed()).await) {
-                (_, Ok(_)) => {}
-                (fault, Err(_)) => {
-                    let why = format!("no Sentinel names the master {:?}", self.shared.master);
-                    return Err(fault.unwrap_or(Fault::Nobody { why }));
-                }
+            if timeout_at(give_up_at, sights.changed()).await.is_err() {
+                let why = format!("no Sentinel names the master {:?}", self.shared.master);
+                return Err(fault.unwrap_or(Fault::Nobody { why }));
             }
         }
     }

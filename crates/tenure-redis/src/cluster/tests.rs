@@ -126,6 +126,24 @@ fn no_call_gets_the_answer_of_another_while_a_channel_is_taken_away() {
 }
 
 #[test]
+fn replicas_acknowledge_also_while_a_slot_moves() {
+    let cluster = RedisCluster::start();
+    run(async {
+        let client = Client::of(&format!("{}?replicas=1", cluster.url()));
+        let slot = cluster.slot_of("n");
+        let from = cluster.node_of_slot(slot);
+        let to = cluster.nodes()[..3].iter().find(|node| node.port() != from.port()).unwrap();
+        cluster.begin_migration(slot, from, to);
+        for n in 1..4 {
+            let call = client.servers.with_replicas(slot, |_| redis::cmd("INCR").arg("n").to_owned());
+            let (value, _, acknowledged) = call.await.unwrap();
+            assert_eq!((value, acknowledged), (Value::Int(n), 1));
+        }
+        assert_eq!(to.command(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]), "1");
+    });
+}
+
+#[test]
 fn a_killed_master_is_replaced() {
     let cluster = RedisCluster::start();
     run(async {

@@ -74,6 +74,23 @@ fn sentinels_that_are_down_or_hang_do_not_matter_while_one_answers() {
 }
 
 #[test]
+fn sentinels_may_ask_for_another_password_than_the_servers() {
+    let set = RedisSentinel::start();
+    for sentinel in set.sentinels() {
+        sentinel.ask(&["ACL", "SETUSER", "ear", "on", ">p/w", "~*", "&*", "+@all"]).unwrap();
+        sentinel.ask(&["ACL", "SETUSER", "default", "off"]).unwrap();
+    }
+    run(async {
+        let url = format!("{}?sentinel_user=ear&sentinel_password=", set.url());
+        Client::of(&format!("{url}p%2Fw")).increment().await.unwrap();
+        let asked_at = Instant::now();
+        let error = Client::of(&format!("{url}wrong")).increment().await.unwrap_err().to_error("claim");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
+        assert!(asked_at.elapsed() < Duration::from_millis(500), "{:?}", asked_at.elapsed());
+    });
+}
+
+#[test]
 fn the_sentinel_that_knows_of_the_latest_failover_is_believed() {
     let named = |port: u16, age| Sight::Master(Named { address: Address::Tcp("h".to_owned(), port), age });
     let nobody = |code: &str| Sight::Nobody(Fault::server("h", code, None));

@@ -206,6 +206,38 @@ fn sockets_and_tls_reach_the_same_server() {
     });
 }
 
+#[test]
+fn replicas_that_acknowledge_are_counted_and_those_that_do_not_are_no_fault() {
+    let master = RedisServer::start(RedisOptions::default());
+    let of_master = RedisOptions::default().line(format!("replicaof 127.0.0.1 {}", master.port()));
+    let replica = RedisServer::start(of_master.line("repl-diskless-sync-delay 0"));
+    master.server().wait_for("replica", || (master.info("slave0")?.contains("state=online")).then_some(()));
+    run(async {
+        let client = Client::of(&format!("{}?replicas=1", master.url()));
+        let increment = |_| redis::cmd("INCR").arg("n").to_owned();
+        let (value, incarnation, acknowledged) = client.servers.with_replicas(0, increment).await.unwrap();
+        assert_eq!((value, acknowledged), (Value::Int(1), 1));
+        assert_eq!(client.servers.incarnation(0).unwrap_or(incarnation), incarnation);
+        replica.stop();
+        // Three that wait, one behind the other, all have their answers in time; and nobody else waits for them.
+        let call = || timeout(ANSWER_TIMEOUT, client.servers.with_replicas(0, increment));
+        let (first, second, third) = (call(), call(), call());
+        let asked_at = Instant::now();
+        let all = futures_util::future::join_all([first, second, third]);
+        let other = async {
+            client.increment().await.unwrap();
+            asked_at.elapsed()
+        };
+        let (all, other) = futures_util::future::join(all, other).await;
+        assert!(other < Duration::from_millis(300), "{other:?}");
+        for answer in all {
+            assert_eq!(answer.expect("an answer in time").unwrap().2, 0);
+        }
+        let refused = client.servers.with_replicas(0, |_| redis::cmd("INCR").to_owned()).await;
+        assert_eq!(refused.unwrap_err().code(), Some("ERR"));
+    });
+}
+
 /// A client with what it hears.
 pub(crate) struct Client {
     pub(crate) servers: Servers,
