@@ -164,6 +164,7 @@ pub(crate) fn claimed(claim: &Claim, now: Timestamp, answer: Value) -> Result<Ou
             Ok(Outcome::Conflict { kind: kind_of(text(kind)?)?, capacity })
         }
         "A" => Ok(Outcome::FloorAhead { now }),
+        "I" => Ok(Outcome::Invalid("the weight does not fit the capacity")),
         "T" => Ok(Outcome::Invalid("the tokens are used up: a floor or the store's clock was very wrong")),
         "X" => Ok(Outcome::Invalid("the key holds something else")),
         "Q" => Ok(Outcome::QueueFull),
@@ -289,7 +290,6 @@ pub(crate) fn view(resource: &Name, now: Timestamp, last_token: Token, answer: V
     let items = array(answer)?;
     let [kind, capacity, used, waiting, holds, waiters, value] = fields(&items)?;
     let mut view = View::new(resource.clone(), kind_of(text(kind)?)?, number(capacity)? as u32);
-    view.last_token = last_token;
     view.used = number(used)? as u32;
     view.waiting = number(waiting)? as u32;
     let (holds, waiters) = (array(holds.clone())?, array(waiters.clone())?);
@@ -317,6 +317,8 @@ pub(crate) fn view(resource: &Name, now: Timestamp, last_token: Token, answer: V
         let claim = text(&waiter[0])?.parse().map_err(|_| unexpected(&waiter[0]))?;
         view.waiters.push(WaiterView::new(claim, label, weight));
     }
+    // The last token of all that share it says nothing about this one.
+    view.last_token = view.holds.last().map_or(last_token, |hold| hold.token);
     view.value = value_of(value, now, &ended)?;
     let is_shown = !view.holds.is_empty() || view.waiting > 0 || view.value.is_some();
     Ok(is_shown.then_some(view))

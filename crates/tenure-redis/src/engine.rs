@@ -19,7 +19,6 @@ use tenure_core::{Error, ErrorKind, Result};
 
 use crate::answer::{self, Answers, Unexpected, in_millis};
 use crate::config::Config;
-use crate::error::Fault;
 use crate::keys::{Key, Keys};
 use crate::script::{self, Script};
 use crate::topology::Servers;
@@ -44,7 +43,7 @@ pub(crate) struct Store {
     pub(crate) servers: Servers,
     pub(crate) keys: Keys,
     pub(crate) switchboard: Switchboard,
-    replicas: u32,
+    replicas: u8,
 }
 
 /// A request on its way: which it is, of which resource, and what it adds to the call.
@@ -62,13 +61,13 @@ impl Redis {
     /// the password; [`ErrorKind::Unsupported`] if it is too old or not allowed to run scripts.
     pub async fn connect(config: Config, client: ClientId) -> Result<Redis> {
         let (tell, news) = tokio::sync::mpsc::unbounded_channel();
-        let servers = Servers::connect(&config, tell).await?;
-        let keys = Keys::new(config.prefix(), servers.is_cluster());
+        let servers = Servers::connect(&config, tell)?;
+        let keys = Keys::new(&config.prefix, servers.is_cluster());
         let switchboard = Switchboard::start(news);
-        let store = Arc::new(Store { client, servers, keys, switchboard, replicas: config.replicas() });
+        let store = Arc::new(Store { client, servers, keys, switchboard, replicas: config.replicas });
         if !store.servers.is_cluster() {
             // On Cluster each slot's server is subscribed to when something waits there.
-            store.listen(0).await.map_err(|fault| fault.to_error("connect"))?;
+            store.listen("connect", 0).await?;
         }
         let mut capability = Capability::of_step();
         capability.reach = Reach::Network;
@@ -99,12 +98,11 @@ impl Redis {
                 Err(error) => answers[at] = Some(Err(error)),
             }
         }
-        let calls = slots.iter().map(async |(slot, parts)| self.store.run(script, *slot, parts).await);
+        let calls = slots.iter().map(async |(slot, parts)| self.store.run(operation, script, *slot, parts).await);
         for ((_, parts), outcome) in slots.iter().zip(join_all(calls).await) {
             let (now, items, incarnation) = match outcome {
                 Ok(done) => done,
-                Err(fault) => {
-                    let error = fault.to_error(operation);
+                Err(error) => {
                     for part in parts {
                         answers[part.at] = Some(Err(error.clone().with_resource(name(&requests[part.at]))));
                     }
@@ -138,8 +136,8 @@ impl Redis {
                 cmd.arg(*argument);
             }
         };
-        let called = self.store.call(script, key.slot, std::slice::from_ref(&key), build).await;
-        let (answers, _) = called.map_err(|fault| failed(fault.to_error(operation)))?;
+        let called = self.store.call(operation, script, key.slot, std::slice::from_ref(&key), build).await;
+        let (answers, _) = called.map_err(failed)?;
         match answers.items[..] {
             [Value::Int(number)] => Ok(number),
             _ => Err(failed(internal(operation, &Unexpected("not one number".to_owned())))),
@@ -149,35 +147,39 @@ impl Redis {
 
 impl Store {
     /// Subscribes to the inbox of a slot. Free if that is done.
-    async fn listen(&self, slot: u16) -> std::result::Result<(), Fault> {
-        self.servers.subscribe(slot, self.keys.inbox(slot, self.client).as_bytes()).await
+    async fn listen(&self, operation: &'static str, slot: u16) -> Result<()> {
+        let inbox = self.keys.inbox(slot, self.client);
+        let subscribed = self.servers.subscribe(slot, inbox.as_bytes()).await;
+        subscribed.map_err(|fault| fault.to_error(operation))
     }
 
     /// Runs a script for the requests of one slot.
     async fn run(
         &self,
+        operation: &'static str,
         script: &Script,
         slot: u16,
         parts: &[Part],
-    ) -> std::result::Result<(Timestamp, Vec<Value>, Incarnation), Fault> {
+    ) -> Result<(Timestamp, Vec<Value>, Incarnation)> {
         let keys: Vec<Key> = parts.iter().map(|part| part.key.clone()).collect();
         let build = |cmd: &mut Cmd| {
             for argument in parts.iter().flat_map(|part| &part.arguments) {
                 cmd.arg(argument);
             }
         };
-        let (Answers { now, items }, incarnation) = self.call(script, slot, &keys, build).await?;
+        let (Answers { now, items }, incarnation) = self.call(operation, script, slot, &keys, build).await?;
         Ok((now, items, incarnation))
     }
 
     /// Calls a script. A server that does not know it is sent its text.
     pub(crate) async fn call(
         &self,
+        operation: &'static str,
         script: &Script,
         slot: u16,
         keys: &[Key],
-        arguments: impl Fn(&mut Cmd),
-    ) -> std::result::Result<(Answers, Incarnation), Fault> {
+        arguments: impl Fn(&mut Cmd) + Send + Sync,
+    ) -> Result<(Answers, Incarnation)> {
         let build = |is_known: bool, incarnation: Incarnation| {
             let mut cmd = script.call(&self.keys, slot, keys.len(), is_known);
             for key in keys {
@@ -188,12 +190,12 @@ impl Store {
             cmd
         };
         let mut called = self.servers.call(slot, |incarnation| build(true, incarnation)).await;
-        if called.as_ref().is_err_and(Fault::is_no_script) {
+        if called.as_ref().is_err_and(|fault| fault.is_no_script()) {
             // It was not executed: a restart, a failover or SCRIPT FLUSH has emptied the server's cache.
             called = self.servers.call(slot, |incarnation| build(false, incarnation)).await;
         }
-        let (value, incarnation) = called?;
-        let answers = answer::answers(value).map_err(|Unexpected(what)| Fault::unexpected(&what))?;
+        let (value, incarnation) = called.map_err(|fault| fault.to_error(operation))?;
+        let answers = answer::answers(value).map_err(|what| internal(operation, &what))?;
         Ok((answers, incarnation))
     }
 }

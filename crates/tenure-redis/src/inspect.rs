@@ -8,12 +8,13 @@ use tenure_core::claim::Name;
 use tenure_core::engine::Incarnation;
 use tenure_core::inspect::{VIEW_ENTRIES_MAX, View};
 use tenure_core::token::Token;
+use tokio::time::Instant;
 
 use crate::answer::{self, Unexpected};
-use crate::engine::{ENGINE, Store, internal};
-use crate::error::Fault;
+use crate::engine::{Store, internal};
 use crate::keys::Key;
 use crate::script;
+use crate::topology::CALL_TIMEOUT;
 
 /// How many keys the server looks at in one step of a scan.
 const SCAN_COUNT: usize = 1000;
@@ -30,9 +31,8 @@ pub(crate) async fn inspect(
     let most = most.min(PAGE_MAX);
     let mut views = Vec::new();
     while views.is_empty() && most > 0 {
-        let found = names(store, &prefix, after.as_ref(), most).await;
-        let found = found.map_err(|fault| fault.to_error("inspect").with_engine(ENGINE))?;
-        let names: Vec<Name> = found.into_iter().collect();
+        let names = names(store, &prefix, after.as_ref(), most).await?;
+        let names: Vec<Name> = names.into_iter().collect();
         let Some(last) = names.last() else { break };
         after = Some(last.clone());
         views = look(store, &names).await?.into_iter().flatten().collect();
@@ -46,7 +46,7 @@ async fn names(
     prefix: &str,
     after: Option<&Name>,
     most: usize,
-) -> std::result::Result<BTreeSet<Name>, Fault> {
+) -> Result<BTreeSet<Name>> {
     let mut names = BTreeSet::new();
     for server in store.servers.masters() {
         for pattern in store.keys.patterns(prefix) {
@@ -57,9 +57,11 @@ async fn names(
                     cmd.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
                     cmd
                 };
-                let (value, _) = server.call(scan).await?;
-                let (next, keys): (u64, Vec<Vec<u8>>) =
-                    redis::from_redis_value(value).map_err(|error| Fault::unexpected(&error.to_string()))?;
+                let deadline = Instant::now() + CALL_TIMEOUT;
+                let scanned = server.call(deadline, &scan).await;
+                let (value, _) = scanned.map_err(|fault| fault.to_error("inspect"))?;
+                let (next, keys): (u64, Vec<Vec<u8>>) = redis::from_redis_value(value)
+                    .map_err(|error| internal("inspect", &Unexpected(error.to_string())))?;
                 let found = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
                 let found = found.filter_map(|key| store.keys.name_of(key));
                 let wanted = |name: &Name| {
@@ -89,8 +91,10 @@ pub(crate) async fn look(store: &Store, names: &[Name]) -> Result<Vec<Option<Vie
     }
     for (slot, keys) in slots {
         let (at, keys): (Vec<usize>, Vec<Key>) = keys.into_iter().unzip();
-        let called = store.call(&script::LOOK, slot, &keys, |cmd| drop(cmd.arg(VIEW_ENTRIES_MAX))).await;
-        let (answers, _) = called.map_err(|fault| fault.to_error("inspect").with_engine(ENGINE))?;
+        let argument = |cmd: &mut redis::Cmd| {
+            cmd.arg(VIEW_ENTRIES_MAX);
+        };
+        let (answers, _) = store.call("inspect", &script::LOOK, slot, &keys, argument).await?;
         let mut items = answers.items.into_iter();
         let last = items.next().unwrap_or(Value::Nil);
         let failed = |what: Unexpected| internal("inspect", &what);

@@ -1,6 +1,21 @@
 //! The `redis` engine: a single server, Sentinel and Cluster.
-#![allow(dead_code, reason = "tried before the engine uses it")]
 
+mod address;
 mod answer;
+mod check;
+mod config;
+mod dial;
+mod engine;
+mod error;
+mod inspect;
 mod keys;
+mod link;
+mod observe;
+mod pause;
 mod script;
+mod topology;
+mod wake;
+mod wire;
+
+pub use config::Config;
+pub use engine::Redis;

@@ -10,7 +10,7 @@ use tenure_core::claim::Name;
 use tenure_core::inspect::{View, shows_the_same};
 use tokio::sync::Notify;
 
-use crate::engine::{ENGINE, Store};
+use crate::engine::Store;
 use crate::inspect::look;
 use crate::keys::Key;
 use crate::script;
@@ -73,15 +73,15 @@ impl Observer {
 
     /// Asks to be told of changes, and only then looks.
     async fn look(&self) -> Result<Option<View>> {
-        let failed = |fault: crate::error::Fault| {
-            fault.to_error("observe").with_engine(ENGINE).with_resource(&self.resource)
-        };
         let (store, slot) = (&self.store, self.key.slot);
-        store.servers.subscribe(slot, &self.channel).await.map_err(failed)?;
+        let subscribed = store.servers.subscribe(slot, &self.channel).await;
+        subscribed.map_err(|fault| fault.to_error("observe").with_resource(&self.resource))?;
         let interest = INTEREST.as_millis() as u64;
         let keys = std::slice::from_ref(&self.key);
-        let asked = store.call(&script::OBSERVE, slot, keys, |cmd| drop(cmd.arg(interest))).await;
-        asked.map_err(failed)?;
+        let argument = |cmd: &mut redis::Cmd| {
+            cmd.arg(interest);
+        };
+        store.call("observe", &script::OBSERVE, slot, keys, argument).await?;
         Ok(look(store, std::slice::from_ref(&self.resource)).await?.pop().flatten())
     }
 }

@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 use crate::answer::{Message, message};
 use crate::keys::{CHANGES, INBOX};
-use crate::link::News;
+use crate::wire::News;
 
 /// Passes on what comes in, each to whom it is for.
 pub(crate) struct Switchboard {

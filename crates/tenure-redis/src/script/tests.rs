@@ -117,7 +117,7 @@ impl<'a, 'b> Pair<'a, 'b> {
         } else {
             let weight = match kind {
                 Kind::RwLock if random.bool() => CAPACITY_MAX,
-                Kind::Semaphore => random.u32(1..=capacity),
+                Kind::Semaphore => random.u32(1..=capacity + 1),
                 _ => 1,
             };
             let some = |random: &mut fastrand::Rng, most: u64| {
@@ -305,8 +305,10 @@ impl<'a, 'b> Pair<'a, 'b> {
     }
 }
 
-/// A view without what the server forgets of an idle record.
+/// A view without the last token, which the server keeps for all resources together, and without what it forgets
+/// of an idle record.
 fn without_history(mut view: View) -> View {
+    view.last_token = Token::ZERO;
     if view.used == 0 && view.waiting == 0 {
         (view.kind, view.capacity) = (Kind::Mutex, 1);
     }

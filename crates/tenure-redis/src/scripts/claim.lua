@@ -46,6 +46,7 @@ local function decide(record, claim, above)
   if waits then return waiting_answer(record, claim.id) end
   local is_alike = record.kind == claim.kind and record.capacity == claim.capacity
   if not is_alike and not is_idle(record) then return { 'C', record.kind, record.capacity } end
+  if claim.weight < 1 or claim.weight > claim.capacity then return { 'I' } end
   if above > now + FLOOR_AHEAD_MAX and not claim.forced then return { 'A' } end
   if max(last_token(), above) >= TOKEN_MAX then return { 'T' } end
   if claim.fresh == '1' then

@@ -1,0 +1,186 @@
+//! Making one connection.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::path::Path;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    PushInfo, RedisConnectionInfo, TlsCertificates, Value,
+};
+use tenure_core::engine::Incarnation;
+
+use crate::address::{Address, Login};
+use crate::error::Fault;
+
+/// The name by which `CLIENT LIST` shows a connection.
+const CLIENT_NAME: &str = "tenure";
+
+/// How to connect with a server, wherever it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Dialer {
+    login: Login,
+    db: u16,
+    tls: Option<Tls>,
+}
+
+/// Whom to trust.
+#[derive(Clone, Debug)]
+struct Tls {
+    /// Root certificates (PEM); none: those of the Mozilla programme.
+    roots: Option<Vec<u8>>,
+}
+
+/// What a server says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) incarnation: Incarnation,
+    /// `master`, `slave`; a Sentinel says `sentinel`.
+    pub(crate) role: String,
+    pub(crate) is_loading: bool,
+}
+
+impl Dialer {
+    /// Reads the file with the root certificates, if one is named.
+    pub(crate) fn new(login: &Login, db: u16, is_tls: bool, ca: Option<&Path>) -> Result<Dialer, Fault> {
+        let tls = match (is_tls, ca) {
+            (false, _) => None,
+            (true, None) => Some(Tls { roots: None }),
+            (true, Some(path)) => {
+                let roots = std::fs::read(path).map_err(|error| Fault::Setup {
+                    why: format!("cannot read the root certificates in {}: {error}", path.display()),
+                    hint: "`ca` names a file with certificates in the PEM format",
+                })?;
+                Some(Tls { roots: Some(roots) })
+            }
+        };
+        if tls.is_some() {
+            use_some_cryptography();
+        }
+        Ok(Dialer { login: login.clone(), db, tls })
+    }
+
+    /// As this one, for the servers that stand beside the data: another login, no database.
+    pub(crate) fn for_sentinels(&self, login: &Login) -> Dialer {
+        Dialer { login: login.clone(), db: 0, tls: self.tls.clone() }
+    }
+
+    /// Connects. `on_push` is called on the connection's own task for whatever comes unasked, *before* any answer
+    /// that comes after it is delivered.
+    pub(crate) async fn dial(
+        &self,
+        address: &Address,
+        on_push: impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static,
+    ) -> Result<MultiplexedConnection, Fault> {
+        let name = address.to_string();
+        // Both timeouts are ours: redis-rs's do not cover everything, and 500 ms is a short answer timeout.
+        let config = AsyncConnectionConfig::new()
+            .set_push_sender(on_push)
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        self.client(address)?
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(|error| Fault::of_connecting(&error, &name))
+    }
+
+    fn client(&self, address: &Address) -> Result<Client, Fault> {
+        let wrong = |error: redis::RedisError| Fault::Setup {
+            why: format!("cannot use {address}: {error}").to_lowercase(),
+            hint: "`ca` names a file with certificates in the PEM format",
+        };
+        let (info, roots) = match (address, &self.tls) {
+            (Address::Unix(path), _) => (self.info(ConnectionAddr::Unix(path.clone())), None),
+            (Address::Tcp(host, port), None) => (self.info(ConnectionAddr::Tcp(host.clone(), *port)), None),
+            (Address::Tcp(host, port), Some(tls)) => {
+                let address = ConnectionAddr::TcpTls {
+                    host: host.clone(),
+                    port: *port,
+                    insecure: false,
+                    tls_params: None,
+                };
+                (self.info(address), tls.roots.clone())
+            }
+        };
+        let info = info.map_err(wrong)?;
+        match roots {
+            None => Client::open(info).map_err(wrong),
+            Some(roots) => {
+                let certificates = TlsCertificates { client_tls: None, root_cert: Some(roots) };
+                Client::build_with_tls(info, certificates).map_err(wrong)
+            }
+        }
+    }
+
+    fn info(&self, address: ConnectionAddr) -> redis::RedisResult<ConnectionInfo> {
+        let mut settings = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_skip_set_lib_name()
+            .set_db(self.db.into());
+        if let Some(user) = &self.login.user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = &self.login.password {
+            settings = settings.set_password(password);
+        }
+        Ok(address
+            .into_connection_info()?
+            .set_tcp_settings(TcpSettings::default().set_nodelay(true))
+            .set_redis_settings(settings))
+    }
+}
+
+/// Asks a server who it is, and tells it who the client is.
+pub(crate) async fn identify(
+    connection: &mut MultiplexedConnection,
+    address: &Address,
+) -> Result<Identity, Fault> {
+    let name = address.to_string();
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("INFO").arg("server").cmd("INFO").arg("replication").cmd("INFO").arg("persistence");
+    pipeline.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
+    let answers = connection
+        .send_packed_commands(&pipeline, 0, 4)
+        .await
+        .map_err(|error| Fault::of_command(&error, &name))?;
+    let mut text = String::new();
+    // The answer to SETNAME does not matter: a user may lack the permission, and the name is for people.
+    for answer in answers.into_iter().take(3) {
+        text.push_str(&text_of(answer, &name)?);
+        text.push('\n');
+    }
+    let field = |key: &str| {
+        text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap_or_default().trim()
+    };
+    // A process is another after a restart (`run_id`); a replica that is promoted begins another history
+    // (`master_replid`), and so does a master that was a replica in between.
+    let mut hasher = DefaultHasher::new();
+    (field("run_id"), field("master_replid")).hash(&mut hasher);
+    Ok(Identity {
+        incarnation: Incarnation(hasher.finish()),
+        role: field("role").to_owned(),
+        is_loading: field("loading") == "1",
+    })
+}
+
+/// The text in an answer, or the error in it.
+pub(crate) fn text_of(answer: Value, server: &str) -> Result<String, Fault> {
+    match answer {
+        Value::ServerError(error) => Err(Fault::server(server, error.code(), error.details())),
+        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Ok(text),
+        Value::Okay => Ok("OK".to_owned()),
+        other => Err(Fault::Cut { server: server.to_owned(), why: format!("unexpected answer {other:?}") }),
+    }
+}
+
+/// rustls chooses its cryptography by itself only if the whole program has compiled in exactly one, and panics
+/// otherwise. redis-rs offers no way to name one, so this sets the default of the process, if it has none.
+fn use_some_cryptography() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // An error says that somebody else was quicker, and then there is one.
+        drop(rustls::crypto::ring::default_provider().install_default());
+    }
+}

@@ -1,0 +1,299 @@
+//! One server behind one connection, which is made anew whenever it breaks.
+//!
+//! A task of the link connects, watches, gives up, and connects again. Callers wait for it, each within a deadline
+//! of its own that covers everything. What is never done here is to send a command twice: one that was sent and
+//! not answered may have been executed, and only the client above knows that its claim id makes a copy harmless.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use redis::{Cmd, Value};
+use tenure_core::engine::Incarnation;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::address::Address;
+use crate::dial::Dialer;
+use crate::error::Fault;
+use crate::pause;
+use crate::wire::{Ears, News, SILENCE_MAX, Wire, lock};
+
+/// How long one attempt to connect takes at most, all that comes before the first command included. It leaves
+/// time for a second one within the 2 s after which the client gives a call up.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a connection is looked at: whether the server answers, and is still the master.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A connection that has lived this long was a good one, so the next attempt comes soon after it breaks.
+const GOOD_AFTER: Duration = Duration::from_secs(1);
+
+/// How a command is made, for whoever will execute it.
+pub(crate) type Build<'a> = &'a (dyn Fn(Incarnation) -> Cmd + Send + Sync);
+
+/// One server. Cheap to clone; the connection ends with the last clone.
+#[derive(Clone)]
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    _supervision: Arc<Supervision>,
+}
+
+struct Shared {
+    dialer: Dialer,
+    ears: Ears,
+    state: watch::Sender<State>,
+    /// All channels that the connection should have.
+    channels: Mutex<BTreeSet<Vec<u8>>>,
+}
+
+#[derive(Clone)]
+enum State {
+    Up(Wire),
+    /// With why the last attempt failed.
+    Down(Option<Fault>),
+}
+
+/// Ends the task with the link.
+struct Supervision(AbortHandle);
+
+impl Drop for Supervision {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Link {
+    /// Begins to connect. It must be called on a tokio runtime.
+    pub(crate) fn start(dialer: Dialer, place: Place, ears: Ears) -> Link {
+        let shared = Arc::new(Shared {
+            dialer,
+            ears,
+            state: watch::Sender::new(State::Down(None)),
+            channels: Mutex::new(BTreeSet::new()),
+        });
+        let task = tokio::spawn(supervise(shared.clone(), place));
+        Link { shared, _supervision: Arc::new(Supervision(task.abort_handle())) }
+    }
+
+    /// Sends a command as soon as there is a connection, and returns the answer and whose it is.
+    ///
+    /// It repeats nothing that may have been executed. What a replica refused was not.
+    pub(crate) async fn call(
+        &self,
+        deadline: Instant,
+        build: Build<'_>,
+    ) -> Result<(Value, Incarnation), Fault> {
+        loop {
+            let wire = self.up(deadline).await?;
+            match wire.send(deadline, &build(wire.incarnation())).await {
+                Err(fault) if leaves(&wire, &fault) => {}
+                answer => return answer.map(|value| (value, wire.incarnation())),
+            }
+        }
+    }
+
+    /// Waits for a connection.
+    pub(crate) async fn up(&self, deadline: Instant) -> Result<Wire, Fault> {
+        let mut states = self.shared.state.subscribe();
+        let mut last = None;
+        loop {
+            match &*states.borrow_and_update() {
+                State::Up(wire) if !wire.is_broken() => return Ok(wire.clone()),
+                State::Up(_) => {}
+                State::Down(fault) => last = fault.clone().or(last),
+            }
+            if let Some(fault) = last.as_ref().filter(|fault| fault.is_permanent()) {
+                return Err(Fault::Down { last: Box::new(fault.clone()) });
+            }
+            // The sender lives as long as this link.
+            if !matches!(timeout_at(deadline, states.changed()).await, Ok(Ok(()))) {
+                let last = last.unwrap_or_else(|| Fault::Nobody { why: "no connection in time".to_owned() });
+                return Err(Fault::Down { last: Box::new(last) });
+            }
+        }
+    }
+
+    /// Returns the connection, if there is one.
+    pub(crate) fn wire(&self) -> Option<Wire> {
+        match &*self.shared.state.borrow() {
+            State::Up(wire) if !wire.is_broken() => Some(wire.clone()),
+            _ => None,
+        }
+    }
+
+    /// Subscribes to a channel, now and on every later connection.
+    pub(crate) async fn subscribe(&self, deadline: Instant, channel: &[u8]) -> Result<(), Fault> {
+        lock(&self.shared.channels).insert(channel.to_vec());
+        loop {
+            let wire = self.up(deadline).await?;
+            if wire.is_subscribed(channel) {
+                return Ok(());
+            }
+            match wire.subscribe(deadline, vec![channel.to_vec()]).await {
+                Ok(mut refused) => match refused.pop() {
+                    None => return Ok(()),
+                    Some((_, fault)) => {
+                        // Else no later connection could come up.
+                        lock(&self.shared.channels).remove(channel);
+                        return Err(fault);
+                    }
+                },
+                // Subscribing twice does no harm. The deadline ends this.
+                Err(fault) if fault.is_outcome_unknown() && Instant::now() < deadline => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
+    /// Leaves a channel, now and on every later connection.
+    pub(crate) async fn unsubscribe(&self, deadline: Instant, channel: &[u8]) {
+        lock(&self.shared.channels).remove(channel);
+        if let Some(wire) = self.wire() {
+            // A channel that is still there on a connection that fails is gone with the connection.
+            drop(wire.unsubscribe(deadline, channel).await);
+        }
+    }
+
+    /// Does not subscribe to the channel on later connections: another server has it now.
+    pub(crate) fn forget(&self, channel: &[u8]) {
+        lock(&self.shared.channels).remove(channel);
+    }
+}
+
+/// Leaves a server that turns out to be a replica, and returns whether it was one.
+pub(crate) fn leaves(wire: &Wire, fault: &Fault) -> bool {
+    let is_replica = matches!(fault.code(), Some("READONLY" | "MASTERDOWN"));
+    if is_replica {
+        wire.break_with(fault.clone());
+    }
+    is_replica
+}
+
+/// Where the server is.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// There.
+    Fixed(Address),
+}
+
+impl Place {
+    async fn find(&mut self) -> Result<Address, Fault> {
+        match self {
+            Place::Fixed(address) => Ok(address.clone()),
+        }
+    }
+
+    /// Waits until the server is elsewhere.
+    async fn moved(&mut self, from: &Address) {
+        match self {
+            Place::Fixed(address) => {
+                debug_assert_eq!(address, from, "a fixed server does not move");
+                std::future::pending().await
+            }
+        }
+    }
+
+    /// Whether the server is asked for its role even while it is busy answering.
+    fn is_watched(&self) -> bool {
+        match self {
+            Place::Fixed(_) => false,
+        }
+    }
+}
+
+async fn supervise(shared: Arc<Shared>, mut place: Place) {
+    let mut last: Option<Incarnation> = None;
+    let mut attempt = 0;
+    loop {
+        let fault = match connect(&shared, &mut place).await {
+            Ok((address, wire)) => {
+                let is_new = last.replace(wire.incarnation()).is_some_and(|last| last != wire.incarnation());
+                let came_up = Instant::now();
+                shared.state.send_replace(State::Up(wire.clone()));
+                tracing::info!(engine = "redis", server = wire.server(), is_new, "connected");
+                shared.ears.tell(News::Up { incarnation: wire.incarnation(), is_new });
+                let fault = watch(&wire, &mut place, &address).await;
+                wire.break_with(fault.clone());
+                if came_up.elapsed() >= GOOD_AFTER {
+                    attempt = 0;
+                }
+                tracing::info!(engine = "redis", server = wire.server(), %fault, "disconnected");
+                fault
+            }
+            Err(fault) => {
+                tracing::debug!(engine = "redis", %fault, attempt, "cannot connect");
+                fault
+            }
+        };
+        // The connection is closed by this, unless a call is just looking at its failure.
+        shared.state.send_replace(State::Down(Some(fault)));
+        pause::before(attempt).await;
+        attempt = attempt.saturating_add(1);
+    }
+}
+
+async fn connect(shared: &Shared, place: &mut Place) -> Result<(Address, Wire), Fault> {
+    let address = place.find().await?;
+    let channels = lock(&shared.channels).iter().cloned().collect();
+    let opening = timeout(CONNECT_TIMEOUT, Wire::open(&shared.dialer, &address, &shared.ears, channels));
+    // A hung server takes connections and says nothing. When another one is named, nobody waits for it.
+    let opened = match select(pin!(opening), pin!(place.moved(&address))).await {
+        Either::Left((opened, _)) => opened,
+        Either::Right(_) => return Err(elsewhere(&address)),
+    };
+    match opened {
+        Ok(Ok(wire)) => Ok((address, wire)),
+        Ok(Err(fault)) => Err(fault),
+        Err(_) => {
+            let why = format!("no answer within {CONNECT_TIMEOUT:?}");
+            Err(Fault::Refused { server: address.to_string(), why })
+        }
+    }
+}
+
+/// Watches a connection until it is broken or must be left, and returns why.
+async fn watch(wire: &Wire, place: &mut Place, address: &Address) -> Fault {
+    let mut received = wire.received();
+    let is_watched = place.is_watched();
+    let mut moved = pin!(place.moved(address));
+    loop {
+        let broken = pin!(wire.broken());
+        match timeout(LOOK_EVERY, select(broken, moved.as_mut())).await {
+            Ok(Either::Left((fault, _))) => return fault,
+            Ok(Either::Right(_)) => return elsewhere(address),
+            Err(_) if is_watched || wire.received() == received => {
+                let look = pin!(look(wire));
+                match select(look, moved.as_mut()).await {
+                    Either::Left((Ok(()), _)) => {}
+                    Either::Left((Err(fault), _)) => return fault,
+                    Either::Right(_) => return elsewhere(address),
+                }
+            }
+            Err(_) => {}
+        }
+        received = wire.received();
+    }
+}
+
+/// Asks a server whether it is still there, and the master.
+async fn look(wire: &Wire) -> Result<(), Fault> {
+    match wire.send(Instant::now() + SILENCE_MAX, &redis::cmd("ROLE")).await {
+        Ok(Value::Array(answer)) => match answer.into_iter().next() {
+            Some(Value::BulkString(role)) if role != b"master" => {
+                let role = String::from_utf8_lossy(&role).into_owned();
+                Err(Fault::NotMaster { server: wire.server().to_owned(), role })
+            }
+            _ => Ok(()),
+        },
+        // Slow: other answers have come meanwhile, or the connection would be broken.
+        Err(fault) if wire.is_broken() => Err(fault),
+        _ => Ok(()),
+    }
+}
+
+fn elsewhere(address: &Address) -> Fault {
+    let why = "another server is the master now".to_owned();
+    Fault::Cut { server: address.to_string(), why }
+}

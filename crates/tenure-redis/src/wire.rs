@@ -1,0 +1,353 @@
+//! One connection with one server, from the moment it can be used until it breaks.
+//!
+//! redis-rs matches answers to commands by their order alone, and has a hole there: a `sunsubscribe` that the
+//! server sends by itself (a hash slot moved away) counts as the answer to the oldest command under way, and from
+//! then on *every command gets the answer of the one before it*. For locks that is the worst that can happen: a
+//! claim is told that another one was granted. So whoever hears such a push, on the connection's own task and
+//! before anything behind it is delivered, breaks the connection; and an answer counts only if the connection is
+//! still whole when its command looks at it. Breaking costs a reconnect, which takes milliseconds.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, PushInfo, PushKind, RedisResult, Value};
+use tenure_core::engine::Incarnation;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{Instant, timeout_at};
+
+use crate::address::Address;
+use crate::dial::{Dialer, identify};
+use crate::error::Fault;
+
+/// A connection that has sent nothing for this long, while somebody waits for an answer, is given up: a hung
+/// server's connections must not linger, and a live one accepts a new connection at once.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(1);
+
+/// What a link tells whoever is above it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Commands and messages go through again. Messages may have been missed meanwhile.
+    Up {
+        /// Who answers now.
+        incarnation: Incarnation,
+        /// Whether that is another one than before, which may have forgotten what the other one knew.
+        is_new: bool,
+    },
+    /// A message came.
+    Message {
+        /// Its channel.
+        channel: Vec<u8>,
+        /// What it says.
+        payload: Vec<u8>,
+        /// Whose it is.
+        incarnation: Incarnation,
+    },
+}
+
+/// Who hears what a connection brings unasked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ears {
+    /// Messages and comings-up.
+    pub(crate) news: Option<UnboundedSender<News>>,
+    /// Channels that the server does not serve any more. Present on a cluster, whose channels are sharded.
+    pub(crate) strays: Option<UnboundedSender<Vec<u8>>>,
+}
+
+impl Ears {
+    pub(crate) fn tell(&self, news: News) {
+        if let Some(sender) = &self.news {
+            // Nobody listens any more when the client is being closed.
+            drop(sender.send(news));
+        }
+    }
+
+    fn tell_stray(&self, channel: &[u8]) {
+        if let Some(strays) = &self.strays {
+            drop(strays.send(channel.to_vec()));
+        }
+    }
+
+    fn is_sharded(&self) -> bool {
+        self.strays.is_some()
+    }
+}
+
+/// A connection that is, or was, up.
+#[derive(Clone)]
+pub(crate) struct Wire(Arc<Inner>);
+
+struct Inner {
+    connection: MultiplexedConnection,
+    incarnation: Incarnation,
+    health: Arc<Health>,
+    subscribed: Mutex<HashSet<Vec<u8>>>,
+}
+
+/// What the connection's own task knows. It must not own the connection, whose end is the end of the task.
+struct Health {
+    server: String,
+    ears: Ears,
+    incarnation: OnceLock<Incarnation>,
+    /// Why the connection is broken. Written once.
+    fault: OnceLock<Fault>,
+    broken: Notify,
+    /// Counts what came from the server.
+    received: AtomicU64,
+    /// Channels that are being left, so that a `sunsubscribe` for them is an answer.
+    leaving: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Wire {
+    /// Connects with a master and subscribes. A channel that the server does not serve is a stray.
+    pub(crate) async fn open(
+        dialer: &Dialer,
+        address: &Address,
+        ears: &Ears,
+        channels: Vec<Vec<u8>>,
+    ) -> Result<Wire, Fault> {
+        let server = address.to_string();
+        let health = Arc::new(Health {
+            server: server.clone(),
+            ears: ears.clone(),
+            incarnation: OnceLock::new(),
+            fault: OnceLock::new(),
+            broken: Notify::new(),
+            received: AtomicU64::new(0),
+            leaving: Mutex::new(Vec::new()),
+        });
+        let on_push = {
+            let health = health.clone();
+            move |push| {
+                health.on_push(push);
+                Ok(())
+            }
+        };
+        let mut connection = dialer.dial(address, on_push).await?;
+        let identity = identify(&mut connection, address).await?;
+        if identity.role != "master" {
+            return Err(Fault::NotMaster { server, role: identity.role });
+        }
+        if identity.is_loading {
+            return Err(Fault::server(&server, "LOADING", None));
+        }
+        health.incarnation.get_or_init(|| identity.incarnation);
+        let subscribed = Mutex::new(HashSet::new());
+        let wire =
+            Wire(Arc::new(Inner { connection, incarnation: identity.incarnation, health, subscribed }));
+        // The caller bounds the whole; a deadline here would only hide why.
+        let deadline = Instant::now() + SILENCE_MAX;
+        for (channel, fault) in wire.subscribe(deadline, channels).await? {
+            match fault.code() {
+                Some("MOVED") => ears.tell_stray(&channel),
+                _ => return Err(fault),
+            }
+        }
+        Ok(wire)
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.0.incarnation
+    }
+
+    /// The server, as errors name it.
+    pub(crate) fn server(&self) -> &str {
+        &self.0.health.server
+    }
+
+    /// Returns how much has come from the server.
+    pub(crate) fn received(&self) -> u64 {
+        self.0.health.received.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.0.health.fault.get().is_some()
+    }
+
+    /// Waits until the connection is broken.
+    pub(crate) async fn broken(&self) -> Fault {
+        self.0.health.broken().await
+    }
+
+    /// Gives the connection up. Every command under way fails at once.
+    pub(crate) fn break_with(&self, fault: Fault) {
+        self.0.health.break_with(fault);
+    }
+
+    /// Sends a command. An answer that is an error is a fault.
+    pub(crate) async fn send(&self, deadline: Instant, command: &Cmd) -> Result<Value, Fault> {
+        let mut connection = self.0.connection.clone();
+        let answer = self.exchange(deadline, connection.send_packed_command(command)).await?;
+        self.checked(answer)
+    }
+
+    /// Sends commands one behind the other, with nothing of anybody else in between, and returns the answers from
+    /// number `skip` on. Answers that are errors are among them.
+    pub(crate) async fn send_all(
+        &self,
+        deadline: Instant,
+        commands: &Pipeline,
+        skip: usize,
+    ) -> Result<Vec<Value>, Fault> {
+        let mut connection = self.0.connection.clone();
+        let count = commands.len() - skip;
+        self.exchange(deadline, connection.send_packed_commands(commands, skip, count)).await
+    }
+
+    /// Makes a fault of an answer that is an error.
+    pub(crate) fn checked(&self, answer: Value) -> Result<Value, Fault> {
+        match answer {
+            Value::ServerError(error) => Err(Fault::server(self.server(), error.code(), error.details())),
+            answer => Ok(answer),
+        }
+    }
+
+    async fn exchange<T>(
+        &self,
+        deadline: Instant,
+        request: impl Future<Output = RedisResult<T>>,
+    ) -> Result<T, Fault> {
+        let health = &self.0.health;
+        let received = self.received();
+        let sent_at = Instant::now();
+        let (broken, request) = (pin!(health.broken()), pin!(request));
+        match timeout_at(deadline, select(broken, request)).await {
+            Err(_) => {
+                let after = sent_at.elapsed();
+                let fault = Fault::Silent { server: health.server.clone(), after };
+                if self.received() == received && after >= SILENCE_MAX {
+                    health.break_with(fault.clone());
+                }
+                Err(fault)
+            }
+            Ok(Either::Left((fault, _))) => Err(fault),
+            Ok(Either::Right((answer, _))) => {
+                // An answer may have been delivered behind an unasked `sunsubscribe`: then it is another command's.
+                if let Some(fault) = health.fault.get() {
+                    return Err(fault.clone());
+                }
+                health.received.fetch_add(1, Ordering::Relaxed);
+                answer.map_err(|error| {
+                    let fault = Fault::of_command(&error, &health.server);
+                    if fault.is_outcome_unknown() {
+                        health.break_with(fault.clone());
+                    }
+                    fault
+                })
+            }
+        }
+    }
+
+    pub(crate) fn is_subscribed(&self, channel: &[u8]) -> bool {
+        lock(&self.0.subscribed).contains(channel)
+    }
+
+    /// Subscribes to channels, and returns those that the server refused.
+    pub(crate) async fn subscribe(
+        &self,
+        deadline: Instant,
+        channels: Vec<Vec<u8>>,
+    ) -> Result<Vec<(Vec<u8>, Fault)>, Fault> {
+        if channels.is_empty() {
+            return Ok(Vec::new());
+        }
+        let verb = if self.0.health.ears.is_sharded() { "SSUBSCRIBE" } else { "SUBSCRIBE" };
+        let mut commands = Pipeline::with_capacity(channels.len());
+        for channel in &channels {
+            // One channel for each command: then each has one answer, which is what redis-rs counts on.
+            commands.cmd(verb).arg(channel.as_slice());
+        }
+        let answers = self.send_all(deadline, &commands, 0).await?;
+        let mut refused = Vec::new();
+        for (channel, answer) in channels.into_iter().zip(answers) {
+            match self.checked(answer) {
+                Ok(_) => drop(lock(&self.0.subscribed).insert(channel)),
+                Err(fault) => refused.push((channel, fault)),
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Leaves a channel.
+    pub(crate) async fn unsubscribe(&self, deadline: Instant, channel: &[u8]) -> Result<(), Fault> {
+        if !lock(&self.0.subscribed).remove(channel) {
+            return Ok(());
+        }
+        let health = &self.0.health;
+        let verb = if health.ears.is_sharded() { "SUNSUBSCRIBE" } else { "UNSUBSCRIBE" };
+        lock(&health.leaving).push(channel.to_vec());
+        let answer = self.send(deadline, redis::cmd(verb).arg(channel)).await;
+        // The answer took it away already; a refusal did not.
+        health.has_left(channel);
+        answer.map(drop)
+    }
+}
+
+impl Health {
+    fn on_push(&self, push: PushInfo) {
+        self.received.fetch_add(1, Ordering::Relaxed);
+        let mut data = push.data.into_iter();
+        match push.kind {
+            PushKind::Message | PushKind::SMessage => {
+                if let (
+                    Some(Value::BulkString(channel)),
+                    Some(Value::BulkString(payload)),
+                    Some(incarnation),
+                ) = (data.next(), data.next(), self.incarnation.get())
+                {
+                    self.ears.tell(News::Message { channel, payload, incarnation: *incarnation });
+                }
+            }
+            PushKind::SUnsubscribe | PushKind::Unsubscribe => {
+                let channel = match data.next() {
+                    Some(Value::BulkString(channel)) => channel,
+                    _ => Vec::new(),
+                };
+                if !self.has_left(&channel) {
+                    self.ears.tell_stray(&channel);
+                    self.cut("the server took a channel away");
+                }
+            }
+            PushKind::Disconnection => self.cut("the server closed it"),
+            _ => {}
+        }
+    }
+
+    /// Notes that a channel has been left, and returns whether it was being left.
+    fn has_left(&self, channel: &[u8]) -> bool {
+        let mut leaving = lock(&self.leaving);
+        let at = leaving.iter().position(|leaving| leaving == channel);
+        at.map(|at| leaving.swap_remove(at)).is_some()
+    }
+
+    fn cut(&self, why: &str) {
+        self.break_with(Fault::Cut { server: self.server.clone(), why: why.to_owned() });
+    }
+
+    fn break_with(&self, fault: Fault) {
+        self.fault.get_or_init(|| fault);
+        self.broken.notify_waiters();
+    }
+
+    async fn broken(&self) -> Fault {
+        loop {
+            // Made before the look, so that a break in between is not missed.
+            let broken = self.broken.notified();
+            if let Some(fault) = self.fault.get() {
+                return fault.clone();
+            }
+            broken.await;
+        }
+    }
+}
+
+/// A panic elsewhere cannot leave these lists and sets half-changed.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
