@@ -232,6 +232,17 @@ impl RedisServer {
         });
     }
 
+    /// Waits until so many replicas have a write of this master, which has no data yet. A replica that calls
+    /// its link up has not always asked for the stream of writes, and would lose the first ones.
+    pub(crate) fn wait_until_replicated(&self, replicas: usize) {
+        self.server.wait_for("replicas that follow", || {
+            let mut connection = self.connect().ok()?;
+            connection.ask(&["FLUSHALL"]).ok()?;
+            let count = connection.ask(&["WAIT", &replicas.to_string(), "1000"]).ok()?;
+            (count == Reply::Integer(i64::try_from(replicas).ok()?)).then_some(())
+        });
+    }
+
     /// Waits until it follows its master.
     pub(crate) fn wait_until_linked(&self) {
         self.server
