@@ -8,6 +8,7 @@
 //! What a third-party engine's tests need as well (a second process, recorded histories and who judges them) is
 //! in `tenure-conformance`, since that is published and this is not.
 
+mod clock;
 mod directory;
 mod port;
 mod process;
@@ -17,6 +18,7 @@ mod run;
 mod server;
 mod site;
 
+pub use clock::ServerClock;
 pub use directory::TestDirectory;
 pub use port::Port;
 pub use process::{PATIENCE, finish, is_alive, signal, state, wait_for};
