@@ -89,7 +89,10 @@ pub async fn a_claim_is_not_granted_after_its_own_release(setup: &impl Setup) {
 /// A copy of a claim that arrives after its hold has ended by itself is refused.
 pub async fn an_ended_claim_is_not_granted_again(setup: &impl Setup) {
     let has = |capability: &Capability| capability.remembers_ends;
-    if !setup.can("an_ended_claim_is_not_granted_again", "memory of holds that ended by themselves", has).await {
+    if !setup
+        .can("an_ended_claim_is_not_granted_again", "memory of holds that ended by themselves", has)
+        .await
+    {
         return;
     }
     let direct = setup.direct().await;

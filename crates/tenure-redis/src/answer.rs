@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tenure_core::claim::{Busy, CAPACITY_MAX, Claim, ClaimId, Grant, Kind, Label, Name, Published, Terms, Waiting};
+use tenure_core::claim::{
+    Busy, CAPACITY_MAX, Claim, ClaimId, Grant, Kind, Label, Name, Published, Terms, Waiting,
+};
 use tenure_core::clock::Timestamp;
 use tenure_core::inspect::{HoldView, View, WaiterView};
 use tenure_core::step::Outcome;
@@ -131,8 +133,7 @@ pub(crate) fn options(claim: &Claim) -> String {
 /// How long the key of a mutex without anything special lives; 0 for any other claim.
 pub(crate) fn plain_life(claim: &Claim) -> u64 {
     let terms = &claim.terms;
-    let is_plain =
-        terms.kind == Kind::Mutex && terms.limits == Default::default() && !terms.unless_fresh;
+    let is_plain = terms.kind == Kind::Mutex && terms.limits == Default::default() && !terms.unless_fresh;
     if is_plain { in_millis(terms.ttl) } else { 0 }
 }
 
@@ -283,7 +284,12 @@ fn stored_hold(text: &str) -> Option<StoredHold<'_>> {
 
 /// Reads a resource as `look.lua` shows it, as it is now; none if nothing is held, rests or waits, and no value
 /// is kept.
-pub(crate) fn view(resource: &Name, now: Timestamp, last_token: Token, answer: Value) -> Result<Option<View>> {
+pub(crate) fn view(
+    resource: &Name,
+    now: Timestamp,
+    last_token: Token,
+    answer: Value,
+) -> Result<Option<View>> {
     if answer == Value::Nil {
         return Ok(None);
     }

@@ -90,15 +90,14 @@ impl Redis {
         let mut slots: BTreeMap<u16, Vec<Part>> = BTreeMap::new();
         for (at, request) in requests.iter().enumerate() {
             match self.store.keys.of(name(request)) {
-                Ok(key) => slots.entry(key.slot).or_default().push(Part {
-                    at,
-                    key,
-                    arguments: arguments(request),
-                }),
+                Ok(key) => {
+                    slots.entry(key.slot).or_default().push(Part { at, key, arguments: arguments(request) })
+                }
                 Err(error) => answers[at] = Some(Err(error)),
             }
         }
-        let calls = slots.iter().map(async |(slot, parts)| self.store.run(operation, script, *slot, parts).await);
+        let calls =
+            slots.iter().map(async |(slot, parts)| self.store.run(operation, script, *slot, parts).await);
         for ((_, parts), outcome) in slots.iter().zip(join_all(calls).await) {
             let (now, items, incarnation) = match outcome {
                 Ok(done) => done,

@@ -41,12 +41,7 @@ pub(crate) async fn inspect(
 }
 
 /// Returns the first names, by order of bytes, that begin with a prefix and come after one.
-async fn names(
-    store: &Store,
-    prefix: &str,
-    after: Option<&Name>,
-    most: usize,
-) -> Result<BTreeSet<Name>> {
+async fn names(store: &Store, prefix: &str, after: Option<&Name>, most: usize) -> Result<BTreeSet<Name>> {
     let mut names = BTreeSet::new();
     for server in store.servers.masters() {
         for pattern in store.keys.patterns(prefix) {
@@ -64,9 +59,8 @@ async fn names(
                     .map_err(|error| internal("inspect", &Unexpected(error.to_string())))?;
                 let found = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
                 let found = found.filter_map(|key| store.keys.name_of(key));
-                let wanted = |name: &Name| {
-                    name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after)
-                };
+                let wanted =
+                    |name: &Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
                 names.extend(found.filter(wanted));
                 while names.len() > most {
                     names.pop_last();

@@ -63,7 +63,8 @@ impl Observer {
                 // An end by itself makes no event.
                 (next + Duration::from_millis(1)).min(LOOK_AGAIN)
             });
-            let is_known = self.last.as_ref().is_some_and(|last| shows_the_same(last.as_ref(), view.as_ref()));
+            let is_known =
+                self.last.as_ref().is_some_and(|last| shows_the_same(last.as_ref(), view.as_ref()));
             if !is_known {
                 self.last = Some(view.clone());
                 return (Ok(view), wait);

@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Connection, PubSub, Value};
-use tenure_core::claim::{CAPACITY_MAX, Claim, ClaimId, ClientId, Grant, HoldLimits, Keep, Kind, Label, Name, Terms};
+use tenure_core::claim::{
+    CAPACITY_MAX, Claim, ClaimId, ClientId, Grant, HoldLimits, Keep, Kind, Label, Name, Terms,
+};
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::Incarnation;
 use tenure_core::inspect::{View, inspect};
 use tenure_core::record::PlainRecord;
 use tenure_core::step::{Command, Outcome, Release, step};
 use tenure_core::token::Token;
+use tenure_testkit::Reply;
+use tenure_testkit::redis::{RedisOptions, RedisServer};
 
 use super::{BREAK, CLAIM, LOOK, PUBLISH, RELEASE, RENEW, RESIZE, Script, push_header};
 use crate::answer;
@@ -41,9 +45,9 @@ const CLIENTS: std::ops::Range<u64> = 1..4;
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
 impl<'a, 'b> Pair<'a, 'b> {
-    fn new(inboxes: &'a mut PubSub<'b>, seed: u64, now: Timestamp) -> Pair<'a, 'b> {
+    fn new(server: &RedisServer, inboxes: &'a mut PubSub<'b>, seed: u64, now: Timestamp) -> Pair<'a, 'b> {
         let mut random = fastrand::Rng::with_seed(seed);
-        let connection = redis::Client::open("redis://127.0.0.1:21998").unwrap().get_connection().unwrap();
+        let connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
         let keys = Keys::new(&format!("{seed}:"), false);
         let name = Name::new("r{x}").unwrap();
         let key = keys.of(&name).unwrap();
@@ -59,7 +63,8 @@ impl<'a, 'b> Pair<'a, 'b> {
         for argument in arguments {
             cmd.arg(argument);
         }
-        let value = cmd.query(&mut self.connection).unwrap_or_else(|error| panic!("{error}: {:#?}", self.log));
+        let value =
+            cmd.query(&mut self.connection).unwrap_or_else(|error| panic!("{error}: {:#?}", self.log));
         let answers = answer::answers(value).unwrap();
         assert_eq!(answers.now, self.now, "the server's clock is frozen");
         (answers.now, answers.items)
@@ -165,7 +170,8 @@ impl<'a, 'b> Pair<'a, 'b> {
     fn submit(&mut self, claim: &Claim) {
         // A claim whose hold or place ended by itself is remembered by `step` and not by the server.
         let mut probe = self.record.clone();
-        let probed = step(&mut probe, &Command::Claim(claim), self.now).unwrap_or_else(|never| match never {});
+        let probed =
+            step(&mut probe, &Command::Claim(claim), self.now).unwrap_or_else(|never| match never {});
         if probed.outcome == Outcome::Finished && !self.is_told_finished(claim.id) {
             return;
         }
@@ -218,11 +224,9 @@ impl<'a, 'b> Pair<'a, 'b> {
         let (maybe_in_flight, is_unused) = (self.random.u8(0..3) == 0, self.random.u8(0..3) == 0);
         let expected = self.expect(&Command::Release(Release { claim, maybe_in_flight, is_unused }));
         let digit = |flag| u8::from(flag).to_string();
-        let arguments =
-            [claim.to_string(), digit(maybe_in_flight), digit(is_unused)].map(String::into_bytes);
+        let arguments = [claim.to_string(), digit(maybe_in_flight), digit(is_unused)].map(String::into_bytes);
         let item = self.one(&RELEASE, &arguments);
-        let got =
-            if answer::number(&item).unwrap() == 1 { Outcome::Released } else { Outcome::AlreadyLost };
+        let got = if answer::number(&item).unwrap() == 1 { Outcome::Released } else { Outcome::AlreadyLost };
         self.compare(expected, got);
     }
 
@@ -326,22 +330,26 @@ fn shape(random: &mut fastrand::Rng) -> (Kind, u32) {
 
 #[test]
 fn the_scripts_do_what_step_does() {
-    let advance = |now: Duration| std::os::unix::fs::FileExt::write_all_at(&std::fs::File::options().write(true).open("/tmp/lab-main/clock").unwrap(), &(now.as_nanos() as i64).to_le_bytes(), 0).unwrap();
-    advance(EPOCH);
-    let mut connection = redis::Client::open("redis://127.0.0.1:21998").unwrap().get_connection().unwrap();
+    let server = RedisServer::start(RedisOptions::default().clock());
+    server.clock().freeze(EPOCH);
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let mut inboxes = connection.as_pubsub();
     inboxes.psubscribe(format!("{INBOX}*")).unwrap();
     let mut now = EPOCH;
     for seed in 0..300 {
-        let mut pair = Pair::new(&mut inboxes, seed, Timestamp::from_micros(now.as_micros() as u64));
+        let mut pair = Pair::new(&server, &mut inboxes, seed, Timestamp::from_micros(now.as_micros() as u64));
         for _ in 0..120 {
             if pair.random.bool() {
                 let period = Duration::from_millis(pair.random.u64(1..1500));
                 now += period;
-                advance(now);
+                server.clock().advance(period);
                 pair.now = Timestamp::from_micros(now.as_micros() as u64);
             }
             pair.turn();
         }
-    }
+    } // Nothing is left of 300 resources but what slot pools remember, and that goes too.
+    let is_empty = || server.ask(&["DBSIZE"]) == Reply::Integer(0);
+    assert!(!is_empty());
+    server.clock().advance(Duration::from_secs(3 * 3600));
+    tenure_testkit::wait_for("an empty server", || is_empty().then_some(()));
 }
