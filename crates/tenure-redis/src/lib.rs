@@ -3,6 +3,7 @@
 mod address;
 mod answer;
 mod check;
+mod cluster;
 mod config;
 mod dial;
 mod engine;
@@ -13,6 +14,7 @@ mod link;
 mod observe;
 mod pause;
 mod script;
+mod sentinel;
 mod topology;
 mod wake;
 mod wire;

@@ -30,6 +30,10 @@ use crate::error::Fault;
 /// server's connections must not linger, and a live one accepts a new connection at once.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(1);
 
+/// How long replicas have to acknowledge. Calls that wait for them wait in line, so that three of them should have
+/// their turn before the client gives up.
+const REPLICAS_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// What a link tells whoever is above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
@@ -56,8 +60,26 @@ pub(crate) enum News {
 pub(crate) struct Ears {
     /// Messages and comings-up.
     pub(crate) news: Option<UnboundedSender<News>>,
-    /// Channels that the server does not serve any more. Present on a cluster, whose channels are sharded.
-    pub(crate) strays: Option<UnboundedSender<Vec<u8>>>,
+    /// Who keeps the table of a cluster, whose channels are sharded.
+    pub(crate) table: Option<TableEars>,
+}
+
+/// What makes a table of hash slots doubtful.
+#[derive(Clone, Debug)]
+pub(crate) struct TableEars {
+    /// Channels that the server does not serve any more.
+    pub(crate) strays: UnboundedSender<Vec<u8>>,
+    /// A connection broke, or could not be made.
+    pub(crate) trouble: Arc<Notify>,
+}
+
+/// What is sent around a command, in one piece with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// The hash slot is on its way to this server, which takes a command for it only if told so.
+    pub(crate) is_asking: bool,
+    /// How many replicas should acknowledge; 0: none is waited for.
+    pub(crate) replicas: u8,
 }
 
 impl Ears {
@@ -69,13 +91,19 @@ impl Ears {
     }
 
     fn tell_stray(&self, channel: &[u8]) {
-        if let Some(strays) = &self.strays {
-            drop(strays.send(channel.to_vec()));
+        if let Some(table) = &self.table {
+            drop(table.strays.send(channel.to_vec()));
+        }
+    }
+
+    pub(crate) fn tell_trouble(&self) {
+        if let Some(table) = &self.table {
+            table.trouble.notify_one();
         }
     }
 
     fn is_sharded(&self) -> bool {
-        self.strays.is_some()
+        self.table.is_some()
     }
 }
 
@@ -85,6 +113,7 @@ pub(crate) struct Wire(Arc<Inner>);
 
 struct Inner {
     connection: MultiplexedConnection,
+    address: Address,
     incarnation: Incarnation,
     health: Arc<Health>,
     subscribed: Mutex<HashSet<Vec<u8>>>,
@@ -139,8 +168,8 @@ impl Wire {
         }
         health.incarnation.get_or_init(|| identity.incarnation);
         let subscribed = Mutex::new(HashSet::new());
-        let wire =
-            Wire(Arc::new(Inner { connection, incarnation: identity.incarnation, health, subscribed }));
+        let (incarnation, address) = (identity.incarnation, address.clone());
+        let wire = Wire(Arc::new(Inner { connection, address, incarnation, health, subscribed }));
         // The caller bounds the whole; a deadline here would only hide why.
         let deadline = Instant::now() + SILENCE_MAX;
         for (channel, fault) in wire.subscribe(deadline, channels).await? {
@@ -154,6 +183,10 @@ impl Wire {
 
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.0.incarnation
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.0.address
     }
 
     /// The server, as errors name it.
@@ -185,6 +218,40 @@ impl Wire {
         let mut connection = self.0.connection.clone();
         let answer = self.exchange(deadline, connection.send_packed_command(command)).await?;
         self.checked(answer)
+    }
+
+    /// Sends a command in a [`Manner`], and returns the answer and how many replicas acknowledged.
+    ///
+    /// Waiting for replicas blocks the connection for all others, so it must be one that is there for that.
+    pub(crate) async fn execute(
+        &self,
+        deadline: Instant,
+        command: Cmd,
+        manner: Manner,
+    ) -> Result<(Value, u32), Fault> {
+        if manner == Manner::default() {
+            return Ok((self.send(deadline, &command).await?, 0));
+        }
+        let mut commands = Pipeline::with_capacity(3);
+        if manner.is_asking {
+            commands.cmd("ASKING");
+        }
+        commands.add_command(command);
+        if manner.replicas > 0 {
+            // The answer must come before the deadline, and 0 would wait for ever.
+            let left = deadline.saturating_duration_since(Instant::now()) / 2;
+            let wait = left.min(REPLICAS_TIMEOUT).as_millis().max(1);
+            commands.cmd("WAIT").arg(manner.replicas).arg(wait as u64);
+        }
+        let answers = self.send_all(deadline, &commands, usize::from(manner.is_asking)).await?;
+        let mut answers = answers.into_iter();
+        let answer = self.checked(answers.next().unwrap_or_default())?;
+        let acknowledged = match answers.next() {
+            // A refusal to wait is not a refusal of the command, which has been executed by now.
+            Some(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
+            _ => 0,
+        };
+        Ok((answer, acknowledged))
     }
 
     /// Sends commands one behind the other, with nothing of anybody else in between, and returns the answers from

@@ -50,4 +50,5 @@ macro_rules! topologies {
 
 topologies! {
     single: Single;
+    sentinel: Sentinel;
 }
