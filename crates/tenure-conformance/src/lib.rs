@@ -188,6 +188,7 @@ macro_rules! for_each_check {
                 a_repeated_release_says_already_lost,
                 a_claim_is_not_granted_after_its_own_release,
                 an_ended_claim_is_not_granted_again,
+                a_broken_claim_is_not_granted_again,
                 only_its_own_claim_releases_a_hold,
                 a_batch_is_answered_in_order,
                 a_value_is_published_only_under_its_hold,

@@ -79,6 +79,9 @@ pub struct Capability {
     pub waiters_max: u32,
     /// Whether tokens need the client's floor to survive a loss of the store's memory.
     pub needs_floor: bool,
+    /// Whether a claim whose hold ended by itself is refused when a late copy of it arrives. Otherwise that copy
+    /// may be granted: a hold that nobody renews, for one ttl.
+    pub remembers_ends: bool,
     /// Whether exclusion survives the failover of a store's server.
     pub survives_failover: bool,
     /// The most claims, renewals or releases in one call.
@@ -102,6 +105,7 @@ impl Capability {
             notices_death: false,
             waiters_max: WAITERS_MAX,
             needs_floor: false,
+            remembers_ends: true,
             survives_failover: false,
             batch_max: 128,
         }
@@ -189,6 +193,9 @@ pub enum Wake {
     Look(ClaimId),
     /// News may have been missed: the heartbeats of all waiters are due now.
     LookAtAll,
+    /// The store may have forgotten what it knew (a restart, a failover): the heartbeats of all waiters and the
+    /// renewals of all holds are due now, so that who lost something learns of it.
+    RenewAll,
 }
 
 /// How an operator's break of a hold ended.

@@ -67,6 +67,38 @@ pub struct WaiterView {
     pub weight: u32,
 }
 
+impl View {
+    /// Makes the view of a resource of which nothing is held; fill in what is known.
+    pub fn new(resource: Name, kind: Kind, capacity: u32) -> View {
+        View {
+            resource,
+            kind,
+            capacity,
+            used: 0,
+            last_token: Token::ZERO,
+            holds: Vec::new(),
+            waiting: 0,
+            waiters: Vec::new(),
+            value: None,
+        }
+    }
+}
+
+impl HoldView {
+    /// Makes the view of units that rest; fill in what is known.
+    pub fn new(token: Token, label: Label, weight: u32) -> HoldView {
+        let (held_for, ends_in) = (Duration::ZERO, Duration::ZERO);
+        HoldView { claim: None, label, token, slot: None, weight, held_for, ends_in }
+    }
+}
+
+impl WaiterView {
+    /// Makes the view of a waiter.
+    pub fn new(claim: ClaimId, label: Label, weight: u32) -> WaiterView {
+        WaiterView { claim, label, weight }
+    }
+}
+
 /// Whether two views show the same, but for how long ago and how much longer: what an observer is not told again.
 pub fn shows_the_same(one: Option<&View>, other: Option<&View>) -> bool {
     let (Some(one), Some(other)) = (one, other) else { return one.is_none() && other.is_none() };

@@ -1,15 +1,23 @@
 //! The `redis` engine: a single server, Sentinel and Cluster.
-#![allow(dead_code, reason = "the engine above the links is not there yet")]
 
 mod address;
+mod answer;
+mod check;
 mod cluster;
 mod config;
 mod dial;
+mod engine;
 mod error;
+mod inspect;
+mod keys;
 mod link;
+mod observe;
 mod pause;
+mod script;
 mod sentinel;
 mod topology;
+mod wake;
 mod wire;
 
 pub use config::Config;
+pub use engine::Redis;

@@ -8,18 +8,22 @@
 //! What a third-party engine's tests need as well (a second process, recorded histories and who judges them) is
 //! in `tenure-conformance`, since that is published and this is not.
 
+mod clock;
 mod directory;
 mod port;
 mod process;
+mod proxy;
 pub mod redis;
 mod resp;
 mod run;
 mod server;
 mod site;
 
+pub use clock::ServerClock;
 pub use directory::TestDirectory;
 pub use port::Port;
 pub use process::{PATIENCE, finish, is_alive, signal, state, wait_for};
+pub use proxy::{Loss, Proxy};
 pub use resp::{Connection, Reply};
 pub use run::shared;
 pub use server::{READY_MAX, Server};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use crate::{Connection, Port, Reply, Server, Site};
+use crate::{Connection, Port, Reply, Server, ServerClock, Site};
 
 mod cluster;
 mod sentinel;
@@ -61,6 +61,7 @@ pub struct RedisOptions {
     fsync: Option<Fsync>,
     password: Option<String>,
     tls: bool,
+    clock: bool,
 }
 
 impl RedisOptions {
@@ -92,6 +93,13 @@ impl RedisOptions {
         self.tls = true;
         self
     }
+
+    /// Gives the server a wall clock of its own, which a test moves: [`RedisServer::clock`].
+    #[must_use]
+    pub fn clock(mut self) -> Self {
+        self.clock = true;
+        self
+    }
 }
 
 /// A Redis server. It is killed and its files are removed when this value ends.
@@ -100,6 +108,7 @@ pub struct RedisServer {
     server: Server,
     port: Port,
     options: RedisOptions,
+    clock: Option<ServerClock>,
 }
 
 impl RedisServer {
@@ -116,14 +125,16 @@ impl RedisServer {
     /// Starts one on a site, and does not wait for it.
     pub(crate) fn launch(site: &Arc<Site>, port: Port, options: RedisOptions) -> RedisServer {
         let number = port.number();
+        let mut clock = None;
         let server = Server::start(site, &format!("redis-{number}"), |directory| {
             fs::write(directory.join("redis.conf"), configuration(number, directory, &options))
                 .expect("a file of configuration");
             let mut command = Command::new("redis-server");
             command.arg("redis.conf");
+            clock = options.clock.then(|| ServerClock::install(directory, &mut command));
             command
         });
-        RedisServer { server, port, options }
+        RedisServer { server, port, options, clock }
     }
 
     /// Returns its address with its password: `redis://127.0.0.1:20000`, or `rediss://` with TLS.
@@ -150,6 +161,14 @@ impl RedisServer {
     pub fn authority(&self) -> PathBuf {
         assert!(self.options.tls, "{} has no TLS", self.server);
         self.server.directory().join("ca.crt")
+    }
+
+    /// Returns its wall clock.
+    ///
+    /// # Panics
+    /// If it was not started with one of its own.
+    pub fn clock(&self) -> &ServerClock {
+        self.clock.as_ref().unwrap_or_else(|| panic!("{} has the clock of this machine", self.server))
     }
 
     /// Returns its process: to kill, stop and continue it, and to read its log.
@@ -229,6 +248,17 @@ impl RedisServer {
         self.server.wait_for("answer to PING", || {
             let pong = self.connect().and_then(|mut connection| connection.ask(&["PING"])).ok()?;
             (pong == Reply::Bytes(b"PONG".to_vec())).then_some(())
+        });
+    }
+
+    /// Waits until so many replicas have a write of this master, which has no data yet. A replica that calls
+    /// its link up has not always asked for the stream of writes, and would lose the first ones.
+    pub(crate) fn wait_until_replicated(&self, replicas: usize) {
+        self.server.wait_for("replicas that follow", || {
+            let mut connection = self.connect().ok()?;
+            connection.ask(&["FLUSHALL"]).ok()?;
+            let count = connection.ask(&["WAIT", &replicas.to_string(), "1000"]).ok()?;
+            (count == Reply::Integer(i64::try_from(replicas).ok()?)).then_some(())
         });
     }
 

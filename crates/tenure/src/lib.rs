@@ -23,12 +23,15 @@ pub use tenure_core::{
 };
 #[cfg(feature = "local")]
 pub use tenure_local as local;
+#[cfg(feature = "redis")]
+pub use tenure_redis as redis;
 pub use url::{connector, redact};
 
 /// Connects with the engine that a URL names.
 ///
 /// `local:` this machine, no server; `local:/dir` the same in a directory of your own; `memory:` and
-/// `memory:name` within this process, for tests.
+/// `memory:name` within this process, for tests; with the feature `redis` also `redis://host`, `rediss://host`,
+/// `redis+unix:///path`, `redis+sentinel://h1,h2,h3/master-name` and `redis+cluster://h1,h2`.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a URL that names no engine; [`ErrorKind::Unsupported`] for an engine that this

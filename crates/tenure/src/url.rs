@@ -4,8 +4,31 @@ use tenure_core::engine::Connect;
 use tenure_core::memory::Store;
 use tenure_core::{Error, ErrorKind, Result};
 
-/// The engines there are, and whether this build has them.
-const ENGINES: &[(&str, bool)] = &[("local", cfg!(feature = "local")), ("memory", true)];
+/// An engine, the schemes of its URLs, and whether this build has it.
+struct Known {
+    engine: &'static str,
+    schemes: &'static [&'static str],
+    is_built: bool,
+}
+
+/// The engines there are.
+const ENGINES: &[Known] = &[
+    Known { engine: "local", schemes: &["local"], is_built: cfg!(feature = "local") },
+    Known { engine: "memory", schemes: &["memory"], is_built: true },
+    Known {
+        engine: "redis",
+        schemes: &[
+            "redis",
+            "rediss",
+            "redis+unix",
+            "redis+sentinel",
+            "rediss+sentinel",
+            "redis+cluster",
+            "rediss+cluster",
+        ],
+        is_built: cfg!(feature = "redis"),
+    },
+];
 
 /// Returns what connects with the engine that a URL names. Nothing is tried yet.
 ///
@@ -29,21 +52,40 @@ pub fn connector(url: &str) -> Result<Connect> {
                 })
             }))
         }
-        _ => match ENGINES.iter().find(|(engine, _)| *engine == scheme) {
-            Some(_) => Err(Error::new(
+        #[cfg(feature = "redis")]
+        _ if is_of(scheme, "redis") => {
+            let config = tenure_redis::Config::parse(url)?;
+            Ok(Box::new(move |client| {
+                Box::pin(async move {
+                    let engine = tenure_redis::Redis::connect(config, client).await?;
+                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
+                })
+            }))
+        }
+        _ => match ENGINES.iter().find(|known| known.schemes.contains(&scheme)) {
+            Some(Known { engine, .. }) => Err(Error::new(
                 ErrorKind::Unsupported,
                 "connect",
-                format!("this build has no engine {scheme:?}"),
+                format!("this build has no engine {engine:?}"),
             )
-            .with_hint(format!("build tenure with the feature {scheme:?}"))),
+            .with_hint(format!("build tenure with the feature {engine:?}"))),
             None => Err(unknown(url, &format!("there is no engine {scheme:?}"))),
         },
     }
 }
 
+#[cfg(feature = "redis")]
+fn is_of(scheme: &str, engine: &str) -> bool {
+    ENGINES.iter().any(|known| known.engine == engine && known.schemes.contains(&scheme))
+}
+
 fn unknown(url: &str, why: &str) -> Error {
-    let known: Vec<String> =
-        ENGINES.iter().filter(|(_, has)| *has).map(|(engine, _)| format!("`{engine}:`")).collect();
+    let known: Vec<String> = ENGINES
+        .iter()
+        .filter(|known| known.is_built)
+        .flat_map(|known| known.schemes)
+        .map(|scheme| format!("`{scheme}:`"))
+        .collect();
     Error::new(ErrorKind::Invalid, "connect", format!("{:?} names no engine: {why}", redact(url)))
         .with_hint(format!("this build knows {}", known.join(", ")))
 }

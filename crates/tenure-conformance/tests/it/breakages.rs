@@ -101,6 +101,7 @@ const BREAKAGES: &[(&str, Breakage, &str)] = &[
     ("claims::a_repeated_release_says_already_lost", Record(Rule::ReleasesOfAnybody), "AlreadyLost"),
     ("claims::a_claim_is_not_granted_after_its_own_release", Record(Rule::FinishedForgotten), "own release"),
     ("claims::an_ended_claim_is_not_granted_again", Record(Rule::FinishedForgotten), "ended claim"),
+    ("claims::a_broken_claim_is_not_granted_again", Record(Rule::FinishedForgotten), "broken claim"),
     ("claims::only_its_own_claim_releases_a_hold", Record(Rule::ReleasesOfAnybody), "another's id"),
     ("claims::a_batch_is_answered_in_order", Calls(Call::BatchesReversed), "out of order"),
     ("claims::a_value_is_published_only_under_its_hold", Record(Rule::ValuesOfAnybody), "cannot publish"),

@@ -261,14 +261,18 @@ impl Ledger {
                     self.queue_renewal(index);
                 }
             }
-            Wake::LookAtAll => {
-                let waiters: Vec<u32> = self.by_claim.values().copied().collect();
-                for index in waiters {
-                    if self.entries[index as usize].phase == Phase::Waiting {
-                        self.queue_renewal(index);
-                    }
-                }
+            Wake::LookAtAll => self.renew_all(|phase| phase == Phase::Waiting),
+            Wake::RenewAll => {
+                self.renew_all(|phase| matches!(phase, Phase::Waiting | Phase::Ready | Phase::Held));
             }
+        }
+    }
+
+    fn renew_all(&mut self, is_meant: impl Fn(Phase) -> bool) {
+        let meant = self.entries.iter().filter(|(_, entry)| is_meant(entry.phase));
+        let meant: Vec<u32> = meant.map(|(index, _)| index as u32).collect();
+        for index in meant {
+            self.queue_renewal(index);
         }
     }
 

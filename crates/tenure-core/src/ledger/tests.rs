@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Acquired, Identity, Ledger, Now, Wish};
 use crate::claim::{ClientId, Grant, Label, Name, Terms, Waiting};
 use crate::clock::Instant;
-use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer};
+use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Wake};
 use crate::error::{Error, ErrorKind};
 use crate::token::Token;
 
@@ -70,4 +70,23 @@ fn a_waiter_that_queues_anew_after_a_long_wait_bears_one_failure() {
     at = at + Duration::from_secs(1);
     ledger.on_due(&now(at));
     assert_eq!(ledger.take_claims(at, 1).0.len(), 1, "the claim is repeated");
+}
+
+#[test]
+fn a_store_that_may_have_forgotten_is_asked_about_every_hold_at_once() {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), wish());
+    let (claims, _) = ledger.take_claims(at, 1);
+    let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
+    let Some(Ok(Acquired::Lease(lease))) = ledger.poll(&now(at), key, None) else { panic!("it is held") };
+    at = at + Duration::from_millis(10);
+    ledger.on_wake(&now(at), Wake::LookAtAll);
+    assert_eq!(ledger.take_renewals(at, 9).0.len(), 0, "a holder need not look");
+    ledger.on_wake(&now(at), Wake::RenewAll);
+    let (renewals, _) = ledger.take_renewals(at, 9);
+    assert_eq!(renewals.len(), 1, "long before its renewal is due");
+    ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Lost));
+    assert!(lease.is_over(at), "the store has forgotten it");
 }

@@ -51,6 +51,9 @@ impl RedisCluster {
         let cluster = RedisCluster { nodes: bus.iter().map(node).collect(), bus };
         cluster.join();
         cluster.wait_until_ready();
+        for master in &cluster.nodes[..MASTERS] {
+            master.wait_until_replicated(1);
+        }
         cluster
     }
 

@@ -1,5 +1,6 @@
 //! Redis servers.
 
+mod clock;
 mod cluster;
 mod run;
 mod sentinel;

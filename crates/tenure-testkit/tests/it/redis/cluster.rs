@@ -1,5 +1,6 @@
 //! A cluster.
 
+use tenure_testkit::Reply;
 use tenure_testkit::redis::RedisCluster;
 
 #[test]
@@ -27,8 +28,12 @@ fn a_cluster_moves_slots_and_survives_a_master() {
     assert_eq!(second.command(&["GET", "{a}2"]), "two");
     assert_eq!(cluster.node_of_slot(slot).port(), second.port());
 
+    // It has just become a replica, and what follows is lost if it does not follow yet.
+    let mut connection = second.connect().unwrap();
+    connection.ask(&["SET", "{a}2", "three"]).unwrap();
+    assert_eq!(connection.ask(&["WAIT", "1", "5000"]).unwrap(), Reply::Integer(1));
     second.kill();
     let third = cluster.wait_for_new_master(slot, second);
     assert_eq!(third.port(), to.port());
-    assert_eq!(third.command(&["GET", "{a}2"]), "two");
+    assert_eq!(third.command(&["GET", "{a}2"]), "three");
 }

@@ -1,0 +1,205 @@
+//! Which keys and channels a resource has, and in which hash slot they are.
+//!
+//! A mutex is a plain string under `<prefix><name>`, as every client of the classic protocol has it. All else
+//! lies beside it under `tenure.1.<letter>:<tag><prefix><name>`, where 1 is the version of this layout and the tag
+//! (`{…}`, on Cluster only) puts it into the same slot. Names cannot hold control characters, but braces, so the
+//! tag of a slot is looked up and not made of the name.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use tenure_core::claim::{ClientId, Name};
+use tenure_core::{Error, ErrorKind};
+
+/// How many slots a cluster has.
+const SLOTS: usize = 16384;
+/// What every key and channel beside those of the resources begins with.
+pub(crate) const OWN: &str = "tenure.1.";
+/// What the channels begin with on which waiters hear of their grants.
+pub(crate) const INBOX: &str = "tenure.1.inbox:";
+/// What the channels begin with on which observers hear of changes.
+pub(crate) const CHANGES: &str = "tenure.1.changes:";
+
+/// The key of a resource and its slot (0 unless on Cluster).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) text: String,
+    pub(crate) slot: u16,
+}
+
+/// Names keys.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    prefix: String,
+    has_slots: bool,
+}
+
+impl Keys {
+    pub(crate) fn new(prefix: &str, has_slots: bool) -> Keys {
+        Keys { prefix: prefix.to_owned(), has_slots }
+    }
+
+    /// Returns the key of a resource.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if it would be taken for one of the engine's own.
+    pub(crate) fn of(&self, name: &Name) -> Result<Key, Error> {
+        let text = format!("{}{name}", self.prefix);
+        if text.starts_with(OWN) {
+            let message = format!("the key {text:?} is kept for the engine itself");
+            return Err(Error::new(ErrorKind::Invalid, "name a resource", message)
+                .with_resource(name)
+                .with_hint("use another name, or the default prefix"));
+        }
+        let slot = if self.has_slots { slot_of(text.as_bytes()) } else { 0 };
+        Ok(Key { text, slot })
+    }
+
+    /// Returns the name of the resource that a key belongs to, its own or one beside it.
+    pub(crate) fn name_of(&self, key: &str) -> Option<Name> {
+        let text = match key.strip_prefix(OWN) {
+            // `q:{tag}key`
+            Some(rest) => {
+                let rest = rest.get(2..)?;
+                if self.has_slots { rest.split_once('}')?.1 } else { rest }
+            }
+            None => key,
+        };
+        Name::new(text.strip_prefix(&self.prefix)?).ok()
+    }
+
+    /// Returns patterns that match every key of the resources whose names begin with `names`.
+    pub(crate) fn patterns(&self, names: &str) -> [String; 2] {
+        let tail = format!("{}*", quoted(&format!("{}{names}", self.prefix)));
+        let tag = if self.has_slots { "{*}" } else { "" };
+        // Queues and values may outlive their holds.
+        [tail.clone(), format!("{OWN}[qv]:{tag}{tail}")]
+    }
+
+    /// Returns the tag that puts keys into a slot; empty unless on Cluster.
+    pub(crate) fn tag(&self, slot: u16) -> &'static str {
+        if self.has_slots { &tags()[usize::from(slot)] } else { "" }
+    }
+
+    /// Returns the keys that the resources of a slot share: the last token, finished ids, queues, observed.
+    pub(crate) fn shared(&self, slot: u16) -> [String; 4] {
+        let (tag, prefix) = (self.tag(slot), &self.prefix);
+        ["token", "finished", "queues", "observed"].map(|what| format!("{OWN}{what}:{tag}{prefix}"))
+    }
+
+    /// Returns the channel on which a client hears of grants in a slot.
+    pub(crate) fn inbox(&self, slot: u16, client: ClientId) -> String {
+        format!("{INBOX}{}{client}", self.tag(slot))
+    }
+
+    /// Returns the channel of the changes of a resource.
+    pub(crate) fn changes(&self, key: &Key) -> String {
+        format!("{CHANGES}{}{}", self.tag(key.slot), key.text)
+    }
+}
+
+/// A text as a glob pattern that matches only it.
+fn quoted(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for c in text.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+/// Returns the slot of a key: the part between the first `{` and the next `}` counts, if there is any.
+///
+/// Source: the Redis Cluster specification, "Key distribution model" and "Hash tags".
+pub(crate) fn slot_of(key: &[u8]) -> u16 {
+    let part = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let length = key[open + 1..].iter().position(|byte| *byte == b'}')?;
+        (length > 0).then(|| &key[open + 1..open + 1 + length])
+    });
+    crc16(part.unwrap_or(key)) % SLOTS as u16
+}
+
+/// CRC-16/XMODEM, as the specification has it.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    })
+}
+
+/// A tag for each slot, the shortest numbers that hash to it.
+fn tags() -> &'static [String] {
+    static TAGS: OnceLock<Vec<String>> = OnceLock::new();
+    TAGS.get_or_init(|| {
+        let mut found = HashMap::with_capacity(SLOTS);
+        let mut number = 0_u32;
+        while found.len() < SLOTS {
+            let text = number.to_string();
+            found.entry(slot_of(text.as_bytes())).or_insert_with(|| format!("{{{text}}}"));
+            number += 1;
+        }
+        (0..SLOTS as u16).map(|slot| found.remove(&slot).expect("every slot has a tag")).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        // Figures from the specification and from `CLUSTER KEYSLOT`.
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        for (key, same) in [
+            ("{user1000}.following", "user1000"),
+            ("foo{}{bar}", "foo{}{bar}"),
+            ("foo{{bar}}zap", "{bar"),
+            ("foo{bar}{zap}", "bar"),
+        ] {
+            let whole = crc16(same.as_bytes()) % SLOTS as u16;
+            assert_eq!(slot_of(key.as_bytes()), whole, "{key}");
+        }
+    }
+
+    #[test]
+    fn all_keys_of_a_resource_are_in_its_slot() {
+        let keys = Keys::new("tenure:", true);
+        for name in ["billing", "a{b}c", "{", "}{", "{}", "x{}y{z}"] {
+            let key = keys.of(&Name::new(name).unwrap()).unwrap();
+            let mut all = keys.shared(key.slot).to_vec();
+            all.push(keys.inbox(key.slot, ClientId::new(7)));
+            all.push(keys.changes(&key));
+            all.push(format!("{OWN}q:{}{}", keys.tag(key.slot), key.text));
+            for other in all {
+                assert_eq!(slot_of(other.as_bytes()), key.slot, "{other} of {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_leads_back_to_its_name() {
+        for has_slots in [false, true] {
+            let keys = Keys::new("t:", has_slots);
+            let name = Name::new("a{b}:c").unwrap();
+            let key = keys.of(&name).unwrap();
+            assert_eq!(keys.name_of(&key.text), Some(name.clone()));
+            let queue = format!("{OWN}q:{}{}", keys.tag(key.slot), key.text);
+            assert_eq!(keys.name_of(&queue), Some(name));
+            assert_eq!(keys.name_of("other"), None);
+        }
+    }
+
+    #[test]
+    fn the_engines_own_keys_are_no_names() {
+        let error = Keys::new("", false).of(&Name::new("tenure.1.token:").unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn patterns_match_nothing_else() {
+        assert_eq!(Keys::new("a*", false).patterns("b[")[0], "a\\*b\\[*");
+    }
+}

@@ -1,0 +1,99 @@
+//! Following one resource: its changes are published while somebody has asked for them in the last while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use tenure_core::Result;
+use tenure_core::claim::Name;
+use tenure_core::inspect::{View, shows_the_same};
+use tokio::sync::Notify;
+
+use crate::engine::Store;
+use crate::inspect::look;
+use crate::keys::Key;
+use crate::script;
+
+/// How long the server publishes changes for an observer that is not heard of again.
+const INTEREST: Duration = Duration::from_secs(30);
+/// When an observer looks again at the latest: other clients of the classic protocol tell nobody.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// After an error.
+const RETRY: Duration = Duration::from_millis(500);
+
+struct Observer {
+    store: Arc<Store>,
+    resource: Name,
+    key: Key,
+    channel: Vec<u8>,
+    changed: Arc<Notify>,
+    last: Option<Option<View>>,
+}
+
+/// Follows a resource: its present view first, then each later one that shows something else.
+pub(crate) fn observe(store: Arc<Store>, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
+    let key = match store.keys.of(&resource) {
+        Ok(key) => key,
+        Err(error) => return stream::once(async { Err(error) }).boxed(),
+    };
+    let channel = store.keys.changes(&key).into_bytes();
+    let changed = store.switchboard.observers().add(&channel);
+    let observer = Observer { store, resource, key, channel, changed, last: None };
+    stream::unfold((observer, Duration::ZERO), |(mut observer, wait)| async move {
+        let (view, wait) = observer.next(wait).await;
+        Some((view, (observer, wait)))
+    })
+    .boxed()
+}
+
+impl Observer {
+    async fn next(&mut self, mut wait: Duration) -> (Result<Option<View>>, Duration) {
+        loop {
+            // A change in between leaves a permit, so that none is missed.
+            if tokio::time::timeout(wait, self.changed.notified()).await.is_err() {
+                tracing::trace!(resource = %self.resource, "an observer looks by itself");
+            }
+            let view = match self.look().await {
+                Ok(view) => view,
+                Err(error) => return (Err(error), RETRY),
+            };
+            wait = view.as_ref().map_or(LOOK_AGAIN, |view| {
+                let next = view.holds.iter().map(|hold| hold.ends_in).min().unwrap_or(LOOK_AGAIN);
+                // An end by itself makes no event.
+                (next + Duration::from_millis(1)).min(LOOK_AGAIN)
+            });
+            let is_known =
+                self.last.as_ref().is_some_and(|last| shows_the_same(last.as_ref(), view.as_ref()));
+            if !is_known {
+                self.last = Some(view.clone());
+                return (Ok(view), wait);
+            }
+        }
+    }
+
+    /// Asks to be told of changes, and only then looks.
+    async fn look(&self) -> Result<Option<View>> {
+        let (store, slot) = (&self.store, self.key.slot);
+        let subscribed = store.servers.subscribe(slot, &self.channel).await;
+        subscribed.map_err(|fault| fault.to_error("observe").with_resource(&self.resource))?;
+        let interest = INTEREST.as_millis() as u64;
+        let keys = std::slice::from_ref(&self.key);
+        let argument = |cmd: &mut redis::Cmd| {
+            cmd.arg(interest);
+        };
+        store.call("observe", &script::OBSERVE, slot, keys, argument).await?;
+        Ok(look(store, std::slice::from_ref(&self.resource)).await?.pop().flatten())
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        if self.store.switchboard.observers().remove(&self.channel, &self.changed)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (store, slot, channel) = (self.store.clone(), self.key.slot, self.channel.clone());
+            runtime.spawn(async move { store.servers.unsubscribe(slot, &channel).await });
+        }
+    }
+}

@@ -1,0 +1,98 @@
+-- Grants, queues or refuses claims. Each takes:
+--   its id; "kind capacity wait forced fresh"; its floor; its terms as they are stored;
+--   the life of the key in ms if it is a mutex without anything special, else 0.
+
+local function parse(id, options, terms)
+  local claim = unpack_party(id, terms)
+  local kind, capacity, wait, forced, fresh = options:match('^(%a) (%d+) (%d) (%d) (%d)$')
+  claim.kind, claim.capacity, claim.wait = kind, tonumber(capacity), wait == '1'
+  claim.forced, claim.fresh, claim.terms = forced == '1', fresh, terms
+  return claim
+end
+
+local function busy(record)
+  local first = next_hold_to_end(record)
+  local free_in = first and first.ends < NEVER and max(first.ends + delay_of(first) - t, 0) or -1
+  local shown = record.hold
+  if record.kind ~= 'm' then
+    for _, token in ipairs(call('ZRANGE', record.holds, 0, HOLDERS_LOOKED_AT_MAX - 1)) do
+      local hold = hold_with(record, token)
+      if not shown or (shown.id == REST and hold.id ~= REST) then shown = hold end
+    end
+  end
+  local answer = { 'B', digits(last_token()), record.waiting, free_in }
+  if shown then
+    answer[5], answer[6] = digits(shown.token), max(floor((now - shown.granted) / 1000), 0)
+    answer[7], answer[8] = shown.id == REST and 1 or 0, shown.label
+  end
+  return answer
+end
+
+local function enqueue(record, claim, above)
+  if above > last_token() then last, is_last_new = above, true end
+  local place = call('HINCRBY', record.waiters, 'n', 1)
+  call('ZADD', record.places, place, claim.id)
+  call('ZADD', record.lives, t + min(claim.ttl, WAITER_LIFE_MAX), claim.id)
+  call('HSET', record.waiters, claim.id, claim.fresh .. ' ' .. claim.terms)
+  record.waiting = record.waiting + 1
+  keep_queue(record)
+  return waiting_answer(record, claim.id)
+end
+
+local function decide(record, claim, above)
+  if is_finished(claim.id) then return { 'F' } end
+  local hold, waits = renew_existing(record, claim.id)
+  if hold then return grant_answer(hold) end
+  if waits then return waiting_answer(record, claim.id) end
+  local is_alike = record.kind == claim.kind and record.capacity == claim.capacity
+  if not is_alike and not is_idle(record) then return { 'C', record.kind, record.capacity } end
+  if claim.weight < 1 or claim.weight > claim.capacity then return { 'I' } end
+  if above > now + FLOOR_AHEAD_MAX and not claim.forced then return { 'A' } end
+  if max(last_token(), above) >= TOKEN_MAX then return { 'T' } end
+  if claim.fresh == '1' then
+    local value = call('HMGET', record.value, 'fresh', 'token', 'bytes')
+    if value[1] and tonumber(value[1]) > t then
+      return { 'V', tonumber(value[1]) - t, value[2], value[3] }
+    end
+  end
+  become(record, claim.kind, claim.capacity)
+  if record.waiting == 0 and fits(record, claim.weight) then
+    return grant_answer(grant(record, claim, above, true))
+  end
+  if not claim.wait then return busy(record) end
+  if record.waiting >= WAITERS_MAX then return { 'Q' } end
+  return enqueue(record, claim, above)
+end
+
+local answers = { padded(now) }
+for i = 1, #KEYS - 4 do
+  local key, at = KEYS[i + 4], 5 * i - 1
+  local id, above, terms, life = ARGV[at], tonumber(ARGV[at + 2]), ARGV[at + 3], tonumber(ARGV[at + 4])
+  local answer, held
+  -- The common case: a mutex, free or held.
+  if life > 0 and above <= now and last_token() < now + FLOOR_AHEAD_MAX and is_quiet(key, id) then
+    local token = max(last + 1, now, above + 1)
+    local text = padded(token)
+    held = redis.pcall('SET', key, id .. ' - ' .. text .. ' ' .. padded(now) .. ' ' .. terms,
+      'NX', 'GET', 'PXAT', t + life - 1)
+    if not held then
+      last, is_last_new, answer = token, true, text
+    elseif type(held) ~= 'string' then
+      held = nil
+    end
+  end
+  if not answer then
+    local record = read(key, held)
+    if record.is_bad then
+      answer = { 'X' }
+    else
+      settle(record)
+      answer = decide(record, parse(id, ARGV[at + 1], terms), above)
+      grant_waiters(record)
+      write(record)
+    end
+  end
+  answers[i + 1] = answer
+end
+tell()
+return answers

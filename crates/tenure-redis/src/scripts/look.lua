@@ -1,0 +1,34 @@
+-- Looks at resources and writes nothing: for each its kind, capacity, units in use, waiting, the holds as they are stored
+-- with their ends, the waiters with their terms, and the value. Takes: how many holds and waiters to list.
+
+local most = tonumber(ARGV[4]) - 1
+
+local function look(key)
+  local record = read(key)
+  if record.is_bad then return false end
+  local value = call('HMGET', record.value, 'bytes', 'token', 'keep')
+  if not record.kind and not value[1] then return false end
+  local holds = {}
+  if record.kind == 'm' and record.hold then
+    holds = { record.hold.id == FOREIGN and record.hold.label or pack(record.hold), digits(record.hold.ends) }
+  elseif record.kind and record.kind ~= 'm' then
+    for _, token in ipairs(call('ZRANGE', record.holds, 0, most)) do
+      holds[#holds + 1] = call('HGET', record.key, token)
+      holds[#holds + 1] = digits(call('ZSCORE', record.ends, token))
+    end
+  end
+  local waiters = {}
+  for _, id in ipairs(record.waiting > 0 and call('ZRANGE', record.places, 0, most) or {}) do
+    waiters[#waiters + 1] = id
+    waiters[#waiters + 1] = sub(call('HGET', record.waiters, id), 3)
+    waiters[#waiters + 1] = digits(call('ZSCORE', record.lives, id))
+  end
+  return {
+    record.kind or 'm', record.capacity or 1, record.used, record.waiting, holds, waiters,
+    { value[1] or '', value[2] or '', value[3] or '' },
+  }
+end
+
+local answers = { padded(now), digits(last_token()) }
+for i = 5, #KEYS do answers[i - 2] = look(KEYS[i]) end
+return answers

@@ -1,0 +1,383 @@
+-- What every script begins with: the record of a resource in Redis, and its transitions. The text of `step` in
+-- Lua; `tests/it/differential.rs` compares the two.
+--
+-- KEYS: the shared keys (last token, finished ids, queues, observed resources), then the key of each resource.
+-- ARGV: the hash tag, the incarnation, PUBLISH or SPUBLISH, then what each operation takes.
+--
+-- Keys beside that of a resource are made of its key and the tag, so they lie in its slot.
+-- Times: `now` in microseconds, for tokens; `t` and all ends in milliseconds, as Redis expires keys.
+
+local call = redis.call
+local floor, max, min, sub = math.floor, math.max, math.min, string.sub
+local TAG, INCARNATION, PUBLISH = ARGV[1], ARGV[2], ARGV[3]
+local LAST, FINISHED, QUEUES, OBSERVED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+
+local CONFIRM_WINDOW_MAX, UNHEARD_WINDOW, WAITER_LIFE_MAX = 5000, 500, 15000
+local FINISHED_MEMORY, TOKEN_MEMORY, QUEUE_LIFE = 60000, 3600000, 60000
+local WAITERS_MAX, HOLDERS_LOOKED_AT_MAX, FLOOR_AHEAD_MAX = 100000, 16, 3600000000
+-- Up to here a double counts exactly.
+local TOKEN_MAX = 9007199254740991
+-- Whose hold has ended and rests; and a key that some other client has set.
+local REST, FOREIGN = string.rep('-', 32), string.rep('?', 32)
+local NEVER = 9007199254740991
+
+local clock = call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local t = floor(now / 1000)
+
+-- A number in full: Lua's own conversion would round 16 digits.
+local function digits(number) return string.format('%.0f', number) end
+local function padded(token) return string.format('%016.0f', token) end
+
+-- The last token given under this tag, read when first needed and written once.
+local last, is_last_new
+local function last_token()
+  if not last then last = tonumber(call('GET', LAST) or 0) end
+  return last
+end
+local function next_token(above)
+  last = max(last_token() + 1, now, above + 1)
+  is_last_new = true
+  return last
+end
+
+-- Nothing is unusual under this tag: no finished ids, no queues, no observers. Then the common case of a mutex
+-- needs no other key than its own.
+local has_finished, has_queues, has_observers = false, false, false
+if call('EXISTS', FINISHED, QUEUES, OBSERVED) > 0 then
+  has_finished = call('EXISTS', FINISHED) == 1
+  has_queues = call('EXISTS', QUEUES) == 1
+  has_observers = call('EXISTS', OBSERVED) == 1
+end
+
+local function is_quiet(key, id)
+  return not (has_finished and call('ZSCORE', FINISHED, id))
+    and not (has_queues and call('ZSCORE', QUEUES, key))
+    and not (has_observers and call('ZSCORE', OBSERVED, key))
+end
+
+local function is_finished(id)
+  local untill = has_finished and call('ZSCORE', FINISHED, id)
+  return untill and tonumber(untill) > t
+end
+
+local function finish(id)
+  call('ZREMRANGEBYSCORE', FINISHED, '-inf', t)
+  call('ZADD', FINISHED, t + FINISHED_MEMORY, id)
+  call('PEXPIRE', FINISHED, FINISHED_MEMORY)
+  has_finished = true
+end
+
+-- A hold as it is stored: fixed columns up to the client, so that the common case needs no parsing.
+local function pack(hold)
+  return table.concat({
+    hold.id, hold.flag, padded(hold.token), padded(hold.granted), string.format('%08.0f', hold.ttl), hold.client,
+    digits(hold.max), digits(hold.min), digits(hold.delay), hold.weight, hold.slot, hold.label,
+  }, ' ')
+end
+
+local HOLD = '^([%x%-]+) ([-+v]) (%d+) (%d+) (%d+) (%x+) (%d+) (%d+) (%d+) (%d+) ([%d-]+) (.*)$'
+local function unpack_hold(text)
+  local id, flag, token, granted, ttl, client, longest, shortest, delay, weight, slot, label = text:match(HOLD)
+  if not id or #id ~= 32 then return nil end
+  return {
+    id = id, flag = flag, token = tonumber(token), granted = tonumber(granted), ttl = tonumber(ttl), client = client,
+    max = tonumber(longest), min = tonumber(shortest), delay = tonumber(delay), weight = tonumber(weight),
+    slot = slot, label = label,
+  }
+end
+
+-- What a claim asks for, as the client sends it, as it waits and as the last columns of its hold.
+local PARTY = '^(%d+) (%x+) (%d+) (%d+) (%d+) (%d+) %- (.*)$'
+local function unpack_party(id, text)
+  local ttl, client, longest, shortest, delay, weight, label = text:match(PARTY)
+  return {
+    id = id, client = client, weight = tonumber(weight), ttl = tonumber(ttl), max = tonumber(longest),
+    min = tonumber(shortest), delay = tonumber(delay), label = label,
+  }
+end
+
+-- The moment until which renewal may put the end of a hold off.
+local function bounded(hold, ends)
+  if hold.max > 0 then return min(ends, floor(hold.granted / 1000) + hold.max) end
+  return ends
+end
+-- How long the units rest after the end of a hold that nobody released.
+local function delay_of(hold) return hold.id == REST and 0 or hold.delay end
+
+local wakes, changed = {}, {}
+
+local function beside(record, letter) return 'tenure.1.' .. letter .. ':' .. TAG .. record.key end
+
+-- Redis still shows a key in the millisecond in which it ends, so each is made to end one earlier.
+local function put_hold(record, hold)
+  if record.kind == 'm' then
+    record.hold = hold
+    call('SET', record.key, pack(hold), 'PXAT', hold.ends + delay_of(hold) - 1)
+    return
+  end
+  local token = padded(hold.token)
+  call('HSET', record.key, token, pack(hold))
+  if hold.id ~= REST then call('HSET', record.key, hold.id, token) end
+  call('ZADD', record.ends, hold.ends, token)
+  call('ZADD', record.holds, hold.token, token)
+  record.keep = max(record.keep, hold.ends + delay_of(hold))
+end
+
+local function hold_with(record, token, ends)
+  local hold = unpack_hold(call('HGET', record.key, token))
+  hold.ends = tonumber(ends or call('ZSCORE', record.ends, token))
+  return hold
+end
+
+local function hold_of(record, id)
+  if record.kind == 'm' then return record.hold and record.hold.id == id and record.hold or nil end
+  local token = record.kind and call('HGET', record.key, id)
+  return token and hold_with(record, token) or nil
+end
+
+local function next_hold_to_end(record)
+  if record.kind == 'm' then return record.hold end
+  local first = record.kind and call('ZRANGE', record.ends, 0, 0, 'WITHSCORES') or {}
+  return first[1] and hold_with(record, first[1], first[2]) or nil
+end
+
+local function free(record, hold)
+  record.used = record.used - hold.weight
+  if record.kind == 'm' then
+    call('DEL', record.key)
+    record.hold = nil
+    return
+  end
+  local token = padded(hold.token)
+  call('HDEL', record.key, token)
+  call('ZREM', record.ends, token)
+  call('ZREM', record.holds, token)
+  if hold.slot ~= '-' and tonumber(hold.slot) < record.capacity then
+    call('RPUSH', record.free, hold.slot)
+  end
+end
+
+-- Whether the value goes with this hold; another may have been published since.
+local function has_value(record, hold)
+  if hold.flag ~= 'v' then return false end
+  local value = call('HMGET', record.value, 'token', 'keep')
+  return value[2] == '' and tonumber(value[1]) == hold.token
+end
+
+-- Ends a hold: its units rest until then, or come free if they have rested already.
+local function end_hold(record, hold, rest_until)
+  if hold.id == REST or hold.id == FOREIGN then return free(record, hold) end
+  if record.kind ~= 'm' then call('HDEL', record.key, hold.id) end
+  if has_value(record, hold) then call('DEL', record.value) end
+  if rest_until > min(t, hold.ends) then
+    hold.id, hold.ends = REST, rest_until
+    return put_hold(record, hold)
+  end
+  free(record, hold)
+end
+
+local function forget_queue(record)
+  if record.waiting == 0 then
+    call('DEL', record.places, record.waiters, record.lives)
+    call('ZREM', QUEUES, record.key)
+  end
+end
+
+local function take_waiter(record, id)
+  call('ZREM', record.places, id)
+  call('ZREM', record.lives, id)
+  call('HDEL', record.waiters, id)
+  record.waiting = record.waiting - 1
+  forget_queue(record)
+end
+
+-- A waiter is stored as a digit, whether a fresh value answers it as well, and its terms.
+local function waiter_of(record, id) return unpack_party(id, sub(call('HGET', record.waiters, id), 3)) end
+
+-- Removes a waiter that leaves without a grant. Whoever is at the head now does not know it yet.
+local function remove_waiter(record, id)
+  local was_head = call('ZRANK', record.places, id) == 0
+  take_waiter(record, id)
+  local head = was_head and record.waiting > 0 and call('ZRANGE', record.places, 0, 0)[1]
+  if head then wakes[#wakes + 1] = { id = head, client = waiter_of(record, head).client } end
+end
+
+local function fits(record, weight) return record.used + weight <= record.capacity end
+
+local function grant(record, party, above, is_confirmed)
+  local token = next_token(above)
+  record.used = record.used + party.weight
+  local slot = '-'
+  if record.kind == 'p' then
+    if record.fresh < record.capacity then
+      slot = digits(record.fresh)
+      record.fresh = record.fresh + 1
+    else
+      slot = call('LPOP', record.free)
+    end
+  end
+  local hold = {
+    id = party.id, token = token, granted = now, ttl = party.ttl, client = party.client, max = party.max,
+    min = party.min, delay = party.delay, weight = party.weight, slot = slot, label = party.label,
+    flag = (party.max + party.min + party.delay > 0) and '+' or '-',
+  }
+  hold.ends = bounded(hold, t + (is_confirmed and hold.ttl or min(hold.ttl, CONFIRM_WINDOW_MAX)))
+  put_hold(record, hold)
+  return hold
+end
+
+-- Grants from the head of the queue for as long as it fits.
+local function grant_waiters(record)
+  while record.waiting > 0 do
+    local head = call('ZRANGE', record.places, 0, 0)[1]
+    local waiter = waiter_of(record, head)
+    if not fits(record, waiter.weight) or last_token() >= TOKEN_MAX then return end
+    take_waiter(record, head)
+    local hold = grant(record, waiter, 0, false)
+    -- The same call may yet confirm it; the wake says what it was at first.
+    wakes[#wakes + 1] = {
+      id = head, client = waiter.client, hold = hold, record = record, ends_in = hold.ends - t,
+    }
+  end
+end
+
+local function settle(record)
+  local hold = next_hold_to_end(record)
+  while hold and hold.ends <= t do
+    end_hold(record, hold, hold.ends + delay_of(hold))
+    hold = next_hold_to_end(record)
+  end
+  if record.waiting > 0 then
+    for _, id in ipairs(call('ZRANGEBYSCORE', record.lives, '-inf', t)) do remove_waiter(record, id) end
+    grant_waiters(record)
+  end
+end
+
+-- Reads a record; `text` is the value of its key, if that is known to be a string. `is_bad`: the key holds
+-- something that neither this nor any classic lock has written.
+local function read(key, text)
+  local record = { key = key, used = 0, fresh = 0, keep = 0, keep_until = 0, waiting = 0 }
+  for name, letter in pairs({
+    places = 'q', waiters = 'w', lives = 'x', ends = 'e', holds = 'h', free = 's', value = 'v',
+  }) do record[name] = beside(record, letter) end
+  if has_queues then record.waiting = call('ZCARD', record.places) end
+  local kind = text and 'string' or call('TYPE', key).ok
+  if kind == 'string' then
+    text = text or call('GET', key)
+    local ends = call('PEXPIRETIME', key)
+    local hold = unpack_hold(text)
+      or { id = FOREIGN, flag = '+', token = 0, granted = now, client = '0', max = 0, min = 0, delay = 0, weight = 1,
+           slot = '-', ttl = 0, label = sub(text, 1, 256) }
+    hold.ends = ends < 0 and NEVER or ends + 1 - delay_of(hold)
+    record.kind, record.capacity, record.used, record.hold = 'm', 1, 1, hold
+  elseif kind == 'hash' then
+    local head = call('HMGET', key, 'kind', 'capacity', 'used', 'fresh', 'until')
+    record.is_bad = not head[1]
+    record.kind, record.capacity, record.used = head[1], tonumber(head[2]), tonumber(head[3] or 0)
+    record.fresh, record.keep_until = tonumber(head[4] or 0), tonumber(head[5] or 0)
+  elseif kind ~= 'none' then
+    record.is_bad = true
+  elseif record.waiting > 0 then
+    record.kind, record.capacity = 'm', 1
+  end
+  return record
+end
+
+local function is_idle(record) return record.used == 0 and record.waiting == 0 end
+
+-- An idle record takes another kind; what is left of the former goes.
+local function become(record, kind, capacity)
+  if record.kind == kind and record.capacity == capacity then return end
+  call('DEL', record.key, record.ends, record.holds, record.free)
+  record.kind, record.capacity, record.fresh, record.used, record.hold = kind, capacity, 0, 0, nil
+  record.keep_until = 0
+end
+
+local function write(record)
+  if has_observers and call('ZSCORE', OBSERVED, record.key) then changed[record.key] = true end
+  if not record.kind or record.kind == 'm' then return end
+  -- Which slot has been free longest is worth remembering; all else of an idle record is not.
+  if is_idle(record) and record.fresh == 0 then
+    call('DEL', record.key, record.free)
+    return
+  end
+  local untill = max(record.keep, t + WAITER_LIFE_MAX) + TOKEN_MEMORY
+  untill = max(untill, record.keep_until)
+  call('HSET', record.key, 'kind', record.kind, 'capacity', record.capacity, 'used', record.used,
+    'fresh', record.fresh, 'until', digits(untill))
+  -- The others come and go with their last entry, and their expiry with them.
+  for _, key in ipairs({ record.key, record.ends, record.holds, record.free }) do
+    call('PEXPIREAT', key, untill)
+  end
+end
+
+local function grant_answer(hold)
+  return { 'G', digits(hold.token), hold.slot, hold.ends - t }
+end
+
+local function waiting_answer(record, id)
+  local rank = call('ZRANK', record.places, id)
+  local hold = rank == 0 and next_hold_to_end(record)
+  local look = hold and hold.ends < NEVER and hold.ends - t or -1
+  return { 'W', rank + 1, digits(last_token()), look }
+end
+
+-- Extends a hold, or keeps the place of a waiter; nothing if the claim is neither.
+local function renew_existing(record, id)
+  local hold = hold_of(record, id)
+  if hold then
+    hold.ends = bounded(hold, t + hold.ttl)
+    local untill = hold.ends + hold.delay - 1
+    if record.kind == 'm' then
+      call('PEXPIREAT', record.key, untill)
+    else
+      call('ZADD', record.ends, hold.ends, padded(hold.token))
+      record.keep = max(record.keep, untill)
+    end
+    if has_value(record, hold) then call('PEXPIREAT', record.value, hold.ends - 1) end
+    return hold
+  end
+  if record.waiting > 0 and call('ZSCORE', record.places, id) then
+    local life = t + min(waiter_of(record, id).ttl, WAITER_LIFE_MAX)
+    call('ZADD', record.lives, 'GT', life, id)
+    return nil, true
+  end
+end
+
+-- The keys of a queue live on for as long as somebody in it is heard of.
+local function keep_queue(record)
+  if call('PTTL', record.places) >= QUEUE_LIFE / 2 then return end
+  for _, key in ipairs({ record.places, record.waiters, record.lives }) do call('PEXPIRE', key, QUEUE_LIFE) end
+  call('ZREMRANGEBYSCORE', QUEUES, '-inf', t)
+  call('ZADD', QUEUES, t + QUEUE_LIFE, record.key)
+  call('PEXPIRE', QUEUES, 2 * QUEUE_LIFE)
+  has_queues = true
+end
+
+-- Cuts the window of a grant of which nobody hears: its waiter is probably dead, but may be reconnecting.
+local function cut_window(wake)
+  local ends = t + UNHEARD_WINDOW
+  local hold, record = wake.hold, wake.record
+  if ends >= hold.ends or not hold_of(record, hold.id) then return end
+  if record.kind == 'm' then
+    call('PEXPIREAT', record.key, ends + hold.delay - 1)
+  else
+    call('ZADD', record.ends, 'XX', ends, padded(hold.token))
+  end
+end
+
+-- Tells who waits and who watches, after everything else: to a channel that is not here it would fail.
+local function tell()
+  if is_last_new then call('SET', LAST, digits(last), 'PX', TOKEN_MEMORY) end
+  for _, wake in ipairs(wakes) do
+    local text = 'L ' .. wake.id
+    if wake.hold then
+      local hold = wake.hold
+      text = table.concat({ 'G', wake.id, digits(hold.token), hold.slot, wake.ends_in, INCARNATION }, ' ')
+    end
+    local heard = redis.pcall(PUBLISH, 'tenure.1.inbox:' .. TAG .. wake.client, text)
+    if wake.hold and heard == 0 then cut_window(wake) end
+  end
+  for key in pairs(changed) do redis.pcall(PUBLISH, 'tenure.1.changes:' .. TAG .. key, '') end
+end

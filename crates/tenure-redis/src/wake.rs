@@ -1,0 +1,116 @@
+//! How waiters and observers hear of what happens: messages that the scripts publish, and the news of the links.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use tenure_core::engine::{Incarnation, Wake};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
+
+use crate::answer::{Message, message};
+use crate::keys::{CHANGES, INBOX};
+use crate::wire::News;
+
+/// Passes on what comes in, each to whom it is for.
+pub(crate) struct Switchboard {
+    wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
+    observers: Arc<Observers>,
+    task: AbortHandle,
+}
+
+/// Who follows which channel of changes.
+#[derive(Default)]
+pub(crate) struct Observers(Mutex<HashMap<Vec<u8>, Vec<Arc<Notify>>>>);
+
+impl Switchboard {
+    /// Starts passing on. On a tokio runtime.
+    pub(crate) fn start(news: UnboundedReceiver<News>) -> Switchboard {
+        let (tell, wakes) = unbounded_channel();
+        let observers = Arc::new(Observers::default());
+        let task = tokio::spawn(pass_on(news, tell, observers.clone())).abort_handle();
+        Switchboard { wakes: Mutex::new(Some(wakes)), observers, task }
+    }
+
+    /// Returns the news for this client's waiters; empty the second time.
+    pub(crate) fn wakes(&self) -> BoxStream<'static, Wake> {
+        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut wakes) = wakes else { return futures_util::stream::empty().boxed() };
+        futures_util::stream::poll_fn(move |cx| wakes.poll_recv(cx)).boxed()
+    }
+
+    pub(crate) fn observers(&self) -> &Arc<Observers> {
+        &self.observers
+    }
+}
+
+impl Drop for Switchboard {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn pass_on(mut news: UnboundedReceiver<News>, tell: UnboundedSender<Wake>, observers: Arc<Observers>) {
+    while let Some(news) = news.recv().await {
+        let wake = match news {
+            News::Message { channel, payload, .. } if channel.starts_with(INBOX.as_bytes()) => {
+                message(&payload).map(|message| match message {
+                    // Whoever granted it says by which life of the server; the link's own may be a newer one.
+                    Message::Granted(claim, grant, incarnation) => {
+                        Wake::Granted { claim, grant, incarnation: Incarnation(incarnation) }
+                    }
+                    Message::Look(claim) => Wake::Look(claim),
+                })
+            }
+            News::Message { channel, .. } if channel.starts_with(CHANGES.as_bytes()) => {
+                observers.tell(&channel);
+                None
+            }
+            News::Message { .. } => None,
+            News::Up { is_new, .. } => {
+                observers.tell_all();
+                Some(if is_new { Wake::RenewAll } else { Wake::LookAtAll })
+            }
+        };
+        if let Some(wake) = wake
+            && tell.send(wake).is_err()
+        {
+            return;
+        }
+    }
+}
+
+impl Observers {
+    /// Notes who follows a channel.
+    pub(crate) fn add(&self, channel: &[u8]) -> Arc<Notify> {
+        let notify = Arc::new(Notify::new());
+        self.lock().entry(channel.to_vec()).or_default().push(notify.clone());
+        notify
+    }
+
+    /// Forgets who follows a channel; whether nobody does any more.
+    pub(crate) fn remove(&self, channel: &[u8], notify: &Arc<Notify>) -> bool {
+        let mut channels = self.lock();
+        let Some(all) = channels.get_mut(channel) else { return false };
+        all.retain(|one| !Arc::ptr_eq(one, notify));
+        if all.is_empty() {
+            channels.remove(channel);
+            return true;
+        }
+        false
+    }
+
+    fn tell(&self, channel: &[u8]) {
+        self.lock().get(channel).into_iter().flatten().for_each(|notify| notify.notify_one());
+    }
+
+    fn tell_all(&self) {
+        self.lock().values().flatten().for_each(|notify| notify.notify_one());
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Vec<u8>, Vec<Arc<Notify>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,3 @@
+//! The tests of the engine against real servers.
+
+mod conformance;
