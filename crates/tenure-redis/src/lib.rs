@@ -13,6 +13,7 @@ mod keys;
 mod link;
 mod observe;
 mod pause;
+mod replicated;
 mod script;
 mod sentinel;
 mod topology;

@@ -92,8 +92,7 @@ impl Servers {
     }
 
     /// As [`Servers::call`], on a connection for this, and waits until `?replicas=` replicas have acknowledged.
-    /// Returns how many did in half a second: fewer is not a fault, since the command has been executed.
-    #[allow(dead_code, reason = "`?replicas=` is not used by the engine yet")]
+    /// Returns how many did within half a second: fewer is not a fault, since the command has been executed.
     pub(crate) async fn with_replicas(
         &self,
         slot: u16,
@@ -139,11 +138,12 @@ impl Servers {
         }
     }
 
-    /// Returns a link with each master, to scan them all. On a cluster there are none before its first call.
-    pub(crate) fn masters(&self) -> Vec<Link> {
+    /// Returns a link with each master, to scan them all. On a cluster it waits for the first look at the nodes:
+    /// none would mean that nothing is held.
+    pub(crate) async fn masters(&self) -> Result<Vec<Link>, Fault> {
         match &self.0.kind {
-            Kind::One(one) => vec![one.link.clone()],
-            Kind::Cluster(cluster) => cluster.masters(),
+            Kind::One(one) => Ok(vec![one.link.clone()]),
+            Kind::Cluster(cluster) => cluster.masters(Instant::now() + CALL_TIMEOUT).await,
         }
     }
 }
