@@ -11,8 +11,11 @@ pub(crate) struct Engine {
 }
 
 /// Every engine of the project. A new one goes here first.
-pub(crate) const ENGINES: [Engine; 2] =
-    [Engine { name: "memory", has_server: false }, Engine { name: "local", has_server: false }];
+pub(crate) const ENGINES: [Engine; 3] = [
+    Engine { name: "memory", has_server: false },
+    Engine { name: "local", has_server: false },
+    Engine { name: "redis", has_server: true },
+];
 
 /// The engines of a list as a user gives it: `memory,local`.
 pub(crate) fn named(list: &str) -> Outcome<Vec<&'static Engine>> {
