@@ -1,5 +1,7 @@
 //! Other clients of the classic protocol on the same key: `SET key value NX PX` and a compared delete.
 
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tenure_testkit::Reply;
@@ -73,4 +75,53 @@ fn a_rest_keeps_classic_locks_out_too() {
         pause(Duration::from_millis(5));
     }
     assert!(now().since(began) >= Duration::from_millis(590), "the rest was cut short");
+}
+
+/// Where `cargo xtask setup` puts the clients of others.
+fn foreign_clients() -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    cache.unwrap_or_else(|| home.join(".cache")).join("tenure-xtask/foreign-clients")
+}
+
+/// Lets a program of others and a mutex of ours take turns, and counts who meets whom inside.
+fn take_turns(mut program: Command, script: &str) {
+    const ROUNDS: usize = 60;
+    let server = RedisServer::start(RedisOptions::default());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign").join(script);
+    let (port, rounds) = (server.port().to_string(), ROUNDS.to_string());
+    program.arg(script).args([&port, "locks:shared", &rounds]).stdin(Stdio::null());
+    let mut other = program.stdout(Stdio::piped()).spawn().expect("`cargo xtask setup` installs it");
+    let client = connect(&format!("{}?prefix=locks:", server.url()));
+    let mutex = client.mutex("shared");
+    let (mut ours, mut intruders) = (0, 0);
+    while other.try_wait().expect("a child").is_none() {
+        let lease =
+            pollster::block_on(mutex.acquire_within(Duration::from_secs(20))).expect("its turn comes");
+        intruders += usize::from(server.ask(&["INCR", "inside"]) != Reply::Integer(1));
+        pause(Duration::from_millis(2));
+        intruders += usize::from(server.ask(&["DECR", "inside"]) != Reply::Integer(0));
+        pollster::block_on(lease.release()).expect("a release is answered");
+        ours += 1;
+        pause(Duration::from_millis(3));
+    }
+    let output = other.wait_with_output().expect("a child");
+    assert!(output.status.success(), "`cargo xtask setup` installs what it needs: {output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0", "it met ours inside");
+    assert_eq!(intruders, 0, "ours met it inside");
+    assert!(ours > ROUNDS / 4, "ours had its turns too: {ours}");
+}
+
+#[test]
+fn redis_py_and_a_mutex_take_turns() {
+    let mut python = Command::new("python3");
+    python.env("PYTHONPATH", foreign_clients().join("python"));
+    take_turns(python, "redis_py.py");
+}
+
+#[test]
+fn node_redlock_and_a_mutex_take_turns() {
+    let mut node = Command::new("node");
+    node.env("NODE_PATH", foreign_clients().join("node_modules"));
+    take_turns(node, "node_redlock.js");
 }
