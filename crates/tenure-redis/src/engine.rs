@@ -8,7 +8,7 @@ use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::BoxStream;
 use redis::{Cmd, Value};
 use tenure_core::claim::{Claim, ClaimId, ClientId, Keep, Name};
-use tenure_core::clock::Timestamp;
+use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Incarnation, Reach, ReleaseAnswer, ReleaseRequest,
     RenewAnswer, RenewRequest, Wake, claim_answer, release_answer, renew_answer,
@@ -20,6 +20,7 @@ use tenure_core::{Error, ErrorKind, Result};
 
 use crate::answer::{self, Answers, Unexpected, in_millis};
 use crate::config::Config;
+use crate::drift::{Drift, Step};
 use crate::keys::{Key, Keys};
 use crate::script::{self, Script};
 use crate::topology::Servers;
@@ -47,6 +48,7 @@ pub(crate) struct Store {
     replicas: u8,
     /// Renewals that too few replicas have acknowledged in time.
     pub(crate) unacknowledged: AtomicU64,
+    drift: Drift,
 }
 
 /// A request on its way: which it is, of which resource, and what it adds to the call.
@@ -90,7 +92,8 @@ impl Redis {
         // A grant that replicas must acknowledge is used only when the renewal that confirms it says so.
         let switchboard = Switchboard::start(news, config.replicas == 0);
         let (replicas, unacknowledged) = (config.replicas, AtomicU64::new(0));
-        let store = Arc::new(Store { client, servers, keys, switchboard, replicas, unacknowledged });
+        let drift = Drift::default();
+        let store = Arc::new(Store { client, servers, keys, switchboard, replicas, unacknowledged, drift });
         if store.servers.is_cluster() {
             // Each slot's server is subscribed to when something waits there.
             let ping = store.servers.call(0, |_| redis::cmd("PING")).await;
@@ -234,14 +237,34 @@ impl Store {
             let sent = self.servers.call(slot, |incarnation| build(is_known, incarnation)).await;
             sent.map(|(value, incarnation)| (value, incarnation, None))
         };
+        let mut sent_at = SystemClock.now();
         let mut sent = send(true).await;
         if sent.as_ref().is_err_and(|fault| fault.is_no_script()) {
             // It was not executed: a restart, a failover or SCRIPT FLUSH has emptied the server's cache.
+            sent_at = SystemClock.now();
             sent = send(false).await;
         }
         let (value, incarnation, acknowledged) = sent.map_err(|fault| fault.to_error(operation))?;
         let Answers { now, items } = answer::answers(value).map_err(|what| internal(operation, &what))?;
+        if let Some(step) = self.drift.note(incarnation, sent_at, SystemClock.now(), now) {
+            self.note_step(step);
+        }
         Ok((items, Context { now, incarnation, acknowledged }))
+    }
+
+    fn note_step(&self, step: Step) {
+        match step {
+            Step::Forward(by) => {
+                tracing::warn!(
+                    ?by,
+                    "the server's clock was set forward: holds may have ended before their time"
+                );
+                self.switchboard.tell(Wake::RenewAll);
+            }
+            Step::Back(by) => {
+                tracing::warn!(?by, "the server's clock was set back: holds that nobody renews live longer");
+            }
+        }
     }
 
     /// Refuses to pass on a grant that too few replicas have. The claim is repeated, and with it the wait.
