@@ -42,6 +42,13 @@ pub(crate) const CC: Tool = Tool { name: "cc", probe: "cc --version", source: So
 /// What benches compare `tenure run` with.
 pub(crate) const FLOCK: Tool =
     Tool { name: "flock", probe: "flock --version", source: Source::Apt("util-linux") };
+/// The server of an engine. It is its own Sentinel, too. Tests start servers of their own, and never use the one
+/// that the package may start.
+pub(crate) const REDIS: Tool =
+    Tool { name: "redis-server", probe: "redis-server --version", source: Source::Apt("redis-server") };
+/// Makes the certificates of servers under test.
+pub(crate) const OPENSSL: Tool =
+    Tool { name: "openssl", probe: "openssl version", source: Source::Apt("openssl") };
 /// Runs the tests.
 pub(crate) const NEXTEST: Tool = Tool {
     name: "cargo-nextest",
@@ -62,7 +69,10 @@ pub(crate) const TARPAULIN: Tool = Tool {
 };
 
 /// Everything that `ci` and `bench` need.
-const ALL: [&Tool; 7] = [&CC, &FLOCK, &RUSTFMT, &CLIPPY, &NEXTEST, &TYPOS, &DENY];
+const ALL: [&Tool; 9] = [&CC, &FLOCK, &REDIS, &OPENSSL, &RUSTFMT, &CLIPPY, &NEXTEST, &TYPOS, &DENY];
+
+/// What the tests of engines with servers need.
+pub(crate) const SERVERS: [&Tool; 2] = [&REDIS, &OPENSSL];
 
 /// Installs what is missing and prints versions.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
@@ -116,7 +126,7 @@ impl Tool {
                 let mut add = run.program("rustup");
                 run.command(&step, add.args(["component", "add", component]));
             }
-            Source::Apt(package) => apt_install(run, &step, package),
+            Source::Apt(package) => apt_install(run, &step, package, self.probe),
             Source::Wheel(wheel, package, version) => {
                 let python = run::output(run.program("python3").args(["-m", "pip", "--version"]));
                 let mut pip = run.program("python3");
@@ -141,11 +151,12 @@ fn cargo_install(run: &mut Run, step: &str, package: &str, version: &str) {
 }
 
 /// Installs a package of Debian as root or through sudo; the package lists may be old, so once more after an update.
-fn apt_install(run: &mut Run, step: &str, package: &str) {
+/// A package may bring a service that cannot start in a container: what counts is that the program is there.
+fn apt_install(run: &mut Run, step: &str, package: &str, probe: &str) {
     let is_root = run::output(run.program("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     let sudo = if is_root { "" } else { "sudo --non-interactive " };
     let install = format!("{sudo}apt-get install --yes --no-install-recommends {package}");
-    let line = format!("{install} || {{ {sudo}apt-get update && {install}; }}");
+    let line = format!("{install} || {{ {sudo}apt-get update && {install}; }} || {probe}");
     let mut shell = run.program("sh");
     shell.env("DEBIAN_FRONTEND", "noninteractive").args(["-c", &line]);
     run.command(step, &mut shell);

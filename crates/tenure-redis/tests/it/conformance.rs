@@ -51,4 +51,5 @@ macro_rules! topologies {
 topologies! {
     single: Single;
     sentinel: Sentinel;
+    cluster: Cluster;
 }
