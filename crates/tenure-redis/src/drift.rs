@@ -49,7 +49,7 @@ impl Drift {
         let said = i128::from(said.micros());
         let new = Distance { least: said - micros(came), most: said - micros(sent), at: came };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(old) = all.insert(server, new) else { return None };
+        let old = all.insert(server, new)?;
         let passed = came.since(old.at);
         let slack = (SLACK + passed / 100).as_micros() as i128;
         let period = |micros: i128| Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
