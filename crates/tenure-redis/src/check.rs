@@ -32,7 +32,11 @@ pub(crate) async fn check(store: &Store) -> Vec<Finding> {
     // On a cluster the masters are known from the first call on.
     let keys = keys(store).await;
     let mut found = Vec::new();
-    for link in store.servers.masters() {
+    let masters = match store.servers.masters().await {
+        Ok(masters) => masters,
+        Err(fault) => return vec![judge::unseen("server", &fault, Severity::Bad)],
+    };
+    for link in masters {
         found.push(of_server(store, &link).await);
     }
     if found.is_empty() {

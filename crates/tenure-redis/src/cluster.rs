@@ -229,11 +229,20 @@ impl Cluster {
         link.wire().map(|wire| wire.incarnation())
     }
 
-    /// Returns a link with each master. There are none before the first look at the cluster.
-    pub(crate) fn masters(&self) -> Vec<Link> {
-        let owners: HashSet<Arc<Address>> =
-            lock(&self.shared.table).owners.iter().flatten().cloned().collect();
-        owners.iter().map(|owner| self.shared.link(owner, Lane::Calls)).collect()
+    /// Returns a link with each master, once they are known.
+    pub(crate) async fn masters(&self, deadline: Instant) -> Result<Vec<Link>, Fault> {
+        let mut changed = self.shared.changed.subscribe();
+        loop {
+            changed.mark_unchanged();
+            let owners: HashSet<Arc<Address>> =
+                lock(&self.shared.table).owners.iter().flatten().cloned().collect();
+            if !owners.is_empty() {
+                return Ok(owners.iter().map(|owner| self.shared.link(owner, Lane::Calls)).collect());
+            }
+            if timeout_at(deadline, changed.changed()).await.is_err() {
+                return Err(self.shared.unknown("no node describes the cluster".to_owned()));
+            }
+        }
     }
 }
 
@@ -271,9 +280,7 @@ impl Shared {
             let Some(owner) = owner else {
                 self.look.notify_one();
                 if timeout_at(deadline, changed.changed()).await.is_err() {
-                    let why = format!("no node has the hash slot {slot}");
-                    let last = lock(&self.table).fault.clone().unwrap_or(Fault::Nobody { why });
-                    return Err(Fault::Down { last: Box::new(last) });
+                    return Err(self.unknown(format!("no node has the hash slot {slot}")));
                 }
                 continue;
             };
@@ -287,6 +294,12 @@ impl Shared {
                 Either::Right(_) => {}
             }
         }
+    }
+
+    /// The fault of a table that lacks something: why the last look failed, if it did.
+    fn unknown(&self, why: String) -> Fault {
+        let last = lock(&self.table).fault.clone().unwrap_or(Fault::Nobody { why });
+        Fault::Down { last: Box::new(last) }
     }
 
     /// Returns the link with a node, which is made if there is none.

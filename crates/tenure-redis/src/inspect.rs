@@ -43,7 +43,8 @@ pub(crate) async fn inspect(
 /// Returns the first names, by order of bytes, that begin with a prefix and come after one.
 async fn names(store: &Store, prefix: &str, after: Option<&Name>, most: usize) -> Result<BTreeSet<Name>> {
     let mut names = BTreeSet::new();
-    for server in store.servers.masters() {
+    let masters = store.servers.masters().await.map_err(|fault| fault.to_error("inspect"))?;
+    for server in masters {
         for pattern in store.keys.patterns(prefix) {
             let mut cursor = 0_u64;
             loop {

@@ -25,14 +25,11 @@ use tokio::time::{Instant, timeout_at};
 use crate::address::Address;
 use crate::dial::{Dialer, identify};
 use crate::error::Fault;
+use crate::replicated::Line;
 
 /// A connection that has sent nothing for this long, while somebody waits for an answer, is given up: a hung
 /// server's connections must not linger, and a live one accepts a new connection at once.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(1);
-
-/// How long replicas have to acknowledge. Calls that wait for them wait in line, so that three of them should have
-/// their turn before the client gives up.
-const REPLICAS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What a link tells whoever is above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +114,8 @@ struct Inner {
     incarnation: Incarnation,
     health: Arc<Health>,
     subscribed: Mutex<HashSet<Vec<u8>>>,
+    /// For commands that replicas should acknowledge.
+    line: Line,
 }
 
 /// What the connection's own task knows. It must not own the connection, whose end is the end of the task.
@@ -169,7 +168,14 @@ impl Wire {
         health.incarnation.get_or_init(|| identity.incarnation);
         let subscribed = Mutex::new(HashSet::new());
         let (incarnation, address) = (identity.incarnation, address.clone());
-        let wire = Wire(Arc::new(Inner { connection, address, incarnation, health, subscribed }));
+        let wire = Wire(Arc::new(Inner {
+            connection,
+            address,
+            incarnation,
+            health,
+            subscribed,
+            line: Line::default(),
+        }));
         // The caller bounds the whole; a deadline here would only hide why.
         let deadline = Instant::now() + SILENCE_MAX;
         for (channel, fault) in wire.subscribe(deadline, channels).await? {
@@ -229,29 +235,22 @@ impl Wire {
         command: Cmd,
         manner: Manner,
     ) -> Result<(Value, u32), Fault> {
-        if manner == Manner::default() {
+        let Manner { is_asking, replicas } = manner;
+        if replicas > 0 {
+            return self.0.line.execute(self, deadline, command, is_asking, replicas).await;
+        }
+        if !is_asking {
             return Ok((self.send(deadline, &command).await?, 0));
         }
-        let mut commands = Pipeline::with_capacity(3);
-        if manner.is_asking {
-            commands.cmd("ASKING");
-        }
-        commands.add_command(command);
-        if manner.replicas > 0 {
-            // The answer must come before the deadline, and 0 would wait for ever.
-            let left = deadline.saturating_duration_since(Instant::now()) / 2;
-            let wait = left.min(REPLICAS_TIMEOUT).as_millis().max(1);
-            commands.cmd("WAIT").arg(manner.replicas).arg(wait as u64);
-        }
-        let answers = self.send_all(deadline, &commands, usize::from(manner.is_asking)).await?;
-        let mut answers = answers.into_iter();
-        let answer = self.checked(answers.next().unwrap_or_default())?;
-        let acknowledged = match answers.next() {
-            // A refusal to wait is not a refusal of the command, which has been executed by now.
-            Some(Value::Int(count)) => u32::try_from(count).unwrap_or(0),
-            _ => 0,
-        };
-        Ok((answer, acknowledged))
+        let mut commands = Pipeline::with_capacity(2);
+        commands.cmd("ASKING").add_command(command);
+        let answer = self.send_all(deadline, &commands, 1).await?.pop();
+        Ok((self.checked(answer.unwrap_or_default())?, 0))
+    }
+
+    /// The commands that wait for replicas.
+    pub(crate) fn line(&self) -> &Line {
+        &self.0.line
     }
 
     /// Sends commands one behind the other, with nothing of anybody else in between, and returns the answers from

@@ -18,6 +18,7 @@ fn each_slot_is_served_by_its_node_and_any_node_may_be_named() {
             cluster.nodes().iter().rev().map(|node| format!("127.0.0.1:{}", node.port())).collect();
         let client = Client::of(&format!("redis+cluster://127.0.0.1:1,{}", hosts[..3].join(",")));
         assert!(client.servers.is_cluster());
+        assert_eq!(client.servers.masters().await.unwrap().len(), 3);
         let mut incarnations = HashSet::new();
         for key in ["a", "b", "c", "d", "e", "f"] {
             let slot = cluster.slot_of(key);
@@ -27,7 +28,7 @@ fn each_slot_is_served_by_its_node_and_any_node_may_be_named() {
             incarnations.insert(incarnation);
         }
         assert_eq!(incarnations.len(), 3);
-        assert_eq!(client.servers.masters().len(), 3);
+        assert_eq!(client.servers.masters().await.unwrap().len(), 3);
     });
 }
 
@@ -126,6 +127,24 @@ fn no_call_gets_the_answer_of_another_while_a_channel_is_taken_away() {
 }
 
 #[test]
+fn replicas_acknowledge_also_while_a_slot_moves() {
+    let cluster = RedisCluster::start();
+    run(async {
+        let client = Client::of(&format!("{}?replicas=1", cluster.url()));
+        let slot = cluster.slot_of("n");
+        let from = cluster.node_of_slot(slot);
+        let to = cluster.nodes()[..3].iter().find(|node| node.port() != from.port()).unwrap();
+        cluster.begin_migration(slot, from, to);
+        for n in 1..4 {
+            let call = client.servers.with_replicas(slot, |_| redis::cmd("INCR").arg("n").to_owned());
+            let (value, _, acknowledged) = call.await.unwrap();
+            assert_eq!((value, acknowledged), (Value::Int(n), 1));
+        }
+        assert_eq!(to.command(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]), "1");
+    });
+}
+
+#[test]
 fn a_killed_master_is_replaced() {
     let cluster = RedisCluster::start();
     run(async {
@@ -180,6 +199,7 @@ fn a_cluster_that_is_down_or_none_is_an_error_in_time() {
         let client = Client::of(&cluster.url());
         let error = client.increment().await.unwrap_err().to_error("claim");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert!(client.servers.masters().await.is_err());
         let client = Client::of(&single.url().replace("redis://", "redis+cluster://"));
         let error = client.increment().await.unwrap_err().to_error("claim");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");

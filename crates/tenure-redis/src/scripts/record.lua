@@ -57,8 +57,8 @@ local function is_quiet(key, id)
 end
 
 local function is_finished(id)
-  local untill = has_finished and call('ZSCORE', FINISHED, id)
-  return untill and tonumber(untill) > t
+  local expiry = has_finished and call('ZSCORE', FINISHED, id)
+  return expiry and tonumber(expiry) > t
 end
 
 local function finish(id)
@@ -67,6 +67,10 @@ local function finish(id)
   call('PEXPIRE', FINISHED, FINISHED_MEMORY)
   has_finished = true
 end
+
+-- A server that is full refuses what could make it fuller, but not after the first write of a script: then it
+-- would be half done. What only keeps or gives back is to go through, so such a script begins with this.
+local function insist() call('PEXPIRE', LAST, TOKEN_MEMORY) end
 
 -- A hold as it is stored: fixed columns up to the client, so that the common case needs no parsing.
 local function pack(hold)
@@ -289,7 +293,7 @@ local function is_idle(record) return record.used == 0 and record.waiting == 0 e
 -- An idle record takes another kind; what is left of the former goes.
 local function become(record, kind, capacity)
   if record.kind == kind and record.capacity == capacity then return end
-  call('DEL', record.key, record.ends, record.holds, record.free)
+  if record.kind then call('DEL', record.key, record.ends, record.holds, record.free) end
   record.kind, record.capacity, record.fresh, record.used, record.hold = kind, capacity, 0, 0, nil
   record.keep_until = 0
 end
@@ -302,13 +306,13 @@ local function write(record)
     call('DEL', record.key, record.free)
     return
   end
-  local untill = max(record.keep, t + WAITER_LIFE_MAX) + TOKEN_MEMORY
-  untill = max(untill, record.keep_until)
+  local expiry = max(record.keep, t + WAITER_LIFE_MAX) + TOKEN_MEMORY
+  expiry = max(expiry, record.keep_until)
   call('HSET', record.key, 'kind', record.kind, 'capacity', record.capacity, 'used', record.used,
-    'fresh', record.fresh, 'until', digits(untill))
+    'fresh', record.fresh, 'until', digits(expiry))
   -- The others come and go with their last entry, and their expiry with them.
   for _, key in ipairs({ record.key, record.ends, record.holds, record.free }) do
-    call('PEXPIREAT', key, untill)
+    call('PEXPIREAT', key, expiry)
   end
 end
 
@@ -328,12 +332,12 @@ local function renew_existing(record, id)
   local hold = hold_of(record, id)
   if hold then
     hold.ends = bounded(hold, t + hold.ttl)
-    local untill = hold.ends + hold.delay - 1
+    local expiry = hold.ends + hold.delay - 1
     if record.kind == 'm' then
-      call('PEXPIREAT', record.key, untill)
+      call('PEXPIREAT', record.key, expiry)
     else
       call('ZADD', record.ends, hold.ends, padded(hold.token))
-      record.keep = max(record.keep, untill)
+      record.keep = max(record.keep, expiry)
     end
     if has_value(record, hold) then call('PEXPIREAT', record.value, hold.ends - 1) end
     return hold

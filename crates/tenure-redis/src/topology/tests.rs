@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tenure_core::error::ErrorKind;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
+use tenure_testkit::{Loss, Proxy};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, timeout};
 
@@ -23,7 +24,7 @@ fn a_call_waits_for_the_first_connection() {
         let (_, incarnation) = client.servers.call(0, |_| set("in", "db 3")).await.unwrap();
         assert_eq!(client.servers.incarnation(0), Some(incarnation));
         assert!(!client.servers.is_cluster());
-        assert_eq!(client.servers.masters().len(), 1);
+        assert_eq!(client.servers.masters().await.unwrap().len(), 1);
         assert_eq!(client.up().await, (incarnation, false));
         assert!(server.command(&["INFO", "keyspace"]).contains("db3:keys=1"));
         assert!(server.command(&["CLIENT", "LIST"]).contains("name=tenure "));
@@ -203,6 +204,94 @@ fn sockets_and_tls_reach_the_same_server() {
         let config = Config::parse(&format!("{}?ca=/nowhere", server.url())).unwrap();
         let error = Servers::connect(&config, unbounded_channel().0).err().expect("no such file");
         assert_eq!(error.kind(), ErrorKind::Unsupported);
+    });
+}
+
+#[test]
+fn a_connection_into_nothing_is_found_out_without_any_call() {
+    let server = RedisServer::start(RedisOptions::default());
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    run(async {
+        let mut client = Client::of(&format!("redis://127.0.0.1:{}", proxy.port()));
+        client.servers.subscribe(0, b"inbox").await.unwrap();
+        let first = client.up().await;
+        proxy.black_hole();
+        let lost_at = Instant::now();
+        while client.servers.incarnation(0).is_some() {
+            assert!(lost_at.elapsed() < Duration::from_secs(4), "still believed");
+            pause::sleep(Duration::from_millis(10)).await;
+        }
+        proxy.heal();
+        assert_eq!(client.up().await, (first.0, false));
+        server.command(&["PUBLISH", "inbox", "hello"]);
+        assert_eq!(client.message().await.1, "hello");
+    });
+}
+
+#[test]
+fn what_may_have_been_executed_is_never_sent_again() {
+    let server = RedisServer::start(RedisOptions::default());
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    run(async {
+        let client = Client::of(&format!("redis://127.0.0.1:{}", proxy.port()));
+        assert_eq!(client.increment().await.unwrap().0, Value::Int(1));
+        proxy.lose_replies(1, b"INCR", Loss::Cut);
+        let asked_at = Instant::now();
+        let fault = client.increment().await.unwrap_err();
+        assert!(matches!(fault, Fault::Cut { .. }), "{fault:?}");
+        assert!(asked_at.elapsed() < Duration::from_millis(500), "{:?}", asked_at.elapsed());
+        assert_eq!(client.increment().await.unwrap().0, Value::Int(3));
+        proxy.lose_replies(1, b"INCR", Loss::Silence);
+        let fault = client.increment().await.unwrap_err();
+        assert!(fault.is_outcome_unknown(), "{fault:?}");
+        proxy.heal();
+        assert_eq!(client.increment().await.unwrap().0, Value::Int(5));
+        // While nobody can connect, nothing is sent.
+        proxy.refuse();
+        proxy.cut();
+        let fault = loop {
+            let fault = client.increment().await.unwrap_err();
+            if !fault.is_outcome_unknown() {
+                break fault;
+            }
+        };
+        assert!(matches!(fault, Fault::Down { .. }), "{fault:?}");
+        let before: i64 = server.command(&["GET", "n"]).parse().unwrap();
+        proxy.heal();
+        assert_eq!(client.increment().await.unwrap().0, Value::Int(before + 1));
+    });
+}
+
+#[test]
+fn replicas_that_acknowledge_are_counted_and_those_that_do_not_are_no_fault() {
+    let master = RedisServer::start(RedisOptions::default());
+    let of_master = RedisOptions::default().line(format!("replicaof 127.0.0.1 {}", master.port()));
+    let replica = RedisServer::start(of_master.line("repl-diskless-sync-delay 0"));
+    replica.server().wait_for("link", || (replica.info("master_link_status")? == "up").then_some(()));
+    master.server().wait_for("replica", || (master.info("slave0")?.contains("state=online")).then_some(()));
+    run(async {
+        let client = Client::of(&format!("{}?replicas=1", master.url()));
+        let increment = |_| redis::cmd("INCR").arg("n").to_owned();
+        let (value, incarnation, acknowledged) = client.servers.with_replicas(0, increment).await.unwrap();
+        assert_eq!((value, acknowledged), (Value::Int(1), 1));
+        assert_eq!(client.servers.incarnation(0).unwrap_or(incarnation), incarnation);
+        replica.stop();
+        // Many that wait, one behind the other, all have their answers in time; and nobody else waits for them.
+        let call = || timeout(ANSWER_TIMEOUT, client.servers.with_replicas(0, increment));
+        let calls: Vec<_> = (0..200).map(|_| call()).collect();
+        let asked_at = Instant::now();
+        let all = futures_util::future::join_all(calls);
+        let other = async {
+            client.increment().await.unwrap();
+            asked_at.elapsed()
+        };
+        let (all, other) = futures_util::future::join(all, other).await;
+        assert!(other < Duration::from_millis(300), "{other:?}");
+        for answer in all {
+            assert_eq!(answer.expect("an answer in time").unwrap().2, 0);
+        }
+        let refused = client.servers.with_replicas(0, |_| redis::cmd("INCR").to_owned()).await;
+        assert_eq!(refused.unwrap_err().code(), Some("ERR"));
     });
 }
 
