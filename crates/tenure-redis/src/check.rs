@@ -29,21 +29,16 @@ const PROBE: &str = "tenure-doctor";
 
 /// Looks at every master, and at what they have in common.
 pub(crate) async fn check(store: &Store) -> Vec<Finding> {
-    // On a cluster the masters are known from the first call on.
-    let keys = keys(store).await;
-    let mut found = Vec::new();
     let masters = match store.servers.masters().await {
         Ok(masters) => masters,
         Err(fault) => return vec![judge::unseen("server", &fault, Severity::Bad)],
     };
+    let mut found = Vec::new();
     for link in masters {
         found.push(of_server(store, &link).await);
     }
-    if found.is_empty() {
-        return vec![keys];
-    }
     let mut findings = judge::merged(found);
-    findings.push(keys);
+    findings.push(keys(store).await);
     findings.extend(prefix(store));
     findings
 }

@@ -1,7 +1,7 @@
 //! What servers say, word for word or nearly, and one real server.
 
 use tenure_core::claim::ClientId;
-use tenure_testkit::redis::{RedisOptions, RedisServer};
+use tenure_testkit::redis::{RedisOptions, RedisServer, Topology, shared};
 
 use super::*;
 use crate::config::Config;
@@ -265,6 +265,23 @@ fn a_real_server_is_looked_at() {
     }
     let policy = findings.iter().find(|finding| finding.what == "memory").expect("a finding");
     assert!(policy.found.ends_with(" of at most 100 MiB used, policy allkeys-lru"), "{policy:?}");
+}
+
+#[test]
+fn a_real_cluster_and_a_real_sentinel_set_are_looked_at() {
+    let of = |findings: &[Finding], what: &str| {
+        let texts = findings.iter().filter(|finding| finding.what == what).map(|finding| &finding.found);
+        texts.cloned().collect::<Vec<_>>()
+    };
+    let cluster = checked(&shared(Topology::Cluster));
+    assert_eq!(of(&cluster, "version").len(), 1, "what all masters say is said once: {cluster:?}");
+    let whole = "cluster, state ok: 16384 of 16384 slots served, 3 masters of 6 nodes";
+    assert_eq!(of(&cluster, "topology"), [whole], "{cluster:?}");
+    assert_eq!(of(&cluster, "latency").len(), 3, "{cluster:?}");
+    assert_eq!(severity(&cluster, "keys"), Severity::Good);
+    let sentinel = checked(&shared(Topology::Sentinel));
+    assert_eq!(severity(&sentinel, "role"), Severity::Good);
+    assert!(of(&sentinel, "replicas")[0].starts_with("2, "), "{sentinel:?}");
 }
 
 #[test]
