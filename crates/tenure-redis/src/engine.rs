@@ -441,6 +441,11 @@ impl Engine for Redis {
         Box::pin(inspect::inspect(&self.store, prefix, after, most))
     }
 
+    fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
+        // Without the scan that a list of names takes.
+        Box::pin(async move { Ok(inspect::look(&self.store, &[resource]).await?.pop().flatten()) })
+    }
+
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
         observe::observe(self.store.clone(), resource)
     }
