@@ -52,6 +52,7 @@ pub mod history;
 pub mod cancellation;
 pub mod claims;
 pub mod death;
+pub mod election;
 pub mod expiry;
 pub mod fencing;
 pub mod fifo;
@@ -60,6 +61,7 @@ pub mod mutex;
 pub mod observe;
 pub mod rw_lock;
 pub mod semaphore;
+pub mod single_flight;
 pub mod slot_pool;
 
 mod actor;
@@ -218,6 +220,18 @@ macro_rules! for_each_check {
                 an_observer_sees_the_present_first,
                 an_observer_never_misses_the_latest,
                 an_observer_sees_an_end_by_itself,
+            }
+            election {
+                one_leads_and_the_next_follows,
+                everybody_sees_the_leader,
+                changes_end_with_the_latest,
+                a_leader_that_loses_its_term_campaigns_again,
+            }
+            single_flight {
+                one_loads_for_all,
+                a_failed_load_passes_to_one_other,
+                a_stale_value_is_served_while_one_loads,
+                a_value_that_is_too_large_is_refused,
             }
             death {
                 a_killed_holder_is_replaced,

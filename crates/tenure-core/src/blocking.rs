@@ -68,6 +68,7 @@ impl Mutex {
         Ok(match self.0.ask(Some(Duration::ZERO)).block()? {
             Asked::Lease(lease) => Some(Lease(lease)),
             Asked::Busy(..) => None,
+            Asked::Fresh(_) => return Err(lease::unasked_value()),
         })
     }
 

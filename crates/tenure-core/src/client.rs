@@ -13,12 +13,14 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::claim::{CAPACITY_MAX, ClientId, Label, Name, Terms};
 use crate::clock::{Clock, Instant, SystemClock};
+use crate::election::Election;
 use crate::engine::{BreakAnswer, Capability, Connect, Engine, Finding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inspect::View;
 use crate::io;
 use crate::ledger::{Identity, Ledger, Now};
 use crate::mutex::Mutex;
+use crate::single_flight::SingleFlight;
 use crate::token::Token;
 
 /// How many floors a client remembers. A floor that is forgotten costs a repair after a store has lost both its
@@ -190,6 +192,34 @@ impl Shared {
         let floor = floors.entry(resource.clone()).or_default();
         *floor = token.max(*floor);
     }
+
+    /// Runs one request on the client's thread, bounded by the answer timeout.
+    pub(crate) async fn on_thread<T: Send + 'static>(
+        self: &Arc<Shared>,
+        ask: impl FnOnce(Arc<dyn Engine>) -> BoxFuture<'static, Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let shared = self.clone();
+        let engine = shared.engine.name();
+        let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
+        if shared.has_ended.load(Ordering::Acquire) {
+            return Err(gone());
+        }
+        let asked = self.runtime.spawn(async move {
+            let answer = ask(shared.engine.clone());
+            let until = shared.clock.now() + shared.settings.answer_timeout;
+            let Ok(mut timer) = shared.clock.timer() else { return answer.await };
+            let timeout = std::future::poll_fn(move |cx| timer.poll_until(until, cx));
+            match select(answer, std::pin::pin!(timeout)).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right(_) => Err(Error::new(
+                    ErrorKind::Unavailable,
+                    "ask",
+                    format!("no answer within {:?}", shared.settings.answer_timeout),
+                )),
+            }
+        });
+        asked.await.map_err(|_| gone())?.map_err(|error| error.with_engine(engine))
+    }
 }
 
 impl Tenure {
@@ -244,6 +274,16 @@ impl Tenure {
     /// Names a mutex: one holder at a time.
     pub fn mutex(&self, name: &str) -> Mutex {
         Mutex::new(self.connection.clone(), name)
+    }
+
+    /// Names an election: one leader at a time, whom everybody can ask for.
+    pub fn election(&self, name: &str) -> Election {
+        Election::new(self.clone(), name)
+    }
+
+    /// Names a value that one process at a time loads for all.
+    pub fn single_flight(&self, key: &str) -> SingleFlight {
+        SingleFlight::new(self.clone(), key)
     }
 
     /// Returns the one word by which the engine goes.
@@ -391,27 +431,7 @@ impl Tenure {
         &self,
         ask: impl FnOnce(Arc<dyn Engine>) -> BoxFuture<'static, Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let shared = self.connection.shared.clone();
-        let engine = shared.engine.name();
-        let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
-        if shared.has_ended.load(Ordering::Acquire) {
-            return Err(gone());
-        }
-        let asked = self.shared().runtime.spawn(async move {
-            let answer = ask(shared.engine.clone());
-            let until = shared.clock.now() + shared.settings.answer_timeout;
-            let Ok(mut timer) = shared.clock.timer() else { return answer.await };
-            let timeout = std::future::poll_fn(move |cx| timer.poll_until(until, cx));
-            match select(answer, std::pin::pin!(timeout)).await {
-                Either::Left((answer, _)) => answer,
-                Either::Right(_) => Err(Error::new(
-                    ErrorKind::Unavailable,
-                    "ask",
-                    format!("no answer within {:?}", shared.settings.answer_timeout),
-                )),
-            }
-        });
-        asked.await.map_err(|_| gone())?.map_err(|error| error.with_engine(engine))
+        self.connection.shared.on_thread(ask).await
     }
 }
 

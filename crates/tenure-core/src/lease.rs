@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::claim::{Busy, ClaimId, Name};
+use futures_util::future::{BoxFuture, Either, select};
+
+use crate::claim::{Busy, ClaimId, Keep, Name, Published, VALUE_BYTES_MAX};
 use crate::client::Connection;
 use crate::clock::Instant;
-use crate::engine::ReleaseAnswer;
+use crate::engine::{Engine, ReleaseAnswer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_state::LeaseState;
 use crate::ledger::{Acquired, Key, Place, Wish};
@@ -86,6 +88,29 @@ impl Lease {
             .with_hint("stop the work; a write with this lease's token is refused by a fenced resource")
     }
 
+    /// Sets the value of the resource; it goes with the hold, or is kept for a while.
+    pub(crate) async fn publish(&self, bytes: &[u8], keep: Keep) -> Result<()> {
+        let shared = &self.connection.shared;
+        let invalid = |message: String, hint: String| {
+            Err(Error::new(ErrorKind::Invalid, "publish", message)
+                .with_resource(self.resource())
+                .with_hint(hint))
+        };
+        if bytes.len() > VALUE_BYTES_MAX {
+            let hint = format!("a value has up to {VALUE_BYTES_MAX} bytes; publish where the data lies");
+            return invalid(format!("the value has {} bytes", bytes.len()), hint);
+        }
+        let (name, claim, bytes) = (self.resource().clone(), self.claim(), Arc::from(bytes));
+        let publish = move |engine: Arc<dyn Engine>| -> BoxFuture<'static, Result<bool>> {
+            Box::pin(async move { engine.publish(name, claim, bytes, keep).await })
+        };
+        let published = shared.on_thread(publish).await;
+        match published.map_err(|error| error.with_resource(self.resource()))? {
+            true => Ok(()),
+            false => Err(self.lost_error()),
+        }
+    }
+
     /// Releases the lease and waits for the engine's answer.
     ///
     /// A lease that is lost already is not an error: the answer says so.
@@ -150,6 +175,19 @@ impl fmt::Debug for Lease {
     }
 }
 
+/// Does work under a lease, and drops it if the lease is lost first.
+pub(crate) async fn until_lost<T>(lease: &Lease, work: impl Future<Output = T>) -> Result<T> {
+    let done = {
+        let lost = std::pin::pin!(lease.lost());
+        match select(lost, std::pin::pin!(work)).await {
+            Either::Left((lost, _)) => return Err(lost),
+            Either::Right((done, _)) => done,
+        }
+    };
+    // The deadline may have passed in the work's last stretch, in which nobody could look.
+    if lease.is_lost() { Err(lease.lost_error()) } else { Ok(done) }
+}
+
 /// Waits for the answer to a release.
 struct Releasing {
     connection: Arc<Connection>,
@@ -185,6 +223,8 @@ impl Drop for Releasing {
 pub(crate) enum Asked {
     Lease(Lease),
     Busy(Name, Box<Busy>),
+    /// Only for a claim that a fresh value answers as well.
+    Fresh(Published),
 }
 
 /// Asks for a lease. Nothing is sent before the first poll; dropping it withdraws the claim.
@@ -242,11 +282,7 @@ impl Asking {
                 }
                 Ok(Asked::Busy(resource, busy))
             }
-            Acquired::Fresh => Err(Error::new(
-                ErrorKind::Internal,
-                "claim",
-                "a value answered a claim that did not ask for one",
-            )),
+            Acquired::Fresh(value) => Ok(Asked::Fresh(value)),
         }
     }
 
@@ -331,11 +367,17 @@ impl Future for Acquire {
     }
 }
 
+/// A fresh value answers only who says so.
+pub(crate) fn unasked_value() -> Error {
+    Error::new(ErrorKind::Internal, "claim", "a value answered a claim that did not ask for one")
+}
+
 /// Only a claim that does not wait is refused as busy: then its wait was over at once.
 fn lease_or_timeout(connection: &Connection, asked: Asked) -> Result<Lease> {
     let (resource, busy) = match asked {
         Asked::Lease(lease) => return Ok(lease),
         Asked::Busy(resource, busy) => (resource, busy),
+        Asked::Fresh(_) => return Err(unasked_value()),
     };
     let message = match &busy.holder {
         Some(label) if busy.is_resting => format!("it rests after {label}"),

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use crate::claim::{Busy, Claim, ClaimId, ClientId, Name, Terms, Waiting};
+use crate::claim::{Busy, Claim, ClaimId, ClientId, Name, Published, Terms, Waiting};
 use crate::clock::Instant;
 use crate::engine::{Incarnation, ReleaseAnswer, ReleaseRequest, RenewRequest};
 use crate::error::{Error, ErrorKind, Result};
@@ -79,7 +79,7 @@ pub(crate) struct Wish {
 pub(crate) enum Acquired {
     Lease(Arc<LeaseState>),
     Busy(Name, Box<Busy>),
-    Fresh,
+    Fresh(Published),
 }
 
 /// A waiter's place, for progress displays.

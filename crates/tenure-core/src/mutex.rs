@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
-
 use crate::claim::{Name, Terms};
 use crate::client::Connection;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{Acquire, Asked, Asking, Lease};
+use crate::lease::{Acquire, Asked, Asking, Lease, unasked_value, until_lost};
 use crate::ledger::Wish;
 
 /// A lock with one holder at a time, by name.
@@ -97,6 +95,7 @@ impl Mutex {
         Ok(match self.ask(Some(Duration::ZERO)).await? {
             Asked::Lease(lease) => Some(lease),
             Asked::Busy(..) => None,
+            Asked::Fresh(_) => return Err(unasked_value()),
         })
     }
 
@@ -139,23 +138,18 @@ impl Mutex {
     /// Dropping the future drops the work and releases the lock in the background.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T> {
         let lease = self.acquire().await?;
-        let done = {
-            let lost = std::pin::pin!(lease.lost());
-            let work = std::pin::pin!(work(&lease));
-            match select(lost, work).await {
-                Either::Left((lost, _)) => return Err(lost),
-                Either::Right((done, _)) => done,
-            }
-        };
-        // The deadline may have passed in the work's last stretch, in which nobody could look.
-        if lease.is_lost() {
-            return Err(lease.lost().await);
-        }
+        let done = until_lost(&lease, work(&lease)).await?;
         // The work is done. A release that fails goes on in the background, and the hold ends by itself.
         if let Err(error) = lease.release().await {
             tracing::debug!(%error, "release after the work goes on in the background");
         }
         Ok(done)
+    }
+
+    /// Lets a fresh value answer as well.
+    pub(crate) fn unless_fresh(mut self) -> Mutex {
+        Arc::make_mut(&mut self.terms).unless_fresh = true;
+        self
     }
 
     pub(crate) fn ask(&self, wait: Option<Duration>) -> Asking {

@@ -71,7 +71,7 @@ impl Ledger {
                 let resource = self.entries[index as usize].lease.resource().clone();
                 self.fail(index, Ok(Acquired::Busy(resource, Box::new(busy))));
             }
-            ClaimAnswer::Fresh(_) => self.fail(index, Ok(Acquired::Fresh)),
+            ClaimAnswer::Fresh(value) => self.fail(index, Ok(Acquired::Fresh(value))),
             ClaimAnswer::Finished => self.ask_anew(now, index, false),
         }
     }
