@@ -29,6 +29,11 @@ pub(crate) enum Command {
     /// Run a program under a lock
     #[command(long_about = RUN_HELP, after_help = exit::HELP)]
     Run(Box<Run>),
+    /// Run a program once for all who want its output, and share it
+    #[command(long_about = CACHE_HELP)]
+    Cache(Box<Cache>),
+    /// Show who leads an election; exit code 1: nobody does
+    Elect(Elect),
     /// List what is held, by whom, and who waits
     Status(Status),
     /// Show each change of a lock, one line each, until interrupted
@@ -61,6 +66,13 @@ waits for the lock, INT, TERM, HUP and QUIT withdraw the claim and end it.
 
 CMD finds in its environment: TENURE_NAME, TENURE_TOKEN (the fencing token: larger for each later grant, hand it \
 to what you write to), TENURE_CLAIM (the id of this claim).";
+
+const CACHE_HELP: &str = "\
+Prints the output of CMD: that of an earlier run, if it is fresh; else CMD is run by one process, and all others \
+that want the same KEY meanwhile wait for its output (or print the old one, with --stale).
+
+If CMD fails, its output and exit code are passed on, nothing is kept, and one of those who wait runs it. An output of \
+more than 256 KiB is printed and not kept. CMD finds TENURE_NAME, TENURE_TOKEN and TENURE_CLAIM in its environment.";
 
 const RUN_JSON_HELP: &str = "Write events to stderr as JSON, one object a line, instead of messages. \
 `event` is one of waiting, granted, started, lingering, lost, ended, released, warning, error";
@@ -101,6 +113,36 @@ pub(crate) struct Run {
     /// The program and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Cache {
+    /// The key: 1 to 255 bytes, no control characters
+    pub(crate) key: String,
+    /// How long an output is fresh
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time)]
+    pub(crate) ttl: Duration,
+    /// Print an output that has been fresh until this long ago while another process runs CMD
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) stale: Option<Duration>,
+    /// How long a machine or a network that is gone keeps the others from running CMD
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    pub(crate) lease: Duration,
+    /// Write to stderr, as one JSON object, whether the output is fresh, stale or loaded
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The program and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Elect {
+    /// The election
+    pub(crate) name: String,
+    /// Write a JSON object, or null
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -4,9 +4,11 @@
 //! and watches the lease. What the command does, the library can do too.
 
 mod arguments;
+mod cache;
 mod clock;
 mod completions;
 mod doctor;
+mod elect;
 mod events;
 mod exit;
 mod keeper;
@@ -65,6 +67,8 @@ fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
     let engine = engine.as_deref().unwrap_or(ENGINE_DEFAULT);
     match arguments.command {
         Command::Run(run) => run::run(*run, engine, messages),
+        Command::Cache(cache) => cache::cache(&cache, engine),
+        Command::Elect(elect) => elect::elect(&elect, engine),
         Command::Status(status) => status::status(&status, engine),
         Command::Watch(watch) => watch::watch(&watch, engine),
         Command::Release(release) => release::release(&release, engine),

@@ -1,6 +1,7 @@
 //! The command from outside: real processes on an engine of their own.
 #![allow(clippy::zombie_processes, reason = "the world ends what a test has started, however the test ends")]
 
+mod cache;
 mod death;
 mod look;
 mod redis;

@@ -1,0 +1,47 @@
+//! `tenure elect`: who leads.
+
+use serde::Serialize;
+
+use crate::arguments::Elect;
+use crate::exit::{self, Outcome};
+use crate::output::{write_data, write_json};
+
+/// A leader in JSON. Field names are stable.
+#[derive(Serialize)]
+struct LeaderJson<'a> {
+    name: &'a str,
+    host: &'a str,
+    pid: u32,
+    program: &'a str,
+    label: &'a str,
+    token: u64,
+    value: Option<String>,
+}
+
+/// Shows who leads. Exit code 1: nobody does.
+pub(crate) fn elect(elect: &Elect, engine: &str) -> Outcome {
+    let tenure = crate::connect(engine, None)?;
+    let leader = pollster::block_on(tenure.election(&elect.name).leader())?;
+    let Some(leader) = leader else {
+        if elect.json {
+            write_json(&None::<LeaderJson<'_>>)?;
+        }
+        return Ok(exit::DECLINED);
+    };
+    let value = leader.value.as_deref().map(|value| String::from_utf8_lossy(value).into_owned());
+    if elect.json {
+        write_json(&LeaderJson {
+            name: &elect.name,
+            host: leader.label.host(),
+            pid: leader.label.pid(),
+            program: leader.label.program(),
+            label: leader.label.text(),
+            token: leader.token.get(),
+            value,
+        })?;
+    } else {
+        let value = value.map_or_else(String::new, |value| format!(", {value}"));
+        write_data(&format!("{} leads under token {}{value}\n", leader.label, leader.token))?;
+    }
+    Ok(0)
+}
