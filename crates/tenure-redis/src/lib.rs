@@ -12,6 +12,8 @@ mod keys;
 mod link;
 mod observe;
 mod pause;
+#[doc(hidden)]
+pub mod raw;
 mod script;
 mod topology;
 mod wake;
