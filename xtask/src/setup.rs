@@ -25,6 +25,10 @@ enum Source {
     Cargo(&'static str, &'static str),
     /// A wheel, else `cargo install`: package of the wheel, package of cargo, version.
     Wheel(&'static str, &'static str, &'static str),
+    /// Packages of Python, below [`foreign`].
+    Python(&'static [&'static str]),
+    /// Packages of Node, below [`foreign`].
+    Node(&'static [&'static str]),
     /// A component of the Rust toolchain.
     Rustup(&'static str),
     /// A package of Debian.
@@ -42,6 +46,13 @@ pub(crate) const CC: Tool = Tool { name: "cc", probe: "cc --version", source: So
 /// What benches compare `tenure run` with.
 pub(crate) const FLOCK: Tool =
     Tool { name: "flock", probe: "flock --version", source: Source::Apt("util-linux") };
+/// The server of an engine. It is its own Sentinel, too. Tests start servers of their own, and never use the one
+/// that the package may start.
+pub(crate) const REDIS: Tool =
+    Tool { name: "redis-server", probe: "redis-server --version", source: Source::Apt("redis-server") };
+/// Makes the certificates of servers under test.
+pub(crate) const OPENSSL: Tool =
+    Tool { name: "openssl", probe: "openssl version", source: Source::Apt("openssl") };
 /// Runs the tests.
 pub(crate) const NEXTEST: Tool = Tool {
     name: "cargo-nextest",
@@ -61,8 +72,26 @@ pub(crate) const TARPAULIN: Tool = Tool {
     source: Source::Cargo("cargo-tarpaulin", "0.37.5"),
 };
 
+/// Runs the clients of others that contend with ours.
+pub(crate) const PYTHON: Tool =
+    Tool { name: "python3", probe: "python3 -m pip --version", source: Source::Apt("python3-pip") };
+/// The same.
+pub(crate) const NPM: Tool = Tool { name: "npm", probe: "npm --version", source: Source::Apt("npm") };
+/// A client of the classic lock protocol.
+pub(crate) const REDIS_PY: Tool =
+    Tool { name: "redis-py", probe: "", source: Source::Python(&["redis==8.1.0"]) };
+/// Another.
+pub(crate) const REDLOCK: Tool =
+    Tool { name: "node-redlock", probe: "", source: Source::Node(&["redlock@4.2.0", "ioredis@5.8.2"]) };
+
 /// Everything that `ci` and `bench` need.
-const ALL: [&Tool; 7] = [&CC, &FLOCK, &RUSTFMT, &CLIPPY, &NEXTEST, &TYPOS, &DENY];
+const ALL: [&Tool; 13] = [
+    &CC, &FLOCK, &REDIS, &OPENSSL, &PYTHON, &NPM, &REDIS_PY, &REDLOCK, &RUSTFMT, &CLIPPY, &NEXTEST, &TYPOS,
+    &DENY,
+];
+
+/// What the tests of engines with servers need.
+pub(crate) const SERVERS: [&Tool; 6] = [&REDIS, &OPENSSL, &PYTHON, &NPM, &REDIS_PY, &REDLOCK];
 
 /// Installs what is missing and prints versions.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
@@ -100,6 +129,11 @@ pub(crate) fn typos(run: &Run) -> PathBuf {
 impl Tool {
     /// The first line that the tool prints about its version; `None` if it is not there.
     fn version(&self, run: &Run) -> Option<String> {
+        if let Source::Python(packages) | Source::Node(packages) = self.source {
+            // Written after the installation, so that one that was interrupted counts for nothing.
+            let installed = std::fs::read_to_string(foreign().join(self.name)).ok()?;
+            return (installed == packages.join(" ")).then_some(installed);
+        }
         let mut words = self.probe.split_whitespace();
         let program = words.next()?;
         let path = if program == "typos" { typos(run) } else { PathBuf::from(program) };
@@ -116,7 +150,20 @@ impl Tool {
                 let mut add = run.program("rustup");
                 run.command(&step, add.args(["component", "add", component]));
             }
-            Source::Apt(package) => apt_install(run, &step, package),
+            Source::Python(packages) => {
+                let mut pip = run.program("python3");
+                pip.env("PIP_ROOT_USER_ACTION", "ignore");
+                pip.args(["-m", "pip", "install", "--quiet", "--upgrade", "--target"]);
+                run.command(&step, pip.arg(foreign().join("python")).args(packages));
+                self.note(packages);
+            }
+            Source::Node(packages) => {
+                let mut npm = run.program("npm");
+                npm.args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"]);
+                run.command(&step, npm.arg(foreign()).args(packages));
+                self.note(packages);
+            }
+            Source::Apt(package) => apt_install(run, &step, package, self.probe),
             Source::Wheel(wheel, package, version) => {
                 let python = run::output(run.program("python3").args(["-m", "pip", "--version"]));
                 let mut pip = run.program("python3");
@@ -132,6 +179,21 @@ impl Tool {
     }
 }
 
+impl Tool {
+    fn note(&self, packages: &[&str]) {
+        let written = std::fs::create_dir_all(foreign())
+            .and_then(|()| std::fs::write(foreign().join(self.name), packages.join(" ")));
+        if let Err(error) = written {
+            eprintln!("cannot write to {}: {error}", foreign().display());
+        }
+    }
+}
+
+/// Where the clients of others are that contend with ours; the tests look there too.
+fn foreign() -> PathBuf {
+    cache().join("foreign-clients")
+}
+
 /// Compiles a tool without optimization: cargo-nextest takes 146 CPU seconds instead of 477, cargo-deny 64
 /// instead of 187, and neither gets slower by more than half a second a call.
 fn cargo_install(run: &mut Run, step: &str, package: &str, version: &str) {
@@ -141,11 +203,12 @@ fn cargo_install(run: &mut Run, step: &str, package: &str, version: &str) {
 }
 
 /// Installs a package of Debian as root or through sudo; the package lists may be old, so once more after an update.
-fn apt_install(run: &mut Run, step: &str, package: &str) {
+/// A package may bring a service that cannot start in a container: what counts is that the program is there.
+fn apt_install(run: &mut Run, step: &str, package: &str, probe: &str) {
     let is_root = run::output(run.program("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     let sudo = if is_root { "" } else { "sudo --non-interactive " };
     let install = format!("{sudo}apt-get install --yes --no-install-recommends {package}");
-    let line = format!("{install} || {{ {sudo}apt-get update && {install}; }}");
+    let line = format!("{install} || {{ {sudo}apt-get update && {install}; }} || {probe}");
     let mut shell = run.program("sh");
     shell.env("DEBIAN_FRONTEND", "noninteractive").args(["-c", &line]);
     run.command(step, &mut shell);
@@ -154,7 +217,11 @@ fn apt_install(run: &mut Run, step: &str, package: &str) {
 /// Where the wheel of a tool is unpacked: below the user's cache, by version.
 fn wheels(tool: &Tool) -> PathBuf {
     let version = if let Source::Wheel(_, _, version) = tool.source { version } else { "any" };
+    cache().join(format!("{}-{version}", tool.name))
+}
+
+fn cache() -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    cache.unwrap_or_else(|| home.join(".cache")).join(format!("tenure-xtask/{}-{version}", tool.name))
+    cache.unwrap_or_else(|| home.join(".cache")).join("tenure-xtask")
 }

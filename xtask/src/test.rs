@@ -19,6 +19,17 @@ enum Scope {
     Engines(Vec<&'static Engine>),
 }
 
+impl Scope {
+    /// Whether some of its tests start a server.
+    fn has_server(&self) -> bool {
+        match self {
+            Scope::Fast => false,
+            Scope::All => ENGINES.iter().any(|engine| engine.has_server),
+            Scope::Engines(engines) => engines.iter().any(|engine| engine.has_server),
+        }
+    }
+}
+
 /// Runs the tests that the command line names.
 pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
     let engines = args.value("--engine")?;
@@ -37,6 +48,9 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
 /// Runs the tests of a scope with a profile of nextest; the doc tests too, unless engines were named.
 fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
     setup::need(run, &[&setup::CC, &setup::NEXTEST])?;
+    if scope.has_server() {
+        setup::need(run, &setup::SERVERS)?;
+    }
     let mut tests = nextest(run, scope, profile)?;
     run.command("tests", &mut tests);
     if !matches!(scope, Scope::Engines(_)) {
@@ -112,6 +126,15 @@ mod tests {
         let report = "<?xml?>\n<testsuites name=\"r\" tests=\"12\" failures=\"1\" errors=\"2\" uuid=\"x\">\n";
         assert_eq!(parse_counts(report), Some((9, 3)));
         assert_eq!(parse_counts("<nothing>"), None);
+    }
+
+    #[test]
+    fn the_fast_loop_starts_no_server() {
+        let filter = filter(&Scope::Fast, &["tenure-redis".to_owned(), "tenure-local".to_owned()]).unwrap();
+        assert!(filter.starts_with("not (package(tenure-redis) | "), "{filter}");
+        assert!(!filter.contains("local") && !Scope::Fast.has_server());
+        assert!(Scope::All.has_server() && Scope::Engines(engines::named("redis").unwrap()).has_server());
+        assert!(!Scope::Engines(engines::named("local").unwrap()).has_server());
     }
 
     #[test]

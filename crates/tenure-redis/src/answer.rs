@@ -372,5 +372,5 @@ fn value_of(value: &Value, now: Timestamp, ended: &[Token]) -> Result<Option<Arc
     } else {
         ends_at(keep)? > now
     };
-    Ok(is_kept.then(|| bytes(value).map(Into::into)).transpose()?)
+    is_kept.then(|| bytes(value).map(Into::into)).transpose()
 }

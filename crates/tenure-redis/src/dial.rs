@@ -1,7 +1,5 @@
 //! Making one connection.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::path::Path;
 
 use redis::aio::MultiplexedConnection;
@@ -156,13 +154,21 @@ pub(crate) async fn identify(
     };
     // A process is another after a restart (`run_id`); a replica that is promoted begins another history
     // (`master_replid`), and so does a master that was a replica in between.
-    let mut hasher = DefaultHasher::new();
-    (field("run_id"), field("master_replid")).hash(&mut hasher);
     Ok(Identity {
-        incarnation: Incarnation(hasher.finish()),
+        incarnation: incarnation(field("run_id"), field("master_replid")),
         role: field("role").to_owned(),
         is_loading: field("loading") == "1",
     })
+}
+
+/// Names one life of a server's memory. Other clients must come to the same number, other versions of this one
+/// too: wakes carry it. So this is FNV-1a, written out, and not the hash of some standard library.
+fn incarnation(run_id: &str, replication_id: &str) -> Incarnation {
+    let bytes = run_id.bytes().chain([b' ']).chain(replication_id.bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    Incarnation(hash)
 }
 
 /// The text in an answer, or the error in it.
@@ -182,5 +188,18 @@ fn use_some_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // An error says that somebody else was quicker, and then there is one.
         drop(rustls::crypto::ring::default_provider().install_default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_incarnation_is_the_same_number_for_all_versions() {
+        // Never change this: clients of two versions would not believe each other's wakes.
+        assert_eq!(incarnation("a", "b"), Incarnation(0xe63f_9919_0483_3892));
+        assert_ne!(incarnation("ab", ""), incarnation("a", "b"));
+        assert_ne!(incarnation("a", "b"), incarnation("b", "a"));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::BoxStream;
@@ -44,6 +45,8 @@ pub(crate) struct Store {
     pub(crate) keys: Keys,
     pub(crate) switchboard: Switchboard,
     replicas: u8,
+    /// Renewals that too few replicas have acknowledged in time.
+    pub(crate) unacknowledged: AtomicU64,
 }
 
 /// A request on its way: which it is, of which resource, and what it adds to the call.
@@ -51,6 +54,27 @@ struct Part {
     at: usize,
     key: Key,
     arguments: Vec<String>,
+    may_wait: bool,
+}
+
+/// What the requests of a batch have in common.
+struct Verb<R> {
+    operation: &'static str,
+    script: &'static Script,
+    name: fn(&R) -> &Name,
+    arguments: fn(&R) -> Vec<String>,
+    /// Whether the request may be queued, and so be told of its grant.
+    may_wait: fn(&R) -> bool,
+    /// Whether `?replicas=` counts.
+    grants: bool,
+}
+
+/// What a call answered beside its items.
+pub(crate) struct Context {
+    pub(crate) now: Timestamp,
+    pub(crate) incarnation: Incarnation,
+    /// How many replicas have what was written. None: it was not asked for.
+    acknowledged: Option<u32>,
 }
 
 impl Redis {
@@ -63,10 +87,15 @@ impl Redis {
         let (tell, news) = tokio::sync::mpsc::unbounded_channel();
         let servers = Servers::connect(&config, tell)?;
         let keys = Keys::new(&config.prefix, servers.is_cluster());
-        let switchboard = Switchboard::start(news);
-        let store = Arc::new(Store { client, servers, keys, switchboard, replicas: config.replicas });
-        if !store.servers.is_cluster() {
-            // On Cluster each slot's server is subscribed to when something waits there.
+        // A grant that replicas must acknowledge is used only when the renewal that confirms it says so.
+        let switchboard = Switchboard::start(news, config.replicas == 0);
+        let (replicas, unacknowledged) = (config.replicas, AtomicU64::new(0));
+        let store = Arc::new(Store { client, servers, keys, switchboard, replicas, unacknowledged });
+        if store.servers.is_cluster() {
+            // Each slot's server is subscribed to when something waits there.
+            let ping = store.servers.call(0, |_| redis::cmd("PING")).await;
+            ping.map_err(|fault| fault.to_error("connect"))?;
+        } else {
             store.listen("connect", 0).await?;
         }
         let mut capability = Capability::of_step();
@@ -79,44 +108,42 @@ impl Redis {
 
     async fn submit<R, A>(
         &self,
-        operation: &'static str,
-        script: &'static Script,
+        verb: Verb<R>,
         requests: &[R],
-        name: fn(&R) -> &Name,
-        arguments: fn(&R) -> Vec<String>,
-        answer: impl Fn(&R, Timestamp, Value, Incarnation) -> Result<A>,
+        answer: impl Fn(&R, &Context, Value) -> Result<A>,
     ) -> Vec<Result<A>> {
         let mut answers: Vec<Option<Result<A>>> = requests.iter().map(|_| None).collect();
         let mut slots: BTreeMap<u16, Vec<Part>> = BTreeMap::new();
         for (at, request) in requests.iter().enumerate() {
-            match self.store.keys.of(name(request)) {
-                Ok(key) => {
-                    slots.entry(key.slot).or_default().push(Part { at, key, arguments: arguments(request) })
-                }
+            match self.store.keys.of((verb.name)(request)) {
+                Ok(key) => slots.entry(key.slot).or_default().push(Part {
+                    at,
+                    key,
+                    arguments: (verb.arguments)(request),
+                    may_wait: (verb.may_wait)(request),
+                }),
                 Err(error) => answers[at] = Some(Err(error)),
             }
         }
-        let calls =
-            slots.iter().map(async |(slot, parts)| self.store.run(operation, script, *slot, parts).await);
-        for ((_, parts), outcome) in slots.iter().zip(join_all(calls).await) {
-            let (now, items, incarnation) = match outcome {
-                Ok(done) => done,
-                Err(error) => {
-                    for part in parts {
-                        answers[part.at] = Some(Err(error.clone().with_resource(name(&requests[part.at]))));
-                    }
-                    continue;
-                }
+        let calls = slots.iter().map(async |(slot, parts)| self.store.run(&verb, *slot, parts).await);
+        let outcomes = join_all(calls).await;
+        for (parts, outcome) in slots.values().zip(outcomes) {
+            let (items, context) = match outcome {
+                Ok((items, context)) => (items.into_iter().map(Ok).collect(), Some(context)),
+                Err(error) => (parts.iter().map(|_| Err(error.clone())).collect::<Vec<_>>(), None),
             };
             for (part, item) in parts.iter().zip(items) {
                 let request = &requests[part.at];
-                answers[part.at] = Some(
-                    answer(request, now, item, incarnation)
-                        .map_err(|error| error.with_engine(ENGINE).with_resource(name(request))),
-                );
+                let answered = match (item, &context) {
+                    (Ok(item), Some(context)) => answer(request, context, item),
+                    (Err(error), _) => Err(error),
+                    (Ok(_), None) => continue,
+                };
+                let told = |error: Error| error.with_engine(ENGINE).with_resource((verb.name)(request));
+                answers[part.at] = Some(answered.map_err(told));
             }
         }
-        let missing = || Error::new(ErrorKind::Internal, operation, "the script left out an answer");
+        let missing = || Error::new(ErrorKind::Internal, verb.operation, "the script left out an answer");
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(missing()))).collect()
     }
 
@@ -136,8 +163,8 @@ impl Redis {
             }
         };
         let called = self.store.call(operation, script, key.slot, std::slice::from_ref(&key), build).await;
-        let (answers, _) = called.map_err(failed)?;
-        match answers.items[..] {
+        let (items, _) = called.map_err(failed)?;
+        match items[..] {
             [Value::Int(number)] => Ok(number),
             _ => Err(failed(internal(operation, &Unexpected("not one number".to_owned())))),
         }
@@ -152,25 +179,23 @@ impl Store {
         subscribed.map_err(|fault| fault.to_error(operation))
     }
 
-    /// Runs a script for the requests of one slot.
-    async fn run(
-        &self,
-        operation: &'static str,
-        script: &Script,
-        slot: u16,
-        parts: &[Part],
-    ) -> Result<(Timestamp, Vec<Value>, Incarnation)> {
+    /// Runs a verb's script for the requests of one slot.
+    async fn run<R>(&self, verb: &Verb<R>, slot: u16, parts: &[Part]) -> Result<(Vec<Value>, Context)> {
+        if self.servers.is_cluster() && parts.iter().any(|part| part.may_wait) {
+            // Before the claim, or its grant could be told to nobody.
+            self.listen(verb.operation, slot).await?;
+        }
         let keys: Vec<Key> = parts.iter().map(|part| part.key.clone()).collect();
         let build = |cmd: &mut Cmd| {
             for argument in parts.iter().flat_map(|part| &part.arguments) {
                 cmd.arg(argument);
             }
         };
-        let (Answers { now, items }, incarnation) = self.call(operation, script, slot, &keys, build).await?;
-        Ok((now, items, incarnation))
+        let is_replicated = verb.grants && self.replicas > 0;
+        self.call_as(verb.operation, verb.script, slot, &keys, is_replicated, build).await
     }
 
-    /// Calls a script. A server that does not know it is sent its text.
+    /// Calls a script.
     pub(crate) async fn call(
         &self,
         operation: &'static str,
@@ -178,7 +203,20 @@ impl Store {
         slot: u16,
         keys: &[Key],
         arguments: impl Fn(&mut Cmd) + Send + Sync,
-    ) -> Result<(Answers, Incarnation)> {
+    ) -> Result<(Vec<Value>, Context)> {
+        self.call_as(operation, script, slot, keys, false, arguments).await
+    }
+
+    /// Calls a script. A server that does not know it is sent its text.
+    async fn call_as(
+        &self,
+        operation: &'static str,
+        script: &Script,
+        slot: u16,
+        keys: &[Key],
+        is_replicated: bool,
+        arguments: impl Fn(&mut Cmd) + Send + Sync,
+    ) -> Result<(Vec<Value>, Context)> {
         let build = |is_known: bool, incarnation: Incarnation| {
             let mut cmd = script.call(&self.keys, slot, keys.len(), is_known);
             for key in keys {
@@ -188,14 +226,35 @@ impl Store {
             arguments(&mut cmd);
             cmd
         };
-        let mut called = self.servers.call(slot, |incarnation| build(true, incarnation)).await;
-        if called.as_ref().is_err_and(|fault| fault.is_no_script()) {
+        let send = async |is_known: bool| {
+            if is_replicated {
+                let sent = self.servers.with_replicas(slot, |incarnation| build(is_known, incarnation)).await;
+                return sent.map(|(value, incarnation, count)| (value, incarnation, Some(count)));
+            }
+            let sent = self.servers.call(slot, |incarnation| build(is_known, incarnation)).await;
+            sent.map(|(value, incarnation)| (value, incarnation, None))
+        };
+        let mut sent = send(true).await;
+        if sent.as_ref().is_err_and(|fault| fault.is_no_script()) {
             // It was not executed: a restart, a failover or SCRIPT FLUSH has emptied the server's cache.
-            called = self.servers.call(slot, |incarnation| build(false, incarnation)).await;
+            sent = send(false).await;
         }
-        let (value, incarnation) = called.map_err(|fault| fault.to_error(operation))?;
-        let answers = answer::answers(value).map_err(|what| internal(operation, &what))?;
-        Ok((answers, incarnation))
+        let (value, incarnation, acknowledged) = sent.map_err(|fault| fault.to_error(operation))?;
+        let Answers { now, items } = answer::answers(value).map_err(|what| internal(operation, &what))?;
+        Ok((items, Context { now, incarnation, acknowledged }))
+    }
+
+    /// Refuses to pass on a grant that too few replicas have. The claim is repeated, and with it the wait.
+    fn check_replicas(&self, operation: &'static str, context: &Context) -> Result<()> {
+        let wanted = u32::from(self.replicas);
+        match context.acknowledged {
+            Some(count) if count < wanted => {
+                let message = format!("{count} of {wanted} replicas have acknowledged the grant");
+                let hint = "are the replicas up and connected? else lower `replicas`, and rely on the token";
+                Err(Error::new(ErrorKind::Unavailable, operation, message).with_hint(hint))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -213,68 +272,85 @@ impl Engine for Redis {
     }
 
     fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
+        let verb = Verb {
+            operation: "claim",
+            script: &script::CLAIM,
+            name: |claim: &Claim| &claim.resource,
+            arguments: |claim| {
+                vec![
+                    claim.id.to_string(),
+                    answer::options(claim),
+                    claim.floor.to_string(),
+                    answer::terms(claim),
+                    answer::plain_life(claim).to_string(),
+                ]
+            },
+            may_wait: |claim| claim.wait,
+            grants: true,
+        };
         Box::pin(async move {
-            self.submit(
-                "claim",
-                &script::CLAIM,
-                &claims,
-                |claim| &claim.resource,
-                |claim| {
-                    vec![
-                        claim.id.to_string(),
-                        answer::options(claim),
-                        claim.floor.to_string(),
-                        answer::terms(claim),
-                        answer::plain_life(claim).to_string(),
-                    ]
-                },
-                |claim, now, item, incarnation| {
-                    let outcome = answer::claimed(claim, now, item);
-                    let outcome = outcome.map_err(|what| internal("claim", &what))?;
-                    claim_answer(claim, outcome, incarnation)
-                },
-            )
+            self.submit(verb, &claims, |claim, context, item| {
+                let outcome = answer::claimed(claim, context.now, item);
+                let outcome = outcome.map_err(|what| internal("claim", &what))?;
+                if matches!(outcome, Outcome::Granted(_)) {
+                    self.store.check_replicas("claim", context)?;
+                }
+                claim_answer(claim, outcome, context.incarnation)
+            })
             .await
         })
     }
 
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        let verb = Verb {
+            operation: "renew",
+            script: &script::RENEW,
+            name: |renewal: &RenewRequest| &renewal.resource,
+            arguments: |renewal| vec![renewal.claim.to_string(), u8::from(renewal.is_waiter).to_string()],
+            may_wait: |_| false,
+            grants: true,
+        };
         Box::pin(async move {
-            self.submit(
-                "renew",
-                &script::RENEW,
-                &renewals,
-                |renewal| &renewal.resource,
-                |renewal| vec![renewal.claim.to_string(), u8::from(renewal.is_waiter).to_string()],
-                |renewal, _, item, incarnation| {
-                    let outcome = answer::renewed(item).map_err(|what| internal("renew", &what))?;
-                    Ok(renew_answer(renewal, outcome, incarnation))
-                },
-            )
+            self.submit(verb, &renewals, |renewal, context, item| {
+                let outcome = answer::renewed(item).map_err(|what| internal("renew", &what))?;
+                let is_held = matches!(outcome, Outcome::Renewed(_));
+                if let Err(error) = self.store.check_replicas("renew", context)
+                    && is_held
+                {
+                    // For a waiter this is the grant. A holder has its lease, and replicas that come back will too.
+                    if renewal.is_waiter {
+                        return Err(error);
+                    }
+                    let unacknowledged = self.store.unacknowledged.fetch_add(1, Ordering::Relaxed) + 1;
+                    tracing::warn!(resource = %renewal.resource, unacknowledged, "{error}");
+                }
+                Ok(renew_answer(renewal, outcome, context.incarnation))
+            })
             .await
         })
     }
 
     fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
+        let verb = Verb {
+            operation: "release",
+            script: &script::RELEASE,
+            name: |request: &ReleaseRequest| &request.resource,
+            arguments: |request| {
+                let release = &request.release;
+                vec![
+                    release.claim.to_string(),
+                    u8::from(release.maybe_in_flight).to_string(),
+                    u8::from(release.is_unused).to_string(),
+                ]
+            },
+            may_wait: |_| false,
+            grants: false,
+        };
         Box::pin(async move {
-            self.submit(
-                "release",
-                &script::RELEASE,
-                &releases,
-                |release| &release.resource,
-                |request| {
-                    let release = &request.release;
-                    vec![
-                        release.claim.to_string(),
-                        u8::from(release.maybe_in_flight).to_string(),
-                        u8::from(release.is_unused).to_string(),
-                    ]
-                },
-                |_, _, item, _| {
-                    let is_released = answer::number(&item).map_err(|what| internal("release", &what))? == 1;
-                    Ok(release_answer(&if is_released { Outcome::Released } else { Outcome::AlreadyLost }))
-                },
-            )
+            self.submit(verb, &releases, |_, _, item| {
+                let is_released = answer::number(&item).map_err(|what| internal("release", &what))? == 1;
+                Ok(release_answer(&if is_released { Outcome::Released } else { Outcome::AlreadyLost }))
+            })
             .await
         })
     }

@@ -43,7 +43,8 @@ pub(crate) async fn inspect(
 /// Returns the first names, by order of bytes, that begin with a prefix and come after one.
 async fn names(store: &Store, prefix: &str, after: Option<&Name>, most: usize) -> Result<BTreeSet<Name>> {
     let mut names = BTreeSet::new();
-    for server in store.servers.masters() {
+    let masters = store.servers.masters().await.map_err(|fault| fault.to_error("inspect"))?;
+    for server in masters {
         for pattern in store.keys.patterns(prefix) {
             let mut cursor = 0_u64;
             loop {
@@ -88,13 +89,13 @@ pub(crate) async fn look(store: &Store, names: &[Name]) -> Result<Vec<Option<Vie
         let argument = |cmd: &mut redis::Cmd| {
             cmd.arg(VIEW_ENTRIES_MAX);
         };
-        let (answers, _) = store.call("inspect", &script::LOOK, slot, &keys, argument).await?;
-        let mut items = answers.items.into_iter();
+        let (items, context) = store.call("inspect", &script::LOOK, slot, &keys, argument).await?;
+        let mut items = items.into_iter();
         let last = items.next().unwrap_or(Value::Nil);
         let failed = |what: Unexpected| internal("inspect", &what);
         let last = Token::new(answer::number(&last).map_err(failed)?);
         for (at, item) in at.into_iter().zip(items) {
-            views[at] = answer::view(&names[at], answers.now, last, item).map_err(failed)?;
+            views[at] = answer::view(&names[at], context.now, last, item).map_err(failed)?;
         }
     }
     Ok(views)

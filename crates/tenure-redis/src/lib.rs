@@ -3,6 +3,7 @@
 mod address;
 mod answer;
 mod check;
+mod cluster;
 mod config;
 mod dial;
 mod engine;
@@ -14,7 +15,9 @@ mod observe;
 mod pause;
 #[doc(hidden)]
 pub mod raw;
+mod replicated;
 mod script;
+mod sentinel;
 mod topology;
 mod wake;
 mod wire;

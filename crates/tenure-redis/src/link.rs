@@ -20,7 +20,8 @@ use crate::address::Address;
 use crate::dial::Dialer;
 use crate::error::Fault;
 use crate::pause;
-use crate::wire::{Ears, News, SILENCE_MAX, Wire, lock};
+use crate::sentinel::Sentinels;
+use crate::wire::{Ears, Manner, News, SILENCE_MAX, Wire, lock};
 
 /// How long one attempt to connect takes at most, all that comes before the first command included. It leaves
 /// time for a second one within the 2 s after which the client gives a call up.
@@ -32,6 +33,15 @@ const GOOD_AFTER: Duration = Duration::from_secs(1);
 
 /// How a command is made, for whoever will execute it.
 pub(crate) type Build<'a> = &'a (dyn Fn(Incarnation) -> Cmd + Send + Sync);
+
+/// An answer, and who gave it.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) value: Value,
+    pub(crate) incarnation: Incarnation,
+    /// How many replicas acknowledged, where they were waited for.
+    pub(crate) acknowledged: u32,
+}
 
 /// One server. Cheap to clone; the connection ends with the last clone.
 #[derive(Clone)]
@@ -65,15 +75,16 @@ impl Drop for Supervision {
 }
 
 impl Link {
-    /// Begins to connect. It must be called on a tokio runtime.
-    pub(crate) fn start(dialer: Dialer, place: Place, ears: Ears) -> Link {
+    /// Begins to connect. It must be called on a tokio runtime. `is_successor` says that another server was in
+    /// charge before.
+    pub(crate) fn start(dialer: Dialer, place: Place, ears: Ears, is_successor: bool) -> Link {
         let shared = Arc::new(Shared {
             dialer,
             ears,
             state: watch::Sender::new(State::Down(None)),
             channels: Mutex::new(BTreeSet::new()),
         });
-        let task = tokio::spawn(supervise(shared.clone(), place));
+        let task = tokio::spawn(supervise(shared.clone(), place, is_successor));
         Link { shared, _supervision: Arc::new(Supervision(task.abort_handle())) }
     }
 
@@ -85,11 +96,24 @@ impl Link {
         deadline: Instant,
         build: Build<'_>,
     ) -> Result<(Value, Incarnation), Fault> {
+        let answer = self.execute(deadline, build, Manner::default()).await?;
+        Ok((answer.value, answer.incarnation))
+    }
+
+    /// As [`Link::call`], in a manner.
+    pub(crate) async fn execute(
+        &self,
+        deadline: Instant,
+        build: Build<'_>,
+        manner: Manner,
+    ) -> Result<Answer, Fault> {
         loop {
             let wire = self.up(deadline).await?;
-            match wire.send(deadline, &build(wire.incarnation())).await {
+            let incarnation = wire.incarnation();
+            match wire.execute(deadline, build(incarnation), manner).await {
+                Ok((value, acknowledged)) => return Ok(Answer { value, incarnation, acknowledged }),
                 Err(fault) if leaves(&wire, &fault) => {}
-                answer => return answer.map(|value| (value, wire.incarnation())),
+                Err(fault) => return Err(fault),
             }
         }
     }
@@ -123,9 +147,14 @@ impl Link {
         }
     }
 
+    /// Makes every later connection subscribe to a channel.
+    pub(crate) fn want(&self, channel: &[u8]) {
+        lock(&self.shared.channels).insert(channel.to_vec());
+    }
+
     /// Subscribes to a channel, now and on every later connection.
     pub(crate) async fn subscribe(&self, deadline: Instant, channel: &[u8]) -> Result<(), Fault> {
-        lock(&self.shared.channels).insert(channel.to_vec());
+        self.want(channel);
         loop {
             let wire = self.up(deadline).await?;
             if wire.is_subscribed(channel) {
@@ -176,45 +205,46 @@ pub(crate) fn leaves(wire: &Wire, fault: &Fault) -> bool {
 pub(crate) enum Place {
     /// There.
     Fixed(Address),
+    /// Where the Sentinels say.
+    Named(Sentinels),
 }
 
 impl Place {
     async fn find(&mut self) -> Result<Address, Fault> {
         match self {
             Place::Fixed(address) => Ok(address.clone()),
+            Place::Named(sentinels) => sentinels.find().await,
         }
     }
 
-    /// Waits until the server is elsewhere.
-    async fn moved(&mut self, from: &Address) {
+    /// Waits until the server is elsewhere than it was found.
+    async fn moved(&mut self) {
         match self {
-            Place::Fixed(address) => {
-                debug_assert_eq!(address, from, "a fixed server does not move");
-                std::future::pending().await
-            }
+            Place::Fixed(_) => std::future::pending().await,
+            Place::Named(sentinels) => sentinels.moved().await,
         }
     }
 
-    /// Whether the server is asked for its role even while it is busy answering.
+    /// Whether the server is asked for its role even while it is busy answering: after a failover that was asked
+    /// for, the old master goes on answering for seconds, and forgets what it answered.
     fn is_watched(&self) -> bool {
-        match self {
-            Place::Fixed(_) => false,
-        }
+        matches!(self, Place::Named(_))
     }
 }
 
-async fn supervise(shared: Arc<Shared>, mut place: Place) {
+async fn supervise(shared: Arc<Shared>, mut place: Place, is_successor: bool) {
     let mut last: Option<Incarnation> = None;
     let mut attempt = 0;
     loop {
         let fault = match connect(&shared, &mut place).await {
-            Ok((address, wire)) => {
-                let is_new = last.replace(wire.incarnation()).is_some_and(|last| last != wire.incarnation());
+            Ok(wire) => {
+                let is_new =
+                    last.replace(wire.incarnation()).map_or(is_successor, |last| last != wire.incarnation());
                 let came_up = Instant::now();
                 shared.state.send_replace(State::Up(wire.clone()));
                 tracing::info!(engine = "redis", server = wire.server(), is_new, "connected");
                 shared.ears.tell(News::Up { incarnation: wire.incarnation(), is_new });
-                let fault = watch(&wire, &mut place, &address).await;
+                let fault = watch(&wire, &mut place).await;
                 wire.break_with(fault.clone());
                 if came_up.elapsed() >= GOOD_AFTER {
                     attempt = 0;
@@ -227,25 +257,29 @@ async fn supervise(shared: Arc<Shared>, mut place: Place) {
                 fault
             }
         };
+        shared.ears.tell_trouble();
         // The connection is closed by this, unless a call is just looking at its failure.
         shared.state.send_replace(State::Down(Some(fault)));
-        pause::before(attempt).await;
-        attempt = attempt.saturating_add(1);
+        // A new master need not be waited for.
+        let (pause, moved) = (pin!(pause::before(attempt)), pin!(place.moved()));
+        attempt = match select(pause, moved).await {
+            Either::Left(_) => attempt.saturating_add(1),
+            Either::Right(_) => 0,
+        };
     }
 }
 
-async fn connect(shared: &Shared, place: &mut Place) -> Result<(Address, Wire), Fault> {
+async fn connect(shared: &Shared, place: &mut Place) -> Result<Wire, Fault> {
     let address = place.find().await?;
     let channels = lock(&shared.channels).iter().cloned().collect();
     let opening = timeout(CONNECT_TIMEOUT, Wire::open(&shared.dialer, &address, &shared.ears, channels));
     // A hung server takes connections and says nothing. When another one is named, nobody waits for it.
-    let opened = match select(pin!(opening), pin!(place.moved(&address))).await {
+    let opened = match select(pin!(opening), pin!(place.moved())).await {
         Either::Left((opened, _)) => opened,
-        Either::Right(_) => return Err(elsewhere(&address)),
+        Either::Right(_) => return Err(elsewhere(&address.to_string())),
     };
     match opened {
-        Ok(Ok(wire)) => Ok((address, wire)),
-        Ok(Err(fault)) => Err(fault),
+        Ok(opened) => opened,
         Err(_) => {
             let why = format!("no answer within {CONNECT_TIMEOUT:?}");
             Err(Fault::Refused { server: address.to_string(), why })
@@ -254,21 +288,21 @@ async fn connect(shared: &Shared, place: &mut Place) -> Result<(Address, Wire), 
 }
 
 /// Watches a connection until it is broken or must be left, and returns why.
-async fn watch(wire: &Wire, place: &mut Place, address: &Address) -> Fault {
+async fn watch(wire: &Wire, place: &mut Place) -> Fault {
     let mut received = wire.received();
     let is_watched = place.is_watched();
-    let mut moved = pin!(place.moved(address));
+    let mut moved = pin!(place.moved());
     loop {
         let broken = pin!(wire.broken());
         match timeout(LOOK_EVERY, select(broken, moved.as_mut())).await {
             Ok(Either::Left((fault, _))) => return fault,
-            Ok(Either::Right(_)) => return elsewhere(address),
+            Ok(Either::Right(_)) => return elsewhere(wire.server()),
             Err(_) if is_watched || wire.received() == received => {
                 let look = pin!(look(wire));
                 match select(look, moved.as_mut()).await {
                     Either::Left((Ok(()), _)) => {}
                     Either::Left((Err(fault), _)) => return fault,
-                    Either::Right(_) => return elsewhere(address),
+                    Either::Right(_) => return elsewhere(wire.server()),
                 }
             }
             Err(_) => {}
@@ -293,7 +327,7 @@ async fn look(wire: &Wire) -> Result<(), Fault> {
     }
 }
 
-fn elsewhere(address: &Address) -> Fault {
+fn elsewhere(server: &str) -> Fault {
     let why = "another server is the master now".to_owned();
-    Fault::Cut { server: address.to_string(), why }
+    Fault::Cut { server: server.to_owned(), why }
 }

@@ -1,6 +1,6 @@
 //! Which server is in charge of a hash slot: one, the master that the Sentinels name, or a node of a cluster.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -9,11 +9,15 @@ use tenure_core::error::Error;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
+use crate::cluster::Cluster;
 use crate::config::{Config, Topology};
 use crate::dial::Dialer;
 use crate::error::Fault;
 use crate::link::{Link, Place};
-use crate::wire::{Ears, News};
+#[cfg(test)]
+use crate::pause;
+use crate::sentinel::Sentinels;
+use crate::wire::{Ears, Manner, News};
 
 /// How long a call takes at most, a reconnect included. The client gives a call up after 2 s, and an error that
 /// says why is worth more than one that says "no answer".
@@ -21,10 +25,26 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_millis(1900);
 
 /// The servers behind a URL. Cheap to clone; connections end with the last clone.
 #[derive(Clone)]
-pub(crate) struct Servers(Arc<Kind>);
+pub(crate) struct Servers(Arc<Inner>);
+
+struct Inner {
+    kind: Kind,
+    /// How many replicas [`Servers::with_replicas`] waits for.
+    replicas: u8,
+}
 
 enum Kind {
-    One(Link),
+    One(One),
+    Cluster(Cluster),
+}
+
+/// A single server, or the master of Sentinels.
+struct One {
+    link: Link,
+    /// For commands that wait for replicas, made when the first comes: they block their connection.
+    replicated: OnceLock<Link>,
+    dialer: Dialer,
+    place: Place,
 }
 
 impl Servers {
@@ -37,22 +57,21 @@ impl Servers {
     pub(crate) fn connect(config: &Config, news: UnboundedSender<News>) -> Result<Servers, Error> {
         let dialer = Dialer::new(&config.login, config.db, config.is_tls, config.ca.as_deref())
             .map_err(|fault| fault.to_error("connect"))?;
-        let ears = Ears { news: Some(news), strays: None };
         let kind = match &config.topology {
-            Topology::Single(address) => Kind::One(Link::start(dialer, Place::Fixed(address.clone()), ears)),
-            Topology::Sentinel { .. } | Topology::Cluster(_) => {
-                let fault = Fault::Setup { why: "not built yet".to_owned(), hint: "use a single server" };
-                return Err(fault.to_error("connect"));
+            Topology::Single(address) => Kind::One(One::start(dialer, Place::Fixed(address.clone()), news)),
+            Topology::Sentinel { sentinels, master } => {
+                let to_sentinels = dialer.for_sentinels(&config.sentinel_login);
+                let sentinels = Sentinels::start(to_sentinels, sentinels, master);
+                Kind::One(One::start(dialer, Place::Named(sentinels), news))
             }
+            Topology::Cluster(seeds) => Kind::Cluster(Cluster::start(dialer, seeds, news)),
         };
-        Ok(Servers(Arc::new(kind)))
+        Ok(Servers(Arc::new(Inner { kind, replicas: config.replicas })))
     }
 
     /// Returns whether the hash slot of a call matters.
     pub(crate) fn is_cluster(&self) -> bool {
-        match &*self.0 {
-            Kind::One(_) => false,
-        }
+        matches!(self.0.kind, Kind::Cluster(_))
     }
 
     /// Sends a command to the server in charge of a hash slot, and returns the answer and whose it is.
@@ -65,42 +84,82 @@ impl Servers {
         build: impl Fn(Incarnation) -> Cmd + Send + Sync,
     ) -> Result<(Value, Incarnation), Fault> {
         let deadline = Instant::now() + CALL_TIMEOUT;
-        let _ = slot;
-        match &*self.0 {
-            Kind::One(link) => link.call(deadline, &build).await,
-        }
+        let answer = match &self.0.kind {
+            Kind::One(one) => one.link.execute(deadline, &build, Manner::default()).await?,
+            Kind::Cluster(cluster) => cluster.execute(slot, deadline, &build, 0).await?,
+        };
+        Ok((answer.value, answer.incarnation))
     }
 
-    /// Subscribes to a channel of a hash slot, until [`Servers::unsubscribe`]. Costs nothing if it is subscribed.
+    /// As [`Servers::call`], on a connection for this, and waits until `?replicas=` replicas have acknowledged.
+    /// Returns how many did within half a second: fewer is not a fault, since the command has been executed.
+    pub(crate) async fn with_replicas(
+        &self,
+        slot: u16,
+        build: impl Fn(Incarnation) -> Cmd + Send + Sync,
+    ) -> Result<(Value, Incarnation, u32), Fault> {
+        let deadline = Instant::now() + CALL_TIMEOUT;
+        let replicas = self.0.replicas;
+        let answer = match &self.0.kind {
+            Kind::One(one) => {
+                let manner = Manner { is_asking: false, replicas };
+                one.replicated().execute(deadline, &build, manner).await?
+            }
+            Kind::Cluster(cluster) => cluster.execute(slot, deadline, &build, replicas).await?,
+        };
+        Ok((answer.value, answer.incarnation, answer.acknowledged))
+    }
+
+    /// Subscribes to a channel of a hash slot, until [`Servers::unsubscribe`]: on every later connection and
+    /// server too. Costs nothing if it is subscribed.
     pub(crate) async fn subscribe(&self, slot: u16, channel: &[u8]) -> Result<(), Fault> {
         let deadline = Instant::now() + CALL_TIMEOUT;
-        let _ = slot;
-        match &*self.0 {
-            Kind::One(link) => link.subscribe(deadline, channel).await,
+        match &self.0.kind {
+            Kind::One(one) => one.link.subscribe(deadline, channel).await,
+            Kind::Cluster(cluster) => cluster.subscribe(slot, deadline, channel).await,
         }
     }
 
     /// Leaves a channel.
     pub(crate) async fn unsubscribe(&self, slot: u16, channel: &[u8]) {
         let deadline = Instant::now() + CALL_TIMEOUT;
-        let _ = slot;
-        match &*self.0 {
-            Kind::One(link) => link.unsubscribe(deadline, channel).await,
+        match &self.0.kind {
+            Kind::One(one) => one.link.unsubscribe(deadline, channel).await,
+            Kind::Cluster(cluster) => cluster.unsubscribe(slot, deadline, channel).await,
         }
     }
 
     /// Returns who answers for a hash slot now, if anybody does.
+    #[allow(dead_code, reason = "answers carry their incarnation; tests look at it without a call")]
     pub(crate) fn incarnation(&self, slot: u16) -> Option<Incarnation> {
-        let _ = slot;
-        match &*self.0 {
-            Kind::One(link) => link.wire().map(|wire| wire.incarnation()),
+        match &self.0.kind {
+            Kind::One(one) => one.link.wire().map(|wire| wire.incarnation()),
+            Kind::Cluster(cluster) => cluster.incarnation(slot),
         }
     }
 
-    /// Returns a link with each master, to scan them all.
-    pub(crate) fn masters(&self) -> Vec<Link> {
-        match &*self.0 {
-            Kind::One(link) => vec![link.clone()],
+    /// Returns a link with each master, to scan them all. On a cluster it waits for the first look at the nodes:
+    /// none would mean that nothing is held.
+    pub(crate) async fn masters(&self) -> Result<Vec<Link>, Fault> {
+        match &self.0.kind {
+            Kind::One(one) => Ok(vec![one.link.clone()]),
+            Kind::Cluster(cluster) => cluster.masters(Instant::now() + CALL_TIMEOUT).await,
         }
     }
 }
+
+impl One {
+    fn start(dialer: Dialer, place: Place, news: UnboundedSender<News>) -> One {
+        let ears = Ears { news: Some(news), table: None };
+        let link = Link::start(dialer.clone(), place.clone(), ears, false);
+        One { link, replicated: OnceLock::new(), dialer, place }
+    }
+
+    fn replicated(&self) -> &Link {
+        self.replicated
+            .get_or_init(|| Link::start(self.dialer.clone(), self.place.clone(), Ears::default(), false))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

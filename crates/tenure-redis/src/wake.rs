@@ -26,11 +26,11 @@ pub(crate) struct Switchboard {
 pub(crate) struct Observers(Mutex<HashMap<Vec<u8>, Vec<Arc<Notify>>>>);
 
 impl Switchboard {
-    /// Starts passing on. On a tokio runtime.
-    pub(crate) fn start(news: UnboundedReceiver<News>) -> Switchboard {
+    /// Starts passing on. On a tokio runtime. Unless `passes_grants`, a waiter is told to look in place of the grant.
+    pub(crate) fn start(news: UnboundedReceiver<News>, passes_grants: bool) -> Switchboard {
         let (tell, wakes) = unbounded_channel();
         let observers = Arc::new(Observers::default());
-        let task = tokio::spawn(pass_on(news, tell, observers.clone())).abort_handle();
+        let task = tokio::spawn(pass_on(news, tell, observers.clone(), passes_grants)).abort_handle();
         Switchboard { wakes: Mutex::new(Some(wakes)), observers, task }
     }
 
@@ -52,16 +52,21 @@ impl Drop for Switchboard {
     }
 }
 
-async fn pass_on(mut news: UnboundedReceiver<News>, tell: UnboundedSender<Wake>, observers: Arc<Observers>) {
+async fn pass_on(
+    mut news: UnboundedReceiver<News>,
+    tell: UnboundedSender<Wake>,
+    observers: Arc<Observers>,
+    passes_grants: bool,
+) {
     while let Some(news) = news.recv().await {
         let wake = match news {
             News::Message { channel, payload, .. } if channel.starts_with(INBOX.as_bytes()) => {
                 message(&payload).map(|message| match message {
                     // Whoever granted it says by which life of the server; the link's own may be a newer one.
-                    Message::Granted(claim, grant, incarnation) => {
+                    Message::Granted(claim, grant, incarnation) if passes_grants => {
                         Wake::Granted { claim, grant, incarnation: Incarnation(incarnation) }
                     }
-                    Message::Look(claim) => Wake::Look(claim),
+                    Message::Granted(claim, ..) | Message::Look(claim) => Wake::Look(claim),
                 })
             }
             News::Message { channel, .. } if channel.starts_with(CHANGES.as_bytes()) => {

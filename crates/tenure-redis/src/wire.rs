@@ -25,6 +25,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::address::Address;
 use crate::dial::{Dialer, identify};
 use crate::error::Fault;
+use crate::replicated::Line;
 
 /// A connection that has sent nothing for this long, while somebody waits for an answer, is given up: a hung
 /// server's connections must not linger, and a live one accepts a new connection at once.
@@ -56,8 +57,26 @@ pub(crate) enum News {
 pub(crate) struct Ears {
     /// Messages and comings-up.
     pub(crate) news: Option<UnboundedSender<News>>,
-    /// Channels that the server does not serve any more. Present on a cluster, whose channels are sharded.
-    pub(crate) strays: Option<UnboundedSender<Vec<u8>>>,
+    /// Who keeps the table of a cluster, whose channels are sharded.
+    pub(crate) table: Option<TableEars>,
+}
+
+/// What makes a table of hash slots doubtful.
+#[derive(Clone, Debug)]
+pub(crate) struct TableEars {
+    /// Channels that the server does not serve any more.
+    pub(crate) strays: UnboundedSender<Vec<u8>>,
+    /// A connection broke, or could not be made.
+    pub(crate) trouble: Arc<Notify>,
+}
+
+/// What is sent around a command, in one piece with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// The hash slot is on its way to this server, which takes a command for it only if told so.
+    pub(crate) is_asking: bool,
+    /// How many replicas should acknowledge; 0: none is waited for.
+    pub(crate) replicas: u8,
 }
 
 impl Ears {
@@ -69,13 +88,19 @@ impl Ears {
     }
 
     fn tell_stray(&self, channel: &[u8]) {
-        if let Some(strays) = &self.strays {
-            drop(strays.send(channel.to_vec()));
+        if let Some(table) = &self.table {
+            drop(table.strays.send(channel.to_vec()));
+        }
+    }
+
+    pub(crate) fn tell_trouble(&self) {
+        if let Some(table) = &self.table {
+            table.trouble.notify_one();
         }
     }
 
     fn is_sharded(&self) -> bool {
-        self.strays.is_some()
+        self.table.is_some()
     }
 }
 
@@ -85,9 +110,12 @@ pub(crate) struct Wire(Arc<Inner>);
 
 struct Inner {
     connection: MultiplexedConnection,
+    address: Address,
     incarnation: Incarnation,
     health: Arc<Health>,
     subscribed: Mutex<HashSet<Vec<u8>>>,
+    /// For commands that replicas should acknowledge.
+    line: Line,
 }
 
 /// What the connection's own task knows. It must not own the connection, whose end is the end of the task.
@@ -139,8 +167,15 @@ impl Wire {
         }
         health.incarnation.get_or_init(|| identity.incarnation);
         let subscribed = Mutex::new(HashSet::new());
-        let wire =
-            Wire(Arc::new(Inner { connection, incarnation: identity.incarnation, health, subscribed }));
+        let (incarnation, address) = (identity.incarnation, address.clone());
+        let wire = Wire(Arc::new(Inner {
+            connection,
+            address,
+            incarnation,
+            health,
+            subscribed,
+            line: Line::default(),
+        }));
         // The caller bounds the whole; a deadline here would only hide why.
         let deadline = Instant::now() + SILENCE_MAX;
         for (channel, fault) in wire.subscribe(deadline, channels).await? {
@@ -154,6 +189,10 @@ impl Wire {
 
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.0.incarnation
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.0.address
     }
 
     /// The server, as errors name it.
@@ -185,6 +224,33 @@ impl Wire {
         let mut connection = self.0.connection.clone();
         let answer = self.exchange(deadline, connection.send_packed_command(command)).await?;
         self.checked(answer)
+    }
+
+    /// Sends a command in a [`Manner`], and returns the answer and how many replicas acknowledged.
+    ///
+    /// Waiting for replicas blocks the connection for all others, so it must be one that is there for that.
+    pub(crate) async fn execute(
+        &self,
+        deadline: Instant,
+        command: Cmd,
+        manner: Manner,
+    ) -> Result<(Value, u32), Fault> {
+        let Manner { is_asking, replicas } = manner;
+        if replicas > 0 {
+            return self.0.line.execute(self, deadline, command, is_asking, replicas).await;
+        }
+        if !is_asking {
+            return Ok((self.send(deadline, &command).await?, 0));
+        }
+        let mut commands = Pipeline::with_capacity(2);
+        commands.cmd("ASKING").add_command(command);
+        let answer = self.send_all(deadline, &commands, 1).await?.pop();
+        Ok((self.checked(answer.unwrap_or_default())?, 0))
+    }
+
+    /// The commands that wait for replicas.
+    pub(crate) fn line(&self) -> &Line {
+        &self.0.line
     }
 
     /// Sends commands one behind the other, with nothing of anybody else in between, and returns the answers from

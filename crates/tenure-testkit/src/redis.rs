@@ -13,6 +13,9 @@ mod sentinel;
 pub use cluster::RedisCluster;
 pub use sentinel::{RedisSentinel, Sentinel};
 
+/// What the system takes for the path of a socket.
+const SOCKET_PATH_MAX: usize = 107;
+
 /// What Redis servers are together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
@@ -127,6 +130,12 @@ impl RedisServer {
         let number = port.number();
         let mut clock = None;
         let server = Server::start(site, &format!("redis-{number}"), |directory| {
+            let socket = directory.join("socket");
+            assert!(
+                socket.as_os_str().len() <= SOCKET_PATH_MAX,
+                "{} is too long for a socket",
+                socket.display()
+            );
             fs::write(directory.join("redis.conf"), configuration(number, directory, &options))
                 .expect("a file of configuration");
             let mut command = Command::new("redis-server");

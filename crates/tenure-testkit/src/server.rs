@@ -34,6 +34,7 @@ pub struct Server {
 struct Process {
     command: Command,
     child: Child,
+    is_stopped: bool,
 }
 
 impl Server {
@@ -47,7 +48,7 @@ impl Server {
         fs::create_dir(&directory).expect("a new directory for a server");
         let mut command = registered(&prepare(&directory), &directory);
         let child = command.spawn().expect("sh");
-        let process = Mutex::new(Process { command, child });
+        let process = Mutex::new(Process { command, child, is_stopped: false });
         Server { name: name.to_owned(), directory, process, _site: site.clone() }
     }
 
@@ -92,7 +93,10 @@ impl Server {
     /// # Panics
     /// If it has been killed.
     pub fn stop(&self) {
-        signal(self.pid(), Signal::STOP);
+        self.with(|process| {
+            signal(process.child.id(), Signal::STOP);
+            process.is_stopped = true;
+        });
     }
 
     /// Lets it continue after [`Server::stop`].
@@ -100,13 +104,26 @@ impl Server {
     /// # Panics
     /// If it has been killed.
     pub fn cont(&self) {
-        signal(self.pid(), Signal::CONT);
+        self.with(|process| {
+            signal(process.child.id(), Signal::CONT);
+            process.is_stopped = false;
+        });
     }
 
     /// Kills it if it runs, and starts it again with the same arguments and files.
     pub fn restart(&self) {
         self.kill();
-        self.with(|process| process.child = process.command.spawn().expect("sh"));
+        self.with(|process| {
+            process.child = process.command.spawn().expect("sh");
+            process.is_stopped = false;
+        });
+    }
+
+    /// Whether its process lives and has not been stopped by [`Server::stop`].
+    pub fn runs(&self) -> bool {
+        self.with(|process| {
+            !process.is_stopped && process.child.try_wait().expect("a child of this process").is_none()
+        })
     }
 
     /// Returns the last lines of its log.

@@ -1,6 +1,7 @@
 -- An operator ends the hold with a token. Takes: the token, and whether its units come free at once. Answers in how
 -- many ms they do, -1 if no hold has that token.
 
+insist()
 local token, at_once = tonumber(ARGV[4]), ARGV[5] == '1'
 local record = read(KEYS[5])
 if record.is_bad then return { padded(now), -1 } end

@@ -78,6 +78,8 @@ for i = 1, #KEYS - 4 do
     if not held then
       last, is_last_new, answer = token, true, text
     elseif type(held) ~= 'string' then
+      -- Another kind of resource; any other refusal is the server's own.
+      if sub(held.err, 1, 9) ~= 'WRONGTYPE' then return held end
       held = nil
     end
   end

@@ -68,6 +68,10 @@ local function finish(id)
   has_finished = true
 end
 
+-- A server that is full refuses what could make it fuller, but not after the first write of a script: then it
+-- would be half done. What only keeps or gives back is to go through, so such a script begins with this.
+local function insist() call('PEXPIRE', LAST, TOKEN_MEMORY) end
+
 -- A hold as it is stored: fixed columns up to the client, so that the common case needs no parsing.
 local function pack(hold)
   return table.concat({
@@ -289,7 +293,7 @@ local function is_idle(record) return record.used == 0 and record.waiting == 0 e
 -- An idle record takes another kind; what is left of the former goes.
 local function become(record, kind, capacity)
   if record.kind == kind and record.capacity == capacity then return end
-  call('DEL', record.key, record.ends, record.holds, record.free)
+  if record.kind then call('DEL', record.key, record.ends, record.holds, record.free) end
   record.kind, record.capacity, record.fresh, record.used, record.hold = kind, capacity, 0, 0, nil
   record.keep_until = 0
 end

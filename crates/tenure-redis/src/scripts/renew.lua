@@ -11,6 +11,7 @@ local function decide(record, id, is_waiter)
   return is_waiter and grant_answer(hold) or hold.ends - t
 end
 
+insist()
 local answers = { padded(now) }
 for i = 1, #KEYS - 4 do
   local key, id, is_waiter = KEYS[i + 4], ARGV[2 * i + 2], ARGV[2 * i + 3] == '1'
@@ -33,6 +34,5 @@ for i = 1, #KEYS - 4 do
     end
   end
 end
-call('PEXPIRE', LAST, TOKEN_MEMORY)
 tell()
 return answers

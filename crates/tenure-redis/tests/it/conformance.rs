@@ -8,7 +8,7 @@ use tenure_redis::{Config, Redis};
 use tenure_testkit::redis::{Topology, shared};
 
 /// Returns what connects with a URL.
-fn connector(url: &str) -> Connect {
+pub(crate) fn connector(url: &str) -> Connect {
     let config = Config::parse(url).expect("the kit's URLs are right");
     Box::new(move |client| {
         Box::pin(async move {
@@ -50,4 +50,6 @@ macro_rules! topologies {
 
 topologies! {
     single: Single;
+    sentinel: Sentinel;
+    cluster: Cluster;
 }

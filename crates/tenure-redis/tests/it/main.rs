@@ -1,3 +1,7 @@
 //! The tests of the engine against real servers.
 
 mod conformance;
+mod crew;
+mod failover;
+mod faults;
+mod foreign;

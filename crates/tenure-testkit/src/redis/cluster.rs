@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{RedisOptions, RedisServer};
-use crate::{Port, Reply, Site, state, wait_for};
+use crate::{Port, Reply, Site, wait_for};
 
 /// How many masters there are, each with a replica.
 const MASTERS: usize = 3;
@@ -210,21 +210,22 @@ impl RedisCluster {
         }
     }
 
-    /// Waits until each living node finds the cluster complete, and every node is one of three masters or a
-    /// replica that follows one.
+    /// Waits until each living node finds the cluster complete: each slot has a master, and every living node
+    /// is one of three masters or a replica that follows one.
     ///
     /// # Panics
     /// If it does not become so.
     pub fn wait_until_ready(&self) {
+        let living: Vec<u16> = self.living().map(RedisServer::port).collect();
         for node in self.living() {
             node.server().wait_for("complete cluster", || {
                 let is_ok = node.ask(&["CLUSTER", "INFO"]).to_string().contains("cluster_state:ok");
-                let views = views(node);
-                let replicas = views.iter().filter(|view| view.has("slave")).count();
+                let mut views = views(node);
+                views.retain(|view| living.contains(&view.port));
                 let bad = ["fail", "fail?", "handshake", "noaddr"];
-                let is_whole = views.len() == self.nodes.len()
-                    && !views.iter().any(|view| bad.iter().any(|bad| view.has(bad)));
-                (is_ok && is_whole && replicas == self.nodes.len() - MASTERS).then_some(())
+                let is_whole = !views.iter().any(|view| bad.iter().any(|bad| view.has(bad)));
+                let masters = views.iter().filter(|view| view.has("master")).count();
+                (is_ok && is_whole && views.len() == living.len() && masters == MASTERS).then_some(())
             });
             if node.info("role").is_some_and(|role| role == "slave") {
                 node.wait_until_linked();
@@ -232,9 +233,9 @@ impl RedisCluster {
         }
     }
 
-    /// The nodes whose processes run.
+    /// The nodes that can answer.
     fn living(&self) -> impl Iterator<Item = &RedisServer> {
-        self.nodes.iter().filter(|node| state(node.pid()).is_some_and(|state| !"TZ".contains(state)))
+        self.nodes.iter().filter(|node| node.server().runs())
     }
 
     fn claimant(&self, slot: u16) -> Option<&RedisServer> {

@@ -1,4 +1,5 @@
 //! The test kit keeps its own promises.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod proxy;
 mod redis;

@@ -48,7 +48,7 @@ impl Run {
             env NEXTEST_RUN_ID=\"$1\" TENURE_TESTKIT_FOUND=\"$found\" $dies \\
                 \"$2\" --exact redis::run::plays_a_test_process >/dev/null &
         done; wait";
-        runner.args(["-c", script, "sh", &id]).arg(std::env::current_exe().unwrap());
+        runner.args(["-c", script, "nextest", &id]).arg(std::env::current_exe().unwrap());
         let runner = runner.env_remove("NEXTEST_RUN_ID").stdin(Stdio::piped()).spawn().unwrap();
         Run { files: TestDirectory::new(), runner, id }
     }

@@ -1,0 +1,142 @@
+use tenure_core::error::ErrorKind;
+use tenure_testkit::redis::RedisSentinel;
+
+use super::*;
+use crate::topology::tests::{Client, run};
+
+/// How long after the end of a failover calls work again. (In between they fail, each in time.)
+const BACK_WITHIN: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_killed_master_is_replaced_by_the_one_that_the_sentinels_name() {
+    let set = RedisSentinel::start();
+    run(async {
+        let mut client = subscribed(&set).await;
+        let old = set.master();
+        old.kill();
+        follows(&mut client, &set, set.wait_for_new_master(old).port()).await;
+    });
+}
+
+#[test]
+fn a_hung_master_is_left_although_it_never_closes_a_connection() {
+    let set = RedisSentinel::start();
+    run(async {
+        let mut client = subscribed(&set).await;
+        let old = set.master();
+        old.stop();
+        follows(&mut client, &set, set.wait_for_new_master(old).port()).await;
+        // It wakes up as a master that has missed everything. Nobody goes back to it.
+        old.cont();
+        let until = Instant::now() + Duration::from_secs(3);
+        let incarnation = client.servers.incarnation(0);
+        while Instant::now() < until {
+            let answer = client.increment().await.expect("a call on the new master");
+            assert_eq!(Some(answer.1), incarnation);
+            pause::sleep(Duration::from_millis(20)).await;
+        }
+    });
+}
+
+#[test]
+fn a_failover_that_was_asked_for_is_followed_at_once() {
+    let set = RedisSentinel::start();
+    run(async {
+        let mut client = subscribed(&set).await;
+        for _ in 0..2 {
+            let new = set.failover();
+            follows(&mut client, &set, new.port()).await;
+            set.wait_until_ready();
+        }
+    });
+}
+
+#[test]
+fn sentinels_that_are_down_or_hang_do_not_matter_while_one_answers() {
+    let set = RedisSentinel::start();
+    set.sentinels()[0].server().kill();
+    set.sentinels()[1].server().stop();
+    run(async {
+        let client = Client::of(&set.url());
+        let asked_at = Instant::now();
+        client.increment().await.unwrap();
+        assert!(asked_at.elapsed() < Duration::from_millis(500), "{:?}", asked_at.elapsed());
+        // With none left, the connection with the master stays.
+        set.sentinels()[2].server().kill();
+        client.increment().await.unwrap();
+        let error = Client::of(&set.url()).increment().await.unwrap_err().to_error("claim");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let unknown = set.url().replace("mymaster", "nobody");
+        set.sentinels()[2].server().restart();
+        let error = Client::of(&unknown).increment().await.unwrap_err().to_error("claim");
+        assert!(error.hint().is_some_and(|hint| hint.contains("Sentinels")), "{error:?}");
+    });
+}
+
+#[test]
+fn sentinels_may_ask_for_another_password_than_the_servers() {
+    let set = RedisSentinel::start();
+    for sentinel in set.sentinels() {
+        sentinel.ask(&["ACL", "SETUSER", "ear", "on", ">p/w", "~*", "&*", "+@all"]).unwrap();
+        sentinel.ask(&["ACL", "SETUSER", "default", "off"]).unwrap();
+    }
+    run(async {
+        let url = format!("{}?sentinel_user=ear&sentinel_password=", set.url());
+        Client::of(&format!("{url}p%2Fw")).increment().await.unwrap();
+        let asked_at = Instant::now();
+        let error = Client::of(&format!("{url}wrong")).increment().await.unwrap_err().to_error("claim");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
+        assert!(asked_at.elapsed() < Duration::from_millis(500), "{:?}", asked_at.elapsed());
+    });
+}
+
+#[test]
+fn the_sentinel_that_knows_of_the_latest_failover_is_believed() {
+    let named = |port: u16, age| Sight::Master(Named { address: Address::Tcp("h".to_owned(), port), age });
+    let nobody = |code: &str| Sight::Nobody(Fault::server("h", code, None));
+    for (sights, port) in [
+        (vec![named(1, (3, false)), named(2, (4, false)), named(1, (3, false))], 2),
+        (vec![named(1, (3, false)), named(2, (3, true))], 2),
+        (vec![named(2, (4, false)), named(1, (3, true))], 2),
+        (vec![Sight::Unknown, named(1, (0, false)), nobody("ERR")], 1),
+    ] {
+        assert_eq!(best(&sights).unwrap(), Address::Tcp("h".to_owned(), port), "{sights:?}");
+    }
+    assert!(best(&[Sight::Unknown, nobody("NOAUTH")]).unwrap_err().is_none());
+    let fault = best(&[nobody("NOAUTH"), nobody("LOADING")]).unwrap_err().unwrap();
+    assert_eq!(fault.code(), Some("LOADING"));
+}
+
+async fn subscribed(set: &RedisSentinel) -> Client {
+    let mut client = Client::of(&set.url());
+    client.servers.subscribe(0, b"inbox").await.unwrap();
+    client.up().await;
+    client.increment().await.unwrap();
+    client
+}
+
+/// Calls and messages go through the new master within [`BACK_WITHIN`].
+async fn follows(client: &mut Client, set: &RedisSentinel, port: u16) {
+    let new = set.servers().iter().find(|server| server.port() == port).unwrap();
+    let count =
+        |server: &tenure_testkit::redis::RedisServer| server.command(&["GET", "n"]).parse().unwrap_or(0);
+    let before: i64 = count(new);
+    let since = Instant::now();
+    let (value, incarnation) = loop {
+        match client.increment().await {
+            Ok((Value::Int(value), incarnation)) if count(new) == value => break (value, incarnation),
+            answer => assert!(since.elapsed() < BACK_WITHIN, "{answer:?} after {:?}", since.elapsed()),
+        }
+    };
+    assert!(since.elapsed() < BACK_WITHIN, "{:?}", since.elapsed());
+    assert!(value > before);
+    loop {
+        let (up, is_new) = client.up().await;
+        if up == incarnation {
+            assert!(is_new);
+            break;
+        }
+    }
+    assert_eq!(new.command(&["PUBLISH", "inbox", "hello"]), "1");
+    assert_eq!(client.message().await.1, "hello");
+}

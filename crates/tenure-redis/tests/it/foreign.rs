@@ -1,0 +1,127 @@
+//! Other clients of the classic protocol on the same key: `SET key value NX PX` and a compared delete.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tenure_testkit::Reply;
+use tenure_testkit::redis::{RedisOptions, RedisServer};
+
+use crate::crew::{connect, now, pause};
+
+const RELEASE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
+
+/// Takes the key as any shell script would.
+fn take(server: &RedisServer, key: &str, value: &str, ttl_ms: u64) -> bool {
+    server.ask(&["SET", key, value, "NX", "PX", &ttl_ms.to_string()]) != Reply::Nil
+}
+
+fn release(server: &RedisServer, key: &str, value: &str) -> bool {
+    server.ask(&["EVAL", RELEASE, "1", key, value]) == Reply::Integer(1)
+}
+
+#[test]
+fn a_classic_lock_and_a_mutex_exclude_each_other() {
+    let server = RedisServer::start(RedisOptions::default());
+    let client = connect(&format!("{}?prefix=locks:", server.url()));
+    let mutex = client.mutex("m").ttl(Duration::from_secs(2));
+    let lease = pollster::block_on(mutex.acquire()).expect("it is free");
+    assert!(!take(&server, "locks:m", "theirs", 10_000), "a mutex keeps them out");
+    assert!(!release(&server, "locks:m", "theirs"), "and they cannot release it");
+    pollster::block_on(lease.release()).expect("a release is answered");
+    assert!(take(&server, "locks:m", "theirs", 10_000), "once it is released they get it");
+    let busy = pollster::block_on(mutex.try_acquire()).expect("an answer");
+    assert!(busy.is_none(), "and keep the mutex out");
+    let views = pollster::block_on(client.inspect("m")).expect("an answer");
+    assert_eq!(views[0].holds[0].label.as_str(), "theirs", "an operator sees whose it is");
+    assert!(release(&server, "locks:m", "theirs"));
+    drop(pollster::block_on(mutex.try_acquire()).expect("an answer").expect("once they release it is free"));
+}
+
+#[test]
+fn a_waiter_gets_what_a_classic_lock_releases_or_lets_end() {
+    let server = RedisServer::start(RedisOptions::default());
+    let client = connect(&format!("{}?prefix=", server.url()));
+    let mutex = client.mutex("m").ttl(Duration::from_secs(3));
+    for is_released in [true, false] {
+        assert!(take(&server, "m", "theirs", if is_released { 60_000 } else { 700 }));
+        let began = now();
+        let waiting = mutex.acquire_within(Duration::from_secs(20));
+        let lease = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| pollster::block_on(waiting).expect("it comes free"));
+            pause(Duration::from_millis(300));
+            assert!(!waiting.is_finished(), "it is theirs");
+            if is_released {
+                assert!(release(&server, "m", "theirs"));
+            }
+            waiting.join().expect("the waiter does not panic")
+        });
+        // A release that tells nobody is found by the heartbeat, an end by the timer.
+        assert!(now().since(began) < Duration::from_secs(3), "it looked too late");
+        pollster::block_on(lease.release()).expect("a release is answered");
+    }
+}
+
+#[test]
+fn a_rest_keeps_classic_locks_out_too() {
+    let server = RedisServer::start(RedisOptions::default());
+    let client = connect(&format!("{}?prefix=", server.url()));
+    let mutex = client.mutex("m").min_hold(Duration::from_millis(600));
+    let began = now();
+    let lease = pollster::block_on(mutex.acquire()).expect("it is free");
+    pollster::block_on(lease.release()).expect("a release is answered");
+    while !take(&server, "m", "theirs", 1000) {
+        pause(Duration::from_millis(5));
+    }
+    assert!(now().since(began) >= Duration::from_millis(590), "the rest was cut short");
+}
+
+/// Where `cargo xtask setup` puts the clients of others.
+fn foreign_clients() -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    cache.unwrap_or_else(|| home.join(".cache")).join("tenure-xtask/foreign-clients")
+}
+
+/// Lets a program of others and a mutex of ours take turns, and counts who meets whom inside.
+fn take_turns(mut program: Command, script: &str) {
+    const ROUNDS: usize = 60;
+    let server = RedisServer::start(RedisOptions::default());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign").join(script);
+    let (port, rounds) = (server.port().to_string(), ROUNDS.to_string());
+    program.arg(script).args([&port, "locks:shared", &rounds]).stdin(Stdio::null());
+    let mut other = program.stdout(Stdio::piped()).spawn().expect("`cargo xtask setup` installs it");
+    let client = connect(&format!("{}?prefix=locks:", server.url()));
+    let mutex = client.mutex("shared");
+    let (mut ours, mut intruders) = (0, 0);
+    while other.try_wait().expect("a child").is_none() {
+        let lease =
+            pollster::block_on(mutex.acquire_within(Duration::from_secs(20))).expect("its turn comes");
+        intruders += usize::from(server.ask(&["INCR", "inside"]) != Reply::Integer(1));
+        pause(Duration::from_millis(2));
+        intruders += usize::from(server.ask(&["DECR", "inside"]) != Reply::Integer(0));
+        pollster::block_on(lease.release()).expect("a release is answered");
+        ours += 1;
+        pause(Duration::from_millis(3));
+    }
+    let output = other.wait_with_output().expect("a child");
+    assert!(output.status.success(), "`cargo xtask setup` installs what it needs: {output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0", "it met ours inside");
+    assert_eq!(intruders, 0, "ours met it inside");
+    assert!(ours > ROUNDS / 4, "ours had its turns too: {ours}");
+}
+
+#[test]
+fn redis_py_and_a_mutex_take_turns() {
+    let mut python = Command::new("python3");
+    python.env("PYTHONPATH", foreign_clients().join("python"));
+    take_turns(python, "redis_py.py");
+}
+
+#[test]
+fn node_redlock_and_a_mutex_take_turns() {
+    let mut node = Command::new("node");
+    node.env("NODE_PATH", foreign_clients().join("node_modules"));
+    take_turns(node, "node_redlock.js");
+}

@@ -1,0 +1,344 @@
+//! A network that fails as a test wants it: a proxy before one TCP server.
+//!
+//! Four threads for each connection, two each way: one reads and notes when the bytes are due, one waits until
+//! then, and only there decides whether they arrive. So a delay adds no more to a stream than to one packet, and
+//! a failure hits what is under way.
+//!
+//! TCP loses nothing from the middle of a stream. A connection that has lost bytes therefore never delivers any
+//! that come after them, and is cut by [`Proxy::heal`]; otherwise a client would take the reply to one request
+//! for the reply to an earlier one, which no network can do to it.
+#![allow(clippy::disallowed_methods, reason = "the time of a real network is the machine's")]
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::set_socket_linger;
+
+use crate::{PATIENCE, Port};
+
+/// How long a connection that is cut may last on.
+const CUT_MAX: Duration = Duration::from_millis(10);
+
+/// What becomes of a connection whose reply is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// It stays open and silent, so that the client waits as long as it waits for an answer.
+    Silence,
+    /// It is cut as soon as the server replies, so that the client knows at once.
+    Cut,
+}
+
+/// A proxy. It ends, and its connections are cut, when this value ends.
+#[derive(Debug)]
+pub struct Proxy {
+    port: Port,
+    target: SocketAddr,
+    network: Arc<Network>,
+    accepting: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What all connections share.
+#[derive(Debug, Default)]
+struct Network {
+    faults: Mutex<Faults>,
+    connections: Mutex<Vec<Arc<Connection>>>,
+    refuses: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Faults {
+    delay: Duration,
+    drops_requests: bool,
+    drops_replies: bool,
+    marked: Option<Marked>,
+}
+
+/// Requests whose replies are lost.
+#[derive(Debug)]
+struct Marked {
+    bytes: Vec<u8>,
+    left: usize,
+    loss: Loss,
+}
+
+#[derive(Debug)]
+struct Connection {
+    client: TcpStream,
+    server: TcpStream,
+    /// Says for each direction whether bytes were lost.
+    has_lost: [AtomicBool; 2],
+    /// Says for each direction whether its end was delivered.
+    has_ended: [AtomicBool; 2],
+    is_cut: AtomicBool,
+    /// What becomes of it at the next reply.
+    loss: Mutex<Option<Loss>>,
+}
+
+/// The way that bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Requests,
+    Replies,
+}
+
+/// Bytes and when they arrive; none at the end of the stream.
+type Parcel = (Instant, Vec<u8>);
+
+impl Proxy {
+    /// Starts one before a server, which need not run yet.
+    ///
+    /// # Panics
+    /// If it cannot.
+    pub fn start(target: impl Into<SocketAddr>) -> Proxy {
+        let proxy = Proxy {
+            port: Port::free(),
+            target: target.into(),
+            network: Arc::default(),
+            accepting: Mutex::new(None),
+        };
+        proxy.accept();
+        proxy
+    }
+
+    /// Returns the port of 127.0.0.1 on which it listens.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// Returns how many connections there are.
+    pub fn connections(&self) -> usize {
+        locked(&self.network.connections).len()
+    }
+
+    /// Ends all faults. Connections that have lost something are cut; see the file's top for why.
+    pub fn heal(&self) {
+        *locked(&self.network.faults) = Faults::default();
+        let lossy = |connection: &Connection| {
+            connection.has_lost.iter().any(is) || locked(&connection.loss).is_some()
+        };
+        self.network.cut(lossy);
+        if self.network.refuses.swap(false, Ordering::SeqCst) {
+            self.accept();
+        }
+    }
+
+    /// Delays what is sent from now on, each way.
+    pub fn delay(&self, by: Duration) {
+        locked(&self.network.faults).delay = by;
+    }
+
+    /// Loses all replies; requests arrive.
+    pub fn drop_replies(&self) {
+        locked(&self.network.faults).drops_replies = true;
+    }
+
+    /// Loses all requests; replies to earlier ones arrive.
+    pub fn drop_requests(&self) {
+        locked(&self.network.faults).drops_requests = true;
+    }
+
+    /// Loses everything. Connections are accepted, and stay open.
+    pub fn black_hole(&self) {
+        let mut faults = locked(&self.network.faults);
+        (faults.drops_requests, faults.drops_replies) = (true, true);
+    }
+
+    /// Resets all connections. New ones are served.
+    pub fn cut(&self) {
+        self.network.cut(|_| true);
+    }
+
+    /// Refuses new connections, as if nobody listened. Those that there are go on.
+    pub fn refuse(&self) {
+        if !self.network.refuses.swap(true, Ordering::SeqCst) {
+            // Wakes the thread that accepts; where it is gone already, nobody listens, as wanted.
+            drop(TcpStream::connect(("127.0.0.1", self.port())));
+            let accepting = locked(&self.accepting).take();
+            accepting.expect("it was accepting").join().expect("accepting does not panic");
+        }
+    }
+
+    /// Loses the replies to the next `count` requests that contain these bytes, and with each whatever else its
+    /// connection still had to deliver. The requests arrive.
+    pub fn lose_replies(&self, count: usize, bytes: &[u8], loss: Loss) {
+        assert!(!bytes.is_empty(), "every request contains nothing");
+        locked(&self.network.faults).marked = Some(Marked { bytes: bytes.to_vec(), left: count, loss });
+    }
+
+    fn accept(&self) {
+        let listener = TcpListener::bind(("127.0.0.1", self.port())).expect("a port of its own");
+        let (network, target) = (self.network.clone(), self.target);
+        let accepting = spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                if is(&network.refuses) {
+                    return;
+                }
+                // Where nobody listens, the client's connection ends at once.
+                if let Ok(server) = TcpStream::connect(target) {
+                    network.join(client, server);
+                }
+            }
+        });
+        *locked(&self.accepting) = Some(accepting);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.refuse();
+        self.cut();
+    }
+}
+
+impl Network {
+    /// Carries bytes both ways until the connection ends.
+    fn join(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
+        for stream in [&client, &server] {
+            stream.set_nodelay(true).expect("a TCP connection");
+            stream.set_write_timeout(Some(PATIENCE)).expect("a TCP connection");
+        }
+        let connection = Arc::new(Connection {
+            client,
+            server,
+            has_lost: Default::default(),
+            has_ended: Default::default(),
+            is_cut: AtomicBool::new(false),
+            loss: Mutex::new(None),
+        });
+        locked(&self.connections).push(connection.clone());
+        for way in [Way::Requests, Way::Replies] {
+            let (sender, receiver) = channel();
+            let (network, from) = (self.clone(), connection.clone());
+            spawn(move || network.read(&from, way, &sender));
+            let (network, to) = (self.clone(), connection.clone());
+            spawn(move || network.deliver(&to, way, &receiver));
+        }
+    }
+
+    fn read(&self, connection: &Connection, way: Way, parcels: &Sender<Parcel>) {
+        let mut bytes = vec![0; 64 << 10];
+        loop {
+            // A reset ends a stream as well.
+            let count = connection.from(way).read(&mut bytes).unwrap_or(0);
+            let due = Instant::now() + locked(&self.faults).delay;
+            if parcels.send((due, bytes[..count].to_vec())).is_err() || count == 0 {
+                return;
+            }
+        }
+    }
+
+    fn deliver(&self, connection: &Connection, way: Way, parcels: &Receiver<Parcel>) {
+        let mut seen = Vec::new();
+        for (due, bytes) in parcels {
+            while !is(&connection.is_cut) && Instant::now() < due {
+                sleep(due.saturating_duration_since(Instant::now()).min(CUT_MAX));
+            }
+            if is(&connection.is_cut) {
+                return;
+            }
+            // While a request is delivered, no reply is: one to an earlier request must not cut the connection
+            // before this one has arrived, nor may the reply to this one come before it was marked.
+            let mut loss = locked(&connection.loss);
+            let is_whole = if way == Way::Requests {
+                seen.extend_from_slice(&bytes);
+                *loss = loss.or(self.mark(&mut seen));
+                let is_whole = self.arrive(connection, way, None, &bytes);
+                drop(loss);
+                is_whole
+            } else {
+                let fate = *loss;
+                drop(loss);
+                self.arrive(connection, way, fate, &bytes)
+            };
+            if !is_whole {
+                self.cut(|other| std::ptr::eq(other, connection));
+            }
+        }
+        if connection.has_ended.iter().all(is) {
+            locked(&self.connections).retain(|other| !std::ptr::eq(other.as_ref(), connection));
+        }
+    }
+
+    /// Delivers bytes, or not. Returns whether the connection stays whole.
+    fn arrive(&self, connection: &Connection, way: Way, loss: Option<Loss>, bytes: &[u8]) -> bool {
+        let has_lost = &connection.has_lost[way as usize];
+        let faults = locked(&self.faults);
+        let drops = if way == Way::Requests { faults.drops_requests } else { faults.drops_replies };
+        drop(faults);
+        if loss == Some(Loss::Cut) {
+            return false;
+        }
+        if drops || is(has_lost) || loss.is_some() {
+            set(has_lost);
+            return true;
+        }
+        if bytes.is_empty() {
+            // One side may go on after the other has ended, or be gone already.
+            drop(connection.to(way).shutdown(Shutdown::Write));
+            set(&connection.has_ended[way as usize]);
+            return true;
+        }
+        connection.to(way).write_all(bytes).is_ok()
+    }
+
+    /// Whether the reply to what was seen is to be lost.
+    fn mark(&self, seen: &mut Vec<u8>) -> Option<Loss> {
+        let mut faults = locked(&self.faults);
+        let Some(marked) = faults.marked.as_mut().filter(|marked| marked.left > 0) else {
+            seen.clear();
+            return None;
+        };
+        if seen.windows(marked.bytes.len()).any(|window| window == marked.bytes) {
+            marked.left -= 1;
+            seen.clear();
+            return Some(marked.loss);
+        }
+        // The bytes may begin in this parcel and end in the next.
+        seen.drain(..seen.len().saturating_sub(marked.bytes.len() - 1));
+        None
+    }
+
+    /// Resets some connections.
+    fn cut(&self, chosen: impl Fn(&Connection) -> bool) {
+        locked(&self.connections).retain(|connection| {
+            let is_chosen = chosen(connection);
+            if is_chosen {
+                set(&connection.is_cut);
+                for stream in [&connection.client, &connection.server] {
+                    // The threads that read end at once, the others within moments. When the last has let go,
+                    // the system sends a reset. It may have failed before, and needs none.
+                    let _ = set_socket_linger(stream, Some(Duration::ZERO));
+                    drop(stream.shutdown(Shutdown::Read));
+                }
+            }
+            !is_chosen
+        });
+    }
+}
+
+impl Connection {
+    fn from(&self, way: Way) -> &TcpStream {
+        if way == Way::Requests { &self.client } else { &self.server }
+    }
+
+    fn to(&self, way: Way) -> &TcpStream {
+        if way == Way::Requests { &self.server } else { &self.client }
+    }
+}
+
+fn is(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::SeqCst)
+}
+
+fn set(flag: &AtomicBool) {
+    flag.store(true, Ordering::SeqCst);
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
