@@ -3,11 +3,11 @@
 use redis::Cmd;
 use tenure_core::Result;
 use tenure_core::claim::Claim;
-use tenure_core::engine::Incarnation;
+use tenure_core::engine::{Incarnation, ReleaseRequest};
+use tenure_core::step::Release;
 
-use crate::answer;
 use crate::keys::Keys;
-use crate::script::{CLAIM, RELEASE, Script, push_header};
+use crate::script::{CLAIM, CLAIM_ARGUMENTS, RELEASE, RELEASE_ARGUMENTS, Script, push_header};
 
 /// Makes one call that claims and one that releases, on a single server under the prefix `bare:`.
 ///
@@ -26,11 +26,13 @@ pub fn claim_and_release(claims: &[Claim], is_known: bool) -> Result<[Cmd; 2]> {
         Ok(cmd)
     };
     let (mut claiming, mut releasing) = (begin(&CLAIM)?, begin(&RELEASE)?);
-    for claim in claims {
-        let id = claim.id.to_string();
-        claiming.arg(&id).arg(answer::options(claim)).arg(claim.floor.to_string());
-        claiming.arg(answer::terms(claim)).arg(answer::plain_life(claim));
-        releasing.arg(&id).arg(0).arg(0);
-    }
+    CLAIM_ARGUMENTS.push(&mut claiming, &claims.iter().collect::<Vec<_>>());
+    let releases: Vec<ReleaseRequest> = claims.iter().map(release).collect();
+    RELEASE_ARGUMENTS.push(&mut releasing, &releases.iter().collect::<Vec<_>>());
     Ok([claiming, releasing])
+}
+
+fn release(claim: &Claim) -> ReleaseRequest {
+    let release = Release { claim: claim.id, maybe_in_flight: false, is_unused: false };
+    ReleaseRequest { resource: claim.resource.clone(), release }
 }

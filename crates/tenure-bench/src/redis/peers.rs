@@ -13,7 +13,12 @@ use super::{Done, Tally};
 const TTL: Duration = Duration::from_secs(30);
 
 /// One user of rslock.
-pub(super) async fn use_rslock(manager: rslock::LockManager, name: String, user: usize, tally: Arc<Tally>) -> Done {
+pub(super) async fn use_rslock(
+    manager: rslock::LockManager,
+    name: String,
+    user: usize,
+    tally: Arc<Tally>,
+) -> Done {
     loop {
         let lock = manager.acquire(name.as_str(), TTL).await?;
         tally.held_by(user);
@@ -48,7 +53,7 @@ pub(super) async fn call_scripts(
     let [claim, release] = tenure::redis::raw::claim_and_release(&claims, true)?;
     loop {
         let granted = ask(&mut connection, &claim).await?;
-        if !granted[1..].iter().all(|answer| matches!(answer, Value::BulkString(_))) {
+        if !granted[1..].iter().all(|answer| matches!(answer, Value::Int(_))) {
             return Err("a claim was not granted".into());
         }
         let released = ask(&mut connection, &release).await?;

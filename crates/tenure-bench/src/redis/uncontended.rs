@@ -101,7 +101,9 @@ impl Side {
     fn text(&self) -> String {
         let (rate, server, client) = (self.rate() / 1000.0, median(&self.server), median(&self.client));
         let calls = median(&self.calls);
-        format!("{rate:.1} k pairs/s (a pair: {server:.1} µs server, {client:.1} µs client, {calls:.3} calls)")
+        format!(
+            "{rate:.1} k pairs/s (a pair: {server:.1} µs server, {client:.1} µs client, {calls:.3} calls)"
+        )
     }
 }
 

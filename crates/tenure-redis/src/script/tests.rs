@@ -5,12 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Connection, PubSub, Value};
+use redis::{Cmd, Connection, PubSub, Value};
 use tenure_core::claim::{
     CAPACITY_MAX, Claim, ClaimId, ClientId, Grant, HoldLimits, Keep, Kind, Label, Name, Terms,
 };
 use tenure_core::clock::Timestamp;
-use tenure_core::engine::Incarnation;
+use tenure_core::engine::{Incarnation, ReleaseRequest, RenewRequest};
 use tenure_core::inspect::{View, inspect};
 use tenure_core::record::PlainRecord;
 use tenure_core::step::{Command, Outcome, Release, step};
@@ -18,7 +18,10 @@ use tenure_core::token::Token;
 use tenure_testkit::Reply;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
-use super::{BREAK, CLAIM, LOOK, PUBLISH, RELEASE, RENEW, RESIZE, Script, push_header};
+use super::{
+    Arguments, BREAK, CLAIM, CLAIM_ARGUMENTS, LOOK, PUBLISH, RELEASE, RELEASE_ARGUMENTS, RENEW,
+    RENEW_ARGUMENTS, RESIZE, Script, push_header,
+};
 use crate::answer;
 use crate::keys::{INBOX, Key, Keys};
 
@@ -57,12 +60,14 @@ impl<'a, 'b> Pair<'a, 'b> {
     }
 
     fn call(&mut self, script: &Script, arguments: &[Vec<u8>]) -> (Timestamp, Vec<Value>) {
+        self.call_with(script, |cmd| arguments.iter().for_each(|argument| drop(cmd.arg(argument))))
+    }
+
+    fn call_with(&mut self, script: &Script, push: impl FnOnce(&mut Cmd)) -> (Timestamp, Vec<Value>) {
         let mut cmd = script.call(&self.keys, 0, 1, false);
         cmd.arg(&self.key.text);
         push_header(&mut cmd, &self.keys, 0, Incarnation(7), false);
-        for argument in arguments {
-            cmd.arg(argument);
-        }
+        push(&mut cmd);
         let value =
             cmd.query(&mut self.connection).unwrap_or_else(|error| panic!("{error}: {:#?}", self.log));
         let answers = answer::answers(value).unwrap();
@@ -176,15 +181,7 @@ impl<'a, 'b> Pair<'a, 'b> {
             return;
         }
         let expected = self.expect(&Command::Claim(claim));
-        let arguments = [
-            claim.id.to_string(),
-            answer::options(claim),
-            claim.floor.to_string(),
-            answer::terms(claim),
-            answer::plain_life(claim).to_string(),
-        ];
-        let arguments = arguments.map(String::into_bytes);
-        let (now, mut items) = self.call(&CLAIM, &arguments);
+        let (now, mut items) = self.call_with(&CLAIM, |cmd| CLAIM_ARGUMENTS.push(cmd, &[claim]));
         let got = answer::claimed(claim, now, items.remove(0)).unwrap();
         self.compare(expected, got);
     }
@@ -206,8 +203,8 @@ impl<'a, 'b> Pair<'a, 'b> {
         let claim = self.any_claim();
         let expected = self.expect(&Command::Renew(claim));
         let is_waiter = self.random.bool();
-        let arguments = [claim.to_string(), u8::from(is_waiter).to_string()].map(String::into_bytes);
-        let item = self.one(&RENEW, &arguments);
+        let request = RenewRequest { resource: self.name.clone(), claim, is_waiter };
+        let item = self.call_with(&RENEW, |cmd| RENEW_ARGUMENTS.push(cmd, &[&request])).1.remove(0);
         let got = answer::renewed(item).unwrap();
         let expected = match expected {
             Outcome::Renewed(mut grant) if !is_waiter => {
@@ -222,10 +219,10 @@ impl<'a, 'b> Pair<'a, 'b> {
     fn release(&mut self) {
         let claim = self.any_claim();
         let (maybe_in_flight, is_unused) = (self.random.u8(0..3) == 0, self.random.u8(0..3) == 0);
-        let expected = self.expect(&Command::Release(Release { claim, maybe_in_flight, is_unused }));
-        let digit = |flag| u8::from(flag).to_string();
-        let arguments = [claim.to_string(), digit(maybe_in_flight), digit(is_unused)].map(String::into_bytes);
-        let item = self.one(&RELEASE, &arguments);
+        let release = Release { claim, maybe_in_flight, is_unused };
+        let expected = self.expect(&Command::Release(release));
+        let request = ReleaseRequest { resource: self.name.clone(), release };
+        let item = self.call_with(&RELEASE, |cmd| RELEASE_ARGUMENTS.push(cmd, &[&request])).1.remove(0);
         let got = if answer::number(&item).unwrap() == 1 { Outcome::Released } else { Outcome::AlreadyLost };
         self.compare(expected, got);
     }
@@ -352,4 +349,73 @@ fn the_scripts_do_what_step_does() {
     assert!(!is_empty());
     server.clock().advance(Duration::from_secs(3 * 3600));
     tenure_testkit::wait_for("an empty server", || is_empty().then_some(()));
+}
+
+/// Makes the same requests in one call, and in a call each on other keys; returns both answers.
+fn both_ways<R>(
+    connection: &mut Connection,
+    seed: u64,
+    script: &Script,
+    arguments: &Arguments<R>,
+    requests: &[(Name, R)],
+) -> [Vec<Value>; 2] {
+    let mut ask = |prefix: &str, requests: &[(Name, R)]| -> Vec<Value> {
+        let keys = Keys::new(prefix, false);
+        let mut cmd = script.call(&keys, 0, requests.len(), false);
+        for (name, _) in requests {
+            cmd.arg(keys.of(name).unwrap().text);
+        }
+        push_header(&mut cmd, &keys, 0, Incarnation(7), false);
+        arguments.push(&mut cmd, &requests.iter().map(|(_, request)| request).collect::<Vec<_>>());
+        answer::answers(cmd.query(connection).unwrap()).unwrap().items
+    };
+    let together = ask(&format!("{seed}together:"), requests);
+    let alone =
+        requests.iter().flat_map(|request| ask(&format!("{seed}alone:"), std::slice::from_ref(request)));
+    [together, alone.collect()]
+}
+
+#[test]
+fn a_batch_is_answered_as_its_requests_one_by_one() {
+    let server = RedisServer::start(RedisOptions::default().clock());
+    server.clock().freeze(EPOCH);
+    let client = redis::Client::open(server.url()).unwrap();
+    let (mut connection, mut listener) = (client.get_connection().unwrap(), client.get_connection().unwrap());
+    // Somebody hears of grants.
+    let mut inboxes = listener.as_pubsub();
+    inboxes.psubscribe(format!("{INBOX}*")).unwrap();
+    let label = Label::new("host", 17, "program", "");
+    let terms = [Duration::from_secs(5), Duration::from_secs(9)]
+        .map(|ttl| Arc::new(Terms { ttl, ..Terms::of_mutex(label.clone()) }));
+    for seed in 0..200 {
+        let random = &mut fastrand::Rng::with_seed(seed);
+        for _ in 0..6 {
+            let count = random.usize(1..12);
+            let any = |random: &mut fastrand::Rng| {
+                (Name::new(&format!("r{}", random.u8(0..4))).unwrap(), ClaimId::new(random.u128(0..16)))
+            };
+            let claims = Vec::from_iter((0..count).map(|_| {
+                let (resource, id) = any(random);
+                let (terms, floor) = (random.choice(&terms).unwrap().clone(), Token::new(random.u64(0..2)));
+                let (client, wait) = (ClientId::new(1), random.bool());
+                let claim = Claim { resource, id, client, terms, wait, floor, floor_forced: random.bool() };
+                (claim.resource.clone(), claim)
+            }));
+            let releases = Vec::from_iter((0..count).map(|_| {
+                let (resource, claim) = any(random);
+                let release = Release { claim, maybe_in_flight: random.bool(), is_unused: random.bool() };
+                (resource.clone(), ReleaseRequest { resource, release })
+            }));
+            let renewals = Vec::from_iter((0..count).map(|_| {
+                let (resource, claim) = any(random);
+                (resource.clone(), RenewRequest { resource, claim, is_waiter: random.bool() })
+            }));
+            let [together, alone] = both_ways(&mut connection, seed, &CLAIM, &CLAIM_ARGUMENTS, &claims);
+            assert_eq!(together, alone, "seed {seed}: {claims:#?}");
+            let [together, alone] = both_ways(&mut connection, seed, &RENEW, &RENEW_ARGUMENTS, &renewals);
+            assert_eq!(together, alone, "seed {seed}: {renewals:#?}");
+            let [together, alone] = both_ways(&mut connection, seed, &RELEASE, &RELEASE_ARGUMENTS, &releases);
+            assert_eq!(together, alone, "seed {seed}: {releases:#?}");
+        }
+    }
 }

@@ -8,7 +8,8 @@
 -- Times: `now` in microseconds, for tokens; `t` and all ends in milliseconds, as Redis expires keys.
 
 local call = redis.call
-local floor, max, min, sub = math.floor, math.max, math.min, string.sub
+local floor, max, min = math.floor, math.max, math.min
+local sub, byte, format = string.sub, string.byte, string.format
 local TAG, INCARNATION, PUBLISH = ARGV[1], ARGV[2], ARGV[3]
 local LAST, FINISHED, QUEUES, OBSERVED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
@@ -26,8 +27,13 @@ local now = clock[1] * 1000000 + clock[2]
 local t = floor(now / 1000)
 
 -- A number in full: Lua's own conversion would round 16 digits.
-local function digits(number) return string.format('%.0f', number) end
-local function padded(token) return string.format('%016.0f', token) end
+local function digits(number) return format('%.0f', number) end
+-- In 16 digits. Halves are integers on every platform, and printing a float of that size takes several times as long.
+local HALF = 100000000
+local function padded(token)
+  local high = floor(token / HALF)
+  return format('%08d%08d', high, token - high * HALF)
+end
 
 -- The last token given under this tag, read when first needed and written once.
 local last, is_last_new
@@ -44,14 +50,16 @@ end
 -- Nothing is unusual under this tag: no finished ids, no queues, no observers. Then the common case of a mutex
 -- needs no other key than its own.
 local has_finished, has_queues, has_observers = false, false, false
+local is_all_quiet = true
 if call('EXISTS', FINISHED, QUEUES, OBSERVED) > 0 then
   has_finished = call('EXISTS', FINISHED) == 1
   has_queues = call('EXISTS', QUEUES) == 1
   has_observers = call('EXISTS', OBSERVED) == 1
+  is_all_quiet = false
 end
 
 local function is_quiet(key, id)
-  return not (has_finished and call('ZSCORE', FINISHED, id))
+  return is_all_quiet or not (has_finished and call('ZSCORE', FINISHED, id))
     and not (has_queues and call('ZSCORE', QUEUES, key))
     and not (has_observers and call('ZSCORE', OBSERVED, key))
 end
@@ -65,17 +73,22 @@ local function finish(id)
   call('ZREMRANGEBYSCORE', FINISHED, '-inf', t)
   call('ZADD', FINISHED, t + FINISHED_MEMORY, id)
   call('PEXPIRE', FINISHED, FINISHED_MEMORY)
-  has_finished = true
+  has_finished, is_all_quiet = true, false
 end
 
 -- A server that is full refuses what could make it fuller, but not after the first write of a script: then it
 -- would be half done. What only keeps or gives back is to go through, so such a script begins with this.
 local function insist() call('PEXPIRE', LAST, TOKEN_MEMORY) end
 
+-- Whether a stored hold is that of a claim and has nothing special: `id - …`. Without a new string, for the id is one
+-- already.
+local DASH = byte('-')
+local function is_plain(held, id) return sub(held, 1, 32) == id and byte(held, 34) == DASH end
+
 -- A hold as it is stored: fixed columns up to the client, so that the common case needs no parsing.
 local function pack(hold)
   return table.concat({
-    hold.id, hold.flag, padded(hold.token), padded(hold.granted), string.format('%08.0f', hold.ttl), hold.client,
+    hold.id, hold.flag, padded(hold.token), padded(hold.granted), format('%08.0f', hold.ttl), hold.client,
     digits(hold.max), digits(hold.min), digits(hold.delay), hold.weight, hold.slot, hold.label,
   }, ' ')
 end
@@ -356,7 +369,7 @@ local function keep_queue(record)
   call('ZREMRANGEBYSCORE', QUEUES, '-inf', t)
   call('ZADD', QUEUES, t + QUEUE_LIFE, record.key)
   call('PEXPIRE', QUEUES, 2 * QUEUE_LIFE)
-  has_queues = true
+  has_queues, is_all_quiet = true, false
 end
 
 -- Cuts the window of a grant of which nobody hears: its waiter is probably dead, but may be reconnecting.
