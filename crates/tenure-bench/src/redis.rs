@@ -174,6 +174,8 @@ async fn measure(
     period: Duration,
     commands: &[&str],
 ) -> Result<Measured, Box<dyn std::error::Error>> {
+    // The users of the last measurement were dropped as they held locks. These here have not begun yet.
+    place.server.command(&["FLUSHALL"]);
     pause(WARM_UP).await;
     let (before, holds_before) = (place.usage(), tally.holds());
     let changes_before = tally.owner_changes.load(Ordering::Relaxed);
@@ -184,8 +186,6 @@ async fn measure(
         return Err(format!("a user has ended: {ended:?}").into());
     }
     users.shutdown().await;
-    // Those who were dropped as they held a lock have left it behind.
-    place.server.command(&["FLUSHALL"]);
     Ok(Measured {
         seconds: (after.at - before.at) as f64 / 1e9,
         holds: holds.iter().zip(holds_before).map(|(after, before)| after - before).collect(),
