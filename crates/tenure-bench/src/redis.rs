@@ -1,7 +1,7 @@
 //! The engine `redis` on one server without persistence, beside other locks on the same server.
 //!
 //! Where there are two processors, the server has one for itself and the clients the other, so that neither is
-//! measured while it waits for the other's turn. All users are tasks on one thread.
+//! measured while it waits for the other's turn. All users are tasks on one worker thread.
 
 mod contended;
 mod hand_over;
@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 use tokio::runtime::Runtime;
@@ -59,13 +61,20 @@ impl Place {
         Ok(Place { server, everywhere })
     }
 
+    /// Forgets what the users of the last measurement left behind, who were dropped as they held locks.
+    fn clear(&self) {
+        self.server.command(&["FLUSHALL"]);
+    }
+
     fn url(&self) -> String {
         self.server.url()
     }
 
-    /// What a client of redis-rs needs to connect.
-    fn client(&self) -> redis::RedisResult<redis::Client> {
-        redis::Client::open(format!("{}?protocol=resp3", self.url()))
+    /// Opens a connection of redis-rs, as our engine has one: without a timeout of its own.
+    async fn connection(&self) -> redis::RedisResult<MultiplexedConnection> {
+        let client = redis::Client::open(format!("{}?protocol=resp3", self.url()))?;
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        client.get_multiplexed_async_connection_with_config(&config).await
     }
 
     fn usage(&self) -> Usage {
@@ -161,9 +170,9 @@ impl Measured {
     }
 }
 
-/// A runtime whose tasks all run on the thread that waits for them.
+/// The runtime of a program that is given one processor and chooses nothing.
 fn runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()
 }
 
 /// Measures users for a while. `commands` are those that only their clients call.
@@ -174,8 +183,6 @@ async fn measure(
     period: Duration,
     commands: &[&str],
 ) -> Result<Measured, Box<dyn std::error::Error>> {
-    // The users of the last measurement were dropped as they held locks. These here have not begun yet.
-    place.server.command(&["FLUSHALL"]);
     pause(WARM_UP).await;
     let (before, holds_before) = (place.usage(), tally.holds());
     let changes_before = tally.owner_changes.load(Ordering::Relaxed);

@@ -46,7 +46,7 @@ pub(crate) fn push_header(cmd: &mut Cmd, keys: &Keys, slot: u16, incarnation: In
 pub(crate) struct Arguments<R> {
     id: fn(&R) -> ClaimId,
     is_alike: fn(&R, &R) -> bool,
-    push: fn(&mut Cmd, &R),
+    push: fn(&mut Cmd, &[&R]),
 }
 
 impl<R> Arguments<R> {
@@ -57,7 +57,7 @@ impl<R> Arguments<R> {
         }
         for run in requests.chunk_by(|one, next| (self.is_alike)(one, next)) {
             cmd.arg(run.len());
-            (self.push)(cmd, run[0]);
+            (self.push)(cmd, run);
         }
     }
 }
@@ -75,22 +75,33 @@ fn hex(id: ClaimId) -> [u8; 32] {
 pub(crate) const CLAIM_ARGUMENTS: Arguments<Claim> = Arguments {
     id: |claim| claim.id,
     is_alike: |one, next| {
-        // All that is in the arguments of a run, but the id and the resource.
         let terms_alike = Arc::ptr_eq(&one.terms, &next.terms) || one.terms == next.terms;
-        let what = |claim: &Claim| (claim.client, claim.wait, claim.floor, claim.floor_forced);
+        let what = |claim: &Claim| (claim.client, claim.wait, claim.floor_forced);
         terms_alike && what(one) == what(next)
     },
-    push: |cmd, claim| {
-        cmd.arg(answer::options(claim)).arg(claim.floor.get());
+    push: |cmd, run| {
+        let (claim, floor) = (run[0], run[0].floor);
+        cmd.arg(answer::options(claim));
+        let is_floor_shared = run.iter().all(|claim| claim.floor == floor);
+        if is_floor_shared {
+            cmd.arg(floor.get())
+        } else {
+            cmd.arg("")
+        };
         cmd.arg(answer::terms(claim)).arg(answer::plain_life(claim));
+        if !is_floor_shared {
+            for claim in run {
+                cmd.arg(claim.floor.get());
+            }
+        }
     },
 };
 
 pub(crate) const RENEW_ARGUMENTS: Arguments<RenewRequest> = Arguments {
     id: |renewal| renewal.claim,
     is_alike: |one, next| one.is_waiter == next.is_waiter,
-    push: |cmd, renewal| {
-        cmd.arg(u8::from(renewal.is_waiter));
+    push: |cmd, run| {
+        cmd.arg(u8::from(run[0].is_waiter));
     },
 };
 
@@ -100,8 +111,9 @@ pub(crate) const RELEASE_ARGUMENTS: Arguments<ReleaseRequest> = Arguments {
         let (one, next) = (&one.release, &next.release);
         one.maybe_in_flight == next.maybe_in_flight && one.is_unused == next.is_unused
     },
-    push: |cmd, request| {
-        cmd.arg(u8::from(request.release.maybe_in_flight)).arg(u8::from(request.release.is_unused));
+    push: |cmd, run| {
+        let release = &run[0].release;
+        cmd.arg(u8::from(release.maybe_in_flight)).arg(u8::from(release.is_unused));
     },
 };
 

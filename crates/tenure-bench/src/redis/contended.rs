@@ -99,6 +99,7 @@ impl Side {
 }
 
 async fn tenure(place: &Place, waiters: usize) -> Result<Measured, Box<dyn std::error::Error>> {
+    place.clear();
     let (tally, mut users) = (Tally::new(waiters), Users::new());
     let mut clients = Vec::with_capacity(waiters);
     for user in 0..waiters {
@@ -121,16 +122,17 @@ async fn tenure(place: &Place, waiters: usize) -> Result<Measured, Box<dyn std::
 }
 
 async fn blpop_lock(place: &Place, waiters: usize) -> Result<Measured, Box<dyn std::error::Error>> {
-    let client = place.client()?;
+    place.clear();
     let (tally, mut users) = (Tally::new(waiters), Users::new());
     for user in 0..waiters {
-        let lock = BlpopLock::connect(&client, "contended", user).await?;
+        let lock = BlpopLock::new(place.connection().await?, "contended", user);
         users.spawn(use_blpop(lock, user, tally.clone()));
     }
     measure(place, &tally, users, PERIOD, &["set", "blpop", "evalsha"]).await
 }
 
 async fn rslock_lock(place: &Place, waiters: usize) -> Result<Measured, Box<dyn std::error::Error>> {
+    place.clear();
     let (tally, mut users) = (Tally::new(waiters), Users::new());
     for user in 0..waiters {
         let manager = rslock::LockManager::new(vec![place.url()]);

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tenure_core::clock::Instant;
-use tokio::task::LocalSet;
 
 use super::{Place, pause, runtime};
 use crate::measure::{Outcome, median, now, percentile};
@@ -16,7 +15,7 @@ const REST: Duration = Duration::from_millis(1);
 pub(crate) fn hand_over(report: &mut Report) -> Outcome {
     let place = Place::start()?;
     let runtime = runtime()?;
-    let (hand_overs, pings) = LocalSet::new().block_on(&runtime, measure(&place))?;
+    let (hand_overs, pings) = runtime.block_on(measure(&place))?;
     let figures = |micros: &[f64]| (median(micros), percentile(micros, 99));
     let ((p50, p99), (ping_p50, ping_p99)) = (figures(&hand_overs), figures(&pings));
     let mut add = |what: &str, ours: f64, ping: f64, target: Target| {
@@ -39,12 +38,12 @@ async fn measure(place: &Place) -> Result<(Vec<f64>, Vec<f64>), Box<dyn std::err
     for _ in 0..2 {
         clients.push(tenure::connect(&place.url()).await?.mutex("hand-over"));
     }
-    let mut connection = place.client()?.get_multiplexed_async_connection().await?;
+    let mut connection = place.connection().await?;
     let (mut hand_overs, mut pings) = (Vec::new(), Vec::new());
     let mut lease = clients[0].acquire().await?;
     for turn in 1..=HAND_OVERS {
         let next = clients[turn % 2].clone();
-        let waiter = tokio::task::spawn_local(async move {
+        let waiter = tokio::spawn(async move {
             let lease = next.acquire().await?;
             Ok::<_, tenure::Error>((lease, now()))
         });

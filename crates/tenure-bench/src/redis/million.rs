@@ -23,9 +23,9 @@ pub(crate) fn a_million_leases(report: &mut Report) -> Outcome {
     let leases = runtime.block_on(take(&place))?;
     let bytes = |before: u64, after: u64| after.saturating_sub(before) as f64 / LEASES as f64;
     let (client_bytes, server_bytes) = (bytes(memory.0, resident()), bytes(memory.1, place.usage().memory()));
-    runtime.block_on(pause(SETTLE));
+    runtime.block_on(async { pause(SETTLE).await });
     let before = place.usage();
-    runtime.block_on(pause(period));
+    runtime.block_on(async { pause(period).await });
     let after = place.usage();
     let lost = leases.iter().filter(|lease| lease.is_lost()).count();
     // Nothing else calls this for a lease.

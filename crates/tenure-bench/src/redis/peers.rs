@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, Script, Value};
+use redis::{Cmd, Script, Value};
 use tenure_core::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
 use tenure_core::token::Token;
 
@@ -79,9 +79,8 @@ pub(super) struct BlpopLock {
 }
 
 impl BlpopLock {
-    /// Opens a connection of its own, since it blocks.
-    pub(super) async fn connect(client: &Client, name: &str, id: usize) -> redis::RedisResult<BlpopLock> {
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    /// Takes a connection for itself alone, since it blocks.
+    pub(super) fn new(connection: MultiplexedConnection, name: &str, id: usize) -> BlpopLock {
         let release = Script::new(
             "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 1 end
             redis.call('del', KEYS[2])
@@ -90,13 +89,13 @@ impl BlpopLock {
             redis.call('del', KEYS[1])
             return 0",
         );
-        Ok(BlpopLock {
-            connection: client.get_multiplexed_async_connection_with_config(&config).await?,
+        BlpopLock {
+            connection,
             key: format!("lock:{name}"),
             signal: format!("lock-signal:{name}"),
             id: id.to_string(),
             release,
-        })
+        }
     }
 
     async fn acquire(&mut self) -> redis::RedisResult<()> {

@@ -108,6 +108,7 @@ impl Side {
 }
 
 async fn tenure_pairs(place: &Place, tasks: usize) -> Result<Measured, Box<dyn std::error::Error>> {
+    place.clear();
     let tenure = tenure::connect(&place.url()).await?;
     let (tally, mut users) = (Tally::new(tasks), Users::new());
     for user in 0..tasks {
@@ -126,6 +127,7 @@ async fn tenure_pairs(place: &Place, tasks: usize) -> Result<Measured, Box<dyn s
 }
 
 async fn rslock_pairs(place: &Place, tasks: usize) -> Result<Measured, Box<dyn std::error::Error>> {
+    place.clear();
     let manager = rslock::LockManager::new(vec![place.url()]);
     let (tally, mut users) = (Tally::new(tasks), Users::new());
     for user in 0..tasks {
@@ -135,7 +137,8 @@ async fn rslock_pairs(place: &Place, tasks: usize) -> Result<Measured, Box<dyn s
 }
 
 async fn script_pairs(place: &Place, level: &Level) -> Result<Measured, Box<dyn std::error::Error>> {
-    let connection = place.client()?.get_multiplexed_async_connection().await?;
+    place.clear();
+    let connection = place.connection().await?;
     let (tally, mut users): (Arc<Tally>, Users) = (Tally::new(level.calls), Users::new());
     for user in 0..level.calls {
         let names = (0..level.claims_per_call).map(|number| format!("bench/{user}/{number}")).collect();

@@ -60,7 +60,11 @@ impl<'a, 'b> Pair<'a, 'b> {
     }
 
     fn call(&mut self, script: &Script, arguments: &[Vec<u8>]) -> (Timestamp, Vec<Value>) {
-        self.call_with(script, |cmd| arguments.iter().for_each(|argument| drop(cmd.arg(argument))))
+        self.call_with(script, |cmd| {
+            for argument in arguments {
+                cmd.arg(argument);
+            }
+        })
     }
 
     fn call_with(&mut self, script: &Script, push: impl FnOnce(&mut Cmd)) -> (Timestamp, Vec<Value>) {

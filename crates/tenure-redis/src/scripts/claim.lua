@@ -1,6 +1,6 @@
 -- Grants, queues or refuses claims. Takes the id of each, and then for each run of alike ones:
---   how many; "kind capacity wait forced fresh"; the floor; the terms as they are stored;
---   the life of the key in ms if it is a mutex without anything special, else 0.
+--   how many; "kind capacity wait forced fresh"; the floor, empty if each has its own; the terms as they are stored;
+--   the life of the key in ms if it is a mutex without anything special, else 0; then their floors, if they differ.
 
 local function parse(id, options, terms)
   local claim = unpack_party(id, terms)
@@ -80,13 +80,15 @@ end
 -- The runs begin behind the ids, which begin behind the three arguments of every script.
 local i, run = 0, #KEYS
 while i < #KEYS - 4 do
-  local options, above, terms, life = ARGV[run + 1], tonumber(ARGV[run + 2]), ARGV[run + 3], tonumber(ARGV[run + 4])
-  -- The common case: a mutex without anything special. If it is free, one command takes it.
-  local is_common, ends, tail = life > 0 and above <= now, digits(t + life - 1), ' ' .. now_text .. ' ' .. terms
-  for _ = 1, tonumber(ARGV[run]) do
+  local count, options, shared = tonumber(ARGV[run]), ARGV[run + 1], tonumber(ARGV[run + 2])
+  local terms, life = ARGV[run + 3], tonumber(ARGV[run + 4])
+  local ends, tail = digits(t + life - 1), ' ' .. now_text .. ' ' .. terms
+  for at = 1, count do
     i = i + 1
-    local key, id, answer, held = KEYS[i + 4], ARGV[i + 3]
-    if is_common and (is_all_quiet or is_quiet(key, id)) and last_token() < now + FLOOR_AHEAD_MAX then
+    local key, id, above = KEYS[i + 4], ARGV[i + 3], shared or tonumber(ARGV[run + 4 + at])
+    local answer, held
+    -- The common case: a mutex without anything special. If it is free, one command takes it.
+    if life > 0 and above <= now and (is_all_quiet or is_quiet(key, id)) and last_token() < now + FLOOR_AHEAD_MAX then
       local token = max(last + 1, now, above + 1)
       local text = padded(token)
       held = redis.pcall('SET', key, id .. ' - ' .. text .. tail, 'NX', 'GET', 'PXAT', ends)
@@ -100,7 +102,7 @@ while i < #KEYS - 4 do
     end
     answers[i + 1] = answer or claim(key, id, options, above, terms, held)
   end
-  run = run + 5
+  run = run + 5 + (shared and 0 or count)
 end
 tell()
 return answers
