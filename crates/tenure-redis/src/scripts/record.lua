@@ -51,11 +51,16 @@ end
 -- needs no other key than its own.
 local has_finished, has_queues, has_observers = false, false, false
 local is_all_quiet = true
-if call('EXISTS', FINISHED, QUEUES, OBSERVED) > 0 then
-  has_finished = call('EXISTS', FINISHED) == 1
-  has_queues = call('EXISTS', QUEUES) == 1
-  has_observers = call('EXISTS', OBSERVED) == 1
+local unusual = call('EXISTS', FINISHED, QUEUES, OBSERVED)
+if unusual > 0 then
   is_all_quiet = false
+  -- Most often it is the queues alone.
+  local queues = call('EXISTS', QUEUES)
+  has_queues = queues == 1
+  if unusual > queues then
+    has_finished = call('EXISTS', FINISHED) == 1
+    has_observers = call('EXISTS', OBSERVED) == 1
+  end
 end
 
 local function is_quiet(key, id)
@@ -124,7 +129,17 @@ local function delay_of(hold) return hold.id == REST and 0 or hold.delay end
 
 local wakes, changed = {}, {}
 
-local function beside(record, letter) return 'tenure.1.' .. letter .. ':' .. TAG .. record.key end
+-- The keys beside that of a record, each named when it is first needed.
+local LETTERS = { places = 'q', waiters = 'w', lives = 'x', ends = 'e', holds = 'h', free = 's', value = 'v' }
+local BESIDE = {
+  __index = function(record, name)
+    local letter = LETTERS[name]
+    if not letter then return nil end
+    local key = 'tenure.1.' .. letter .. ':' .. TAG .. record.key
+    record[name] = key
+    return key
+  end,
+}
 
 -- Redis still shows a key in the millisecond in which it ends, so each is made to end one earlier.
 local function put_hold(record, hold)
@@ -246,7 +261,8 @@ end
 
 -- Grants from the head of the queue for as long as it fits.
 local function grant_waiters(record)
-  while record.waiting > 0 do
+  -- Nobody has a weight below 1.
+  while record.waiting > 0 and fits(record, 1) do
     local head = call('ZRANGE', record.places, 0, 0)[1]
     local waiter = waiter_of(record, head)
     if not fits(record, waiter.weight) or last_token() >= TOKEN_MAX then return end
@@ -274,10 +290,7 @@ end
 -- Reads a record; `text` is the value of its key, if that is known to be a string. `is_bad`: the key holds
 -- something that neither this nor any classic lock has written.
 local function read(key, text)
-  local record = { key = key, used = 0, fresh = 0, keep = 0, keep_until = 0, waiting = 0 }
-  for name, letter in pairs({
-    places = 'q', waiters = 'w', lives = 'x', ends = 'e', holds = 'h', free = 's', value = 'v',
-  }) do record[name] = beside(record, letter) end
+  local record = setmetatable({ key = key, used = 0, fresh = 0, keep = 0, keep_until = 0, waiting = 0 }, BESIDE)
   if has_queues then record.waiting = call('ZCARD', record.places) end
   local kind = text and 'string' or call('TYPE', key).ok
   if kind == 'string' then
