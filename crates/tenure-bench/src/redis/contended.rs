@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::peers::{BlpopLock, use_blpop, use_rslock};
-use super::{Measured, Place, Tally, Users, measure, runtime};
+use super::{Measured, Place, Tally, Users, measure, one_thread};
 use crate::measure::{Outcome, median};
 use crate::report::{Report, Target};
 
@@ -18,9 +18,9 @@ pub(crate) fn contended(report: &mut Report) -> Outcome {
     for waiters in WAITERS {
         let (mut ours, mut blpop, mut rslock) = (Side::default(), Side::default(), Side::default());
         for _ in 0..ROUNDS {
-            ours.add(&runtime()?.block_on(tenure(&place, waiters))?);
-            blpop.add(&runtime()?.block_on(blpop_lock(&place, waiters))?);
-            rslock.add(&runtime()?.block_on(rslock_lock(&place, waiters))?);
+            ours.add(&one_thread()?.block_on(tenure(&place, waiters))?);
+            blpop.add(&one_thread()?.block_on(blpop_lock(&place, waiters))?);
+            rslock.add(&one_thread()?.block_on(rslock_lock(&place, waiters))?);
         }
         rates.push(median(&ours.rates));
         add(report, waiters, &ours, &blpop, &rslock);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::clock::Instant;
 
-use super::{Place, pause, runtime};
+use super::{Place, one_thread, pause};
 use crate::measure::{Outcome, median, now, percentile};
 use crate::report::{Report, Target};
 
@@ -14,7 +14,7 @@ const REST: Duration = Duration::from_millis(1);
 
 pub(crate) fn hand_over(report: &mut Report) -> Outcome {
     let place = Place::start()?;
-    let runtime = runtime()?;
+    let runtime = one_thread()?;
     let (hand_overs, pings) = runtime.block_on(measure(&place))?;
     let figures = |micros: &[f64]| (median(micros), percentile(micros, 99));
     let ((p50, p99), (ping_p50, ping_p99)) = (figures(&hand_overs), figures(&pings));

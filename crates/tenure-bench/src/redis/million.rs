@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Done, Place, Users, pause, runtime};
+use super::{Done, Place, Users, one_worker, pause};
 use crate::measure::{Outcome, resident};
 use crate::report::{Report, Target};
 
@@ -17,7 +17,7 @@ const SHORT: Duration = Duration::from_secs(20);
 
 pub(crate) fn a_million_leases(report: &mut Report) -> Outcome {
     let place = Place::start()?;
-    let runtime = runtime()?;
+    let runtime = one_worker()?;
     let period = if report.is_short { SHORT } else { PERIOD };
     let memory = (resident(), place.usage().memory());
     let leases = runtime.block_on(take(&place))?;

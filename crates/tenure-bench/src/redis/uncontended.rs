@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::peers::{call_scripts, use_rslock};
-use super::{Done, Measured, Place, Tally, Users, measure, runtime};
+use super::{Done, Measured, Place, Tally, Users, measure, one_worker};
 use crate::measure::{Outcome, median};
 use crate::report::{Report, Target};
 
@@ -51,9 +51,9 @@ pub(crate) fn uncontended(report: &mut Report) -> Outcome {
     for level in &LEVELS {
         let (mut ours, mut rslock, mut scripts) = (Side::default(), Side::default(), Side::default());
         for _ in 0..ROUNDS {
-            ours.add(&runtime()?.block_on(tenure_pairs(&place, level.tasks))?);
-            rslock.add(&runtime()?.block_on(rslock_pairs(&place, level.tasks))?);
-            scripts.add(&runtime()?.block_on(script_pairs(&place, level))?);
+            ours.add(&one_worker()?.block_on(tenure_pairs(&place, level.tasks))?);
+            rslock.add(&one_worker()?.block_on(rslock_pairs(&place, level.tasks))?);
+            scripts.add(&one_worker()?.block_on(script_pairs(&place, level))?);
         }
         let Level { tasks, calls, claims_per_call, .. } = level;
         report.add(
