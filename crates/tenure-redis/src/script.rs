@@ -9,6 +9,9 @@ use tenure_core::engine::{Incarnation, ReleaseRequest, RenewRequest};
 use crate::answer;
 use crate::keys::Keys;
 
+const COMMON: &str = include_str!("scripts/common.lua");
+const RECORD: &str = include_str!("scripts/record.lua");
+
 /// One operation as it runs inside the server.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -18,7 +21,19 @@ pub(crate) struct Script {
 
 impl Script {
     fn new(operation: &str) -> Script {
-        let text = format!("{}{operation}", include_str!("scripts/record.lua"));
+        match operation.split_once("-- Above: what is made when first needed.\n") {
+            Some((uncommon, common)) => Script::with_common_case(uncommon, common),
+            None => Script::of_text(format!("{COMMON}{RECORD}{operation}")),
+        }
+    }
+
+    /// A script that defines what it needs beside the common case only when it meets another one.
+    fn with_common_case(uncommon: &str, common: &str) -> Script {
+        let open = format!("local uncommon\nlocal function open()\n{RECORD}{uncommon}end\n");
+        Script::of_text(format!("{COMMON}{open}{common}"))
+    }
+
+    fn of_text(text: String) -> Script {
         let sha = redis::Script::new(&text).get_hash().to_owned();
         Script { text, sha }
     }

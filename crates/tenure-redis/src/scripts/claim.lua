@@ -64,10 +64,7 @@ local function decide(record, claim, above)
   return enqueue(record, claim, above)
 end
 
-local now_text = padded(now)
-local answers = { now_text }
-
-local function claim(key, id, options, above, terms, held)
+uncommon = function(key, id, options, above, terms, held)
   local record = read(key, held)
   if record.is_bad then return { 'X' } end
   settle(record)
@@ -76,6 +73,10 @@ local function claim(key, id, options, above, terms, held)
   write(record)
   return answer
 end
+
+-- Above: what is made when first needed.
+local now_text = padded(now)
+local answers = { now_text }
 
 -- The runs begin behind the ids, which begin behind the three arguments of every script.
 local i, run = 0, #KEYS
@@ -100,7 +101,11 @@ while i < #KEYS - 4 do
         held = nil
       end
     end
-    answers[i + 1] = answer or claim(key, id, options, above, terms, held)
+    if not answer then
+      if not uncommon then open() end
+      answer = uncommon(key, id, options, above, terms, held)
+    end
+    answers[i + 1] = answer
   end
   run = run + 5 + (shared and 0 or count)
 end

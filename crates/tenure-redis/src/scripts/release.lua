@@ -16,7 +16,7 @@ local function decide(record, id, is_unused)
   return 0
 end
 
-local function release(key, id, is_unused, held)
+uncommon = function(key, id, is_unused, held)
   local record = read(key, held)
   if record.is_bad then return 0 end
   settle(record)
@@ -26,6 +26,7 @@ local function release(key, id, is_unused, held)
   return answer
 end
 
+-- Above: what is made when first needed.
 insist()
 local answers = { padded(now) }
 local i, run = 0, #KEYS
@@ -41,7 +42,8 @@ while i < #KEYS - 4 do
       call('DEL', key)
       answers[i + 1] = 1
     else
-      answers[i + 1] = release(key, id, is_unused, held)
+      if not uncommon then open() end
+      answers[i + 1] = uncommon(key, id, is_unused, held)
     end
     if maybe_in_flight then finish(id) end
   end

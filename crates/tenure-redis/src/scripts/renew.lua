@@ -12,7 +12,7 @@ local function decide(record, id, is_waiter)
   return is_waiter and grant_answer(hold) or hold.ends - t
 end
 
-local function renew(key, id, is_waiter, held)
+uncommon = function(key, id, is_waiter, held)
   local record = read(key, held)
   if record.is_bad then return 0 end
   settle(record)
@@ -22,6 +22,7 @@ local function renew(key, id, is_waiter, held)
   return answer
 end
 
+-- Above: what is made when first needed.
 insist()
 local answers = { padded(now) }
 -- The ttl of the last hold, as text, as a number, and what it makes the end.
@@ -44,7 +45,8 @@ while i < #KEYS - 4 do
       call('PEXPIREAT', key, ends)
       answers[i + 1] = ttl
     else
-      answers[i + 1] = renew(key, id, is_waiter, held)
+      if not uncommon then open() end
+      answers[i + 1] = uncommon(key, id, is_waiter, held)
     end
   end
   run = run + 2
