@@ -13,10 +13,11 @@ use crate::keeper::OnLoss;
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, after_help = exit::HELP, max_term_width = 100)]
 pub(crate) struct Arguments {
-    /// The engine that grants the locks: `local:`, `local:/dir`, …
+    /// The engine that grants the locks: `local:`, `redis://host`, …
     #[arg(long, global = true, value_name = "URL", env = "TENURE_ENGINE", hide_env_values = true)]
     #[arg(long_help = "The engine that grants the locks: `local:` (this machine, the default), \
-        `local:/dir`, …\n\nA URL with a password belongs into the environment variable, where other users of \
+        `local:/dir`, `redis://host`, `redis+sentinel://host,host,host/master-name`, \
+        `redis+cluster://host,host`, …\n\nA URL with a password belongs into the environment variable, where other users of \
         the machine do not see it.")]
     pub(crate) engine: Option<String>,
     #[command(subcommand)]

@@ -183,6 +183,9 @@ pub(crate) fn table(headings: &[&str], right: &[usize], rows: &[Vec<String>]) ->
     text
 }
 
+/// Nothing ends a hold of this length: another client of the store has set it without an expiry.
+const NEVER_SECONDS: u64 = 100 * 365 * 86_400;
+
 /// Writes a duration for people: its two largest units, `1h 5m`, `12.3s`, `250ms`.
 pub(crate) fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -190,6 +193,7 @@ pub(crate) fn duration(duration: Duration) -> String {
         0 => format!("{}ms", duration.as_millis()),
         1..60 => format!("{}.{}s", seconds, duration.subsec_millis() / 100),
         60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        NEVER_SECONDS.. => "never".to_owned(),
         3600..86_400 => format!("{}h {}m", seconds / 3600, seconds / 60 % 60),
         _ => format!("{}d {}h", seconds / 86_400, seconds / 3600 % 24),
     }
@@ -214,6 +218,7 @@ mod tests {
             (65_000, "1m 5s"),
             (3_900_000, "1h 5m"),
             (90_000_000, "1d 1h"),
+            (9_000_000_000_000_000, "never"),
         ] {
             assert_eq!(duration(Duration::from_millis(millis)), shown);
         }

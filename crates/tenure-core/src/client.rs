@@ -301,12 +301,7 @@ impl Tenure {
     /// One round trip.
     pub async fn view(&self, name: &str) -> Result<Option<View>> {
         let name = Name::new(name)?;
-        let prefix = name.as_str().to_owned();
-        // Of all names that begin with it, the name itself is the first.
-        let page = self
-            .on_thread(move |engine| Box::pin(async move { engine.inspect(prefix, None, 1).await }))
-            .await?;
-        Ok(page.into_iter().find(|view| view.resource == name))
+        self.on_thread(move |engine| Box::pin(async move { engine.view(name).await })).await
     }
 
     /// Follows one resource: its present view first, then each later one.

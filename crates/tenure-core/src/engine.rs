@@ -268,6 +268,13 @@ pub trait Engine: Send + Sync + 'static {
     /// A page may be shorter than `most` before the end; it is empty only at the end.
     fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>>;
 
+    /// Looks at one resource; none if it is idle.
+    fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
+        // Of all names that begin with it, the name itself is the first.
+        let page = self.inspect(resource.as_str().to_owned(), None, 1);
+        Box::pin(async move { Ok(page.await?.into_iter().find(|view| view.resource == resource)) })
+    }
+
     /// Follows one resource: its present view first (none: idle), then each later one. A slow reader misses
     /// views in between, but never the latest.
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>>;

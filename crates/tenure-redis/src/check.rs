@@ -1,9 +1,158 @@
-//! Whether the server can be trusted: what `tenure doctor` prints.
+//! Whether the servers can be trusted: what `tenure doctor` prints.
+//!
+//! What is asked is here, and what follows from the answers in `judge`. A server that refuses a question is not an
+//! error: the finding says that it could not be looked at.
 
-use tenure_core::engine::Finding;
+mod judge;
 
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tenure_core::claim::Name;
+use tenure_core::clock::{Clock, SystemClock, Timestamp};
+use tenure_core::engine::{Finding, Incarnation, Severity};
+use tenure_core::inspect::VIEW_ENTRIES_MAX;
+use tokio::time::Instant;
+
+use crate::check::judge::{Facts, Said, finding, hinted};
+use crate::dial::text_of;
 use crate::engine::Store;
+use crate::error::Fault;
+use crate::link::Link;
+use crate::script;
+use crate::topology::CALL_TIMEOUT;
 
-pub(crate) async fn check(_store: &Store) -> Vec<Finding> {
-    Vec::new()
+/// How many PINGs the latency is taken of.
+const PINGS: usize = 5;
+/// A resource to look at, whether it exists or not: it tells whether the scripts may read the keys.
+const PROBE: &str = "tenure-doctor";
+
+/// Looks at every master, and at what they have in common.
+pub(crate) async fn check(store: &Store) -> Vec<Finding> {
+    let masters = match store.servers.masters().await {
+        Ok(masters) => masters,
+        Err(fault) => return vec![judge::unseen("server", &fault, Severity::Bad)],
+    };
+    let mut found = Vec::new();
+    for link in masters {
+        found.push(of_server(store, &link).await);
+    }
+    let mut findings = judge::merged(found);
+    findings.push(keys(store).await);
+    findings.extend(prefix(store));
+    findings
 }
+
+/// Returns the name of a server and what is found there.
+async fn of_server(store: &Store, link: &Link) -> (String, Vec<Finding>) {
+    let wire = match link.up(Instant::now() + CALL_TIMEOUT).await {
+        Ok(wire) => wire,
+        Err(fault) => return ("a master".to_owned(), vec![judge::unseen("server", &fault, Severity::Bad)]),
+    };
+    let server = wire.server().to_owned();
+    let pings = match pings(link).await {
+        Ok(pings) => pings,
+        Err(fault) => return (server, vec![judge::unseen("server", &fault, Severity::Bad)]),
+    };
+    let facts = Facts {
+        server: ask(link, &["INFO", "server"]).await,
+        memory: ask(link, &["INFO", "memory"]).await,
+        persistence: ask(link, &["INFO", "persistence"]).await,
+        replication: ask(link, &["INFO", "replication"]).await,
+        cluster: ask(link, &["CLUSTER", "INFO"]).await,
+        fsync: setting(link, "appendfsync").await,
+        save: setting(link, "save").await,
+        replicas_min: setting(link, "min-replicas-to-write").await,
+        replicas_wanted: store.servers.replicas(),
+        is_cluster: store.servers.is_cluster(),
+    };
+    let mut findings = facts.judge();
+    findings.push(clock(link).await);
+    findings.push(judge::latency(pings));
+    let unknown = "0".repeat(40);
+    let known = ask(link, &["EVALSHA", &unknown, "0"]).await;
+    let text = ask(link, &["EVAL", "return 'yes'", "0"]).await;
+    let functions = call(link, &["FUNCTION", "STATS"]).await;
+    findings.push(judge::scripts(&known, &text, functions.is_ok()));
+    (server, findings)
+}
+
+async fn call(link: &Link, words: &[&str]) -> Result<Value, Fault> {
+    let build = |_: Incarnation| {
+        let mut cmd = Cmd::new();
+        for word in words {
+            cmd.arg(*word);
+        }
+        cmd
+    };
+    Ok(link.call(Instant::now() + CALL_TIMEOUT, &build).await?.0)
+}
+
+async fn ask(link: &Link, words: &[&str]) -> Said {
+    text_of(call(link, words).await?, "the server")
+}
+
+/// Returns a setting of the server; none where it refuses to tell.
+async fn setting(link: &Link, name: &str) -> Option<String> {
+    let answer = call(link, &["CONFIG", "GET", name]).await.ok()?;
+    let pairs: Vec<(String, String)> = redis::from_redis_value(answer).ok()?;
+    pairs.into_iter().find_map(|(key, value)| (key == name).then_some(value))
+}
+
+/// How long the server took to answer, several times.
+async fn pings(link: &Link) -> Result<Vec<Duration>, Fault> {
+    let mut took = Vec::with_capacity(PINGS);
+    for _ in 0..PINGS {
+        let sent_at = Instant::now();
+        call(link, &["PING"]).await?;
+        took.push(sent_at.elapsed());
+    }
+    Ok(took)
+}
+
+async fn clock(link: &Link) -> Finding {
+    let sent_at = Instant::now();
+    let answer = call(link, &["TIME"]).await;
+    let (took, received) = (sent_at.elapsed(), SystemClock.time_of_day());
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(fault) => return judge::unseen("clock", &fault, Severity::Warning),
+    };
+    match redis::from_redis_value::<(u64, u64)>(answer) {
+        Ok((seconds, micros)) => {
+            let server = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
+            // The server looked at its clock half-way, as far as anybody knows.
+            judge::clock(server + took / 2, received)
+        }
+        Err(error) => finding(Severity::Warning, "clock", format!("the answer to TIME is strange: {error}")),
+    }
+}
+
+/// Reads a resource as `status` does: with a real script, and thus with the rights that scripts need.
+async fn keys(store: &Store) -> Finding {
+    let key = Name::new(PROBE).and_then(|name| store.keys.of(&name));
+    let outcome = match key {
+        Ok(key) => {
+            let argument = |cmd: &mut Cmd| {
+                cmd.arg(VIEW_ENTRIES_MAX);
+            };
+            store.call("look", &script::LOOK, key.slot, std::slice::from_ref(&key), argument).await.map(drop)
+        }
+        Err(error) => Err(error),
+    };
+    match outcome {
+        Ok(()) => finding(Severity::Good, "keys", "a script may read them".to_owned()),
+        Err(error) => {
+            let hint = error.hint().unwrap_or("see what the server's log says").to_owned();
+            hinted(Severity::Bad, "keys", error.to_string(), hint)
+        }
+    }
+}
+
+fn prefix(store: &Store) -> Option<Finding> {
+    let key = store.keys.of(&Name::new(PROBE).ok()?).ok()?;
+    judge::prefix(key.text.strip_suffix(PROBE)?)
+}
+
+#[cfg(test)]
+mod tests;

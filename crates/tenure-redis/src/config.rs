@@ -15,7 +15,7 @@ const SERVER_PORT: u16 = 6379;
 /// The port of a Redis Sentinel.
 const SENTINEL_PORT: u16 = 26379;
 /// What all keys begin with, unless the URL says otherwise.
-const PREFIX: &str = "tenure:";
+pub(crate) const PREFIX: &str = "tenure:";
 /// Channels are named `tenure.…` whatever the prefix is, so no key may look like one.
 const RESERVED: &str = "tenure.";
 /// The longest prefix: it is part of every key and of every call.

@@ -152,6 +152,12 @@ pub(crate) async fn identify(
     let field = |key: &str| {
         text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap_or_default().trim()
     };
+    // Valkey, which began as Redis 7.2, says so too.
+    let version = field("redis_version");
+    if version.split('.').next().and_then(|major| major.parse().ok()).is_some_and(|major: u32| major < 7) {
+        let why = format!("{name} runs Redis {version}");
+        return Err(Fault::Setup { why, hint: "the engine needs Redis 7.0 or newer" });
+    }
     // A process is another after a restart (`run_id`); a replica that is promoted begins another history
     // (`master_replid`), and so does a master that was a replica in between.
     Ok(Identity {

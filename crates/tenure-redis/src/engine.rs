@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::{BoxFuture, join, join_all};
 use futures_util::stream::BoxStream;
 use redis::{Cmd, Value};
 use tenure_core::claim::{Claim, ClaimId, ClientId, Keep, Name};
-use tenure_core::clock::Timestamp;
+use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Incarnation, Reach, ReleaseAnswer, ReleaseRequest,
     RenewAnswer, RenewRequest, Wake, claim_answer, release_answer, renew_answer,
@@ -20,6 +20,7 @@ use tenure_core::{Error, ErrorKind, Result};
 
 use crate::answer::{self, Answers, Unexpected, in_millis};
 use crate::config::Config;
+use crate::drift::{Drift, Step};
 use crate::keys::{Key, Keys};
 use crate::script::{self, Arguments, Script};
 use crate::topology::Servers;
@@ -45,8 +46,10 @@ pub(crate) struct Store {
     pub(crate) keys: Keys,
     pub(crate) switchboard: Switchboard,
     replicas: u8,
-    /// Renewals that too few replicas have acknowledged in time.
+    /// Renewals during which too few replicas acknowledged.
     pub(crate) unacknowledged: AtomicU64,
+    is_looking: AtomicBool,
+    drift: Drift,
 }
 
 /// A request on its way.
@@ -89,7 +92,16 @@ impl Redis {
         // A grant that replicas must acknowledge is used only when the renewal that confirms it says so.
         let switchboard = Switchboard::start(news, config.replicas == 0);
         let (replicas, unacknowledged) = (config.replicas, AtomicU64::new(0));
-        let store = Arc::new(Store { client, servers, keys, switchboard, replicas, unacknowledged });
+        let store = Arc::new(Store {
+            client,
+            servers,
+            keys,
+            switchboard,
+            replicas,
+            unacknowledged,
+            is_looking: AtomicBool::new(false),
+            drift: Drift::default(),
+        });
         if store.servers.is_cluster() {
             // Each slot's server is subscribed to when something waits there.
             let ping = store.servers.call(0, |_| redis::cmd("PING")).await;
@@ -140,6 +152,25 @@ impl Redis {
         }
         let missing = || Error::new(ErrorKind::Internal, verb.operation, "the script left out an answer");
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(missing()))).collect()
+    }
+
+    async fn renew_as(&self, renewals: &[RenewRequest], grants: bool) -> Vec<Result<RenewAnswer>> {
+        let verb = Verb {
+            operation: "renew",
+            script: &script::RENEW,
+            name: |renewal: &RenewRequest| &renewal.resource,
+            arguments: script::RENEW_ARGUMENTS,
+            may_wait: |_| false,
+            grants,
+        };
+        self.submit(verb, renewals, |renewal, context, item| {
+            let outcome = answer::renewed(item).map_err(|what| internal("renew", &what))?;
+            if matches!(outcome, Outcome::Renewed(_)) {
+                self.store.check_replicas("renew", context)?;
+            }
+            Ok(renew_answer(renewal, outcome, context.incarnation))
+        })
+        .await
     }
 
     /// Does one operation of one resource, and returns the one number that it answers.
@@ -232,14 +263,54 @@ impl Store {
             let sent = self.servers.call(slot, |incarnation| build(is_known, incarnation)).await;
             sent.map(|(value, incarnation)| (value, incarnation, None))
         };
+        let mut sent_at = SystemClock.now();
         let mut sent = send(true).await;
         if sent.as_ref().is_err_and(|fault| fault.is_no_script()) {
             // It was not executed: a restart, a failover or SCRIPT FLUSH has emptied the server's cache.
+            sent_at = SystemClock.now();
             sent = send(false).await;
         }
         let (value, incarnation, acknowledged) = sent.map_err(|fault| fault.to_error(operation))?;
         let Answers { now, items } = answer::answers(value).map_err(|what| internal(operation, &what))?;
+        if let Some(step) = self.drift.note(incarnation, sent_at, SystemClock.now(), now) {
+            self.note_step(step);
+        }
         Ok((items, Context { now, incarnation, acknowledged }))
+    }
+
+    fn note_step(&self, step: Step) {
+        match step {
+            Step::Forward(by) => {
+                tracing::warn!(
+                    ?by,
+                    "the server's clock was set forward: holds may have ended before their time"
+                );
+                self.switchboard.tell(Wake::RenewAll);
+            }
+            Step::Back(by) => {
+                tracing::warn!(?by, "the server's clock was set back: holds that nobody renews live longer");
+            }
+        }
+    }
+
+    /// Looks whether the replicas keep up, beside `renewals` that do not wait for them. Once at a time.
+    fn look_at_replicas(self: &Arc<Self>, resource: &Name, renewals: u64) {
+        let Ok(key) = self.keys.of(resource) else { return };
+        if self.is_looking.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let store = self.clone();
+        tokio::spawn(async move {
+            let looked = store.servers.with_replicas(key.slot, |_| redis::cmd("PING")).await;
+            store.is_looking.store(false, Ordering::Relaxed);
+            // If nobody answers, the renewals say so.
+            let Ok((_, _, count)) = looked else { return };
+            if count < u32::from(store.replicas) {
+                let before = store.unacknowledged.fetch_add(renewals, Ordering::Relaxed);
+                let (wanted, unacknowledged) = (store.replicas, before + renewals);
+                tracing::warn!(count, wanted, unacknowledged, "replicas do not acknowledge renewals");
+            }
+        });
     }
 
     /// Refuses to pass on a grant that too few replicas have. The claim is repeated, and with it the wait.
@@ -292,31 +363,24 @@ impl Engine for Redis {
     }
 
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        let verb = Verb {
-            operation: "renew",
-            script: &script::RENEW,
-            name: |renewal: &RenewRequest| &renewal.resource,
-            arguments: script::RENEW_ARGUMENTS,
-            may_wait: |_| false,
-            grants: true,
-        };
         Box::pin(async move {
-            self.submit(verb, &renewals, |renewal, context, item| {
-                let outcome = answer::renewed(item).map_err(|what| internal("renew", &what))?;
-                let is_held = matches!(outcome, Outcome::Renewed(_));
-                if let Err(error) = self.store.check_replicas("renew", context)
-                    && is_held
-                {
-                    // For a waiter this is the grant. A holder has its lease, and replicas that come back will too.
-                    if renewal.is_waiter {
-                        return Err(error);
-                    }
-                    let unacknowledged = self.store.unacknowledged.fetch_add(1, Ordering::Relaxed) + 1;
-                    tracing::warn!(resource = %renewal.resource, unacknowledged, "{error}");
-                }
-                Ok(renew_answer(renewal, outcome, context.incarnation))
-            })
-            .await
+            if self.store.replicas == 0 {
+                return self.renew_as(&renewals, false).await;
+            }
+            // What confirms a waiter's grant waits for replicas, as a claim does. What extends a lease must not:
+            // its deadline would pass while replicas are away.
+            let (waiters, holders): (Vec<_>, Vec<_>) =
+                renewals.iter().cloned().partition(|renewal| renewal.is_waiter);
+            let (confirmed, renewed) =
+                join(self.renew_as(&waiters, true), self.renew_as(&holders, false)).await;
+            if let Some(holder) = holders.first() {
+                self.store.look_at_replicas(&holder.resource, holders.len() as u64);
+            }
+            let (mut confirmed, mut renewed) = (confirmed.into_iter(), renewed.into_iter());
+            let next = |renewal: &RenewRequest| {
+                if renewal.is_waiter { confirmed.next() } else { renewed.next() }
+            };
+            renewals.iter().filter_map(next).collect()
         })
     }
 
@@ -358,6 +422,11 @@ impl Engine for Redis {
 
     fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
         Box::pin(inspect::inspect(&self.store, prefix, after, most))
+    }
+
+    fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
+        // Without the scan that a list of names takes.
+        Box::pin(async move { Ok(inspect::look(&self.store, &[resource]).await?.pop().flatten()) })
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {

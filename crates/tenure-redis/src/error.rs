@@ -45,7 +45,7 @@ impl Fault {
             (Some(code), _) => Fault::server(server, code, error.detail()),
             (None, redis::ErrorKind::RESP3NotSupported) => Fault::Setup {
                 why: format!("{server} does not know HELLO"),
-                hint: "the engine needs Redis 6 or newer, a cluster Redis 7",
+                hint: "the engine needs Redis 7.0 or newer",
             },
             (None, _) => Fault::Refused { server: server.to_owned(), why: reason(error) },
         }
@@ -151,7 +151,7 @@ fn advice_on(code: &str, detail: &str) -> (ErrorKind, &'static str) {
             (unavailable, "raise the server's `maxclients`, or end some of its clients")
         }
         "ERR" if detail.contains("unknown command") => {
-            (ErrorKind::Unsupported, "the engine needs Redis 6 or newer, a cluster Redis 7")
+            (ErrorKind::Unsupported, "the engine needs Redis 7.0 or newer")
         }
         "ERR" if detail.contains("cluster support disabled") => {
             (ErrorKind::Invalid, "the server is no cluster: write `redis://`")

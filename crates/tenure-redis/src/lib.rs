@@ -6,6 +6,7 @@ mod check;
 mod cluster;
 mod config;
 mod dial;
+mod drift;
 mod engine;
 mod error;
 mod inspect;

@@ -74,6 +74,11 @@ impl Servers {
         matches!(self.0.kind, Kind::Cluster(_))
     }
 
+    /// Returns how many replicas [`Servers::with_replicas`] waits for.
+    pub(crate) fn replicas(&self) -> u8 {
+        self.0.replicas
+    }
+
     /// Sends a command to the server in charge of a hash slot, and returns the answer and whose it is.
     ///
     /// `build` may be called several times: after a redirection, or when a replica refused. What may have been

@@ -16,6 +16,7 @@ use crate::wire::News;
 
 /// Passes on what comes in, each to whom it is for.
 pub(crate) struct Switchboard {
+    tell: UnboundedSender<Wake>,
     wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
     observers: Arc<Observers>,
     task: AbortHandle,
@@ -30,8 +31,14 @@ impl Switchboard {
     pub(crate) fn start(news: UnboundedReceiver<News>, passes_grants: bool) -> Switchboard {
         let (tell, wakes) = unbounded_channel();
         let observers = Arc::new(Observers::default());
-        let task = tokio::spawn(pass_on(news, tell, observers.clone(), passes_grants)).abort_handle();
-        Switchboard { wakes: Mutex::new(Some(wakes)), observers, task }
+        let task = tokio::spawn(pass_on(news, tell.clone(), observers.clone(), passes_grants)).abort_handle();
+        Switchboard { tell, wakes: Mutex::new(Some(wakes)), observers, task }
+    }
+
+    /// Tells the client something.
+    pub(crate) fn tell(&self, wake: Wake) {
+        // Nobody listens any more when the client is being closed.
+        let _ = self.tell.send(wake);
     }
 
     /// Returns the news for this client's waiters; empty the second time.

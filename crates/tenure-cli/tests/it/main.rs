@@ -3,6 +3,7 @@
 
 mod death;
 mod look;
+mod redis;
 mod run;
 mod snapshots;
 mod terminal;

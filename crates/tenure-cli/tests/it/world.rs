@@ -10,17 +10,28 @@ pub(crate) use tenure_testkit::{TestDirectory, finish, is_alive, signal, state, 
 
 pub(crate) struct World {
     pub(crate) directory: TestDirectory,
+    /// The URL of the engine, if it is not the directory `engine`.
+    url: Option<String>,
     /// Processes to end when the test ends, however it ends.
     pids: RefCell<Vec<u32>>,
 }
 
 impl World {
     pub(crate) fn new() -> World {
-        World { directory: TestDirectory::new(), pids: RefCell::default() }
+        World::at(None)
+    }
+
+    /// A world whose engine has a URL of its own.
+    pub(crate) fn on(url: impl Into<String>) -> World {
+        World::at(Some(url.into()))
+    }
+
+    fn at(url: Option<String>) -> World {
+        World { directory: TestDirectory::new(), url, pids: RefCell::default() }
     }
 
     pub(crate) fn engine(&self) -> String {
-        format!("local:{}", self.path("engine").display())
+        self.url.clone().unwrap_or_else(|| format!("local:{}", self.path("engine").display()))
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

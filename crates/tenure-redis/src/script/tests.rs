@@ -2,6 +2,7 @@
 //!
 //! The server's clock is frozen and moved by the test, so that every end is exact.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,20 +14,54 @@ use tenure_core::clock::Timestamp;
 use tenure_core::engine::{Incarnation, ReleaseRequest, RenewRequest};
 use tenure_core::inspect::{View, inspect};
 use tenure_core::record::PlainRecord;
-use tenure_core::step::{Command, Outcome, Release, step};
+use tenure_core::step::{Command, FINISHED_MEMORY, Outcome, Release, step};
 use tenure_core::token::Token;
 use tenure_testkit::Reply;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
 use super::{
-    Arguments, BREAK, CLAIM, CLAIM_ARGUMENTS, LOOK, PUBLISH, RELEASE, RELEASE_ARGUMENTS, RENEW,
-    RENEW_ARGUMENTS, RESIZE, Script, push_header,
+    Arguments, CLAIM, CLAIM_ARGUMENTS, RELEASE, RELEASE_ARGUMENTS, RENEW, RENEW_ARGUMENTS, Script,
+    push_header,
 };
 use crate::answer;
 use crate::keys::{INBOX, Key, Keys};
 
+/// The scripts, or weaker ones.
+struct Scripts {
+    claim: Script,
+    renew: Script,
+    release: Script,
+    publish: Script,
+    break_hold: Script,
+    resize: Script,
+    look: Script,
+}
+
+impl Scripts {
+    /// Makes them with one text in place of another. Returns in how many of them it was.
+    fn with(old: &str, new: &str) -> (Scripts, usize) {
+        let count = std::cell::Cell::new(0);
+        let script = |operation| {
+            let Script { text, sha } = Script::new(operation);
+            count.set(count.get() + usize::from(text.contains(old)));
+            Script { text: text.replace(old, new), sha }
+        };
+        let scripts = Scripts {
+            claim: script(include_str!("../scripts/claim.lua")),
+            renew: script(include_str!("../scripts/renew.lua")),
+            release: script(include_str!("../scripts/release.lua")),
+            publish: script(include_str!("../scripts/publish.lua")),
+            break_hold: script(include_str!("../scripts/break.lua")),
+            resize: script(include_str!("../scripts/resize.lua")),
+            look: script(include_str!("../scripts/look.lua")),
+        };
+        (scripts, count.get())
+    }
+}
+
 /// One resource on a real server, and its record beside it.
 struct Pair<'a, 'b> {
+    scripts: &'a Scripts,
     connection: Connection,
     /// Where all clients hear of their grants.
     inboxes: &'a mut PubSub<'b>,
@@ -38,8 +73,12 @@ struct Pair<'a, 'b> {
     random: fastrand::Rng,
     claims: Vec<Claim>,
     shape: (Kind, u32),
+    /// Whether most claims would take a fresh value as well.
+    is_flight: bool,
     log: Vec<String>,
     wakes: Vec<(ClaimId, Grant)>,
+    /// When the server was told that a claim has ended.
+    told: HashMap<ClaimId, Timestamp>,
 }
 
 /// The clients that take part.
@@ -48,28 +87,46 @@ const CLIENTS: std::ops::Range<u64> = 1..4;
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
 impl<'a, 'b> Pair<'a, 'b> {
-    fn new(server: &RedisServer, inboxes: &'a mut PubSub<'b>, seed: u64, now: Timestamp) -> Pair<'a, 'b> {
+    fn new(world: &'a mut World<'b>, seed: u64) -> Pair<'a, 'b> {
+        let World { server, scripts, inboxes, now } = world;
+        let now = Timestamp::from_micros(now.as_micros() as u64);
         let mut random = fastrand::Rng::with_seed(seed);
         let connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
-        let keys = Keys::new(&format!("{seed}:"), false);
+        let keys = Keys::new(&format!("{seed}:{:x}:", fastrand::u64(..)), false);
         let name = Name::new("r{x}").unwrap();
         let key = keys.of(&name).unwrap();
-        let shape = shape(&mut random);
-        let (record, claims, log, wakes) = (PlainRecord::default(), Vec::new(), Vec::new(), Vec::new());
-        Pair { connection, inboxes, keys, name, key, record, now, random, claims, shape, log, wakes }
+        let (shape, is_flight) = (shape(&mut random), random.u8(0..4) == 0);
+        let record = PlainRecord::default();
+        let (claims, log, wakes, told) = (Vec::new(), Vec::new(), Vec::new(), HashMap::new());
+        Pair {
+            scripts,
+            connection,
+            inboxes,
+            keys,
+            name,
+            key,
+            record,
+            now,
+            random,
+            claims,
+            shape,
+            is_flight,
+            log,
+            wakes,
+            told,
+        }
     }
 
-    fn call(&mut self, script: &Script, arguments: &[Vec<u8>]) -> (Timestamp, Vec<Value>) {
-        self.call_with(script, |cmd| {
-            for argument in arguments {
-                cmd.arg(argument);
-            }
-        })
-    }
-
-    fn call_with(&mut self, script: &Script, push: impl FnOnce(&mut Cmd)) -> (Timestamp, Vec<Value>) {
-        let mut cmd = script.call(&self.keys, 0, 1, false);
-        cmd.arg(&self.key.text);
+    fn call(
+        &mut self,
+        script: &Script,
+        count: usize,
+        push: impl FnOnce(&mut Cmd),
+    ) -> (Timestamp, Vec<Value>) {
+        let mut cmd = script.call(&self.keys, 0, count, false);
+        for _ in 0..count {
+            cmd.arg(&self.key.text);
+        }
         push_header(&mut cmd, &self.keys, 0, Incarnation(7), false);
         push(&mut cmd);
         let value =
@@ -80,7 +137,12 @@ impl<'a, 'b> Pair<'a, 'b> {
     }
 
     fn one(&mut self, script: &Script, arguments: &[Vec<u8>]) -> Value {
-        self.call(script, arguments).1.remove(0)
+        let push = |cmd: &mut Cmd| {
+            for argument in arguments {
+                cmd.arg(argument);
+            }
+        };
+        self.call(script, 1, push).1.remove(0)
     }
 
     /// Does one random command on both sides and compares.
@@ -123,79 +185,81 @@ impl<'a, 'b> Pair<'a, 'b> {
     }
 
     fn claim(&mut self) {
-        let (kind, capacity) = self.shape;
-        let random = &mut self.random;
-        let is_repeat = !self.claims.is_empty() && random.u8(0..4) == 0;
-        let claim = if is_repeat {
-            random.choice(&self.claims).unwrap().clone()
-        } else {
-            let weight = match kind {
-                Kind::RwLock if random.bool() => CAPACITY_MAX,
-                Kind::Semaphore => random.u32(1..=capacity + 1),
-                _ => 1,
-            };
-            let some = |random: &mut fastrand::Rng, most: u64| {
-                Duration::from_millis(if random.u8(0..4) == 0 { random.u64(100..most) } else { 0 })
-            };
-            let limits = HoldLimits {
-                max_hold: Some(some(random, 4000)).filter(|period| !period.is_zero()),
-                min_hold: some(random, 3000),
-                lock_delay: some(random, 3000),
-            };
-            let text = format!("text {}", random.u32(..));
-            let terms = Terms {
-                kind,
-                capacity,
-                weight,
-                ttl: Duration::from_millis(random.u64(100..8000)),
-                limits,
-                label: Label::new("host", 17, "program", &text),
-                unless_fresh: random.u8(0..8) == 0,
-            };
-            let above = match random.u8(0..10) {
-                0 => random.u64(0..7_200_000_000),
-                1 => random.u64(0..10),
-                _ => return self.claim_as(terms, Token::ZERO),
-            };
-            return self.claim_as(terms, Token::new(self.now.micros() - 3_000_000_000 + above));
-        };
-        self.submit(&claim);
-    }
-
-    fn claim_as(&mut self, terms: Terms, floor: Token) {
-        let claim = Claim {
-            resource: self.name.clone(),
-            id: ClaimId::new(self.random.u128(..)),
-            client: ClientId::new(self.random.u64(CLIENTS)),
-            terms: Arc::new(terms),
-            wait: self.random.bool(),
-            floor,
-            floor_forced: self.random.u8(0..4) == 0,
-        };
-        self.claims.push(claim.clone());
-        self.submit(&claim);
-    }
-
-    fn submit(&mut self, claim: &Claim) {
-        // A claim whose hold or place ended by itself is remembered by `step` and not by the server.
-        let mut probe = self.record.clone();
-        let probed =
-            step(&mut probe, &Command::Claim(claim), self.now).unwrap_or_else(|never| match never {});
-        if probed.outcome == Outcome::Finished && !self.is_told_finished(claim.id) {
+        let count = if self.random.u8(0..4) == 0 { self.random.usize(2..5) } else { 1 };
+        let claims: Vec<Claim> = (0..count).map(|_| self.any_or_new_claim()).collect();
+        let mut expected = Vec::new();
+        for claim in claims {
+            // A claim whose hold or place ended by itself is remembered by `step` and not by the server.
+            let mut probe = self.record.clone();
+            let probed = step(&mut probe, &Command::Claim(&claim), self.now);
+            let outcome = probed.unwrap_or_else(|never| match never {}).outcome;
+            if outcome == Outcome::Finished && !self.is_told_finished(claim.id) {
+                continue;
+            }
+            expected.push((self.expect(&Command::Claim(&claim)), claim));
+        }
+        if expected.is_empty() {
             return;
         }
-        let expected = self.expect(&Command::Claim(claim));
-        let (now, mut items) = self.call_with(&CLAIM, |cmd| CLAIM_ARGUMENTS.push(cmd, &[claim]));
-        let got = answer::claimed(claim, now, items.remove(0)).unwrap();
-        self.compare(expected, got);
+        let claims: Vec<&Claim> = expected.iter().map(|(_, claim)| claim).collect();
+        let push = |cmd: &mut Cmd| CLAIM_ARGUMENTS.push(cmd, &claims);
+        let (now, items) = self.call(&self.scripts.claim, claims.len(), push);
+        for ((expected, claim), item) in expected.into_iter().zip(items) {
+            let got = answer::claimed(&claim, now, item).unwrap();
+            self.compare(expected, got);
+        }
     }
 
-    /// Whether the server was told that a claim has ended.
-    fn is_told_finished(&mut self, claim: ClaimId) -> bool {
-        let [_, finished, ..] = self.keys.shared(0);
-        let score: Option<f64> =
-            redis::cmd("ZSCORE").arg(finished).arg(claim.to_string()).query(&mut self.connection).unwrap();
-        score.is_some_and(|until| until * 1000.0 > self.now.micros() as f64)
+    fn any_or_new_claim(&mut self) -> Claim {
+        if !self.claims.is_empty() && self.random.u8(0..4) == 0 {
+            return self.random.choice(&self.claims).unwrap().clone();
+        }
+        let (terms, random) = (self.terms(), &mut self.random);
+        let above = match random.u8(0..10) {
+            0 => Some(random.u64(0..7_200_000_000)),
+            1 => Some(random.u64(0..10)),
+            _ => None,
+        };
+        let floor = above.map_or(Token::ZERO, |above| Token::new(self.now.micros() - 3_000_000_000 + above));
+        let claim = Claim {
+            resource: self.name.clone(),
+            id: ClaimId::new(random.u128(..)),
+            client: ClientId::new(random.u64(CLIENTS)),
+            terms: Arc::new(terms),
+            wait: random.bool(),
+            floor,
+            floor_forced: random.u8(0..4) == 0,
+        };
+        self.claims.push(claim.clone());
+        claim
+    }
+
+    fn terms(&mut self) -> Terms {
+        let ((kind, capacity), is_flight, random) = (self.shape, self.is_flight, &mut self.random);
+        let weight = match kind {
+            Kind::RwLock if random.bool() => CAPACITY_MAX,
+            Kind::Semaphore => random.u32(1..=capacity + 1),
+            _ => 1,
+        };
+        let is_plain = random.bool();
+        let mut some = |most: u64| {
+            let is_set = !is_plain && random.u8(0..3) == 0;
+            Duration::from_millis(if is_set { random.u64(100..most) } else { 0 })
+        };
+        let limits = HoldLimits {
+            max_hold: Some(some(4000)).filter(|period| !period.is_zero()),
+            min_hold: some(3000),
+            lock_delay: some(3000),
+        };
+        let label = Label::new("host", 17, "program", &format!("text {}", random.u32(..)));
+        let ttl = Duration::from_millis(random.u64(100..8000));
+        let unless_fresh = is_flight && random.u8(0..3) > 0;
+        Terms { kind, capacity, weight, ttl, limits, label, unless_fresh }
+    }
+
+    /// Whether the server was told that a claim has ended, and must still know.
+    fn is_told_finished(&self, claim: ClaimId) -> bool {
+        self.told.get(&claim).is_some_and(|at| self.now < *at + FINISHED_MEMORY)
     }
 
     fn any_claim(&mut self) -> ClaimId {
@@ -208,7 +272,8 @@ impl<'a, 'b> Pair<'a, 'b> {
         let expected = self.expect(&Command::Renew(claim));
         let is_waiter = self.random.bool();
         let request = RenewRequest { resource: self.name.clone(), claim, is_waiter };
-        let item = self.call_with(&RENEW, |cmd| RENEW_ARGUMENTS.push(cmd, &[&request])).1.remove(0);
+        let push = |cmd: &mut Cmd| RENEW_ARGUMENTS.push(cmd, &[&request]);
+        let item = self.call(&self.scripts.renew, 1, push).1.remove(0);
         let got = answer::renewed(item).unwrap();
         let expected = match expected {
             Outcome::Renewed(mut grant) if !is_waiter => {
@@ -225,8 +290,12 @@ impl<'a, 'b> Pair<'a, 'b> {
         let (maybe_in_flight, is_unused) = (self.random.u8(0..3) == 0, self.random.u8(0..3) == 0);
         let release = Release { claim, maybe_in_flight, is_unused };
         let expected = self.expect(&Command::Release(release));
+        if maybe_in_flight {
+            self.told.insert(claim, self.now);
+        }
         let request = ReleaseRequest { resource: self.name.clone(), release };
-        let item = self.call_with(&RELEASE, |cmd| RELEASE_ARGUMENTS.push(cmd, &[&request])).1.remove(0);
+        let push = |cmd: &mut Cmd| RELEASE_ARGUMENTS.push(cmd, &[&request]);
+        let item = self.call(&self.scripts.release, 1, push).1.remove(0);
         let got = if answer::number(&item).unwrap() == 1 { Outcome::Released } else { Outcome::AlreadyLost };
         self.compare(expected, got);
     }
@@ -243,7 +312,7 @@ impl<'a, 'b> Pair<'a, 'b> {
         };
         let expected = self.expect(&Command::Publish { claim, bytes: bytes.clone(), keep });
         let arguments = [claim.to_string().into_bytes(), bytes.to_vec(), fresh.into(), stale.into()];
-        let item = self.one(&PUBLISH, &arguments);
+        let item = self.one(&self.scripts.publish, &arguments);
         let got = if answer::number(&item).unwrap() == 1 { Outcome::Published } else { Outcome::Lost };
         self.compare(expected, got);
     }
@@ -251,11 +320,15 @@ impl<'a, 'b> Pair<'a, 'b> {
     fn break_hold(&mut self) {
         let view = inspect(&self.name, &self.record, self.now).unwrap_or_else(|never| match never {});
         let holds = view.map(|view| view.holds).unwrap_or_default();
-        let token = self.random.choice(&holds).map_or(Token::new(9), |hold| hold.token);
+        let chosen = self.random.choice(&holds);
+        let token = chosen.map_or(Token::new(9), |hold| hold.token);
+        if let Some(claim) = chosen.and_then(|hold| hold.claim) {
+            self.told.insert(claim, self.now);
+        }
         let at_once = self.random.bool();
         let expected = self.expect(&Command::Break { token, at_once });
         let arguments = [token.to_string(), u8::from(at_once).to_string()].map(String::into_bytes);
-        let got = match self.one(&BREAK, &arguments) {
+        let got = match self.one(&self.scripts.break_hold, &arguments) {
             Value::Int(-1) => Outcome::Lost,
             Value::Int(millis) => Outcome::Broken { free_in: Duration::from_millis(millis as u64) },
             other => panic!("{other:?}"),
@@ -268,8 +341,12 @@ impl<'a, 'b> Pair<'a, 'b> {
         // What is idle has no kind on the server.
         let Some(view) = view.filter(|view| view.used > 0 || view.waiting > 0) else { return };
         let capacity = self.random.u32(1..6);
+        if matches!(view.kind, Kind::Semaphore | Kind::SlotPool) {
+            let gone = view.waiters.iter().filter(|waiter| waiter.weight > capacity);
+            self.told.extend(gone.map(|waiter| (waiter.claim, self.now)));
+        }
         let expected = self.expect(&Command::Resize(capacity));
-        let got = match self.one(&RESIZE, &[capacity.to_string().into_bytes()]) {
+        let got = match self.one(&self.scripts.resize, &[capacity.to_string().into_bytes()]) {
             Value::Int(1) => Outcome::Resized,
             _ => Outcome::Invalid("only semaphores and slot pools have a capacity to change"),
         };
@@ -298,7 +375,9 @@ impl<'a, 'b> Pair<'a, 'b> {
 
     fn compare_views(&mut self) {
         let expected = inspect(&self.name, &self.record, self.now).unwrap_or_else(|never| match never {});
-        let (now, mut items) = self.call(&LOOK, &[b"1024".to_vec()]);
+        let (now, mut items) = self.call(&self.scripts.look, 1, |cmd| {
+            cmd.arg(1024);
+        });
         let last = Token::new(answer::number(&items.remove(0)).unwrap());
         let got = answer::view(&self.name, now, last, items.remove(0)).unwrap();
         assert_eq!(
@@ -329,30 +408,121 @@ fn shape(random: &mut fastrand::Rng) -> (Kind, u32) {
     }
 }
 
-#[test]
-fn the_scripts_do_what_step_does() {
+/// A server whose clock stands still, and what is compared there.
+struct World<'b> {
+    server: &'b RedisServer,
+    scripts: Scripts,
+    inboxes: PubSub<'b>,
+    now: Duration,
+}
+
+impl World<'_> {
+    /// Compares `seeds` resources, and panics at the first difference.
+    fn compare(&mut self, seeds: std::ops::Range<u64>) {
+        for seed in seeds {
+            let (server, mut now) = (self.server, self.now);
+            let mut pair = Pair::new(self, seed);
+            for _ in 0..120 {
+                if pair.random.bool() {
+                    let period = Duration::from_millis(pair.random.u64(1..1500));
+                    now += period;
+                    server.clock().advance(period);
+                    pair.now = Timestamp::from_micros(now.as_micros() as u64);
+                }
+                pair.turn();
+            }
+            self.now = now;
+        }
+    }
+}
+
+/// Calls `with` a world in which the scripts have one text in place of another.
+fn world<T>(old: &str, new: &str, with: impl FnOnce(&mut World<'_>) -> T) -> T {
     let server = RedisServer::start(RedisOptions::default().clock());
     server.clock().freeze(EPOCH);
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let mut inboxes = connection.as_pubsub();
     inboxes.psubscribe(format!("{INBOX}*")).unwrap();
-    let mut now = EPOCH;
-    for seed in 0..300 {
-        let mut pair = Pair::new(&server, &mut inboxes, seed, Timestamp::from_micros(now.as_micros() as u64));
-        for _ in 0..120 {
-            if pair.random.bool() {
-                let period = Duration::from_millis(pair.random.u64(1..1500));
-                now += period;
-                server.clock().advance(period);
-                pair.now = Timestamp::from_micros(now.as_micros() as u64);
-            }
-            pair.turn();
-        }
-    } // Nothing is left of 300 resources but what slot pools remember, and that goes too.
-    let is_empty = || server.ask(&["DBSIZE"]) == Reply::Integer(0);
-    assert!(!is_empty());
-    server.clock().advance(Duration::from_secs(3 * 3600));
-    tenure_testkit::wait_for("an empty server", || is_empty().then_some(()));
+    let (scripts, count) = Scripts::with(old, new);
+    assert!(old == new || count > 0, "no script says {old:?}");
+    with(&mut World { server: &server, scripts, inboxes, now: EPOCH })
+}
+
+#[test]
+fn the_scripts_do_what_step_does() {
+    world("", "", |world| {
+        world.compare(0..300);
+        // Nothing is left of 300 resources but what slot pools remember, and that goes too.
+        let is_empty = || world.server.ask(&["DBSIZE"]) == Reply::Integer(0);
+        assert!(!is_empty());
+        world.server.clock().advance(Duration::from_secs(3 * 3600));
+        tenure_testkit::wait_for("an empty server", || is_empty().then_some(()));
+    });
+}
+
+/// Each rule of the scripts, and a script without it.
+const WEAKER: &[(&str, &str, &str)] = &[
+    ("only its own claim releases a hold", "if held and is_plain(held, id) and", "if held and"),
+    ("only its own claim renews a hold", "is_plain(held, id) then", "true then"),
+    ("nobody overtakes the head", "if record.waiting == 0 and fits", "if fits"),
+    ("not on the short path either", "and not (has_queues and call('ZSCORE', QUEUES, key))", ""),
+    ("a finished claim is refused", "if is_finished(claim.id) then return { 'F' } end", ""),
+    (
+        "not granted on the short path",
+        "return is_all_quiet or not (has_finished and call('ZSCORE', FINISHED, id))",
+        "return true",
+    ),
+    ("tokens grow", "last = max(last_token() + 1, now, above + 1)", "last = max(now, above + 1)"),
+    (
+        "on the short path too",
+        "local token = max(last + 1, now, above + 1)",
+        "local token = max(now, above + 1)",
+    ),
+    ("a floor counts", "last = max(last_token() + 1, now, above + 1)", "last = max(last_token() + 1, now)"),
+    ("a waiter's floor counts", "if above > last_token() then", "if false then"),
+    ("a floor far ahead is refused", "if above > now + FLOOR_AHEAD_MAX and", "if false and"),
+    (
+        "the capacity is the capacity",
+        "record.used + weight <= record.capacity",
+        "record.used + weight <= record.capacity + 1",
+    ),
+    ("units rest", "if rest_until > min(t, hold.ends) then", "if false then"),
+    ("an unused grant does not rest", "is_unused and 0 or hold.min", "hold.min"),
+    ("a grant to a waiter lives for a window", "min(hold.ttl, CONFIRM_WINDOW_MAX)", "hold.ttl"),
+    ("the slot that was free longest is given", "call('RPUSH', record.free", "call('LPUSH', record.free"),
+    ("tokens are exact", "format('%.0f', number)", "tostring(number)"),
+    ("an end is an end", "digits(t + life - 1)", "digits(t + life)"),
+    ("max_hold ends a hold", "if hold.max > 0 then", "if false then"),
+    (
+        "waiters are served in order",
+        "call('ZADD', record.places, place,",
+        "call('ZADD', record.places, -place,",
+    ),
+    ("a silent waiter goes", "t + min(claim.ttl, WAITER_LIFE_MAX)", "t + claim.ttl + 60000"),
+    ("a value goes with its hold", "if has_value(record, hold) then call('DEL', record.value) end", ""),
+    ("each claim of a run has its floor", "shared or tonumber(ARGV[run + 4 + at])", "shared or 0"),
+    ("a fresh value answers its waiters", "if (fresh or 0) > 0 and record.waiting > 0 then", "if false then"),
+    ("a kind in use is a conflict", "if not is_alike and not is_idle(record) then", "if false then"),
+    ("a weight must fit", "if claim.weight < 1 or claim.weight > claim.capacity then", "if false then"),
+    ("a release serves the next", "  grant_waiters(record)\n  write(record)\n", "  write(record)\n"),
+    ("a broken claim is finished", "if is_held then finish(hold.id) end", ""),
+    ("a released claim that may come late is finished", "if maybe_in_flight then finish(id) end", ""),
+    (
+        "waiters hear of their grants",
+        "digits(hold.token), hold.slot, wake.ends_in",
+        "digits(hold.token), '-', wake.ends_in",
+    ),
+];
+
+#[test]
+fn a_weaker_script_is_caught() {
+    for (rule, old, new) in WEAKER {
+        let compared = world(old, new, |world| {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.compare(0..200))).is_ok()
+        });
+        assert!(!compared, "nothing differs without the rule that {rule}");
+    }
 }
 
 /// Makes the same requests in one call, and in a call each on other keys; returns both answers.

@@ -13,10 +13,11 @@ elseif record.kind and call('HEXISTS', record.key, padded(token)) == 1 then
   hold = hold_with(record, padded(token))
 end
 local answer = -1
-if hold then
+-- Another client's key can be removed, but no rest can keep that client from renewing it.
+if hold and (at_once or hold.id ~= FOREIGN) then
   local ends = hold.ends
   local is_held = hold.id ~= REST and hold.id ~= FOREIGN
-  answer = at_once and 0 or min(ends - t, TOKEN_MAX)
+  answer = at_once and 0 or ends - t
   if is_held then finish(hold.id) end
   if at_once then
     end_hold(record, hold, t)

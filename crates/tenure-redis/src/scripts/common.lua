@@ -72,8 +72,8 @@ local function is_quiet(key, id)
 end
 
 local function is_finished(id)
-  local untill = has_finished and call('ZSCORE', FINISHED, id)
-  return untill and tonumber(untill) > t
+  local expiry = has_finished and call('ZSCORE', FINISHED, id)
+  return expiry and tonumber(expiry) > t
 end
 
 local function finish(id)

@@ -243,13 +243,13 @@ local function write(record)
     call('DEL', record.key, record.free)
     return
   end
-  local untill = max(record.keep, t + WAITER_LIFE_MAX) + TOKEN_MEMORY
-  untill = max(untill, record.keep_until)
+  local expiry = max(record.keep, t + WAITER_LIFE_MAX) + TOKEN_MEMORY
+  expiry = max(expiry, record.keep_until)
   call('HSET', record.key, 'kind', record.kind, 'capacity', record.capacity, 'used', record.used,
-    'fresh', record.fresh, 'until', digits(untill))
+    'fresh', record.fresh, 'until', digits(expiry))
   -- The others come and go with their last entry, and their expiry with them.
   for _, key in ipairs({ record.key, record.ends, record.holds, record.free }) do
-    call('PEXPIREAT', key, untill)
+    call('PEXPIREAT', key, expiry)
   end
 end
 
@@ -269,12 +269,12 @@ local function renew_existing(record, id)
   local hold = hold_of(record, id)
   if hold then
     hold.ends = bounded(hold, t + hold.ttl)
-    local untill = hold.ends + hold.delay - 1
+    local expiry = hold.ends + hold.delay - 1
     if record.kind == 'm' then
-      call('PEXPIREAT', record.key, untill)
+      call('PEXPIREAT', record.key, expiry)
     else
       call('ZADD', record.ends, hold.ends, padded(hold.token))
-      record.keep = max(record.keep, untill)
+      record.keep = max(record.keep, expiry)
     end
     if has_value(record, hold) then call('PEXPIREAT', record.value, hold.ends - 1) end
     return hold

@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tenure_core::error::ErrorKind;
 use tenure_testkit::redis::RedisSentinel;
 
@@ -49,6 +51,55 @@ fn a_failover_that_was_asked_for_is_followed_at_once() {
             set.wait_until_ready();
         }
     });
+}
+
+#[test]
+fn a_failover_that_was_asked_for_keeps_what_was_acknowledged() {
+    let set = RedisSentinel::start();
+    run(async {
+        let client = subscribed(&set).await;
+        let servers = client.servers.clone();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let until = is_over.clone();
+        let counting = tokio::spawn(async move {
+            let mut acknowledged = 0;
+            while !until.load(Ordering::Relaxed) {
+                let answer = servers.call(0, |_| redis::cmd("INCR").arg("n").to_owned()).await;
+                acknowledged += i64::from(answer.is_ok());
+            }
+            acknowledged
+        });
+        let new = set.failover();
+        set.wait_until_ready();
+        is_over.store(true, Ordering::Relaxed);
+        let acknowledged = 1 + counting.await.unwrap();
+        let kept: i64 = new.command(&["GET", "n"]).parse().unwrap();
+        // Thousands are lost if the old master is left only when the Sentinels name another one.
+        assert!(kept + 10 >= acknowledged, "{acknowledged} acknowledged, {kept} kept");
+    });
+}
+
+#[test]
+fn a_replica_that_is_about_to_be_promoted_is_the_master_until_the_sentinel_says_otherwise() {
+    let tcp = |port| Address::Tcp("h".to_owned(), port);
+    let said = |text: &str| read_promoting(&(PROMOTING.to_owned(), text.to_owned()), "m", &tcp(0));
+    assert_eq!(said("slave h:2 h 2 @ m h 1"), Some(tcp(2)));
+    assert_eq!(said("slave h:2 h 2 @ other h 1"), None);
+    assert_eq!(said("slave h:2 h x @ m h 1"), None);
+    assert_eq!(said("m"), None);
+    let named = |port, age| Named { address: tcp(port), age };
+    let pending = |ends_in| Some(Promotion { replica: tcp(2), until: Instant::now() + ends_in });
+    let hour = Duration::from_secs(3600);
+    for (sight, mut promotion, seen, is_pending) in [
+        (named(1, (3, false)), None, named(1, (3, false)), false),
+        (named(1, (3, false)), pending(hour), named(2, (3, true)), true),
+        (named(1, (3, false)), pending(Duration::ZERO), named(1, (3, false)), false),
+        (named(2, (3, true)), pending(hour), named(2, (3, true)), false),
+        (named(2, (4, false)), pending(hour), named(2, (4, false)), false),
+    ] {
+        let Sight::Master(found) = with_promotion(Sight::Master(sight), &mut promotion) else { panic!() };
+        assert_eq!((found, promotion.is_some()), (seen, is_pending));
+    }
 }
 
 #[test]

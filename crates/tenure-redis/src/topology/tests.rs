@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tenure_core::error::ErrorKind;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
+use tenure_testkit::{Loss, Proxy};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, timeout};
 
@@ -203,6 +204,61 @@ fn sockets_and_tls_reach_the_same_server() {
         let config = Config::parse(&format!("{}?ca=/nowhere", server.url())).unwrap();
         let error = Servers::connect(&config, unbounded_channel().0).err().expect("no such file");
         assert_eq!(error.kind(), ErrorKind::Unsupported);
+    });
+}
+
+#[test]
+fn a_connection_into_nothing_is_found_out_without_any_call() {
+    let server = RedisServer::start(RedisOptions::default());
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    run(async {
+        let mut client = Client::of(&format!("redis://127.0.0.1:{}", proxy.port()));
+        client.servers.subscribe(0, b"inbox").await.unwrap();
+        let first = client.up().await;
+        proxy.black_hole();
+        let lost_at = Instant::now();
+        while client.servers.incarnation(0).is_some() {
+            assert!(lost_at.elapsed() < Duration::from_secs(4), "still believed");
+            pause::sleep(Duration::from_millis(10)).await;
+        }
+        proxy.heal();
+        assert_eq!(client.up().await, (first.0, false));
+        server.command(&["PUBLISH", "inbox", "hello"]);
+        assert_eq!(client.message().await.1, "hello");
+    });
+}
+
+#[test]
+fn what_may_have_been_executed_is_never_sent_again() {
+    let server = RedisServer::start(RedisOptions::default());
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    run(async {
+        let client = Client::of(&format!("redis://127.0.0.1:{}", proxy.port()));
+        assert_eq!(client.increment().await.unwrap().0, Value::Int(1));
+        proxy.lose_replies(1, b"INCR", Loss::Cut);
+        let asked_at = Instant::now();
+        let fault = client.increment().await.unwrap_err();
+        assert!(matches!(fault, Fault::Cut { .. }), "{fault:?}");
+        assert!(asked_at.elapsed() < Duration::from_millis(500), "{:?}", asked_at.elapsed());
+        assert_eq!(client.increment().await.unwrap().0, Value::Int(3));
+        proxy.lose_replies(1, b"INCR", Loss::Silence);
+        let fault = client.increment().await.unwrap_err();
+        assert!(fault.is_outcome_unknown(), "{fault:?}");
+        proxy.heal();
+        assert_eq!(client.increment().await.unwrap().0, Value::Int(5));
+        // While nobody can connect, nothing is sent.
+        proxy.refuse();
+        proxy.cut();
+        let fault = loop {
+            let fault = client.increment().await.unwrap_err();
+            if !fault.is_outcome_unknown() {
+                break fault;
+            }
+        };
+        assert!(matches!(fault, Fault::Down { .. }), "{fault:?}");
+        let before: i64 = server.command(&["GET", "n"]).parse().unwrap();
+        proxy.heal();
+        assert_eq!(client.increment().await.unwrap().0, Value::Int(before + 1));
     });
 }
 

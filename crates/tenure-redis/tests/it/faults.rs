@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::redis::{Fsync, RedisOptions, RedisServer};
-use tenure_testkit::{Loss, Proxy, wait_for};
+use tenure_testkit::{Loss, Proxy, Reply, wait_for};
 
 use crate::crew::{Crew, TTL, connect, now, pause};
 
@@ -179,4 +179,38 @@ fn a_replica_is_not_written_to() {
     assert!(lease.is_lost(), "nobody can renew it");
     let refused = pollster::block_on(client.mutex("m").try_acquire()).expect_err("a replica grants nothing");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+}
+
+#[test]
+fn a_clock_that_is_set_forward_takes_its_leases_along_at_once() {
+    let server = RedisServer::start(RedisOptions::default().clock());
+    let client = connect(&server.url());
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+    server.clock().advance(Duration::from_secs(60));
+    let until = now() + SOON;
+    while !lease.is_lost() {
+        assert!(now() < until, "the hold has ended, and its ttl is 30 s");
+        // Any answer tells.
+        drop(pollster::block_on(client.mutex("other").try_acquire()).expect("an answer"));
+        pause(Duration::from_millis(20));
+    }
+    let next = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+    server.clock().step_back(Duration::from_secs(60));
+    let token = next.token();
+    pollster::block_on(next.release()).expect("a release is answered");
+    let last = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+    assert!(last.token() > token, "tokens grow although the clock went back");
+}
+
+#[test]
+fn a_clock_that_is_set_back_keeps_no_hold_longer_than_to_its_renewal() {
+    let server = RedisServer::start(RedisOptions::default().clock());
+    let client = connect(&server.url());
+    let lease = pollster::block_on(client.mutex("m").ttl(TTL).acquire()).expect("it is free");
+    server.clock().step_back(Duration::from_secs(3600));
+    pause(TTL);
+    assert!(!lease.is_lost(), "it is renewed");
+    // Counted from the time as it is now: were its holder killed, nobody would wait for an hour.
+    let Reply::Integer(ends_in) = server.ask(&["PTTL", "tenure:m"]) else { panic!("a number") };
+    assert!((1..=TTL.as_millis() as i64).contains(&ends_in), "{ends_in}");
 }

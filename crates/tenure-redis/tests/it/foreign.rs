@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use tenure_core::Token;
+use tenure_core::engine::BreakAnswer;
 use tenure_testkit::Reply;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
@@ -61,6 +63,18 @@ fn a_waiter_gets_what_a_classic_lock_releases_or_lets_end() {
         assert!(now().since(began) < Duration::from_secs(3), "it looked too late");
         pollster::block_on(lease.release()).expect("a release is answered");
     }
+}
+
+#[test]
+fn a_key_without_an_expiry_is_removed_only_at_once() {
+    let server = RedisServer::start(RedisOptions::default());
+    server.command(&["SET", "tenure:m", "theirs"]);
+    let client = connect(&server.url());
+    let broken =
+        |at_once| pollster::block_on(client.break_hold("m", Token::ZERO, at_once)).expect("an answer");
+    assert_eq!(broken(false), BreakAnswer::NotHeld, "nothing can end it later");
+    assert_eq!(broken(true), BreakAnswer::Broken { free_in: Duration::ZERO });
+    assert!(pollster::block_on(client.mutex("m").try_acquire()).expect("an answer").is_some());
 }
 
 #[test]

@@ -5,3 +5,4 @@ mod crew;
 mod failover;
 mod faults;
 mod foreign;
+mod replicas;

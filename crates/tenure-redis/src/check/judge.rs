@@ -1,0 +1,347 @@
+//! What follows from what servers say. Text in, findings out.
+
+use std::time::Duration;
+
+use tenure_core::clock::Timestamp;
+use tenure_core::engine::{Finding, Severity};
+
+use crate::config::PREFIX;
+use crate::error::Fault;
+
+/// The first version whose commands the scripts use: PEXPIRETIME, SET with NX and GET; sharded channels.
+const VERSION_MIN: u32 = 7;
+/// More of `maxmemory` than this in use is worth a warning.
+const USED_PERCENT_WARNING: u64 = 90;
+/// A replica that is further behind is worth a warning. Servers tell it in seconds, and each second.
+const LAG_WARNING: u64 = 5;
+/// A larger difference between the server's time and this machine's is worth a warning.
+const CLOCK_WARNING: Duration = Duration::from_secs(1);
+/// A server that takes longer to answer is worth a warning: it is a third of the third of a second after which
+/// the shortest holds are renewed.
+const LATENCY_WARNING: Duration = Duration::from_millis(100);
+/// How many hash slots a cluster has.
+const SLOTS: u64 = 16384;
+
+/// What a server said, or why it said nothing.
+pub(super) type Said = Result<String, Fault>;
+
+/// What one server says about itself.
+pub(super) struct Facts {
+    /// Sections of INFO.
+    pub(super) server: Said,
+    pub(super) memory: Said,
+    pub(super) persistence: Said,
+    pub(super) replication: Said,
+    /// CLUSTER INFO. An error where there is no cluster.
+    pub(super) cluster: Said,
+    /// Settings; none where the server does not tell them.
+    pub(super) fsync: Option<String>,
+    pub(super) save: Option<String>,
+    pub(super) replicas_min: Option<String>,
+    /// How many replicas the URL wants to acknowledge.
+    pub(super) replicas_wanted: u8,
+    /// Whether the URL is that of a cluster.
+    pub(super) is_cluster: bool,
+}
+
+pub(super) fn finding(severity: Severity, what: &'static str, found: String) -> Finding {
+    Finding { severity, what, found, hint: None }
+}
+
+pub(super) fn hinted(
+    severity: Severity,
+    what: &'static str,
+    found: String,
+    hint: impl Into<String>,
+) -> Finding {
+    Finding { hint: Some(hint.into()), ..finding(severity, what, found) }
+}
+
+/// What the server refuses to say, or cannot.
+pub(super) fn unseen(what: &'static str, fault: &Fault, severity: Severity) -> Finding {
+    let hint = match fault.code() {
+        Some("NOPERM") => "allow the user this command, or look at the server yourself".to_owned(),
+        _ => fault.to_error("look").hint().unwrap_or_default().to_owned(),
+    };
+    hinted(severity, what, format!("cannot be looked at: {fault}"), hint)
+}
+
+/// A field of INFO.
+fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
+}
+
+fn number(text: &str, key: &str) -> Option<u64> {
+    field(text, key)?.parse().ok()
+}
+
+impl Facts {
+    /// Returns a finding for each thing that matters.
+    pub(super) fn judge(&self) -> Vec<Finding> {
+        let with = |what, said: &Said, judge: &dyn Fn(&str) -> Finding| match said {
+            Ok(text) => judge(text),
+            Err(fault) => unseen(what, fault, Severity::Warning),
+        };
+        vec![
+            with("version", &self.server, &version),
+            with("topology", &self.server, &|text| self.topology(text)),
+            with("role", &self.replication, &role),
+            with("replicas", &self.replication, &|text| self.replicas(text)),
+            with("memory", &self.memory, &memory),
+            with("persistence", &self.persistence, &|text| self.persistence(text)),
+        ]
+    }
+
+    fn topology(&self, server: &str) -> Finding {
+        let what = "topology";
+        match (field(server, "redis_mode"), self.is_cluster) {
+            (Some("cluster"), false) => {
+                let found = "a node of a cluster, which refuses most keys".to_owned();
+                hinted(Severity::Bad, what, found, "write `redis+cluster://` for `redis://`")
+            }
+            (_, true) => match &self.cluster {
+                Ok(text) => cluster(text),
+                Err(fault) => unseen(what, fault, Severity::Warning),
+            },
+            (mode, false) => finding(Severity::Good, what, mode.unwrap_or("not said").to_owned()),
+        }
+    }
+
+    fn replicas(&self, replication: &str) -> Finding {
+        let what = "replicas";
+        let lines: Vec<&str> =
+            replication.lines().filter(|line| line.starts_with("slave") && line.contains("state=")).collect();
+        let online = lines.iter().filter(|line| line.contains("state=online")).count() as u64;
+        let lag = lines.iter().filter_map(|line| part(line, "lag")).max().unwrap_or(0);
+        let needed = self.replicas_min.as_deref().and_then(|text| text.parse::<u64>().ok());
+        let wanted = u64::from(self.replicas_wanted);
+        let found = match online {
+            0 => "none".to_owned(),
+            _ => format!("{online}, the slowest was heard of {lag} s ago"),
+        };
+        if needed.is_some_and(|needed| online < needed) {
+            let found = format!("{found}; `min-replicas-to-write` is {}", needed.unwrap_or_default());
+            return hinted(Severity::Bad, what, found, "the server refuses claims: bring its replicas back");
+        }
+        if online < wanted {
+            let found = format!("{found}; the URL wants {wanted} to acknowledge");
+            return hinted(Severity::Warning, what, found, "bring them back, or lower `?replicas=`");
+        }
+        if lag > LAG_WARNING {
+            let hint =
+                "see whether the network or the replica is slow; a failover to it forgets what it lacks";
+            return hinted(Severity::Warning, what, found, hint);
+        }
+        if online > 0 && needed == Some(0) && !self.is_cluster {
+            let found = format!("{found}; `min-replicas-to-write` is 0");
+            let hint = "a master that is cut off goes on granting while another one is promoted: set \
+                `min-replicas-to-write 1` and `min-replicas-max-lag 10` on all servers";
+            return hinted(Severity::Warning, what, found, hint);
+        }
+        finding(Severity::Good, what, found)
+    }
+
+    fn persistence(&self, persistence: &str) -> Finding {
+        let what = "persistence";
+        let has_log = field(persistence, "aof_enabled") == Some("1");
+        let has_snapshots = self.save.as_deref().map(|save| !save.is_empty());
+        let is_failing = |key: &str| field(persistence, key).is_some_and(|status| status != "ok");
+        if (has_log && is_failing("aof_last_write_status"))
+            || (has_snapshots != Some(false) && is_failing("rdb_last_bgsave_status"))
+        {
+            let found = "the server cannot write to its disk, and may refuse every claim".to_owned();
+            return hinted(Severity::Bad, what, found, "free some space, and see the server's log");
+        }
+        if has_log {
+            return log(self.fsync.as_deref());
+        }
+        let found = match has_snapshots {
+            Some(true) => "snapshots only: a restart forgets what was granted since the last one",
+            Some(false) => "none: a restart forgets every hold",
+            None => "no log; whether there are snapshots is not known, since CONFIG GET is refused",
+        };
+        let hint = "set `appendonly yes`, or see to it that what is locked checks tokens";
+        hinted(Severity::Warning, what, found.to_owned(), hint)
+    }
+}
+
+/// What a log of changes promises.
+fn log(fsync: Option<&str>) -> Finding {
+    let what = "persistence";
+    match fsync {
+        Some("always") => {
+            let found = "log, synced before each answer: a restart forgets nothing";
+            finding(Severity::Good, what, found.to_owned())
+        }
+        Some("everysec") => {
+            let found = "log, synced every second: a killed server forgets nothing, a machine that loses its \
+                power up to 2 s";
+            finding(Severity::Good, what, found.to_owned())
+        }
+        Some(_) => {
+            let found =
+                "log, synced when the system likes: a machine that loses its power forgets up to 30 s";
+            hinted(Severity::Warning, what, found.to_owned(), "set `appendfsync everysec` or `always`")
+        }
+        None => {
+            let found = "log; when it is synced is not known, since CONFIG GET is refused";
+            hinted(Severity::Warning, what, found.to_owned(), "see that `appendfsync` is everysec or always")
+        }
+    }
+}
+
+fn version(server: &str) -> Finding {
+    let what = "version";
+    if let Some(version) = field(server, "valkey_version") {
+        let found = format!("Valkey {version}, with which tenure has not been tested");
+        return finding(Severity::Warning, what, found);
+    }
+    let Some(version) = field(server, "redis_version") else {
+        return finding(Severity::Warning, what, "not said".to_owned());
+    };
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    let found = format!("Redis {version}");
+    if major.is_some_and(|major| major < VERSION_MIN) {
+        let hint = "the scripts use commands that came with Redis 7.0: PEXPIRETIME, SET with NX and GET";
+        return hinted(Severity::Bad, what, found, hint);
+    }
+    finding(Severity::Good, what, found)
+}
+
+fn role(replication: &str) -> Finding {
+    match field(replication, "role") {
+        Some("master") => finding(Severity::Good, "role", "master".to_owned()),
+        other => {
+            let hint = "name the master, or let `redis+sentinel://` find it";
+            hinted(Severity::Bad, "role", other.unwrap_or("not said").to_owned(), hint)
+        }
+    }
+}
+
+fn cluster(text: &str) -> Finding {
+    let what = "topology";
+    let count = |key| number(text, key).unwrap_or(0);
+    let state = field(text, "cluster_state").unwrap_or("unknown");
+    let slots = count("cluster_slots_ok");
+    let (masters, nodes) = (count("cluster_size"), count("cluster_known_nodes"));
+    let found = format!(
+        "cluster, state {state}: {slots} of {SLOTS} slots served, {masters} masters of {nodes} nodes"
+    );
+    if state == "ok" && slots == SLOTS {
+        return finding(Severity::Good, what, found);
+    }
+    let severity = if state == "ok" { Severity::Warning } else { Severity::Bad };
+    hinted(severity, what, found, "claims on slots that are not served fail: see `redis-cli --cluster check`")
+}
+
+fn memory(memory: &str) -> Finding {
+    let what = "memory";
+    let policy = field(memory, "maxmemory_policy").unwrap_or("not said");
+    let (used, most) = (number(memory, "used_memory").unwrap_or(0), number(memory, "maxmemory").unwrap_or(0));
+    let found = match most {
+        0 => format!("{} MiB used, no limit, policy {policy}", used >> 20),
+        _ => format!("{} of at most {} MiB used, policy {policy}", used >> 20, most >> 20),
+    };
+    if policy != "noeviction" {
+        let hint = "set `maxmemory-policy noeviction`, or give the locks a server of their own: a hold that is \
+            evicted is granted to another while its holder works";
+        return hinted(Severity::Warning, what, found, hint);
+    }
+    if most > 0 && used >= most {
+        return hinted(Severity::Bad, what, found, "the server refuses claims: raise `maxmemory`");
+    }
+    if most > 0 && used.saturating_mul(100) >= most.saturating_mul(USED_PERCENT_WARNING) {
+        let hint = "raise `maxmemory`: at the limit the server refuses claims";
+        return hinted(Severity::Warning, what, found, hint);
+    }
+    finding(Severity::Good, what, found)
+}
+
+/// A number in `slave0:ip=127.0.0.1,port=6380,state=online,offset=42,lag=0`.
+fn part(line: &str, key: &str) -> Option<u64> {
+    line.split(['=', ',', ':']).skip_while(|word| *word != key).nth(1)?.trim().parse().ok()
+}
+
+/// What the server's clock says, and what this machine's said at the same time.
+pub(super) fn clock(server: Timestamp, here: Timestamp) -> Finding {
+    let (ahead, behind) = (server.since(here), here.since(server));
+    let found = if ahead > behind {
+        format!("{ahead:.1?} ahead of this machine's")
+    } else {
+        format!("{behind:.1?} behind this machine's")
+    };
+    if ahead.max(behind) <= CLOCK_WARNING {
+        return finding(Severity::Good, "clock", found);
+    }
+    let hint = "no lease depends on it, but tokens do: let all servers and machines keep the time, so that they \
+        grow over a restart or a failover too";
+    hinted(Severity::Warning, "clock", found, hint)
+}
+
+/// How long several answers took.
+pub(super) fn latency(mut took: Vec<Duration>) -> Finding {
+    took.sort_unstable();
+    let (median, worst) =
+        (took.get(took.len() / 2).copied().unwrap_or_default(), took.last().copied().unwrap_or_default());
+    let found = format!("{median:.1?}, at worst {worst:.1?} of {} PINGs", took.len());
+    if worst <= LATENCY_WARNING {
+        return finding(Severity::Good, "latency", found);
+    }
+    let hint = "choose a ttl of many times this, and see `redis-cli --latency` and SLOWLOG";
+    hinted(Severity::Warning, "latency", found, hint)
+}
+
+/// Whether scripts can be called: by their hash, which the server does not know here, and by their text.
+pub(super) fn scripts(known: &Said, text: &Said, has_functions: bool) -> Finding {
+    let what = "scripts";
+    let refused = match (known, text) {
+        (Err(fault), _) if !fault.is_no_script() => Some(fault),
+        (_, Err(fault)) => Some(fault),
+        _ => None,
+    };
+    if let Some(fault) = refused {
+        let hint = "allow the user EVALSHA and EVAL";
+        return hinted(Severity::Bad, what, format!("refused: {fault}"), hint);
+    }
+    let functions =
+        if has_functions { "Functions too, which are not used" } else { "no Functions, none are used" };
+    finding(Severity::Good, what, format!("EVALSHA and EVAL are allowed; {functions}"))
+}
+
+/// What is worth saying about the prefix of all keys, if it is not the usual one.
+pub(super) fn prefix(prefix: &str) -> Option<Finding> {
+    if prefix == PREFIX {
+        return None;
+    }
+    let found = match prefix {
+        "" => "none: every plain string key is a lock to tenure".to_owned(),
+        _ => format!("{prefix:?}: only clients with the same one share locks"),
+    };
+    Some(finding(Severity::Good, "prefix", found))
+}
+
+/// Puts what several servers found together: what they all say alike is said once, the rest with their names.
+pub(super) fn merged(found: Vec<(String, Vec<Finding>)>) -> Vec<Finding> {
+    let count = found.len();
+    let mut order: Vec<&'static str> = Vec::new();
+    let mut alike: Vec<(Finding, Vec<String>)> = Vec::new();
+    for (server, findings) in found {
+        for finding in findings {
+            if !order.contains(&finding.what) {
+                order.push(finding.what);
+            }
+            match alike.iter_mut().find(|(other, _)| *other == finding) {
+                Some((_, servers)) => servers.push(server.clone()),
+                None => alike.push((finding, vec![server.clone()])),
+            }
+        }
+    }
+    alike.sort_by_key(|(finding, _)| order.iter().position(|what| *what == finding.what));
+    let name = |(finding, servers): (Finding, Vec<String>)| {
+        if servers.len() == count {
+            return finding;
+        }
+        Finding { found: format!("{}: {}", servers.join(", "), finding.found), ..finding }
+    };
+    alike.into_iter().map(name).collect()
+}
