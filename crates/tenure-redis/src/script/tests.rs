@@ -501,7 +501,6 @@ const WEAKER: &[(&str, &str, &str)] = &[
     ),
     ("a silent waiter goes", "t + min(claim.ttl, WAITER_LIFE_MAX)", "t + claim.ttl + 60000"),
     ("a value goes with its hold", "if has_value(record, hold) then call('DEL', record.value) end", ""),
-    ("each claim of a run has its floor", "shared or tonumber(ARGV[run + 4 + at])", "shared or 0"),
     ("a fresh value answers its waiters", "if (fresh or 0) > 0 and record.waiting > 0 then", "if false then"),
     ("a kind in use is a conflict", "if not is_alike and not is_idle(record) then", "if false then"),
     ("a weight must fit", "if claim.weight < 1 or claim.weight > claim.capacity then", "if false then"),
@@ -570,7 +569,10 @@ fn a_batch_is_answered_as_its_requests_one_by_one() {
             };
             let claims = Vec::from_iter((0..count).map(|_| {
                 let (resource, id) = any(random);
-                let (terms, floor) = (random.choice(&terms).unwrap().clone(), Token::new(random.u64(0..2)));
+                let (terms, floor) = (
+                    random.choice(&terms).unwrap().clone(),
+                    Token::new(EPOCH.as_micros() as u64 + random.u64(0..3) * 1_000_000),
+                );
                 let (client, wait) = (ClientId::new(1), random.bool());
                 let claim = Claim { resource, id, client, terms, wait, floor, floor_forced: random.bool() };
                 (claim.resource.clone(), claim)
