@@ -1,11 +1,12 @@
 //! Benchmarks: each runs our code and a baseline side by side on this machine and prints the ratio.
 //!
 //! `cargo xtask bench` runs them all; `cargo xtask bench NAME…` some; `--write FILE` also writes the table, with
-//! the machine and the command, as Markdown. Absolute figures belong to the machine; the ratios are the point.
+//! the machine and the command, as Markdown; `--short` measures the long ones for a shorter time. Absolute figures belong to the machine; the ratios are the point.
 
 mod local;
 mod measure;
 mod recovery;
+mod redis;
 mod report;
 mod run;
 mod scheduler;
@@ -21,6 +22,10 @@ const BENCHES: &[Bench] = &[
     ("recovery", recovery::after_kill),
     ("run", run::against_flock),
     ("scheduler", scheduler::a_million_leases),
+    ("redis-uncontended", redis::uncontended),
+    ("redis-contended", redis::contended),
+    ("redis-hand-over", redis::hand_over),
+    ("redis-million", redis::a_million_leases),
 ];
 
 fn main() -> measure::Outcome {
@@ -34,6 +39,7 @@ fn main() -> measure::Outcome {
             part => Err(format!("no part {part:?}").into()),
         };
     }
+    let is_short = args.iter().position(|arg| arg == "--short").map(|at| args.remove(at)).is_some();
     let mut file = None;
     if let Some(at) = args.iter().position(|arg| arg == "--write") {
         file = Some(args.get(at + 1).ok_or("--write needs a file")?.clone());
@@ -43,7 +49,7 @@ fn main() -> measure::Outcome {
         let known: Vec<&str> = BENCHES.iter().map(|(name, _)| *name).collect();
         return Err(format!("no benchmark {unknown:?}; there are {}", known.join(", ")).into());
     }
-    let mut report = Report::new();
+    let mut report = Report::new(is_short);
     for (name, bench) in BENCHES {
         if args.is_empty() || args.iter().any(|arg| arg == name) {
             eprintln!("bench: {name}");

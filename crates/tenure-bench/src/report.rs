@@ -14,6 +14,8 @@ struct Row {
 
 /// All that was measured in one run.
 pub(crate) struct Report {
+    /// Whether what takes minutes is to take seconds.
+    pub(crate) is_short: bool,
     rows: Vec<Row>,
 }
 
@@ -25,8 +27,8 @@ pub(crate) enum Target {
 }
 
 impl Report {
-    pub(crate) fn new() -> Report {
-        Report { rows: Vec::new() }
+    pub(crate) fn new(is_short: bool) -> Report {
+        Report { is_short, rows: Vec::new() }
     }
 
     /// Adds a line: what was measured, our figure and the baseline's in words, their ratio, and the target.

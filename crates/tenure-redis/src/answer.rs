@@ -141,7 +141,7 @@ pub(crate) fn plain_life(claim: &Claim) -> u64 {
 pub(crate) fn claimed(claim: &Claim, now: Timestamp, answer: Value) -> Result<Outcome> {
     let items = match answer {
         // The common case: the token of a mutex without anything special.
-        Value::BulkString(_) => {
+        Value::Int(_) => {
             let token = Token::new(number(&answer)?);
             let ends_in = Duration::from_millis(in_millis(claim.terms.ttl));
             return Ok(Outcome::Granted(Grant { token, slot: None, ends_in }));

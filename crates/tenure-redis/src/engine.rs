@@ -22,7 +22,7 @@ use crate::answer::{self, Answers, Unexpected, in_millis};
 use crate::config::Config;
 use crate::drift::{Drift, Step};
 use crate::keys::{Key, Keys};
-use crate::script::{self, Script};
+use crate::script::{self, Arguments, Script};
 use crate::topology::Servers;
 use crate::wake::Switchboard;
 use crate::{check, inspect, observe};
@@ -52,12 +52,11 @@ pub(crate) struct Store {
     drift: Drift,
 }
 
-/// A request on its way: which it is, of which resource, and what it adds to the call.
-struct Part {
+/// A request on its way.
+struct Part<'a, R> {
     at: usize,
     key: Key,
-    arguments: Vec<String>,
-    may_wait: bool,
+    request: &'a R,
 }
 
 /// What the requests of a batch have in common.
@@ -65,7 +64,7 @@ struct Verb<R> {
     operation: &'static str,
     script: &'static Script,
     name: fn(&R) -> &Name,
-    arguments: fn(&R) -> Vec<String>,
+    arguments: Arguments<R>,
     /// Whether the request may be queued, and so be told of its grant.
     may_wait: fn(&R) -> bool,
     /// Whether `?replicas=` counts.
@@ -118,41 +117,37 @@ impl Redis {
         Ok(Redis { store, capability })
     }
 
-    async fn submit<R, A>(
+    async fn submit<R: Sync, A>(
         &self,
         verb: Verb<R>,
         requests: &[R],
         answer: impl Fn(&R, &Context, Value) -> Result<A>,
     ) -> Vec<Result<A>> {
         let mut answers: Vec<Option<Result<A>>> = requests.iter().map(|_| None).collect();
-        let mut slots: BTreeMap<u16, Vec<Part>> = BTreeMap::new();
+        let mut slots: BTreeMap<u16, Vec<Part<'_, R>>> = BTreeMap::new();
         for (at, request) in requests.iter().enumerate() {
             match self.store.keys.of((verb.name)(request)) {
-                Ok(key) => slots.entry(key.slot).or_default().push(Part {
-                    at,
-                    key,
-                    arguments: (verb.arguments)(request),
-                    may_wait: (verb.may_wait)(request),
-                }),
+                Ok(key) => slots.entry(key.slot).or_default().push(Part { at, key, request }),
                 Err(error) => answers[at] = Some(Err(error)),
             }
         }
         let calls = slots.iter().map(async |(slot, parts)| self.store.run(&verb, *slot, parts).await);
         let outcomes = join_all(calls).await;
         for (parts, outcome) in slots.values().zip(outcomes) {
-            let (items, context) = match outcome {
-                Ok((items, context)) => (items.into_iter().map(Ok).collect(), Some(context)),
-                Err(error) => (parts.iter().map(|_| Err(error.clone())).collect::<Vec<_>>(), None),
-            };
-            for (part, item) in parts.iter().zip(items) {
-                let request = &requests[part.at];
-                let answered = match (item, &context) {
-                    (Ok(item), Some(context)) => answer(request, context, item),
-                    (Err(error), _) => Err(error),
-                    (Ok(_), None) => continue,
-                };
-                let told = |error: Error| error.with_engine(ENGINE).with_resource((verb.name)(request));
-                answers[part.at] = Some(answered.map_err(told));
+            let told =
+                |request: &R, error: Error| error.with_engine(ENGINE).with_resource((verb.name)(request));
+            match outcome {
+                Ok((items, context)) => {
+                    for (part, item) in parts.iter().zip(items) {
+                        let answered = answer(part.request, &context, item);
+                        answers[part.at] = Some(answered.map_err(|error| told(part.request, error)));
+                    }
+                }
+                Err(error) => {
+                    for part in parts {
+                        answers[part.at] = Some(Err(told(part.request, error.clone())));
+                    }
+                }
             }
         }
         let missing = || Error::new(ErrorKind::Internal, verb.operation, "the script left out an answer");
@@ -164,7 +159,7 @@ impl Redis {
             operation: "renew",
             script: &script::RENEW,
             name: |renewal: &RenewRequest| &renewal.resource,
-            arguments: |renewal| vec![renewal.claim.to_string(), u8::from(renewal.is_waiter).to_string()],
+            arguments: script::RENEW_ARGUMENTS,
             may_wait: |_| false,
             grants,
         };
@@ -211,17 +206,19 @@ impl Store {
     }
 
     /// Runs a verb's script for the requests of one slot.
-    async fn run<R>(&self, verb: &Verb<R>, slot: u16, parts: &[Part]) -> Result<(Vec<Value>, Context)> {
-        if self.servers.is_cluster() && parts.iter().any(|part| part.may_wait) {
+    async fn run<R: Sync>(
+        &self,
+        verb: &Verb<R>,
+        slot: u16,
+        parts: &[Part<'_, R>],
+    ) -> Result<(Vec<Value>, Context)> {
+        if self.servers.is_cluster() && parts.iter().any(|part| (verb.may_wait)(part.request)) {
             // Before the claim, or its grant could be told to nobody.
             self.listen(verb.operation, slot).await?;
         }
-        let keys: Vec<Key> = parts.iter().map(|part| part.key.clone()).collect();
-        let build = |cmd: &mut Cmd| {
-            for argument in parts.iter().flat_map(|part| &part.arguments) {
-                cmd.arg(argument);
-            }
-        };
+        let keys: Vec<&Key> = parts.iter().map(|part| &part.key).collect();
+        let requests: Vec<&R> = parts.iter().map(|part| part.request).collect();
+        let build = |cmd: &mut Cmd| verb.arguments.push(cmd, &requests);
         let is_replicated = verb.grants && self.replicas > 0;
         self.call_as(verb.operation, verb.script, slot, &keys, is_replicated, build).await
     }
@@ -235,7 +232,8 @@ impl Store {
         keys: &[Key],
         arguments: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<(Vec<Value>, Context)> {
-        self.call_as(operation, script, slot, keys, false, arguments).await
+        let keys: Vec<&Key> = keys.iter().collect();
+        self.call_as(operation, script, slot, &keys, false, arguments).await
     }
 
     /// Calls a script. A server that does not know it is sent its text.
@@ -244,7 +242,7 @@ impl Store {
         operation: &'static str,
         script: &Script,
         slot: u16,
-        keys: &[Key],
+        keys: &[&Key],
         is_replicated: bool,
         arguments: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<(Vec<Value>, Context)> {
@@ -347,15 +345,7 @@ impl Engine for Redis {
             operation: "claim",
             script: &script::CLAIM,
             name: |claim: &Claim| &claim.resource,
-            arguments: |claim| {
-                vec![
-                    claim.id.to_string(),
-                    answer::options(claim),
-                    claim.floor.to_string(),
-                    answer::terms(claim),
-                    answer::plain_life(claim).to_string(),
-                ]
-            },
+            arguments: script::CLAIM_ARGUMENTS,
             may_wait: |claim| claim.wait,
             grants: true,
         };
@@ -399,14 +389,7 @@ impl Engine for Redis {
             operation: "release",
             script: &script::RELEASE,
             name: |request: &ReleaseRequest| &request.resource,
-            arguments: |request| {
-                let release = &request.release;
-                vec![
-                    release.claim.to_string(),
-                    u8::from(release.maybe_in_flight).to_string(),
-                    u8::from(release.is_unused).to_string(),
-                ]
-            },
+            arguments: script::RELEASE_ARGUMENTS,
             may_wait: |_| false,
             grants: false,
         };

@@ -14,6 +14,8 @@ mod keys;
 mod link;
 mod observe;
 mod pause;
+#[doc(hidden)]
+pub mod raw;
 mod replicated;
 mod script;
 mod sentinel;

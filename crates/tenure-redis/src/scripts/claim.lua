@@ -1,6 +1,6 @@
--- Grants, queues or refuses claims. Each takes:
---   its id; "kind capacity wait forced fresh"; its floor; its terms as they are stored;
---   the life of the key in ms if it is a mutex without anything special, else 0.
+-- Grants, queues or refuses claims. Takes the id of each, and then for each run of alike ones:
+--   how many; "kind capacity wait forced fresh"; the floor, empty if each has its own; the terms as they are stored;
+--   the life of the key in ms if it is a mutex without anything special, else 0; then their floors, if they differ.
 
 local function parse(id, options, terms)
   local claim = unpack_party(id, terms)
@@ -64,37 +64,50 @@ local function decide(record, claim, above)
   return enqueue(record, claim, above)
 end
 
-local answers = { padded(now) }
-for i = 1, #KEYS - 4 do
-  local key, at = KEYS[i + 4], 5 * i - 1
-  local id, above, terms, life = ARGV[at], tonumber(ARGV[at + 2]), ARGV[at + 3], tonumber(ARGV[at + 4])
-  local answer, held
-  -- The common case: a mutex, free or held.
-  if life > 0 and above <= now and last_token() < now + FLOOR_AHEAD_MAX and is_quiet(key, id) then
-    local token = max(last + 1, now, above + 1)
-    local text = padded(token)
-    held = redis.pcall('SET', key, id .. ' - ' .. text .. ' ' .. padded(now) .. ' ' .. terms,
-      'NX', 'GET', 'PXAT', t + life - 1)
-    if not held then
-      last, is_last_new, answer = token, true, text
-    elseif type(held) ~= 'string' then
-      -- Another kind of resource; any other refusal is the server's own.
-      if sub(held.err, 1, 9) ~= 'WRONGTYPE' then return held end
-      held = nil
+uncommon = function(key, id, options, above, terms, held)
+  local record = read(key, held)
+  if record.is_bad then return { 'X' } end
+  settle(record)
+  local answer = decide(record, parse(id, options, terms), above)
+  grant_waiters(record)
+  write(record)
+  return answer
+end
+
+-- Above: what is made when first needed.
+local now_text = padded(now)
+local answers = { now_text }
+
+-- The runs begin behind the ids, which begin behind the three arguments of every script.
+local i, run = 0, #KEYS
+while i < #KEYS - 4 do
+  local count, options, shared = tonumber(ARGV[run]), ARGV[run + 1], tonumber(ARGV[run + 2])
+  local terms, life = ARGV[run + 3], tonumber(ARGV[run + 4])
+  local ends, tail = digits(t + life - 1), ' ' .. now_text .. ' ' .. terms
+  for at = 1, count do
+    i = i + 1
+    local key, id, above = KEYS[i + 4], ARGV[i + 3], shared or tonumber(ARGV[run + 4 + at])
+    local answer, held
+    -- The common case: a mutex without anything special. If it is free, one command takes it.
+    if life > 0 and above <= now and (is_all_quiet or is_quiet(key, id)) and last_token() < now + FLOOR_AHEAD_MAX then
+      local token = max(last + 1, now, above + 1)
+      local text = padded(token)
+      held = redis.pcall('SET', key, id .. ' - ' .. text .. tail, 'NX', 'GET', 'PXAT', ends)
+      if not held then
+        last, is_last_new, answer = token, true, token
+      elseif type(held) ~= 'string' then
+        -- Another kind of resource; any other refusal is the server's own.
+        if sub(held.err, 1, 9) ~= 'WRONGTYPE' then return held end
+        held = nil
+      end
     end
-  end
-  if not answer then
-    local record = read(key, held)
-    if record.is_bad then
-      answer = { 'X' }
-    else
-      settle(record)
-      answer = decide(record, parse(id, ARGV[at + 1], terms), above)
-      grant_waiters(record)
-      write(record)
+    if not answer then
+      if not uncommon then open() end
+      answer = uncommon(key, id, options, above, terms, held)
     end
+    answers[i + 1] = answer
   end
-  answers[i + 1] = answer
+  run = run + 5 + (shared and 0 or count)
 end
 tell()
 return answers

@@ -1,81 +1,10 @@
--- What every script begins with: the record of a resource in Redis, and its transitions. The text of `step` in
--- Lua; `tests/it/differential.rs` compares the two.
---
--- KEYS: the shared keys (last token, finished ids, queues, observed resources), then the key of each resource.
--- ARGV: the hash tag, the incarnation, PUBLISH or SPUBLISH, then what each operation takes.
---
--- Keys beside that of a resource are made of its key and the tag, so they lie in its slot.
--- Times: `now` in microseconds, for tokens; `t` and all ends in milliseconds, as Redis expires keys.
-
-local call = redis.call
-local floor, max, min, sub = math.floor, math.max, math.min, string.sub
-local TAG, INCARNATION, PUBLISH = ARGV[1], ARGV[2], ARGV[3]
-local LAST, FINISHED, QUEUES, OBSERVED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-
-local CONFIRM_WINDOW_MAX, UNHEARD_WINDOW, WAITER_LIFE_MAX = 5000, 500, 15000
-local FINISHED_MEMORY, TOKEN_MEMORY, QUEUE_LIFE = 60000, 3600000, 60000
-local WAITERS_MAX, HOLDERS_LOOKED_AT_MAX, FLOOR_AHEAD_MAX = 100000, 16, 3600000000
--- Up to here a double counts exactly.
-local TOKEN_MAX = 9007199254740991
--- Whose hold has ended and rests; and a key that some other client has set.
-local REST, FOREIGN = string.rep('-', 32), string.rep('?', 32)
-local NEVER = 9007199254740991
-
-local clock = call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local t = floor(now / 1000)
-
--- A number in full: Lua's own conversion would round 16 digits.
-local function digits(number) return string.format('%.0f', number) end
-local function padded(token) return string.format('%016.0f', token) end
-
--- The last token given under this tag, read when first needed and written once.
-local last, is_last_new
-local function last_token()
-  if not last then last = tonumber(call('GET', LAST) or 0) end
-  return last
-end
-local function next_token(above)
-  last = max(last_token() + 1, now, above + 1)
-  is_last_new = true
-  return last
-end
-
--- Nothing is unusual under this tag: no finished ids, no queues, no observers. Then the common case of a mutex
--- needs no other key than its own.
-local has_finished, has_queues, has_observers = false, false, false
-if call('EXISTS', FINISHED, QUEUES, OBSERVED) > 0 then
-  has_finished = call('EXISTS', FINISHED) == 1
-  has_queues = call('EXISTS', QUEUES) == 1
-  has_observers = call('EXISTS', OBSERVED) == 1
-end
-
-local function is_quiet(key, id)
-  return not (has_finished and call('ZSCORE', FINISHED, id))
-    and not (has_queues and call('ZSCORE', QUEUES, key))
-    and not (has_observers and call('ZSCORE', OBSERVED, key))
-end
-
-local function is_finished(id)
-  local expiry = has_finished and call('ZSCORE', FINISHED, id)
-  return expiry and tonumber(expiry) > t
-end
-
-local function finish(id)
-  call('ZREMRANGEBYSCORE', FINISHED, '-inf', t)
-  call('ZADD', FINISHED, t + FINISHED_MEMORY, id)
-  call('PEXPIRE', FINISHED, FINISHED_MEMORY)
-  has_finished = true
-end
-
--- A server that is full refuses what could make it fuller, but not after the first write of a script: then it
--- would be half done. What only keeps or gives back is to go through, so such a script begins with this.
-local function insist() call('PEXPIRE', LAST, TOKEN_MEMORY) end
+-- The record of a resource in Redis, and its transitions. The text of `step` in Lua; `script/tests.rs` compares the
+-- two. It stands behind `common.lua`.
 
 -- A hold as it is stored: fixed columns up to the client, so that the common case needs no parsing.
 local function pack(hold)
   return table.concat({
-    hold.id, hold.flag, padded(hold.token), padded(hold.granted), string.format('%08.0f', hold.ttl), hold.client,
+    hold.id, hold.flag, padded(hold.token), padded(hold.granted), format('%08.0f', hold.ttl), hold.client,
     digits(hold.max), digits(hold.min), digits(hold.delay), hold.weight, hold.slot, hold.label,
   }, ' ')
 end
@@ -111,7 +40,17 @@ local function delay_of(hold) return hold.id == REST and 0 or hold.delay end
 
 local wakes, changed = {}, {}
 
-local function beside(record, letter) return 'tenure.1.' .. letter .. ':' .. TAG .. record.key end
+-- The keys beside that of a record, each named when it is first needed.
+local LETTERS = { places = 'q', waiters = 'w', lives = 'x', ends = 'e', holds = 'h', free = 's', value = 'v' }
+local BESIDE = {
+  __index = function(record, name)
+    local letter = LETTERS[name]
+    if not letter then return nil end
+    local key = 'tenure.1.' .. letter .. ':' .. TAG .. record.key
+    record[name] = key
+    return key
+  end,
+}
 
 -- Redis still shows a key in the millisecond in which it ends, so each is made to end one earlier.
 local function put_hold(record, hold)
@@ -233,7 +172,8 @@ end
 
 -- Grants from the head of the queue for as long as it fits.
 local function grant_waiters(record)
-  while record.waiting > 0 do
+  -- Nobody has a weight below 1.
+  while record.waiting > 0 and fits(record, 1) do
     local head = call('ZRANGE', record.places, 0, 0)[1]
     local waiter = waiter_of(record, head)
     if not fits(record, waiter.weight) or last_token() >= TOKEN_MAX then return end
@@ -261,10 +201,7 @@ end
 -- Reads a record; `text` is the value of its key, if that is known to be a string. `is_bad`: the key holds
 -- something that neither this nor any classic lock has written.
 local function read(key, text)
-  local record = { key = key, used = 0, fresh = 0, keep = 0, keep_until = 0, waiting = 0 }
-  for name, letter in pairs({
-    places = 'q', waiters = 'w', lives = 'x', ends = 'e', holds = 'h', free = 's', value = 'v',
-  }) do record[name] = beside(record, letter) end
+  local record = setmetatable({ key = key, used = 0, fresh = 0, keep = 0, keep_until = 0, waiting = 0 }, BESIDE)
   if has_queues then record.waiting = call('ZCARD', record.places) end
   local kind = text and 'string' or call('TYPE', key).ok
   if kind == 'string' then
@@ -356,7 +293,7 @@ local function keep_queue(record)
   call('ZREMRANGEBYSCORE', QUEUES, '-inf', t)
   call('ZADD', QUEUES, t + QUEUE_LIFE, record.key)
   call('PEXPIRE', QUEUES, 2 * QUEUE_LIFE)
-  has_queues = true
+  has_queues, is_all_quiet = true, false
 end
 
 -- Cuts the window of a grant of which nobody hears: its waiter is probably dead, but may be reconnecting.
@@ -372,8 +309,8 @@ local function cut_window(wake)
 end
 
 -- Tells who waits and who watches, after everything else: to a channel that is not here it would fail.
-local function tell()
-  if is_last_new then call('SET', LAST, digits(last), 'PX', TOKEN_MEMORY) end
+tell = function()
+  keep_last()
   for _, wake in ipairs(wakes) do
     local text = 'L ' .. wake.id
     if wake.hold then

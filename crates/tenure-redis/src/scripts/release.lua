@@ -1,5 +1,5 @@
--- Ends holds and withdraws waiters. Each takes: its id, whether a copy of its claim may be under way, and whether
--- the grant never reached its user. 1: released, 0: there was nothing.
+-- Ends holds and withdraws waiters. Takes the id of each, and then for each run of alike ones: how many, whether a
+-- copy of the claim may be under way, and whether the grant never reached its user. 1: released, 0: there was nothing.
 
 local function decide(record, id, is_unused)
   local hold = hold_of(record, id)
@@ -16,29 +16,38 @@ local function decide(record, id, is_unused)
   return 0
 end
 
+uncommon = function(key, id, is_unused, held)
+  local record = read(key, held)
+  if record.is_bad then return 0 end
+  settle(record)
+  local answer = decide(record, id, is_unused)
+  grant_waiters(record)
+  write(record)
+  return answer
+end
+
+-- Above: what is made when first needed.
 insist()
 local answers = { padded(now) }
-for i = 1, #KEYS - 4 do
-  local key, at = KEYS[i + 4], 3 * i + 1
-  local id = ARGV[at]
-  local held = redis.pcall('GET', key)
-  if type(held) ~= 'string' then held = nil end
-  -- The common case: a mutex without anything special, and nobody waits.
-  if held and sub(held, 1, 35) == id .. ' - ' and is_quiet(key, id) then
-    call('DEL', key)
-    answers[i + 1] = 1
-  else
-    local record = read(key, held)
-    if record.is_bad then
-      answers[i + 1] = 0
+local i, run = 0, #KEYS
+while i < #KEYS - 4 do
+  local maybe_in_flight, is_unused = ARGV[run + 1] == '1', ARGV[run + 2] == '1'
+  for _ = 1, tonumber(ARGV[run]) do
+    i = i + 1
+    local key, id = KEYS[i + 4], ARGV[i + 3]
+    local held = redis.pcall('GET', key)
+    if type(held) ~= 'string' then held = nil end
+    -- The common case: a mutex without anything special, and nobody waits.
+    if held and is_plain(held, id) and (is_all_quiet or is_quiet(key, id)) then
+      call('DEL', key)
+      answers[i + 1] = 1
     else
-      settle(record)
-      answers[i + 1] = decide(record, id, ARGV[at + 2] == '1')
-      grant_waiters(record)
-      write(record)
+      if not uncommon then open() end
+      answers[i + 1] = uncommon(key, id, is_unused, held)
     end
+    if maybe_in_flight then finish(id) end
   end
-  if ARGV[at + 1] == '1' then finish(id) end
+  run = run + 3
 end
 tell()
 return answers

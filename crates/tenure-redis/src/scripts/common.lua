@@ -1,0 +1,97 @@
+-- What every script begins with: its arguments, the time, tokens, and what tells the common case from others.
+--
+-- The common case of a mutex needs nothing else. To make the functions of `record.lua` alone takes longer than it
+-- does, so scripts with a common case have them made when first needed: see `Script::with_common_case`.
+--
+-- KEYS: the shared keys (last token, finished ids, queues, observed resources), then the key of each resource.
+-- ARGV: the hash tag, the incarnation, PUBLISH or SPUBLISH, then what each operation takes.
+--
+-- Keys beside that of a resource are made of its key and the tag, so they lie in its slot.
+-- Times: `now` in microseconds, for tokens; `t` and all ends in milliseconds, as Redis expires keys.
+
+local call = redis.call
+local floor, max, min = math.floor, math.max, math.min
+local sub, byte, format = string.sub, string.byte, string.format
+local TAG, INCARNATION, PUBLISH = ARGV[1], ARGV[2], ARGV[3]
+local LAST, FINISHED, QUEUES, OBSERVED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+
+local CONFIRM_WINDOW_MAX, UNHEARD_WINDOW, WAITER_LIFE_MAX = 5000, 500, 15000
+local FINISHED_MEMORY, TOKEN_MEMORY, QUEUE_LIFE = 60000, 3600000, 60000
+local WAITERS_MAX, HOLDERS_LOOKED_AT_MAX, FLOOR_AHEAD_MAX = 100000, 16, 3600000000
+-- Up to here a double counts exactly.
+local TOKEN_MAX = 9007199254740991
+-- Whose hold has ended and rests; and a key that some other client has set.
+local REST, FOREIGN = string.rep('-', 32), string.rep('?', 32)
+local NEVER = 9007199254740991
+
+local clock = call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local t = floor(now / 1000)
+
+-- A number in full: Lua's own conversion would round 16 digits.
+local function digits(number) return format('%.0f', number) end
+-- In 16 digits. Halves are integers on every platform, and printing a float of that size takes several times as long.
+local HALF = 100000000
+local function padded(token)
+  local high = floor(token / HALF)
+  return format('%08d%08d', high, token - high * HALF)
+end
+
+-- The last token given under this tag, read when first needed and written once.
+local last, is_last_new
+local function last_token()
+  if not last then last = tonumber(call('GET', LAST) or 0) end
+  return last
+end
+local function next_token(above)
+  last = max(last_token() + 1, now, above + 1)
+  is_last_new = true
+  return last
+end
+
+-- Nothing is unusual under this tag: no finished ids, no queues, no observers. Then the common case of a mutex
+-- needs no other key than its own.
+local has_finished, has_queues, has_observers = false, false, false
+local is_all_quiet = true
+local unusual = call('EXISTS', FINISHED, QUEUES, OBSERVED)
+if unusual > 0 then
+  is_all_quiet = false
+  -- Most often it is the queues alone.
+  local queues = call('EXISTS', QUEUES)
+  has_queues = queues == 1
+  if unusual > queues then
+    has_finished = call('EXISTS', FINISHED) == 1
+    has_observers = call('EXISTS', OBSERVED) == 1
+  end
+end
+
+local function is_quiet(key, id)
+  return is_all_quiet or not (has_finished and call('ZSCORE', FINISHED, id))
+    and not (has_queues and call('ZSCORE', QUEUES, key))
+    and not (has_observers and call('ZSCORE', OBSERVED, key))
+end
+
+local function is_finished(id)
+  local expiry = has_finished and call('ZSCORE', FINISHED, id)
+  return expiry and tonumber(expiry) > t
+end
+
+local function finish(id)
+  call('ZREMRANGEBYSCORE', FINISHED, '-inf', t)
+  call('ZADD', FINISHED, t + FINISHED_MEMORY, id)
+  call('PEXPIRE', FINISHED, FINISHED_MEMORY)
+  has_finished, is_all_quiet = true, false
+end
+
+-- A server that is full refuses what could make it fuller, but not after the first write of a script: then it
+-- would be half done. What only keeps or gives back is to go through, so such a script begins with this.
+local function insist() call('PEXPIRE', LAST, TOKEN_MEMORY) end
+
+-- Whether a stored hold is that of a claim and has nothing special: `id - …`. Without a new string, for the id is one
+-- already.
+local DASH = byte('-')
+local function is_plain(held, id) return sub(held, 1, 32) == id and byte(held, 34) == DASH end
+
+-- Ends a call. `record.lua` puts in its place what also tells who waits and who watches.
+local function keep_last() if is_last_new then call('SET', LAST, digits(last), 'PX', TOKEN_MEMORY) end end
+local tell = keep_last
