@@ -19,6 +19,9 @@ use crate::inspect::View;
 use crate::io;
 use crate::ledger::{Identity, Ledger, Now};
 use crate::mutex::Mutex;
+use crate::rw_lock::RwLock;
+use crate::semaphore::Semaphore;
+use crate::slot_pool::SlotPool;
 use crate::token::Token;
 
 /// How many floors a client remembers. A floor that is forgotten costs a repair after a store has lost both its
@@ -244,6 +247,21 @@ impl Tenure {
     /// Names a mutex: one holder at a time.
     pub fn mutex(&self, name: &str) -> Mutex {
         Mutex::new(self.connection.clone(), name)
+    }
+
+    /// Names a read-write lock: many readers or one writer.
+    pub fn rw_lock(&self, name: &str) -> RwLock {
+        RwLock::new(self.connection.clone(), name)
+    }
+
+    /// Names a semaphore of so many units (1 to 1 048 576): holders weigh no more than that together.
+    pub fn semaphore(&self, name: &str, capacity: u32) -> Semaphore {
+        Semaphore::new(self.connection.clone(), name, capacity)
+    }
+
+    /// Names a pool of so many slots (1 to 1 048 576): each holder has a number that no other has.
+    pub fn slot_pool(&self, name: &str, slots: u32) -> SlotPool {
+        SlotPool::new(self.connection.clone(), name, slots)
     }
 
     /// Returns the one word by which the engine goes.

@@ -18,8 +18,8 @@ pub use tenure_core::clock::Instant;
 pub use tenure_core::engine::{BreakAnswer, Capability, Finding, Severity};
 pub use tenure_core::inspect::{HoldView, View, WaiterView};
 pub use tenure_core::{
-    Acquire, Busy, Changes, ClaimId, Error, ErrorKind, Label, Lease, Mutex, Name, Place, ReleaseAnswer,
-    Result, Settings, Tenure, Token,
+    Acquire, Busy, Changes, ClaimId, Error, ErrorKind, Label, Lease, Mutex, Name, Place, ReadLock,
+    ReleaseAnswer, Result, RwLock, Semaphore, Settings, Slot, SlotPool, Tenure, Token, WriteLock,
 };
 #[cfg(feature = "local")]
 pub use tenure_local as local;
