@@ -5,12 +5,14 @@
 //!
 //! | command | answers |
 //! | --- | --- |
-//! | `acquire` key name ttl_ms | `granted` token, or `failed` error |
-//! | `try` key name ttl_ms | `granted` token, `busy`, or `failed` error |
+//! | `acquire` key form name ttl_ms | `granted` token slot, or `failed` error |
+//! | `try` key form name ttl_ms | `granted` token slot, `busy`, or `failed` error |
 //! | `release` key | `released` answer, or `failed` error |
 //! | `status` key | `held` or `lost` |
-//! | `sections` name ttl_ms count | `section` token from until, for each; `done` |
+//! | `sections` form name ttl_ms count | `section` token from until slot, for each; `done` |
 //! | `die` place passes | `armed` |
+//!
+//! A form is that of [`Form`]; the slot is missing where there is none.
 //!
 //! An actor in a process ends when its standard input does, so that none outlives its check.
 
@@ -21,6 +23,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use tenure_core::clock::Instant;
 use tenure_core::engine::{Connect, Reach};
@@ -28,9 +31,10 @@ use tenure_core::{Lease, Settings, Tenure, Token};
 use tokio::sync::mpsc;
 
 use crate::Setup;
+use crate::form::{Form, Lock};
 use crate::history::Section;
 use crate::mortal::Life;
-use crate::stage::{now, within};
+use crate::stage::{LONG, now, within};
 
 /// The environment variable that makes the entry `actor` play, with the address of the store.
 const ADDRESS: &str = "TENURE_CONFORMANCE_ACTOR";
@@ -95,26 +99,36 @@ impl Actor {
         self.hear(command[0]).await
     }
 
-    /// Has it take a mutex.
-    pub(crate) async fn acquire(&mut self, name: &str, ttl: Duration) -> Token {
-        self.tell_acquire(name, ttl);
+    /// Has it take what is free or comes free.
+    pub(crate) async fn acquire(&mut self, form: Form, name: &str, ttl: Duration) -> Granted {
+        self.tell_acquire(form, name, ttl);
         self.granted().await
     }
 
-    /// Has it begin to take a mutex; [`Actor::granted`] waits for the grant.
-    pub(crate) fn tell_acquire(&mut self, name: &str, ttl: Duration) {
-        self.tell(&["acquire", "lease", name, &ttl.as_millis().to_string()]);
+    /// Has it begin to take something; [`Actor::granted`] waits for the grant.
+    pub(crate) fn tell_acquire(&mut self, form: Form, name: &str, ttl: Duration) {
+        self.tell(&["acquire", "lease", &form.to_string(), name, &ttl.as_millis().to_string()]);
+    }
+
+    /// Has it try something once; none if that was refused.
+    pub(crate) async fn try_acquire(&mut self, form: Form, name: &str, ttl: Duration) -> Option<Granted> {
+        let ttl = ttl.as_millis().to_string();
+        let answer = self.ask(&["try", "lease", &form.to_string(), name, &ttl]).await;
+        let answer = answer.expect("an actor lives");
+        let granted = granted_in(&answer);
+        assert!(granted.is_some() || answer == "busy", "an actor's try is answered: {answer}");
+        granted
     }
 
     /// Waits until it has been granted.
-    pub(crate) async fn granted(&mut self) -> Token {
+    pub(crate) async fn granted(&mut self) -> Granted {
         let answer = self.hear("granted").await.expect("an actor lives");
-        token_in(&answer).unwrap_or_else(|| panic!("an actor is granted its claim: {answer}"))
+        granted_in(&answer).unwrap_or_else(|| panic!("an actor is granted its claim: {answer}"))
     }
 
-    /// Has it work in some sections under a mutex.
-    pub(crate) fn tell_sections(&mut self, name: &str, ttl: Duration, count: usize) {
-        self.tell(&["sections", name, &ttl.as_millis().to_string(), &count.to_string()]);
+    /// Has it work in some sections, each under a claim of its own.
+    pub(crate) fn tell_sections(&mut self, form: Form, name: &str, ttl: Duration, count: usize) {
+        self.tell(&["sections", &form.to_string(), name, &ttl.as_millis().to_string(), &count.to_string()]);
     }
 
     /// Waits until it has worked in all sections.
@@ -124,9 +138,10 @@ impl Actor {
             let answer = self.hear("a section").await.expect("an actor lives");
             let numbers: Vec<u64> = answer.split('\t').skip(1).filter_map(|part| part.parse().ok()).collect();
             match (answer.split('\t').next(), &numbers[..]) {
-                (Some("section"), &[token, from, until]) => sections.push(Section {
+                (Some("section"), &[token, from, until, ref slot @ ..]) => sections.push(Section {
                     client,
                     token: Token::new(token),
+                    slot: slot.first().map(|slot| *slot as u32),
                     from: Instant::from_nanos(from),
                     until: Instant::from_nanos(until),
                 }),
@@ -176,9 +191,32 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(pid, signal).expect("a child that was not waited for takes a signal");
 }
 
-/// Returns the token of a grant that an actor answered.
-pub(crate) fn token_in(answer: &str) -> Option<Token> {
-    answer.strip_prefix("granted\t")?.parse().ok().map(Token::new)
+/// How often each actor works in [`work_in_sections`].
+pub(crate) const SECTIONS: usize = 20;
+
+/// Has each actor work in sections under claims of its form, all at the same time.
+pub(crate) async fn work_in_sections(actors: &mut [Actor], forms: &[Form], name: &str) -> Vec<Section> {
+    for (actor, form) in actors.iter_mut().zip(forms) {
+        actor.tell_sections(*form, name, LONG, SECTIONS);
+    }
+    let work = actors.iter_mut().enumerate().map(|(client, actor)| actor.sections(client));
+    let sections = join_all(work).await.concat();
+    assert_eq!(sections.len(), actors.len() * SECTIONS, "every section was worked in");
+    sections
+}
+
+/// What an actor was granted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Granted {
+    pub(crate) token: Token,
+    pub(crate) slot: Option<u32>,
+}
+
+/// Reads a grant that an actor answered.
+pub(crate) fn granted_in(answer: &str) -> Option<Granted> {
+    let mut numbers = answer.strip_prefix("granted\t")?.split('\t');
+    let token = Token::new(numbers.next()?.parse().ok()?);
+    Some(Granted { token, slot: numbers.next().and_then(|slot| slot.parse().ok()) })
 }
 
 fn start_thread(connect: Connect, say: mpsc::UnboundedSender<String>) -> Body {
@@ -252,12 +290,12 @@ fn perform(connect: Connect, life: &Life, commands: impl Iterator<Item = String>
     for line in commands {
         let command: Vec<&str> = line.split('\t').collect();
         match command[..] {
-            ["acquire", key, name, ttl] => {
-                let acquired = pollster::block_on(tenure.mutex(name).ttl(millis(ttl)).acquire());
+            ["acquire", key, form, name, ttl] => {
+                let acquired = pollster::block_on(lock(&tenure, form, name, ttl).acquire());
                 say(keep(&mut leases, key, acquired.map(Some)));
             }
-            ["try", key, name, ttl] => {
-                let tried = pollster::block_on(tenure.mutex(name).ttl(millis(ttl)).try_acquire());
+            ["try", key, form, name, ttl] => {
+                let tried = pollster::block_on(lock(&tenure, form, name, ttl).try_acquire());
                 say(keep(&mut leases, key, tried));
             }
             ["release", key] => match leases.remove(key).map(|lease| pollster::block_on(lease.release())) {
@@ -271,9 +309,10 @@ fn perform(connect: Connect, life: &Life, commands: impl Iterator<Item = String>
                 }
                 None => say("failed\tno such lease".to_owned()),
             },
-            ["sections", name, ttl, count] => {
+            ["sections", form, name, ttl, count] => {
+                let lock = lock(&tenure, form, name, ttl);
                 for _ in 0..count.parse().unwrap_or(0) {
-                    say(section(&tenure, name, millis(ttl)));
+                    say(section(&lock));
                 }
                 say("done".to_owned());
             }
@@ -286,8 +325,15 @@ fn perform(connect: Connect, life: &Life, commands: impl Iterator<Item = String>
     }
 }
 
-fn millis(text: &str) -> Duration {
-    Duration::from_millis(text.parse().expect("the check sends a number"))
+fn lock(tenure: &Tenure, form: &str, name: &str, ttl: &str) -> Lock {
+    let form: Form = form.parse().expect("the check sends a form");
+    let ttl = Duration::from_millis(ttl.parse().expect("the check sends a number"));
+    form.of(tenure, name, ttl)
+}
+
+/// The slot as a last part of an answer, where there is one.
+fn slot_part(lease: &Lease) -> String {
+    lease.slot().map_or(String::new(), |slot| format!("\t{slot}"))
 }
 
 fn keep(
@@ -297,18 +343,18 @@ fn keep(
 ) -> String {
     match acquired {
         Ok(Some(lease)) => {
-            let token = lease.token();
+            let granted = format!("granted\t{}{}", lease.token(), slot_part(&lease));
             leases.insert(key.to_owned(), lease);
-            format!("granted\t{token}")
+            granted
         }
         Ok(None) => "busy".to_owned(),
         Err(error) => format!("failed\t{error}"),
     }
 }
 
-/// Works once under the mutex.
-fn section(tenure: &Tenure, name: &str, ttl: Duration) -> String {
-    let lease = match pollster::block_on(tenure.mutex(name).ttl(ttl).acquire()) {
+/// Works once under a claim.
+fn section(lock: &Lock) -> String {
+    let lease = match pollster::block_on(lock.acquire()) {
         Ok(lease) => lease,
         Err(error) => return format!("failed\t{error}"),
     };
@@ -319,9 +365,9 @@ fn section(tenure: &Tenure, name: &str, ttl: Duration) -> String {
     if lease.is_lost() {
         return "failed\tthe lease was lost".to_owned();
     }
-    let token = lease.token();
+    let (token, slot) = (lease.token(), slot_part(&lease));
     match pollster::block_on(lease.release()) {
-        Ok(_) => format!("section\t{token}\t{}\t{}", from.nanos(), until.nanos()),
+        Ok(_) => format!("section\t{token}\t{}\t{}{slot}", from.nanos(), until.nanos()),
         Err(error) => format!("failed\t{error}"),
     }
 }

@@ -8,6 +8,7 @@ use futures_util::future::{join_all, poll_immediate};
 use tenure_core::{Mutex, Tenure};
 
 use crate::Setup;
+use crate::form::Contest;
 use crate::stage::{LONG, SHORT, Stage, name, now, pause};
 
 /// Polls a future up to `most` times, each time that it asks to be polled. None: it was not ready by then.
@@ -59,12 +60,17 @@ pub async fn an_acquire_dropped_at_any_moment_leaves_nothing(setup: &impl Setup)
 
 /// A wait for a held mutex that is dropped at any moment leaves no place in the queue, and no later grant.
 pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+    drop_waits(setup, Contest::MUTEX).await;
+}
+
+/// Drops waits for what is held, before and while it is granted.
+pub(crate) async fn drop_waits(setup: &impl Setup, contest: Contest) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("dropped");
-    let mutex = b.mutex(&name).ttl(LONG);
+    let (held, lock) = (contest.holder.of(&a, &name, LONG), contest.next.of(&b, &name, LONG));
     for step in 0..20u32 {
-        let lease = setup.take(&a.mutex(&name).ttl(LONG)).await;
-        let mut waiting = mutex.acquire();
+        let lease = setup.take(&held).await;
+        let mut waiting = lock.acquire();
         assert!(poll_immediate(&mut waiting).await.is_none(), "it is held");
         pause(Duration::from_micros(100) * (step % 5)).await;
         // The wait is dropped while the grant is on its way to it.
@@ -82,9 +88,9 @@ pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
             }
         }
     }
-    let lease = setup.take(&a.mutex(&name).ttl(LONG)).await;
+    let lease = setup.take(&held).await;
     for polls in 0..2 {
-        let mut waiting = mutex.acquire();
+        let mut waiting = lock.acquire();
         let polled = poll_times(&mut waiting, polls);
         assert!(setup.within("a wait makes progress", polled).await.is_none(), "it is held");
     }
@@ -95,10 +101,15 @@ pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
 
 /// A lease that is dropped on a thread without any runtime is released, long before its ttl.
 pub async fn a_lease_dropped_outside_a_runtime_is_released(setup: &impl Setup) {
+    drop_outside_a_runtime(setup, Contest::MUTEX).await;
+}
+
+/// Drops a lease for which another waits.
+pub(crate) async fn drop_outside_a_runtime(setup: &impl Setup, contest: Contest) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("dropped");
-    let lease = setup.take(&a.mutex(&name).ttl(LONG)).await;
-    let waiting = setup.queue(&b.mutex(&name).ttl(LONG)).await;
+    let lease = setup.take(contest.holder.of(&a, &name, LONG)).await;
+    let waiting = setup.queue(contest.next.of(&b, &name, LONG)).await;
     let dropped = now();
     std::thread::spawn(move || drop(lease)).join().expect("dropping a lease does not panic");
     drop(setup.within("the next in the queue is served", waiting).await.expect("served"));

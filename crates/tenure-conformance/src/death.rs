@@ -9,7 +9,8 @@ use tenure_core::Tenure;
 use tenure_core::engine::Reach;
 
 use crate::Setup;
-use crate::actor::{Actor, token_in};
+use crate::actor::{Actor, Granted, granted_in};
+use crate::form::{Contest, Form};
 use crate::mortal;
 use crate::stage::{LONG, SHORT, Stage, name, now, pause};
 
@@ -23,13 +24,18 @@ const AT_ONCE: usize = 6;
 /// A mutex whose holder is killed goes to the next waiter: at once where the engine notices deaths, else when
 /// the hold ends.
 pub async fn a_killed_holder_is_replaced(setup: &impl Setup) {
+    killed_holder(setup, Contest::MUTEX).await;
+}
+
+/// Kills a holder for whom another waits.
+pub(crate) async fn killed_holder(setup: &impl Setup, contest: Contest) {
     let client = setup.client().await;
     let notices_death = client.capability().notices_death;
     let name = name("killed");
     let ttl = if notices_death { LONG } else { setup.ttl(2 * SHORT).await };
     let mut actor = setup.actor().await;
-    let token = actor.acquire(&name, ttl).await;
-    let waiting = setup.queue(&client.mutex(&name).ttl(LONG)).await;
+    let Granted { token, .. } = actor.acquire(contest.holder, &name, ttl).await;
+    let waiting = setup.queue(contest.next.of(&client, &name, LONG)).await;
     let killed = now();
     actor.kill();
     let lease = setup.within("the next in the queue is served", waiting).await.expect("served");
@@ -43,15 +49,20 @@ pub async fn a_killed_holder_is_replaced(setup: &impl Setup) {
 
 /// A waiter that is killed is not waited for.
 pub async fn a_killed_waiter_is_skipped(setup: &impl Setup) {
+    killed_waiter(setup, Contest::MUTEX).await;
+}
+
+/// Kills a waiter behind whom another waits.
+pub(crate) async fn killed_waiter(setup: &impl Setup, contest: Contest) {
     let (a, b) = (setup.client().await, setup.client().await);
     let notices_death = a.capability().notices_death;
     let name = name("killed");
     let ttl = if notices_death { LONG } else { setup.ttl(2 * SHORT).await };
-    let lease = setup.take(&a.mutex(&name).ttl(LONG)).await;
+    let lease = setup.take(contest.holder.of(&a, &name, LONG)).await;
     let mut actor = setup.actor().await;
-    actor.tell_acquire(&name, ttl);
+    actor.tell_acquire(contest.next, &name, ttl);
     setup.eventually("the actor waits", async || waiting(&a, &name).await == 1).await;
-    let next = setup.queue(&b.mutex(&name).ttl(LONG)).await;
+    let next = setup.queue(contest.next.of(&b, &name, LONG)).await;
     let killed = now();
     actor.kill();
     setup.within("a release", lease.release()).await.expect("a release is answered");
@@ -100,13 +111,13 @@ async fn dies_and_is_survived(setup: &impl Setup, reach: Reach, place: &str, pas
     let mut last = lease.token();
     let mut actor = Actor::start(setup, reach).await;
     actor.ask(&["die", place, &passes.to_string()]).await.expect("it lives");
-    actor.tell_acquire(&name, ttl);
+    actor.tell_acquire(Form::Mutex, &name, ttl);
     // It waits and sends heartbeats, unless it has died on the way.
     pause(ttl / 2).await;
     setup.within("a release", lease.release()).await.expect("a release is answered");
-    let granted = answer_of_living(&mut actor, ttl).await.as_deref().and_then(token_in);
+    let granted = answer_of_living(&mut actor, ttl).await.as_deref().and_then(granted_in);
     let mut is_alive = granted.is_some();
-    if let Some(token) = granted {
+    if let Some(Granted { token, .. }) = granted {
         assert!(token > last, "{place}: the actor's token is larger");
         last = token;
         // It is renewed meanwhile.

@@ -7,6 +7,7 @@ use tenure_core::{ErrorKind, Token};
 
 use crate::Setup;
 use crate::direct;
+use crate::form::Form;
 use crate::history::stale_tokens;
 use crate::stage::{LONG, SHORT, Stage, name, resource};
 
@@ -47,7 +48,7 @@ pub async fn a_waiter_gets_a_larger_token(setup: &impl Setup) {
 pub async fn tokens_grow_across_processes(setup: &impl Setup) {
     let name = name("tokens");
     let mut actors = [setup.actor().await, setup.actor().await];
-    actors.iter_mut().for_each(|actor| actor.tell_sections(&name, LONG, 20));
+    actors.iter_mut().for_each(|actor| actor.tell_sections(Form::Mutex, &name, LONG, 20));
     let sections =
         join_all(actors.iter_mut().enumerate().map(|(client, actor)| actor.sections(client))).await;
     assert_eq!(stale_tokens(&sections.concat()), [], "a later grant had no larger token");

@@ -8,6 +8,7 @@ use tenure_core::step::confirm_window;
 
 use crate::Setup;
 use crate::direct;
+use crate::form::Form;
 use crate::stage::{LONG, SHORT, Stage, name, now, resource, ttl_of};
 
 /// Clients that queue one after the other are served in that order, each once the one before has released.
@@ -45,13 +46,13 @@ pub async fn processes_are_served_in_order_of_arrival(setup: &impl Setup) {
     let mut actors = Vec::new();
     for place in 1..=3 {
         let mut actor = setup.actor().await;
-        actor.tell_acquire(&name, LONG);
+        actor.tell_acquire(Form::Mutex, &name, LONG);
         setup.eventually("a process waits", async || waiting(&client, &name).await == place).await;
         actors.push(actor);
     }
     setup.within("a release", lease.release()).await.expect("a release is answered");
     for actor in &mut actors {
-        let token = actor.granted().await;
+        let token = actor.granted().await.token;
         assert!(token > last, "a process that came later has token {token}, an earlier one had {last}");
         last = token;
         assert_eq!(actor.ask(&["release", "lease"]).await.as_deref(), Some("released\tReleased"));

@@ -2,6 +2,8 @@
 //!
 //! All of them are on one machine, so all times are on one clock.
 
+use std::collections::BTreeMap;
+
 use tenure_core::Token;
 use tenure_core::clock::Instant;
 
@@ -12,6 +14,8 @@ pub struct Section {
     pub client: usize,
     /// The token of the lease.
     pub token: Token,
+    /// The slot, for a slot pool.
+    pub slot: Option<u32>,
     /// After the lease had been granted.
     pub from: Instant,
     /// Before it was released, seen not to be lost.
@@ -40,13 +44,29 @@ pub fn stale_tokens(sections: &[Section]) -> Vec<(Section, Section)> {
     sorted.windows(2).filter(|pair| pair[0].token >= pair[1].token).map(|pair| (pair[0], pair[1])).collect()
 }
 
+/// Returns the sections at whose beginning more units were in use than the capacity.
+pub fn over_capacity(sections: &[Section], capacity: u32, weight: impl Fn(&Section) -> u32) -> Vec<Section> {
+    let used_at = |at: Instant| -> u64 {
+        let running = sections.iter().filter(|section| section.from <= at && at < section.until);
+        running.map(|section| u64::from(weight(section))).sum()
+    };
+    sections.iter().copied().filter(|section| used_at(section.from) > u64::from(capacity)).collect()
+}
+
+/// Returns the sections of each slot by itself, for the checkers above.
+pub fn by_slot(sections: &[Section]) -> Vec<Vec<Section>> {
+    let mut slots: BTreeMap<Option<u32>, Vec<Section>> = BTreeMap::new();
+    sections.iter().for_each(|section| slots.entry(section.slot).or_default().push(*section));
+    slots.into_values().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn section(token: u64, from: u64, until: u64) -> Section {
         let (from, until) = (Instant::from_nanos(from), Instant::from_nanos(until));
-        Section { client: 0, token: Token::new(token), from, until }
+        Section { client: 0, token: Token::new(token), slot: None, from, until }
     }
 
     #[test]
@@ -60,6 +80,17 @@ mod tests {
     fn a_long_section_overlaps_all_that_begin_in_it() {
         let (long, short, late) = (section(1, 0, 100), section(2, 10, 20), section(3, 30, 40));
         assert_eq!(overlaps(&[late, short, long]), [(long, short), (long, late)]);
+    }
+
+    #[test]
+    fn more_units_than_the_capacity_are_found_where_they_begin() {
+        let sections = [section(1, 0, 100), section(2, 10, 50), section(3, 50, 60), section(4, 55, 70)];
+        assert_eq!(over_capacity(&sections, 2, |_| 1), [sections[3]]);
+        assert_eq!(over_capacity(&sections, 3, |_| 1), []);
+        assert_eq!(
+            over_capacity(&sections, 3, |section| if section.token.get() == 2 { 3 } else { 1 }),
+            [sections[1]]
+        );
     }
 
     #[test]

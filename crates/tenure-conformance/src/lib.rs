@@ -29,8 +29,8 @@
 //! ```
 //!
 //! Every check is a `pub async fn` that takes `&impl Setup` and panics if a promise is broken. Checks of the
-//! client use its public face; checks of kinds that have no primitive yet drive the engine itself, with claims
-//! made by hand. Whatever is about exclusion or death has its second party in another process, for which the
+//! client use its public face; checks of what the public face hides drive the engine itself, with claims made by
+//! hand. Whatever is about exclusion or death has its second party in another process, for which the
 //! test binary executes itself; an engine that reaches no further than one process ([`Reach::Process`]) gets
 //! threads with clients of their own in their place, and a client whose connection is cut in place of a killed
 //! one. A check that does not apply to an engine's [`Capability`] says so: a line on standard error, and one in
@@ -66,6 +66,7 @@ pub mod slot_pool;
 
 mod actor;
 mod direct;
+mod form;
 mod mortal;
 mod stage;
 
@@ -160,17 +161,38 @@ macro_rules! for_each_check {
                 a_weight_above_the_capacity_is_invalid,
                 growing_it_serves_waiters,
                 shrinking_it_takes_effect_as_units_come_free,
+                processes_never_exceed_its_capacity,
+                a_wait_dropped_at_any_moment_leaves_nothing,
+                a_lease_dropped_outside_a_runtime_is_released,
+                a_broken_lease_is_lost_to_its_holder,
+                run_drops_its_work_on_loss,
+                a_killed_holder_is_replaced,
+                a_killed_waiter_is_skipped,
             }
             rw_lock {
                 readers_share,
                 a_writer_is_alone,
                 a_waiting_writer_is_not_starved,
                 readers_behind_a_writer_are_served_together,
+                processes_read_together_and_write_alone,
+                a_wait_dropped_at_any_moment_leaves_nothing,
+                a_lease_dropped_outside_a_runtime_is_released,
+                a_broken_lease_is_lost_to_its_holder,
+                run_drops_its_work_on_loss,
+                a_killed_holder_is_replaced,
+                a_killed_waiter_is_skipped,
             }
             slot_pool {
                 no_slot_is_held_twice,
                 the_slot_that_was_free_longest_is_given,
                 a_resting_slot_is_not_given,
+                processes_of_which_some_are_killed_share_no_slot,
+                run_starts_its_work_anew_on_loss,
+                a_wait_dropped_at_any_moment_leaves_nothing,
+                a_lease_dropped_outside_a_runtime_is_released,
+                a_broken_lease_is_lost_to_its_holder,
+                a_killed_holder_is_replaced,
+                a_killed_waiter_is_skipped,
             }
             expiry {
                 a_hold_ends_after_its_ttl_and_not_before,

@@ -3,29 +3,28 @@
 use std::time::Duration;
 
 use tenure_core::engine::{BreakAnswer, ReleaseAnswer, RenewAnswer};
-use tenure_core::{ErrorKind, Lease, Settings, Tenure, Token};
+use tenure_core::{ErrorKind, Settings, Tenure, Token};
 
 use crate::Setup;
 use crate::direct;
+use crate::form::Form;
 use crate::mortal::Life;
 use crate::stage::{LONG, SHORT, Stage, assert_passed, name, now, resource};
 
-/// Takes a mutex with a short ttl and has an operator break the hold.
-async fn broken(setup: &impl Setup, client: &Tenure, name: &str, at_once: bool) -> Lease {
-    let ttl = setup.ttl(SHORT).await;
-    let lease = setup.take(&client.mutex(name).ttl(ttl)).await;
-    let operator = setup.client().await;
-    let broken = setup.within("a break", operator.break_hold(name, lease.token(), at_once)).await;
-    assert!(matches!(broken.expect("a break is answered"), BreakAnswer::Broken { .. }), "it was held");
-    lease
-}
-
 /// A lease whose hold an operator breaks is lost to its user within its ttl.
 pub async fn a_broken_lease_is_lost_to_its_holder(setup: &impl Setup) {
-    let client = setup.client().await;
+    broken_is_lost(setup, Form::Mutex).await;
+}
+
+/// Takes something, has an operator break the hold, and looks what its user is told.
+pub(crate) async fn broken_is_lost(setup: &impl Setup, form: Form) {
+    let (client, operator) = (setup.client().await, setup.client().await);
     let name = name("broken");
     let start = now();
-    let lease = broken(setup, &client, &name, false).await;
+    let ttl = setup.ttl(SHORT).await;
+    let lease = setup.take(form.of(&client, &name, ttl)).await;
+    let broken = setup.within("a break", operator.break_hold(&name, lease.token(), false)).await;
+    assert!(matches!(broken.expect("a break is answered"), BreakAnswer::Broken { .. }), "it was held");
     let lost = setup.within("the user of a broken lease is told", lease.lost()).await;
     assert_eq!(lost.kind(), ErrorKind::Lost);
     assert!(lease.is_lost() && lease.expires_in().is_zero(), "all that can be asked says so");
@@ -90,12 +89,17 @@ pub async fn breaking_what_is_not_held_says_so(setup: &impl Setup) {
 
 /// Work under `run` is dropped when its lease is lost.
 pub async fn run_drops_its_work_on_loss(setup: &impl Setup) {
+    run_drops(setup, Form::Mutex).await;
+}
+
+/// Works under something whose hold an operator breaks meanwhile.
+pub(crate) async fn run_drops(setup: &impl Setup, form: Form) {
     let client = setup.client().await;
     let operator = setup.client().await;
     let name = name("run");
     let ttl = setup.ttl(SHORT).await;
-    let mutex = client.mutex(&name).ttl(ttl);
-    let run = mutex.run(async |lease| {
+    let lock = form.of(&client, &name, ttl);
+    let run = lock.run(async |lease| {
         let broken = operator.break_hold(&name, lease.token(), false).await;
         assert!(matches!(broken, Ok(BreakAnswer::Broken { .. })), "it is held: {broken:?}");
         std::future::pending::<()>().await;
@@ -146,7 +150,7 @@ pub async fn a_client_that_was_stopped_finds_its_lease_lost(setup: &impl Setup) 
     let name = name("stopped");
     let ttl = setup.ttl(2 * SHORT).await;
     let mut actor = setup.actor().await;
-    let token = actor.acquire(&name, ttl).await;
+    let token = actor.acquire(Form::Mutex, &name, ttl).await.token;
     actor.stop();
     let next = setup.within("the next holder", a.mutex(&name).ttl(LONG).acquire()).await.expect("granted");
     assert!(next.token() > token, "the next token is larger");

@@ -7,6 +7,7 @@ use tenure_core::{Error, ErrorKind};
 
 use crate::Setup;
 use crate::direct::{self, terms};
+use crate::form::Form;
 use crate::history::{overlaps, stale_tokens};
 use crate::stage::{LONG, Stage, name, resource};
 
@@ -34,11 +35,10 @@ pub async fn a_second_process_is_refused(setup: &impl Setup) {
     let mut actor = setup.actor().await;
     let name = name("refused");
     let lease = setup.take(&client.mutex(&name)).await;
-    let ttl = LONG.as_millis().to_string();
-    let answer = actor.ask(&["try", "lease", &name, &ttl]).await;
-    assert_eq!(answer.as_deref(), Some("busy"), "another process was answered about what this one holds");
+    let tried = actor.try_acquire(Form::Mutex, &name, LONG).await;
+    assert!(tried.is_none(), "another process was granted what this one holds");
     setup.within("a release", lease.release()).await.expect("a release is answered");
-    actor.acquire(&name, LONG).await;
+    actor.acquire(Form::Mutex, &name, LONG).await;
     assert!(setup.try_take(&client.mutex(&name)).await.is_none(), "this process got what another one holds");
     let answer = actor.ask(&["release", "lease"]).await;
     assert_eq!(answer.as_deref(), Some("released\tReleased"), "the other process held it");
@@ -54,7 +54,7 @@ pub async fn processes_that_contend_work_one_after_the_other(setup: &impl Setup)
     for _ in 0..PROCESSES {
         actors.push(setup.actor().await);
     }
-    actors.iter_mut().for_each(|actor| actor.tell_sections(&name, LONG, SECTIONS));
+    actors.iter_mut().for_each(|actor| actor.tell_sections(Form::Mutex, &name, LONG, SECTIONS));
     let sections =
         join_all(actors.iter_mut().enumerate().map(|(client, actor)| actor.sections(client))).await;
     let sections = sections.concat();

@@ -1,10 +1,13 @@
-//! Many readers or one writer. Driven at the engine.
+//! Many readers or one writer.
 
-use tenure_core::claim::Kind;
+use tenure_core::claim::{CAPACITY_MAX, Kind};
 
-use crate::Setup;
+use crate::actor::work_in_sections;
 use crate::direct::rw_lock;
-use crate::stage::{Stage, resource};
+use crate::form::{Contest, Form};
+use crate::history::{Section, over_capacity, stale_tokens};
+use crate::stage::{LONG, Stage, name, resource};
+use crate::{Setup, cancellation, death, loss};
 
 async fn can(setup: &impl Setup, check: &str) -> bool {
     let has = |capability: &tenure_core::engine::Capability| capability.kinds.contains(&Kind::RwLock);
@@ -88,5 +91,86 @@ pub async fn readers_behind_a_writer_are_served_together(setup: &impl Setup) {
     b.assert_waits(&claims[3], "a writer waits before it").await;
     for claim in &claims {
         b.release(claim).await;
+    }
+}
+
+/// A reader of one process shares with those of others, and with no writer; whoever works at the same time as a
+/// writer is found.
+pub async fn processes_read_together_and_write_alone(setup: &impl Setup) {
+    if !can(setup, "processes_read_together_and_write_alone").await {
+        return;
+    }
+    let (name, client) = (name("sides"), setup.client().await);
+    let forms = [Form::Read, Form::Write, Form::Read, Form::Write];
+    let mut actors = Vec::new();
+    for _ in forms {
+        actors.push(setup.actor().await);
+    }
+    let readers = [
+        actors[0].try_acquire(Form::Read, &name, LONG).await,
+        actors[2].try_acquire(Form::Read, &name, LONG).await,
+    ];
+    assert!(
+        readers.iter().all(Option::is_some),
+        "a reader is refused what a reader of another process holds"
+    );
+    assert!(
+        setup.try_take(Form::Write.of(&client, &name, LONG)).await.is_none(),
+        "a writer joins readers of other processes"
+    );
+    for reader in [0, 2] {
+        actors[reader].ask(&["release", "lease"]).await.expect("it lives");
+    }
+    let sections = work_in_sections(&mut actors, &forms, &name).await;
+    let weight = |section: &Section| forms[section.client].weight();
+    assert_eq!(
+        over_capacity(&sections, CAPACITY_MAX, weight),
+        [],
+        "somebody worked beside a writer of {name:?}"
+    );
+    let writers: Vec<Section> = sections.into_iter().filter(|section| weight(section) > 1).collect();
+    assert_eq!(stale_tokens(&writers), [], "a later writer of {name:?} had no larger token");
+    setup.assert_nothing_is_left(&name).await;
+}
+
+/// A wait that is dropped at any moment leaves no place in the queue, and no later grant.
+pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+    if can(setup, "a_wait_dropped_at_any_moment_leaves_nothing").await {
+        cancellation::drop_waits(setup, Contest::RW_LOCK).await;
+    }
+}
+
+/// A lease that is dropped on a thread without any runtime is released.
+pub async fn a_lease_dropped_outside_a_runtime_is_released(setup: &impl Setup) {
+    if can(setup, "a_lease_dropped_outside_a_runtime_is_released").await {
+        cancellation::drop_outside_a_runtime(setup, Contest::RW_LOCK).await;
+    }
+}
+
+/// A lease whose hold an operator breaks is lost to its user within its ttl.
+pub async fn a_broken_lease_is_lost_to_its_holder(setup: &impl Setup) {
+    if can(setup, "a_broken_lease_is_lost_to_its_holder").await {
+        loss::broken_is_lost(setup, Contest::RW_LOCK.holder).await;
+    }
+}
+
+/// Work under `run` is dropped when its lease is lost.
+pub async fn run_drops_its_work_on_loss(setup: &impl Setup) {
+    if can(setup, "run_drops_its_work_on_loss").await {
+        loss::run_drops(setup, Contest::RW_LOCK.next).await;
+    }
+}
+
+/// A holder that is killed is replaced by the next waiter, at once where the engine notices deaths.
+pub async fn a_killed_holder_is_replaced(setup: &impl Setup) {
+    if can(setup, "a_killed_holder_is_replaced").await {
+        death::killed_holder(setup, Contest::RW_LOCK).await;
+    }
+}
+
+/// A waiter that is killed is not waited for.
+pub async fn a_killed_waiter_is_skipped(setup: &impl Setup) {
+    if can(setup, "a_killed_waiter_is_skipped").await {
+        death::killed_waiter(setup, Contest::RW_LOCK).await;
     }
 }

@@ -1,11 +1,14 @@
-//! Holders of any weight, up to the capacity. Driven at the engine.
+//! Holders of any weight, up to the capacity.
 
 use tenure_core::ErrorKind;
 use tenure_core::claim::Kind;
 
-use crate::Setup;
+use crate::actor::work_in_sections;
 use crate::direct::terms;
-use crate::stage::{Stage, resource};
+use crate::form::{Contest, Form};
+use crate::history::{Section, over_capacity};
+use crate::stage::{Stage, name, resource};
+use crate::{Setup, cancellation, death, loss};
 
 async fn can(setup: &impl Setup, check: &str) -> bool {
     let has = |capability: &tenure_core::engine::Capability| capability.kinds.contains(&Kind::Semaphore);
@@ -135,4 +138,68 @@ pub async fn shrinking_it_takes_effect_as_units_come_free(setup: &impl Setup) {
     let next = b.trying(&resource, &terms(Kind::Semaphore, 1, 1));
     b.grant(&next).await;
     b.release(&next).await;
+}
+
+/// Processes that contend for units never hold more of them together than there are.
+pub async fn processes_never_exceed_its_capacity(setup: &impl Setup) {
+    if !can(setup, "processes_never_exceed_its_capacity").await {
+        return;
+    }
+    const CAPACITY: u32 = 3;
+    let name = name("units");
+    let forms = [1, 1, 2, 1, 3].map(|weight| Form::Semaphore { capacity: CAPACITY, weight });
+    let mut actors = Vec::new();
+    for _ in forms {
+        actors.push(setup.actor().await);
+    }
+    let sections = work_in_sections(&mut actors, &forms, &name).await;
+    let weight = |section: &Section| forms[section.client].weight();
+    assert_eq!(
+        over_capacity(&sections, CAPACITY, weight),
+        [],
+        "more than {CAPACITY} units were held at once"
+    );
+    setup.assert_nothing_is_left(&name).await;
+}
+
+/// A wait that is dropped at any moment leaves no place in the queue, and no later grant.
+pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+    if can(setup, "a_wait_dropped_at_any_moment_leaves_nothing").await {
+        cancellation::drop_waits(setup, Contest::SEMAPHORE).await;
+    }
+}
+
+/// A lease that is dropped on a thread without any runtime is released.
+pub async fn a_lease_dropped_outside_a_runtime_is_released(setup: &impl Setup) {
+    if can(setup, "a_lease_dropped_outside_a_runtime_is_released").await {
+        cancellation::drop_outside_a_runtime(setup, Contest::SEMAPHORE).await;
+    }
+}
+
+/// A lease whose hold an operator breaks is lost to its user within its ttl.
+pub async fn a_broken_lease_is_lost_to_its_holder(setup: &impl Setup) {
+    if can(setup, "a_broken_lease_is_lost_to_its_holder").await {
+        loss::broken_is_lost(setup, Contest::SEMAPHORE.holder).await;
+    }
+}
+
+/// Work under `run` is dropped when its lease is lost.
+pub async fn run_drops_its_work_on_loss(setup: &impl Setup) {
+    if can(setup, "run_drops_its_work_on_loss").await {
+        loss::run_drops(setup, Contest::SEMAPHORE.next).await;
+    }
+}
+
+/// A holder that is killed is replaced by the next waiter, at once where the engine notices deaths.
+pub async fn a_killed_holder_is_replaced(setup: &impl Setup) {
+    if can(setup, "a_killed_holder_is_replaced").await {
+        death::killed_holder(setup, Contest::SEMAPHORE).await;
+    }
+}
+
+/// A waiter that is killed is not waited for.
+pub async fn a_killed_waiter_is_skipped(setup: &impl Setup) {
+    if can(setup, "a_killed_waiter_is_skipped").await {
+        death::killed_waiter(setup, Contest::SEMAPHORE).await;
+    }
 }

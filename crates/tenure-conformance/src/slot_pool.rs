@@ -1,14 +1,18 @@
-//! Numbered units. Driven at the engine.
+//! Numbered units.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tenure_core::claim::{Kind, Terms};
-use tenure_core::engine::{Capability, SlotOrder};
+use tenure_core::engine::{BreakAnswer, Capability, SlotOrder};
 
-use crate::Setup;
+use crate::actor::{Granted, SECTIONS};
 use crate::direct::terms;
-use crate::stage::{SHORT, Stage, assert_passed, now, pause, resource, ttl_of};
+use crate::form::{Contest, Form};
+use crate::history::{Section, by_slot, overlaps, stale_tokens};
+use crate::stage::{LONG, SHORT, Stage, assert_passed, name, now, pause, resource, ttl_of};
+use crate::{Setup, cancellation, death, loss};
 
 async fn can(setup: &impl Setup, check: &str, what: &str, can: impl FnOnce(&Capability) -> bool) -> bool {
     let has = |capability: &Capability| capability.kinds.contains(&Kind::SlotPool) && can(capability);
@@ -106,5 +110,112 @@ pub async fn a_resting_slot_is_not_given(setup: &impl Setup) {
         }
         assert!(now().since(start) < setup.patience(), "a rest ends");
         pause(Duration::from_millis(10)).await;
+    }
+}
+
+/// No slot is ever held by two processes, and those of processes that are killed come back.
+pub async fn processes_of_which_some_are_killed_share_no_slot(setup: &impl Setup) {
+    if !can(setup, "processes_of_which_some_are_killed_share_no_slot", "slot pools", |_| true).await {
+        return;
+    }
+    const SLOTS: u32 = 3;
+    let (name, client) = (name("processes"), setup.client().await);
+    let pool = Form::Slots(SLOTS);
+    let ttl = if client.capability().notices_death { LONG } else { setup.ttl(2 * SHORT).await };
+    let mut actors = Vec::new();
+    for _ in 0..5 {
+        actors.push(setup.actor().await);
+    }
+    let mut victims = actors.split_off(3);
+    let mut sections = Vec::new();
+    for (victim, client) in victims.iter_mut().zip(actors.len()..) {
+        let Granted { token, slot } = victim.acquire(pool, &name, ttl).await;
+        sections.push(Section { client, token, slot, from: now(), until: now() });
+    }
+    actors.iter_mut().for_each(|actor| actor.tell_sections(pool, &name, LONG, SECTIONS));
+    for (victim, section) in victims.iter_mut().zip(&mut sections) {
+        pause(Duration::from_millis(5)).await;
+        section.until = now();
+        victim.kill();
+    }
+    let worked = join_all(actors.iter_mut().enumerate().map(|(client, actor)| actor.sections(client))).await;
+    sections.extend(worked.concat());
+    assert!(
+        sections.iter().all(|section| section.slot.is_some_and(|slot| slot < SLOTS)),
+        "no slot of the pool"
+    );
+    for sections in by_slot(&sections) {
+        assert_eq!(overlaps(&sections), [], "two processes worked in one slot of {name:?} at once");
+        assert_eq!(stale_tokens(&sections), [], "a later holder of a slot of {name:?} had no larger token");
+    }
+    let pool = pool.of(&client, &name, LONG);
+    let all = join_all((0..SLOTS).map(|_| setup.take(&pool))).await;
+    let numbers: BTreeSet<u32> = all.iter().filter_map(tenure_core::Lease::slot).collect();
+    assert_eq!(numbers.len(), SLOTS as usize, "every slot came back: {numbers:?}");
+    drop(all);
+    setup.assert_nothing_is_left(&name).await;
+}
+
+/// Work under `run` is started anew with another slot when its slot is lost, until it returns.
+pub async fn run_starts_its_work_anew_on_loss(setup: &impl Setup) {
+    if !can(setup, "run_starts_its_work_anew_on_loss", "slot pools", |_| true).await {
+        return;
+    }
+    let (client, operator) = (setup.client().await, setup.client().await);
+    let name = name("anew");
+    let pool = client.slot_pool(&name, 2).ttl(setup.ttl(SHORT).await);
+    let mut first = None;
+    let run = pool.run(async |slot| {
+        if first.is_none() {
+            first = Some((slot.number(), slot.token()));
+            let broken = operator.break_hold(&name, slot.token(), false).await;
+            assert!(matches!(broken, Ok(BreakAnswer::Broken { .. })), "it is held: {broken:?}");
+            std::future::pending::<()>().await;
+        }
+        (slot.number(), slot.token())
+    });
+    let ended = setup.within("work whose slot is lost starts anew", run).await;
+    let (number, token) = ended.expect("the work ends by returning");
+    let (lost, before) = first.expect("it began");
+    assert!(token > before, "it is a later grant");
+    assert!(
+        number != lost || setup.capability().await.slot_order != SlotOrder::LongestFree,
+        "it is another slot"
+    );
+    setup.assert_nothing_is_left(&name).await;
+}
+
+/// A wait that is dropped at any moment leaves no place in the queue, and no later grant.
+pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+    if can(setup, "a_wait_dropped_at_any_moment_leaves_nothing", "slot pools", |_| true).await {
+        cancellation::drop_waits(setup, Contest::SLOT_POOL).await;
+    }
+}
+
+/// A lease that is dropped on a thread without any runtime is released.
+pub async fn a_lease_dropped_outside_a_runtime_is_released(setup: &impl Setup) {
+    if can(setup, "a_lease_dropped_outside_a_runtime_is_released", "slot pools", |_| true).await {
+        cancellation::drop_outside_a_runtime(setup, Contest::SLOT_POOL).await;
+    }
+}
+
+/// A lease whose hold an operator breaks is lost to its user within its ttl.
+pub async fn a_broken_lease_is_lost_to_its_holder(setup: &impl Setup) {
+    if can(setup, "a_broken_lease_is_lost_to_its_holder", "slot pools", |_| true).await {
+        loss::broken_is_lost(setup, Contest::SLOT_POOL.holder).await;
+    }
+}
+
+/// A holder that is killed is replaced by the next waiter, at once where the engine notices deaths.
+pub async fn a_killed_holder_is_replaced(setup: &impl Setup) {
+    if can(setup, "a_killed_holder_is_replaced", "slot pools", |_| true).await {
+        death::killed_holder(setup, Contest::SLOT_POOL).await;
+    }
+}
+
+/// A waiter that is killed is not waited for.
+pub async fn a_killed_waiter_is_skipped(setup: &impl Setup) {
+    if can(setup, "a_killed_waiter_is_skipped", "slot pools", |_| true).await {
+        death::killed_waiter(setup, Contest::SLOT_POOL).await;
     }
 }

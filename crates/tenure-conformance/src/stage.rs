@@ -8,11 +8,12 @@ use std::time::Duration;
 use futures_util::future::poll_immediate;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Capability;
-use tenure_core::{Acquire, Lease, Mutex, Name, Settings, Tenure};
+use tenure_core::{Acquire, Lease, Name, Settings, Tenure};
 
 use crate::Setup;
 use crate::actor::Actor;
 use crate::direct::Direct;
+use crate::form::Lock;
 
 /// A ttl that does not end while a check runs.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
@@ -73,22 +74,23 @@ pub(crate) trait Stage: Setup + Sized {
         }
     }
 
-    /// Queues with a mutex that is held, and returns when the engine has told the place.
-    async fn queue(&self, mutex: &Mutex) -> Pin<Box<Acquire>> {
-        let mut waiting = Box::pin(mutex.acquire());
+    /// Queues for what is held, and returns when the engine has told the place.
+    async fn queue(&self, lock: impl Into<Lock>) -> Pin<Box<Acquire>> {
+        let mut waiting = Box::pin(lock.into().acquire());
         assert!(poll_immediate(&mut waiting).await.is_none(), "a claim is not granted in no time");
         self.eventually("a waiter has its place", async || waiting.place().is_some()).await;
         waiting
     }
 
-    /// Takes a mutex that must be free or come free.
-    async fn take(&self, mutex: &Mutex) -> Lease {
-        self.within("the mutex is granted", mutex.acquire()).await.expect("the mutex is granted")
+    /// Takes what must be free or come free.
+    async fn take(&self, lock: impl Into<Lock>) -> Lease {
+        self.within("the claim is granted", lock.into().acquire()).await.expect("the claim is granted")
     }
 
-    /// Tries a mutex once.
-    async fn try_take(&self, mutex: &Mutex) -> Option<Lease> {
-        self.within("a try is answered", mutex.try_acquire()).await.expect("a try is answered")
+    /// Tries a lock once.
+    async fn try_take(&self, lock: impl Into<Lock>) -> Option<Lease> {
+        let lock = lock.into();
+        self.within("a try is answered", lock.try_acquire()).await.expect("a try is answered")
     }
 
     /// Asserts that nobody holds or waits, once what is under way has arrived, and that the name is free.

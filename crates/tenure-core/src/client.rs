@@ -20,7 +20,10 @@ use crate::inspect::View;
 use crate::io;
 use crate::ledger::{Identity, Ledger, Now};
 use crate::mutex::Mutex;
+use crate::rw_lock::RwLock;
+use crate::semaphore::Semaphore;
 use crate::single_flight::SingleFlight;
+use crate::slot_pool::SlotPool;
 use crate::token::Token;
 
 /// How many floors a client remembers. A floor that is forgotten costs a repair after a store has lost both its
@@ -50,7 +53,7 @@ impl Default for Settings {
 /// are gone, the thread finishes the releases that are under way and ends.
 #[derive(Clone)]
 pub struct Tenure {
-    connection: Arc<Connection>,
+    pub(crate) connection: Arc<Connection>,
 }
 
 /// Keeps the client's thread running.
@@ -284,6 +287,21 @@ impl Tenure {
     /// Names a value that one process at a time loads for all.
     pub fn single_flight(&self, key: &str) -> SingleFlight {
         SingleFlight::new(self.clone(), key)
+    }
+
+    /// Names a read-write lock: many readers or one writer.
+    pub fn rw_lock(&self, name: &str) -> RwLock {
+        RwLock::new(self.connection.clone(), name)
+    }
+
+    /// Names a semaphore of so many units (1 to 1 048 576): holders weigh no more than that together.
+    pub fn semaphore(&self, name: &str, capacity: u32) -> Semaphore {
+        Semaphore::new(self.connection.clone(), name, capacity)
+    }
+
+    /// Names a pool of so many slots (1 to 1 048 576): each holder has a number that no other has.
+    pub fn slot_pool(&self, name: &str, slots: u32) -> SlotPool {
+        SlotPool::new(self.connection.clone(), name, slots)
     }
 
     /// Returns the one word by which the engine goes.

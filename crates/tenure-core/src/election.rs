@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::claim::{Keep, Label};
+use crate::claimant::{finish, until_lost};
 use crate::client::{Changes, Tenure};
 use crate::engine::ReleaseAnswer;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::Result;
 use crate::inspect::View;
-use crate::lease::{Lease, until_lost};
+use crate::lease::Lease;
 use crate::mutex::Mutex;
 use crate::token::Token;
 
@@ -96,12 +97,7 @@ impl Election {
         loop {
             let term = self.campaign().await?;
             match until_lost(&term.lease, work(&term)).await {
-                Ok(done) => {
-                    if let Err(error) = term.resign().await {
-                        tracing::debug!(%error, "resignation after the work goes on in the background");
-                    }
-                    return Ok(done);
-                }
+                Ok(done) => return finish(term.lease, done).await,
                 Err(error) => tracing::info!(%error, "campaigning again"),
             }
         }

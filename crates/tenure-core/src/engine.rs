@@ -345,7 +345,11 @@ pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -
                 "asked for as a {} of capacity {}, but in use as a {kind} of capacity {capacity}",
                 claim.terms.kind, claim.terms.capacity
             ),
-            "use one kind and capacity for a name everywhere, or another name",
+            if kind == claim.terms.kind {
+                "use one capacity for a name everywhere; `tenure resize` changes it while it is in use"
+            } else {
+                "use one kind for a name everywhere, or another name"
+            },
         ),
         Outcome::FloorAhead { now } => refuse(
             ErrorKind::Invalid,

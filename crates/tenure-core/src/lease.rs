@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Either, select};
+use futures_util::future::BoxFuture;
 
 use crate::claim::{Busy, ClaimId, Keep, Name, Published, VALUE_BYTES_MAX};
 use crate::client::Connection;
@@ -52,8 +52,8 @@ impl Lease {
         self.state.claim()
     }
 
-    /// Returns the slot, for a slot pool.
-    pub(crate) fn slot(&self) -> Option<u32> {
+    /// Returns the number of the slot, for a slot pool; none for other kinds.
+    pub fn slot(&self) -> Option<u32> {
         self.state.slot()
     }
 
@@ -173,19 +173,6 @@ impl fmt::Debug for Lease {
             .field("slot", &self.slot())
             .finish_non_exhaustive()
     }
-}
-
-/// Does work under a lease, and drops it if the lease is lost first.
-pub(crate) async fn until_lost<T>(lease: &Lease, work: impl Future<Output = T>) -> Result<T> {
-    let done = {
-        let lost = std::pin::pin!(lease.lost());
-        match select(lost, std::pin::pin!(work)).await {
-            Either::Left((lost, _)) => return Err(lost),
-            Either::Right((done, _)) => done,
-        }
-    };
-    // The deadline may have passed in the work's last stretch, in which nobody could look.
-    if lease.is_lost() { Err(lease.lost_error()) } else { Ok(done) }
 }
 
 /// Waits for the answer to a release.
@@ -332,18 +319,25 @@ impl Drop for Asking {
     }
 }
 
-/// A wait for a lease.
+/// A wait for a lease, or for a slot.
 ///
 /// Nothing is sent before the first poll. Dropping it withdraws the claim and loses the place in the queue; if
 /// the grant was on its way, it is released in the background, and if that fails it ends after its ttl.
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct Acquire {
+pub struct Acquire<T = Lease> {
     asking: Asking,
+    /// Makes of the lease what the primitive gives its users.
+    held: fn(Lease) -> Result<T>,
 }
 
-impl Acquire {
-    pub(crate) fn new(asking: Asking) -> Acquire {
-        Acquire { asking }
+impl<T> Acquire<T> {
+    pub(crate) fn new(asking: Asking, held: fn(Lease) -> Result<T>) -> Acquire<T> {
+        Acquire { asking, held }
+    }
+
+    /// Waits for the same, but makes something else of the lease.
+    pub(crate) fn with<U>(self, held: fn(Lease) -> Result<U>) -> Acquire<U> {
+        Acquire { asking: self.asking, held }
     }
 
     /// Returns the place in the queue, once the engine has told it.
@@ -351,19 +345,20 @@ impl Acquire {
         self.asking.place()
     }
 
-    pub(crate) fn block(self) -> Result<Lease> {
+    pub(crate) fn block(self) -> Result<T> {
         let connection = self.asking.connection.clone();
-        self.asking.block().and_then(|asked| lease_or_timeout(&connection, asked))
+        let asked = self.asking.block()?;
+        lease_or_timeout(&connection, asked).and_then(self.held)
     }
 }
 
-impl Future for Acquire {
-    type Output = Result<Lease>;
+impl<T> Future for Acquire<T> {
+    type Output = Result<T>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.asking)
-            .poll(cx)
-            .map(|asked| asked.and_then(|asked| lease_or_timeout(&self.asking.connection, asked)))
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        Pin::new(&mut self.asking).poll(cx).map(|asked| {
+            asked.and_then(|asked| lease_or_timeout(&self.asking.connection, asked)).and_then(self.held)
+        })
     }
 }
 

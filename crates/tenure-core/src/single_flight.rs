@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::claim::Keep;
+use crate::claimant::{Claimant, until_lost};
 use crate::client::Tenure;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{Asked, Lease, until_lost};
-use crate::mutex::Mutex;
+use crate::lease::{Asked, Lease};
 use crate::token::Token;
 
 /// A guard against cache stampedes: when a value has expired, one process loads it, and whoever wants it
@@ -32,7 +32,7 @@ use crate::token::Token;
 pub struct SingleFlight {
     tenure: Tenure,
     key: String,
-    mutex: Mutex,
+    claimant: Claimant,
     fresh: Duration,
     stale: Duration,
     serves_stale: bool,
@@ -61,8 +61,10 @@ pub enum Source {
 
 impl SingleFlight {
     pub(crate) fn new(tenure: Tenure, key: &str) -> SingleFlight {
+        let mut claimant = Claimant::new(tenure.connection.clone(), key);
+        claimant.terms().unless_fresh = true;
         SingleFlight {
-            mutex: tenure.mutex(key).unless_fresh(),
+            claimant,
             tenure,
             key: key.to_owned(),
             fresh: Duration::from_secs(60),
@@ -86,10 +88,10 @@ impl SingleFlight {
         self
     }
 
-    /// Sets how long a loader that is not heard of blocks the others (default 30 s; see [`Mutex::ttl`]).
+    /// Sets how long a loader that is not heard of blocks the others (default 30 s; see [`Mutex::ttl`](crate::Mutex::ttl)).
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> SingleFlight {
-        self.mutex = self.mutex.ttl(ttl);
+        self.claimant.terms().ttl = ttl;
         self
     }
 
@@ -99,7 +101,7 @@ impl SingleFlight {
     ///
     /// # Errors
     /// What the load says; [`ErrorKind::Lost`] if its lease was lost; [`ErrorKind::Invalid`] for a value of more
-    /// than 256 KiB; those of [`Mutex::acquire`].
+    /// than 256 KiB; those of [`Mutex::acquire`](crate::Mutex::acquire).
     ///
     /// # Cancel safety
     /// Dropping the future drops the load, and another loads.
@@ -113,7 +115,7 @@ impl SingleFlight {
         self.check()?;
         let mut asked = None;
         if self.serves_stale {
-            match self.mutex.ask(Some(Duration::ZERO)).await? {
+            match self.claimant.ask(Some(Duration::ZERO)).await? {
                 Asked::Busy(..) => {
                     let view = self.tenure.view(&self.key).await?;
                     if let Some(bytes) = view.and_then(|view| view.value) {
@@ -125,7 +127,7 @@ impl SingleFlight {
         }
         let asked = match asked {
             Some(asked) => asked,
-            None => self.mutex.ask(None).await?,
+            None => self.claimant.ask(None).await?,
         };
         match asked {
             Asked::Fresh(value) => Ok(Found { bytes: value.bytes, source: Source::Fresh(value.token) }),

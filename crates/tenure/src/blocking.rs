@@ -10,7 +10,9 @@
 
 use crate::{Result, Settings};
 
-pub use tenure_core::blocking::{Lease, Mutex, Tenure};
+pub use tenure_core::blocking::{
+    Lease, Mutex, ReadLock, RwLock, Semaphore, Slot, SlotPool, Tenure, WriteLock,
+};
 
 /// Connects with the engine that a URL names.
 ///

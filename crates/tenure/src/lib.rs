@@ -19,7 +19,8 @@ pub use tenure_core::engine::{BreakAnswer, Capability, Finding, Severity};
 pub use tenure_core::inspect::{HoldView, View, WaiterView};
 pub use tenure_core::{
     Acquire, Busy, Changes, ClaimId, Election, Error, ErrorKind, Found, Label, Leader, Leaders, Lease, Mutex,
-    Name, Place, ReleaseAnswer, Result, Settings, SingleFlight, Source, Tenure, Term, Token,
+    Name, Place, ReadLock, ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool,
+    Source, Tenure, Term, Token, WriteLock,
 };
 #[cfg(feature = "local")]
 pub use tenure_local as local;

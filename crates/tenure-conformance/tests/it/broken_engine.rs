@@ -54,6 +54,8 @@ pub(crate) enum Call {
     ResizesIgnored,
     /// A reader takes all units.
     ReadersExclude,
+    /// A waiting writer takes no more units than a reader.
+    WritersLight,
     /// Every grant names slot 0.
     OneSlotForAll,
     /// A renewal of what has ended says that it lives on.
@@ -170,6 +172,7 @@ impl BrokenEngine {
             Call::FloorsForced => claim.floor_forced = true,
             Call::WeightsClamped => terms.weight = terms.weight.clamp(1, terms.capacity),
             Call::ReadersExclude if terms.kind == Kind::RwLock => terms.weight = CAPACITY_MAX,
+            Call::WritersLight if terms.kind == Kind::RwLock && claim.wait => terms.weight = 1,
             Call::LimitsIgnored => terms.limits = Default::default(),
             Call::DelaysAlways => terms.limits.min_hold = terms.limits.lock_delay,
             Call::IdsAnew => {

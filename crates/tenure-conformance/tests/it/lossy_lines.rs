@@ -49,7 +49,7 @@ fn work(tenure: &Tenure, client: usize) -> Vec<Section> {
         std::thread::yield_now();
         let until = SystemClock.now();
         if !lease.is_lost() {
-            sections.push(Section { client, token: lease.token(), from, until });
+            sections.push(Section { client, token: lease.token(), slot: None, from, until });
         }
         if SystemClock.random().is_multiple_of(2) {
             // An answer that was lost is an error; the release goes on.

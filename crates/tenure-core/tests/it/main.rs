@@ -3,6 +3,7 @@
 mod client;
 mod examples;
 mod handover;
+mod kinds;
 mod oracle;
 mod record;
 mod step;

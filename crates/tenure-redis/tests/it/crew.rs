@@ -126,7 +126,8 @@ fn work(shared: &Shared, client: &Tenure, number: usize, at: usize, name: &str) 
                 continue;
             }
         };
-        let mut section = Section { client: number, token: lease.token(), from: now(), until: now() };
+        let mut section =
+            Section { client: number, token: lease.token(), slot: None, from: now(), until: now() };
         for _ in 0..3 {
             let seen = now();
             if lease.is_lost() {
