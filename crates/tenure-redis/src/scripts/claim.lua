@@ -97,7 +97,11 @@ while i < #KEYS - 4 do
         last, is_last_new, answer = token, true, token
       elseif type(held) ~= 'string' then
         -- Another kind of resource; any other refusal is the server's own.
-        if sub(held.err, 1, 9) ~= 'WRONGTYPE' then return held end
+        if sub(held.err, 1, 9) ~= 'WRONGTYPE' then
+          -- What the batch has granted so far stays.
+          tell()
+          return held
+        end
         held = nil
       end
     end
