@@ -21,6 +21,8 @@ pub use tenure_core::{
     Acquire, Busy, Changes, ClaimId, Error, ErrorKind, Label, Lease, Mutex, Name, Place, ReleaseAnswer,
     Result, Settings, Tenure, Token,
 };
+#[cfg(feature = "fence")]
+pub use tenure_fence as fence;
 #[cfg(feature = "local")]
 pub use tenure_local as local;
 #[cfg(feature = "redis")]
