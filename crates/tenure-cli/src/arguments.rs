@@ -1,6 +1,7 @@
 //! The flags, from which `--help`, the man page and the shell completions are made.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -43,6 +44,9 @@ pub(crate) enum Command {
     Release(Release),
     /// Look whether the engine can be trusted
     Doctor(Doctor),
+    /// Refuse work whose lease is over, for scripts that write to files
+    #[command(subcommand)]
+    Fence(Fence),
     /// Write a completion script for a shell to stdout
     Completions(Completions),
     /// Write the manual page to stdout
@@ -190,6 +194,52 @@ pub(crate) struct Release {
 #[command(after_help = "Exit code 69 if a finding is bad.")]
 pub(crate) struct Doctor {
     /// Write a JSON array of objects with `severity` (good, warning, bad), `what`, `found` and `hint`
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Fence {
+    /// Ask a file whether a later lease has been here, and leave a mark there
+    #[command(long_about = FENCE_CHECK_HELP, after_help = FENCE_CHECK_CODES)]
+    Check(FenceCheck),
+}
+
+const FENCE_CHECK_HELP: &str = "\
+Accepts a write if no later lease has been seen in FILE, and keeps its token there; a holder may repeat it. \
+FILE is made when it is first used, and must not be removed while a holder with an old token may still come.
+
+Check just before each write, under a lock of the file system that the write is under as well:
+
+  flock data.lock sh -c 'tenure fence check --file data.fence && cp new data'
+
+Needs no engine.";
+
+const FENCE_CHECK_CODES: &str = "\
+Exit codes:
+  0    accepted: write
+  64   wrong usage
+  69   FILE cannot be used, or is damaged: do not write
+  76   refused: a later lease has been seen; the lease of this token is over";
+
+#[derive(Debug, Args)]
+pub(crate) struct FenceCheck {
+    /// The file that keeps the largest token
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The fencing token of the lease
+    #[arg(long, value_name = "TOKEN", env = "TENURE_TOKEN", hide_env_values = true)]
+    pub(crate) token: String,
+    /// The id of its claim
+    #[arg(long, value_name = "CLAIM", env = "TENURE_CLAIM", hide_env_values = true)]
+    pub(crate) claim: String,
+    /// What is written to: FILE keeps a token for each name
+    #[arg(long, value_name = "NAME", env = "TENURE_NAME", hide_env_values = true)]
+    pub(crate) name: String,
+    /// Check a read under a lock that readers share: only a later writer refuses it
+    #[arg(long)]
+    pub(crate) read: bool,
+    /// Write a JSON object with `name`, `token`, `accepted` and `max`, the largest token seen
     #[arg(long)]
     pub(crate) json: bool,
 }

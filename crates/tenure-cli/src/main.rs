@@ -11,6 +11,7 @@ mod doctor;
 mod elect;
 mod events;
 mod exit;
+mod fence;
 mod keeper;
 mod output;
 mod release;
@@ -24,7 +25,7 @@ mod work;
 
 use std::process::ExitCode;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, Fence};
 use clap::Parser;
 use clap::error::ErrorKind;
 use exit::{Failure, Outcome};
@@ -73,6 +74,7 @@ fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
         Command::Watch(watch) => watch::watch(&watch, engine),
         Command::Release(release) => release::release(&release, engine),
         Command::Doctor(doctor) => doctor::doctor(&doctor, engine),
+        Command::Fence(Fence::Check(check)) => fence::check(&check),
         Command::Completions(completions) => completions::completions(&completions),
         Command::Man(man) => completions::man(&man),
     }

@@ -22,6 +22,8 @@ pub use tenure_core::{
     Name, Place, ReadLock, ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool,
     Source, Tenure, Term, Token, WriteLock,
 };
+#[cfg(feature = "fence")]
+pub use tenure_fence as fence;
 #[cfg(feature = "local")]
 pub use tenure_local as local;
 #[cfg(feature = "redis")]

@@ -3,6 +3,7 @@
 
 mod cache;
 mod death;
+mod fence;
 mod look;
 mod redis;
 mod run;
