@@ -10,8 +10,11 @@ mod doctor;
 mod events;
 mod exit;
 mod keeper;
+mod lock;
 mod output;
+mod question;
 mod release;
+mod resize;
 mod run;
 mod status;
 mod sys;
@@ -68,6 +71,7 @@ fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
         Command::Status(status) => status::status(&status, engine),
         Command::Watch(watch) => watch::watch(&watch, engine),
         Command::Release(release) => release::release(&release, engine),
+        Command::Resize(resize) => resize::resize(&resize, engine),
         Command::Doctor(doctor) => doctor::doctor(&doctor, engine),
         Command::Completions(completions) => completions::completions(&completions),
         Command::Man(man) => completions::man(&man),

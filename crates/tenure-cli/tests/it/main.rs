@@ -2,6 +2,7 @@
 #![allow(clippy::zombie_processes, reason = "the world ends what a test has started, however the test ends")]
 
 mod death;
+mod kinds;
 mod look;
 mod redis;
 mod run;
