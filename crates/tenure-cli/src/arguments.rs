@@ -42,6 +42,9 @@ pub(crate) enum Command {
     /// Break somebody's hold
     #[command(long_about = RELEASE_HELP, after_help = "Exit code 1: the question was answered with no.")]
     Release(Release),
+    /// Change how many units a semaphore or a slot pool has, while it is in use
+    #[command(long_about = RESIZE_HELP, after_help = "Exit code 1: the question was answered with no.")]
+    Resize(Resize),
     /// Look whether the engine can be trusted
     Doctor(Doctor),
     /// Refuse work whose lease is over, for scripts that write to files
@@ -69,7 +72,11 @@ Signals that `tenure` gets are passed on to CMD (INT TERM HUP QUIT USR1 USR2 TST
 waits for the lock, INT, TERM, HUP and QUIT withdraw the claim and end it.
 
 CMD finds in its environment: TENURE_NAME, TENURE_TOKEN (the fencing token: larger for each later grant, hand it \
-to what you write to), TENURE_CLAIM (the id of this claim).";
+to what you write to), TENURE_CLAIM (the id of this claim), and with --slots TENURE_SLOT (from 0).
+
+Without a flag that says otherwise, NAME is a mutex: one at a time. Whoever uses a name must say the same kind and number as others who use it at that time, else the exit code is 64. --shared and --exclusive are the two sides of a read-write lock: many with --shared together, or one with --exclusive alone.";
+
+const KIND: &str = "What NAME is, if not a mutex";
 
 const CACHE_HELP: &str = "\
 Prints the output of CMD: that of an earlier run, if it is fresh; else CMD is run by one process, and all others \
@@ -85,6 +92,21 @@ const RUN_JSON_HELP: &str = "Write events to stderr as JSON, one object a line, 
 pub(crate) struct Run {
     /// The lock: 1 to 255 bytes, no control characters
     pub(crate) name: String,
+    /// Share the lock with others who say --shared; nobody says --exclusive meanwhile
+    #[arg(long, group = "kind", help_heading = KIND)]
+    pub(crate) shared: bool,
+    /// Have the lock alone: nobody says --shared or --exclusive meanwhile
+    #[arg(long, group = "kind", help_heading = KIND)]
+    pub(crate) exclusive: bool,
+    /// Run at most N at a time, of all who say --permits
+    #[arg(long, value_name = "N", group = "kind", help_heading = KIND)]
+    pub(crate) permits: Option<u32>,
+    /// How many of the permits CMD takes [default: 1]
+    #[arg(long, value_name = "W", requires = "permits", help_heading = KIND)]
+    pub(crate) weight: Option<u32>,
+    /// Take one of N slots; CMD finds its number, from 0 to N-1, in TENURE_SLOT
+    #[arg(long, value_name = "N", group = "kind", help_heading = KIND)]
+    pub(crate) slots: Option<u32>,
     /// How long the lock outlives a machine or a network that is gone
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     pub(crate) ttl: Duration,
@@ -117,6 +139,17 @@ pub(crate) struct Run {
     /// The program and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+impl Run {
+    /// Says what is wrong when others are in the way, before who has held it longest.
+    pub(crate) fn in_the_way(&self) -> &'static str {
+        match (self.slots, self.permits) {
+            (Some(_), _) => "has no free slot; held longest by",
+            (_, Some(_)) => "has too few free permits; held longest by",
+            _ => "is held by",
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -188,6 +221,24 @@ pub(crate) struct Release {
     /// Free the lock at once: its holder may still work while the next one does
     #[arg(long)]
     pub(crate) now: bool,
+}
+
+const RESIZE_HELP: &str = "\
+Changes how many units a semaphore (`run --permits`) or a slot pool (`run --slots`) has while it is in use.
+
+More units go to who waits. With fewer, nobody is ended: nobody is granted before enough units are released. \
+Afterwards a program that says the old number is refused (exit code 64), so change them too. A name that is not in \
+use has no capacity: whoever claims it next says it.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Resize {
+    /// The semaphore or slot pool
+    pub(crate) name: String,
+    /// How many units or slots it shall have
+    pub(crate) capacity: u32,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 #[derive(Debug, Args)]

@@ -13,8 +13,11 @@ mod events;
 mod exit;
 mod fence;
 mod keeper;
+mod lock;
 mod output;
+mod question;
 mod release;
+mod resize;
 mod run;
 mod status;
 mod sys;
@@ -73,6 +76,7 @@ fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
         Command::Status(status) => status::status(&status, engine),
         Command::Watch(watch) => watch::watch(&watch, engine),
         Command::Release(release) => release::release(&release, engine),
+        Command::Resize(resize) => resize::resize(&resize, engine),
         Command::Doctor(doctor) => doctor::doctor(&doctor, engine),
         Command::Fence(Fence::Check(check)) => fence::check(&check),
         Command::Completions(completions) => completions::completions(&completions),

@@ -34,13 +34,26 @@ pub(crate) enum Event<'a> {
         waiting: u32,
     },
     /// The lock was acquired.
-    Granted { name: &'a str, token: u64, claim: String, waited_ms: u64 },
+    Granted {
+        name: &'a str,
+        token: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        slot: Option<u32>,
+        claim: String,
+        waited_ms: u64,
+    },
     /// CMD runs.
     Started { name: &'a str, pid: i32 },
     /// CMD has ended; processes that it left behind are being ended.
     Lingering { name: &'a str },
     /// The lease was lost or is about to be.
-    Lost { name: &'a str, token: u64, reason: &'a str },
+    Lost {
+        name: &'a str,
+        token: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        slot: Option<u32>,
+        reason: &'a str,
+    },
     /// CMD has ended.
     Ended {
         name: &'a str,

@@ -1,23 +1,15 @@
 //! `tenure release`: an operator breaks somebody's hold.
 
-use std::io::{self, IsTerminal, Write};
-
 use tenure::{BreakAnswer, Tenure, Token, View};
 
 use crate::arguments::Release;
 use crate::exit::{self, Failure, Outcome};
 use crate::output::{duration, write_data};
+use crate::question;
 
 /// Breaks a hold.
 pub(crate) fn release(release: &Release, engine: &str) -> Outcome {
-    let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
-    if !release.force && !is_terminal {
-        return Err(Failure::new(
-            exit::USAGE,
-            "breaking a hold needs a confirmation, and there is no terminal",
-        )
-        .with_hint("add `--force` if you are sure"));
-    }
+    question::check_can_ask("breaking a hold", release.force)?;
     let tenure = crate::connect(engine, None)?;
     if !release.force && !is_confirmed(&tenure, release)? {
         return Ok(exit::DECLINED);
@@ -45,18 +37,8 @@ fn is_confirmed(tenure: &Tenure, release: &Release) -> Result<bool, Failure> {
     } else {
         ""
     };
-    let question = format!(
-        "{:?} is held by {} for {}.{risk}\nBreak it? [y/N] ",
-        release.name,
-        hold.label,
-        duration(hold.held_for)
-    );
-    let mut stderr = io::stderr().lock();
-    let asked = stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush());
-    asked.map_err(|error| Failure::system("ask", error))?;
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer).map_err(|error| Failure::system("read the answer", error))?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    let (name, held_for) = (&release.name, duration(hold.held_for));
+    question::ask(&format!("{name:?} is held by {} for {held_for}.{risk}\nBreak it?", hold.label))
 }
 
 fn hold(view: &View, token: u64) -> Option<&tenure::HoldView> {

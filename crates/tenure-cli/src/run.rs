@@ -68,6 +68,7 @@ pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outco
     messages.event(&Event::Granted {
         name: &arguments.name,
         token: lease.token().get(),
+        slot: lease.slot(),
         claim: lease.claim().to_string(),
         waited_ms: millis(clock::now().since(began_at)),
     });
@@ -172,11 +173,12 @@ impl<'a> Shift<'a> {
         let keeper_pid = self.keeper.pid().as_raw_nonzero().get().unsigned_abs();
         // Before the work begins: from then on the engine takes this client for alive while the keeper lives.
         let life = tenure.share_life(keeper_pid)?;
-        let environment = vec![
+        let mut environment = vec![
             ("TENURE_NAME".to_owned(), self.arguments.name.clone()),
             ("TENURE_TOKEN".to_owned(), self.lease.token().to_string()),
             ("TENURE_CLAIM".to_owned(), self.lease.claim().to_string()),
         ];
+        environment.extend(self.lease.slot().map(|slot| ("TENURE_SLOT".to_owned(), slot.to_string())));
         let deadline = self.told_deadline - self.kill_ahead();
         if self.keeper.start_work(deadline, environment, life.as_ref()).is_err() {
             return Err(keeper_gone());
@@ -303,7 +305,8 @@ impl<'a> Shift<'a> {
     /// Begins to end the work, or says once why it should end.
     fn begin_end(&mut self, loss: Loss) {
         let (name, token) = (&self.arguments.name, self.lease.token().get());
-        self.messages.event(&Event::Lost { name, token, reason: loss.reason() });
+        let slot = self.lease.slot();
+        self.messages.event(&Event::Lost { name, token, slot, reason: loss.reason() });
         if self.arguments.on_loss == OnLoss::Ignore {
             self.is_ignoring_loss = true;
             let text = format!("the lease of {name:?} is lost, and CMD goes on: {}", loss.reason());
@@ -403,8 +406,10 @@ impl<'a> Shift<'a> {
             None => Ok(status.code()),
             Some(loss) => {
                 let token = self.lease.token();
+                let slot = self.lease.slot().map_or(String::new(), |slot| format!("slot {slot}, "));
+                let reason = loss.reason();
                 let message =
-                    format!("lost the lease of {name:?} (token {token}), CMD was ended: {}", loss.reason());
+                    format!("lost the lease of {name:?} ({slot}token {token}), CMD was ended: {reason}");
                 Err(Failure::new(exit::LOST, message).with_hint(match loss {
                     Loss::Broken => "see who holds it now with `tenure status`",
                     Loss::NotRenewed => "try `tenure doctor`; a longer --ttl survives longer trouble",

@@ -7,13 +7,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tenure::{Busy, Error, ErrorKind, Instant, Lease, Mutex, ReleaseAnswer, Tenure, View};
+use tenure::{Busy, Error, ErrorKind, Instant, Lease, ReleaseAnswer, Tenure, View};
 
 use crate::arguments::Run;
 use crate::clock;
 use crate::events::{Events, News, Stopped, stop};
 use crate::exit::{self, Failure};
 use crate::keeper::Keeper;
+use crate::lock::Lock;
 use crate::output::{Event, Holder, Messages, duration, millis};
 
 /// How often the line on a terminal is written anew, at most.
@@ -70,10 +71,10 @@ pub(crate) fn acquire(
     messages: Messages,
 ) -> Result<Held, Ended> {
     let asked_at = clock::now();
-    let mutex = mutex(tenure, arguments);
+    let lock = Lock::new(tenure, arguments);
     let wait = arguments.wait.or(arguments.every.map(|_| Duration::ZERO));
     // First on this thread, which is quickest where nobody is in the way.
-    let busy = match tenure::blocking::Mutex::from(mutex.clone()).acquire_within(Duration::ZERO) {
+    let busy = match lock.acquire_at_once() {
         Ok(lease) => return Ok(Held::AtOnce(lease)),
         Err(error) if error.kind() == ErrorKind::Timeout => error,
         Err(error) => return Err(error.into()),
@@ -84,24 +85,9 @@ pub(crate) fn acquire(
     let mut waiting =
         Waiting { tenure, arguments, events, keeper, looking: None, view: None, line: Line::new(messages) };
     waiting.begin(busy.busy(), messages);
-    let acquired = waiting.wait(&mutex, wait, asked_at);
+    let acquired = waiting.wait(&lock, wait, asked_at);
     waiting.line.clear();
     acquired
-}
-
-/// Names the mutex with its settings.
-fn mutex(tenure: &Tenure, arguments: &Run) -> Mutex {
-    let mut mutex = tenure.mutex(&arguments.name).ttl(arguments.ttl);
-    if let Some(max_hold) = arguments.max_hold {
-        mutex = mutex.max_hold(max_hold);
-    }
-    if let Some(every) = arguments.every {
-        mutex = mutex.min_hold(every);
-    }
-    if let Some(lock_delay) = arguments.lock_delay {
-        mutex = mutex.lock_delay(lock_delay);
-    }
-    mutex
 }
 
 /// Says who is in the way of a claim that does not wait.
@@ -131,7 +117,8 @@ fn refusal(arguments: &Run, error: &Error) -> Failure {
             let since = clock::time_of_day().checked_sub(busy.held_for);
             let since = since.map(|since| humantime::format_rfc3339_seconds(since).to_string());
             let since = since.unwrap_or_default();
-            format!("is held by {holder} since {since} ({})", duration(busy.held_for))
+            let held = arguments.in_the_way();
+            format!("{held} {holder} since {since} ({})", duration(busy.held_for))
         }
         None => "is promised to who waits for it".to_owned(),
     };
@@ -176,11 +163,8 @@ impl Waiting<'_> {
         }
     }
 
-    fn wait(&mut self, mutex: &Mutex, wait: Option<Duration>, asked_at: Instant) -> Result<Held, Ended> {
-        let mut acquire = match wait {
-            Some(wait) => mutex.acquire_within(wait),
-            None => mutex.acquire(),
-        };
+    fn wait(&mut self, lock: &Lock, wait: Option<Duration>, asked_at: Instant) -> Result<Held, Ended> {
+        let mut acquire = lock.acquire(wait);
         let waker = self.events.waker();
         let mut context = Context::from_waker(&waker);
         let mut looks_at = asked_at;

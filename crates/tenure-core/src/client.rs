@@ -395,11 +395,18 @@ impl Tenure {
             .await
     }
 
-    /// Changes the capacity of a semaphore or a slot pool, for an operator. A smaller one takes effect as
-    /// units come free.
+    /// Changes the capacity of a semaphore or a slot pool that is in use, for an operator.
+    ///
+    /// More units go to the waiters. With fewer, no holder loses its own: nobody is granted before enough units
+    /// came free. From then on, a claim that names the old capacity is a [`ErrorKind::Conflict`]. What nobody holds
+    /// or waits for has no capacity: nothing changes, and the next claim sets it.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a bad name or capacity, or another kind.
+    /// [`ErrorKind::Invalid`] for a bad name, a capacity that is not 1 to 1 048 576, or a mutex or read-write lock;
+    /// [`ErrorKind::Unavailable`] if the outcome is unknown.
+    ///
+    /// # Cost
+    /// One round trip.
     pub async fn resize(&self, name: &str, capacity: u32) -> Result<()> {
         let name = Name::new(name)?;
         if capacity == 0 || capacity > CAPACITY_MAX {

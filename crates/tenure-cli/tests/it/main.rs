@@ -4,6 +4,7 @@
 mod cache;
 mod death;
 mod fence;
+mod kinds;
 mod look;
 mod redis;
 mod run;

@@ -196,6 +196,23 @@ fn breaking_a_hold_asks_first() {
 }
 
 #[test]
+fn changing_a_capacity_asks_first() {
+    let world = World::new();
+    let _holder = world.start_run(&["x", "--permits", "3", "--weight", "2"], "echo $$ > pid; sleep 60");
+    world.pid("pid");
+    for (answer, expected, capacity) in [("n\n", 1, 3), ("y\n", 0, 1)] {
+        let session = Session::start(&world, &[tenure(), "resize", "x", "1"]);
+        session.wait_for("Change it to 1? [y/N] ", 1);
+        let screen = session.screen();
+        assert!(screen.contains("is a semaphore of 3 units, 2 of them held"), "{screen}");
+        assert!(screen.contains("nobody is ended"), "{screen}");
+        session.type_in(answer);
+        assert_eq!(session.end(), expected);
+        assert_eq!(world.status()[0]["capacity"], capacity);
+    }
+}
+
+#[test]
 fn a_wait_can_be_stopped_and_continued_by_a_shell() {
     let world = World::new();
     let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");

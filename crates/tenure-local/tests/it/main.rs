@@ -4,6 +4,7 @@
 mod child;
 mod conformance;
 mod death;
+mod fleet;
 mod news;
 mod place;
 mod world;
