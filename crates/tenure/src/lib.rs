@@ -11,6 +11,8 @@
 //! late. No lock can promise more than that; see `docs/concepts/what-can-go-wrong.md`.
 
 pub mod blocking;
+#[cfg(feature = "fence")]
+pub mod fence;
 mod url;
 
 pub use tenure_core::claim::Kind;
@@ -21,8 +23,6 @@ pub use tenure_core::{
     Acquire, Busy, Changes, ClaimId, Error, ErrorKind, Label, Lease, Mutex, Name, Place, ReleaseAnswer,
     Result, Settings, Tenure, Token,
 };
-#[cfg(feature = "fence")]
-pub use tenure_fence as fence;
 #[cfg(feature = "local")]
 pub use tenure_local as local;
 #[cfg(feature = "redis")]
