@@ -91,6 +91,12 @@ impl From<&Lease> for Mark {
     }
 }
 
+impl From<&tenure_core::blocking::Lease> for Mark {
+    fn from(lease: &tenure_core::blocking::Lease) -> Mark {
+        Mark::new(lease.token(), lease.claim())
+    }
+}
+
 impl fmt::Display for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.token, self.claim)

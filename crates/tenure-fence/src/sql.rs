@@ -12,7 +12,8 @@
 //! isolation; above read committed a conflict is an error of serialization: repeat the transaction.
 //! MySQL and MariaDB: run [`Statements::row`] first, in the same transaction.
 //!
-//! [`SQLITE`] is tested with SQLite 3, with the pure rule beside it.
+//! [`SQLITE`] is tested with SQLite 3, with the pure rule beside it. [`POSTGRESQL`] and [`MYSQL`] are not run by
+//! the tests yet; they were compared with the rule once, on PostgreSQL 15 and MariaDB 10.11.
 
 /// The statements for one kind of database.
 #[derive(Clone, Copy, Debug)]

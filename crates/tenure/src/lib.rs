@@ -11,6 +11,8 @@
 //! late. No lock can promise more than that; see `docs/concepts/what-can-go-wrong.md`.
 
 pub mod blocking;
+#[cfg(feature = "fence")]
+pub mod fence;
 mod url;
 
 pub use tenure_core::claim::Kind;
@@ -22,8 +24,6 @@ pub use tenure_core::{
     Name, Place, ReadLock, ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool,
     Source, Tenure, Term, Token, WriteLock,
 };
-#[cfg(feature = "fence")]
-pub use tenure_fence as fence;
 #[cfg(feature = "local")]
 pub use tenure_local as local;
 #[cfg(feature = "redis")]

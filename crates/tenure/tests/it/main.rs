@@ -1,0 +1,3 @@
+//! The examples, which assert what they show; and the way from a refusal to the next lease.
+
+mod fence;
