@@ -35,6 +35,9 @@ struct Line<'a> {
     name: &'a str,
     #[serde(flatten)]
     change: Change<'a>,
+    /// The slot that it is about, for a slot pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<u32>,
 }
 
 /// Follows a lock until the reader or the engine is gone.
@@ -45,13 +48,14 @@ pub(crate) fn watch(watch: &Watch, engine: &str) -> Outcome {
     let mut before: Option<View> = None;
     while let Some(view) = pollster::block_on(changes.next()) {
         let view = view?;
-        for change in compare(before.as_ref(), view.as_ref(), is_first) {
+        for (change, slot) in compare(before.as_ref(), view.as_ref(), is_first) {
             let at = humantime::format_rfc3339_millis(clock::time_of_day()).to_string();
             let line = if watch.json {
-                let line = Line { at, name: &watch.name, change };
+                let line = Line { at, name: &watch.name, change, slot };
                 serde_json::to_string(&line).expect("a change holds nothing that JSON has not")
             } else {
-                format!("{at}  {}", text(&change))
+                let slot = slot.map_or(String::new(), |slot| format!("; slot {slot}"));
+                format!("{at}  {}{slot}", text(&change))
             };
             if !write_data(&format!("{line}\n"))? {
                 return Ok(0);
@@ -63,8 +67,12 @@ pub(crate) fn watch(watch: &Watch, engine: &str) -> Outcome {
     Ok(0)
 }
 
-/// Returns what happened between two views. A slow reader may have missed views in between.
-fn compare<'a>(before: Option<&'a View>, after: Option<&'a View>, is_first: bool) -> Vec<Change<'a>> {
+/// Returns what happened between two views, and to which slot. A slow reader may have missed views in between.
+fn compare<'a>(
+    before: Option<&'a View>,
+    after: Option<&'a View>,
+    is_first: bool,
+) -> Vec<(Change<'a>, Option<u32>)> {
     let holds = |view: Option<&'a View>| view.map(|view| &*view.holds).unwrap_or_default();
     let has = |holds: &[HoldView], hold: &HoldView| {
         holds.iter().any(|other| other.token == hold.token && other.claim == hold.claim)
@@ -73,7 +81,8 @@ fn compare<'a>(before: Option<&'a View>, after: Option<&'a View>, is_first: bool
     let mut changes = Vec::new();
     for hold in old {
         if hold.claim.is_some() && !has(new, hold) {
-            changes.push(Change::Ended { token: hold.token, holder: Holder::of(&hold.label) });
+            let (token, holder) = (hold.token, Holder::of(&hold.label));
+            changes.push((Change::Ended { token, holder }, hold.slot));
         }
     }
     for hold in new {
@@ -82,18 +91,19 @@ fn compare<'a>(before: Option<&'a View>, after: Option<&'a View>, is_first: bool
         }
         let (token, holder) = (hold.token, Holder::of(&hold.label));
         let ends_in_ms = millis(hold.ends_in);
-        changes.push(match hold.claim {
+        let change = match hold.claim {
             None => Change::Resting { token, holder, ends_in_ms },
             Some(_) if is_first => Change::Held { token, holder, held_ms: millis(hold.held_for), ends_in_ms },
             Some(_) => Change::Granted { token, holder, ends_in_ms },
-        });
+        };
+        changes.push((change, hold.slot));
     }
     let waiting = |view: Option<&View>| view.map_or(0, |view| view.waiting);
     if waiting(before) != waiting(after) {
-        changes.push(Change::Waiting { waiting: waiting(after) });
+        changes.push((Change::Waiting { waiting: waiting(after) }, None));
     }
     if after.is_none() && (before.is_some() || is_first) {
-        changes.push(Change::Idle);
+        changes.push((Change::Idle, None));
     }
     changes
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::Child;
 
 use crate::world::{World, code, finish, stderr, stdout, wait_for};
@@ -76,6 +77,12 @@ fn each_program_finds_a_slot_of_its_own() {
     });
     let slots: BTreeSet<&str> = slots.lines().collect();
     assert_eq!(slots, BTreeSet::from(["0", "1", "2"]));
+    let mut watch = world.start(&["watch", "x", "--json"]);
+    let mut line = String::new();
+    let mut output = BufReader::new(watch.stdout.take().expect("it is piped"));
+    output.read_line(&mut line).expect("a line");
+    let held: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    assert!(held["event"] == "held" && held["slot"].as_u64().is_some_and(|slot| slot < 3), "{held}");
     let busy = world.run(&["x", "--slots", "3", "--wait", "0s"], "true");
     assert_eq!(code(&busy), 75);
     assert!(stderr(&busy).contains("has no free slot; held longest by"), "{busy:?}");
