@@ -17,7 +17,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
-use tenure_core::{Error, ErrorKind};
+use tenure_core::{Error, ErrorKind, failpoint};
 
 use crate::rule::{Fence, Mark, Stale, check_key};
 
@@ -199,9 +199,13 @@ fn replace(old: &fs::File, path: &Path, fences: &BTreeMap<String, Fence>) -> io:
         drop(std::os::unix::fs::fchown(&new, Some(old.uid()), Some(old.gid())));
     }
     lock_whole(&new)?;
+    failpoint::pass("fence.before_write");
     new.write_all(text.as_bytes())?;
+    failpoint::pass("fence.before_sync");
     new.sync_all()?;
+    failpoint::pass("fence.before_rename");
     fs::rename(&new_path, path)?;
+    failpoint::pass("fence.after_rename");
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
     Ok(new)

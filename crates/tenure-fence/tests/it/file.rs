@@ -1,11 +1,13 @@
 //! `File`: as the rule, over crashes, and shared by many at once.
 
+use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
-use tenure_core::{ErrorKind, Token};
+use tenure_core::{ErrorKind, Token, failpoint};
 use tenure_fence::{File, Stale, slot_key};
 use tenure_testkit::TestDirectory;
 
@@ -46,6 +48,39 @@ fn the_text_of_format_1() {
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
     fs::write(&path, text).unwrap();
     assert_eq!(file.check("billing", mark(16)).unwrap(), Err(Stale::new(Token::new(17))));
+}
+
+thread_local! {
+    /// Where this thread dies.
+    static DEATH: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// A panic leaves what a kill leaves: the files as they are, and no lock.
+fn die(place: &'static str) {
+    assert_ne!(place, DEATH.get(), "of the test");
+}
+
+#[test]
+fn whoever_dies_at_any_place_leaves_the_old_text_or_the_new_one() {
+    failpoint::set(die);
+    let places = ["fence.before_write", "fence.before_sync", "fence.before_rename", "fence.after_rename"];
+    for place in places {
+        let directory = TestDirectory::new();
+        let path = directory.path().join("fence");
+        let file = File::new(&path);
+        file.check("x", mark(5)).unwrap().unwrap();
+        DEATH.set(place);
+        let mut has_worked = false;
+        let dying = AssertUnwindSafe(|| file.run("x", mark(8), || has_worked = true));
+        catch_unwind(dying).expect_err(place);
+        DEATH.set("");
+        assert!(!has_worked, "{place}");
+        assert!(file.check("x", mark(4)).unwrap().is_err(), "{place}: what was accepted is not forgotten");
+        let is_kept = place == "fence.after_rename";
+        assert_eq!(file.check("x", mark(7)).unwrap().is_err(), is_kept, "{place}");
+        file.check("x", mark(8)).unwrap().unwrap();
+        assert!(file.check("x", mark(7)).unwrap().is_err(), "{place}");
+    }
 }
 
 #[test]
