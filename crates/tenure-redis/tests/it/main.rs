@@ -1,8 +1,8 @@
 //! The tests of the engine against real servers.
 
+mod alone;
 mod conformance;
 mod crew;
-mod failover;
 mod faults;
 mod foreign;
 mod replicas;

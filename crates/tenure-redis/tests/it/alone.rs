@@ -1,0 +1,3 @@
+//! Tests that measure time: each gets the whole machine.
+
+mod failover;
