@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 use std::os::unix::process::ExitStatusExt;
 
 use serde::Serialize;
-use tenure::{Error, ErrorKind, Source};
+use tenure::{Error, Source};
 
 use crate::arguments::Cache;
 use crate::exit::{self, Failure, Outcome};
@@ -48,10 +48,10 @@ pub(crate) fn cache(cache: &Cache, engine: &str) -> Outcome {
         flight = flight.serve_stale(stale);
     }
     // What the program wrote, even if it cannot be shared.
-    let output = RefCell::new(Vec::new());
+    let output = RefCell::new(None);
     let load = async |lease: &tenure::Lease| {
         let (bytes, status) = run(&cache.command, lease).await.map_err(Failed::NotStarted)?;
-        output.replace(bytes.clone());
+        output.replace(Some(bytes.clone()));
         if status.success() { Ok(bytes) } else { Err(Failed::Ended(status)) }
     };
     let found = pollster::block_on(flight.get_or_refresh(load));
@@ -65,16 +65,19 @@ pub(crate) fn cache(cache: &Cache, engine: &str) -> Outcome {
         }
         Err(Failed::NotStarted(error)) => return Err(not_started(cache, &error)),
         Err(Failed::Ended(status)) => {
-            write_bytes(&output.borrow())?;
+            write_bytes(output.borrow().as_deref().unwrap_or_default())?;
             let by_signal = status.signal().map(|signal| 128 + signal);
             u8::try_from(status.code().or(by_signal).unwrap_or(1)).unwrap_or(1)
         }
-        Err(Failed::Tenure(error)) if error.kind() == ErrorKind::Invalid && !output.borrow().is_empty() => {
-            Messages::TEXT.warning(&format!("the output is not shared: {error}"));
-            write_bytes(&output.borrow())?;
-            0
-        }
-        Err(Failed::Tenure(error)) => return Err(error.into()),
+        Err(Failed::Tenure(error)) => match output.take() {
+            // The program has done its work; that it cannot be shared is no reason to lose it.
+            Some(bytes) => {
+                Messages::TEXT.warning(&format!("the output is not shared: {error}"));
+                write_bytes(&bytes)?;
+                0
+            }
+            None => return Err(error.into()),
+        },
     };
     pollster::block_on(tenure.close());
     Ok(code)

@@ -101,7 +101,7 @@ impl SingleFlight {
     ///
     /// # Errors
     /// What the load says; [`ErrorKind::Lost`] if its lease was lost; [`ErrorKind::Invalid`] for a value of more
-    /// than 256 KiB; those of [`Mutex::acquire`](crate::Mutex::acquire).
+    /// than 256 KiB; [`ErrorKind::Unavailable`] if it was loaded and could not be published; those of [`Mutex::acquire`](crate::Mutex::acquire).
     ///
     /// # Cancel safety
     /// Dropping the future drops the load, and another loads.

@@ -157,13 +157,26 @@ fn a_full_server_grants_nothing_and_takes_back_everything() {
     let server = RedisServer::start(RedisOptions::default());
     let client = connect(&server.url());
     let held = pollster::block_on(client.mutex("held").ttl(TTL).acquire()).expect("it is free");
+    // Its renewal, its queue and its hand-over write to structures, which a full server refuses at first.
+    let unit = pollster::block_on(client.semaphore("s", 1).ttl(TTL).acquire()).expect("it is free");
+    let next = connect(&server.url());
+    let waiting = std::thread::spawn(move || {
+        pollster::block_on(next.semaphore("s", 1).ttl(TTL).acquire_within(Duration::from_secs(20)))
+            .map(|lease| lease.token())
+    });
+    wait_for("a waiter", || {
+        (pollster::block_on(client.view("s")).expect("an answer")?.waiting == 1).then_some(())
+    });
     server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
     let refused = pollster::block_on(client.mutex("other").try_acquire()).expect_err("there is no room");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.to_string().contains("OOM"), "{refused}");
     assert!(refused.hint().is_some_and(|hint| hint.contains("maxmemory")), "{refused:?}");
     pause(TTL + Duration::from_millis(200));
-    assert!(!held.is_lost(), "what is held can be renewed");
+    assert!(!held.is_lost() && !unit.is_lost(), "what is held can be renewed");
+    let answer = pollster::block_on(unit.release()).expect("it is handed over");
+    assert_eq!(answer, ReleaseAnswer::Released);
+    waiting.join().expect("the waiter does not panic").expect("whoever waits already is served");
     let answer = pollster::block_on(held.release()).expect("and released");
     assert_eq!(answer, ReleaseAnswer::Released);
 }
