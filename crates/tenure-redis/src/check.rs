@@ -19,7 +19,7 @@ use crate::dial::text_of;
 use crate::engine::Store;
 use crate::error::Fault;
 use crate::link::Link;
-use crate::script;
+use crate::script::LIBRARY;
 use crate::topology::CALL_TIMEOUT;
 
 /// How many PINGs the latency is taken of.
@@ -72,8 +72,10 @@ async fn of_server(store: &Store, link: &Link) -> (String, Vec<Finding>) {
     let unknown = "0".repeat(40);
     let known = ask(link, &["EVALSHA", &unknown, "0"]).await;
     let text = ask(link, &["EVAL", "return 'yes'", "0"]).await;
-    let functions = call(link, &["FUNCTION", "STATS"]).await;
-    findings.push(judge::scripts(&known, &text, functions.is_ok()));
+    // A function that nobody has, and a library that cannot be: refused for that, or for want of rights.
+    let function = ask(link, &["FCALL", &unknown, "0"]).await;
+    let library = ask(link, &["FUNCTION", "LOAD", ""]).await;
+    findings.push(judge::scripts([&function, &library], [&known, &text]));
     (server, findings)
 }
 
@@ -136,7 +138,7 @@ async fn keys(store: &Store) -> Finding {
             let argument = |cmd: &mut Cmd| {
                 cmd.arg(VIEW_ENTRIES_MAX);
             };
-            store.call("look", &script::LOOK, key.slot, std::slice::from_ref(&key), argument).await.map(drop)
+            store.call("look", &LIBRARY.look, key.slot, std::slice::from_ref(&key), argument).await.map(drop)
         }
         Err(error) => Err(error),
     };

@@ -21,8 +21,9 @@ use tenure_core::{Error, ErrorKind, Result};
 use crate::answer::{self, Answers, Unexpected, in_millis};
 use crate::config::Config;
 use crate::drift::{Drift, Step};
+use crate::error::Fault;
 use crate::keys::{Key, Keys};
-use crate::script::{self, Arguments, Script};
+use crate::script::{self, Arguments, Form, LIBRARY, Script};
 use crate::topology::Servers;
 use crate::wake::Switchboard;
 use crate::{check, inspect, observe};
@@ -49,6 +50,8 @@ pub(crate) struct Store {
     /// Renewals during which too few replicas acknowledged.
     pub(crate) unacknowledged: AtomicU64,
     is_looking: AtomicBool,
+    /// The user's rights do not reach so far: scripts are called in their place.
+    may_not_call_functions: AtomicBool,
     drift: Drift,
 }
 
@@ -100,6 +103,7 @@ impl Redis {
             replicas,
             unacknowledged,
             is_looking: AtomicBool::new(false),
+            may_not_call_functions: AtomicBool::new(false),
             drift: Drift::default(),
         });
         if store.servers.is_cluster() {
@@ -157,7 +161,7 @@ impl Redis {
     async fn renew_as(&self, renewals: &[RenewRequest], grants: bool) -> Vec<Result<RenewAnswer>> {
         let verb = Verb {
             operation: "renew",
-            script: &script::RENEW,
+            script: &LIBRARY.renew,
             name: |renewal: &RenewRequest| &renewal.resource,
             arguments: script::RENEW_ARGUMENTS,
             may_wait: |_| false,
@@ -236,7 +240,7 @@ impl Store {
         self.call_as(operation, script, slot, &keys, false, arguments).await
     }
 
-    /// Calls a script. A server that does not know it is sent its text.
+    /// Calls a script, in the best form that the server takes.
     async fn call_as(
         &self,
         operation: &'static str,
@@ -246,8 +250,8 @@ impl Store {
         is_replicated: bool,
         arguments: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<(Vec<Value>, Context)> {
-        let build = |is_known: bool, incarnation: Incarnation| {
-            let mut cmd = script.call(&self.keys, slot, keys.len(), is_known);
+        let build = |form: Form, incarnation: Incarnation| {
+            let mut cmd = script.call(&self.keys, slot, keys.len(), form);
             for key in keys {
                 cmd.arg(&key.text);
             }
@@ -255,27 +259,66 @@ impl Store {
             arguments(&mut cmd);
             cmd
         };
-        let send = async |is_known: bool| {
-            if is_replicated {
-                let sent = self.servers.with_replicas(slot, |incarnation| build(is_known, incarnation)).await;
-                return sent.map(|(value, incarnation, count)| (value, incarnation, Some(count)));
-            }
-            let sent = self.servers.call(slot, |incarnation| build(is_known, incarnation)).await;
-            sent.map(|(value, incarnation)| (value, incarnation, None))
+        let send = async |form: Form| {
+            let sent_at = SystemClock.now();
+            let (value, incarnation, acknowledged) = if is_replicated {
+                let sent = self.servers.with_replicas(slot, |incarnation| build(form, incarnation)).await?;
+                (sent.0, sent.1, Some(sent.2))
+            } else {
+                let (value, incarnation) =
+                    self.servers.call(slot, |incarnation| build(form, incarnation)).await?;
+                (value, incarnation, None)
+            };
+            Ok::<_, Fault>((value, incarnation, acknowledged, sent_at))
         };
-        let mut sent_at = SystemClock.now();
-        let mut sent = send(true).await;
-        if sent.as_ref().is_err_and(|fault| fault.is_no_script()) {
-            // It was not executed: a restart, a failover or SCRIPT FLUSH has emptied the server's cache.
-            sent_at = SystemClock.now();
-            sent = send(false).await;
-        }
-        let (value, incarnation, acknowledged) = sent.map_err(|fault| fault.to_error(operation))?;
+        let mut form =
+            if self.may_not_call_functions.load(Ordering::Relaxed) { Form::Known } else { Form::Function };
+        let mut is_loaded = false;
+        let (value, incarnation, acknowledged, sent_at) = loop {
+            // Where another form is tried, this one was not executed.
+            form = match (send(form).await, form) {
+                (Err(fault), Form::Function) if fault.is_no_function() && !is_loaded => {
+                    is_loaded = true;
+                    if self.load_functions(slot).await { Form::Function } else { Form::Known }
+                }
+                (Err(fault), Form::Function)
+                    if fault.is_no_function() || self.are_functions_refused(&fault) =>
+                {
+                    Form::Known
+                }
+                (Err(fault), Form::Known) if fault.is_no_script() => Form::Text,
+                (sent, _) => break sent.map_err(|fault| fault.to_error(operation))?,
+            };
+        };
         let Answers { now, items } = answer::answers(value).map_err(|what| internal(operation, &what))?;
         if let Some(step) = self.drift.note(incarnation, sent_at, SystemClock.now(), now) {
             self.note_step(step);
         }
         Ok((items, Context { now, incarnation, acknowledged }))
+    }
+
+    /// Loads the library on the server of a slot: it is new there, or somebody has flushed it. Returns whether it is
+    /// there now.
+    async fn load_functions(&self, slot: u16) -> bool {
+        match self.servers.call(slot, |_| LIBRARY.load()).await {
+            Ok(_) => true,
+            // Another client was faster.
+            Err(fault) if fault.is_loaded_already() => true,
+            Err(fault) => {
+                self.are_functions_refused(&fault);
+                tracing::debug!(%fault, "cannot load functions: scripts are used");
+                false
+            }
+        }
+    }
+
+    /// Returns whether the user may not use functions, and remembers it.
+    fn are_functions_refused(&self, fault: &Fault) -> bool {
+        let are_refused = fault.refuses_functions();
+        if are_refused {
+            self.may_not_call_functions.store(true, Ordering::Relaxed);
+        }
+        are_refused
     }
 
     fn note_step(&self, step: Step) {
@@ -343,7 +386,7 @@ impl Engine for Redis {
     fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
         let verb = Verb {
             operation: "claim",
-            script: &script::CLAIM,
+            script: &LIBRARY.claim,
             name: |claim: &Claim| &claim.resource,
             arguments: script::CLAIM_ARGUMENTS,
             may_wait: |claim| claim.wait,
@@ -387,7 +430,7 @@ impl Engine for Redis {
     fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
         let verb = Verb {
             operation: "release",
-            script: &script::RELEASE,
+            script: &LIBRARY.release,
             name: |request: &ReleaseRequest| &request.resource,
             arguments: script::RELEASE_ARGUMENTS,
             may_wait: |_| false,
@@ -416,7 +459,7 @@ impl Engine for Redis {
             };
             let claim = claim.to_string();
             let arguments: [&[u8]; 4] = [claim.as_bytes(), &bytes, fresh.as_bytes(), stale.as_bytes()];
-            Ok(self.submit_one("publish", &script::PUBLISH, &resource, &arguments).await? == 1)
+            Ok(self.submit_one("publish", &LIBRARY.publish, &resource, &arguments).await? == 1)
         })
     }
 
@@ -437,7 +480,7 @@ impl Engine for Redis {
         Box::pin(async move {
             let (token, at_once) = (token.to_string(), u8::from(at_once).to_string());
             let arguments = [token.as_bytes(), at_once.as_bytes()];
-            let free_in = self.submit_one("break", &script::BREAK, &resource, &arguments).await?;
+            let free_in = self.submit_one("break", &LIBRARY.break_hold, &resource, &arguments).await?;
             Ok(match u64::try_from(free_in) {
                 Ok(millis) => BreakAnswer::Broken { free_in: std::time::Duration::from_millis(millis) },
                 Err(_) => BreakAnswer::NotHeld,
@@ -448,7 +491,7 @@ impl Engine for Redis {
     fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             let capacity = capacity.to_string();
-            let done = self.submit_one("resize", &script::RESIZE, &resource, &[capacity.as_bytes()]).await?;
+            let done = self.submit_one("resize", &LIBRARY.resize, &resource, &[capacity.as_bytes()]).await?;
             if done == 1 {
                 return Ok(());
             }

@@ -73,6 +73,32 @@ impl Fault {
         self.code() == Some("NOSCRIPT")
     }
 
+    /// Returns whether the library is not on the server, so that nothing was executed.
+    pub(crate) fn is_no_function(&self) -> bool {
+        self.says("ERR", "Function not found")
+    }
+
+    /// Returns whether the library is on the server already.
+    pub(crate) fn is_loaded_already(&self) -> bool {
+        self.says("ERR", "already exists")
+    }
+
+    /// Returns whether it answers a probe with what does not exist, which only who may use it learns.
+    pub(crate) fn is_of_probe(&self) -> bool {
+        self.is_no_script() || self.is_no_function() || self.says("ERR", "missing library metadata")
+    }
+
+    /// Returns whether the user or the server has no functions.
+    pub(crate) fn refuses_functions(&self) -> bool {
+        ["'fcall'", "'function"].iter().any(|command| self.says("NOPERM", command))
+            || self.says("ERR", "unknown command")
+    }
+
+    fn says(&self, what: &str, words: &str) -> bool {
+        matches!(self, Fault::Server { code, detail, .. }
+            if code == what && detail.to_lowercase().contains(&words.to_lowercase()))
+    }
+
     /// Returns whether the command may have been executed although no answer says so.
     pub(crate) fn is_outcome_unknown(&self) -> bool {
         matches!(self, Fault::Silent { .. } | Fault::Cut { .. })

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::answer::{self, Unexpected};
 use crate::engine::{Store, internal};
 use crate::keys::Key;
-use crate::script;
+use crate::script::LIBRARY;
 use crate::topology::CALL_TIMEOUT;
 
 /// How many keys the server looks at in one step of a scan.
@@ -89,7 +89,7 @@ pub(crate) async fn look(store: &Store, names: &[Name]) -> Result<Vec<Option<Vie
         let argument = |cmd: &mut redis::Cmd| {
             cmd.arg(VIEW_ENTRIES_MAX);
         };
-        let (items, context) = store.call("inspect", &script::LOOK, slot, &keys, argument).await?;
+        let (items, context) = store.call("inspect", &LIBRARY.look, slot, &keys, argument).await?;
         let mut items = items.into_iter();
         let last = items.next().unwrap_or(Value::Nil);
         let failed = |what: Unexpected| internal("inspect", &what);

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::engine::Store;
 use crate::inspect::look;
 use crate::keys::Key;
-use crate::script;
+use crate::script::LIBRARY;
 
 /// How long the server publishes changes for an observer that is not heard of again.
 const INTEREST: Duration = Duration::from_secs(30);
@@ -82,7 +82,7 @@ impl Observer {
         let argument = |cmd: &mut redis::Cmd| {
             cmd.arg(interest);
         };
-        store.call("observe", &script::OBSERVE, slot, keys, argument).await?;
+        store.call("observe", &LIBRARY.observe, slot, keys, argument).await?;
         Ok(look(store, std::slice::from_ref(&self.resource)).await?.pop().flatten())
     }
 }

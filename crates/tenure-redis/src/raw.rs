@@ -7,25 +7,28 @@ use tenure_core::engine::{Incarnation, ReleaseRequest};
 use tenure_core::step::Release;
 
 use crate::keys::Keys;
-use crate::script::{CLAIM, CLAIM_ARGUMENTS, RELEASE, RELEASE_ARGUMENTS, Script, push_header};
+use crate::script::{CLAIM_ARGUMENTS, Form, LIBRARY, RELEASE_ARGUMENTS, Script, push_header};
 
-/// Makes one call that claims and one that releases, on a single server under the prefix `bare:`.
-///
-/// `is_known` says that the server has the scripts; otherwise their text goes along.
+/// Makes the command that loads the library.
+pub fn load() -> Cmd {
+    LIBRARY.load()
+}
+
+/// Makes one call that claims and one that releases, on a single server that has the library, under the prefix `bare:`.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`](tenure_core::ErrorKind::Invalid) for a name that the engine keeps for itself.
-pub fn claim_and_release(claims: &[Claim], is_known: bool) -> Result<[Cmd; 2]> {
+pub fn claim_and_release(claims: &[Claim]) -> Result<[Cmd; 2]> {
     let keys = Keys::new("bare:", false);
     let begin = |script: &Script| -> Result<Cmd> {
-        let mut cmd = script.call(&keys, 0, claims.len(), is_known);
+        let mut cmd = script.call(&keys, 0, claims.len(), Form::Function);
         for claim in claims {
             cmd.arg(keys.of(&claim.resource)?.text);
         }
         push_header(&mut cmd, &keys, 0, Incarnation(0), false);
         Ok(cmd)
     };
-    let (mut claiming, mut releasing) = (begin(&CLAIM)?, begin(&RELEASE)?);
+    let (mut claiming, mut releasing) = (begin(&LIBRARY.claim)?, begin(&LIBRARY.release)?);
     CLAIM_ARGUMENTS.push(&mut claiming, &claims.iter().collect::<Vec<_>>());
     let releases: Vec<ReleaseRequest> = claims.iter().map(release).collect();
     RELEASE_ARGUMENTS.push(&mut releasing, &releases.iter().collect::<Vec<_>>());

@@ -1,5 +1,10 @@
 //! The scripts: their text, and how they are called.
+//!
+//! One text serves twice. As a library of functions the server reads it once, and a call costs what it does: that is
+//! how they are called. As a script it is read again by every call, which costs more than the common case itself; that
+//! is left for servers and users that may not load functions.
 
+use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 
 use redis::{Cmd, RedisWrite};
@@ -9,41 +14,105 @@ use tenure_core::engine::{Incarnation, ReleaseRequest, RenewRequest};
 use crate::answer;
 use crate::keys::Keys;
 
-const COMMON: &str = include_str!("scripts/common.lua");
-const RECORD: &str = include_str!("scripts/record.lua");
+/// What every operation needs: it is made once in a library, and in front of the operation in a script.
+const SHARED: &str = concat!(include_str!("scripts/common.lua"), include_str!("scripts/record.lua"));
+
+/// In which form the server is to find an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A function of the library, which was loaded before.
+    Function,
+    /// A script that the server has in its cache.
+    Known,
+    /// A script whose text goes along.
+    Text,
+}
 
 /// One operation as it runs inside the server.
 #[derive(Debug)]
 pub(crate) struct Script {
+    function: String,
     text: String,
     sha: String,
 }
 
-impl Script {
-    fn new(operation: &str) -> Script {
-        match operation.split_once("-- Above: what is made when first needed.\n") {
-            Some((uncommon, common)) => Script::with_common_case(uncommon, common),
-            None => Script::of_text(format!("{COMMON}{RECORD}{operation}")),
+/// All operations of one version of the texts.
+#[derive(Debug)]
+pub(crate) struct Library {
+    text: String,
+    pub(crate) claim: Script,
+    pub(crate) renew: Script,
+    pub(crate) release: Script,
+    pub(crate) publish: Script,
+    pub(crate) break_hold: Script,
+    pub(crate) resize: Script,
+    pub(crate) look: Script,
+    pub(crate) observe: Script,
+}
+
+/// The library that the engine uses.
+pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new(str::to_owned));
+
+impl Library {
+    fn new(adapt: impl Fn(&str) -> String) -> Library {
+        let shared = adapt(SHARED);
+        let operations = [
+            ("claim", include_str!("scripts/claim.lua")),
+            ("renew", include_str!("scripts/renew.lua")),
+            ("release", include_str!("scripts/release.lua")),
+            ("publish", include_str!("scripts/publish.lua")),
+            ("break", include_str!("scripts/break.lua")),
+            ("resize", include_str!("scripts/resize.lua")),
+            ("look", include_str!("scripts/look.lua")),
+            ("observe", include_str!("scripts/observe.lua")),
+        ]
+        .map(|(name, text)| (name, adapt(text)));
+        let mut body = shared.clone();
+        for (_, text) in &operations {
+            // Each in a block of its own: they name what they alone need alike.
+            let _ = write!(body, "do\n{text}end\n");
         }
+        // Libraries of several versions lie side by side, so the name says which one it is.
+        let library = format!("tenure_1_{}", &hash(&body)[..12]);
+        let text = format!(
+            "#!lua name={library}\n\
+             local IS_SCRIPT = false\n\
+             local function operation(name, flags, run)\n  \
+             redis.register_function({{ function_name = '{library}_' .. name, callback = run, flags = flags }})\n\
+             end\n{body}"
+        );
+        let [claim, renew, release, publish, break_hold, resize, look, observe] =
+            operations.map(|(name, text)| {
+                let text = format!(
+                    "local IS_SCRIPT, run = true\nlocal function operation(_, _, what) run = what end\n{shared}{text}return run(KEYS, ARGV)\n"
+                );
+                Script { function: format!("{library}_{name}"), sha: hash(&text), text }
+            });
+        Library { text, claim, renew, release, publish, break_hold, resize, look, observe }
     }
 
-    /// A script that defines what it needs beside the common case only when it meets another one.
-    fn with_common_case(uncommon: &str, common: &str) -> Script {
-        let open = format!("local uncommon\nlocal function open()\n{RECORD}{uncommon}end\n");
-        Script::of_text(format!("{COMMON}{open}{common}"))
+    /// Makes the command that loads the library. A server that has it refuses.
+    pub(crate) fn load(&self) -> Cmd {
+        let mut cmd = redis::cmd("FUNCTION");
+        cmd.arg("LOAD").arg(&self.text);
+        cmd
     }
+}
 
-    fn of_text(text: String) -> Script {
-        let sha = redis::Script::new(&text).get_hash().to_owned();
-        Script { text, sha }
-    }
+fn hash(text: &str) -> String {
+    redis::Script::new(text).get_hash().to_owned()
+}
 
+impl Script {
     /// Begins a call for resources of one slot; their keys and arguments are still to be appended.
-    ///
-    /// `is_known` says that the server has the script; otherwise its text goes along.
-    pub(crate) fn call(&self, keys: &Keys, slot: u16, resources: usize, is_known: bool) -> Cmd {
-        let mut cmd = if is_known { redis::cmd("EVALSHA") } else { redis::cmd("EVAL") };
-        cmd.arg(if is_known { &self.sha } else { &self.text }).arg(resources + 4);
+    pub(crate) fn call(&self, keys: &Keys, slot: u16, resources: usize, form: Form) -> Cmd {
+        let (command, what) = match form {
+            Form::Function => ("FCALL", &self.function),
+            Form::Known => ("EVALSHA", &self.sha),
+            Form::Text => ("EVAL", &self.text),
+        };
+        let mut cmd = redis::cmd(command);
+        cmd.arg(what).arg(resources + 4);
         for key in keys.shared(slot) {
             cmd.arg(key);
         }
@@ -131,24 +200,6 @@ pub(crate) const RELEASE_ARGUMENTS: Arguments<ReleaseRequest> = Arguments {
         cmd.arg(u8::from(release.maybe_in_flight)).arg(u8::from(release.is_unused));
     },
 };
-
-macro_rules! scripts {
-    ($($name:ident = $file:literal;)*) => {
-        $(pub(crate) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(include_str!(concat!("scripts/", $file))));)*
-    };
-}
-
-scripts! {
-    CLAIM = "claim.lua";
-    RENEW = "renew.lua";
-    RELEASE = "release.lua";
-    PUBLISH = "publish.lua";
-    BREAK = "break.lua";
-    RESIZE = "resize.lua";
-    LOOK = "look.lua";
-    OBSERVE = "observe.lua";
-}
 
 #[cfg(test)]
 mod tests;

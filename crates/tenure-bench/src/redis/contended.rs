@@ -114,7 +114,7 @@ async fn tenure(place: &Place, waiters: usize) -> Result<Measured, Box<dyn std::
             }
         });
     }
-    let measured = measure(place, &tally, users, PERIOD, &["evalsha"]).await;
+    let measured = measure(place, &tally, users, PERIOD, &["evalsha", "fcall"]).await;
     for client in clients {
         client.close().await;
     }
@@ -128,7 +128,7 @@ async fn blpop_lock(place: &Place, waiters: usize) -> Result<Measured, Box<dyn s
         let lock = BlpopLock::new(place.connection().await?, "contended", user);
         users.spawn(use_blpop(lock, user, tally.clone()));
     }
-    measure(place, &tally, users, PERIOD, &["set", "blpop", "evalsha"]).await
+    measure(place, &tally, users, PERIOD, &["set", "blpop", "evalsha", "fcall"]).await
 }
 
 async fn rslock_lock(place: &Place, waiters: usize) -> Result<Measured, Box<dyn std::error::Error>> {
@@ -138,5 +138,5 @@ async fn rslock_lock(place: &Place, waiters: usize) -> Result<Measured, Box<dyn 
         let manager = rslock::LockManager::new(vec![place.url()]);
         users.spawn(use_rslock(manager, "rslock".to_owned(), user, tally.clone()));
     }
-    measure(place, &tally, users, PERIOD, &["set", "evalsha"]).await
+    measure(place, &tally, users, PERIOD, &["set", "evalsha", "fcall"]).await
 }

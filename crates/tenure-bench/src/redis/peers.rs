@@ -46,11 +46,9 @@ pub(super) async fn call_scripts(
             floor_forced: false,
         });
     }
-    // The server learns the scripts by their text.
-    for call in tenure::redis::raw::claim_and_release(&claims, false)? {
-        ask(&mut connection, &call).await?;
-    }
-    let [claim, release] = tenure::redis::raw::claim_and_release(&claims, true)?;
+    // The server has it already if the engine was measured before.
+    drop(ask(&mut connection, &tenure::redis::raw::load()).await);
+    let [claim, release] = tenure::redis::raw::claim_and_release(&claims)?;
     loop {
         let granted = ask(&mut connection, &claim).await?;
         if !granted[1..].iter().all(|answer| matches!(answer, Value::Int(_))) {

@@ -121,7 +121,7 @@ async fn tenure_pairs(place: &Place, tasks: usize) -> Result<Measured, Box<dyn s
             }
         });
     }
-    let measured = measure(place, &tally, users, PERIOD, &["evalsha"]).await;
+    let measured = measure(place, &tally, users, PERIOD, &["evalsha", "fcall"]).await;
     tenure.close().await;
     measured
 }
@@ -133,7 +133,7 @@ async fn rslock_pairs(place: &Place, tasks: usize) -> Result<Measured, Box<dyn s
     for user in 0..tasks {
         users.spawn(use_rslock(manager.clone(), format!("rslock/{user}"), user, tally.clone()));
     }
-    measure(place, &tally, users, PERIOD, &["evalsha"]).await
+    measure(place, &tally, users, PERIOD, &["evalsha", "fcall"]).await
 }
 
 async fn script_pairs(place: &Place, level: &Level) -> Result<Measured, Box<dyn std::error::Error>> {
@@ -145,5 +145,5 @@ async fn script_pairs(place: &Place, level: &Level) -> Result<Measured, Box<dyn 
         let work = call_scripts(connection.clone(), names, user, tally.clone());
         users.spawn(async move { work.await as Done });
     }
-    measure(place, &tally, users, PERIOD, &["evalsha"]).await
+    measure(place, &tally, users, PERIOD, &["evalsha", "fcall"]).await
 }

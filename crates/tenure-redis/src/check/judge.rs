@@ -291,21 +291,25 @@ pub(super) fn latency(mut took: Vec<Duration>) -> Finding {
     hinted(Severity::Warning, "latency", found, hint)
 }
 
-/// Whether scripts can be called: by their hash, which the server does not know here, and by their text.
-pub(super) fn scripts(known: &Said, text: &Said, has_functions: bool) -> Finding {
+/// Whether functions can be called and loaded, and whether scripts can in their place: by their hash, which the server
+/// does not know here, and by their text.
+pub(super) fn scripts(functions: [&Said; 2], scripts: [&Said; 2]) -> Finding {
     let what = "scripts";
-    let refused = match (known, text) {
-        (Err(fault), _) if !fault.is_no_script() => Some(fault),
-        (_, Err(fault)) => Some(fault),
-        _ => None,
+    let refused = |said: [&Said; 2]| {
+        said.into_iter().find_map(|said| said.as_ref().err().filter(|fault| !fault.is_of_probe()).cloned())
     };
-    if let Some(fault) = refused {
-        let hint = "allow the user EVALSHA and EVAL";
-        return hinted(Severity::Bad, what, format!("refused: {fault}"), hint);
+    match (refused(functions), refused(scripts)) {
+        (None, None) => finding(Severity::Good, what, "functions are allowed, and scripts too".to_owned()),
+        (None, Some(_)) => finding(Severity::Good, what, "functions are allowed".to_owned()),
+        (Some(fault), None) => {
+            let hint = "allow the user FCALL and FUNCTION LOAD: each call costs the server less with them";
+            hinted(Severity::Good, what, format!("scripts are allowed; functions are not: {fault}"), hint)
+        }
+        (Some(_), Some(fault)) => {
+            let hint = "allow the user FCALL and FUNCTION LOAD, or EVALSHA and EVAL";
+            hinted(Severity::Bad, what, format!("refused: {fault}"), hint)
+        }
     }
-    let functions =
-        if has_functions { "Functions too, which are not used" } else { "no Functions, none are used" };
-    finding(Severity::Good, what, format!("EVALSHA and EVAL are allowed; {functions}"))
 }
 
 /// What is worth saying about the prefix of all keys, if it is not the usual one.

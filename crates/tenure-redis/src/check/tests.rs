@@ -206,11 +206,20 @@ fn clocks_and_delays_are_measured() {
 
 #[test]
 fn scripts_and_the_prefix_are_judged() {
-    let fault = |code| Err(Fault::server("s:1", code, None));
+    let fault = |code, detail| Err(Fault::server("s:1", code, Some(detail)));
     let yes = || Ok("yes".to_owned());
-    assert_eq!(judge::scripts(&fault("NOSCRIPT"), &yes(), true).severity, Severity::Good);
-    assert_eq!(judge::scripts(&fault("NOPERM"), &yes(), true).severity, Severity::Bad);
-    assert_eq!(judge::scripts(&fault("NOSCRIPT"), &fault("NOPERM"), false).severity, Severity::Bad);
+    let (no, unknown) = (fault("NOPERM", "no permissions to run"), fault("NOSCRIPT", ""));
+    let (no_function, no_library) =
+        (fault("ERR", "Function not found"), fault("ERR", "Missing library metadata"));
+    let (functions, scripts) = ([&no_function, &no_library], [&unknown, &yes()]);
+    let severity = |functions, scripts| judge::scripts(functions, scripts).severity;
+    assert_eq!(severity(functions, scripts), Severity::Good);
+    assert_eq!(severity(functions, [&unknown, &no]), Severity::Good);
+    assert_eq!(severity([&no_function, &no], [&no, &no]), Severity::Bad);
+    let slower = judge::scripts([&no, &no], scripts);
+    assert!(
+        slower.severity == Severity::Good && slower.hint.is_some_and(|hint| hint.contains("FUNCTION LOAD"))
+    );
     assert_eq!(judge::prefix("tenure:"), None);
     assert!(judge::prefix("").is_some_and(|finding| finding.found.starts_with("none")));
     assert!(judge::prefix("app:").is_some_and(|finding| finding.found.starts_with("\"app:\"")));
@@ -328,6 +337,7 @@ fn a_real_server_that_refuses_questions_is_still_looked_at() {
         "+zrem",
         "+zcard",
         "+zscore",
+        "+zpopmin",
         "+zrank",
         "+zrange",
         "+zrangebyscore",

@@ -36,14 +36,14 @@ local function enqueue(record, claim, above)
   call('HSET', record.waiters, claim.id, claim.fresh .. ' ' .. claim.terms)
   record.waiting = record.waiting + 1
   keep_queue(record)
-  return waiting_answer(record, claim.id)
+  return waiting_answer(record, claim.id, record.waiting - 1)
 end
 
 local function decide(record, claim, above)
   if is_finished(claim.id) then return { 'F' } end
   local hold, waits = renew_existing(record, claim.id)
   if hold then return grant_answer(hold) end
-  if waits then return waiting_answer(record, claim.id) end
+  if waits then return waiting_answer(record, claim.id, waits) end
   local is_alike = record.kind == claim.kind and record.capacity == claim.capacity
   if not is_alike and not is_idle(record) then return { 'C', record.kind, record.capacity } end
   if claim.weight < 1 or claim.weight > claim.capacity then return { 'I' } end
@@ -64,7 +64,7 @@ local function decide(record, claim, above)
   return enqueue(record, claim, above)
 end
 
-uncommon = function(key, id, options, above, terms, held)
+local function uncommon(key, id, options, above, terms, held)
   local record = read(key, held)
   if record.is_bad then return { 'X' } end
   settle(record)
@@ -74,44 +74,45 @@ uncommon = function(key, id, options, above, terms, held)
   return answer
 end
 
--- Above: what is made when first needed.
-local now_text = padded(now)
-local answers = { now_text }
+operation('claim', {}, function(KEYS, ARGV)
+  begin(KEYS, ARGV)
+  local now_text = padded(now)
+  local answers = { now_text }
 
--- The runs begin behind the ids, which begin behind the three arguments of every script.
-local i, run = 0, #KEYS
-while i < #KEYS - 4 do
-  local count, options, shared = tonumber(ARGV[run]), ARGV[run + 1], tonumber(ARGV[run + 2])
-  local terms, life = ARGV[run + 3], tonumber(ARGV[run + 4])
-  local ends, tail = digits(t + life - 1), ' ' .. now_text .. ' ' .. terms
-  for at = 1, count do
-    i = i + 1
-    local key, id, above = KEYS[i + 4], ARGV[i + 3], shared or tonumber(ARGV[run + 4 + at])
-    local answer, held
-    -- The common case: a mutex without anything special. If it is free, one command takes it.
-    if life > 0 and above <= now and (is_all_quiet or is_quiet(key, id)) and last_token() < now + FLOOR_AHEAD_MAX then
-      local token = max(last + 1, now, above + 1)
-      local text = padded(token)
-      held = redis.pcall('SET', key, id .. ' - ' .. text .. tail, 'NX', 'GET', 'PXAT', ends)
-      if not held then
-        last, is_last_new, answer = token, true, token
-      elseif type(held) ~= 'string' then
-        -- Another kind of resource; any other refusal is the server's own.
-        if sub(held.err, 1, 9) ~= 'WRONGTYPE' then
-          -- What the batch has granted so far stays.
-          tell()
-          return held
+  -- The runs begin behind the ids, which begin behind the three arguments of every script.
+  local i, run = 0, #KEYS
+  while i < #KEYS - 4 do
+    local count, options, shared = tonumber(ARGV[run]), ARGV[run + 1], tonumber(ARGV[run + 2])
+    local terms, life = ARGV[run + 3], tonumber(ARGV[run + 4])
+    local ends, tail = digits(t + life - 1), ' ' .. now_text .. ' ' .. terms
+    for at = 1, count do
+      i = i + 1
+      local key, id, above = KEYS[i + 4], ARGV[i + 3], shared or tonumber(ARGV[run + 4 + at])
+      local answer, held
+      -- The common case: a mutex without anything special. If it is free, one command takes it.
+      if life > 0 and above <= now and (is_all_quiet or is_quiet(key, id)) and last_token() < now + FLOOR_AHEAD_MAX then
+        local token = max(last + 1, now, above + 1)
+        local text = padded(token)
+        held = try('SET', key, id .. ' - ' .. text .. tail, 'NX', 'GET', 'PXAT', ends)
+        if not held then
+          last, is_last_new, answer = token, true, token
+        elseif type(held) ~= 'string' then
+          -- Another kind of resource; any other refusal is the server's own.
+          if sub(held.err, 1, 9) ~= 'WRONGTYPE' then
+            -- What the batch has granted so far stays.
+            tell()
+            return held
+          end
+          held = nil
         end
-        held = nil
       end
+      if not answer then
+        answer = uncommon(key, id, options, above, terms, held)
+      end
+      answers[i + 1] = answer
     end
-    if not answer then
-      if not uncommon then open() end
-      answer = uncommon(key, id, options, above, terms, held)
-    end
-    answers[i + 1] = answer
+    run = run + 5 + (shared and 0 or count)
   end
-  run = run + 5 + (shared and 0 or count)
-end
-tell()
-return answers
+  tell()
+  return answers
+end)

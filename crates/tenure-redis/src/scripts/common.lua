@@ -1,7 +1,7 @@
--- What every script begins with: its arguments, the time, tokens, and what tells the common case from others.
+-- What every operation begins with: its arguments, the time, tokens, and what tells the common case from others.
 --
--- The common case of a mutex needs nothing else. To make the functions of `record.lua` alone takes longer than it
--- does, so scripts with a common case have them made when first needed: see `Script::with_common_case`.
+-- The text is loaded once as a library of functions, or sent as a script where functions are not allowed; see
+-- `script.rs`. As a library it outlives a call, so `begin` sets everything anew that belongs to one.
 --
 -- KEYS: the shared keys (last token, finished ids, queues, observed resources), then the key of each resource.
 -- ARGV: the hash tag, the incarnation, PUBLISH or SPUBLISH, then what each operation takes.
@@ -9,11 +9,15 @@
 -- Keys beside that of a resource are made of its key and the tag, so they lie in its slot.
 -- Times: `now` in microseconds, for tokens; `t` and all ends in milliseconds, as Redis expires keys.
 
-local call = redis.call
-local floor, max, min = math.floor, math.max, math.min
-local sub, byte, format = string.sub, string.byte, string.format
-local TAG, INCARNATION, PUBLISH = ARGV[1], ARGV[2], ARGV[3]
-local LAST, FINISHED, QUEUES, OBSERVED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- What Lua and the server give. While a library is loaded they are not there yet.
+local call, try
+local floor, max, min, sub, byte, format, concat
+local function open()
+  call, try = redis.call, redis.pcall
+  floor, max, min = math.floor, math.max, math.min
+  sub, byte, format, concat = string.sub, string.byte, string.format, table.concat
+end
+
 
 local CONFIRM_WINDOW_MAX, UNHEARD_WINDOW, WAITER_LIFE_MAX = 5000, 500, 15000
 local FINISHED_MEMORY, TOKEN_MEMORY, QUEUE_LIFE = 60000, 3600000, 60000
@@ -21,12 +25,42 @@ local WAITERS_MAX, HOLDERS_LOOKED_AT_MAX, FLOOR_AHEAD_MAX = 100000, 16, 36000000
 -- Up to here a double counts exactly.
 local TOKEN_MAX = 9007199254740991
 -- Whose hold has ended and rests; and a key that some other client has set.
-local REST, FOREIGN = string.rep('-', 32), string.rep('?', 32)
+local REST, FOREIGN = '--------------------------------', '????????????????????????????????'
 local NEVER = 9007199254740991
 
-local clock = call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local t = floor(now / 1000)
+-- What belongs to one call.
+local TAG, INCARNATION, PUBLISH
+local LAST, FINISHED, QUEUES, OBSERVED
+local now, t
+-- The last token given under this tag, read when first needed and written once.
+local last, is_last_new
+-- Whether anything is unusual under this tag. If not, the common case of a mutex needs no other key than its own.
+local has_finished, has_queues, has_observers, is_all_quiet
+-- Who is to be told of what has become of a claim, and which observed resources have changed.
+local wakes, changed
+
+local function begin(KEYS, ARGV)
+  if not call then open() end
+  TAG, INCARNATION, PUBLISH = ARGV[1], ARGV[2], ARGV[3]
+  LAST, FINISHED, QUEUES, OBSERVED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+  local clock = call('TIME')
+  now = clock[1] * 1000000 + clock[2]
+  t = floor(now / 1000)
+  last, is_last_new = nil, false
+  wakes, changed = nil, nil
+  has_finished, has_queues, has_observers = false, false, false
+  local unusual = call('EXISTS', FINISHED, QUEUES, OBSERVED)
+  is_all_quiet = unusual == 0
+  if unusual > 0 then
+    -- Most often it is the queues alone.
+    local queues = call('EXISTS', QUEUES)
+    has_queues = queues == 1
+    if unusual > queues then
+      has_finished = call('EXISTS', FINISHED) == 1
+      has_observers = call('EXISTS', OBSERVED) == 1
+    end
+  end
+end
 
 -- A number in full: Lua's own conversion would round 16 digits.
 local function digits(number) return format('%.0f', number) end
@@ -37,8 +71,6 @@ local function padded(token)
   return format('%08d%08d', high, token - high * HALF)
 end
 
--- The last token given under this tag, read when first needed and written once.
-local last, is_last_new
 local function last_token()
   if not last then last = tonumber(call('GET', LAST) or 0) end
   return last
@@ -49,25 +81,12 @@ local function next_token(above)
   return last
 end
 
--- Nothing is unusual under this tag: no finished ids, no queues, no observers. Then the common case of a mutex
--- needs no other key than its own.
-local has_finished, has_queues, has_observers = false, false, false
-local is_all_quiet = true
-local unusual = call('EXISTS', FINISHED, QUEUES, OBSERVED)
-if unusual > 0 then
-  is_all_quiet = false
-  -- Most often it is the queues alone.
-  local queues = call('EXISTS', QUEUES)
-  has_queues = queues == 1
-  if unusual > queues then
-    has_finished = call('EXISTS', FINISHED) == 1
-    has_observers = call('EXISTS', OBSERVED) == 1
-  end
-end
+-- The key of who waits for a resource, by their places.
+local function queue_of(key) return 'tenure.1.q:' .. TAG .. key end
 
 local function is_quiet(key, id)
   return is_all_quiet or not (has_finished and call('ZSCORE', FINISHED, id))
-    and not (has_queues and call('ZSCORE', QUEUES, key))
+    and not (has_queues and call('EXISTS', queue_of(key)) == 1)
     and not (has_observers and call('ZSCORE', OBSERVED, key))
 end
 
@@ -84,14 +103,12 @@ local function finish(id)
 end
 
 -- A server that is full refuses what could make it fuller, but not after the first write of a script: then it
--- would be half done. What only keeps or gives back is to go through, so such a script begins with this.
-local function insist() call('PEXPIRE', LAST, TOKEN_MEMORY) end
+-- would be half done. What only keeps or gives back is to go through, so such a script begins with this. A function
+-- says so by its flags.
+local function insist() if IS_SCRIPT then call('PEXPIRE', LAST, TOKEN_MEMORY) end end
 
 -- Whether a stored hold is that of a claim and has nothing special: `id - …`. Without a new string, for the id is one
 -- already.
-local DASH = byte('-')
+local DASH = 45
 local function is_plain(held, id) return sub(held, 1, 32) == id and byte(held, 34) == DASH end
 
--- Ends a call. `record.lua` puts in its place what also tells who waits and who watches.
-local function keep_last() if is_last_new then call('SET', LAST, digits(last), 'PX', TOKEN_MEMORY) end end
-local tell = keep_last

@@ -1,9 +1,7 @@
 -- Looks at resources and writes nothing: for each its kind, capacity, units in use, waiting, the holds as they are stored
 -- with their ends, the waiters with their terms, and the value. Takes: how many holds and waiters to list.
 
-local most = tonumber(ARGV[4]) - 1
-
-local function look(key)
+local function look(key, most)
   local record = read(key)
   if record.is_bad then return false end
   local value = call('HMGET', record.value, 'bytes', 'token', 'keep')
@@ -29,6 +27,9 @@ local function look(key)
   }
 end
 
-local answers = { padded(now), digits(last_token()) }
-for i = 5, #KEYS do answers[i - 2] = look(KEYS[i]) end
-return answers
+operation('look', { 'no-writes' }, function(KEYS, ARGV)
+  begin(KEYS, ARGV)
+  local answers = { padded(now), digits(last_token()) }
+  for i = 5, #KEYS do answers[i - 2] = look(KEYS[i], tonumber(ARGV[4]) - 1) end
+  return answers
+end)

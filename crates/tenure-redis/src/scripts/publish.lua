@@ -1,37 +1,40 @@
 -- Sets the value of a resource under a hold. Takes: the claim's id, the bytes, and for how long they are fresh
 -- and then stale; two empty texts keep them as long as the hold. 1: done, 0: the hold has ended.
 
-local id, bytes, fresh, stale = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
-local record = read(KEYS[5])
-if record.is_bad then return { padded(now), 0 } end
-settle(record)
-local hold = hold_of(record, id)
-if not hold then
-  write(record)
-  tell()
-  return { padded(now), 0 }
-end
-call('DEL', record.value)
-call('HSET', record.value, 'bytes', bytes, 'token', digits(hold.token), 'fresh', digits(t + (fresh or 0)),
-  'keep', fresh and digits(t + fresh + stale) or '')
-if fresh then
-  call('PEXPIREAT', record.value, t + fresh + stale - 1)
-else
-  -- Whoever renews or ends the hold has to mind the value too.
-  hold.flag = 'v'
-  put_hold(record, hold)
-  call('PEXPIREAT', record.value, hold.ends - 1)
-end
-if (fresh or 0) > 0 and record.waiting > 0 then
-  for _, waiter in ipairs(call('ZRANGE', record.places, 0, -1)) do
-    if sub(call('HGET', record.waiters, waiter), 1, 1) == '1' then
-      local client = waiter_of(record, waiter).client
-      remove_waiter(record, waiter)
-      wakes[#wakes + 1] = { id = waiter, client = client }
+operation('publish', {}, function(KEYS, ARGV)
+  begin(KEYS, ARGV)
+  local id, bytes, fresh, stale = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+  local record = read(KEYS[5])
+  if record.is_bad then return { padded(now), 0 } end
+  settle(record)
+  local hold = hold_of(record, id)
+  if not hold then
+    write(record)
+    tell()
+    return { padded(now), 0 }
+  end
+  call('DEL', record.value)
+  call('HSET', record.value, 'bytes', bytes, 'token', digits(hold.token), 'fresh', digits(t + (fresh or 0)),
+    'keep', fresh and digits(t + fresh + stale) or '')
+  if fresh then
+    call('PEXPIREAT', record.value, t + fresh + stale - 1)
+  else
+    -- Whoever renews or ends the hold has to mind the value too.
+    hold.flag = 'v'
+    put_hold(record, hold)
+    call('PEXPIREAT', record.value, hold.ends - 1)
+  end
+  if (fresh or 0) > 0 and record.waiting > 0 then
+    for _, waiter in ipairs(call('ZRANGE', record.places, 0, -1)) do
+      if sub(call('HGET', record.waiters, waiter), 1, 1) == '1' then
+        local client = waiter_of(record, waiter).client
+        remove_waiter(record, waiter)
+        wake({ id = waiter, client = client })
+      end
     end
   end
-end
-grant_waiters(record)
-write(record)
-tell()
-return { padded(now), 1 }
+  grant_waiters(record)
+  write(record)
+  tell()
+  return { padded(now), 1 }
+end)

@@ -3,7 +3,7 @@
 
 -- A hold as it is stored: fixed columns up to the client, so that the common case needs no parsing.
 local function pack(hold)
-  return table.concat({
+  return concat({
     hold.id, hold.flag, padded(hold.token), padded(hold.granted), format('%08.0f', hold.ttl), hold.client,
     digits(hold.max), digits(hold.min), digits(hold.delay), hold.weight, hold.slot, hold.label,
   }, ' ')
@@ -38,10 +38,13 @@ end
 -- How long the units rest after the end of a hold that nobody released.
 local function delay_of(hold) return hold.id == REST and 0 or hold.delay end
 
-local wakes, changed = {}, {}
+local function wake(woken)
+  wakes = wakes or {}
+  wakes[#wakes + 1] = woken
+end
 
 -- The keys beside that of a record, each named when it is first needed.
-local LETTERS = { places = 'q', waiters = 'w', lives = 'x', ends = 'e', holds = 'h', free = 's', value = 'v' }
+local LETTERS = { waiters = 'w', lives = 'x', ends = 'e', holds = 'h', free = 's', value = 'v' }
 local BESIDE = {
   __index = function(record, name)
     local letter = LETTERS[name]
@@ -127,8 +130,8 @@ local function forget_queue(record)
   end
 end
 
-local function take_waiter(record, id)
-  call('ZREM', record.places, id)
+local function take_waiter(record, id, is_popped)
+  if not is_popped then call('ZREM', record.places, id) end
   call('ZREM', record.lives, id)
   call('HDEL', record.waiters, id)
   record.waiting = record.waiting - 1
@@ -143,7 +146,7 @@ local function remove_waiter(record, id)
   local was_head = call('ZRANK', record.places, id) == 0
   take_waiter(record, id)
   local head = was_head and record.waiting > 0 and call('ZRANGE', record.places, 0, 0)[1]
-  if head then wakes[#wakes + 1] = { id = head, client = waiter_of(record, head).client } end
+  if head then wake({ id = head, client = waiter_of(record, head).client }) end
 end
 
 local function fits(record, weight) return record.used + weight <= record.capacity end
@@ -174,15 +177,16 @@ end
 local function grant_waiters(record)
   -- Nobody has a weight below 1.
   while record.waiting > 0 and fits(record, 1) do
-    local head = call('ZRANGE', record.places, 0, 0)[1]
+    if last_token() >= TOKEN_MAX then return end
+    -- Where everybody weighs 1, the head fits.
+    local is_popped = record.kind == 'm' or record.kind == 'p'
+    local head = is_popped and call('ZPOPMIN', record.places)[1] or call('ZRANGE', record.places, 0, 0)[1]
     local waiter = waiter_of(record, head)
-    if not fits(record, waiter.weight) or last_token() >= TOKEN_MAX then return end
-    take_waiter(record, head)
+    if not fits(record, waiter.weight) then return end
+    take_waiter(record, head, is_popped)
     local hold = grant(record, waiter, 0, false)
     -- The same call may yet confirm it; the wake says what it was at first.
-    wakes[#wakes + 1] = {
-      id = head, client = waiter.client, hold = hold, record = record, ends_in = hold.ends - t,
-    }
+    wake({ id = head, client = waiter.client, hold = hold, record = record, ends_in = hold.ends - t })
   end
 end
 
@@ -201,11 +205,14 @@ end
 -- Reads a record; `text` is the value of its key, if that is known to be a string. `is_bad`: the key holds
 -- something that neither this nor any classic lock has written.
 local function read(key, text)
-  local record = setmetatable({ key = key, used = 0, fresh = 0, keep = 0, keep_until = 0, waiting = 0 }, BESIDE)
+  local record = setmetatable({ key = key, places = queue_of(key), used = 0, fresh = 0, keep = 0, keep_until = 0, waiting = 0 }, BESIDE)
   if has_queues then record.waiting = call('ZCARD', record.places) end
-  local kind = text and 'string' or call('TYPE', key).ok
+  local kind = 'string'
+  if not text then
+    text = try('GET', key)
+    if type(text) ~= 'string' then kind = text and call('TYPE', key).ok or 'none' end
+  end
   if kind == 'string' then
-    text = text or call('GET', key)
     local ends = call('PEXPIRETIME', key)
     local hold = unpack_hold(text)
       or { id = FOREIGN, flag = '+', token = 0, granted = now, client = '0', max = 0, min = 0, delay = 0, weight = 1,
@@ -236,7 +243,10 @@ local function become(record, kind, capacity)
 end
 
 local function write(record)
-  if has_observers and call('ZSCORE', OBSERVED, record.key) then changed[record.key] = true end
+  if has_observers and call('ZSCORE', OBSERVED, record.key) then
+    changed = changed or {}
+    changed[record.key] = true
+  end
   if not record.kind or record.kind == 'm' then return end
   -- Which slot has been free longest is worth remembering; all else of an idle record is not.
   if is_idle(record) and record.fresh == 0 then
@@ -257,14 +267,13 @@ local function grant_answer(hold)
   return { 'G', digits(hold.token), hold.slot, hold.ends - t }
 end
 
-local function waiting_answer(record, id)
-  local rank = call('ZRANK', record.places, id)
+local function waiting_answer(record, id, rank)
   local hold = rank == 0 and next_hold_to_end(record)
   local look = hold and hold.ends < NEVER and hold.ends - t or -1
   return { 'W', rank + 1, digits(last_token()), look }
 end
 
--- Extends a hold, or keeps the place of a waiter; nothing if the claim is neither.
+-- Extends a hold, or keeps the place of a waiter and returns it, 0 for the head; nothing if the claim is neither.
 local function renew_existing(record, id)
   local hold = hold_of(record, id)
   if hold then
@@ -279,10 +288,11 @@ local function renew_existing(record, id)
     if has_value(record, hold) then call('PEXPIREAT', record.value, hold.ends - 1) end
     return hold
   end
-  if record.waiting > 0 and call('ZSCORE', record.places, id) then
+  local rank = record.waiting > 0 and call('ZRANK', record.places, id)
+  if rank then
     local life = t + min(waiter_of(record, id).ttl, WAITER_LIFE_MAX)
     call('ZADD', record.lives, 'GT', life, id)
-    return nil, true
+    return nil, rank
   end
 end
 
@@ -297,9 +307,9 @@ local function keep_queue(record)
 end
 
 -- Cuts the window of a grant of which nobody hears: its waiter is probably dead, but may be reconnecting.
-local function cut_window(wake)
+local function cut_window(woken)
   local ends = t + UNHEARD_WINDOW
-  local hold, record = wake.hold, wake.record
+  local hold, record = woken.hold, woken.record
   if ends >= hold.ends or not hold_of(record, hold.id) then return end
   if record.kind == 'm' then
     call('PEXPIREAT', record.key, ends + hold.delay - 1)
@@ -308,17 +318,19 @@ local function cut_window(wake)
   end
 end
 
--- Tells who waits and who watches, after everything else: to a channel that is not here it would fail.
-tell = function()
-  keep_last()
-  for _, wake in ipairs(wakes) do
-    local text = 'L ' .. wake.id
-    if wake.hold then
-      local hold = wake.hold
-      text = table.concat({ 'G', wake.id, digits(hold.token), hold.slot, wake.ends_in, INCARNATION }, ' ')
+-- Ends a call: tells who waits and who watches, after everything else, for to a channel that is not here it would
+-- fail.
+local function tell()
+  if is_last_new then call('SET', LAST, digits(last), 'PX', TOKEN_MEMORY) end
+  for _, woken in ipairs(wakes or {}) do
+    local hold, text = woken.hold, nil
+    if hold then
+      text = concat({ 'G', woken.id, digits(hold.token), hold.slot, woken.ends_in, INCARNATION }, ' ')
+    else
+      text = 'L ' .. woken.id
     end
-    local heard = redis.pcall(PUBLISH, 'tenure.1.inbox:' .. TAG .. wake.client, text)
-    if wake.hold and heard == 0 then cut_window(wake) end
+    local heard = try(PUBLISH, 'tenure.1.inbox:' .. TAG .. woken.client, text)
+    if hold and heard == 0 then cut_window(woken) end
   end
-  for key in pairs(changed) do redis.pcall(PUBLISH, 'tenure.1.changes:' .. TAG .. key, '') end
+  for key in pairs(changed or {}) do try(PUBLISH, 'tenure.1.changes:' .. TAG .. key, '') end
 end

@@ -16,7 +16,7 @@ local function decide(record, id, is_unused)
   return 0
 end
 
-uncommon = function(key, id, is_unused, held)
+local function uncommon(key, id, is_unused, held)
   local record = read(key, held)
   if record.is_bad then return 0 end
   settle(record)
@@ -26,28 +26,29 @@ uncommon = function(key, id, is_unused, held)
   return answer
 end
 
--- Above: what is made when first needed.
-insist()
-local answers = { padded(now) }
-local i, run = 0, #KEYS
-while i < #KEYS - 4 do
-  local maybe_in_flight, is_unused = ARGV[run + 1] == '1', ARGV[run + 2] == '1'
-  for _ = 1, tonumber(ARGV[run]) do
-    i = i + 1
-    local key, id = KEYS[i + 4], ARGV[i + 3]
-    local held = redis.pcall('GET', key)
-    if type(held) ~= 'string' then held = nil end
-    -- The common case: a mutex without anything special, and nobody waits.
-    if held and is_plain(held, id) and (is_all_quiet or is_quiet(key, id)) then
-      call('DEL', key)
-      answers[i + 1] = 1
-    else
-      if not uncommon then open() end
-      answers[i + 1] = uncommon(key, id, is_unused, held)
+operation('release', { 'allow-oom' }, function(KEYS, ARGV)
+  begin(KEYS, ARGV)
+  insist()
+  local answers = { padded(now) }
+  local i, run = 0, #KEYS
+  while i < #KEYS - 4 do
+    local maybe_in_flight, is_unused = ARGV[run + 1] == '1', ARGV[run + 2] == '1'
+    for _ = 1, tonumber(ARGV[run]) do
+      i = i + 1
+      local key, id = KEYS[i + 4], ARGV[i + 3]
+      local held = try('GET', key)
+      if type(held) ~= 'string' then held = nil end
+      -- The common case: a mutex without anything special, and nobody waits.
+      if held and is_plain(held, id) and (is_all_quiet or is_quiet(key, id)) then
+        call('DEL', key)
+        answers[i + 1] = 1
+      else
+        answers[i + 1] = uncommon(key, id, is_unused, held)
+      end
+      if maybe_in_flight then finish(id) end
     end
-    if maybe_in_flight then finish(id) end
+    run = run + 3
   end
-  run = run + 3
-end
-tell()
-return answers
+  tell()
+  return answers
+end)

@@ -1,43 +1,46 @@
 -- An operator changes the capacity. Takes: the capacity. 1: done, 0: the kind has none to change.
 
-local capacity = tonumber(ARGV[4])
-local record = read(KEYS[5])
-if record.is_bad then return { padded(now), 0 } end
-settle(record)
-if record.kind and record.kind ~= 's' and record.kind ~= 'p' then
-  write(record)
-  tell()
-  return { padded(now), 0 }
-end
-if record.kind then
-  local old = record.capacity
-  record.capacity = capacity
-  if record.fresh > capacity then
-    local slots = call('LRANGE', record.free, 0, -1)
-    call('DEL', record.free)
-    for _, slot in ipairs(slots) do
-      if tonumber(slot) < capacity then call('RPUSH', record.free, slot) end
-    end
+operation('resize', {}, function(KEYS, ARGV)
+  begin(KEYS, ARGV)
+  local capacity = tonumber(ARGV[4])
+  local record = read(KEYS[5])
+  if record.is_bad then return { padded(now), 0 } end
+  settle(record)
+  if record.kind and record.kind ~= 's' and record.kind ~= 'p' then
+    write(record)
+    tell()
+    return { padded(now), 0 }
   end
-  -- Slots that were taken away before, and come back: free since now, for they may just have been held.
-  if record.kind == 'p' and old < min(capacity, record.fresh) then
-    local held = {}
-    for _, token in ipairs(call('ZRANGE', record.holds, 0, -1)) do held[hold_with(record, token).slot] = true end
-    for slot = old, min(capacity, record.fresh) - 1 do
-      if not held[digits(slot)] then call('RPUSH', record.free, slot) end
+  if record.kind then
+    local old = record.capacity
+    record.capacity = capacity
+    if record.fresh > capacity then
+      local slots = call('LRANGE', record.free, 0, -1)
+      call('DEL', record.free)
+      for _, slot in ipairs(slots) do
+        if tonumber(slot) < capacity then call('RPUSH', record.free, slot) end
+      end
     end
-  end
-  -- What can never fit any more would block everybody behind it for ever.
-  if record.waiting > 0 then
-    for _, waiter in ipairs(call('ZRANGE', record.places, 0, -1)) do
-      if waiter_of(record, waiter).weight > capacity then
-        remove_waiter(record, waiter)
-        finish(waiter)
+    -- Slots that were taken away before, and come back: free since now, for they may just have been held.
+    if record.kind == 'p' and old < min(capacity, record.fresh) then
+      local held = {}
+      for _, token in ipairs(call('ZRANGE', record.holds, 0, -1)) do held[hold_with(record, token).slot] = true end
+      for slot = old, min(capacity, record.fresh) - 1 do
+        if not held[digits(slot)] then call('RPUSH', record.free, slot) end
+      end
+    end
+    -- What can never fit any more would block everybody behind it for ever.
+    if record.waiting > 0 then
+      for _, waiter in ipairs(call('ZRANGE', record.places, 0, -1)) do
+        if waiter_of(record, waiter).weight > capacity then
+          remove_waiter(record, waiter)
+          finish(waiter)
+        end
       end
     end
   end
-end
-grant_waiters(record)
-write(record)
-tell()
-return { padded(now), 1 }
+  grant_waiters(record)
+  write(record)
+  tell()
+  return { padded(now), 1 }
+end)

@@ -54,7 +54,7 @@ fn while_they_work(server: &RedisServer, url: &str, mut disturb: impl FnMut()) {
 fn lost_replies_cost_nothing_but_time() {
     let server = RedisServer::start(RedisOptions::default());
     let proxy = before(&server);
-    while_they_work(&server, &through(&proxy), || proxy.lose_replies(1, b"EVALSHA", Loss::Cut));
+    while_they_work(&server, &through(&proxy), || proxy.lose_replies(1, b"FCALL", Loss::Cut));
 }
 
 #[test]
@@ -83,9 +83,42 @@ fn killed_connections_cost_nothing_but_time() {
 }
 
 #[test]
-fn forgotten_scripts_are_sent_again() {
+fn forgotten_functions_are_loaded_again() {
     let server = RedisServer::start(RedisOptions::default());
-    while_they_work(&server, &server.url(), || drop(server.ask(&["SCRIPT", "FLUSH"])));
+    while_they_work(&server, &server.url(), || drop(server.ask(&["FUNCTION", "FLUSH"])));
+}
+
+/// Returns how often a command was called, and how often refused.
+fn calls(server: &RedisServer, command: &str) -> (u64, u64) {
+    let stats = server.ask(&["INFO", "commandstats"]).to_string();
+    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:"))).unwrap_or("");
+    let number = |what: &str| {
+        let found = line.split(',').find_map(|part| part.strip_prefix(what)?.strip_prefix('='));
+        found.map_or(0, |text| text.parse().expect("a number"))
+    };
+    (number("calls"), number("rejected_calls"))
+}
+
+#[test]
+fn who_may_not_call_functions_calls_scripts() {
+    for missing in ["-fcall", "-function"] {
+        let server = RedisServer::start(RedisOptions::default());
+        server.ask(&["ACL", "SETUSER", "worker", "on", ">secret", "~*", "&*", "+@all", missing]);
+        let url = server.url().replace("redis://", "redis://worker:secret@");
+        while_they_work(&server, &url, || drop(server.ask(&["SCRIPT", "FLUSH"])));
+        let ((functions, refused), (scripts, _)) = (calls(&server, "fcall"), calls(&server, "evalsha"));
+        // Each client tries once, or a few times at the same moment.
+        assert!(functions + refused < 10 * CLIENTS as u64, "{missing}: {functions} and {refused}");
+        assert!(scripts > 100, "{missing}: {scripts}");
+    }
+}
+
+#[test]
+fn functions_are_what_is_called() {
+    let server = RedisServer::start(RedisOptions::default());
+    while_they_work(&server, &server.url(), || {});
+    assert!(calls(&server, "fcall").0 > 100);
+    assert_eq!((calls(&server, "eval").0, calls(&server, "evalsha").0), (0, 0));
 }
 
 #[test]
