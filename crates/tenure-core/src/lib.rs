@@ -30,6 +30,7 @@ pub mod slot_pool;
 pub mod step;
 pub mod token;
 pub mod virtual_clock;
+pub mod window;
 
 mod backoff;
 mod claimant;

@@ -7,4 +7,5 @@ mod kinds;
 mod oracle;
 mod record;
 mod step;
+mod window;
 mod world;
