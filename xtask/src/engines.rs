@@ -1,20 +1,24 @@
 //! The engines and how to select their tests.
 
 use crate::run::Outcome;
+use crate::setup::{self, Tool};
 
 /// An engine, as `--engine` names it.
 pub(crate) struct Engine {
     /// The one word for it: crate suffix, feature, URL scheme, docs page.
     pub(crate) name: &'static str,
-    /// Whether its tests start a server. The fast loop leaves those out.
-    pub(crate) has_server: bool,
+    /// What its tests start, and need besides. The fast loop leaves the tests out that need anything.
+    pub(crate) tools: &'static [&'static Tool],
 }
 
-/// Every engine of the project. A new one goes here first.
-pub(crate) const ENGINES: [Engine; 3] = [
-    Engine { name: "memory", has_server: false },
-    Engine { name: "local", has_server: false },
-    Engine { name: "redis", has_server: true },
+/// Every engine of the project. A new one goes here first. A store counts as one as soon as tests start its
+/// servers: fences work in PostgreSQL and MySQL already.
+pub(crate) const ENGINES: [Engine; 5] = [
+    Engine { name: "memory", tools: &[] },
+    Engine { name: "local", tools: &[] },
+    Engine { name: "redis", tools: &setup::FOR_REDIS },
+    Engine { name: "postgres", tools: &setup::FOR_POSTGRES },
+    Engine { name: "mysql", tools: &setup::FOR_MYSQL },
 ];
 
 /// The engines of a list as a user gives it: `memory,local`.
@@ -30,6 +34,11 @@ fn find(name: &str) -> Outcome<&'static Engine> {
 }
 
 impl Engine {
+    /// Whether its tests start a server.
+    pub(crate) fn has_server(&self) -> bool {
+        !self.tools.is_empty()
+    }
+
     /// The nextest filter for the tests of this engine: those of its crate, and in other crates those with
     /// the engine's name as a module or at an end of the test's name.
     pub(crate) fn filter(&self, packages: &[String]) -> String {
@@ -48,7 +57,10 @@ mod tests {
     #[test]
     fn an_unknown_engine_is_refused_with_the_list_of_known_ones() {
         let error = named("local,oracle").map(|_| ()).unwrap_err();
-        assert!(error.contains("oracle") && error.contains("memory, local, redis"), "{error}");
+        assert!(
+            error.contains("oracle") && error.contains("memory, local, redis, postgres, mysql"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@
 use std::path::PathBuf;
 
 use crate::args::Args;
+use crate::engines::ENGINES;
 use crate::run::{self, Outcome, Run};
 
 /// A program that chores need.
@@ -50,6 +51,18 @@ pub(crate) const FLOCK: Tool =
 /// that the package may start.
 pub(crate) const REDIS: Tool =
     Tool { name: "redis-server", probe: "redis-server --version", source: Source::Apt("redis-server") };
+/// A database. The probe finds what the tests start, wherever the search path leads.
+pub(crate) const POSTGRES: Tool = Tool {
+    name: "postgresql",
+    probe: "find /usr/lib/postgresql -name initdb",
+    source: Source::Apt("postgresql"),
+};
+/// What many have before it.
+pub(crate) const PGBOUNCER: Tool =
+    Tool { name: "pgbouncer", probe: "/usr/sbin/pgbouncer --version", source: Source::Apt("pgbouncer") };
+/// A database. Debian keeps it from the search path of those who are not root.
+pub(crate) const MARIADB: Tool =
+    Tool { name: "mariadb", probe: "/usr/sbin/mariadbd --version", source: Source::Apt("mariadb-server") };
 /// Makes the certificates of servers under test.
 pub(crate) const OPENSSL: Tool =
     Tool { name: "openssl", probe: "openssl version", source: Source::Apt("openssl") };
@@ -84,20 +97,27 @@ pub(crate) const REDIS_PY: Tool =
 pub(crate) const REDLOCK: Tool =
     Tool { name: "node-redlock", probe: "", source: Source::Node(&["redlock@4.2.0", "ioredis@5.8.2"]) };
 
-/// Everything that `ci` and `bench` need.
-const ALL: [&Tool; 13] = [
-    &CC, &FLOCK, &REDIS, &OPENSSL, &PYTHON, &NPM, &REDIS_PY, &REDLOCK, &RUSTFMT, &CLIPPY, &NEXTEST, &TYPOS,
-    &DENY,
-];
+/// What no engine needs, but `ci` and `bench`.
+const CHORES: [&Tool; 7] = [&CC, &FLOCK, &RUSTFMT, &CLIPPY, &NEXTEST, &TYPOS, &DENY];
 
-/// What the tests of engines with servers need.
-pub(crate) const SERVERS: [&Tool; 6] = [&REDIS, &OPENSSL, &PYTHON, &NPM, &REDIS_PY, &REDLOCK];
+/// What the tests with Redis need.
+pub(crate) const FOR_REDIS: [&Tool; 6] = [&REDIS, &OPENSSL, &PYTHON, &NPM, &REDIS_PY, &REDLOCK];
+/// What the tests with PostgreSQL need.
+pub(crate) const FOR_POSTGRES: [&Tool; 2] = [&POSTGRES, &PGBOUNCER];
+/// What the tests with MySQL need: MariaDB, since Debian has no MySQL.
+pub(crate) const FOR_MYSQL: [&Tool; 1] = [&MARIADB];
+
+/// What the tests of all engines need.
+pub(crate) fn of_engines() -> Vec<&'static Tool> {
+    ENGINES.iter().flat_map(|engine| engine.tools).copied().collect()
+}
 
 /// Installs what is missing and prints versions.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
-    need(run, &ALL)?;
-    for tool in ALL {
+    let tools = [&CHORES[..], &of_engines()].concat();
+    need(run, &tools)?;
+    for tool in tools {
         println!("{:<14} {}", tool.name, tool.version(run).unwrap_or_default());
     }
     let rustc = run::output(run.program("rustc").arg("--version"))?;

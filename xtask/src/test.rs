@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::args::Args;
 use crate::engines::{self, ENGINES, Engine};
 use crate::run::{Outcome, Run};
-use crate::setup;
+use crate::setup::{self, Tool};
 use crate::tree::Tree;
 use crate::{manifest, manifest::Manifest};
 
@@ -20,12 +20,12 @@ enum Scope {
 }
 
 impl Scope {
-    /// Whether some of its tests start a server.
-    fn has_server(&self) -> bool {
+    /// What its tests need besides a compiler and nextest.
+    fn tools(&self) -> Vec<&'static Tool> {
         match self {
-            Scope::Fast => false,
-            Scope::All => ENGINES.iter().any(|engine| engine.has_server),
-            Scope::Engines(engines) => engines.iter().any(|engine| engine.has_server),
+            Scope::Fast => Vec::new(),
+            Scope::All => setup::of_engines(),
+            Scope::Engines(engines) => engines.iter().flat_map(|engine| engine.tools).copied().collect(),
         }
     }
 }
@@ -48,9 +48,7 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
 /// Runs the tests of a scope with a profile of nextest; the doc tests too, unless engines were named.
 fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
     setup::need(run, &[&setup::CC, &setup::NEXTEST])?;
-    if scope.has_server() {
-        setup::need(run, &setup::SERVERS)?;
-    }
+    setup::need(run, &scope.tools())?;
     let mut tests = nextest(run, scope, profile)?;
     run.command("tests", &mut tests);
     if !matches!(scope, Scope::Engines(_)) {
@@ -80,7 +78,7 @@ fn filter(scope: &Scope, packages: &[String]) -> Option<String> {
     match scope {
         Scope::All => None,
         Scope::Engines(engines) => joined(engines.clone()),
-        Scope::Fast => joined(ENGINES.iter().filter(|engine| engine.has_server).collect())
+        Scope::Fast => joined(ENGINES.iter().filter(|engine| engine.has_server()).collect())
             .map(|filter| format!("not ({filter})")),
     }
 }
@@ -132,9 +130,10 @@ mod tests {
     fn the_fast_loop_starts_no_server() {
         let filter = filter(&Scope::Fast, &["tenure-redis".to_owned(), "tenure-local".to_owned()]).unwrap();
         assert!(filter.starts_with("not (package(tenure-redis) | "), "{filter}");
-        assert!(!filter.contains("local") && !Scope::Fast.has_server());
-        assert!(Scope::All.has_server() && Scope::Engines(engines::named("redis").unwrap()).has_server());
-        assert!(!Scope::Engines(engines::named("local").unwrap()).has_server());
+        assert!(!filter.contains("local") && Scope::Fast.tools().is_empty());
+        let tools = |list| Scope::Engines(engines::named(list).unwrap()).tools().len();
+        assert!(tools("local") == 0 && tools("redis,local") > 0);
+        assert_eq!(Scope::All.tools().len(), tools("redis") + tools("postgres") + tools("mysql"));
     }
 
     #[test]

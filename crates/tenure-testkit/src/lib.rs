@@ -8,9 +8,12 @@
 //! What a third-party engine's tests need as well (a second process, recorded histories and who judges them) is
 //! in `tenure-conformance`, since that is published and this is not.
 
+mod account;
 mod clock;
 mod directory;
+pub mod mariadb;
 mod port;
+pub mod postgres;
 mod process;
 mod proxy;
 pub mod redis;
@@ -18,6 +21,7 @@ mod resp;
 mod run;
 mod server;
 mod site;
+mod sql;
 
 pub use clock::ServerClock;
 pub use directory::TestDirectory;
@@ -28,3 +32,4 @@ pub use resp::{Connection, Reply};
 pub use run::shared;
 pub use server::{READY_MAX, Server};
 pub use site::Site;
+pub use sql::{SqlAnswer, SqlConnection, SqlError, SqlValue};

@@ -19,9 +19,18 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a reaper does in the end; `$1` is the site. Where `/proc` is that of another PID namespace, ids cannot
+/// What a reaper does in the end; `$1` is the site. A server whose directory has a file `ends-by` gets the signal
+/// that it names first, and 5 s to clean up. Where `/proc` is that of another PID namespace, ids cannot
 /// be checked there and are believed.
 const REAP: &str = r#"
+wait_for_end() {
+    tries=100
+    while [ $tries -gt 0 ] && read -r stat <"/proc/$1/stat"; do
+        case "${stat##*") "}" in Z*) return ;; esac
+        tries=$((tries - 1))
+        sleep 0.05
+    done
+}
 reap() {
     gone="$1.gone-$$"
     mv "$1" "$gone" 2>/dev/null || return 0
@@ -32,7 +41,13 @@ reap() {
             if [ /proc/$$/cwd -ef . ]; then
                 case "$(readlink "/proc/$pid/cwd")" in "$gone"/*) ;; *) continue ;; esac
             fi
-            kill -9 "$pid"
+            # Those that a server has started may have been stopped, and would not notice that it is gone.
+            read -r children <"/proc/$pid/task/$pid/children"
+            if read -r signal <"${file%pid}ends-by"; then
+                kill -"$signal" "$pid" && wait_for_end "$pid"
+            fi
+            kill -9 "$pid" $children
+            children=
         done
         [ $round = 2 ] || sleep 0.05
     done

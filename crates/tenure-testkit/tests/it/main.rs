@@ -1,5 +1,7 @@
 //! The test kit keeps its own promises.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod mysql;
+mod postgres;
 mod proxy;
 mod redis;

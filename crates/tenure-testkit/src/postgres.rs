@@ -1,0 +1,259 @@
+//! PostgreSQL: one server, and PgBouncer before it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::process::Signal;
+
+use crate::account::{Account, run};
+use crate::process::{is_alive, poll, signal, wait_for};
+use crate::{Port, READY_MAX, Server, Site, SqlConnection};
+
+mod pgbouncer;
+
+pub use pgbouncer::PgBouncer;
+
+/// The account that the package makes, and the superuser of the servers here.
+const USER: &str = "postgres";
+
+/// Where Debian has the programs of each version. (A `postgres` on the search path may be anything.)
+const VERSIONS: &str = "/usr/lib/postgresql";
+
+/// Without a wish of the test: as fast as it goes. A killed *process* loses nothing without fsync, and no test
+/// cuts the power.
+const SETTINGS: [(&str, &str); 6] = [
+    ("listen_addresses", "127.0.0.1"),
+    ("max_connections", "200"),
+    ("shared_buffers", "64MB"),
+    ("fsync", "off"),
+    // What a killed server leaves is a file in its directory, and not in `/dev/shm`.
+    ("dynamic_shared_memory_type", "mmap"),
+    ("autovacuum", "off"),
+];
+
+/// Returns the address of a server that all tests of this run share, and starts it if no test has yet. Tests that
+/// break servers start their own.
+pub fn shared() -> String {
+    crate::shared("postgres", |site| {
+        let server = PostgresServer::launch(site, Port::free(), &PostgresOptions::default());
+        server.wait_until_ready();
+        (server.url(), server)
+    })
+}
+
+/// How a [`PostgresServer`] is started.
+#[derive(Clone, Debug, Default)]
+pub struct PostgresOptions {
+    settings: Vec<(String, String)>,
+}
+
+impl PostgresOptions {
+    /// Sets a parameter of the server, such as `synchronous_commit` to `off`.
+    #[must_use]
+    pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+}
+
+/// A PostgreSQL server with the superuser `postgres`, no passwords, and the database `postgres`. It ends and its
+/// files are removed when this value ends.
+///
+/// A server is a process that starts others, one for each connection. What is said here of *the server* is done
+/// to all of them. To end one connection, ask `SELECT pg_terminate_backend(…)`.
+#[derive(Debug)]
+pub struct PostgresServer {
+    server: Server,
+    port: Port,
+}
+
+impl PostgresServer {
+    /// Starts one and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start(options: &PostgresOptions) -> PostgresServer {
+        let server = PostgresServer::launch(&Site::new(), Port::free(), options);
+        server.wait_until_ready();
+        server
+    }
+
+    /// Starts one on a site, and does not wait for it.
+    fn launch(site: &Arc<Site>, port: Port, options: &PostgresOptions) -> PostgresServer {
+        let (number, account, template) = (port.number(), Account::unprivileged(USER), template());
+        let server = Server::start(site, &format!("postgres-{number}"), |directory| {
+            account.give(directory);
+            // A copy of a fresh server takes a tenth of the time that it takes to make one.
+            run(account.command("cp").arg("-a").arg(template).arg(directory.join("data")));
+            // A killed server leaves a piece of System V memory behind, so it is asked first.
+            fs::write(directory.join("ends-by"), "QUIT\n").expect("a file of the server");
+            let mut command = account.command(programs().join("postgres"));
+            command.args(["-D", "data", "-p", &number.to_string()]).arg("-k").arg(directory);
+            let own = options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            for (name, value) in SETTINGS.into_iter().chain(own) {
+                command.arg("-c").arg(format!("{name}={value}"));
+            }
+            command
+        });
+        PostgresServer { server, port }
+    }
+
+    /// Returns its address: `postgres://postgres@127.0.0.1:20000/postgres`.
+    pub fn url(&self) -> String {
+        format!("postgres://{USER}@127.0.0.1:{}/postgres", self.port())
+    }
+
+    /// Returns its port.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// Returns its first process, and its log.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Returns the id of its first process.
+    pub fn pid(&self) -> u32 {
+        self.server.pid()
+    }
+
+    /// Connects with it.
+    ///
+    /// # Errors
+    /// As the system or the server reports them.
+    pub fn connect(&self) -> Result<SqlConnection, crate::SqlError> {
+        SqlConnection::to_postgres(self.port(), USER, "postgres")
+    }
+
+    /// Kills it (SIGKILL), with all of its processes, and returns when they are gone.
+    pub fn kill(&self) {
+        if !is_alive(self.pid()) {
+            return self.server.kill();
+        }
+        let processes = self.halt();
+        self.server.kill();
+        // One may have ended by itself; who asks for what has no process any more does no harm.
+        processes.iter().filter(|pid| is_alive(**pid)).for_each(|pid| signal(*pid, Signal::KILL));
+        wait_for("end of the server's processes", || {
+            processes.iter().all(|pid| !is_alive(*pid)).then_some(())
+        });
+    }
+
+    /// Ends it as an administrator does who does not wait for clients (SIGINT), and returns when it is gone.
+    ///
+    /// # Panics
+    /// If it has been killed, or does not end.
+    pub fn shut_down(&self) {
+        self.end(Signal::INT);
+    }
+
+    /// Stops it (SIGSTOP), with all of its processes: it keeps its connections, and does nothing.
+    ///
+    /// # Panics
+    /// If it has been killed.
+    pub fn stop(&self) {
+        let processes = self.halt();
+        wait_for("stopped server", || {
+            processes.iter().all(|pid| matches!(crate::state(*pid), Some('T') | None)).then_some(())
+        });
+    }
+
+    /// Lets it continue after [`PostgresServer::stop`].
+    ///
+    /// # Panics
+    /// If it has been killed.
+    pub fn cont(&self) {
+        self.children().into_iter().for_each(|pid| signal(pid, Signal::CONT));
+        self.server.cont();
+    }
+
+    /// Kills it if it runs, starts it again on the same port with the same files, and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart(&self) {
+        self.kill();
+        self.server.restart();
+        self.wait_until_ready();
+    }
+
+    fn wait_until_ready(&self) {
+        self.server.wait_for("answer to SELECT", || self.connect().ok()?.ask("SELECT 1", &[]).ok());
+    }
+
+    /// Stops the first process, which then starts no others, and the others; returns those.
+    fn halt(&self) -> Vec<u32> {
+        self.server.stop();
+        let children = self.children();
+        children.iter().filter(|pid| is_alive(**pid)).for_each(|pid| signal(*pid, Signal::STOP));
+        children
+    }
+
+    fn children(&self) -> Vec<u32> {
+        let pid = self.pid();
+        let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    fn end(&self, by: Signal) {
+        signal(self.pid(), by);
+        assert!(
+            poll(READY_MAX, || (!self.server.runs()).then_some(())).is_some(),
+            "{} does not end\n{}",
+            self.server,
+            self.server.log()
+        );
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        // It removes its shared memory itself if it can; a stopped one cannot.
+        if self.server.runs() {
+            signal(self.pid(), Signal::QUIT);
+            poll(READY_MAX, || (!self.server.runs()).then_some(()));
+        }
+        self.kill();
+    }
+}
+
+/// The programs of the newest version.
+fn programs() -> PathBuf {
+    let versions = fs::read_dir(VERSIONS).into_iter().flatten().flatten();
+    let with_server =
+        versions.map(|version| version.path().join("bin")).filter(|bin| bin.join("initdb").exists());
+    let number = |bin: &PathBuf| bin.parent()?.file_name()?.to_str()?.parse::<u32>().ok();
+    with_server
+        .max_by_key(number)
+        .unwrap_or_else(|| panic!("no PostgreSQL in {VERSIONS}: `cargo xtask setup` installs it"))
+}
+
+/// The files of a fresh server, which are made once a run.
+fn template() -> PathBuf {
+    let path = crate::shared("postgres-template", |site| {
+        let account = Account::unprivileged(USER);
+        let data = site.path().join("data");
+        make_directory(&data, account);
+        let mut initdb = account.command(programs().join("initdb"));
+        initdb.arg("-D").arg(&data).args([
+            "-A",
+            "trust",
+            "-U",
+            USER,
+            "-E",
+            "UTF8",
+            "--no-locale",
+            "--no-sync",
+        ]);
+        run(initdb.current_dir(site.path()));
+        (data.display().to_string(), ())
+    });
+    path.into()
+}
+
+fn make_directory(path: &Path, account: Account) {
+    fs::create_dir(path).expect("a new directory");
+    account.give(path);
+}
