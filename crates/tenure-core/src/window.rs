@@ -90,6 +90,8 @@ pub struct Changes {
     pub waiters: Vec<Waiter>,
     /// Places of waiters to remove.
     pub gone_waiters: Vec<u64>,
+    /// How many more holds and waiters there are then.
+    pub entries: i64,
     /// Claims to remember as finished.
     pub finished: Vec<(ClaimId, Timestamp)>,
     /// Forget all that were finished until then.
@@ -130,8 +132,9 @@ pub struct Window {
     free_slots: VecDeque<(u64, u32)>,
     has_all_free_slots: bool,
     value: Option<Value>,
-    touched_holds: BTreeSet<Token>,
-    touched_waiters: BTreeSet<u64>,
+    /// What has been changed, and whether it was there before.
+    touched_holds: BTreeMap<Token, bool>,
+    touched_waiters: BTreeMap<u64, bool>,
     /// What has been added to the finished, and the rest as it is to be written.
     newly_finished: Vec<(ClaimId, Timestamp)>,
     changes: Changes,
@@ -165,8 +168,8 @@ impl Window {
             has_all_free_slots: loaded.has_all_free_slots || has_none,
             free_slots: loaded.free_slots,
             value: loaded.value,
-            touched_holds: BTreeSet::new(),
-            touched_waiters: BTreeSet::new(),
+            touched_holds: BTreeMap::new(),
+            touched_waiters: BTreeMap::new(),
             newly_finished: Vec::new(),
             changes: Changes::default(),
         }
@@ -177,21 +180,25 @@ impl Window {
         self.newly_finished.iter().map(|(_, until)| *until).chain(self.finished_until).max()
     }
 
-    /// Returns what is to be written.
+    /// Returns what is to be written, against the state that was loaded.
     pub fn changes(&self) -> Changes {
         let mut changes = self.changes.clone();
         changes.head = self.head.clone().filter(|head| Some(head) != self.stored.as_ref());
-        for token in &self.touched_holds {
+        for (token, was_there) in &self.touched_holds {
             match self.holds.get(token) {
                 Some(hold) => changes.holds.push(hold.clone()),
-                None => changes.gone_holds.push(*token),
+                None if *was_there => changes.gone_holds.push(*token),
+                None => {}
             }
+            changes.entries += i64::from(self.holds.contains_key(token)) - i64::from(*was_there);
         }
-        for place in &self.touched_waiters {
+        for (place, was_there) in &self.touched_waiters {
             match self.waiters.get(place) {
                 Some(waiter) => changes.waiters.push(waiter.clone()),
-                None => changes.gone_waiters.push(*place),
+                None if *was_there => changes.gone_waiters.push(*place),
+                None => {}
             }
+            changes.entries += i64::from(self.waiters.contains_key(place)) - i64::from(*was_there);
         }
         changes.finished = self.newly_finished.clone();
         changes
@@ -277,13 +284,13 @@ impl Record for Window {
     }
 
     fn put_hold(&mut self, hold: Hold) -> Result<(), Miss> {
-        self.touched_holds.insert(hold.token);
+        self.touched_holds.entry(hold.token).or_insert(self.holds.contains_key(&hold.token));
         self.holds.insert(hold.token, hold);
         Ok(())
     }
 
     fn remove_hold(&mut self, token: Token) -> Result<(), Miss> {
-        self.touched_holds.insert(token);
+        self.touched_holds.entry(token).or_insert(self.holds.contains_key(&token));
         self.holds.remove(&token);
         Ok(())
     }
@@ -334,13 +341,13 @@ impl Record for Window {
     }
 
     fn put_waiter(&mut self, waiter: Waiter) -> Result<(), Miss> {
-        self.touched_waiters.insert(waiter.place);
+        self.touched_waiters.entry(waiter.place).or_insert(self.waiters.contains_key(&waiter.place));
         self.waiters.insert(waiter.place, waiter);
         Ok(())
     }
 
     fn remove_waiter(&mut self, place: u64) -> Result<(), Miss> {
-        self.touched_waiters.insert(place);
+        self.touched_waiters.entry(place).or_insert(self.waiters.contains_key(&place));
         self.waiters.remove(&place);
         Ok(())
     }

@@ -27,6 +27,7 @@ struct Store {
     free_slots: VecDeque<(u64, u32)>,
     next_number: u64,
     value: Option<Value>,
+    entries: i64,
     /// How often more had to be loaded.
     misses: usize,
 }
@@ -91,6 +92,8 @@ impl Store {
         };
         self.waiters.retain(|waiter| !is_gone(waiter.place));
         self.waiters.extend(changes.waiters.iter().cloned());
+        self.entries += changes.entries;
+        assert_eq!(self.entries, (self.holds.len() + self.waiters.len()) as i64, "entries are counted");
         if let Some(now) = changes.forget_finished {
             self.finished.retain(|(_, until)| *until > now);
         }

@@ -1,0 +1,169 @@
+//! The engine: what of it is PostgreSQL's own.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use futures_util::future::BoxFuture;
+use tenure_core::Result;
+use tenure_core::claim::ClientId;
+use tenure_core::engine::{Capability, Finding, Incarnation, Reach};
+use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Letter, Tables};
+use tokio::task::AbortHandle;
+
+use crate::config::Config;
+use crate::connection::{Lent, lend, pool};
+use crate::dialect::PostgresDialect;
+use crate::wake::{Ear, changes_channel, listen, own_channel, tell};
+use crate::{check, migrate};
+
+const ENGINE: &str = "postgres";
+/// How many claims, renewals or releases go into one transaction.
+const BATCH_MAX: usize = 512;
+/// How long one waits for what one said to oneself. What takes longer will not come.
+const ECHO_MAX: Duration = Duration::from_millis(500);
+
+/// A PostgreSQL database with tenure's tables.
+pub struct Postgres {
+    pub(crate) pool: Pool,
+    pub(crate) config: Config,
+    tables: Tables,
+    capability: Capability,
+    inbox: Arc<Inbox>,
+    ear: Arc<Ear>,
+    listener: Option<AbortHandle>,
+}
+
+/// Calls `$with` with what makes a connection private, as the settings say.
+macro_rules! with_tls {
+    ($config:expr, |$tls:ident| $with:expr) => {
+        if $config.is_tls {
+            let $tls = $crate::engine::tls($config.ca.as_deref());
+            $with
+        } else {
+            let $tls = tokio_postgres::NoTls;
+            $with
+        }
+    };
+}
+pub(crate) use with_tls;
+
+/// Connects, and makes the tables if they are not there.
+///
+/// # Errors
+/// [`Unavailable`](tenure_core::ErrorKind::Unavailable) if the server does not answer in time;
+/// [`Invalid`](tenure_core::ErrorKind::Invalid) for a wrong password or database;
+/// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for missing rights or tables of another version.
+pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres>> {
+    let failed = |fault: Fault| fault.to_error("connect", ENGINE);
+    let pool = pool(&config).map_err(failed)?;
+    migrate::ensure(&pool, &config.prefix).await.map_err(failed)?;
+    let (inbox, ear) = (Arc::new(Inbox::new(client)), Arc::new(Ear::default()));
+    let channels = [own_channel(&config.prefix, client), changes_channel(&config.prefix)];
+    let listener = config.listens.then(|| {
+        tokio::spawn(listen(config.clone(), channels.clone(), inbox.clone(), ear.clone())).abort_handle()
+    });
+    let mut capability = Capability::of_step();
+    capability.reach = Reach::Network;
+    capability.needs_floor = true;
+    capability.batch_max = BATCH_MAX;
+    let tables = Tables::new(&config.prefix);
+    let database = Postgres { pool, tables, capability, inbox, ear, listener, config };
+    if database.config.listens {
+        database.listen_to_oneself(&channels[0]).await.map_err(failed)?;
+    }
+    let purges = database.config.purges;
+    Ok(Hosted::new(database, purges))
+}
+
+/// Makes connections private: the server's certificate is checked against a file, or the Mozilla programme's roots.
+pub(crate) fn tls(ca: Option<&std::path::Path>) -> tokio_postgres_rustls::MakeRustlsConnect {
+    let mut roots = rustls::RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            use rustls::pki_types::CertificateDer;
+            use rustls::pki_types::pem::PemObject;
+            let found = CertificateDer::pem_file_iter(path).into_iter().flatten().flatten();
+            // An empty store trusts nobody, and the connection says so.
+            roots.add_parsable_certificates(found);
+        }
+        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring knows the default versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    tokio_postgres_rustls::MakeRustlsConnect::new(config)
+}
+
+impl Postgres {
+    /// Says something to oneself, by another connection: whoever does not hear it sits behind a pooler in transaction
+    /// mode, and waits with heartbeats alone.
+    async fn listen_to_oneself(&self, channel: &str) -> std::result::Result<(), Fault> {
+        let until = tokio::time::Instant::now() + ECHO_MAX;
+        while !self.ear.hears.load(Ordering::Acquire) && tokio::time::Instant::now() < until {
+            let heard = self.ear.heard.notified();
+            let mut connection = lend(&self.pool).await?;
+            connection.run(format!("SELECT pg_notify('{channel}', '?')")).await?;
+            connection.keep();
+            // It may have been said before the other connection listened.
+            drop(tokio::time::timeout(Duration::from_millis(30), heard).await);
+        }
+        if !self.ear.hears.load(Ordering::Acquire) {
+            tracing::warn!("no notification comes through: a pooler? waiters ask by heartbeat alone");
+        }
+        Ok(())
+    }
+}
+
+impl Database for Postgres {
+    type Dialect = PostgresDialect;
+    type Connection = Lent;
+
+    const ENGINE: &'static str = ENGINE;
+
+    async fn connection(&self) -> std::result::Result<Lent, Fault> {
+        lend(&self.pool).await
+    }
+
+    fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    fn tell(&self, letters: &[Letter], incarnation: Incarnation) -> Option<String> {
+        Some(tell(&self.config.prefix, letters, incarnation))
+    }
+
+    fn hears(&self) -> bool {
+        self.ear.hears.load(Ordering::Acquire)
+    }
+
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+        Box::pin(check::check(self))
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Some(listener) = &self.listener {
+            listener.abort();
+        }
+    }
+}
+
+impl std::fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Postgres").field("prefix", &self.config.prefix).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,59 @@
+//! What PostgreSQL's errors mean.
+
+use tenure_core::error::ErrorKind;
+use tenure_sql::Fault;
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+
+/// Makes a fault of an error of the client or the server.
+pub(crate) fn fault(error: &Error) -> Fault {
+    let Some(said) = error.as_db_error() else {
+        return Fault::unavailable(cause(error));
+    };
+    let message = format!("the server says: {} ({})", said.message(), said.code().code());
+    let failed = |kind, hint| Fault::Failed { kind, message: message.clone(), hint };
+    let code = said.code();
+    if [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE].contains(code) {
+        return Fault::GivenUp(message);
+    }
+    if *code == SqlState::LOCK_NOT_AVAILABLE {
+        return Fault::Locked(message);
+    }
+    let unavailable = ErrorKind::Unavailable;
+    match &code.code()[..2] {
+        "08" | "57" => {
+            failed(unavailable, "the server ends or starts, or an operator ended the connection; this passes")
+        }
+        "53" if *code == SqlState::DISK_FULL => {
+            failed(unavailable, "the server's disk is full: free some space")
+        }
+        "53" => failed(unavailable, "the server has no room: raise `max_connections`, or use a pooler"),
+        "28" => failed(ErrorKind::Invalid, "check the user and the password of the URL"),
+        "3D" => failed(ErrorKind::Invalid, "check the name of the database in the URL"),
+        _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => failed(
+            unavailable,
+            "the server is a standby, or its default is read-only; after a failover this passes",
+        ),
+        _ if *code == SqlState::INSUFFICIENT_PRIVILEGE => failed(
+            ErrorKind::Unsupported,
+            "let the user SELECT, INSERT, UPDATE and DELETE on tenure's tables, or create them",
+        ),
+        _ if [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN].contains(code) => {
+            failed(ErrorKind::Unsupported, "make the tables: `tenure doctor --migrate`")
+        }
+        "25" => failed(
+            unavailable,
+            "the server ended the transaction, for the client was too slow; it is repeated",
+        ),
+        _ => failed(ErrorKind::Internal, "see the server's log, and report it if the server is well"),
+    }
+}
+
+/// The last cause: the ones above it only say that there is one.
+fn cause(error: &Error) -> String {
+    let mut last: &dyn std::error::Error = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}

@@ -1,0 +1,17 @@
+//! The engine on PostgreSQL: many machines, one database that the team already runs.
+//!
+//! A lease table, never advisory locks: those end with a connection, have no token, and are another's behind a pooler.
+//! What the engine promises, and when it does not, is on its page, `docs/engines/postgres.md`.
+
+mod check;
+mod config;
+mod connection;
+mod dialect;
+mod error;
+mod migrate;
+mod wake;
+
+mod engine;
+
+pub use config::Config;
+pub use engine::{Postgres, connect};

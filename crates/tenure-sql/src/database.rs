@@ -1,0 +1,59 @@
+//! What a database must give.
+
+use std::future::Future;
+
+use futures_util::future::BoxFuture;
+use tenure_core::engine::{Capability, Finding, Incarnation};
+
+use crate::fault::Fault;
+use crate::schema::Tables;
+use crate::text::Dialect;
+use crate::wake::{Inbox, Letter};
+
+/// The columns of a row as text; none for NULL.
+pub type Row = Vec<Option<String>>;
+
+/// A connection for one transaction at a time.
+pub trait Connection: Send {
+    /// Sends statements in one piece, and returns the rows of each, in order.
+    ///
+    /// # Errors
+    /// The first statement's that fails; those behind it were not executed.
+    fn run(&mut self, script: String) -> impl Future<Output = Result<Vec<Vec<Row>>, Fault>> + Send;
+
+    /// Keeps the connection for others: it is in no transaction. One that is only dropped is closed, so that the
+    /// database gives up whatever it was at.
+    fn keep(self);
+}
+
+/// A database: how to reach it, and in which dialect.
+pub trait Database: Send + Sync + 'static {
+    /// How its texts differ.
+    type Dialect: Dialect;
+    /// A connection.
+    type Connection: Connection;
+
+    /// The engine's one word.
+    const ENGINE: &'static str;
+
+    /// Returns a connection, within a second or so.
+    fn connection(&self) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
+
+    /// The names of the tables.
+    fn tables(&self) -> &Tables;
+
+    /// What it can do.
+    fn capability(&self) -> &Capability;
+
+    /// News for this client.
+    fn inbox(&self) -> &Inbox;
+
+    /// Returns the statement that tells clients, to be sent behind a commit. None where nobody can hear.
+    fn tell(&self, letters: &[Letter], incarnation: Incarnation) -> Option<String>;
+
+    /// Whether this client hears what others tell it.
+    fn hears(&self) -> bool;
+
+    /// Looks whether the database can be trusted.
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>>;
+}

@@ -1,0 +1,219 @@
+//! The engine: the verbs of the contract, each in a transaction.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use tenure_core::claim::{Claim, ClaimId, Keep, Name};
+use tenure_core::engine::{
+    BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Incarnation, ReleaseAnswer, ReleaseRequest,
+    RenewAnswer, RenewRequest, Wake, claim_answer, release_answer,
+};
+use tenure_core::inspect::View;
+use tenure_core::step::{Command, Outcome};
+use tenure_core::token::Token;
+use tenure_core::{Error, ErrorKind, Result};
+use tokio::task::AbortHandle;
+
+use crate::database::Database;
+use crate::fault::Fault;
+use crate::observe;
+use crate::purge::purge;
+use crate::renew::renew;
+use crate::transaction::carry_out;
+
+/// How often each client looks for idle rows to remove.
+const PURGE_PERIOD: Duration = Duration::from_secs(60);
+
+/// An engine on a SQL database.
+pub struct Hosted<D: Database> {
+    database: Arc<D>,
+    purging: Option<AbortHandle>,
+}
+
+impl<D: Database> Hosted<D> {
+    /// Makes the engine of a database whose tables are there. On a tokio runtime. `purges`: idle rows are removed.
+    pub fn new(database: D, purges: bool) -> Hosted<D> {
+        let database = Arc::new(database);
+        let purging = purges.then(|| tokio::spawn(keep_purging(database.clone())).abort_handle());
+        Hosted { database, purging }
+    }
+
+    /// Returns the database.
+    pub fn database(&self) -> &Arc<D> {
+        &self.database
+    }
+
+    /// Removes the rows of idle resources that nothing is remembered of, and returns how many.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn purge(&self) -> Result<usize> {
+        purge(&*self.database).await.map_err(|fault| fault.to_error("purge", D::ENGINE))
+    }
+
+    async fn submit<R: Sync, A>(
+        &self,
+        operation: &'static str,
+        requests: &[R],
+        part: impl for<'a> Fn(&'a R) -> (&'a Name, Command<'a>),
+        answer: impl Fn(&R, Outcome, Incarnation) -> Result<A>,
+    ) -> Vec<Result<A>> {
+        let batch: Vec<_> = requests.iter().map(&part).collect();
+        let told = |request: &R, error: Error| error.with_engine(D::ENGINE).with_resource(part(request).0);
+        match carry_out(&*self.database, &batch).await {
+            Ok(done) => {
+                let answers = requests.iter().zip(done).map(|(request, done)| {
+                    answer(request, done.transition.outcome, done.incarnation)
+                        .map_err(|error| told(request, error))
+                });
+                answers.collect()
+            }
+            Err(fault) => requests
+                .iter()
+                .map(|request| Err(told(request, fault.to_error(operation, D::ENGINE))))
+                .collect(),
+        }
+    }
+
+    async fn submit_one<A>(
+        &self,
+        operation: &'static str,
+        resource: Name,
+        command: Command<'static>,
+        answer: impl Fn(Outcome) -> Result<A>,
+    ) -> Result<A> {
+        let failed = |error: Error| error.with_engine(D::ENGINE).with_resource(&resource);
+        let done = carry_out(&*self.database, &[(&resource, command)]).await;
+        let mut done = done.map_err(|fault| failed(fault.to_error(operation, D::ENGINE)))?;
+        let missing = || failed(Error::new(ErrorKind::Internal, operation, "a command was left out"));
+        answer(done.pop().ok_or_else(missing)?.transition.outcome).map_err(failed)
+    }
+
+    async fn ask<A>(
+        &self,
+        operation: &'static str,
+        asked: impl Future<Output = Result<A, Fault>>,
+    ) -> Result<A> {
+        asked.await.map_err(|fault| fault.to_error(operation, D::ENGINE))
+    }
+}
+
+async fn keep_purging<D: Database>(database: Arc<D>) {
+    loop {
+        // All clients of a fleet begin at another moment.
+        tokio::time::sleep(PURGE_PERIOD.mul_f64(0.5 + fastrand::f64())).await;
+        match purge(&*database).await {
+            Ok(0) => {}
+            Ok(count) => tracing::debug!(engine = D::ENGINE, count, "idle resources are forgotten"),
+            Err(fault) => {
+                tracing::debug!(engine = D::ENGINE, ?fault, "idle resources cannot be forgotten now")
+            }
+        }
+    }
+}
+
+impl<D: Database> Drop for Hosted<D> {
+    fn drop(&mut self) {
+        if let Some(purging) = &self.purging {
+            purging.abort();
+        }
+    }
+}
+
+impl<D: Database> std::fmt::Debug for Hosted<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hosted").field("engine", &D::ENGINE).finish_non_exhaustive()
+    }
+}
+
+impl<D: Database> Engine for Hosted<D> {
+    fn name(&self) -> &'static str {
+        D::ENGINE
+    }
+
+    fn capability(&self) -> &Capability {
+        self.database.capability()
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
+        Box::pin(async move {
+            self.submit("claim", &claims, |claim| (&claim.resource, Command::Claim(claim)), claim_answer)
+                .await
+        })
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        Box::pin(async move {
+            match renew(&*self.database, &renewals).await {
+                Ok(answers) => answers.into_iter().map(Ok).collect(),
+                Err(fault) => {
+                    let error = fault.to_error("renew", D::ENGINE);
+                    renewals.iter().map(|one| Err(error.clone().with_resource(&one.resource))).collect()
+                }
+            }
+        })
+    }
+
+    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
+        Box::pin(async move {
+            self.submit(
+                "release",
+                &releases,
+                |release| (&release.resource, Command::Release(release.release)),
+                |_, outcome, _| Ok(release_answer(&outcome)),
+            )
+            .await
+        })
+    }
+
+    fn publish(
+        &self,
+        resource: Name,
+        claim: ClaimId,
+        bytes: Arc<[u8]>,
+        keep: Keep,
+    ) -> BoxFuture<'_, Result<bool>> {
+        let command = Command::Publish { claim, bytes, keep };
+        Box::pin(self.submit_one("publish", resource, command, |outcome| Ok(outcome == Outcome::Published)))
+    }
+
+    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
+        Box::pin(async move {
+            self.ask("inspect", observe::page(&*self.database, &prefix, after.as_ref(), most)).await
+        })
+    }
+
+    fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
+        Box::pin(async move { self.ask("inspect", observe::view(&*self.database, &resource)).await })
+    }
+
+    fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
+        observe::observe(self.database.clone(), resource)
+    }
+
+    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
+        let command = Command::Break { token, at_once };
+        Box::pin(self.submit_one("break", resource, command, |outcome| match outcome {
+            Outcome::Broken { free_in } => Ok(BreakAnswer::Broken { free_in }),
+            _ => Ok(BreakAnswer::NotHeld),
+        }))
+    }
+
+    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.submit_one("resize", resource, Command::Resize(capacity), |outcome| match outcome {
+            Outcome::Invalid(why) => Err(Error::new(ErrorKind::Invalid, "resize", why)),
+            _ => Ok(()),
+        }))
+    }
+
+    fn wakes(&self) -> BoxStream<'static, Wake> {
+        self.database.inbox().wakes()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+        self.database.check()
+    }
+}

@@ -1,0 +1,53 @@
+//! What goes wrong between a transaction and its answer.
+
+use tenure_core::error::{Error, ErrorKind};
+
+/// Why a transaction has no answer.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// The database gave it up in favour of another, and nothing of it was executed: try again.
+    GivenUp(String),
+    /// A lock was not free in time, and nothing was executed.
+    Locked(String),
+    /// All else, as the user is told.
+    Failed {
+        /// What a user can do about it.
+        kind: ErrorKind,
+        /// What happened.
+        message: String,
+        /// What to do.
+        hint: &'static str,
+    },
+}
+
+impl Fault {
+    /// The database cannot be reached, or did not answer: the outcome is unknown.
+    pub fn unavailable(message: impl Into<String>) -> Fault {
+        let hint = "is it running and reachable? try `tenure doctor`";
+        Fault::Failed { kind: ErrorKind::Unavailable, message: message.into(), hint }
+    }
+
+    /// Something that should not be.
+    pub fn internal(message: impl Into<String>) -> Fault {
+        let hint = "see the database's log, and report it if the database is well";
+        Fault::Failed { kind: ErrorKind::Internal, message: message.into(), hint }
+    }
+
+    /// Says to a user what failed and what to do.
+    pub fn to_error(&self, operation: &'static str, engine: &'static str) -> Error {
+        let (kind, message, hint) = match self {
+            Fault::GivenUp(message) => (
+                ErrorKind::Unavailable,
+                message.as_str(),
+                "many transactions contend for the same rows; this passes",
+            ),
+            Fault::Locked(message) => (
+                ErrorKind::Unavailable,
+                message.as_str(),
+                "a client is paused inside a transaction, or somebody else locks tenure's rows",
+            ),
+            Fault::Failed { kind, message, hint } => (*kind, message.as_str(), *hint),
+        };
+        Error::new(kind, operation, message).with_engine(engine).with_hint(hint)
+    }
+}

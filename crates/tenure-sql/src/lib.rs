@@ -1,0 +1,39 @@
+//! What the engines of tenure on SQL databases share.
+//!
+//! The database gives atomic access to the rows of a resource, and its own clock. [`Hosted`] runs
+//! [`step`](tenure_core::step::step) inside a transaction under the resource's row lock and writes what it changed, the
+//! same for every database. What differs is a [`Database`]: how it is connected with, how a text is written in its
+//! [`Dialect`], and what its errors mean.
+//!
+//! # A transaction
+//! Two round trips, whatever the number of resources in the batch. The first begins, makes the rows of resources that
+//! do not exist yet, locks those rows by name and then the rows of claims by id, and reads the clock last, when
+//! nothing can make it wait any more. `step` runs. The second writes, commits, and tells waiters, which is a statement
+//! of its own behind the commit. Where a record has more entries than are loaded at first, a trip more fetches
+//! [what is needed](tenure_core::window).
+//!
+//! Renewals of holders need no resource's lock: one statement moves the ends of those that have not ended.
+//!
+//! # Repeats
+//! A transaction that the database gives up (a deadlock, a serialization failure) was not executed, and is tried
+//! again. One whose commit was not answered may have been: the client above repeats it with the same claim ids.
+
+mod database;
+mod engine;
+mod fault;
+mod load;
+mod observe;
+mod purge;
+mod renew;
+mod schema;
+mod text;
+mod transaction;
+mod wake;
+mod write;
+
+pub use database::{Connection, Database, Row};
+pub use engine::Hosted;
+pub use fault::Fault;
+pub use schema::{Tables, VERSION};
+pub use text::{Dialect, push_hex};
+pub use wake::{Inbox, Letter};

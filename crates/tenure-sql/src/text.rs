@@ -1,0 +1,180 @@
+//! Texts: values as literals, and rows back to values.
+//!
+//! Everything is a number or bytes in hexadecimal, so no quoting can go wrong and no setting of the server matters.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use tenure_core::claim::{ClaimId, ClientId};
+use tenure_core::clock::Timestamp;
+use tenure_core::token::Token;
+
+use crate::database::Row;
+use crate::fault::Fault;
+
+/// Where two databases need different words.
+pub trait Dialect: Send + Sync + 'static {
+    /// Appends bytes as a literal.
+    fn push_bytes(to: &mut String, bytes: &[u8]);
+    /// Bytes of a column as hexadecimal digits.
+    fn hex(column: &str) -> String;
+    /// The server's clock at this very moment, in microseconds since 1970.
+    const CLOCK: &'static str;
+    /// A number that is another one in another life of the server.
+    const LIFE: &'static str;
+    /// Begins a transaction that only looks, and sees one moment.
+    const BEGIN_LOOK: &'static [&'static str];
+    /// Begins a transaction that sees what others have committed, and cannot wait or idle for long.
+    const BEGIN: &'static [&'static str];
+    /// What stands behind `INSERT INTO` … to leave rows that exist as they are, and lock them if that is what it takes.
+    fn unless_exists(keys: &str) -> String;
+    /// What stands behind `INSERT INTO …` to write over rows that exist.
+    fn or_replace(keys: &str, columns: &[&str]) -> String;
+    /// The statement that moves the ends of these claims' holds, and answers `claim, token, slot, ends_in` for each
+    /// that it moved. The claims come as literals with commas between, in order.
+    fn renew(table: &str, claims: &str) -> String;
+}
+
+/// Appends values to a text, with commas between.
+pub(crate) struct Values<'a> {
+    to: &'a mut String,
+    is_first: bool,
+}
+
+impl<'a> Values<'a> {
+    pub(crate) fn new(to: &'a mut String) -> Values<'a> {
+        Values { to, is_first: true }
+    }
+
+    fn comma(&mut self) -> &mut String {
+        if !std::mem::take(&mut self.is_first) {
+            self.to.push(',');
+        }
+        self.to
+    }
+
+    pub(crate) fn bytes<D: Dialect>(&mut self, bytes: &[u8]) -> &mut Self {
+        D::push_bytes(self.comma(), bytes);
+        self
+    }
+
+    pub(crate) fn number(&mut self, number: i64) -> &mut Self {
+        // A vector takes any number of bytes.
+        let _ = write!(self.comma(), "{number}");
+        self
+    }
+
+    pub(crate) fn maybe(&mut self, number: Option<i64>) -> &mut Self {
+        match number {
+            Some(number) => self.number(number),
+            None => {
+                self.comma().push_str("NULL");
+                self
+            }
+        }
+    }
+}
+
+/// Numbers of the model as the 63 bits that a column has. What is larger is as good as for ever.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn micros(period: Duration) -> i64 {
+    i64::try_from(period.as_micros()).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn moment(at: Timestamp) -> i64 {
+    signed(at.micros())
+}
+
+pub(crate) fn claim_bytes(claim: ClaimId) -> [u8; 16] {
+    claim.bits().to_be_bytes()
+}
+
+/// A client's 64 bits, of which the first may stand for a sign.
+pub(crate) fn client_number(client: ClientId) -> i64 {
+    i64::from_ne_bytes(client.bits().to_ne_bytes())
+}
+
+/// Reads the columns of a row, one after the other.
+pub(crate) struct Columns<'a>(std::slice::Iter<'a, Option<String>>);
+
+impl<'a> Columns<'a> {
+    pub(crate) fn of(row: &'a Row) -> Columns<'a> {
+        Columns(row.iter())
+    }
+
+    fn text(&mut self) -> Result<Option<&'a str>, Fault> {
+        let column =
+            self.0.next().ok_or_else(|| Fault::internal("a row is shorter than it was asked for"))?;
+        Ok(column.as_deref())
+    }
+
+    pub(crate) fn maybe(&mut self) -> Result<Option<i64>, Fault> {
+        let Some(text) = self.text()? else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| Fault::internal(format!("{text:?} is not a number")))
+    }
+
+    pub(crate) fn number(&mut self) -> Result<i64, Fault> {
+        self.maybe()?.ok_or_else(|| Fault::internal("a number is missing"))
+    }
+
+    pub(crate) fn unsigned(&mut self) -> Result<u64, Fault> {
+        let number = self.number()?;
+        u64::try_from(number).map_err(|_| Fault::internal(format!("{number} is negative")))
+    }
+
+    pub(crate) fn small(&mut self) -> Result<u32, Fault> {
+        let number = self.number()?;
+        u32::try_from(number).map_err(|_| Fault::internal(format!("{number} is out of range")))
+    }
+
+    pub(crate) fn period(&mut self) -> Result<Duration, Fault> {
+        self.unsigned().map(Duration::from_micros)
+    }
+
+    pub(crate) fn moment(&mut self) -> Result<Timestamp, Fault> {
+        self.unsigned().map(Timestamp::from_micros)
+    }
+
+    pub(crate) fn token(&mut self) -> Result<Token, Fault> {
+        self.unsigned().map(Token::new)
+    }
+
+    pub(crate) fn client(&mut self) -> Result<ClientId, Fault> {
+        let number = self.number()?;
+        Ok(ClientId::new(u64::from_ne_bytes(number.to_ne_bytes())))
+    }
+
+    pub(crate) fn maybe_bytes(&mut self) -> Result<Option<Vec<u8>>, Fault> {
+        let Some(text) = self.text()? else { return Ok(None) };
+        let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+        let bytes = text.as_bytes().chunks(2).map(|pair| match pair {
+            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+            _ => None,
+        });
+        let bytes: Option<Vec<u8>> = bytes.collect();
+        bytes.map(Some).ok_or_else(|| Fault::internal("a column holds no hexadecimal digits"))
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<Vec<u8>, Fault> {
+        self.maybe_bytes()?.ok_or_else(|| Fault::internal("bytes are missing"))
+    }
+
+    pub(crate) fn maybe_claim(&mut self) -> Result<Option<ClaimId>, Fault> {
+        let Some(bytes) = self.maybe_bytes()? else { return Ok(None) };
+        let bits = bytes.try_into().map_err(|_| Fault::internal("a claim has not 16 bytes"))?;
+        Ok(Some(ClaimId::new(u128::from_be_bytes(bits))))
+    }
+}
+
+/// Appends bytes as hexadecimal digits.
+pub fn push_hex(to: &mut String, bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    to.reserve(2 * bytes.len());
+    for byte in bytes {
+        to.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        to.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+}

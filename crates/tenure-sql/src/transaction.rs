@@ -1,0 +1,299 @@
+//! The transaction around `step`: lock, load, step, write, commit, tell.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure_core::claim::{ClaimId, Kind, Name};
+use tenure_core::clock::Timestamp;
+use tenure_core::engine::Incarnation;
+use tenure_core::record::Record;
+use tenure_core::step::{Command, Transition, step};
+use tenure_core::token::Token;
+use tenure_core::window::{Reach, Window};
+
+use crate::database::{Connection, Database};
+use crate::fault::Fault;
+use crate::load::{
+    ENTRIES_WHOLE, Entries, Script, Stored, claim_columns, entry, head_columns, moment, moment_asked, names,
+    part, rows, stored,
+};
+use crate::text::{Dialect, Values};
+use crate::wake::Letter;
+use crate::write::{Written, write};
+
+/// How often a transaction that the database gave up is tried again before its user is told.
+const ATTEMPTS: u32 = 8;
+/// Locks the rows that are read.
+const LOCK: &str = "FOR UPDATE";
+
+/// What became of a command.
+#[derive(Clone, Debug)]
+pub(crate) struct Done {
+    pub(crate) transition: Transition,
+    /// Whose answer it is.
+    pub(crate) incarnation: Incarnation,
+}
+
+/// The commands for one resource, and what is known of it.
+struct Resource<'a> {
+    name: &'a Name,
+    /// Which of the batch's commands are for it, in order.
+    commands: Vec<usize>,
+    claims: Vec<ClaimId>,
+    tokens: Vec<Token>,
+    reach: Reach,
+    stored: Stored,
+    entries: Entries,
+    now: Timestamp,
+    incarnation: Incarnation,
+    window: Option<Window>,
+}
+
+/// Carries out commands, one after the other for each resource, in one transaction, and returns what became of each.
+pub(crate) async fn carry_out<D: Database>(
+    database: &D,
+    batch: &[(&Name, Command<'_>)],
+) -> Result<Vec<Done>, Fault> {
+    let mut attempt = 0;
+    loop {
+        match carry_out_once(database, batch).await {
+            Err(Fault::GivenUp(why)) if attempt < ATTEMPTS => {
+                tracing::debug!(
+                    engine = D::ENGINE,
+                    why,
+                    attempt,
+                    "a transaction was given up, and is tried again"
+                );
+                attempt += 1;
+                // Whoever won needs a moment.
+                tokio::time::sleep(Duration::from_micros(fastrand::u64(0..500 << attempt))).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn carry_out_once<D: Database>(
+    database: &D,
+    batch: &[(&Name, Command<'_>)],
+) -> Result<Vec<Done>, Fault> {
+    let mut connection = database.connection().await?;
+    let mut resources = resources(batch);
+    lock_and_load(database, &mut connection, &mut resources, batch).await?;
+    let mut done: Vec<Option<Done>> = batch.iter().map(|_| None).collect();
+    for resource in &mut resources {
+        loop {
+            let mut window = Window::new(
+                resource.entries.loaded(&resource.stored, resource.reach),
+                resource.reach,
+                resource.claims.iter().copied(),
+                resource.tokens.iter().copied(),
+            );
+            let steps: Result<Vec<Transition>, _> =
+                resource.commands.iter().map(|at| step(&mut window, &batch[*at].1, resource.now)).collect();
+            match steps {
+                Ok(transitions) => {
+                    for (at, transition) in resource.commands.iter().zip(transitions) {
+                        done[*at] = Some(Done { transition, incarnation: resource.incarnation });
+                    }
+                    resource.window = Some(window);
+                    break;
+                }
+                Err(miss) => {
+                    let wider = resource.reach.beyond(miss);
+                    if wider == resource.reach {
+                        return Err(Fault::internal(format!("{miss:?} leads nowhere")));
+                    }
+                    resource.reach = wider;
+                    load_more(database, &mut connection, resource).await?;
+                }
+            }
+        }
+    }
+    let letters = letters(&resources, &done);
+    finish(database, connection, &resources, &letters).await?;
+    done.into_iter().collect::<Option<_>>().ok_or_else(|| Fault::internal("a command was left out"))
+}
+
+/// Sorts commands by resource, and resources by name: that is the order in which they are locked.
+fn resources<'a>(batch: &[(&'a Name, Command<'_>)]) -> Vec<Resource<'a>> {
+    let mut sorted: BTreeMap<&Name, Resource<'a>> = BTreeMap::new();
+    for (at, (name, command)) in batch.iter().enumerate() {
+        let resource = sorted.entry(name).or_insert_with(|| Resource {
+            name,
+            commands: Vec::new(),
+            claims: Vec::new(),
+            tokens: Vec::new(),
+            reach: Reach::FIRST,
+            stored: Stored { next_slot: 1, ..Stored::default() },
+            entries: Entries::default(),
+            now: Timestamp::default(),
+            incarnation: Incarnation(0),
+            window: None,
+        });
+        resource.commands.push(at);
+        match command {
+            Command::Claim(claim) => {
+                resource.claims.push(claim.id);
+                if claim.terms.kind == Kind::SlotPool {
+                    resource.reach.free_slots = ENTRIES_WHOLE as usize;
+                }
+            }
+            Command::Renew(claim) | Command::Publish { claim, .. } => resource.claims.push(*claim),
+            Command::Release(release) => resource.claims.push(release.claim),
+            Command::Break { token, .. } => resource.tokens.push(*token),
+            // These look at all of it.
+            _ => resource.reach.entries = None,
+        }
+    }
+    sorted.into_values().collect()
+}
+
+/// Whether a command may leave something where nothing is stored.
+fn creates(command: &Command<'_>) -> bool {
+    match command {
+        Command::Claim(_) => true,
+        Command::Release(release) => release.maybe_in_flight,
+        _ => false,
+    }
+}
+
+/// The first trip, and a second one for records that are not loaded whole.
+async fn lock_and_load<D: Database>(
+    database: &D,
+    connection: &mut D::Connection,
+    resources: &mut [Resource<'_>],
+    batch: &[(&Name, Command<'_>)],
+) -> Result<(), Fault> {
+    let tables = database.tables();
+    let mut script = Script::default();
+    for statement in D::Dialect::BEGIN {
+        script.add(statement);
+    }
+    let new = resources.iter().filter(|resource| resource.commands.iter().any(|at| creates(&batch[*at].1)));
+    let mut values = String::new();
+    for resource in new {
+        values.push_str(if values.is_empty() { "(" } else { ",(" });
+        Values::new(&mut values).bytes::<D::Dialect>(resource.name.as_str().as_bytes());
+        values.push(')');
+    }
+    if !values.is_empty() {
+        let end = D::Dialect::unless_exists("name");
+        script.add(&format!("INSERT INTO {} (name) VALUES {values} {end}", tables.resource));
+    }
+    let takes_value =
+        batch.iter().any(|(_, command)| matches!(command, Command::Claim(c) if c.terms.unless_fresh));
+    let list = names::<D::Dialect>(resources.iter().map(|resource| resource.name));
+    let columns = head_columns::<D::Dialect>(takes_value);
+    let table = &tables.resource;
+    let heads =
+        script.add(&format!("SELECT {columns} FROM {table} WHERE name IN ({list}) ORDER BY name {LOCK}"));
+    let columns = claim_columns::<D::Dialect>();
+    let claims = script.add(&format!(
+        "SELECT {columns} FROM {} WHERE name IN (SELECT name FROM {table} WHERE name IN ({list}) AND entries > 0 AND \
+         entries <= {ENTRIES_WHOLE}) ORDER BY claim {LOCK}",
+        tables.claim
+    ));
+    let time = script.add(&moment_asked::<D::Dialect>());
+    let answers = connection.run(script.text).await?;
+    let (now, incarnation) = moment(&answers, time)?;
+    let mut found: BTreeMap<Name, Stored> =
+        rows(&answers, heads).iter().map(stored).collect::<Result<_, _>>()?;
+    let mut entries: BTreeMap<Name, Entries> = BTreeMap::new();
+    for row in rows(&answers, claims) {
+        let (name, entry) = entry(row)?;
+        entries.entry(name).or_default().add(entry);
+    }
+    for resource in resources {
+        (resource.now, resource.incarnation) = (now, incarnation);
+        if let Some(stored) = found.remove(resource.name) {
+            resource.stored = stored;
+        }
+        resource.entries = entries.remove(resource.name).unwrap_or_default();
+        let is_whole = resource.stored.entries <= ENTRIES_WHOLE;
+        if is_whole {
+            resource.reach.entries = None;
+        }
+        let has_slots = resource.stored.head.as_ref().is_some_and(|head| head.fresh_slots > 0);
+        if !is_whole || has_slots && resource.reach.free_slots > 0 {
+            load_more(database, connection, resource).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Loads a resource as far as its reach says.
+async fn load_more<D: Database>(
+    database: &D,
+    connection: &mut D::Connection,
+    resource: &mut Resource<'_>,
+) -> Result<(), Fault> {
+    let mut script = Script::default();
+    let Resource { name, reach, claims, tokens, .. } = resource;
+    let part = part::<D::Dialect>(&mut script, database.tables(), name, *reach, claims, tokens, LOCK);
+    // Locks may have been waited for.
+    let time = script.add(&moment_asked::<D::Dialect>());
+    let answers = connection.run(script.text).await?;
+    resource.entries = part.read(&answers)?;
+    (resource.now, resource.incarnation) = moment(&answers, time)?;
+    Ok(())
+}
+
+/// What waiters and observers are to be told.
+fn letters(resources: &[Resource<'_>], done: &[Option<Done>]) -> Vec<Letter> {
+    let mut letters = Vec::new();
+    for resource in resources {
+        let Some(window) = &resource.window else { continue };
+        let head = window.waiter_behind(0).ok().flatten().map(|waiter| waiter.claim);
+        let mut has_changed = false;
+        for transition in resource.commands.iter().filter_map(|at| Some(&done[*at].as_ref()?.transition)) {
+            for woken in &transition.wakes {
+                letters.push(match woken.grant {
+                    Some(grant) => Letter::Granted { to: woken.client, claim: woken.claim, grant },
+                    None => Letter::Look { to: woken.client, claim: woken.claim },
+                });
+            }
+            // Whoever is the head now has to know when the next hold ends.
+            for (to, claim) in transition.moved_up.iter().filter(|(_, claim)| head == Some(*claim)) {
+                letters.push(Letter::Look { to: *to, claim: *claim });
+            }
+            has_changed = true;
+        }
+        let is_observed = resource.stored.observed_until.is_some_and(|until| until > resource.now);
+        if has_changed && is_observed {
+            letters.push(Letter::Changed { resource: resource.name.clone() });
+        }
+    }
+    letters
+}
+
+/// The last trip: writes and commits, or ends a transaction that has changed nothing.
+async fn finish<D: Database>(
+    database: &D,
+    mut connection: D::Connection,
+    resources: &[Resource<'_>],
+    letters: &[Letter],
+) -> Result<(), Fault> {
+    let mut script = Script::default();
+    let written: Vec<Written<'_>> = resources
+        .iter()
+        .filter_map(|resource| {
+            let Resource { name, stored, now, .. } = resource;
+            Some(Written { name, stored, window: resource.window.as_ref()?, now: *now })
+        })
+        .collect();
+    let has_changed = write::<D::Dialect>(&mut script, database.tables(), &written)?;
+    script.add(if has_changed { "COMMIT" } else { "ROLLBACK" });
+    let incarnation = resources.first().map_or(Incarnation(0), |resource| resource.incarnation);
+    let others = database.inbox().for_others(letters);
+    if !others.is_empty()
+        && let Some(tell) = database.tell(&others, incarnation)
+    {
+        // Behind the commit, as statements of their own: inside, they would take a lock of the whole instance.
+        script.add(&tell);
+    }
+    connection.run(script.text).await?;
+    database.inbox().tell_own(letters, incarnation);
+    connection.keep();
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! News for waiters and observers of this client, from wherever they come.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use tenure_core::claim::{ClaimId, ClientId, Grant, Name};
+use tenure_core::engine::{Incarnation, Wake};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// Something that a client is to be told after a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Letter {
+    /// A waiter has been granted what it waited for.
+    Granted {
+        /// Whose it is.
+        to: ClientId,
+        /// The claim.
+        claim: ClaimId,
+        /// What it got.
+        grant: Grant,
+    },
+    /// A waiter should ask how it stands.
+    Look {
+        /// Whose it is.
+        to: ClientId,
+        /// The claim.
+        claim: ClaimId,
+    },
+    /// A resource that somebody follows has changed.
+    Changed {
+        /// Which one.
+        resource: Name,
+    },
+}
+
+/// Where news for this client come in.
+#[derive(Debug)]
+pub struct Inbox {
+    client: ClientId,
+    tell: UnboundedSender<Wake>,
+    wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
+    observers: Mutex<HashMap<Name, Vec<Arc<Notify>>>>,
+}
+
+impl Inbox {
+    /// Makes the inbox of a client.
+    pub fn new(client: ClientId) -> Inbox {
+        let (tell, wakes) = unbounded_channel();
+        Inbox { client, tell, wakes: Mutex::new(Some(wakes)), observers: Mutex::default() }
+    }
+
+    /// Returns whose it is.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// Puts something in.
+    pub fn put(&self, wake: Wake) {
+        // Nobody reads any more when the client is being closed.
+        let _ = self.tell.send(wake);
+    }
+
+    /// Tells whoever follows a resource that it has changed.
+    pub fn changed(&self, resource: &Name) {
+        lock(&self.observers).get(resource).into_iter().flatten().for_each(|notify| notify.notify_one());
+    }
+
+    /// News may have been missed: waiters and observers look for themselves.
+    pub fn missed(&self) {
+        lock(&self.observers).values().flatten().for_each(|notify| notify.notify_one());
+        self.put(Wake::LookAtAll);
+    }
+
+    /// Returns what is put in, once; empty the second time.
+    pub fn wakes(&self) -> BoxStream<'static, Wake> {
+        let Some(mut wakes) = lock(&self.wakes).take() else { return futures_util::stream::empty().boxed() };
+        futures_util::stream::poll_fn(move |cx| wakes.poll_recv(cx)).boxed()
+    }
+
+    /// Returns the letters that are for others, or for others too.
+    pub(crate) fn for_others(&self, letters: &[Letter]) -> Vec<Letter> {
+        letters.iter().filter(|letter| !self.is_own(letter)).cloned().collect()
+    }
+
+    /// Delivers the letters that are for this client.
+    pub(crate) fn tell_own(&self, letters: &[Letter], incarnation: Incarnation) {
+        for letter in letters {
+            match letter {
+                Letter::Granted { to, claim, grant } if *to == self.client => {
+                    self.put(Wake::Granted { claim: *claim, grant: *grant, incarnation });
+                }
+                Letter::Look { to, claim } if *to == self.client => self.put(Wake::Look(*claim)),
+                Letter::Changed { resource } => self.changed(resource),
+                _ => {}
+            }
+        }
+    }
+
+    fn is_own(&self, letter: &Letter) -> bool {
+        matches!(letter, Letter::Granted { to, .. } | Letter::Look { to, .. } if *to == self.client)
+    }
+
+    pub(crate) fn follow(&self, resource: &Name) -> Arc<Notify> {
+        let notify = Arc::new(Notify::new());
+        lock(&self.observers).entry(resource.clone()).or_default().push(notify.clone());
+        notify
+    }
+
+    pub(crate) fn unfollow(&self, resource: &Name, notify: &Arc<Notify>) {
+        let mut observers = lock(&self.observers);
+        if let Some(all) = observers.get_mut(resource) {
+            all.retain(|one| !Arc::ptr_eq(one, notify));
+            if all.is_empty() {
+                observers.remove(resource);
+            }
+        }
+    }
+}
+
+/// A panic elsewhere cannot leave these half-changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
