@@ -22,6 +22,7 @@ use crate::ledger::{Identity, Ledger, Now};
 use crate::mutex::Mutex;
 use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
+use crate::several::{Several, Wanted};
 use crate::single_flight::SingleFlight;
 use crate::slot_pool::SlotPool;
 use crate::token::Token;
@@ -302,6 +303,11 @@ impl Tenure {
     /// Names a pool of so many slots (1 to 1 048 576): each holder has a number that no other has.
     pub fn slot_pool(&self, name: &str, slots: u32) -> SlotPool {
         SlotPool::new(self.connection.clone(), name, slots)
+    }
+
+    /// Names several at once: all of them are taken, or none.
+    pub fn all(&self, wanted: impl IntoIterator<Item = Wanted>) -> Several {
+        Several::new(self.connection.clone(), wanted.into_iter().collect())
     }
 
     /// Returns the one word by which the engine goes.

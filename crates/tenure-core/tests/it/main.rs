@@ -6,5 +6,6 @@ mod handover;
 mod kinds;
 mod oracle;
 mod record;
+mod several;
 mod step;
 mod world;
