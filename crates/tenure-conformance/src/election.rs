@@ -2,8 +2,9 @@
 
 use tenure_core::{ErrorKind, ReleaseAnswer};
 
-use crate::Setup;
+use crate::form::{Contest, Form};
 use crate::stage::{SHORT, Stage, name};
+use crate::{Setup, cancellation, death, loss};
 
 /// Only one candidate leads; the next leads when it resigns, with a larger token.
 pub async fn one_leads_and_the_next_follows(setup: &impl Setup) {
@@ -92,4 +93,30 @@ pub async fn a_leader_that_loses_its_term_campaigns_again(setup: &impl Setup) {
     };
     setup.within("a second term", election.run(work)).await.expect("the second work ends");
     assert!(terms.len() == 2 && terms[0] < terms[1], "it led again under a larger token: {terms:?}");
+}
+
+/// A campaign that is dropped at any moment leaves nobody leading.
+pub async fn a_campaign_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+    cancellation::drop_acquires(setup, Form::Term).await;
+    cancellation::drop_waits(setup, Contest::ELECTION).await;
+}
+
+/// A term that is dropped on a thread without any runtime ends.
+pub async fn a_term_dropped_outside_a_runtime_ends(setup: &impl Setup) {
+    cancellation::drop_outside_a_runtime(setup, Contest::ELECTION).await;
+}
+
+/// A term that an operator breaks is lost to the leader within its ttl.
+pub async fn a_broken_term_is_lost_to_the_leader(setup: &impl Setup) {
+    loss::broken_is_lost(setup, Form::Term).await;
+}
+
+/// A leader that is killed is followed by the next candidate, at once where the engine notices deaths.
+pub async fn a_killed_leader_is_followed(setup: &impl Setup) {
+    death::killed_holder(setup, Contest::ELECTION).await;
+}
+
+/// A candidate that is killed is not waited for.
+pub async fn a_killed_candidate_is_skipped(setup: &impl Setup) {
+    death::killed_waiter(setup, Contest::ELECTION).await;
 }

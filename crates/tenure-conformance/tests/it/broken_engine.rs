@@ -68,6 +68,8 @@ pub(crate) enum Call {
     UnusedForgotten,
     /// `lock_delay` counts after every release.
     DelaysAlways,
+    /// `min_hold` counts for a holder that vanished, too.
+    PeriodsAlways,
     /// A repeated claim is taken for a new one.
     IdsAnew,
     /// The answers to a batch come in reverse.
@@ -174,6 +176,7 @@ impl BrokenEngine {
             Call::ReadersExclude if terms.kind == Kind::RwLock => terms.weight = CAPACITY_MAX,
             Call::WritersLight if terms.kind == Kind::RwLock && claim.wait => terms.weight = 1,
             Call::LimitsIgnored => terms.limits = Default::default(),
+            Call::PeriodsAlways => terms.limits.lock_delay = terms.limits.min_hold,
             Call::DelaysAlways => terms.limits.min_hold = terms.limits.lock_delay,
             Call::IdsAnew => {
                 claim.id = ClaimId::new(
