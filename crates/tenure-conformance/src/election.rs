@@ -1,9 +1,10 @@
 //! One leader at a time, whom everybody sees.
 
-use tenure_core::{ErrorKind, ReleaseAnswer};
+use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
 
 use crate::form::{Contest, Form};
-use crate::stage::{SHORT, Stage, name};
+use crate::mortal::Life;
+use crate::stage::{SHORT, Stage, name, pause};
 use crate::{Setup, cancellation, death, loss};
 
 /// Only one candidate leads; the next leads when it resigns, with a larger token.
@@ -92,6 +93,41 @@ pub async fn a_leader_that_loses_its_term_campaigns_again(setup: &impl Setup) {
         }
     };
     setup.within("a second term", election.run(work)).await.expect("the second work ends");
+    assert!(terms.len() == 2 && terms[0] < terms[1], "it led again under a larger token: {terms:?}");
+}
+
+/// A leader that is cut off from its engine, for longer than an answer may take, leads again when it is back.
+pub async fn a_leader_that_is_cut_off_campaigns_again(setup: &impl Setup) {
+    let life = Life::of_thread();
+    let mut settings = Settings::default();
+    settings.answer_timeout = SHORT / 2;
+    let connected = Tenure::connect_with(life.connector(setup.connector()), settings);
+    let client = setup.within("a client connects", connected).await.expect("a client connects");
+    let (name, other) = (name("cut"), setup.client().await);
+    let election = client.election(&name).ttl(setup.ttl(SHORT).await);
+    let mut terms = Vec::new();
+    let is_cut = std::cell::Cell::new(false);
+    let work = async |term: &tenure_core::Term| {
+        terms.push(term.token());
+        if terms.len() == 1 {
+            life.cut();
+            is_cut.set(true);
+            std::future::pending::<()>().await;
+        }
+    };
+    let mends = async {
+        let has_ended = async || {
+            let leader = other.election(&name).leader().await;
+            is_cut.get() && leader.expect("an answer").is_none()
+        };
+        setup.eventually("the term ends", has_ended).await;
+        // By then a campaign has failed.
+        pause(SHORT * 2).await;
+        life.mend();
+    };
+    let led = async { election.run(work).await.expect("being cut off does not end it") };
+    let led = futures_util::future::join(led, mends);
+    setup.within("a second term", led).await;
     assert!(terms.len() == 2 && terms[0] < terms[1], "it led again under a larger token: {terms:?}");
 }
 

@@ -61,9 +61,29 @@ pub async fn sets_that_overlap_never_deadlock(setup: &impl Setup) {
     for _ in &forms {
         actors.push(setup.actor().await);
     }
+    let sections = work_in_sections(&mut actors, &forms, &name).await;
+    assert_eq!(overlaps(&sections), [], "two processes worked under {name:?} at once");
+    // All wait, each for a first name of its own if there were no order, and are granted that together.
+    let client = setup.client().await;
     for _ in 0..5 {
-        let sections = work_in_sections(&mut actors, &forms, &name).await;
-        assert_eq!(overlaps(&sections), [], "two processes worked under {name:?} at once");
+        let held = join_all(
+            (0..3).map(|number| client.mutex(&in_ring(&name, number))).map(|mutex| setup.take(mutex)),
+        );
+        let held = held.await;
+        actors.iter_mut().zip(forms).for_each(|(actor, form)| actor.tell_acquire(form, &name, LONG));
+        setup
+            .eventually("all wait", async || {
+                let views = client.inspect(&name).await.expect("an inspection is answered");
+                views.iter().map(|view| view.waiting).sum::<u32>() == 3
+            })
+            .await;
+        drop(held);
+        let served = actors.iter_mut().map(|actor| async {
+            actor.granted().await;
+            let answer = actor.ask(&["release", "lease"]).await;
+            assert_eq!(answer.as_deref(), Some("released\tReleased"), "it held both");
+        });
+        join_all(served).await;
     }
     setup.assert_nothing_is_left(&name).await;
 }
@@ -152,6 +172,33 @@ pub async fn one_loss_loses_all(setup: &impl Setup) {
         let lease = setup.try_take(&b.mutex(freed)).await.expect("what its user has let go is free at once");
         setup.within("a release", lease.release()).await.expect("a release is answered");
     }
+    setup.assert_nothing_is_left(&name).await;
+}
+
+/// Leases are lost by the first of their deadlines if nothing can be heard from the engine, all of them, and
+/// before anybody else is granted one.
+pub async fn the_first_deadline_is_the_end_of_all(setup: &impl Setup) {
+    let life = Life::of_thread();
+    let connected = Tenure::connect_with(life.connector(setup.connector()), Settings::default());
+    let client = setup.within("a client connects", connected).await.expect("a client connects");
+    let other = setup.client().await;
+    let (name, ttl) = (name("silent"), setup.ttl(2 * SHORT).await);
+    let brief = in_ring(&name, 1);
+    let several = client.all([client.mutex(&name).ttl(LONG).into(), client.mutex(&brief).ttl(ttl).into()]);
+    let leases = setup.within("all are granted", several.acquire()).await.expect("all are free");
+    life.cut();
+    let next = other.mutex(&brief).ttl(LONG).acquire();
+    let next = setup.within("the next holder", next).await.expect("granted");
+    assert!(leases.is_lost(), "two clients hold {brief:?}");
+    setup.within("its user is told without the engine", leases.lost()).await;
+    assert!(leases.iter().all(|lease| lease.is_lost()), "one loss is the loss of all");
+    assert!(setup.try_take(&other.mutex(&name)).await.is_none(), "the other has not ended yet");
+    assert!(Some(next.token()) > leases.token(&brief), "the next token is larger");
+    life.mend();
+    let answer = setup.within("a release", leases.release()).await.expect("no error");
+    assert_eq!(answer, ReleaseAnswer::AlreadyLost);
+    let freed = setup.take(&other.mutex(&name)).await;
+    drop((freed, next));
     setup.assert_nothing_is_left(&name).await;
 }
 

@@ -380,10 +380,12 @@ impl Election {
     /// end. A thread cannot be dropped: the work looks at [`lease::Lease::is_lost`] and stops by itself.
     ///
     /// # Errors
-    /// Those of [`Self::campaign`].
+    /// Those of [`Self::campaign`], but not [`Unavailable`](crate::ErrorKind::Unavailable) once it has led.
     pub fn run<T>(&self, mut work: impl FnMut(&election::Term) -> T) -> Result<T> {
+        let mut has_led = false;
         loop {
-            let term = self.campaign()?;
+            let term = pollster::block_on(self.0.campaign_on(has_led)).map(Term)?;
+            has_led = true;
             let done = work(&term);
             if term.is_lost() {
                 continue;

@@ -197,6 +197,24 @@ impl Shared {
         *floor = token.max(*floor);
     }
 
+    /// Lets time pass, whatever runtime the caller is on.
+    ///
+    /// # Errors
+    /// The client's thread has ended, or the system has no more timers.
+    pub(crate) async fn pause(&self, period: Duration) -> Result<()> {
+        let clock = self.clock.clone();
+        let until = clock.now() + period;
+        let paused = self.runtime.spawn(async move {
+            let mut timer = clock.timer()?;
+            std::future::poll_fn(|cx| timer.poll_until(until, cx)).await;
+            std::io::Result::Ok(())
+        });
+        let gone = |_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
+        paused.await.map_err(gone)?.map_err(|error| {
+            Error::new(ErrorKind::Unsupported, "wait", "cannot make a timer").with_source(error)
+        })
+    }
+
     /// Runs one request on the client's thread, bounded by the answer timeout.
     pub(crate) async fn on_thread<T: Send + 'static>(
         self: &Arc<Shared>,
