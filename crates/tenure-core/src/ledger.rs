@@ -402,6 +402,16 @@ impl Ledger {
         Some(bond)
     }
 
+    /// A user has seen the deadline of a bound lease pass before the client's thread did.
+    pub(crate) fn look_at_bond(&mut self, now: &Now<'_>, bond: &Bond) {
+        for key in &bond.keys {
+            let held = self.entry(*key).filter(|entry| entry.phase == Phase::Held);
+            if held.is_some_and(|entry| entry.lease.is_over(now.at)) {
+                return self.lose(now, key.index, "its deadline passed");
+            }
+        }
+    }
+
     /// A lease is lost, and so are those that are bound to it. Their holds are not released: the work that is
     /// told may still be ending. They are not renewed any more, so they end even if their user never lets go.
     fn lose_bound(&mut self, index: u32) {

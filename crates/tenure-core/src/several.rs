@@ -230,6 +230,21 @@ impl Several {
         let clock = &self.connection.shared.clock;
         let give_up_at = wait.map_or(Instant::NEVER, |wait| clock.now() + wait);
         let mut prefix = Prefix { connection: &self.connection, leases: Vec::with_capacity(order.len()) };
+        let mut was_answered = false;
+        // What is left of the wait may be shorter than an answer takes. That is no silence of the engine.
+        let late = |was_answered: bool, error: Error| {
+            let is_late = was_answered && wait.is_some() && clock.now() >= give_up_at;
+            if !is_late || error.kind() != ErrorKind::Unavailable {
+                return error;
+            }
+            let message = format!("not granted within {}ms", wait.unwrap_or_default().as_millis());
+            let late = Error::new(ErrorKind::Timeout, "claim", message)
+                .with_engine(self.connection.shared.engine.name());
+            match error.resource() {
+                Some(resource) => late.with_resource(resource),
+                None => late,
+            }
+        };
         loop {
             if prefix.leases.len() == order.len() {
                 // If one was lost while the last were granted, it begins again.
@@ -237,14 +252,18 @@ impl Several {
                 return Ok(Gathered::All(leases));
             }
             let left = wait.map(|_| give_up_at.since(clock.now()));
-            match prefix.ask(&order[prefix.leases.len()..], left).await? {
+            let asks = prefix.ask(&order[prefix.leases.len()..], left).await;
+            match asks.map_err(|error| late(was_answered, error))? {
                 Asks::Advanced => {}
                 Asks::Busy(resource, busy) => {
                     prefix.give_back().await;
                     return Ok(Gathered::Busy(resource, busy));
                 }
-                Asks::Waits(first) => prefix.wait(first).await?,
+                Asks::Waits(first) => {
+                    prefix.wait(first).await.map_err(|error| late(was_answered, error))?;
+                }
             }
+            was_answered = true;
         }
     }
 }
@@ -410,9 +429,15 @@ impl Leases {
         self.iter().map(Lease::expires_in).min().unwrap_or_default()
     }
 
-    /// Whether a lease is lost. Compares with the deadlines: no I/O, no lock. Once true it stays true.
+    /// Whether a lease is lost. Compares with the deadlines: no I/O, and no lock but when it is first seen that
+    /// one has passed. Once true it stays true.
     pub fn is_lost(&self) -> bool {
-        self.iter().any(Lease::is_lost)
+        let is_lost = self.iter().any(Lease::is_lost);
+        if is_lost && self.bond.lost_first().is_none() {
+            // From now on each of the others says so too.
+            self.connection.shared.tell(|ledger, now| ledger.look_at_bond(now, &self.bond));
+        }
+        is_lost
     }
 
     /// Waits until a lease is lost, and names the one that was lost first.
@@ -421,9 +446,9 @@ impl Leases {
     /// Dropping it changes nothing.
     pub async fn lost(&self) -> Error {
         let error = any_lost(&self.leases).await;
+        self.is_lost();
         match self.bond.lost_first() {
             Some(first) => self.leases[first].lost().await,
-            // Its user has seen a deadline pass before the client's thread did.
             None => error,
         }
     }

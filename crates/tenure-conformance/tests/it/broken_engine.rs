@@ -70,6 +70,8 @@ pub(crate) enum Call {
     DelaysAlways,
     /// `min_hold` counts for a holder that vanished, too.
     PeriodsAlways,
+    /// Every other call that claims fails, so that clients have to repeat it.
+    ClaimsFailFirst,
     /// A repeated claim is taken for a new one.
     IdsAnew,
     /// The answers to a batch come in reverse.
@@ -301,6 +303,12 @@ impl Engine for BrokenEngine {
                 && let Some(error) = claims.iter().find_map(|claim| self.first_kind(claim).err())
             {
                 return vec![Err(error)];
+            }
+            if self.is(Call::ClaimsFailFirst)
+                && self.shared.tokens.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
+            {
+                let error = Error::new(ErrorKind::Unavailable, "claim", "try again");
+                return claims.iter().map(|_| Err(error.clone())).collect();
             }
             let waits: Vec<bool> = claims.iter().map(|claim| claim.wait).collect();
             let asked = claims.iter().map(|claim| self.asked(claim)).collect();
