@@ -74,7 +74,13 @@ waits for the lock, INT, TERM, HUP and QUIT withdraw the claim and end it.
 CMD finds in its environment: TENURE_NAME, TENURE_TOKEN (the fencing token: larger for each later grant, hand it \
 to what you write to), TENURE_CLAIM (the id of this claim), and with --slots TENURE_SLOT (from 0).
 
-Without a flag that says otherwise, NAME is a mutex: one at a time. Whoever uses a name must say the same kind and number as others who use it at that time, else the exit code is 64. --shared and --exclusive are the two sides of a read-write lock: many with --shared together, or one with --exclusive alone.";
+Without a flag that says otherwise, NAME is a mutex: one at a time. Whoever uses a name must say the same kind and number as others who use it at that time, else the exit code is 64. --shared and --exclusive are the two sides of a read-write lock: many with --shared together, or one with --exclusive alone.
+
+With --leader, `tenure` campaigns for the leadership of NAME (`tenure elect NAME` shows who leads), starts CMD when it \
+leads, and ends CMD when it loses its term; then it campaigns again, also while the engine does not answer, and starts \
+CMD again, with a new TENURE_TOKEN. When CMD ends by itself, whatever its exit code, `tenure` resigns and exits as CMD \
+did: whoever wants it to go on has a service manager start `tenure` again. INT, TERM and QUIT are the end, too: if the term \
+is lost while CMD still ends, it is not started again.";
 
 const KIND: &str = "What NAME is, if not a mutex";
 
@@ -107,6 +113,9 @@ pub(crate) struct Run {
     /// Take one of N slots; CMD finds its number, from 0 to N-1, in TENURE_SLOT
     #[arg(long, value_name = "N", group = "kind", help_heading = KIND)]
     pub(crate) slots: Option<u32>,
+    #[arg(long, group = "kind", conflicts_with_all = ["every", "wait", "on_loss"], help_heading = KIND)]
+    #[arg(help = "Run CMD only while this process leads the election NAME, and again after each loss")]
+    pub(crate) leader: bool,
     /// How long the lock outlives a machine or a network that is gone
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     pub(crate) ttl: Duration,

@@ -3,7 +3,8 @@
 //! `tenure` may be killed (`kill -9`) or stopped at any moment, and then nothing may go on working without a
 //! lease. So the work is a child of a process that does nothing but watch: it kills the work when `tenure` is
 //! gone or the lease's deadline has come, waits until nothing of it is left, and only then ends. It shares the
-//! client's life with the engine, so that nobody else is granted the lock before that. It is forked before
+//! client's life with the engine, so that nobody else is granted the lock before that. With `--leader` it serves one
+//! term after the other. It is forked before
 //! `tenure` has any thread; `docs/adr/0009-keeper-process.md` says why it is not a program of its own.
 
 mod duty;
@@ -42,6 +43,8 @@ pub(crate) struct Job {
     pub(crate) grace: Duration,
     /// What happens at the deadline.
     pub(crate) on_loss: OnLoss,
+    /// Whether the program may be started again when it has ended.
+    pub(crate) is_repeated: bool,
 }
 
 /// The keeper as `tenure` sees it.

@@ -30,6 +30,8 @@ use crate::work::Work;
 const KILL_AHEAD_MAX: Duration = Duration::from_millis(20);
 /// How soon what is left of the work is said to take its time.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a candidate waits before it asks a store again that did not answer: it has waited for the answer, too.
+const CAMPAIGN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs a program under a lock.
 pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outcome {
@@ -41,6 +43,7 @@ pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outco
         arguments: std::mem::take(&mut arguments.command),
         grace: arguments.grace,
         on_loss: arguments.on_loss,
+        is_repeated: arguments.leader,
     };
     // Before the client, which has threads.
     let keeper = Keeper::start(job, signals.before())
@@ -52,34 +55,112 @@ pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outco
     let program_name = std::path::Path::new(&program).file_name().unwrap_or(&program).to_string_lossy();
     let label = arguments.label.as_deref().unwrap_or(&program_name);
     let tenure = crate::connect(engine, Some(label))?;
-    let held = match acquire(&tenure, &arguments, &events, &keeper, messages) {
-        Ok(held) => held,
-        Err(ended) => {
-            // Withdraws the claim; bounded by the answer timeout.
-            pollster::block_on(tenure.close());
-            keeper.wait();
-            return match ended {
-                Ended::Failure(failure) => Err(failure),
-                Ended::Signal(signal) => Ok(Status::Signal(signal).code()),
-            };
-        }
-    };
-    let lease = held.lease();
-    messages.event(&Event::Granted {
-        name: &arguments.name,
-        token: lease.token().get(),
-        slot: lease.slot(),
-        claim: lease.claim().to_string(),
-        waited_ms: millis(clock::now().since(began_at)),
-    });
-    let mut shift = Shift::new(&arguments, &events, &keeper, messages, lease);
-    let outcome = shift.work(&tenure, &program.to_string_lossy());
-    end(held, tenure, keeper, &arguments, messages);
+    let program = program.to_string_lossy();
+    let term = Term { tenure: &tenure, arguments: &arguments, events: &events, keeper: &keeper, messages };
+    let outcome = term.serve_all(&program, began_at);
+    // First the keeper: while it shares the client's life, the client cannot tidy up after itself.
+    keeper.wait();
+    // Waits for what is still to be withdrawn or released; bounded by the answer timeout.
+    pollster::block_on(tenure.close());
     outcome
 }
 
-/// Releases the lease and lets everything end in order.
-fn end(held: Held, tenure: Tenure, keeper: Keeper, arguments: &Run, messages: Messages) {
+/// Acquires, works and releases: once, or with `--leader` again whenever the lease was lost.
+struct Term<'a> {
+    tenure: &'a Tenure,
+    arguments: &'a Run,
+    events: &'a Events,
+    keeper: &'a Keeper,
+    messages: Messages,
+}
+
+impl Term<'_> {
+    fn serve_all(&self, program: &str, began_at: Instant) -> Outcome {
+        let (mut began_at, mut is_silent) = (began_at, false);
+        loop {
+            let failure = match self.serve(program, began_at) {
+                Ok(code) => return Ok(code),
+                Err(Ended::Signal(signal)) => return Ok(Status::Signal(signal).code()),
+                Err(Ended::Failure(failure)) => return Err(failure),
+                Err(Ended::Lost(failure) | Ended::Silent(failure)) if !self.arguments.leader => {
+                    return Err(failure);
+                }
+                Err(Ended::Lost(failure)) => {
+                    is_silent = false;
+                    self.messages.warning(&format!("{}; campaigning again", failure.message));
+                    None
+                }
+                Err(Ended::Silent(failure)) => Some(failure),
+            };
+            // A store that cannot be reached is why most terms are lost, and it will come back.
+            if let Some(failure) = failure {
+                if !is_silent {
+                    self.messages.warning(&format!("{}; campaigning until it is back", failure.message));
+                }
+                is_silent = true;
+                if let Some(ended) = self.pause()? {
+                    return Ok(Status::Signal(ended).code());
+                }
+            }
+            began_at = clock::now();
+        }
+    }
+
+    /// Acquires, works and releases.
+    fn serve(&self, program: &str, began_at: Instant) -> Result<u8, Ended> {
+        let Term { tenure, arguments, events, keeper, messages } = *self;
+        let held = acquire(tenure, arguments, events, keeper, messages)?;
+        let lease = held.lease();
+        messages.event(&Event::Granted {
+            name: &arguments.name,
+            token: lease.token().get(),
+            slot: lease.slot(),
+            claim: lease.claim().to_string(),
+            waited_ms: millis(clock::now().since(began_at)),
+        });
+        if arguments.leader {
+            messages.message(&format!("leading {:?} under token {}", arguments.name, lease.token()));
+        }
+        let mut shift = Shift::new(arguments, events, keeper, messages, lease);
+        let outcome = shift.work(tenure, program);
+        let is_told_to_end = shift.is_told_to_end;
+        release(held, arguments, messages);
+        outcome.map_err(|failure| match failure.code {
+            exit::LOST if !is_told_to_end => Ended::Lost(failure),
+            _ => Ended::Failure(failure),
+        })
+    }
+
+    /// Lets some time pass before it campaigns again. Returns the signal that ends it.
+    fn pause(&self) -> Result<Option<i32>, Failure> {
+        let until = clock::now() + CAMPAIGN_PAUSE;
+        loop {
+            let left = until.since(clock::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            match self.events.next(self.keeper, Some(left)) {
+                Ok(News::Signal(signal)) => match Signal::from_named_raw(signal) {
+                    Some(Signal::TSTP) => stop(Stopped::Itself),
+                    Some(Signal::HUP) => return Ok(Some(signal)),
+                    _ if is_end(signal) => return Ok(Some(signal)),
+                    _ => {}
+                },
+                Ok(News::KeeperGone) => return Err(keeper_gone()),
+                Ok(_) => {}
+                Err(error) => return Err(Failure::system("wait", error)),
+            }
+        }
+    }
+}
+
+/// Whether a signal asks a program to end.
+fn is_end(signal: i32) -> bool {
+    matches!(Signal::from_named_raw(signal), Some(Signal::INT | Signal::TERM | Signal::QUIT))
+}
+
+/// Releases the lease.
+fn release(held: Held, arguments: &Run, messages: Messages) {
     let token = held.lease().token().get();
     match held.release() {
         Ok(tenure::ReleaseAnswer::Released) => {
@@ -92,9 +173,6 @@ fn end(held: Held, tenure: Tenure, keeper: Keeper, arguments: &Run, messages: Me
                 .warning(&format!("{error}; the lock is free in {} at the latest", duration(arguments.ttl)));
         }
     }
-    // First the keeper: while it shares the client's life, the client cannot tidy up after itself.
-    keeper.wait();
-    pollster::block_on(tenure.close());
 }
 
 /// One turn of work under a lease, as this process looks after it.
@@ -114,6 +192,8 @@ struct Shift<'a> {
     /// Why the work is being ended, once it is.
     loss: Option<Loss>,
     is_ignoring_loss: bool,
+    /// Whether somebody has asked the program to end.
+    is_told_to_end: bool,
     /// Since when only processes are left that the program left behind, and whether that has been said.
     lingers_since: Option<Instant>,
     has_said_lingering: bool,
@@ -163,6 +243,7 @@ impl<'a> Shift<'a> {
             told_deadline: lease.deadline(),
             loss: None,
             is_ignoring_loss: false,
+            is_told_to_end: false,
             lingers_since: None,
             has_said_lingering: false,
         }
@@ -355,6 +436,7 @@ impl<'a> Shift<'a> {
         if Signal::from_named_raw(signal) == Some(Signal::CONT) {
             self.offer_terminal();
         }
+        self.is_told_to_end |= is_end(signal);
         self.keeper.order(&Order::Signal(signal));
     }
 

@@ -48,12 +48,23 @@ impl Held {
     }
 }
 
-/// Why nothing was acquired.
+/// Why nothing was acquired, or what was acquired is over too early.
 pub(crate) enum Ended {
     /// Something failed, or the time was over.
     Failure(Failure),
+    /// The engine did not answer.
+    Silent(Failure),
+    /// The lease was lost while the program ran.
+    Lost(Failure),
     /// A signal.
     Signal(i32),
+}
+
+impl Ended {
+    fn of(error: Error) -> Ended {
+        let is_silent = error.kind() == ErrorKind::Unavailable;
+        if is_silent { Ended::Silent(error.into()) } else { Ended::Failure(error.into()) }
+    }
 }
 
 impl<T: Into<Failure>> From<T> for Ended {
@@ -77,7 +88,7 @@ pub(crate) fn acquire(
     let busy = match lock.acquire_at_once() {
         Ok(lease) => return Ok(Held::AtOnce(lease)),
         Err(error) if error.kind() == ErrorKind::Timeout => error,
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(Ended::of(error)),
     };
     if wait == Some(Duration::ZERO) {
         return Err(refusal(arguments, &busy).into());
@@ -171,7 +182,10 @@ impl Waiting<'_> {
         loop {
             match Pin::new(&mut acquire).poll(&mut context) {
                 Poll::Ready(Ok(lease)) => return Ok(Held::Waited(lease)),
-                Poll::Ready(Err(error)) => return Err(self.failure(error, asked_at).into()),
+                Poll::Ready(Err(error)) if error.kind() == ErrorKind::Timeout => {
+                    return Err(self.failure(asked_at).into());
+                }
+                Poll::Ready(Err(error)) => return Err(Ended::of(error)),
                 Poll::Pending => {}
             }
             let mut timeout = None;
@@ -239,10 +253,7 @@ impl Waiting<'_> {
     }
 
     /// Says who was in the way all the time.
-    fn failure(&self, error: Error, asked_at: Instant) -> Failure {
-        if error.kind() != ErrorKind::Timeout {
-            return error.into();
-        }
+    fn failure(&self, asked_at: Instant) -> Failure {
         let name = &self.arguments.name;
         let waited = duration(clock::now().since(asked_at));
         // Only for the message: without an answer it says less.

@@ -10,6 +10,8 @@
 //! | `release` key | `released` answer, or `failed` error |
 //! | `status` key | `held` or `lost` |
 //! | `sections` form name ttl_ms count | `section` token from until slot, for each; `done` |
+//! | `flights` key tasks value | `loading` for each load; `flown` tasks loads found, of which all found the same |
+//! | `hang` key ttl_ms | `loading`, and then it loads for ever |
 //! | `die` place passes | `armed` |
 //!
 //! A form is that of [`Form`]; the slot is missing where there is none.
@@ -31,10 +33,10 @@ use tenure_core::{Lease, Settings, Tenure, Token};
 use tokio::sync::mpsc;
 
 use crate::Setup;
-use crate::form::{Form, Lock};
+use crate::form::{Form, Held, Lock};
 use crate::history::Section;
 use crate::mortal::Life;
-use crate::stage::{LONG, now, within};
+use crate::stage::{LONG, now, pause, within};
 
 /// The environment variable that makes the entry `actor` play, with the address of the store.
 const ADDRESS: &str = "TENURE_CONFORMANCE_ACTOR";
@@ -316,6 +318,8 @@ fn perform(connect: Connect, life: &Life, commands: impl Iterator<Item = String>
                 }
                 say("done".to_owned());
             }
+            ["flights", key, tasks, value] => say(flights(&tenure, key, tasks, value, &say)),
+            ["hang", key, ttl] => say(hang(&tenure, key, ttl, &say)),
             ["die", place, passes] => {
                 life.die_at(place, passes.parse().expect("the check sends a number"));
                 say("armed".to_owned());
@@ -337,9 +341,9 @@ fn slot_part(lease: &Lease) -> String {
 }
 
 fn keep(
-    leases: &mut HashMap<String, Lease>,
+    leases: &mut HashMap<String, Held>,
     key: &str,
-    acquired: tenure_core::Result<Option<Lease>>,
+    acquired: tenure_core::Result<Option<Held>>,
 ) -> String {
     match acquired {
         Ok(Some(lease)) => {
@@ -368,6 +372,47 @@ fn section(lock: &Lock) -> String {
     let (token, slot) = (lease.token(), slot_part(&lease));
     match pollster::block_on(lease.release()) {
         Ok(_) => format!("section\t{token}\t{}\t{}{slot}", from.nanos(), until.nanos()),
+        Err(error) => format!("failed\t{error}"),
+    }
+}
+
+/// Has many tasks want one value at the same time. Whoever loads it makes it of `value`.
+fn flights(tenure: &Tenure, key: &str, tasks: &str, value: &str, say: &impl Fn(String)) -> String {
+    let tasks: usize = tasks.parse().expect("the check sends a number");
+    let loads = std::cell::Cell::new(0);
+    let want = async || {
+        let flight = tenure.single_flight(key).ttl(LONG);
+        let load = async |_: &Lease| {
+            loads.set(loads.get() + 1);
+            say("loading".to_owned());
+            // Long enough that everybody comes while it loads.
+            pause(Duration::from_millis(300)).await;
+            Ok::<_, tenure_core::Error>(value.as_bytes().to_vec())
+        };
+        flight.get_or_refresh(load).await
+    };
+    let found = pollster::block_on(join_all((0..tasks).map(|_| want())));
+    let found: std::collections::BTreeSet<String> = found
+        .into_iter()
+        .map(|found| match found {
+            Ok(found) => String::from_utf8_lossy(&found.bytes).into_owned(),
+            Err(error) => error.to_string(),
+        })
+        .collect();
+    let found: Vec<String> = found.into_iter().collect();
+    format!("flown\t{tasks}\t{}\t{}", loads.get(), found.join(" and "))
+}
+
+/// Loads a value for ever.
+fn hang(tenure: &Tenure, key: &str, ttl: &str, say: &impl Fn(String)) -> String {
+    let ttl = Duration::from_millis(ttl.parse().expect("the check sends a number"));
+    let flight = tenure.single_flight(key).ttl(ttl);
+    let found = flight.get_or_refresh(async |_| {
+        say("loading".to_owned());
+        std::future::pending::<Result<Vec<u8>, tenure_core::Error>>().await
+    });
+    match pollster::block_on(found) {
+        Ok(found) => format!("found\t{}", String::from_utf8_lossy(&found.bytes)),
         Err(error) => format!("failed\t{error}"),
     }
 }

@@ -5,14 +5,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::{join_all, poll_immediate};
-use tenure_core::{Mutex, Tenure};
+use tenure_core::Tenure;
 
 use crate::Setup;
-use crate::form::Contest;
+use crate::form::{Contest, Form, Lock};
 use crate::stage::{LONG, SHORT, Stage, name, now, pause};
 
 /// Polls a future up to `most` times, each time that it asks to be polled. None: it was not ready by then.
-async fn poll_times<F: Future + Unpin>(future: &mut F, most: usize) -> Option<F::Output> {
+pub(crate) async fn poll_times<F: Future + Unpin>(future: &mut F, most: usize) -> Option<F::Output> {
     let mut polls = 0;
     poll_fn(|cx| {
         if polls == most {
@@ -26,19 +26,19 @@ async fn poll_times<F: Future + Unpin>(future: &mut F, most: usize) -> Option<F:
 }
 
 /// Starts an acquisition and drops it: after every number of polls until it is ready, and after short whiles.
-async fn drop_at_every_moment(setup: &impl Setup, mutex: &Mutex) {
+async fn drop_at_every_moment(setup: &impl Setup, lock: &Lock) {
     for polls in 0.. {
-        let mut acquire = mutex.acquire();
+        let mut acquire = lock.acquire();
         let polled = poll_times(&mut acquire, polls);
         if setup.within("an acquisition makes progress", polled).await.is_some() {
             break;
         }
         drop(acquire);
-        let mut tried = Box::pin(mutex.try_acquire());
+        let mut tried = Box::pin(lock.try_acquire());
         drop(setup.within("a try makes progress", poll_times(&mut tried, polls)).await);
     }
     for step in 0..30u32 {
-        let mut acquire = mutex.acquire();
+        let mut acquire = lock.acquire();
         assert!(poll_immediate(&mut acquire).await.is_none_or(|acquired| acquired.is_ok()));
         pause(Duration::from_micros(50) * step).await;
         drop(acquire);
@@ -52,9 +52,14 @@ async fn waiting(client: &Tenure, name: &str) -> u32 {
 
 /// An acquisition of a free mutex that is dropped at any moment leaves it free, for whoever comes next.
 pub async fn an_acquire_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+    drop_acquires(setup, Form::Mutex).await;
+}
+
+/// Drops acquisitions of what is free.
+pub(crate) async fn drop_acquires(setup: &impl Setup, form: Form) {
     let client = setup.client().await;
     let name = name("dropped");
-    drop_at_every_moment(setup, &client.mutex(&name).ttl(LONG)).await;
+    drop_at_every_moment(setup, &form.of(&client, &name, LONG)).await;
     setup.assert_nothing_is_left(&name).await;
 }
 
@@ -94,6 +99,8 @@ pub(crate) async fn drop_waits(setup: &impl Setup, contest: Contest) {
         let polled = poll_times(&mut waiting, polls);
         assert!(setup.within("a wait makes progress", polled).await.is_none(), "it is held");
     }
+    // One that surely has its place, too.
+    drop(setup.queue(&lock).await);
     setup.eventually("no place is left", async || waiting(&a, &name).await == 0).await;
     setup.within("a release", lease.release()).await.expect("a release is answered");
     setup.assert_nothing_is_left(&name).await;

@@ -1,9 +1,11 @@
 //! One leader at a time, whom everybody sees.
 
-use tenure_core::{ErrorKind, ReleaseAnswer};
+use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
 
-use crate::Setup;
-use crate::stage::{SHORT, Stage, name};
+use crate::form::{Contest, Form};
+use crate::mortal::Life;
+use crate::stage::{SHORT, Stage, name, pause};
+use crate::{Setup, cancellation, death, loss};
 
 /// Only one candidate leads; the next leads when it resigns, with a larger token.
 pub async fn one_leads_and_the_next_follows(setup: &impl Setup) {
@@ -92,4 +94,65 @@ pub async fn a_leader_that_loses_its_term_campaigns_again(setup: &impl Setup) {
     };
     setup.within("a second term", election.run(work)).await.expect("the second work ends");
     assert!(terms.len() == 2 && terms[0] < terms[1], "it led again under a larger token: {terms:?}");
+}
+
+/// A leader that is cut off from its engine, for longer than an answer may take, leads again when it is back.
+pub async fn a_leader_that_is_cut_off_campaigns_again(setup: &impl Setup) {
+    let life = Life::of_thread();
+    let mut settings = Settings::default();
+    settings.answer_timeout = SHORT / 2;
+    let connected = Tenure::connect_with(life.connector(setup.connector()), settings);
+    let client = setup.within("a client connects", connected).await.expect("a client connects");
+    let (name, other) = (name("cut"), setup.client().await);
+    let election = client.election(&name).ttl(setup.ttl(SHORT).await);
+    let mut terms = Vec::new();
+    let is_cut = std::cell::Cell::new(false);
+    let work = async |term: &tenure_core::Term| {
+        terms.push(term.token());
+        if terms.len() == 1 {
+            life.cut();
+            is_cut.set(true);
+            std::future::pending::<()>().await;
+        }
+    };
+    let mends = async {
+        let has_ended = async || {
+            let leader = other.election(&name).leader().await;
+            is_cut.get() && leader.expect("an answer").is_none()
+        };
+        setup.eventually("the term ends", has_ended).await;
+        // By then a campaign has failed.
+        pause(SHORT * 2).await;
+        life.mend();
+    };
+    let led = async { election.run(work).await.expect("being cut off does not end it") };
+    let led = futures_util::future::join(led, mends);
+    setup.within("a second term", led).await;
+    assert!(terms.len() == 2 && terms[0] < terms[1], "it led again under a larger token: {terms:?}");
+}
+
+/// A campaign that is dropped at any moment leaves nobody leading.
+pub async fn a_campaign_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+    cancellation::drop_acquires(setup, Form::Term).await;
+    cancellation::drop_waits(setup, Contest::ELECTION).await;
+}
+
+/// A term that is dropped on a thread without any runtime ends.
+pub async fn a_term_dropped_outside_a_runtime_ends(setup: &impl Setup) {
+    cancellation::drop_outside_a_runtime(setup, Contest::ELECTION).await;
+}
+
+/// A term that an operator breaks is lost to the leader within its ttl.
+pub async fn a_broken_term_is_lost_to_the_leader(setup: &impl Setup) {
+    loss::broken_is_lost(setup, Form::Term).await;
+}
+
+/// A leader that is killed is followed by the next candidate, at once where the engine notices deaths.
+pub async fn a_killed_leader_is_followed(setup: &impl Setup) {
+    death::killed_holder(setup, Contest::ELECTION).await;
+}
+
+/// A candidate that is killed is not waited for.
+pub async fn a_killed_candidate_is_skipped(setup: &impl Setup) {
+    death::killed_waiter(setup, Contest::ELECTION).await;
 }

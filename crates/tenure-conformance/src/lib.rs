@@ -59,8 +59,10 @@ pub mod fifo;
 pub mod loss;
 pub mod mutex;
 pub mod observe;
+pub mod period;
 pub mod rw_lock;
 pub mod semaphore;
+pub mod several;
 pub mod single_flight;
 pub mod slot_pool;
 
@@ -248,12 +250,44 @@ macro_rules! for_each_check {
                 everybody_sees_the_leader,
                 changes_end_with_the_latest,
                 a_leader_that_loses_its_term_campaigns_again,
+                a_leader_that_is_cut_off_campaigns_again,
+                a_campaign_dropped_at_any_moment_leaves_nothing,
+                a_term_dropped_outside_a_runtime_ends,
+                a_broken_term_is_lost_to_the_leader,
+                a_killed_leader_is_followed,
+                a_killed_candidate_is_skipped,
             }
             single_flight {
                 one_loads_for_all,
                 a_failed_load_passes_to_one_other,
                 a_stale_value_is_served_while_one_loads,
                 a_value_that_is_too_large_is_refused,
+                a_thousand_in_four_processes_cause_one_load,
+                a_killed_loader_is_replaced_by_one,
+                a_loader_that_loses_its_lease_publishes_nothing,
+                a_call_dropped_at_any_moment_leaves_nothing,
+            }
+            several {
+                a_try_takes_all_or_nothing,
+                sets_that_overlap_never_deadlock,
+                any_mix_is_taken_together,
+                what_is_free_is_one_call,
+                one_loss_loses_all,
+                the_first_deadline_is_the_end_of_all,
+                a_wait_that_loses_its_part_begins_again,
+                what_was_given_back_does_not_rest,
+                many_tasks_of_one_client_share,
+                an_acquire_dropped_at_any_moment_leaves_nothing,
+                a_wait_dropped_at_any_moment_leaves_nothing,
+                leases_dropped_outside_a_runtime_are_released,
+                a_broken_lease_is_lost_to_its_holder,
+                run_drops_its_work_on_loss,
+                a_killed_holder_is_replaced,
+                a_killed_waiter_is_skipped,
+            }
+            period {
+                a_run_that_was_killed_is_made_up_for,
+                a_run_that_finished_is_not_repeated,
             }
             death {
                 a_killed_holder_is_replaced,

@@ -3,6 +3,7 @@
 //! In a process of its own the client dies by SIGKILL. A client that shares the process of the check has its
 //! connection cut instead: nothing that it sends arrives any more, and nothing is answered.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -27,19 +28,31 @@ pub(crate) struct Life {
     is_cut: AtomicBool,
     /// Where to die, and how many more passes of that place to survive.
     plan: Mutex<Option<(String, u32)>>,
+    /// How often each place was passed.
+    passes: Mutex<BTreeMap<String, u32>>,
 }
 
 impl Life {
     /// The life of a client in the process of the check.
     pub(crate) fn of_thread() -> Arc<Life> {
-        Arc::new(Life { is_process: false, is_cut: AtomicBool::new(false), plan: Mutex::new(None) })
+        Arc::new(Life {
+            is_process: false,
+            is_cut: AtomicBool::new(false),
+            plan: Mutex::new(None),
+            passes: Mutex::default(),
+        })
     }
 
     /// The life of this process, which ends at the engine's failpoints too.
     pub(crate) fn of_process() -> Arc<Life> {
         static LIFE: OnceLock<Arc<Life>> = OnceLock::new();
         let life = LIFE.get_or_init(|| {
-            Arc::new(Life { is_process: true, is_cut: AtomicBool::new(false), plan: Mutex::new(None) })
+            Arc::new(Life {
+                is_process: true,
+                is_cut: AtomicBool::new(false),
+                plan: Mutex::new(None),
+                passes: Mutex::default(),
+            })
         });
         failpoint::set(|place| {
             Life::of_process().pass(place);
@@ -67,8 +80,14 @@ impl Life {
         self.is_cut.store(false, Ordering::Release);
     }
 
+    /// Returns how often it has passed `place` since it was asked last.
+    pub(crate) fn take_passes(&self, place: &str) -> u32 {
+        self.passes.lock().unwrap_or_else(PoisonError::into_inner).remove(place).unwrap_or(0)
+    }
+
     /// Passes a place. Returns whether this life is over.
     fn pass(&self, place: &str) -> bool {
+        *self.passes.lock().unwrap_or_else(PoisonError::into_inner).entry(place.to_owned()).or_default() += 1;
         let is_end = {
             let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut *plan {

@@ -1,12 +1,17 @@
 //! One loads, the others get its value.
 
+use std::collections::BTreeSet;
+use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
+use tenure_core::engine::BreakAnswer;
 use tenure_core::{Error, ErrorKind, Source};
 
 use crate::Setup;
-use crate::stage::{SHORT, Stage, name, pause};
+use crate::cancellation::poll_times;
+use crate::stage::{LONG, SHORT, Stage, name, pause, waiters};
 
 /// Many who want a value that nobody has cause one load, and all get its value.
 pub async fn one_loads_for_all(setup: &impl Setup) {
@@ -89,4 +94,124 @@ pub async fn a_value_that_is_too_large_is_refused(setup: &impl Setup) {
     assert_eq!(refused.expect_err("it is too large").kind(), ErrorKind::Invalid);
     let small = async |_: &tenure_core::Lease| Ok::<_, Error>(vec![0; 1024]);
     setup.within("a value", flight.get_or_refresh(small)).await.expect("others may load");
+}
+
+/// A thousand tasks in four processes that want a value that has expired cause one load, and all get its value.
+pub async fn a_thousand_in_four_processes_cause_one_load(setup: &impl Setup) {
+    const PROCESSES: usize = 4;
+    const TASKS: usize = 250;
+    let client = setup.client().await;
+    let key = name("thousand");
+    let flight = client.single_flight(&key).fresh(SHORT);
+    let old = flight.get_or_refresh(async |_| Ok::<_, Error>(b"old".to_vec()));
+    setup.within("a value", old).await.expect("a value");
+    pause(SHORT + Duration::from_millis(50)).await;
+    let mut actors = Vec::new();
+    for _ in 0..PROCESSES {
+        actors.push(setup.actor().await);
+    }
+    for (number, actor) in actors.iter_mut().enumerate() {
+        actor.tell(&["flights", &key, &TASKS.to_string(), &format!("new {number}")]);
+    }
+    let (mut loads, mut values) = (0, BTreeSet::new());
+    for actor in &mut actors {
+        let flown = loop {
+            let answer = actor.hear("they have flown").await.expect("an actor lives");
+            if answer != "loading" {
+                break answer;
+            }
+        };
+        let parts: Vec<&str> = flown.split('\t').collect();
+        let &["flown", tasks, loaded, value] = &parts[..] else { panic!("an actor's tasks fly: {flown}") };
+        assert_eq!(tasks, TASKS.to_string(), "all tasks got a value");
+        loads += loaded.parse::<usize>().expect("a number");
+        values.insert(value.to_owned());
+    }
+    assert_eq!(loads, 1, "more than one loaded");
+    assert!(values.len() == 1 && values.iter().all(|value| value.starts_with("new ")), "{values:?}");
+}
+
+/// If the process that loads is killed, exactly one of those who wait loads in its place, and all get its value.
+pub async fn a_killed_loader_is_replaced_by_one(setup: &impl Setup) {
+    const TASKS: usize = 40;
+    let client = setup.client().await;
+    let key = name("dies");
+    let ttl = if client.capability().notices_death { LONG } else { setup.ttl(2 * SHORT).await };
+    let (mut loader, mut other) = (setup.actor().await, setup.actor().await);
+    let loading = loader.ask(&["hang", &key, &ttl.as_millis().to_string()]).await;
+    assert_eq!(loading.as_deref(), Some("loading"), "nobody else loads");
+    other.tell(&["flights", &key, &TASKS.to_string(), "value"]);
+    let everybody = TASKS as u32;
+    setup.eventually("all others wait", async || waiters(&client, &key).await == everybody).await;
+    loader.kill();
+    let loading = other.hear("one loads in its place").await;
+    assert_eq!(loading.as_deref(), Some("loading"), "one loads in place of the one that was killed");
+    let flown = other.hear("they have flown").await.expect("it lives");
+    assert_eq!(flown, format!("flown\t{TASKS}\t1\tvalue"), "exactly one loads, and all get its value");
+}
+
+/// A load whose lease is broken is dropped and publishes nothing; another loads.
+pub async fn a_loader_that_loses_its_lease_publishes_nothing(setup: &impl Setup) {
+    let (client, operator) = (setup.client().await, setup.client().await);
+    let key = name("broken");
+    let flight = client.single_flight(&key).ttl(setup.ttl(SHORT).await);
+    let late = flight.get_or_refresh(async |lease| {
+        let broken = operator.break_hold(&key, lease.token(), true).await;
+        assert!(matches!(broken, Ok(BreakAnswer::Broken { .. })), "it is held: {broken:?}");
+        Ok::<_, Error>(b"late".to_vec())
+    });
+    let refused = setup.within("an answer", late).await;
+    assert_eq!(refused.expect_err("its lease was broken").kind(), ErrorKind::Lost);
+    let hangs = flight.get_or_refresh(async |lease| {
+        let broken = operator.break_hold(&key, lease.token(), false).await;
+        assert!(matches!(broken, Ok(BreakAnswer::Broken { .. })), "it is held: {broken:?}");
+        std::future::pending::<Result<Vec<u8>, Error>>().await
+    });
+    let dropped = setup.within("a load under a lost lease ends", hangs).await;
+    assert_eq!(dropped.expect_err("its lease was broken").kind(), ErrorKind::Lost);
+    let next = operator.single_flight(&key);
+    let next = next.get_or_refresh(async |_| Ok::<_, Error>(b"next".to_vec()));
+    let found = setup.within("a value", next).await.expect("a value");
+    assert!(matches!(found.source, Source::Loaded(_)) && &*found.bytes == b"next", "{found:?}");
+}
+
+/// A call that is dropped at any moment, while it loads or while it waits for who does, leaves nothing behind:
+/// others load.
+pub async fn a_call_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+    let (a, b) = (setup.client().await, setup.client().await);
+    let key = name("dropped");
+    let forever = async |_: &tenure_core::Lease| std::future::pending::<Result<Vec<u8>, Error>>().await;
+    let (loads, waits) = (a.single_flight(&key).ttl(LONG), b.single_flight(&key).ttl(LONG));
+    for polls in 0..6 {
+        let mut loading = Box::pin(loads.get_or_refresh(forever));
+        let polled = within_while(poll_times(&mut loading, polls)).await;
+        assert!(polled.is_none(), "a load that never ends has ended");
+        let mut waiting = Box::pin(waits.get_or_refresh(forever));
+        let polled = within_while(poll_times(&mut waiting, polls)).await;
+        assert!(polled.is_none(), "a load that never ends has ended");
+        if polls % 2 == 0 {
+            // The other may be granted while it is dropped.
+            drop(loading);
+            pause(Duration::from_micros(100) * polls as u32).await;
+            drop(waiting);
+        } else {
+            drop(waiting);
+            pause(Duration::from_micros(100) * polls as u32).await;
+            drop(loading);
+        }
+    }
+    let free = async || b.view(&key).await.expect("a look is answered").is_none();
+    setup.eventually("nothing is left", free).await;
+    let next = b.single_flight(&key);
+    let next = next.get_or_refresh(async |_| Ok::<_, Error>(b"next".to_vec()));
+    let found = setup.within("a value", next).await.expect("a value");
+    assert!(matches!(found.source, Source::Loaded(_)), "others may load: {found:?}");
+}
+
+/// Polls until it is ready or nothing happens for a while: work that never ends does not ask to be polled.
+async fn within_while<T>(polled: impl Future<Output = Option<T>>) -> Option<T> {
+    match select(std::pin::pin!(polled), std::pin::pin!(pause(Duration::from_millis(30)))).await {
+        Either::Left((polled, _)) => polled,
+        Either::Right(_) => None,
+    }
 }

@@ -150,7 +150,7 @@ pub async fn processes_of_which_some_are_killed_share_no_slot(setup: &impl Setup
     }
     let pool = pool.of(&client, &name, LONG);
     let all = join_all((0..SLOTS).map(|_| setup.take(&pool))).await;
-    let numbers: BTreeSet<u32> = all.iter().filter_map(tenure_core::Lease::slot).collect();
+    let numbers: BTreeSet<u32> = all.iter().filter_map(|held| held.slot()).collect();
     assert_eq!(numbers.len(), SLOTS as usize, "every slot came back: {numbers:?}");
     drop(all);
     setup.assert_nothing_is_left(&name).await;

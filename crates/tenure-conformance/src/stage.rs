@@ -8,12 +8,12 @@ use std::time::Duration;
 use futures_util::future::poll_immediate;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Capability;
-use tenure_core::{Acquire, Lease, Name, Settings, Tenure};
+use tenure_core::{Name, Settings, Tenure};
 
 use crate::Setup;
 use crate::actor::Actor;
 use crate::direct::Direct;
-use crate::form::Lock;
+use crate::form::{Held, Lock, Wait};
 
 /// A ttl that does not end while a check runs.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
@@ -74,31 +74,39 @@ pub(crate) trait Stage: Setup + Sized {
         }
     }
 
-    /// Queues for what is held, and returns when the engine has told the place.
-    async fn queue(&self, lock: impl Into<Lock>) -> Pin<Box<Acquire>> {
+    /// Queues for what is held, and returns when the engine has told the place, or tells others of a waiter.
+    async fn queue(&self, lock: impl Into<Lock>) -> Pin<Box<Wait>> {
         let mut waiting = Box::pin(lock.into().acquire());
+        let before = match &*waiting {
+            Wait::Acquire(_) => 0,
+            Wait::Other(whose, _) => waiters(&whose.client, &whose.name).await,
+        };
         assert!(poll_immediate(&mut waiting).await.is_none(), "a claim is not granted in no time");
-        self.eventually("a waiter has its place", async || waiting.place().is_some()).await;
+        self.eventually("a waiter has its place", async || match &*waiting {
+            Wait::Acquire(acquire) => acquire.place().is_some(),
+            Wait::Other(whose, _) => waiters(&whose.client, &whose.name).await > before,
+        })
+        .await;
         waiting
     }
 
     /// Takes what must be free or come free.
-    async fn take(&self, lock: impl Into<Lock>) -> Lease {
+    async fn take(&self, lock: impl Into<Lock>) -> Held {
         self.within("the claim is granted", lock.into().acquire()).await.expect("the claim is granted")
     }
 
     /// Tries a lock once.
-    async fn try_take(&self, lock: impl Into<Lock>) -> Option<Lease> {
+    async fn try_take(&self, lock: impl Into<Lock>) -> Option<Held> {
         let lock = lock.into();
         self.within("a try is answered", lock.try_acquire()).await.expect("a try is answered")
     }
 
-    /// Asserts that nobody holds or waits, once what is under way has arrived, and that the name is free.
+    /// Asserts that nobody holds or waits, once what is under way has arrived, and that the name is free; the
+    /// same of all names that begin with it.
     async fn assert_nothing_is_left(&self, name: &str) {
         let client = self.client().await;
         self.eventually(&format!("nothing of {name:?} is left"), async || {
-            let views = client.inspect(name).await.expect("an inspection is answered");
-            views.iter().all(|view| view.resource.as_str() != name)
+            client.inspect(name).await.expect("an inspection is answered").is_empty()
         })
         .await;
         let lease = self.try_take(&client.mutex(name)).await.expect("what is left by all is free");
@@ -107,6 +115,12 @@ pub(crate) trait Stage: Setup + Sized {
 }
 
 impl<S: Setup> Stage for S {}
+
+/// Returns how many claims wait for a name.
+pub(crate) async fn waiters(client: &Tenure, name: &str) -> u32 {
+    let view = client.view(name).await.expect("a look is answered");
+    view.map_or(0, |view| view.waiting)
+}
 
 /// Returns a ttl that an engine takes, of at least `wanted`.
 pub(crate) fn ttl_of(capability: &Capability, wanted: Duration) -> Duration {

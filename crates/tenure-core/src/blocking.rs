@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::engine::{Connect, ReleaseAnswer};
-use crate::error::Result;
-use crate::{client, lease, mutex, rw_lock, semaphore, slot_pool};
+use crate::error::{Error, Result};
+use crate::several::Wanted;
+use crate::{client, election, lease, mutex, rw_lock, semaphore, several, single_flight, slot_pool};
 
 /// A client of an engine (see [`client::Tenure`]).
 #[derive(Clone)]
@@ -45,6 +46,21 @@ impl Tenure {
         SlotPool(self.0.slot_pool(name, slots))
     }
 
+    /// Names several at once: all of them are taken, or none.
+    pub fn all(&self, wanted: impl IntoIterator<Item = Wanted>) -> Several {
+        Several(self.0.all(wanted))
+    }
+
+    /// Names an election.
+    pub fn election(&self, name: &str) -> Election {
+        Election(self.0.election(name))
+    }
+
+    /// Names a value that one process at a time loads for all.
+    pub fn single_flight(&self, key: &str) -> SingleFlight {
+        SingleFlight(self.0.single_flight(key))
+    }
+
     /// Returns the same client for async use.
     pub fn as_async(&self) -> &client::Tenure {
         &self.0
@@ -68,6 +84,23 @@ macro_rules! wrapper {
             /// Takes it over with all its settings.
             fn from(inner: $inner) -> $name {
                 $name(inner)
+            }
+        }
+    };
+}
+
+/// Lets a primitive be one of several.
+macro_rules! wanted {
+    ($name:ident) => {
+        impl From<$name> for Wanted {
+            fn from(primitive: $name) -> Wanted {
+                primitive.0.into()
+            }
+        }
+
+        impl From<&$name> for Wanted {
+            fn from(primitive: &$name) -> Wanted {
+                (&primitive.0).into()
             }
         }
     };
@@ -162,6 +195,8 @@ wrapper!(
     mutex::Mutex
 );
 
+wanted!(Mutex);
+
 impl Mutex {
     settings!();
     verbs!("the lock", Lease, lease::Lease, Ok);
@@ -193,6 +228,8 @@ wrapper!(
     rw_lock::ReadLock
 );
 
+wanted!(ReadLock);
+
 impl ReadLock {
     verbs!("the lock for reading", Lease, lease::Lease, Ok);
 }
@@ -203,6 +240,8 @@ wrapper!(
     rw_lock::WriteLock
 );
 
+wanted!(WriteLock);
+
 impl WriteLock {
     verbs!("the lock for writing", Lease, lease::Lease, Ok);
 }
@@ -212,6 +251,8 @@ wrapper!(
     Semaphore,
     semaphore::Semaphore
 );
+
+wanted!(Semaphore);
 
 impl Semaphore {
     /// Sets how many units are taken at once (see [`semaphore::Semaphore::weight`]).
@@ -230,9 +271,228 @@ wrapper!(
     slot_pool::SlotPool
 );
 
+wanted!(SlotPool);
+
 impl SlotPool {
     settings!();
     verbs!("a slot", Slot, slot_pool::Slot, slot_pool::Slot::new);
+}
+
+wrapper!(
+    /// Several at once, all or nothing (see [`several::Several`]).
+    Several,
+    several::Several
+);
+
+impl Several {
+    /// Takes all if all are free and nobody waits for any; none if not, and then it holds nothing.
+    ///
+    /// # Errors
+    /// As [`several::Several::try_acquire`].
+    pub fn try_acquire(&self) -> Result<Option<Leases>> {
+        Ok(pollster::block_on(self.0.try_acquire())?.map(Leases))
+    }
+
+    /// Waits until all can be granted, and takes them. Waits for ever.
+    ///
+    /// # Errors
+    /// As [`several::Several::acquire`].
+    pub fn acquire(&self) -> Result<Leases> {
+        pollster::block_on(self.0.acquire()).map(Leases)
+    }
+
+    /// Waits up to `wait` for all together. Zero does not queue.
+    ///
+    /// # Errors
+    /// As [`several::Several::acquire_within`].
+    pub fn acquire_within(&self, wait: Duration) -> Result<Leases> {
+        pollster::block_on(self.0.acquire_within(wait)).map(Leases)
+    }
+
+    /// Takes all, does the work and releases all. A thread cannot be dropped: long work looks at
+    /// [`several::Leases::is_lost`] and stops by itself; it is not started anew.
+    ///
+    /// # Errors
+    /// Those of [`Self::acquire`], and [`Lost`](crate::ErrorKind::Lost) if a lease was lost before the work was done.
+    pub fn run<T>(&self, work: impl FnOnce(&several::Leases) -> T) -> Result<T> {
+        pollster::block_on(self.0.run(async |leases| work(leases)))
+    }
+}
+
+/// Several leases (see [`several::Leases`], to which it derefs).
+#[derive(Debug)]
+pub struct Leases(several::Leases);
+
+impl Leases {
+    /// Releases all leases and waits for the engine's answers.
+    ///
+    /// # Errors
+    /// As [`several::Leases::release`].
+    pub fn release(self) -> Result<ReleaseAnswer> {
+        pollster::block_on(self.0.release())
+    }
+}
+
+impl Deref for Leases {
+    type Target = several::Leases;
+
+    fn deref(&self) -> &several::Leases {
+        &self.0
+    }
+}
+
+wrapper!(
+    /// One leader at a time (see [`election::Election`]).
+    Election,
+    election::Election
+);
+
+impl Election {
+    /// Sets how long a term lives without renewal (see [`election::Election::ttl`]).
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self(self.0.ttl(ttl))
+    }
+
+    /// Adds a free text to the label by which the leader is shown (see [`election::Election::label`]).
+    #[must_use]
+    pub fn label(self, text: &str) -> Self {
+        Self(self.0.label(text))
+    }
+
+    /// Waits until this candidate leads. Waits for ever.
+    ///
+    /// # Errors
+    /// As [`election::Election::campaign`].
+    pub fn campaign(&self) -> Result<Term> {
+        pollster::block_on(self.0.campaign()).map(Term)
+    }
+
+    /// Leads if nobody does and nobody campaigns; none otherwise.
+    ///
+    /// # Errors
+    /// As [`election::Election::try_campaign`].
+    pub fn try_campaign(&self) -> Result<Option<Term>> {
+        Ok(pollster::block_on(self.0.try_campaign())?.map(Term))
+    }
+
+    /// Campaigns and does the work of a leader, and does so again if the term was lost when the work came to its
+    /// end. A thread cannot be dropped: the work looks at [`lease::Lease::is_lost`] and stops by itself.
+    ///
+    /// # Errors
+    /// Those of [`Self::campaign`], but not [`Unavailable`](crate::ErrorKind::Unavailable) once it has led.
+    pub fn run<T>(&self, mut work: impl FnMut(&election::Term) -> T) -> Result<T> {
+        let mut has_led = false;
+        loop {
+            let term = pollster::block_on(self.0.campaign_on(has_led)).map(Term)?;
+            has_led = true;
+            let done = work(&term);
+            if term.is_lost() {
+                continue;
+            }
+            // The work is done. A release that fails goes on in the background, and the term ends by itself.
+            if let Err(error) = term.resign() {
+                tracing::debug!(%error, "resigning after the work goes on in the background");
+            }
+            return Ok(done);
+        }
+    }
+
+    /// Returns who leads; none if nobody does.
+    ///
+    /// # Errors
+    /// As [`election::Election::leader`].
+    pub fn leader(&self) -> Result<Option<election::Leader>> {
+        pollster::block_on(self.0.leader())
+    }
+
+    /// Follows who leads (see [`election::Election::changes`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn changes(&self) -> Result<Leaders> {
+        self.0.changes().map(Leaders)
+    }
+}
+
+/// The time in which one candidate leads (see [`election::Term`], to which it derefs).
+#[derive(Debug)]
+pub struct Term(election::Term);
+
+impl Term {
+    /// Publishes a value for everybody to see (see [`election::Term::publish`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn publish(&self, value: &[u8]) -> Result<()> {
+        pollster::block_on(self.0.publish(value))
+    }
+
+    /// Ends the term; the next candidate leads.
+    ///
+    /// # Errors
+    /// As [`lease::Lease::release`].
+    pub fn resign(self) -> Result<ReleaseAnswer> {
+        pollster::block_on(self.0.resign())
+    }
+}
+
+impl Deref for Term {
+    type Target = election::Term;
+
+    fn deref(&self) -> &election::Term {
+        &self.0
+    }
+}
+
+/// The leaders of an election, one after the other: an iterator that waits for the next change (see
+/// [`election::Leaders::next`]).
+pub struct Leaders(election::Leaders);
+
+impl Iterator for Leaders {
+    type Item = Result<Option<election::Leader>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        pollster::block_on(self.0.next())
+    }
+}
+
+wrapper!(
+    /// One process loads a value, the others get it (see [`single_flight::SingleFlight`]).
+    SingleFlight,
+    single_flight::SingleFlight
+);
+
+impl SingleFlight {
+    /// Sets for how long a value is fresh (see [`single_flight::SingleFlight::fresh`]).
+    #[must_use]
+    pub fn fresh(self, fresh: Duration) -> Self {
+        Self(self.0.fresh(fresh))
+    }
+
+    /// Serves a value that is no longer fresh while another loads (see [`single_flight::SingleFlight::serve_stale`]).
+    #[must_use]
+    pub fn serve_stale(self, stale: Duration) -> Self {
+        Self(self.0.serve_stale(stale))
+    }
+
+    /// Sets how long a loader that is not heard of blocks the others (see [`single_flight::SingleFlight::ttl`]).
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self(self.0.ttl(ttl))
+    }
+
+    /// Returns the value if it is fresh; otherwise loads it on this thread, or waits for who does, or returns the
+    /// stale one. A thread cannot be dropped: what a load returns after its lease was lost is not published.
+    ///
+    /// # Errors
+    /// As [`single_flight::SingleFlight::get_or_refresh`].
+    pub fn get_or_refresh<E: From<Error>>(
+        &self,
+        load: impl FnOnce(&lease::Lease) -> Result<Vec<u8>, E>,
+    ) -> Result<single_flight::Found, E> {
+        pollster::block_on(self.0.get_or_refresh(async |lease| load(lease)))
+    }
 }
 
 /// Something held (see [`lease::Lease`], to which it derefs).

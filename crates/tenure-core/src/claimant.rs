@@ -68,7 +68,13 @@ impl Claimant {
         Acquire::new(self.ask(wait), held)
     }
 
-    fn wish(&self, wait: Option<Duration>) -> Result<Wish> {
+    /// Returns the client that asks.
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Checks everything that can be checked before anything is sent, and returns what is to be asked.
+    pub(crate) fn wish(&self, wait: Option<Duration>) -> Result<Wish> {
         let resource = self.name.clone()?;
         self.connection.shared.check_process()?;
         let engine = &self.connection.shared.engine;

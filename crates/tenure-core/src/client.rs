@@ -22,6 +22,7 @@ use crate::ledger::{Identity, Ledger, Now};
 use crate::mutex::Mutex;
 use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
+use crate::several::{Several, Wanted};
 use crate::single_flight::SingleFlight;
 use crate::slot_pool::SlotPool;
 use crate::token::Token;
@@ -196,6 +197,24 @@ impl Shared {
         *floor = token.max(*floor);
     }
 
+    /// Lets time pass, whatever runtime the caller is on.
+    ///
+    /// # Errors
+    /// The client's thread has ended, or the system has no more timers.
+    pub(crate) async fn pause(&self, period: Duration) -> Result<()> {
+        let clock = self.clock.clone();
+        let until = clock.now() + period;
+        let paused = self.runtime.spawn(async move {
+            let mut timer = clock.timer()?;
+            std::future::poll_fn(|cx| timer.poll_until(until, cx)).await;
+            std::io::Result::Ok(())
+        });
+        let gone = |_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
+        paused.await.map_err(gone)?.map_err(|error| {
+            Error::new(ErrorKind::Unsupported, "wait", "cannot make a timer").with_source(error)
+        })
+    }
+
     /// Runs one request on the client's thread, bounded by the answer timeout.
     pub(crate) async fn on_thread<T: Send + 'static>(
         self: &Arc<Shared>,
@@ -302,6 +321,11 @@ impl Tenure {
     /// Names a pool of so many slots (1 to 1 048 576): each holder has a number that no other has.
     pub fn slot_pool(&self, name: &str, slots: u32) -> SlotPool {
         SlotPool::new(self.connection.clone(), name, slots)
+    }
+
+    /// Names several at once: all of them are taken, or none.
+    pub fn all(&self, wanted: impl IntoIterator<Item = Wanted>) -> Several {
+        Several::new(self.connection.clone(), wanted.into_iter().collect())
     }
 
     /// Returns the one word by which the engine goes.

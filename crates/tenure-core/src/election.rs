@@ -8,13 +8,15 @@ use crate::claim::{Keep, Label};
 use crate::claimant::{finish, until_lost};
 use crate::client::{Changes, Tenure};
 use crate::engine::ReleaseAnswer;
-#[cfg(doc)]
-use crate::error::ErrorKind;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::inspect::View;
 use crate::lease::Lease;
 use crate::mutex::Mutex;
 use crate::token::Token;
+
+/// How long a former leader waits before it asks an engine again that did not answer: it has waited for the
+/// answer, too.
+const CAMPAIGN_PAUSE: Duration = Duration::from_secs(1);
 
 /// An election: candidates campaign, one leads for a [`Term`], and everybody can see who.
 ///
@@ -88,17 +90,36 @@ impl Election {
     /// off becomes a follower, not a dead process. It ends with the first work that comes to its end, and then
     /// resigns.
     ///
+    /// Once it has led, it campaigns for as long as that takes: a store that does not answer is why most terms are
+    /// lost, and it is asked again every second.
+    ///
     /// # Errors
-    /// Those of [`Election::campaign`].
+    /// Those of [`Election::campaign`], but not [`ErrorKind::Unavailable`] once it has led;
+    /// [`Lost`](ErrorKind::Lost) if the term was lost in the last stretch of work that has returned.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and resigns in the background.
     pub async fn run<T>(&self, mut work: impl AsyncFnMut(&Term) -> T) -> Result<T> {
+        let mut has_led = false;
         loop {
-            let term = self.campaign().await?;
+            let term = self.campaign_on(has_led).await?;
+            has_led = true;
             match until_lost(&term.lease, work(&term)).await {
                 Ok(done) => return finish(term.lease, done).await,
                 Err(error) => tracing::info!(%error, "campaigning again"),
+            }
+        }
+    }
+
+    /// Campaigns; one that has led does so until the engine answers.
+    pub(crate) async fn campaign_on(&self, has_led: bool) -> Result<Term> {
+        loop {
+            match self.campaign().await {
+                Err(error) if has_led && error.kind() == ErrorKind::Unavailable => {
+                    tracing::info!(%error, "campaigning until the engine answers");
+                    self.tenure.shared().pause(CAMPAIGN_PAUSE).await?;
+                }
+                campaigned => return campaigned,
             }
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 
 use crate::claim::{Busy, ClaimId, Keep, Name, Published, VALUE_BYTES_MAX};
 use crate::client::Connection;
@@ -15,7 +15,7 @@ use crate::clock::Instant;
 use crate::engine::{Engine, ReleaseAnswer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_state::LeaseState;
-use crate::ledger::{Acquired, Key, Place, Wish};
+use crate::ledger::{Acquired, Bond, Key, Ledger, Now, Place, Wish};
 use crate::token::Token;
 
 /// Something held: kept alive in the background until it is released, dropped or lost.
@@ -29,12 +29,20 @@ pub struct Lease {
     connection: Arc<Connection>,
     state: Arc<LeaseState>,
     key: Key,
+    use_made: Use,
     is_released: bool,
 }
 
+/// Whether anybody may have worked under a lease. One that was only held for a moment does not count for `min_hold`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Used,
+    Unused,
+}
+
 impl Lease {
-    pub(crate) fn new(connection: Arc<Connection>, state: Arc<LeaseState>, key: Key) -> Lease {
-        Lease { connection, state, key, is_released: false }
+    fn new(connection: Arc<Connection>, state: Arc<LeaseState>, key: Key, use_made: Use) -> Lease {
+        Lease { connection, state, key, use_made, is_released: false }
     }
 
     /// Returns the fencing token: larger than that of every earlier grant of the resource.
@@ -133,6 +141,65 @@ impl Lease {
         Releasing { connection: self.connection.clone(), key, is_done: false }.await
     }
 
+    /// Binds leases of one client together: when one is lost, all are. Gives them back if one is lost already.
+    pub(crate) fn bind(
+        connection: &Connection,
+        mut leases: Vec<Lease>,
+    ) -> std::result::Result<(Vec<Lease>, Arc<Bond>), Vec<Lease>> {
+        let keys = leases.iter().map(|lease| lease.key).collect();
+        match connection.shared.tell(|ledger, now| ledger.bind(now, keys)) {
+            Some(bond) => {
+                leases.iter_mut().for_each(|lease| lease.use_made = Use::Used);
+                Ok((leases, bond))
+            }
+            None => Err(leases),
+        }
+    }
+
+    /// Releases leases of one client in the background, in one batch.
+    pub(crate) fn drop_all(connection: &Connection, leases: &mut [Lease]) {
+        if !leases.is_empty() {
+            connection.shared.tell(|ledger, now| {
+                for lease in leases {
+                    lease.start_release(ledger, now, true);
+                }
+            });
+        }
+    }
+
+    /// Releases leases of one client in one batch, and waits for all answers, in the same order.
+    ///
+    /// Dropped at any moment, it leaves the releases to the background.
+    pub(crate) async fn release_all(
+        connection: &Arc<Connection>,
+        mut leases: Vec<Lease>,
+    ) -> Vec<Result<ReleaseAnswer>> {
+        let started: Vec<_> = connection.shared.tell(|ledger, now| {
+            leases.iter_mut().map(|lease| (lease.key, lease.start_release(ledger, now, false))).collect()
+        });
+        let releasing = started.into_iter().map(|(key, answer)| async move {
+            match answer {
+                Some(answer) => Ok(answer),
+                None => Releasing { connection: connection.clone(), key, is_done: false }.await,
+            }
+        });
+        join_all(releasing).await
+    }
+
+    /// Begins the release. Returns the answer if there is nothing to send.
+    fn start_release(
+        &mut self,
+        ledger: &mut Ledger,
+        now: &Now<'_>,
+        is_detached: bool,
+    ) -> Option<ReleaseAnswer> {
+        self.is_released = true;
+        match self.use_made {
+            Use::Used => ledger.release(now, self.key, is_detached),
+            Use::Unused => ledger.give_back(now, self.key, is_detached),
+        }
+    }
+
     /// As [`Lease::release`], on the caller's own thread where the engine can.
     pub(crate) fn release_blocking(mut self) -> Result<ReleaseAnswer> {
         let shared = self.connection.shared.clone();
@@ -159,8 +226,8 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.is_released {
-            let key = self.key;
-            self.connection.shared.tell(|ledger, now| ledger.release(now, key, true));
+            let connection = self.connection.clone();
+            connection.shared.tell(|ledger, now| self.start_release(ledger, now, true));
         }
     }
 }
@@ -218,6 +285,7 @@ pub(crate) enum Asked {
 pub(crate) struct Asking {
     connection: Arc<Connection>,
     state: AskingState,
+    use_made: Use,
 }
 
 enum AskingState {
@@ -228,7 +296,21 @@ enum AskingState {
 
 impl Asking {
     pub(crate) fn new(connection: Arc<Connection>, wish: Result<Wish>) -> Asking {
-        Asking { connection, state: AskingState::New(Some(wish)) }
+        Asking { connection, state: AskingState::New(Some(wish)), use_made: Use::Used }
+    }
+
+    /// Asks for several of one client, whose claims are sent together. Their leases count as unused until they
+    /// are bound.
+    pub(crate) fn together(connection: &Arc<Connection>, wishes: Vec<Wish>) -> Vec<Asking> {
+        let keys: Vec<Key> = connection
+            .shared
+            .tell(|ledger, now| wishes.into_iter().map(|wish| ledger.submit(now, wish)).collect());
+        keys.into_iter()
+            .map(|key| {
+                let state = AskingState::Asked(key);
+                Asking { connection: connection.clone(), state, use_made: Use::Unused }
+            })
+            .collect()
     }
 
     /// Asks on the caller's own thread where the engine can, and blocks until it is decided.
@@ -261,7 +343,7 @@ impl Asking {
                 if needs_floor {
                     shared.raise_floor(state.resource(), state.token());
                 }
-                Ok(Asked::Lease(Lease::new(self.connection.clone(), state, key)))
+                Ok(Asked::Lease(Lease::new(self.connection.clone(), state, key, self.use_made)))
             }
             Acquired::Busy(resource, busy) => {
                 if needs_floor {
@@ -369,18 +451,22 @@ pub(crate) fn unasked_value() -> Error {
 
 /// Only a claim that does not wait is refused as busy: then its wait was over at once.
 fn lease_or_timeout(connection: &Connection, asked: Asked) -> Result<Lease> {
-    let (resource, busy) = match asked {
-        Asked::Lease(lease) => return Ok(lease),
-        Asked::Busy(resource, busy) => (resource, busy),
-        Asked::Fresh(_) => return Err(unasked_value()),
-    };
+    match asked {
+        Asked::Lease(lease) => Ok(lease),
+        Asked::Busy(resource, busy) => Err(timeout(connection, &resource, *busy)),
+        Asked::Fresh(_) => Err(unasked_value()),
+    }
+}
+
+/// Says who was in the way when a wait was over.
+pub(crate) fn timeout(connection: &Connection, resource: &Name, busy: Busy) -> Error {
     let message = match &busy.holder {
         Some(label) if busy.is_resting => format!("it rests after {label}"),
         Some(label) => format!("held by {label} for {:.1?}", busy.held_for),
         None => format!("{} wait for it", busy.waiting),
     };
-    Err(Error::new(ErrorKind::Timeout, "claim", message)
-        .with_resource(&resource)
+    Error::new(ErrorKind::Timeout, "claim", message)
+        .with_resource(resource)
         .with_engine(connection.shared.engine.name())
-        .with_busy(*busy))
+        .with_busy(busy)
 }

@@ -8,6 +8,7 @@
 //! Asking -> Waiting -> Ready -> Held -> Releasing -> gone        the usual way
 //!    \________\__________\______________/                        cancelled, or given up
 //!             Failed (its user has not looked yet)    Ended (lost; its user has not let go yet)
+//!                                                     Forsaken (lost with another of its bond; the same)
 //! ```
 //!
 //! An entry exists before its claim is sent and until its release is answered or cannot matter any more, so
@@ -23,7 +24,7 @@ mod simulation;
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -98,7 +99,23 @@ enum Phase {
     Held,
     Releasing,
     Ended,
+    /// The engine still knows the hold. It is not renewed any more, and released when its user lets go.
+    Forsaken,
     Failed,
+}
+
+/// Entries of which none is held longer than another.
+pub(crate) struct Bond {
+    keys: Vec<Key>,
+    /// Which of them was lost first, once one is.
+    lost_first: OnceLock<usize>,
+}
+
+impl Bond {
+    /// Returns which of the entries was lost first, counted as they were given to [`Ledger::bind`].
+    pub(crate) fn lost_first(&self) -> Option<usize> {
+        self.lost_first.get().copied()
+    }
 }
 
 struct Entry {
@@ -153,6 +170,8 @@ pub(crate) struct Ledger {
     claims: VecDeque<Key>,
     renewals: VecDeque<Key>,
     releases: VecDeque<Key>,
+    /// The bonds of the few entries that have one.
+    bonds: HashMap<u32, Arc<Bond>>,
     /// Why nothing can be asked any more.
     closed: Option<Error>,
     told: Told,
@@ -196,6 +215,7 @@ impl Ledger {
             claims: VecDeque::new(),
             renewals: VecDeque::new(),
             releases: VecDeque::new(),
+            bonds: HashMap::new(),
             closed: None,
             told: Told::default(),
         }
@@ -343,9 +363,13 @@ impl Ledger {
 
     /// Begins to release a held lease. Returns the answer if there is nothing to send.
     pub(crate) fn release(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
-        let held = self.entry(key).filter(|entry| matches!(entry.phase, Phase::Held | Phase::Ended));
-        let Some(entry) = held else { return Some(ReleaseAnswer::AlreadyLost) };
-        if entry.lease.is_over(now.at) {
+        let Some(entry) = self.entry(key) else { return Some(ReleaseAnswer::AlreadyLost) };
+        let is_over = match entry.phase {
+            Phase::Held | Phase::Ended => entry.lease.is_over(now.at),
+            Phase::Forsaken => now.at >= entry.lease.last_deadline(),
+            _ => return Some(ReleaseAnswer::AlreadyLost),
+        };
+        if is_over {
             self.lose(now, key.index, "its deadline passed");
             self.remove(key.index);
             return Some(ReleaseAnswer::AlreadyLost);
@@ -355,6 +379,57 @@ impl Ledger {
             pending.is_detached = is_detached;
         }
         None
+    }
+
+    /// As [`Ledger::release`], for a grant that nobody has used: it does not count for `min_hold`.
+    pub(crate) fn give_back(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
+        let answer = self.release(now, key, is_detached);
+        if answer.is_none()
+            && let Some(pending) = &mut self.entries[key.index as usize].pending
+        {
+            pending.is_unused = true;
+        }
+        answer
+    }
+
+    /// Binds held leases together: when one is lost, all are. None: one is lost already.
+    pub(crate) fn bind(&mut self, now: &Now<'_>, keys: Vec<Key>) -> Option<Arc<Bond>> {
+        for key in &keys {
+            self.entry(*key).filter(|entry| entry.phase == Phase::Held && !entry.lease.is_over(now.at))?;
+        }
+        let bond = Arc::new(Bond { keys, lost_first: OnceLock::new() });
+        self.bonds.extend(bond.keys.iter().map(|key| (key.index, bond.clone())));
+        Some(bond)
+    }
+
+    /// A user has seen the deadline of a bound lease pass before the client's thread did.
+    pub(crate) fn look_at_bond(&mut self, now: &Now<'_>, bond: &Bond) {
+        for key in &bond.keys {
+            let held = self.entry(*key).filter(|entry| entry.phase == Phase::Held);
+            if held.is_some_and(|entry| entry.lease.is_over(now.at)) {
+                return self.lose(now, key.index, "its deadline passed");
+            }
+        }
+    }
+
+    /// A lease is lost, and so are those that are bound to it. Their holds are not released: the work that is
+    /// told may still be ending. They are not renewed any more, so they end even if their user never lets go.
+    fn lose_bound(&mut self, index: u32) {
+        let Some(bond) = self.bonds.remove(&index) else { return };
+        for (number, key) in bond.keys.iter().enumerate() {
+            if key.index == index {
+                // Only the first loss comes here: it ends the bond for all.
+                bond.lost_first.get_or_init(|| number);
+                continue;
+            }
+            self.bonds.remove(&key.index);
+            let Some(entry) = self.entry(*key).filter(|entry| entry.phase == Phase::Held) else { continue };
+            entry.phase = Phase::Forsaken;
+            entry.lease.end();
+            let lease = entry.lease.clone();
+            self.told.ended.push(lease);
+            self.schedule.remove(key.index);
+        }
     }
 
     /// Begins to release a held lease that its user releases by itself.
@@ -439,6 +514,9 @@ impl Ledger {
         let claim = entry.lease.claim();
         let key = Key { index, generation: entry.generation };
         self.by_claim.remove(&claim);
+        if !self.bonds.is_empty() {
+            self.bonds.remove(&index);
+        }
         self.schedule.remove(index);
         self.releases.push_back(key);
     }
@@ -449,6 +527,9 @@ impl Ledger {
 
     fn remove(&mut self, index: u32) {
         self.schedule.remove(index);
+        if !self.bonds.is_empty() {
+            self.bonds.remove(&index);
+        }
         let entry = self.entries.remove(index as usize);
         self.by_claim.remove(&entry.lease.claim());
         entry.lease.end();

@@ -11,7 +11,8 @@
 use crate::{Result, Settings};
 
 pub use tenure_core::blocking::{
-    Lease, Mutex, ReadLock, RwLock, Semaphore, Slot, SlotPool, Tenure, WriteLock,
+    Election, Leaders, Lease, Leases, Mutex, ReadLock, RwLock, Semaphore, Several, SingleFlight, Slot,
+    SlotPool, Tenure, Term, WriteLock,
 };
 
 /// Connects with the engine that a URL names.

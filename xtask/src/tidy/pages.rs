@@ -10,8 +10,8 @@ const README: &str = "README.md";
 const EXAMPLE: &str = "crates/tenure/examples/hello.rs";
 
 /// Every primitive, as its file in the core is named. One that is not written yet has no file and no page.
-const PRIMITIVES: [&str; 7] =
-    ["mutex", "rw_lock", "semaphore", "slot_pool", "election", "single_flight", "queue"];
+const PRIMITIVES: [&str; 8] =
+    ["mutex", "rw_lock", "semaphore", "slot_pool", "several", "election", "single_flight", "queue"];
 
 /// The parts of every ADR, in this order.
 const ADR_PARTS: [&str; 5] =

@@ -110,24 +110,37 @@ pub(super) fn serve(job: Job, socket: OwnedFd, mask: SignalSet) -> Result<(), Er
 impl Duty {
     fn run(mut self) -> Result<(), Errno> {
         loop {
+            self.watch()?;
+            if let Some(status) = self.status {
+                let report = Report::Ended { status, is_overdue: self.is_overdue };
+                // The work is over, so the keeper may wait for a `tenure` that is stopped. One that is gone is
+                // told nothing.
+                let _ = send(&self.socket, &report, None, SendFlags::empty());
+            }
+            if self.is_alone || !self.job.is_repeated {
+                return Ok(());
+            }
+            // As it was before the first start. It goes on sharing the client's life.
+            (self.work, self.status) = (None, None);
+            (self.deadline, self.kill_at, self.look_again) = (NEVER, NEVER, LOOK_AGAIN_MIN);
+            (self.is_overdue, self.is_lingering) = (false, false);
+        }
+    }
+
+    /// Watches over one turn of the work, from before its start until nothing of it is left.
+    fn watch(&mut self) -> Result<(), Errno> {
+        loop {
             self.reap();
             if self.is_over() {
-                break;
+                return Ok(());
             }
             self.enforce()?;
             self.wait()?;
             self.obey();
         }
-        if let Some(status) = self.status {
-            let report = Report::Ended { status, is_overdue: self.is_overdue };
-            // The work is over, so the keeper may wait for a `tenure` that is stopped. One that is gone is told
-            // nothing.
-            let _ = send(&self.socket, &report, None, SendFlags::empty());
-        }
-        Ok(())
     }
 
-    /// Whether the keeper's duty is done.
+    /// Whether the turn is over.
     fn is_over(&mut self) -> bool {
         let Some((_, work)) = &self.work else { return self.is_alone };
         if self.is_alone && self.job.on_loss == OnLoss::Ignore {

@@ -230,3 +230,23 @@ fn an_engine_that_cannot_be_used_is_told_with_a_hint() {
     assert_eq!(code(&doctor), 69);
     assert!(crate::world::stdout(&doctor).contains("bad      connect: "), "{doctor:?}");
 }
+
+/// Kills a run of a period and its work, and looks that another one runs in the same period, but no third.
+pub(crate) fn a_run_that_was_killed_is_made_up_for(world: &World) {
+    let flags = ["x", "--every", "1h", "--ttl", "1s"];
+    let run = world.start_run(&flags, "echo $$ > pid; sleep 60");
+    let child = world.pid("pid");
+    assert_eq!(code(&world.run(&flags, "true")), 75, "it runs");
+    signal(run.id(), Signal::KILL);
+    wait_for("the end of its work", || (!is_alive(child)).then_some(()));
+    let output = world.run(&[&flags[..], &["--wait", "30s"]].concat(), "echo ran >> ran");
+    assert_eq!(code(&output), 0, "a run that was killed is made up for: {output:?}");
+    assert_eq!(code(&world.run(&flags, "echo ran >> ran")), 75, "one that has finished is not repeated");
+    assert_eq!(fs::read_to_string(world.path("ran")).expect("it ran"), "ran\n");
+    drop(run);
+}
+
+#[test]
+fn a_run_that_was_killed_is_made_up_for_within_its_period() {
+    a_run_that_was_killed_is_made_up_for(&World::new());
+}

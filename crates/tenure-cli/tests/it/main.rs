@@ -5,6 +5,7 @@ mod cache;
 mod death;
 mod fence;
 mod kinds;
+mod leader;
 mod look;
 mod redis;
 mod run;

@@ -21,7 +21,7 @@ fn now() -> Instant {
 }
 
 /// A world with keys of its own on the server that all share.
-fn world() -> World {
+pub(crate) fn world() -> World {
     static WORLDS: AtomicU32 = AtomicU32::new(0);
     let number = WORLDS.fetch_add(1, Ordering::Relaxed);
     World::on(format!("{}?prefix=cli-{}-{number}:", shared(Topology::Single), std::process::id()))
@@ -136,6 +136,11 @@ fn killed_tenure_takes_its_work_along_and_the_lock_is_free_after_the_ttl() {
     // Some of it was over when the holder was killed, and two processes had to start and end.
     assert!(took < ttl + Duration::from_millis(500), "{took:?}");
     drop(run);
+}
+
+#[test]
+fn a_run_that_was_killed_is_made_up_for_within_its_period() {
+    crate::death::a_run_that_was_killed_is_made_up_for(&world());
 }
 
 #[test]

@@ -68,6 +68,10 @@ pub(crate) enum Call {
     UnusedForgotten,
     /// `lock_delay` counts after every release.
     DelaysAlways,
+    /// `min_hold` counts for a holder that vanished, too.
+    PeriodsAlways,
+    /// Every other call that claims fails, so that clients have to repeat it.
+    ClaimsFailFirst,
     /// A repeated claim is taken for a new one.
     IdsAnew,
     /// The answers to a batch come in reverse.
@@ -174,6 +178,7 @@ impl BrokenEngine {
             Call::ReadersExclude if terms.kind == Kind::RwLock => terms.weight = CAPACITY_MAX,
             Call::WritersLight if terms.kind == Kind::RwLock && claim.wait => terms.weight = 1,
             Call::LimitsIgnored => terms.limits = Default::default(),
+            Call::PeriodsAlways => terms.limits.lock_delay = terms.limits.min_hold,
             Call::DelaysAlways => terms.limits.min_hold = terms.limits.lock_delay,
             Call::IdsAnew => {
                 claim.id = ClaimId::new(
@@ -298,6 +303,12 @@ impl Engine for BrokenEngine {
                 && let Some(error) = claims.iter().find_map(|claim| self.first_kind(claim).err())
             {
                 return vec![Err(error)];
+            }
+            if self.is(Call::ClaimsFailFirst)
+                && self.shared.tokens.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
+            {
+                let error = Error::new(ErrorKind::Unavailable, "claim", "try again");
+                return claims.iter().map(|_| Err(error.clone())).collect();
             }
             let waits: Vec<bool> = claims.iter().map(|claim| claim.wait).collect();
             let asked = claims.iter().map(|claim| self.asked(claim)).collect();

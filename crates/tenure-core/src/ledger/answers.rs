@@ -481,6 +481,9 @@ impl Ledger {
         entry.lease.end();
         self.told.ended.push(entry.lease.clone());
         self.schedule.remove(index);
+        if !self.bonds.is_empty() {
+            self.lose_bound(index);
+        }
     }
 
     fn wake(&mut self, index: u32) {

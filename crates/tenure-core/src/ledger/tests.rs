@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Acquired, Identity, Ledger, Now, Wish};
+use super::{Acquired, Identity, Key, Ledger, Now, Wish};
 use crate::claim::{ClientId, Grant, Label, Name, Terms, Waiting};
 use crate::clock::Instant;
 use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Wake};
 use crate::error::{Error, ErrorKind};
+use crate::lease_state::LeaseState;
 use crate::token::Token;
 
 const TTL: Duration = Duration::from_secs(9);
@@ -89,4 +90,53 @@ fn a_store_that_may_have_forgotten_is_asked_about_every_hold_at_once() {
     assert_eq!(renewals.len(), 1, "long before its renewal is due");
     ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Lost));
     assert!(lease.is_over(at), "the store has forgotten it");
+}
+
+/// Has a wish granted and held. The lease ends after `ends_in`.
+fn hold(ledger: &mut Ledger, at: Instant, ends_in: Duration) -> (Key, Arc<LeaseState>) {
+    let key = ledger.submit(&now(at), wish());
+    let (claims, _) = ledger.take_claims(at, 1);
+    let grant = Grant { token: Token::new(1), slot: None, ends_in };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
+    let Some(Ok(Acquired::Lease(lease))) = ledger.poll(&now(at), key, None) else { panic!("it is held") };
+    (key, lease)
+}
+
+#[test]
+fn a_user_who_is_first_to_see_a_deadline_pass_finds_all_bound_leases_lost() {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let (lasting_key, lasting) = hold(&mut ledger, at, 10 * TTL);
+    let (brief_key, brief) = hold(&mut ledger, at, TTL);
+    let bond = ledger.bind(&now(at), vec![lasting_key, brief_key]).expect("both are held");
+    ledger.look_at_bond(&now(at), &bond);
+    assert!(bond.lost_first().is_none() && !lasting.is_over(at), "nothing is lost yet");
+    at = at + TTL;
+    assert!(brief.is_over(at) && !lasting.is_over(at), "the client's thread has not looked yet");
+    ledger.look_at_bond(&now(at), &bond);
+    assert!(lasting.is_over(at), "one loss is the loss of all");
+    assert_eq!(bond.lost_first(), Some(1), "it is known which was first");
+    ledger.on_due(&now(at));
+    ledger.on_wake(&now(at), Wake::RenewAll);
+    assert_eq!(ledger.take_renewals(at, 9).0.len(), 0, "what is lost with another is not renewed");
+    assert_eq!(ledger.take_releases(at, 9).0.len(), 0, "nor released before its user lets go");
+    assert_eq!(ledger.release(&now(at), brief_key, true), Some(ReleaseAnswer::AlreadyLost));
+    assert_eq!(ledger.release(&now(at), lasting_key, true), None, "the engine still knows it");
+    assert_eq!(ledger.take_releases(at, 9).0.len(), 1);
+}
+
+#[test]
+fn what_is_lost_with_another_ends_by_itself_if_its_user_does_not_let_go() {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let (lasting_key, _lasting) = hold(&mut ledger, at, 2 * TTL);
+    let (brief_key, _brief) = hold(&mut ledger, at, TTL);
+    ledger.bind(&now(at), vec![lasting_key, brief_key]).expect("both are held");
+    at = at + TTL;
+    ledger.on_due(&now(at));
+    at = at + TTL;
+    assert_eq!(ledger.release(&now(at), lasting_key, true), Some(ReleaseAnswer::AlreadyLost));
+    assert!(ledger.bind(&now(at), vec![brief_key]).is_none(), "what is lost is not bound");
+    assert_eq!(ledger.release(&now(at), brief_key, true), Some(ReleaseAnswer::AlreadyLost));
+    assert!(!ledger.has_releases());
 }

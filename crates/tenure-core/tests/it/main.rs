@@ -6,6 +6,7 @@ mod handover;
 mod kinds;
 mod oracle;
 mod record;
+mod several;
 mod step;
 mod window;
 mod world;

@@ -6,3 +6,4 @@ mod crew;
 mod faults;
 mod foreign;
 mod replicas;
+mod round_trips;
