@@ -1,7 +1,10 @@
 //! The forms of the rule against the rule, and what each promises beside it.
 
+mod database;
 mod file;
 mod memory;
+mod mysql;
+mod postgres;
 mod redis;
 mod rule;
 mod sqlite;
