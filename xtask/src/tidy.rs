@@ -20,7 +20,7 @@ use crate::tree::Tree;
 /// What each rule looks like.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 16] = [
     conformance::checks_are_listed,
     engines::standard_files,
     engines::suite_runs,
@@ -31,6 +31,7 @@ const RULES: [Rule; 15] = [
     names::banned_words,
     pages::adr_index,
     pages::changelog,
+    pages::guides,
     pages::primitive_pages,
     pages::readme_example,
     text::unfinished_work,

@@ -12,8 +12,8 @@ const SHIM: &str = include_str!("clock_shim.c");
 
 /// Where a test moves the wall clock of a server while it runs. Its monotonic clock is the machine's.
 ///
-/// It works on programs that ask the C library for the time, as Redis does. Redis also measures some waiting by
-/// the wall clock: while the clock is frozen, `BLPOP` and `WAIT` do not time out.
+/// It works on programs that ask the C library for the time, as Redis, PostgreSQL and MariaDB do. Redis also
+/// measures some waiting by the wall clock: while the clock is frozen, `BLPOP` and `WAIT` do not time out.
 #[derive(Debug)]
 pub struct ServerClock {
     file: File,

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::account::{Account, run, server_program};
-use crate::{Port, Server, Site, SqlConnection, SqlError};
+use crate::{Port, Server, ServerClock, Site, SqlConnection, SqlError};
 
 /// The account that the package makes.
 const ACCOUNT: &str = "mysql";
@@ -32,6 +32,7 @@ pub fn shared() -> String {
 #[derive(Clone, Debug, Default)]
 pub struct MariaDbOptions {
     settings: Vec<(String, String)>,
+    clock: bool,
 }
 
 impl MariaDbOptions {
@@ -39,6 +40,13 @@ impl MariaDbOptions {
     #[must_use]
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// Gives the server a wall clock of its own, which a test moves: [`MariaDbServer::clock`].
+    #[must_use]
+    pub fn clock(mut self) -> Self {
+        self.clock = true;
         self
     }
 }
@@ -49,6 +57,7 @@ impl MariaDbOptions {
 pub struct MariaDbServer {
     server: Server,
     port: Port,
+    clock: Option<ServerClock>,
 }
 
 impl MariaDbServer {
@@ -65,6 +74,7 @@ impl MariaDbServer {
     /// Starts one on a site, and does not wait for it.
     fn launch(site: &Arc<Site>, port: Port, options: &MariaDbOptions) -> MariaDbServer {
         let (number, account, template) = (port.number(), Account::unprivileged(ACCOUNT), template());
+        let mut clock = None;
         let server = Server::start(site, &format!("mariadb-{number}"), |directory| {
             account.give(directory);
             // Making one takes seconds.
@@ -84,9 +94,10 @@ impl MariaDbServer {
             for (name, value) in &options.settings {
                 command.arg(format!("--{name}={value}"));
             }
+            clock = options.clock.then(|| ServerClock::install(directory, &mut command));
             command
         });
-        MariaDbServer { server, port }
+        MariaDbServer { server, port, clock }
     }
 
     /// Returns its address: `mysql://root@127.0.0.1:20000/test`.
@@ -102,6 +113,14 @@ impl MariaDbServer {
     /// Returns its process: to kill, stop and continue it, and to read its log.
     pub fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// Returns its wall clock.
+    ///
+    /// # Panics
+    /// If it was not started with one of its own.
+    pub fn clock(&self) -> &ServerClock {
+        self.clock.as_ref().unwrap_or_else(|| panic!("{} has the clock of this machine", self.server))
     }
 
     /// Returns the id of its process.

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::account::{Account, run};
 use crate::process::{is_alive, poll, signal, wait_for};
-use crate::{Port, READY_MAX, Server, Site, SqlConnection};
+use crate::{Port, READY_MAX, Server, ServerClock, Site, SqlConnection};
 
 mod pgbouncer;
 
@@ -46,6 +46,7 @@ pub fn shared() -> String {
 #[derive(Clone, Debug, Default)]
 pub struct PostgresOptions {
     settings: Vec<(String, String)>,
+    clock: bool,
 }
 
 impl PostgresOptions {
@@ -53,6 +54,13 @@ impl PostgresOptions {
     #[must_use]
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// Gives the server a wall clock of its own, which a test moves: [`PostgresServer::clock`].
+    #[must_use]
+    pub fn clock(mut self) -> Self {
+        self.clock = true;
         self
     }
 }
@@ -66,6 +74,7 @@ impl PostgresOptions {
 pub struct PostgresServer {
     server: Server,
     port: Port,
+    clock: Option<ServerClock>,
 }
 
 impl PostgresServer {
@@ -82,6 +91,7 @@ impl PostgresServer {
     /// Starts one on a site, and does not wait for it.
     fn launch(site: &Arc<Site>, port: Port, options: &PostgresOptions) -> PostgresServer {
         let (number, account, template) = (port.number(), Account::unprivileged(USER), template());
+        let mut clock = None;
         let server = Server::start(site, &format!("postgres-{number}"), |directory| {
             account.give(directory);
             // A copy of a fresh server takes a tenth of the time that it takes to make one.
@@ -94,9 +104,10 @@ impl PostgresServer {
             for (name, value) in SETTINGS.into_iter().chain(own) {
                 command.arg("-c").arg(format!("{name}={value}"));
             }
+            clock = options.clock.then(|| ServerClock::install(directory, &mut command));
             command
         });
-        PostgresServer { server, port }
+        PostgresServer { server, port, clock }
     }
 
     /// Returns its address: `postgres://postgres@127.0.0.1:20000/postgres`.
@@ -112,6 +123,14 @@ impl PostgresServer {
     /// Returns its first process, and its log.
     pub fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// Returns its wall clock.
+    ///
+    /// # Panics
+    /// If it was not started with one of its own.
+    pub fn clock(&self) -> &ServerClock {
+        self.clock.as_ref().unwrap_or_else(|| panic!("{} has the clock of this machine", self.server))
     }
 
     /// Returns the id of its first process.

@@ -7,6 +7,7 @@ const ADRS: &str = "docs/adr/";
 const ADR_INDEX: &str = "docs/adr/README.md";
 const CHANGELOG: &str = "CHANGELOG.md";
 const README: &str = "README.md";
+const GUIDES: &str = "docs/guides/";
 const EXAMPLE: &str = "crates/tenure/examples/hello.rs";
 
 /// Every primitive, as its file in the core is named. One that is not written yet has no file and no page.
@@ -54,6 +55,25 @@ pub(crate) fn primitive_pages(tree: &Tree) -> Vec<Finding> {
     let pages = primitives.iter().map(|name| format!("docs/primitives/{}.md", name.replace('_', "-")));
     let missing = pages.filter(|page| !tree.has(page));
     missing.map(|page| Finding::of("primitive-page", &page, "every primitive has its page")).collect()
+}
+
+/// Finds guides that show no command which the tests run, and guides that the README does not link to.
+pub(crate) fn guides(tree: &Tree) -> Vec<Finding> {
+    let readme = tree.text(README).unwrap_or_default();
+    let mut findings = Vec::new();
+    for (path, text) in tree.under(GUIDES) {
+        if !text.contains("\n```console\n$ ") {
+            findings.push(Finding::of(
+                "guide",
+                path,
+                "no block ```console: show what happens, and it is tested",
+            ));
+        }
+        if !readme.contains(&format!("]({path})")) {
+            findings.push(Finding::of("guide", path, format!("{README} does not link to it")));
+        }
+    }
+    findings
 }
 
 /// Finds a README whose first Rust block is not the example that is compiled.
@@ -111,6 +131,15 @@ mod tests {
         let core = ("crates/tenure-core/src/rw_lock.rs", "");
         assert_eq!(primitive_pages(&Tree::of(&[core, ("docs/primitives/rw-lock.md", "")])), []);
         assert_eq!(primitive_pages(&Tree::of(&[core])).len(), 1);
+    }
+
+    #[test]
+    fn a_guide_without_commands_or_links_is_found() {
+        let guide = ("docs/guides/a.md", "# A\n\n```console\n$ tenure run a -- true\n```\n");
+        let readme = (README, "[a](docs/guides/a.md)\n");
+        assert_eq!(guides(&Tree::of(&[guide, readme])), []);
+        assert_eq!(guides(&Tree::of(&[guide])).len(), 1);
+        assert_eq!(guides(&Tree::of(&[("docs/guides/a.md", "# A\n\n```sh\ntrue\n```\n"), readme])).len(), 1);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod fence;
 mod kinds;
 mod leader;
 mod look;
+mod pages;
 mod redis;
 mod run;
 mod snapshots;

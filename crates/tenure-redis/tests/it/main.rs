@@ -1,6 +1,7 @@
 //! The tests of the engine against real servers.
 
 mod alone;
+mod classic;
 mod conformance;
 mod crew;
 mod faults;

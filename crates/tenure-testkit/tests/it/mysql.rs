@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer, shared};
 use tenure_testkit::{SqlConnection, is_alive, wait_for};
@@ -63,6 +64,21 @@ fn a_stopped_server_does_nothing_until_it_continues() {
     let asking = std::thread::spawn(move || connection.run("SELECT 1"));
     server.cont();
     assert_eq!(asking.join().unwrap().first(), Some("1"));
+}
+
+#[test]
+fn a_server_has_a_clock_of_its_own() {
+    let server = MariaDbServer::start(&MariaDbOptions::default().clock());
+    let mut connection = server.connect().unwrap();
+    let mut now = || {
+        let answer = connection.run("SELECT floor(unix_timestamp(sysdate(6)))");
+        answer.first().unwrap().parse::<u64>().unwrap()
+    };
+    let before = now();
+    server.clock().advance(Duration::from_secs(3600));
+    assert!((3600..3660).contains(&(now() - before)));
+    server.clock().freeze(Duration::from_secs(2_000_000_000));
+    assert_eq!(now(), 2_000_000_000);
 }
 
 #[test]

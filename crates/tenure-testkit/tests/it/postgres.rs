@@ -5,6 +5,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use tenure_testkit::postgres::{PgBouncer, PostgresOptions, PostgresServer, shared};
 use tenure_testkit::{SqlConnection, is_alive, wait_for};
@@ -89,6 +90,19 @@ fn a_stopped_server_does_nothing_until_it_continues() {
     assert!(processes(&server).iter().all(|pid| tenure_testkit::state(*pid) == Some('T')));
     server.cont();
     assert_eq!(asking.join().unwrap(), 1);
+}
+
+#[test]
+fn a_server_has_a_clock_of_its_own() {
+    let server = PostgresServer::start(&PostgresOptions::default().clock());
+    let mut connection = server.connect().unwrap();
+    let seconds = "SELECT extract(epoch from clock_timestamp())::bigint";
+    let mut now = || connection.run(seconds).first().unwrap().parse::<u64>().unwrap();
+    let before = now();
+    server.clock().advance(Duration::from_secs(3600));
+    assert!((3600..3660).contains(&(now() - before)));
+    server.clock().freeze(Duration::from_secs(2_000_000_000));
+    assert_eq!(now(), 2_000_000_000);
 }
 
 #[test]
