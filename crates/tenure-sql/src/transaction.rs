@@ -206,8 +206,14 @@ async fn lock_and_load<D: Database>(
     }
     for resource in resources {
         (resource.now, resource.incarnation) = (now, incarnation);
-        if let Some(stored) = found.remove(resource.name) {
-            resource.stored = stored;
+        match found.remove(resource.name) {
+            Some(stored) => resource.stored = stored,
+            // It was there, so nothing was inserted, and it was purged while its lock was waited for. There is no
+            // lock now: whoever went on could grant what another grants at the same moment.
+            None if resource.commands.iter().any(|at| creates(&batch[*at].1)) => {
+                return Err(Fault::GivenUp("a resource's row was removed meanwhile".to_owned()));
+            }
+            None => {}
         }
         resource.entries = entries.remove(resource.name).unwrap_or_default();
         let is_whole = resource.stored.entries <= ENTRIES_WHOLE;

@@ -1,3 +1,4 @@
 //! The tests of the engine on real servers.
 
 mod conformance;
+mod purge;
