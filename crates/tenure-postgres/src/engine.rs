@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use futures_util::future::BoxFuture;
-use tenure_core::Result;
 use tenure_core::claim::ClientId;
 use tenure_core::engine::{Capability, Finding, Incarnation, Reach};
+use tenure_core::{ErrorKind, Result};
 use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Letter, Tables};
 use tokio::task::AbortHandle;
 
@@ -107,13 +107,19 @@ impl Postgres {
         while !self.ear.hears.load(Ordering::Acquire) && tokio::time::Instant::now() < until {
             let heard = self.ear.heard.notified();
             let mut connection = lend(&self.pool).await?;
-            connection.run(format!("SELECT pg_notify('{channel}', '?')")).await?;
+            let said = connection.run(format!("SELECT pg_notify('{channel}', '?')")).await;
+            if let Err(Fault::Failed { kind: ErrorKind::Unsupported, .. }) = said {
+                break;
+            }
+            said?;
             connection.keep();
             // It may have been said before the other connection listened.
             drop(tokio::time::timeout(Duration::from_millis(30), heard).await);
         }
         if !self.ear.hears.load(Ordering::Acquire) {
-            tracing::warn!("no notification comes through: a pooler? waiters ask by heartbeat alone");
+            tracing::warn!(
+                "no notification comes through (a pooler, or no right to pg_notify): waiters ask by heartbeat alone"
+            );
         }
         Ok(())
     }

@@ -290,16 +290,19 @@ async fn finish<D: Database>(
         .collect();
     let has_changed = write::<D::Dialect>(&mut script, database.tables(), &written)?;
     script.add(if has_changed { "COMMIT" } else { "ROLLBACK" });
+    connection.run(script.text).await?;
+    // It is committed: whatever becomes of telling others, that is the answer. Whoever is not told asks by its
+    // heartbeat. Telling is a transaction of its own, since inside one it takes a lock of the whole instance.
     let incarnation = resources.first().map_or(Incarnation(0), |resource| resource.incarnation);
+    database.inbox().tell_own(letters, incarnation);
     let others = database.inbox().for_others(letters);
     if !others.is_empty()
         && let Some(tell) = database.tell(&others, incarnation)
+        && let Err(fault) = connection.run(tell).await
     {
-        // Behind the commit, as statements of their own: inside, they would take a lock of the whole instance.
-        script.add(&tell);
+        tracing::debug!(engine = D::ENGINE, ?fault, "others could not be told");
+        return Ok(());
     }
-    connection.run(script.text).await?;
-    database.inbox().tell_own(letters, incarnation);
     connection.keep();
     Ok(())
 }

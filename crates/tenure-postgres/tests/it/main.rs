@@ -1,4 +1,4 @@
 //! The tests of the engine on real servers.
 
+mod commit;
 mod conformance;
-mod purge;
