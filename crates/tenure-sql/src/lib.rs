@@ -23,6 +23,7 @@ mod engine;
 mod fault;
 mod load;
 mod observe;
+mod plain;
 mod purge;
 mod renew;
 mod schema;

@@ -8,10 +8,11 @@ use tenure_core::window::{Changes, Window};
 
 use crate::fault::Fault;
 use crate::load::{Script, Stored, kind_number, names};
+use crate::plain::plain_claim;
 use crate::schema::Tables;
 use crate::text::{Dialect, Values, claim_bytes, client_number, micros, moment, signed};
 
-const HEAD: [&str; 13] = [
+const HEAD: [&str; 14] = [
     "name",
     "kind",
     "capacity",
@@ -25,6 +26,7 @@ const HEAD: [&str; 13] = [
     "finished_until",
     "next_slot",
     "forget_at",
+    "plain_claim",
 ];
 const CLAIM: [&str; 16] = [
     "name",
@@ -173,6 +175,7 @@ fn push_head<D: Dialect>(
         row.number(moment(head.idle_since)).number(stored.entries + changes.entries);
         row.maybe(written.window.last_finished().map(moment));
         row.number(stored.next_slot + changes.free_slots.len() as i64).maybe(forget_at.map(moment));
+        push_claim::<D>(row, plain_claim(written.window, stored.entries + changes.entries));
     });
     Ok(())
 }
