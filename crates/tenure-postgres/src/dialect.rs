@@ -2,11 +2,14 @@
 
 use tenure_core::step::TOKEN_MEMORY;
 use tenure_core::token::FLOOR_AHEAD_MAX;
-use tenure_sql::{Dialect, Tables, push_hex};
+use tenure_sql::{Dialect, LOOK_AFTER, Tables, push_hex};
 
+/// Begins what is one trip: the long way behind it waits for locks, so this does not for long.
+const BEGIN_PLAIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 50";
 /// How far a floor may lie ahead of the clock, and how long an idle row is kept, in microseconds.
 const FLOOR_AHEAD: u128 = FLOOR_AHEAD_MAX.as_micros();
 const TOKEN_MEMORY_MICROS: u128 = TOKEN_MEMORY.as_micros();
+const LOOK_AFTER_MICROS: u128 = LOOK_AFTER.as_micros();
 
 /// The dialect of PostgreSQL.
 #[derive(Debug)]
@@ -43,16 +46,16 @@ impl Dialect for PostgresDialect {
     }
 
     fn claim_plain(tables: &Tables, rows: &str) -> Option<String> {
-        let (clock, begin, end) = (Self::CLOCK, Self::BEGIN.join("; "), "COMMIT");
+        let (clock, begin, end) = (Self::CLOCK, BEGIN_PLAIN, "COMMIT");
         let Tables { resource, claim, .. } = tables;
         // All conditions are on the row itself: they are looked at again if it had to be waited for.
         Some(format!(
             "{begin}; \
              WITH v (name, floor, claim, client, ttl, label) AS (VALUES {rows}), \
              r AS (INSERT INTO {resource} AS r (name, kind, last_token, used, entries, forget_at, plain_claim) \
-               SELECT v.name, 1, greatest(v.floor + 1, {clock}), 1, 1, NULL, v.claim FROM v \
+               SELECT v.name, 1, greatest(v.floor + 1, {clock}), 1, 1, {clock} + {LOOK_AFTER_MICROS}, v.claim FROM v \
                WHERE v.floor <= {clock} + {FLOOR_AHEAD} ORDER BY v.name \
-               ON CONFLICT (name) DO UPDATE SET kind = 1, capacity = 1, used = 1, entries = 1, forget_at = NULL, \
+               ON CONFLICT (name) DO UPDATE SET kind = 1, capacity = 1, used = 1, entries = 1, forget_at = excluded.forget_at, \
                  last_token = greatest(r.last_token + 1, excluded.last_token, {clock}), plain_claim = excluded.plain_claim \
                WHERE r.used = 0 AND r.waiting = 0 AND r.entries = 0 AND r.fresh_slots = 0 AND r.finished_until IS NULL \
                  AND r.value_token IS NULL AND (r.observed_until IS NULL OR r.observed_until <= {clock}) \
@@ -66,7 +69,7 @@ impl Dialect for PostgresDialect {
     }
 
     fn release_plain(tables: &Tables, rows: &str) -> Option<String> {
-        let (clock, begin, end) = (Self::CLOCK, Self::BEGIN.join("; "), "COMMIT");
+        let (clock, begin, end) = (Self::CLOCK, BEGIN_PLAIN, "COMMIT");
         let Tables { resource, claim, .. } = tables;
         Some(format!(
             "{begin}; \
@@ -85,11 +88,11 @@ impl Dialect for PostgresDialect {
 
     fn renew(table: &str, claims: &str) -> String {
         let (clock, hex) = (Self::CLOCK, Self::hex("h.claim"));
-        // The condition is looked at again, with the clock, if the row had to be waited for.
+        // A row that somebody works on is not waited for: it is renewed by itself, under its resource's lock.
         format!(
             "UPDATE {table} h SET is_confirmed = 1, expires_at = greatest(h.expires_at, \
              least({clock} + h.ttl, h.granted_at + h.max_hold)) \
-             FROM (SELECT name, token FROM {table} WHERE claim IN ({claims}) AND place = 0 ORDER BY claim FOR UPDATE) l \
+             FROM (SELECT name, token FROM {table} WHERE claim IN ({claims}) AND place = 0 ORDER BY claim FOR UPDATE SKIP LOCKED) l \
              WHERE h.name = l.name AND h.place = 0 AND h.token = l.token AND h.expires_at > {clock} \
              RETURNING {hex}, h.token, h.slot, h.expires_at - {clock}"
         )

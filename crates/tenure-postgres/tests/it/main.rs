@@ -2,3 +2,6 @@
 
 mod commit;
 mod conformance;
+mod crew;
+mod faults;
+mod load;
