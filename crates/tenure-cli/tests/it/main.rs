@@ -6,6 +6,7 @@ mod death;
 mod fence;
 mod kinds;
 mod look;
+mod postgres;
 mod redis;
 mod run;
 mod snapshots;
