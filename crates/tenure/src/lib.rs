@@ -26,6 +26,8 @@ pub use tenure_core::{
 };
 #[cfg(feature = "local")]
 pub use tenure_local as local;
+#[cfg(feature = "postgres")]
+pub use tenure_postgres as postgres;
 #[cfg(feature = "redis")]
 pub use tenure_redis as redis;
 pub use url::{connector, redact};
@@ -34,7 +36,8 @@ pub use url::{connector, redact};
 ///
 /// `local:` this machine, no server; `local:/dir` the same in a directory of your own; `memory:` and
 /// `memory:name` within this process, for tests; with the feature `redis` also `redis://host`, `rediss://host`,
-/// `redis+unix:///path`, `redis+sentinel://h1,h2,h3/master-name` and `redis+cluster://h1,h2`.
+/// `redis+unix:///path`, `redis+sentinel://h1,h2,h3/master-name` and `redis+cluster://h1,h2`; with the feature
+/// `postgres` also `postgres://host/database`.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a URL that names no engine; [`ErrorKind::Unsupported`] for an engine that this

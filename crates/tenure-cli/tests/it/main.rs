@@ -8,6 +8,7 @@ mod kinds;
 mod leader;
 mod look;
 mod pages;
+mod postgres;
 mod redis;
 mod run;
 mod snapshots;
