@@ -193,17 +193,22 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(pid, signal).expect("a child that was not waited for takes a signal");
 }
 
-/// How often each actor works in [`work_in_sections`].
+/// How often each actor works in [`work_in_sections`], see [`Stage::rounds`](crate::stage::Stage::rounds).
 pub(crate) const SECTIONS: usize = 20;
 
 /// Has each actor work in sections under claims of its form, all at the same time.
-pub(crate) async fn work_in_sections(actors: &mut [Actor], forms: &[Form], name: &str) -> Vec<Section> {
+pub(crate) async fn work_in_sections(
+    actors: &mut [Actor],
+    forms: &[Form],
+    name: &str,
+    rounds: usize,
+) -> Vec<Section> {
     for (actor, form) in actors.iter_mut().zip(forms) {
-        actor.tell_sections(*form, name, LONG, SECTIONS);
+        actor.tell_sections(*form, name, LONG, rounds);
     }
     let work = actors.iter_mut().enumerate().map(|(client, actor)| actor.sections(client));
     let sections = join_all(work).await.concat();
-    assert_eq!(sections.len(), actors.len() * SECTIONS, "every section was worked in");
+    assert_eq!(sections.len(), actors.len() * rounds, "every section was worked in");
     sections
 }
 

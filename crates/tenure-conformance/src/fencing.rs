@@ -48,7 +48,8 @@ pub async fn a_waiter_gets_a_larger_token(setup: &impl Setup) {
 pub async fn tokens_grow_across_processes(setup: &impl Setup) {
     let name = name("tokens");
     let mut actors = [setup.actor().await, setup.actor().await];
-    actors.iter_mut().for_each(|actor| actor.tell_sections(Form::Mutex, &name, LONG, 20));
+    let rounds = setup.rounds(20).await;
+    actors.iter_mut().for_each(|actor| actor.tell_sections(Form::Mutex, &name, LONG, rounds));
     let sections =
         join_all(actors.iter_mut().enumerate().map(|(client, actor)| actor.sections(client))).await;
     assert_eq!(stale_tokens(&sections.concat()), [], "a later grant had no larger token");

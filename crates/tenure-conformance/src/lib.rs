@@ -47,6 +47,7 @@ use std::time::Duration;
 
 use tenure_core::engine::Connect;
 
+pub mod crew;
 pub mod history;
 
 pub mod cancellation;

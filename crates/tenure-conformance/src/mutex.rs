@@ -48,17 +48,17 @@ pub async fn a_second_process_is_refused(setup: &impl Setup) {
 /// Processes that contend for a mutex never work under it at the same time.
 pub async fn processes_that_contend_work_one_after_the_other(setup: &impl Setup) {
     const PROCESSES: usize = 4;
-    const SECTIONS: usize = 25;
+    let rounds = setup.rounds(25).await;
     let name = name("sections");
     let mut actors = Vec::new();
     for _ in 0..PROCESSES {
         actors.push(setup.actor().await);
     }
-    actors.iter_mut().for_each(|actor| actor.tell_sections(Form::Mutex, &name, LONG, SECTIONS));
+    actors.iter_mut().for_each(|actor| actor.tell_sections(Form::Mutex, &name, LONG, rounds));
     let sections =
         join_all(actors.iter_mut().enumerate().map(|(client, actor)| actor.sections(client))).await;
     let sections = sections.concat();
-    assert_eq!(sections.len(), PROCESSES * SECTIONS, "every section was worked in");
+    assert_eq!(sections.len(), PROCESSES * rounds, "every section was worked in");
     assert_eq!(overlaps(&sections), [], "two processes worked under {name:?} at once");
     assert_eq!(stale_tokens(&sections), [], "a later holder of {name:?} had no larger token");
     setup.assert_nothing_is_left(&name).await;

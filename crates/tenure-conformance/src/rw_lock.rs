@@ -2,7 +2,7 @@
 
 use tenure_core::claim::{CAPACITY_MAX, Kind};
 
-use crate::actor::work_in_sections;
+use crate::actor::{SECTIONS, work_in_sections};
 use crate::direct::rw_lock;
 use crate::form::{Contest, Form};
 use crate::history::{Section, over_capacity, stale_tokens};
@@ -121,7 +121,7 @@ pub async fn processes_read_together_and_write_alone(setup: &impl Setup) {
     for reader in [0, 2] {
         actors[reader].ask(&["release", "lease"]).await.expect("it lives");
     }
-    let sections = work_in_sections(&mut actors, &forms, &name).await;
+    let sections = work_in_sections(&mut actors, &forms, &name, setup.rounds(SECTIONS).await).await;
     let weight = |section: &Section| forms[section.client].weight();
     assert_eq!(
         over_capacity(&sections, CAPACITY_MAX, weight),

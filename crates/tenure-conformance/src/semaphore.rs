@@ -3,7 +3,7 @@
 use tenure_core::ErrorKind;
 use tenure_core::claim::Kind;
 
-use crate::actor::work_in_sections;
+use crate::actor::{SECTIONS, work_in_sections};
 use crate::direct::terms;
 use crate::form::{Contest, Form};
 use crate::history::{Section, over_capacity};
@@ -152,7 +152,7 @@ pub async fn processes_never_exceed_its_capacity(setup: &impl Setup) {
     for _ in forms {
         actors.push(setup.actor().await);
     }
-    let sections = work_in_sections(&mut actors, &forms, &name).await;
+    let sections = work_in_sections(&mut actors, &forms, &name, setup.rounds(SECTIONS).await).await;
     let weight = |section: &Section| forms[section.client].weight();
     assert_eq!(
         over_capacity(&sections, CAPACITY, weight),

@@ -7,7 +7,7 @@ use tenure_core::claim::Kind;
 use tenure_core::engine::{BreakAnswer, Capability, ReleaseAnswer};
 use tenure_core::{ErrorKind, Settings, Several, Tenure};
 
-use crate::actor::work_in_sections;
+use crate::actor::{SECTIONS, work_in_sections};
 use crate::form::{Contest, Form, in_ring};
 use crate::history::overlaps;
 use crate::mortal::Life;
@@ -61,7 +61,7 @@ pub async fn sets_that_overlap_never_deadlock(setup: &impl Setup) {
     for _ in &forms {
         actors.push(setup.actor().await);
     }
-    let sections = work_in_sections(&mut actors, &forms, &name).await;
+    let sections = work_in_sections(&mut actors, &forms, &name, setup.rounds(SECTIONS).await).await;
     assert_eq!(overlaps(&sections), [], "two processes worked under {name:?} at once");
     // All wait, each for a first name of its own if there were no order, and are granted that together.
     let client = setup.client().await;

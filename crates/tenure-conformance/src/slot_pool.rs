@@ -132,7 +132,8 @@ pub async fn processes_of_which_some_are_killed_share_no_slot(setup: &impl Setup
         let Granted { token, slot } = victim.acquire(pool, &name, ttl).await;
         sections.push(Section { client, token, slot, from: now(), until: now() });
     }
-    actors.iter_mut().for_each(|actor| actor.tell_sections(pool, &name, LONG, SECTIONS));
+    let rounds = setup.rounds(SECTIONS).await;
+    actors.iter_mut().for_each(|actor| actor.tell_sections(pool, &name, LONG, rounds));
     for (victim, section) in victims.iter_mut().zip(&mut sections) {
         pause(Duration::from_millis(5)).await;
         section.until = now();

@@ -51,6 +51,12 @@ pub(crate) trait Stage: Setup + Sized {
         ttl_of(&self.capability().await, wanted)
     }
 
+    /// Returns how often processes take turns in a check that wants `many` rounds: fewer where each of them has to wait
+    /// for a heartbeat, which takes seconds.
+    async fn rounds(&self, many: usize) -> usize {
+        if self.capability().await.tells_waiters { many } else { (many / 6).max(3) }
+    }
+
     /// Whether the engine can do what a check is about; if not, the skip is noted.
     async fn can(&self, check: &str, what: &str, can: impl FnOnce(&Capability) -> bool) -> bool {
         let can = can(&self.capability().await);

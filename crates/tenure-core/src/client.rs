@@ -449,6 +449,25 @@ impl Tenure {
         self.on_thread(move |engine| Box::pin(async move { Ok(engine.check().await) })).await
     }
 
+    /// Makes what the store must have before the first claim, such as tables, and says what there is then. None: the
+    /// engine needs nothing. Engines that can do it by themselves do so when they connect.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the store does not let this user; [`ErrorKind::Unavailable`] if the outcome is
+    /// unknown.
+    pub async fn migrate(&self) -> Result<Option<String>> {
+        self.on_thread(move |engine| Box::pin(async move { engine.migrate().await })).await
+    }
+
+    /// Removes what idle resources left behind and nothing needs any more, and says of how many. None: nothing stays
+    /// behind in this engine for longer than it is needed. Engines do this by themselves unless they are told not to.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the outcome is unknown; it may be repeated.
+    pub async fn purge(&self) -> Result<Option<usize>> {
+        self.on_thread(move |engine| Box::pin(async move { engine.purge().await })).await
+    }
+
     /// Lets the process `pid` share this client's life (see [`Engine::share_life`]).
     ///
     /// # Errors

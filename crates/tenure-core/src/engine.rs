@@ -73,6 +73,9 @@ pub struct Capability {
     pub ttl_grain: Duration,
     /// How a hold passes to a waiter.
     pub hand_over: HandOver,
+    /// Whether a waiter in another process is told at once when it has been granted. Otherwise it finds out by its
+    /// heartbeat, a third of its confirm window later at most.
+    pub tells_waiters: bool,
     /// Whether a holder that was killed is noticed at once, without waiting for its ttl.
     pub notices_death: bool,
     /// The most waiters of one resource.
@@ -102,6 +105,7 @@ impl Capability {
             ttl_max: TTL_MAX,
             ttl_grain: Duration::from_millis(1),
             hand_over: HandOver::Window,
+            tells_waiters: true,
             notices_death: false,
             waiters_max: WAITERS_MAX,
             needs_floor: false,
@@ -290,6 +294,18 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Looks whether the store can be trusted.
     fn check(&self) -> BoxFuture<'_, Vec<Finding>>;
+
+    /// Makes what the store must have before the first claim, such as tables, and says what there is then. None: it
+    /// needs nothing.
+    fn migrate(&self) -> BoxFuture<'_, Result<Option<String>>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Removes what idle resources left behind and nothing needs any more, and says of how many. None: nothing
+    /// stays behind for longer than it is needed.
+    fn purge(&self) -> BoxFuture<'_, Result<Option<usize>>> {
+        Box::pin(async { Ok(None) })
+    }
 
     /// Returns the verbs that a caller may use on its own thread, where the engine has such.
     fn blocking(&self) -> Option<&dyn BlockingEngine> {

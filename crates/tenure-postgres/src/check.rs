@@ -1,9 +1,129 @@
-//! What `tenure doctor` finds out about the server.
+//! Whether the server can be trusted: what `tenure doctor` prints.
+//!
+//! What is asked is here, and what follows from the answers in `judge`.
 
+mod judge;
+
+use std::time::Duration;
+
+use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::{Finding, Severity};
+use tenure_sql::{Connection, Database, Dialect, Fault, Row};
+use tokio::time::Instant;
 
+use crate::check::judge::{Facts, Tables};
+use crate::connection::lend;
+use crate::dialect::PostgresDialect;
 use crate::engine::Postgres;
 
-pub(crate) async fn check(_database: &Postgres) -> Vec<Finding> {
-    vec![Finding { severity: Severity::Good, what: "server", found: "it answers".to_owned(), hint: None }]
+/// How many answers the latency is taken of.
+const PINGS: usize = 5;
+
+/// Looks at the server, the way to it, and the tables.
+pub(crate) async fn check(database: &Postgres) -> Vec<Finding> {
+    let facts = match ask(database, &facts_asked()).await {
+        Ok(row) => Facts::read(&row),
+        Err(fault) => return vec![judge::unseen("server", &fault, Severity::Bad)],
+    };
+    let mut findings = facts.judge();
+    findings.push(match tables(database).await {
+        Ok(tables) => tables.judge(),
+        Err(fault) => judge::unseen("tables", &fault, Severity::Bad),
+    });
+    findings.push(judge::wakes(database.config.listens, database.hears()));
+    findings.push(clock(database).await);
+    findings.push(match pings(database).await {
+        Ok(pings) => judge::latency(pings),
+        Err(fault) => judge::unseen("latency", &fault, Severity::Warning),
+    });
+    findings
 }
+
+/// The statement whose row [`Facts`] are read from. Everybody may ask it; what a user may not see is counted as none.
+fn facts_asked() -> String {
+    let settings = [
+        "server_version",
+        "server_version_num",
+        "transaction_read_only",
+        "synchronous_commit",
+        "fsync",
+        "synchronous_standby_names",
+        "autovacuum",
+        "max_connections",
+        "superuser_reserved_connections",
+    ];
+    let settings = settings.map(|name| format!("current_setting('{name}', true)")).join(", ");
+    format!(
+        "SELECT {settings}, pg_is_in_recovery(), (SELECT count(*) FROM pg_stat_replication), \
+         (SELECT count(*) FROM pg_stat_activity WHERE datid IS NOT NULL)"
+    )
+}
+
+/// Returns the first row of the answer.
+async fn ask(database: &Postgres, statement: &str) -> Result<Row, Fault> {
+    let mut connection = lend(&database.pool, &database.config).await?;
+    let answers = connection.run(statement.to_owned()).await?;
+    connection.keep();
+    let row = answers.into_iter().flatten().next();
+    row.ok_or_else(|| Fault::internal("a question was not answered"))
+}
+
+async fn tables(database: &Postgres) -> Result<Tables, Fault> {
+    let tables = database.tables();
+    let all = [&tables.resource, &tables.claim, &tables.finished, &tables.slot];
+    let rights = all.map(|table| {
+        let may = |right| format!("has_table_privilege(to_regclass('{table}'), '{right}')");
+        format!("coalesce({}, false)", ["SELECT", "INSERT", "UPDATE", "DELETE"].map(may).join(" AND "))
+    });
+    let row = ask(database, &format!("SELECT {}", rights.join(", "))).await?;
+    let missing = all.into_iter().zip(&row).filter(|(_, may)| may.as_deref() != Some("t"));
+    let missing: Vec<String> = missing.map(|(table, _)| table.clone()).collect();
+    let statement = format!(
+        "SELECT max(version), (SELECT count(*) FROM {}), (SELECT count(*) FROM {} WHERE forget_at <= {}) FROM {}",
+        tables.resource,
+        tables.resource,
+        PostgresDialect::CLOCK,
+        tables.version
+    );
+    let row = ask(database, &statement).await?;
+    let number = |at: usize| row.get(at).and_then(|text| text.as_deref()?.parse::<u64>().ok());
+    Ok(Tables {
+        prefix: database.config.prefix.clone(),
+        version: number(0),
+        rows: number(1).unwrap_or(0),
+        idle: number(2).unwrap_or(0),
+        purges: database.config.purges,
+        missing,
+    })
+}
+
+/// How long the server took to answer, several times.
+async fn pings(database: &Postgres) -> Result<Vec<Duration>, Fault> {
+    let mut connection = lend(&database.pool, &database.config).await?;
+    let mut took = Vec::with_capacity(PINGS);
+    for _ in 0..PINGS {
+        let sent_at = Instant::now();
+        connection.run("SELECT 1".to_owned()).await?;
+        took.push(sent_at.elapsed());
+    }
+    connection.keep();
+    Ok(took)
+}
+
+async fn clock(database: &Postgres) -> Finding {
+    let sent_at = Instant::now();
+    let answer = ask(database, &format!("SELECT {}", PostgresDialect::CLOCK)).await;
+    let (took, received) = (sent_at.elapsed(), SystemClock.time_of_day());
+    let row = match answer {
+        Ok(row) => row,
+        Err(fault) => return judge::unseen("clock", &fault, Severity::Warning),
+    };
+    match row.first().and_then(|text| text.as_deref()?.parse().ok()) {
+        // The server looked at its clock half-way, as far as anybody knows.
+        Some(micros) => judge::clock(Timestamp::from_micros(micros) + took / 2, received),
+        None => judge::finding(Severity::Warning, "clock", "the server does not tell the time".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

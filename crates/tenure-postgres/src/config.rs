@@ -4,11 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind, Result};
+use tokio_postgres::config::{Host, TargetSessionAttrs};
 
 /// How many connections are used at most, however many locks are held. One more listens.
 const CONNECTIONS: usize = 4;
 /// How long it takes to connect at most.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
+/// A connection on which nothing comes is tried after so long, and so often again. Whoever only listens would not notice
+/// otherwise that the server is gone. (The client's own default is two hours.)
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
 const PREFIX: &str = "tenure_";
 
 /// How to connect to the engine.
@@ -72,10 +76,36 @@ impl Config {
         if server.get_connect_timeout().is_none() {
             server.connect_timeout(CONNECT_TIMEOUT);
         }
+        // `postgres://me:a@b@host/`: what stands there as a host would be the rest of the password.
+        let is_strange = |host: &Host| matches!(host, Host::Tcp(host) if host.contains('@'));
+        if server.get_hosts().is_empty() || server.get_hosts().iter().any(is_strange) {
+            return Err(invalid("it names no host").with_hint("write @ in a password as %40"));
+        }
+        if !query.contains("keepalives") {
+            let (idle, interval, retries) = KEEPALIVE;
+            server.keepalives_idle(idle).keepalives_interval(interval).keepalives_retries(retries);
+        }
+        if server.get_hosts().len() > 1 && !query.contains("target_session_attrs") {
+            // Of several servers, the one that grants.
+            server.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         if let Some(schema) = schema {
             prefix = format!("{schema}.{prefix}");
         }
         Ok(Config { server, is_tls: is_tls || ca.is_some(), ca, prefix, connections, purges, listens })
+    }
+}
+
+impl Config {
+    /// The servers, as a message may name them.
+    pub(crate) fn servers(&self) -> String {
+        let ports = self.server.get_ports();
+        let port = |at: usize| ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+        let hosts = self.server.get_hosts().iter().enumerate().map(|(at, host)| match host {
+            Host::Tcp(host) => format!("{host}:{}", port(at)),
+            Host::Unix(directory) => format!("{}, port {}", directory.display(), port(at)),
+        });
+        hosts.collect::<Vec<_>>().join(" or ")
     }
 }
 
@@ -109,3 +139,6 @@ fn switch(what: &str, value: &str) -> Result<bool> {
         _ => Err(invalid(&format!("`{what}` is neither `on` nor `off`"))),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,6 @@
 //! Connections: a few, lent for one transaction each.
+//!
+//! Statements are sent as plain text: a pooler in transaction mode knows no names that were given on another connection.
 
 use std::time::Duration;
 
@@ -12,8 +14,9 @@ use tokio_postgres::SimpleQueryMessage;
 use crate::config::Config;
 use crate::error::fault;
 
-/// How long an answer is waited for. The client above gives up after two seconds by itself.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(1900);
+/// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault that
+/// came just before would have it ask once more, and tell its user after twice the time.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// A connection that goes back only if nothing went wrong on it.
 pub struct Lent(Option<Object>);
@@ -71,13 +74,26 @@ pub(crate) fn pool(config: &Config) -> Result<Pool, Fault> {
     pool.map_err(|error| Fault::internal(error.to_string()))
 }
 
-pub(crate) async fn lend(pool: &Pool) -> Result<Lent, Fault> {
+/// Returns a connection that nobody else uses.
+pub(crate) async fn lend(pool: &Pool, config: &Config) -> Result<Lent, Fault> {
     match pool.get().await {
         Ok(object) => Ok(Lent(Some(object))),
-        Err(PoolError::Backend(error)) => Err(fault(&error)),
+        Err(PoolError::Backend(error)) => Err(not_connected(&error, config)),
         Err(PoolError::Timeout(_)) => {
-            Err(Fault::unavailable(format!("no connection within {ANSWER_TIMEOUT:?}")))
+            let servers = config.servers();
+            Err(Fault::unavailable(format!("{servers}: no connection within {ANSWER_TIMEOUT:?}")))
         }
-        Err(error) => Err(Fault::unavailable(error.to_string())),
+        Err(error) => Err(Fault::unavailable(format!("{}: {error}", config.servers()))),
+    }
+}
+
+/// Says which server could not be connected with. The URL is not shown: it may have a password.
+fn not_connected(error: &tokio_postgres::Error, config: &Config) -> Fault {
+    match fault(error) {
+        Fault::Failed { kind, message, hint } => {
+            let message = format!("cannot connect with {}: {message}", config.servers());
+            Fault::Failed { kind, message, hint }
+        }
+        other => other,
     }
 }

@@ -38,11 +38,11 @@ impl Dialect for PostgresDialect {
 
     fn renew(table: &str, claims: &str) -> String {
         let (clock, hex) = (Self::CLOCK, Self::hex("h.claim"));
-        // The condition is looked at again, with the clock, if the row had to be waited for.
+        // A row that somebody works on is not waited for: it is renewed by itself, under its resource's lock.
         format!(
             "UPDATE {table} h SET is_confirmed = 1, expires_at = greatest(h.expires_at, \
              least({clock} + h.ttl, h.granted_at + h.max_hold)) \
-             FROM (SELECT name, token FROM {table} WHERE claim IN ({claims}) AND place = 0 ORDER BY claim FOR UPDATE) l \
+             FROM (SELECT name, token FROM {table} WHERE claim IN ({claims}) AND place = 0 ORDER BY claim FOR UPDATE SKIP LOCKED) l \
              WHERE h.name = l.name AND h.place = 0 AND h.token = l.token AND h.expires_at > {clock} \
              RETURNING {hex}, h.token, h.slot, h.expires_at - {clock}"
         )

@@ -23,6 +23,8 @@ const ENGINE: &str = "postgres";
 const BATCH_MAX: usize = 512;
 /// How long one waits for what one said to oneself. What takes longer will not come.
 const ECHO_MAX: Duration = Duration::from_millis(500);
+/// When it is said again.
+const ECHO_AGAIN: Duration = Duration::from_millis(30);
 
 /// A PostgreSQL database with tenure's tables.
 pub struct Postgres {
@@ -58,7 +60,7 @@ pub(crate) use with_tls;
 pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres>> {
     let failed = |fault: Fault| fault.to_error("connect", ENGINE);
     let pool = pool(&config).map_err(failed)?;
-    migrate::ensure(&pool, &config.prefix).await.map_err(failed)?;
+    migrate::ensure(&pool, &config).await.map_err(failed)?;
     let (inbox, ear) = (Arc::new(Inbox::new(client)), Arc::new(Ear::default()));
     let channels = [own_channel(&config.prefix, client), changes_channel(&config.prefix)];
     let listener = config.listens.then(|| {
@@ -67,9 +69,10 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
     let mut capability = Capability::of_step();
     capability.reach = Reach::Network;
     capability.needs_floor = true;
+    capability.tells_waiters = false;
     capability.batch_max = BATCH_MAX;
     let tables = Tables::new(&config.prefix);
-    let database = Postgres { pool, tables, capability, inbox, ear, listener, config };
+    let mut database = Postgres { pool, tables, capability, inbox, ear, listener, config };
     if database.config.listens {
         database.listen_to_oneself(&channels[0]).await.map_err(failed)?;
     }
@@ -102,19 +105,26 @@ pub(crate) fn tls(ca: Option<&std::path::Path>) -> tokio_postgres_rustls::MakeRu
 impl Postgres {
     /// Says something to oneself, by another connection: whoever does not hear it sits behind a pooler in transaction
     /// mode, and waits with heartbeats alone.
-    async fn listen_to_oneself(&self, channel: &str) -> std::result::Result<(), Fault> {
+    async fn listen_to_oneself(&mut self, channel: &str) -> std::result::Result<(), Fault> {
         let until = tokio::time::Instant::now() + ECHO_MAX;
-        while !self.ear.hears.load(Ordering::Acquire) && tokio::time::Instant::now() < until {
+        // Twice: behind a pooler, the first could come while LISTEN itself is still answered, and no other one after it.
+        let mut echoes = 0;
+        while echoes < 2 && tokio::time::Instant::now() < until {
             let heard = self.ear.heard.notified();
-            let mut connection = lend(&self.pool).await?;
+            let mut connection = lend(&self.pool, &self.config).await?;
             connection.run(format!("SELECT pg_notify('{channel}', '?')")).await?;
             connection.keep();
             // It may have been said before the other connection listened.
-            drop(tokio::time::timeout(Duration::from_millis(30), heard).await);
+            echoes += u32::from(tokio::time::timeout(ECHO_AGAIN, heard).await.is_ok());
         }
-        if !self.ear.hears.load(Ordering::Acquire) {
-            tracing::warn!("no notification comes through: a pooler? waiters ask by heartbeat alone");
+        if echoes == 2 {
+            self.ear.hears.store(true, Ordering::Release);
+            self.capability.tells_waiters = true;
+            return Ok(());
         }
+        // What it would listen on is another's connection.
+        self.listener.take().iter().for_each(AbortHandle::abort);
+        tracing::warn!("no notification comes through: a pooler? waiters ask by heartbeat alone");
         Ok(())
     }
 }
@@ -126,7 +136,7 @@ impl Database for Postgres {
     const ENGINE: &'static str = ENGINE;
 
     async fn connection(&self) -> std::result::Result<Lent, Fault> {
-        lend(&self.pool).await
+        lend(&self.pool, &self.config).await
     }
 
     fn tables(&self) -> &Tables {
@@ -151,6 +161,13 @@ impl Database for Postgres {
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
         Box::pin(check::check(self))
+    }
+
+    fn migrate(&self) -> BoxFuture<'_, std::result::Result<Option<String>, Fault>> {
+        Box::pin(async {
+            migrate::migrate(&self.pool, &self.config).await?;
+            Ok(Some(format!("the tables {}… are of version {}", self.config.prefix, tenure_sql::VERSION)))
+        })
     }
 }
 

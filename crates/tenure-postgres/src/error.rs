@@ -5,10 +5,17 @@ use tenure_sql::Fault;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
+const LOGIN_HINT: &str = "check the user and the password of the URL";
+
 /// Makes a fault of an error of the client or the server.
 pub(crate) fn fault(error: &Error) -> Fault {
     let Some(said) = error.as_db_error() else {
-        return Fault::unavailable(cause(error));
+        let message = cause(error);
+        // The client's own words where the server asks for a password and the URL has none.
+        if message.contains("password missing") {
+            return Fault::Failed { kind: ErrorKind::Invalid, message, hint: LOGIN_HINT };
+        }
+        return Fault::unavailable(message);
     };
     let message = format!("the server says: {} ({})", said.message(), said.code().code());
     let failed = |kind, hint| Fault::Failed { kind, message: message.clone(), hint };
@@ -28,7 +35,7 @@ pub(crate) fn fault(error: &Error) -> Fault {
             failed(unavailable, "the server's disk is full: free some space")
         }
         "53" => failed(unavailable, "the server has no room: raise `max_connections`, or use a pooler"),
-        "28" => failed(ErrorKind::Invalid, "check the user and the password of the URL"),
+        "28" => failed(ErrorKind::Invalid, LOGIN_HINT),
         "3D" => failed(ErrorKind::Invalid, "check the name of the database in the URL"),
         _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => failed(
             unavailable,

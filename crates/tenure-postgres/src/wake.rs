@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures_util::future::{poll_fn, select};
@@ -100,11 +100,10 @@ fn read_name(payload: &str) -> Option<Name> {
 pub(crate) async fn listen(config: Config, channels: [String; 2], inbox: Arc<Inbox>, ear: Arc<Ear>) {
     let mut attempt = 0;
     loop {
-        match listen_once(&config, &channels, &inbox, &ear).await {
-            Ok(()) => attempt = 0,
-            Err(error) => tracing::debug!(engine = "postgres", %error, attempt, "cannot listen"),
+        if let Err(error) = listen_once(&config, &channels, &inbox, &ear, &mut attempt).await {
+            tracing::debug!(engine = "postgres", %error, attempt, "cannot listen any more");
         }
-        tokio::time::sleep(PAUSES[attempt.min(PAUSES.len() - 1)]).await;
+        tenure_sql::pause(PAUSES[attempt.min(PAUSES.len() - 1)]).await;
         attempt += 1;
     }
 }
@@ -114,6 +113,7 @@ async fn listen_once(
     channels: &[String; 2],
     inbox: &Inbox,
     ear: &Ear,
+    attempt: &mut usize,
 ) -> Result<(), tokio_postgres::Error> {
     crate::engine::with_tls!(config, |tls| {
         let (client, mut connection) = config.server.connect(tls).await?;
@@ -122,7 +122,6 @@ async fn listen_once(
                 match std::task::ready!(connection.poll_message(cx)) {
                     Some(Ok(AsyncMessage::Notification(said))) => {
                         if said.payload() == "?" {
-                            ear.hears.store(true, Ordering::Release);
                             ear.heard.notify_waiters();
                         } else if said.channel() == channels[1] {
                             read_name(said.payload()).iter().for_each(|name| inbox.changed(name));
@@ -139,6 +138,7 @@ async fn listen_once(
         let [own, changes] = channels;
         let begin = async {
             client.batch_execute(&format!("LISTEN \"{own}\"; LISTEN \"{changes}\"")).await?;
+            *attempt = 0;
             // Whatever was said while nobody listened is lost.
             inbox.missed();
             std::future::pending::<Result<(), tokio_postgres::Error>>().await

@@ -56,4 +56,9 @@ pub trait Database: Send + Sync + 'static {
 
     /// Looks whether the database can be trusted.
     fn check(&self) -> BoxFuture<'_, Vec<Finding>>;
+
+    /// Makes the tables if they are not there, and says which there are.
+    fn migrate(&self) -> BoxFuture<'_, Result<Option<String>, Fault>> {
+        Box::pin(async { Ok(None) })
+    }
 }

@@ -17,12 +17,16 @@
 //! # Repeats
 //! A transaction that the database gives up (a deadlock, a serialization failure) was not executed, and is tried
 //! again. One whose commit was not answered may have been: the client above repeats it with the same claim ids.
+//!
+//! A resource whose rows somebody else keeps locked fails by itself: when a batch could not lock all of its rows in time, its
+//! resources are tried again one by one.
 
 mod database;
-mod engine;
 mod fault;
+mod hosted;
 mod load;
 mod observe;
+mod pause;
 mod purge;
 mod renew;
 mod schema;
@@ -32,8 +36,9 @@ mod wake;
 mod write;
 
 pub use database::{Connection, Database, Row};
-pub use engine::Hosted;
 pub use fault::Fault;
+pub use hosted::Hosted;
+pub use pause::pause;
 pub use schema::{Tables, VERSION};
 pub use text::{Dialect, push_hex};
 pub use wake::{Inbox, Letter};

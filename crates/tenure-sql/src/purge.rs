@@ -1,42 +1,69 @@
-//! Idle rows go after the token memory, a batch at a time.
+//! Idle rows go after the token memory, a batch at a time; holds whose holders vanished are cleared away before.
+
+use std::time::Duration;
+
+use tenure_core::claim::{ClaimId, Name};
+use tenure_core::step::Command;
 
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
-use crate::load::rows;
+use crate::load::{names, read_name, rows};
 use crate::text::{Columns, Dialect};
+use crate::transaction::carry_out;
 
 /// How many resources one transaction removes.
 const BATCH: usize = 500;
+/// When a resource that is in use is looked at, after the last claim or release: its holders may have vanished, and
+/// nobody else may ever ask for it again.
+pub(crate) const LOOK_AFTER: Duration = Duration::from_secs(3600);
 
-/// Removes rows of resources that have been idle for longer than anything about them is worth remembering, and
-/// returns how many. Rows that somebody else has locked are left for the next time.
-pub(crate) async fn purge<D: Database>(database: &D) -> Result<usize, Fault> {
+/// What purging did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Purged {
+    pub(crate) count: usize,
+    /// Whether there may be more to do at once.
+    pub(crate) is_more: bool,
+}
+
+/// Removes rows of resources that have been idle for longer than anything about them is worth remembering. Rows that
+/// somebody else has locked are left for the next time.
+pub(crate) async fn purge<D: Database>(database: &D) -> Result<Purged, Fault> {
     let tables = database.tables();
     let (resource, hex, clock) = (&tables.resource, D::Dialect::hex("name"), D::Dialect::CLOCK);
     let mut connection = database.connection().await?;
     let begin = D::Dialect::BEGIN.join(";\n");
     let statement = format!(
-        "{begin};\nSELECT {hex} FROM {resource} WHERE forget_at <= {clock} AND (observed_until IS NULL OR observed_until \
-         <= {clock}) AND entries = 0 ORDER BY forget_at LIMIT {BATCH} FOR UPDATE SKIP LOCKED"
+        "{begin};\nSELECT {hex}, entries FROM {resource} WHERE forget_at <= {clock} AND (observed_until IS NULL OR \
+         observed_until <= {clock}) ORDER BY forget_at LIMIT {BATCH} FOR UPDATE SKIP LOCKED"
     );
     let answers = connection.run(statement).await?;
-    let found = rows(&answers, D::Dialect::BEGIN.len());
-    if found.is_empty() {
-        connection.run("ROLLBACK".to_owned()).await?;
-        connection.keep();
-        return Ok(0);
+    let (mut idle, mut in_use) = (Vec::new(), Vec::new());
+    for row in rows(&answers, D::Dialect::BEGIN.len()) {
+        let mut columns = Columns::of(row);
+        let name = read_name(&columns.bytes()?)?;
+        if columns.number()? == 0 { idle.push(name) } else { in_use.push(name) }
     }
-    let mut list = String::new();
-    let mut values = crate::text::Values::new(&mut list);
-    for row in found {
-        values.bytes::<D::Dialect>(&Columns::of(row).bytes()?);
-    }
+    let list = |found: &[Name]| names::<D::Dialect>(found);
     let mut script = String::new();
-    for table in [&tables.finished, &tables.slot, resource] {
-        script.push_str(&format!("DELETE FROM {table} WHERE name IN ({list});\n"));
+    if !idle.is_empty() {
+        for table in [&tables.finished, &tables.slot, resource] {
+            script.push_str(&format!("DELETE FROM {table} WHERE name IN ({});\n", list(&idle)));
+        }
+    }
+    if !in_use.is_empty() {
+        let later = LOOK_AFTER.as_micros();
+        script.push_str(&format!(
+            "UPDATE {resource} SET forget_at = {clock} + {later} WHERE name IN ({});\n",
+            list(&in_use)
+        ));
     }
     script.push_str("COMMIT");
     connection.run(script).await?;
     connection.keep();
-    Ok(found.len())
+    // A renewal of nobody's claim settles the record, and wakes whoever waits.
+    let settle: Vec<_> = in_use.iter().map(|name| (name, Command::Renew(ClaimId::new(0)))).collect();
+    if !settle.is_empty() {
+        carry_out(database, &settle).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    }
+    Ok(Purged { count: idle.len(), is_more: idle.len() + in_use.len() == BATCH })
 }

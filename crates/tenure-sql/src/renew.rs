@@ -6,6 +6,7 @@ use std::time::Duration;
 use tenure_core::claim::{ClaimId, Grant};
 use tenure_core::engine::{Incarnation, RenewAnswer, RenewRequest, renew_answer};
 use tenure_core::step::{Command, Outcome};
+use tokio::time::{Instant, timeout};
 
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
@@ -13,13 +14,26 @@ use crate::load::{claims, rows};
 use crate::text::{Columns, Dialect};
 use crate::transaction::carry_out;
 
+/// How long those that need a transaction may keep the others of their batch waiting for their answers: so long, and so
+/// many times what the first statement took. One whose row somebody keeps locked must not cost the others their leases.
+const REST_MAX: Duration = Duration::from_millis(300);
+const REST_TRIPS: u32 = 6;
+/// Longer than anybody waits.
+const FOR_EVER: Duration = Duration::from_secs(60);
+
 /// Renews holds and keeps the places of waiters.
 pub(crate) async fn renew<D: Database>(
     database: &D,
     renewals: &[RenewRequest],
-) -> Result<Vec<RenewAnswer>, Fault> {
+) -> Vec<Result<RenewAnswer, Fault>> {
     let holders: Vec<ClaimId> = renewals.iter().filter(|one| !one.is_waiter).map(|one| one.claim).collect();
-    let moved = if holders.is_empty() { HashMap::new() } else { extend(database, holders).await? };
+    let (began, has_holders) = (Instant::now(), !holders.is_empty());
+    let moved = match extend(database, holders).await {
+        Ok(moved) => moved,
+        // Somebody else has rows of theirs locked: under their resources' locks that is waited for, one by one.
+        Err(Fault::GivenUp(_) | Fault::Locked(_)) => HashMap::new(),
+        Err(fault) => return renewals.iter().map(|_| Err(fault.clone())).collect(),
+    };
     // Who waits, who does not know yet that it holds, and who holds no more: `step` says which.
     let rest: Vec<(&RenewRequest, Command<'_>)> = renewals
         .iter()
@@ -30,23 +44,31 @@ pub(crate) async fn renew<D: Database>(
     if !rest.is_empty() {
         let batch: Vec<_> =
             rest.iter().map(|(renewal, command)| (&renewal.resource, command.clone())).collect();
-        let done = carry_out(database, &batch).await?;
-        for ((renewal, _), done) in rest.iter().zip(done) {
-            settled.insert(renewal.claim, done);
-        }
+        // Holders get their answers with these, or are in the next batch, and have deadlines.
+        let patience = if has_holders { REST_MAX + REST_TRIPS * began.elapsed() } else { FOR_EVER };
+        let fault = Fault::Locked(format!("no answer within {patience:?}"));
+        let done = timeout(patience, carry_out(database, &batch)).await;
+        let done = done.unwrap_or_else(|_| vec![Err(fault); rest.len()]);
+        settled.extend(rest.iter().zip(done).map(|((renewal, _), done)| (renewal.claim, done)));
     }
     let answer = |renewal: &RenewRequest| match (moved.get(&renewal.claim), settled.get(&renewal.claim)) {
-        (Some(grant), _) => renew_answer(renewal, Outcome::Renewed(*grant), Incarnation(0)),
-        (None, Some(done)) => renew_answer(renewal, done.transition.outcome.clone(), done.incarnation),
-        (None, None) => RenewAnswer::Lost,
+        (Some(grant), _) => Ok(renew_answer(renewal, Outcome::Renewed(*grant), Incarnation(0))),
+        (None, Some(Ok(done))) => {
+            Ok(renew_answer(renewal, done.transition.outcome.clone(), done.incarnation))
+        }
+        (None, Some(Err(fault))) => Err(fault.clone()),
+        (None, None) => Err(Fault::internal("a renewal was left out")),
     };
-    Ok(renewals.iter().map(answer).collect())
+    renewals.iter().map(answer).collect()
 }
 
 async fn extend<D: Database>(
     database: &D,
     mut holders: Vec<ClaimId>,
 ) -> Result<HashMap<ClaimId, Grant>, Fault> {
+    if holders.is_empty() {
+        return Ok(HashMap::new());
+    }
     // Rows are locked in this order, as everybody does.
     holders.sort_unstable();
     let statement = D::Dialect::renew(&database.tables().claim, &claims::<D::Dialect>(holders));

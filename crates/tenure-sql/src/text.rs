@@ -31,7 +31,8 @@ pub trait Dialect: Send + Sync + 'static {
     /// What stands behind `INSERT INTO …` to write over rows that exist.
     fn or_replace(keys: &str, columns: &[&str]) -> String;
     /// The statement that moves the ends of these claims' holds, and answers `claim, token, slot, ends_in` for each
-    /// that it moved. The claims come as literals with commas between, in order.
+    /// that it moved. The claims come as literals with commas between, in order. It should leave out rows that somebody
+    /// has locked, if it can: one of them must not keep the others from being renewed.
     fn renew(table: &str, claims: &str) -> String;
 }
 

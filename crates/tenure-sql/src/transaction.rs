@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream;
 use tenure_core::claim::{ClaimId, Kind, Name};
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::Incarnation;
@@ -10,6 +12,7 @@ use tenure_core::record::Record;
 use tenure_core::step::{Command, Transition, step};
 use tenure_core::token::Token;
 use tenure_core::window::{Reach, Window};
+use tokio::time::timeout;
 
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
@@ -17,12 +20,19 @@ use crate::load::{
     ENTRIES_WHOLE, Entries, Script, Stored, claim_columns, entry, head_columns, moment, moment_asked, names,
     part, rows, stored,
 };
+use crate::pause::pause;
 use crate::text::{Dialect, Values};
 use crate::wake::Letter;
 use crate::write::{Written, write};
 
 /// How often a transaction that the database gave up is tried again before its user is told.
 const ATTEMPTS: u32 = 8;
+/// How long locking may take. The database's own limit counts for each lock, and a row that several wait for has two of them.
+const LOCK_MAX: Duration = Duration::from_millis(1100);
+/// How many resources are tried at once when a batch is tried one by one. One connection is left for others.
+const ONE_BY_ONE: usize = 3;
+/// How long that may take. With the wait for a lock before it, this is less than the 2 s that callers wait.
+const ONE_BY_ONE_MAX: Duration = Duration::from_millis(700);
 /// Locks the rows that are read.
 const LOCK: &str = "FOR UPDATE";
 
@@ -49,8 +59,46 @@ struct Resource<'a> {
     window: Option<Window>,
 }
 
-/// Carries out commands, one after the other for each resource, in one transaction, and returns what became of each.
+/// Carries out commands, one after the other for each resource, and returns what became of each: in one transaction, or
+/// else, if that could not lock all of its rows in time, in one for each resource.
 pub(crate) async fn carry_out<D: Database>(
+    database: &D,
+    batch: &[(&Name, Command<'_>)],
+) -> Vec<Result<Done, Fault>> {
+    let fault = match carry_out_together(database, batch).await {
+        Ok(done) => return done.into_iter().map(Ok).collect(),
+        Err(fault) => fault,
+    };
+    let mut by_name: BTreeMap<&Name, Vec<usize>> = BTreeMap::new();
+    for (at, (name, _)) in batch.iter().enumerate() {
+        by_name.entry(name).or_default().push(at);
+    }
+    let mut done: Vec<Result<Done, Fault>> = batch.iter().map(|_| Err(fault.clone())).collect();
+    if !matches!(fault, Fault::Locked(_)) || by_name.len() == 1 {
+        return done;
+    }
+    tracing::debug!(engine = D::ENGINE, resources = by_name.len(), "somebody keeps rows locked: one by one");
+    // Whoever is locked must not keep the others waiting, whose caller does not wait for ever either.
+    let one_by_one = by_name.into_values().map(|commands| async {
+        let part: Vec<_> = commands.iter().map(|at| batch[*at].clone()).collect();
+        let outcome = carry_out_together(database, &part).await;
+        (commands, outcome)
+    });
+    let mut one_by_one = std::pin::pin!(stream::iter(one_by_one).buffer_unordered(ONE_BY_ONE));
+    let until = tokio::time::Instant::now() + ONE_BY_ONE_MAX;
+    while let Ok(Some((commands, outcome))) = tokio::time::timeout_at(until, one_by_one.next()).await {
+        match outcome {
+            Ok(outcomes) => {
+                commands.into_iter().zip(outcomes).for_each(|(at, outcome)| done[at] = Ok(outcome));
+            }
+            Err(fault) => commands.into_iter().for_each(|at| done[at] = Err(fault.clone())),
+        }
+    }
+    done
+}
+
+/// Carries out commands in one transaction, which is tried again if the database gives it up.
+async fn carry_out_together<D: Database>(
     database: &D,
     batch: &[(&Name, Command<'_>)],
 ) -> Result<Vec<Done>, Fault> {
@@ -66,7 +114,7 @@ pub(crate) async fn carry_out<D: Database>(
                 );
                 attempt += 1;
                 // Whoever won needs a moment.
-                tokio::time::sleep(Duration::from_micros(fastrand::u64(0..500 << attempt))).await;
+                pause(Duration::from_micros(fastrand::u64(0..500 << attempt))).await;
             }
             outcome => return outcome,
         }
@@ -79,7 +127,8 @@ async fn carry_out_once<D: Database>(
 ) -> Result<Vec<Done>, Fault> {
     let mut connection = database.connection().await?;
     let mut resources = resources(batch);
-    lock_and_load(database, &mut connection, &mut resources, batch).await?;
+    let locked = timeout(LOCK_MAX, lock_and_load(database, &mut connection, &mut resources, batch)).await;
+    locked.map_err(|_| Fault::Locked(format!("rows were not locked within {LOCK_MAX:?}")))??;
     let mut done: Vec<Option<Done>> = batch.iter().map(|_| None).collect();
     for resource in &mut resources {
         loop {
@@ -206,8 +255,14 @@ async fn lock_and_load<D: Database>(
     }
     for resource in resources {
         (resource.now, resource.incarnation) = (now, incarnation);
-        if let Some(stored) = found.remove(resource.name) {
-            resource.stored = stored;
+        match found.remove(resource.name) {
+            Some(stored) => resource.stored = stored,
+            // Its row was there when it was to be made, and was purged before it was locked. Without its lock, another
+            // client could be granted the same.
+            None if resource.commands.iter().any(|at| creates(&batch[*at].1)) => {
+                return Err(Fault::GivenUp("a row was removed before it was locked".to_owned()));
+            }
+            None => {}
         }
         resource.entries = entries.remove(resource.name).unwrap_or_default();
         let is_whole = resource.stored.entries <= ENTRIES_WHOLE;

@@ -8,6 +8,7 @@ use tenure_core::window::{Changes, Window};
 
 use crate::fault::Fault;
 use crate::load::{Script, Stored, kind_number, names};
+use crate::purge::LOOK_AFTER;
 use crate::schema::Tables;
 use crate::text::{Dialect, Values, claim_bytes, client_number, micros, moment, signed};
 
@@ -162,7 +163,7 @@ fn push_head<D: Dialect>(
         return Err(Fault::internal("a record changed that has no head"));
     };
     let forget_at = match forget_at(written.window, false, written.now) {
-        Ok(at) => at.map(|at| at.max(stored.observed_until.unwrap_or_default())),
+        Ok(at) => at.unwrap_or(written.now + LOOK_AFTER).max(stored.observed_until.unwrap_or_default()),
         Err(miss) => return Err(Fault::internal(format!("when to forget a record is not known: {miss:?}"))),
     };
     heads.row(|row| {
@@ -172,7 +173,7 @@ fn push_head<D: Dialect>(
         row.number(signed(head.next_place)).number(i64::from(head.fresh_slots));
         row.number(moment(head.idle_since)).number(stored.entries + changes.entries);
         row.maybe(written.window.last_finished().map(moment));
-        row.number(stored.next_slot + changes.free_slots.len() as i64).maybe(forget_at.map(moment));
+        row.number(stored.next_slot + changes.free_slots.len() as i64).number(moment(forget_at));
     });
     Ok(())
 }

@@ -42,6 +42,18 @@ pub fn shared() -> String {
     })
 }
 
+/// Returns the address of a [`PgBouncer`] that all tests of this run share, and starts it, before a server of its own, if
+/// no test has yet.
+pub fn shared_behind_pgbouncer() -> String {
+    crate::shared("pgbouncer", |site| {
+        let server = PostgresServer::launch(site, Port::free(), &PostgresOptions::default());
+        server.wait_until_ready();
+        let bouncer = PgBouncer::launch(site, Port::free(), server.port());
+        bouncer.wait_until_ready();
+        (bouncer.url(), (server, bouncer))
+    })
+}
+
 /// How a [`PostgresServer`] is started.
 #[derive(Clone, Debug, Default)]
 pub struct PostgresOptions {

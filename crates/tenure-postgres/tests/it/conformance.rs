@@ -1,10 +1,11 @@
-//! The checks that every engine must pass. The tests of a run share the server.
+//! The checks that every engine must pass: directly, and behind PgBouncer. The tests of a run share the servers.
 
 use std::sync::Arc;
 
 use tenure_conformance::Setup;
 use tenure_core::engine::{Connect, Engine};
 use tenure_postgres::Config;
+use tenure_testkit::postgres;
 
 /// Returns what connects with a URL.
 pub(crate) fn connector(url: &str) -> Connect {
@@ -17,24 +18,38 @@ pub(crate) fn connector(url: &str) -> Connect {
     })
 }
 
-struct Direct(String);
+macro_rules! ways {
+    ($($module:ident: $setup:ident = $url:expr;)*) => { $(
+        mod $module {
+            use super::{Connect, Setup, connector, postgres};
 
-impl Setup for Direct {
-    fn start() -> Direct {
-        Direct(tenure_testkit::postgres::shared())
-    }
+            struct $setup(String);
 
-    fn at(address: &str) -> Direct {
-        Direct(address.to_owned())
-    }
+            impl Setup for $setup {
+                fn start() -> $setup {
+                    $setup($url)
+                }
 
-    fn address(&self) -> String {
-        self.0.clone()
-    }
+                fn at(address: &str) -> $setup {
+                    $setup(address.to_owned())
+                }
 
-    fn connector(&self) -> Connect {
-        connector(&self.0)
-    }
+                fn address(&self) -> String {
+                    self.0.clone()
+                }
+
+                fn connector(&self) -> Connect {
+                    connector(&self.0)
+                }
+            }
+
+            tenure_conformance::suite!($setup);
+        }
+    )* };
 }
 
-tenure_conformance::suite!(Direct);
+ways! {
+    direct: Direct = postgres::shared();
+    // Transaction mode: no connection is anybody's for longer than a transaction, and nobody hears a notification.
+    pgbouncer: Bouncer = postgres::shared_behind_pgbouncer();
+}

@@ -428,7 +428,7 @@ fn world<T>([old, new]: [&str; 2], form: Form, with: impl FnOnce(&mut World<'_>)
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     connection.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let (scripts, count) = Scripts::with(old, new, form);
-    let _: Value = scripts.library.load().query(&mut connection).unwrap();
+    drop(scripts.library.load().query::<Value>(&mut connection).unwrap());
     let mut inboxes = connection.as_pubsub();
     inboxes.psubscribe(format!("{INBOX}*")).unwrap();
     assert!(old == new || count > 0, "no script says {old:?}");

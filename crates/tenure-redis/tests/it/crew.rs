@@ -1,144 +1,17 @@
-//! Clients that contend for a few names while a test breaks something, and what they saw.
+//! Clients that contend for a few names while a test breaks something.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::Duration;
-
-use tenure_conformance::history::{Section, overlaps, stale_tokens};
-use tenure_core::clock::{Clock, Instant, SystemClock};
-use tenure_core::{ErrorKind, Settings, Tenure};
+pub(crate) use tenure_conformance::crew::{Crew, Report, TTL, now, pause};
+use tenure_core::Tenure;
 
 use crate::conformance::connector;
 
-/// The ttl of all leases of a crew.
-pub(crate) const TTL: Duration = Duration::from_secs(2);
-
-/// Clients that take turns.
-pub(crate) struct Crew {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-#[derive(Default)]
-struct Shared {
-    is_over: AtomicBool,
-    /// Each with the index of its name.
-    sections: Mutex<Vec<(usize, Section)>>,
-    errors: Mutex<Vec<String>>,
-}
-
-/// What a crew saw.
-pub(crate) struct Report {
-    /// The sections of each name.
-    pub(crate) names: Vec<Vec<Section>>,
-}
-
-/// The time by which all processes of this machine measure.
-pub(crate) fn now() -> Instant {
-    SystemClock.now()
-}
-
-/// Lets time pass.
-#[allow(clippy::disallowed_methods, reason = "real servers have no clock that a test could wait by")]
-pub(crate) fn pause(period: Duration) {
-    std::thread::sleep(period);
-}
-
 /// Connects one client.
 pub(crate) fn connect(url: &str) -> Tenure {
-    pollster::block_on(Tenure::connect_with(connector(url), Settings::default())).expect("a client connects")
+    tenure_conformance::crew::connect(connector(url))
 }
 
-impl Crew {
-    /// Starts `clients` clients; client `i` contends for name `i % names.len()`.
-    pub(crate) fn start(url: &str, clients: usize, names: &[String]) -> Crew {
-        let shared = Arc::new(Shared::default());
-        let threads = (0..clients).map(|client| {
-            let (shared, url) = (shared.clone(), url.to_owned());
-            let (at, name) = (client % names.len(), names[client % names.len()].clone());
-            std::thread::spawn(move || work(&shared, &connect(&url), client, at, &name))
-        });
-        let crew = Crew { threads: threads.collect(), shared };
-        crew.wait_until_served(clients, now(), Duration::from_secs(20), "before any fault");
-        crew
-    }
-
-    /// Waits until so many clients have begun a section after a moment; returns how long after it that was.
-    pub(crate) fn wait_until_served(
-        &self,
-        clients: usize,
-        after: Instant,
-        within: Duration,
-        what: &str,
-    ) -> Duration {
-        loop {
-            let served: std::collections::BTreeSet<usize> = {
-                let sections = self.shared.sections.lock().expect("no client panics");
-                let late = sections.iter().rev().take_while(|(_, section)| section.until > after);
-                late.filter(|(_, section)| section.from > after).map(|(_, section)| section.client).collect()
-            };
-            if served.len() == clients {
-                return now().since(after);
-            }
-            let errors = self.shared.errors.lock().expect("no client panics").clone();
-            assert!(
-                now().since(after) < within,
-                "{what}: only {served:?} were served within {within:?}; errors: {errors:#?}"
-            );
-            pause(Duration::from_millis(5));
-        }
-    }
-
-    /// Ends the work and returns what was seen.
-    pub(crate) fn finish(self, names: usize) -> Report {
-        self.shared.is_over.store(true, Ordering::Relaxed);
-        for thread in self.threads {
-            thread.join().expect("a client does not panic");
-        }
-        let mut by_name = vec![Vec::new(); names];
-        for (at, section) in self.shared.sections.lock().expect("no client panics").drain(..) {
-            by_name[at].push(section);
-        }
-        Report { names: by_name }
-    }
-}
-
-impl Report {
-    /// Asserts that nobody held what another held, and that later holders had larger tokens.
-    pub(crate) fn assert_exclusive(&self) {
-        for sections in &self.names {
-            assert_eq!(overlaps(sections), [], "two held it at once");
-            assert_eq!(stale_tokens(sections), [], "a later holder has no larger token");
-        }
-    }
-}
-
-fn work(shared: &Shared, client: &Tenure, number: usize, at: usize, name: &str) {
-    let mutex = client.mutex(name).ttl(TTL);
-    while !shared.is_over.load(Ordering::Relaxed) {
-        let lease = match pollster::block_on(mutex.acquire_within(Duration::from_secs(30))) {
-            Ok(lease) => lease,
-            Err(error) => {
-                shared.errors.lock().expect("no client panics").push(format!("{number}: {error}"));
-                assert_ne!(error.kind(), ErrorKind::Internal, "{error}");
-                pause(Duration::from_millis(20));
-                continue;
-            }
-        };
-        let mut section =
-            Section { client: number, token: lease.token(), slot: None, from: now(), until: now() };
-        for _ in 0..3 {
-            let seen = now();
-            if lease.is_lost() {
-                break;
-            }
-            section.until = seen;
-            pause(Duration::from_millis(1));
-        }
-        shared.sections.lock().expect("no client panics").push((at, section));
-        if let Err(error) = pollster::block_on(lease.release()) {
-            shared.errors.lock().expect("no client panics").push(format!("{number}: {error}"));
-        }
-    }
+/// Starts so many clients.
+pub(crate) fn crew(url: &str, clients: usize, names: &[String]) -> Crew {
+    let url = url.to_owned();
+    Crew::start(move || connector(&url), clients, names)
 }

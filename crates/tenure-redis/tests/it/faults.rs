@@ -6,7 +6,7 @@ use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::redis::{Fsync, RedisOptions, RedisServer};
 use tenure_testkit::{Loss, Proxy, Reply, wait_for};
 
-use crate::crew::{Crew, TTL, connect, now, pause};
+use crate::crew::{TTL, connect, crew, now, pause};
 
 const CLIENTS: usize = 8;
 /// How soon everybody is served again once a fault is over.
@@ -37,7 +37,7 @@ fn assert_nothing_is_left(server: &RedisServer) {
 
 /// Does something again and again for two seconds while clients work; all must go on, one at a time.
 fn while_they_work(server: &RedisServer, url: &str, mut disturb: impl FnMut()) {
-    let crew = Crew::start(url, CLIENTS, &names());
+    let crew = crew(url, CLIENTS, &names());
     let until = now() + Duration::from_secs(2);
     while now() < until {
         disturb();
@@ -61,7 +61,7 @@ fn lost_replies_cost_nothing_but_time() {
 fn replies_that_never_come_cost_nothing_but_time() {
     let server = RedisServer::start(RedisOptions::default());
     let proxy = before(&server);
-    let crew = Crew::start(&through(&proxy), CLIENTS, &names());
+    let crew = crew(&through(&proxy), CLIENTS, &names());
     for _ in 0..3 {
         proxy.drop_replies();
         pause(Duration::from_millis(300));
@@ -171,7 +171,7 @@ fn a_server_that_remembers_keeps_its_leases() {
 fn a_stopped_server_takes_leases_by_their_deadline_and_serves_all_afterwards() {
     let server = RedisServer::start(RedisOptions::default());
     let client = connect(&server.url());
-    let crew = Crew::start(&server.url(), CLIENTS, &names());
+    let crew = crew(&server.url(), CLIENTS, &names());
     let lease = pollster::block_on(client.mutex("m").ttl(TTL).acquire()).expect("it is free");
     let stopped_at = now();
     server.stop();

@@ -6,7 +6,7 @@ use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 use tenure_testkit::wait_for;
 
-use crate::crew::{Crew, TTL, connect, pause};
+use crate::crew::{TTL, connect, crew, pause};
 
 /// A master with one replica that follows it, and the address that demands its word.
 fn pair() -> (RedisServer, RedisServer, String) {
@@ -37,7 +37,7 @@ fn a_grant_is_on_a_replica_before_it_counts() {
 fn waiters_take_turns_with_replicas_too() {
     let (_master, _replica, url) = pair();
     let names = vec!["one".to_owned()];
-    let crew = Crew::start(&url, 4, &names);
+    let crew = crew(&url, 4, &names);
     pause(Duration::from_secs(1));
     crew.finish(1).assert_exclusive();
 }

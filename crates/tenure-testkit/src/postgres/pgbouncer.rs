@@ -28,7 +28,7 @@ impl PgBouncer {
         bouncer
     }
 
-    fn launch(site: &Arc<Site>, port: Port, before: u16) -> PgBouncer {
+    pub(super) fn launch(site: &Arc<Site>, port: Port, before: u16) -> PgBouncer {
         let (number, account) = (port.number(), Account::unprivileged(USER));
         let server = Server::start(site, &format!("pgbouncer-{number}"), |directory| {
             account.give(directory);
@@ -88,7 +88,7 @@ impl PgBouncer {
         self.wait_until_ready();
     }
 
-    fn wait_until_ready(&self) {
+    pub(super) fn wait_until_ready(&self) {
         self.server.wait_for("answer to SELECT", || self.connect().ok()?.ask("SELECT 1", &[]).ok());
     }
 }

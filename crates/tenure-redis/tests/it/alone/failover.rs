@@ -9,7 +9,7 @@ use std::time::Duration;
 use tenure_conformance::history::{overlaps, stale_tokens};
 use tenure_testkit::redis::{RedisCluster, RedisSentinel, RedisServer};
 
-use crate::crew::{Crew, Report, TTL, connect, now, pause};
+use crate::crew::{Report, TTL, connect, crew, now, pause};
 
 const CLIENTS: usize = 16;
 /// How long servers take to replace a master, at the detection times of the kit, and 2 s for the clients.
@@ -22,7 +22,7 @@ fn names(prefix: &str) -> Vec<String> {
 
 /// Breaks a master with `fault` while clients work, and one holds on to a lease that another waits for.
 fn master_is_replaced(url: &str, names: &[String], within: Duration, fault: impl FnOnce()) -> Report {
-    let crew = Crew::start(url, CLIENTS, names);
+    let crew = crew(url, CLIENTS, names);
     let (holder, waiter) = (connect(url), connect(url));
     let held = format!("{}-held", names[0]);
     let lease = pollster::block_on(holder.mutex(&held).ttl(TTL).acquire()).expect("nobody has it");
@@ -134,7 +134,7 @@ fn a_slot_that_moves_takes_its_locks_and_waiters_along() {
     let from = cluster.node_of_slot(0);
     let names = cluster_names(&cluster, from);
     let moving: Vec<u16> = names.iter().map(|name| cluster.slot_of(&format!("tenure:{name}"))).collect();
-    let crew = Crew::start(&cluster.url(), CLIENTS, &names);
+    let crew = crew(&cluster.url(), CLIENTS, &names);
     for slot in moving {
         let from = cluster.node_of_slot(slot);
         let to = cluster.nodes().iter().find(|node| {

@@ -20,7 +20,8 @@ use tokio::task::AbortHandle;
 use crate::database::Database;
 use crate::fault::Fault;
 use crate::observe;
-use crate::purge::purge;
+use crate::pause::pause;
+use crate::purge::{Purged, purge};
 use crate::renew::renew;
 use crate::transaction::carry_out;
 
@@ -46,14 +47,6 @@ impl<D: Database> Hosted<D> {
         &self.database
     }
 
-    /// Removes the rows of idle resources that nothing is remembered of, and returns how many.
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub async fn purge(&self) -> Result<usize> {
-        purge(&*self.database).await.map_err(|fault| fault.to_error("purge", D::ENGINE))
-    }
-
     async fn submit<R: Sync, A>(
         &self,
         operation: &'static str,
@@ -63,19 +56,15 @@ impl<D: Database> Hosted<D> {
     ) -> Vec<Result<A>> {
         let batch: Vec<_> = requests.iter().map(&part).collect();
         let told = |request: &R, error: Error| error.with_engine(D::ENGINE).with_resource(part(request).0);
-        match carry_out(&*self.database, &batch).await {
-            Ok(done) => {
-                let answers = requests.iter().zip(done).map(|(request, done)| {
-                    answer(request, done.transition.outcome, done.incarnation)
-                        .map_err(|error| told(request, error))
-                });
-                answers.collect()
-            }
-            Err(fault) => requests
-                .iter()
-                .map(|request| Err(told(request, fault.to_error(operation, D::ENGINE))))
-                .collect(),
-        }
+        let done = carry_out(&*self.database, &batch).await;
+        let answers = requests.iter().zip(done).map(|(request, done)| {
+            let answered = match done {
+                Ok(done) => answer(request, done.transition.outcome, done.incarnation),
+                Err(fault) => Err(fault.to_error(operation, D::ENGINE)),
+            };
+            answered.map_err(|error| told(request, error))
+        });
+        answers.collect()
     }
 
     async fn submit_one<A>(
@@ -86,10 +75,11 @@ impl<D: Database> Hosted<D> {
         answer: impl Fn(Outcome) -> Result<A>,
     ) -> Result<A> {
         let failed = |error: Error| error.with_engine(D::ENGINE).with_resource(&resource);
-        let done = carry_out(&*self.database, &[(&resource, command)]).await;
-        let mut done = done.map_err(|fault| failed(fault.to_error(operation, D::ENGINE)))?;
+        let mut done = carry_out(&*self.database, &[(&resource, command)]).await;
         let missing = || failed(Error::new(ErrorKind::Internal, operation, "a command was left out"));
-        answer(done.pop().ok_or_else(missing)?.transition.outcome).map_err(failed)
+        let done =
+            done.pop().ok_or_else(missing)?.map_err(|fault| failed(fault.to_error(operation, D::ENGINE)))?;
+        answer(done.transition.outcome).map_err(failed)
     }
 
     async fn ask<A>(
@@ -104,10 +94,12 @@ impl<D: Database> Hosted<D> {
 async fn keep_purging<D: Database>(database: Arc<D>) {
     loop {
         // All clients of a fleet begin at another moment.
-        tokio::time::sleep(PURGE_PERIOD.mul_f64(0.5 + fastrand::f64())).await;
+        pause(PURGE_PERIOD.mul_f64(0.5 + fastrand::f64())).await;
         match purge(&*database).await {
-            Ok(0) => {}
-            Ok(count) => tracing::debug!(engine = D::ENGINE, count, "idle resources are forgotten"),
+            Ok(Purged { count: 0, .. }) => {}
+            Ok(Purged { count, .. }) => {
+                tracing::debug!(engine = D::ENGINE, count, "idle resources are forgotten");
+            }
             Err(fault) => {
                 tracing::debug!(engine = D::ENGINE, ?fault, "idle resources cannot be forgotten now")
             }
@@ -147,13 +139,11 @@ impl<D: Database> Engine for Hosted<D> {
 
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
         Box::pin(async move {
-            match renew(&*self.database, &renewals).await {
-                Ok(answers) => answers.into_iter().map(Ok).collect(),
-                Err(fault) => {
-                    let error = fault.to_error("renew", D::ENGINE);
-                    renewals.iter().map(|one| Err(error.clone().with_resource(&one.resource))).collect()
-                }
-            }
+            let answers = renew(&*self.database, &renewals).await;
+            let told = |(answer, renewal): (Result<_, Fault>, &RenewRequest)| {
+                answer.map_err(|fault| fault.to_error("renew", D::ENGINE).with_resource(&renewal.resource))
+            };
+            answers.into_iter().zip(&renewals).map(told).collect()
         })
     }
 
@@ -215,5 +205,23 @@ impl<D: Database> Engine for Hosted<D> {
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
         self.database.check()
+    }
+
+    fn migrate(&self) -> BoxFuture<'_, Result<Option<String>>> {
+        Box::pin(self.ask("migrate", self.database.migrate()))
+    }
+
+    fn purge(&self) -> BoxFuture<'_, Result<Option<usize>>> {
+        Box::pin(async move {
+            let mut count = 0;
+            // A batch at a time: other clients' claims go on in between.
+            loop {
+                let purged = self.ask("purge", purge(&*self.database)).await?;
+                count += purged.count;
+                if !purged.is_more {
+                    return Ok(Some(count));
+                }
+            }
+        })
     }
 }

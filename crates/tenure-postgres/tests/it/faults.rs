@@ -1,0 +1,343 @@
+//! What can go wrong with a server and the way to it: nothing may hang, be held twice, or be left behind.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
+use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
+use tenure_testkit::{SqlConnection, wait_for};
+
+use crate::conformance::connector;
+use crate::crew::{TTL, connect, crew, now, pause};
+
+const CLIENTS: usize = 16;
+/// How soon everybody is served again once a fault is over.
+const SOON: Duration = Duration::from_secs(5);
+/// How long callers wait for an answer, and a little more.
+const ANSWERED: Duration = Duration::from_millis(2300);
+/// How long a locked row of another resource holds somebody up: for the batch that is under way, and for the next one, in
+/// each 1 s to find that out and 0.7 s to go on one by one.
+const HELD_UP: Duration = Duration::from_millis(3600);
+/// All connections of tenure's clients.
+const OURS: &str = "application_name = 'tenure' AND pid <> pg_backend_pid()";
+
+fn start() -> PostgresServer {
+    PostgresServer::start(&PostgresOptions::default())
+}
+
+fn raw(server: &PostgresServer) -> SqlConnection {
+    server.connect().expect("the server takes one more")
+}
+
+fn names() -> Vec<String> {
+    vec!["one".to_owned(), "two".to_owned()]
+}
+
+/// Waits until no hold and no waiter is left.
+fn assert_nothing_is_left(server: &PostgresServer) {
+    wait_for("an empty table", || {
+        let count = raw(server).run("SELECT count(*) FROM tenure_claim");
+        (count.first() == Some("0")).then_some(())
+    });
+}
+
+/// Does something again and again for two seconds while clients work; all must go on, one at a time.
+fn while_they_work(server: &PostgresServer, mut disturb: impl FnMut()) {
+    let crew = crew(&server.url(), CLIENTS, &names());
+    let until = now() + Duration::from_secs(2);
+    while now() < until {
+        disturb();
+        pause(Duration::from_millis(100));
+    }
+    let over = now();
+    crew.wait_until_served(CLIENTS, over, SOON, "after the fault");
+    let report = crew.finish(names().len());
+    report.assert_exclusive();
+    assert_nothing_is_left(server);
+}
+
+#[test]
+fn ended_connections_cost_nothing_but_time() {
+    let server = start();
+    let mut killer = raw(&server);
+    let statement = format!("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {OURS}");
+    while_they_work(&server, || drop(killer.run(&statement)));
+}
+
+#[test]
+fn rows_that_are_purged_meanwhile_are_not_granted_twice() {
+    let server = start();
+    let url = server.url();
+    drop(connect(&url));
+    let mut purger = raw(&server);
+    // As purging does it, but of rows that are needed again at once, and far more often.
+    let statement = "WITH gone AS (SELECT name FROM tenure_resource WHERE entries = 0 FOR UPDATE SKIP LOCKED) \
+        DELETE FROM tenure_resource WHERE name IN (SELECT name FROM gone)";
+    let (is_over, is_held, grants) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
+    let mut count = 0;
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mutex = connect(&url).mutex("m");
+                while !is_over.load(Ordering::Relaxed) {
+                    let lease = pollster::block_on(mutex.try_acquire()).expect("no error reaches a user");
+                    let Some(lease) = lease else { continue };
+                    assert!(!is_held.swap(true, Ordering::SeqCst), "two hold it");
+                    pause(Duration::from_millis(1));
+                    is_held.store(false, Ordering::SeqCst);
+                    grants.fetch_add(1, Ordering::Relaxed);
+                    pollster::block_on(lease.release()).expect("an answer");
+                }
+            });
+        }
+        let until = now() + Duration::from_secs(4);
+        while now() < until {
+            count += purger.run(statement).affected;
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    println!("{count} rows were removed, {grants:?} grants");
+    assert!(count > 20, "the test is worth something only if rows are removed: {count}");
+}
+
+#[test]
+fn a_server_that_is_killed_remembers_its_leases() {
+    let server = start();
+    let (client, other) = (connect(&server.url()), connect(&server.url()));
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+    let crew = crew(&server.url(), CLIENTS, &names());
+    server.kill();
+    server.restart();
+    let over = now();
+    let took = crew.wait_until_served(CLIENTS, over, SOON, "after the restart");
+    println!("all were served {took:?} after the restart");
+    crew.finish(names().len()).assert_exclusive();
+    assert!(!lease.is_lost(), "the server has it");
+    assert!(pollster::block_on(other.mutex("m").try_acquire()).expect("an answer").is_none());
+    let answer = pollster::block_on(lease.release()).expect("a release is answered");
+    assert_eq!(answer, ReleaseAnswer::Released);
+    assert_nothing_is_left(&server);
+}
+
+#[test]
+fn a_stopped_server_takes_leases_by_their_deadline_and_serves_all_afterwards() {
+    let server = start();
+    let client = connect(&server.url());
+    let crew = crew(&server.url(), CLIENTS, &names());
+    let lease = pollster::block_on(client.mutex("m").ttl(TTL).acquire()).expect("it is free");
+    let stopped_at = now();
+    server.stop();
+    pause((stopped_at + TTL + Duration::from_millis(100)).since(now()));
+    assert!(lease.is_lost(), "its holder is told by its own clock");
+    let asked_at = now();
+    let refused = pollster::block_on(client.mutex("n").try_acquire()).expect_err("nobody answers");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(now().since(asked_at) < ANSWERED, "{:?}", now().since(asked_at));
+    server.cont();
+    let over = now();
+    let took = crew.wait_until_served(CLIENTS, over, SOON, "after the server goes on");
+    println!("all were served {took:?} after the server went on");
+    crew.finish(names().len()).assert_exclusive();
+    // What ended by itself is cleared away by whoever asks next.
+    drop(pollster::block_on(client.mutex("m").try_acquire()).expect("an answer"));
+    assert_nothing_is_left(&server);
+}
+
+#[test]
+fn what_somebody_locks_keeps_nobody_from_anything_else() {
+    let server = start();
+    let client = connect(&server.url());
+    let of = |name: &str| client.mutex(name).ttl(TTL);
+    let locked = pollster::block_on(of("a").acquire()).expect("it is free");
+    let other = pollster::block_on(of("b").acquire()).expect("it is free");
+    let mut somebody = raw(&server);
+    somebody.run("BEGIN");
+    somebody.run("SELECT * FROM tenure_resource WHERE name = 'a' FOR UPDATE");
+    somebody.run("SELECT * FROM tenure_claim WHERE name = 'a' FOR UPDATE");
+    let until = now() + TTL + Duration::from_secs(1);
+    let mut rounds = 0;
+    while now() < until {
+        // In one batch with the one that is locked, and behind such a batch.
+        let (one, other) = (of(&format!("c{rounds}")), of(&format!("d{rounds}")));
+        let timed = async |mutex: &tenure_core::Mutex| {
+            let asked_at = now();
+            (mutex.acquire().await.expect("nobody has it"), now().since(asked_at))
+        };
+        let (refused, (_one, took)) =
+            pollster::block_on(futures_util::future::join(of("a").try_acquire(), timed(&one)));
+        let refused = refused.expect_err("its row is locked");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        let (_other, took_after) = pollster::block_on(timed(&other));
+        println!("{took:?} in the batch, {took_after:?} behind it");
+        assert!(took < HELD_UP && took_after < HELD_UP, "{took:?} {took_after:?}");
+        rounds += 1;
+    }
+    assert!(locked.is_lost(), "nobody could renew it");
+    assert!(!other.is_lost(), "this one was renewed all the time");
+    somebody.run("ROLLBACK");
+    let asked_at = now();
+    pollster::block_on(of("a").acquire()).expect("it is free again");
+    assert!(now().since(asked_at) < TTL + ANSWERED, "{:?}", now().since(asked_at));
+}
+
+#[test]
+fn a_read_only_server_grants_nothing_and_says_so() {
+    let server = start();
+    let client = connect(&server.url());
+    let lease = pollster::block_on(client.mutex("m").ttl(TTL).acquire()).expect("it is free");
+    let set = |value: &str| {
+        raw(&server).run(&format!("ALTER SYSTEM SET default_transaction_read_only = {value}"));
+        raw(&server).run("SELECT pg_reload_conf()");
+    };
+    set("on");
+    let refused = wait_for("refusal", || pollster::block_on(client.mutex("n").try_acquire()).err());
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(refused.to_string().contains("read-only"), "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("standby")), "{refused:?}");
+    pause(TTL + Duration::from_millis(300));
+    assert!(lease.is_lost(), "nobody can renew it");
+    set("off");
+    wait_for("grant", || pollster::block_on(client.mutex("m").try_acquire()).ok()?);
+}
+
+#[test]
+fn a_full_server_refuses_new_clients_and_keeps_the_old_ones() {
+    let server = PostgresServer::start(&PostgresOptions::default().setting("max_connections", "12"));
+    let url = server.url();
+    let client = connect(&url);
+    let mut others = Vec::new();
+    while let Ok(connection) = server.connect() {
+        others.push(connection);
+        assert!(others.len() < 20, "there is an end");
+    }
+    let asked_at = now();
+    let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
+    let refused = refused.err().expect("there is no room");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("max_connections")), "{refused:?}");
+    assert!(now().since(asked_at) < ANSWERED, "{:?}", now().since(asked_at));
+    // It has at least one connection, and with that it can do everything.
+    let mutexes: Vec<_> = (0..50).map(|at| client.mutex(&format!("m{at}")).ttl(TTL)).collect();
+    let held =
+        pollster::block_on(futures_util::future::join_all(mutexes.iter().map(|mutex| mutex.acquire())));
+    let held: Vec<_> = held.into_iter().map(|lease| lease.expect("it is free")).collect();
+    pause(TTL);
+    assert!(held.iter().all(|lease| !lease.is_lost()), "they are renewed");
+    drop(others);
+    wait_for("room", || pollster::block_on(Tenure::connect_with(connector(&url), Settings::default())).ok());
+}
+
+#[test]
+fn missing_rights_are_named() {
+    let server = start();
+    let mut admin = raw(&server);
+    admin.run("CREATE ROLE worker LOGIN");
+    let url = server.url().replace("//postgres@", "//worker@");
+    let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
+    let refused = refused.err().expect("there are no tables, and it may not make them");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    // Somebody who may has made them, and given some of the rights.
+    drop(connect(&server.url()));
+    admin.run("GRANT SELECT ON ALL TABLES IN SCHEMA public TO worker");
+    let client = connect(&url);
+    let refused = pollster::block_on(client.mutex("m").try_acquire()).expect_err("it may not write");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("INSERT")), "{refused:?}");
+    let found = pollster::block_on(client.check()).expect("an answer");
+    let tables = found.iter().find(|finding| finding.what == "tables").expect("a finding");
+    assert!(tables.found.contains("tenure_claim"), "{tables:?}");
+    admin.run("GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO worker");
+    pollster::block_on(client.mutex("m").acquire()).expect("that is all it needs");
+}
+
+#[test]
+fn dropped_tables_are_named_and_can_be_made_again() {
+    let server = start();
+    let client = connect(&server.url());
+    raw(&server)
+        .run("DROP TABLE tenure_resource, tenure_claim, tenure_finished, tenure_slot, tenure_version");
+    let refused = pollster::block_on(client.mutex("m").try_acquire()).expect_err("there are no tables");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("--migrate")), "{refused:?}");
+    let made = pollster::block_on(client.migrate()).expect("they are made");
+    assert!(made.is_some_and(|text| text.contains("version 1")));
+    pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+}
+
+#[test]
+fn tables_of_another_version_are_refused() {
+    let server = start();
+    drop(connect(&server.url()));
+    raw(&server).run("UPDATE tenure_version SET version = 99");
+    let refused = pollster::block_on(Tenure::connect_with(connector(&server.url()), Settings::default()));
+    let refused = refused.err().expect("nobody knows what is in there");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.to_string().contains("99"), "{refused}");
+}
+
+#[test]
+fn a_listener_that_reconnects_has_missed_nothing() {
+    let server = start();
+    let (holder, waiter) = (connect(&server.url()), connect(&server.url()));
+    let mut killer = raw(&server);
+    for round in 0..5 {
+        let lease = pollster::block_on(holder.mutex("m").acquire()).expect("it is free");
+        let client = waiter.clone();
+        let waiting = std::thread::spawn(move || {
+            let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is handed over");
+            let at = now();
+            pollster::block_on(lease.release()).expect("an answer");
+            at
+        });
+        wait_for("a waiter", || {
+            (pollster::block_on(holder.view("m")).expect("an answer")?.waiting == 1).then_some(())
+        });
+        let statement =
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+        assert_eq!(killer.run(statement).first(), Some("2"), "each client has one that listens");
+        pollster::block_on(lease.release()).expect("an answer");
+        let released_at = now();
+        let took = waiting.join().expect("no panic").since(released_at);
+        println!("round {round}: {took:?}");
+        // Its heartbeat would come after 1.7 s at most.
+        assert!(took < Duration::from_millis(1200), "{took:?}");
+        wait_for("two that listen", || {
+            let statement = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+            (raw(&server).run(statement).first() == Some("2")).then_some(())
+        });
+    }
+}
+
+#[test]
+fn idle_rows_stay_until_they_are_purged() {
+    let server = start();
+    let client = connect(&format!("{}?purge=off", server.url()));
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+    pollster::block_on(lease.release()).expect("an answer");
+    assert_eq!(pollster::block_on(client.purge()).expect("an answer"), Some(0), "its token is remembered");
+    let count = || raw(&server).run("SELECT count(*) FROM tenure_resource").first().map(str::to_owned);
+    assert_eq!(count().as_deref(), Some("1"));
+    raw(&server).run("UPDATE tenure_resource SET forget_at = 1");
+    assert_eq!(pollster::block_on(client.purge()).expect("an answer"), Some(1));
+    assert_eq!(count().as_deref(), Some("0"));
+}
+
+#[test]
+fn what_a_vanished_holder_left_behind_is_cleared_away() {
+    let server = start();
+    let client = connect(&server.url());
+    let (vanished, kept) = (client.mutex("vanished"), client.mutex("kept"));
+    let held =
+        [vanished.acquire(), kept.acquire()].map(|lease| pollster::block_on(lease).expect("it is free"));
+    let mut admin = raw(&server);
+    admin.run("UPDATE tenure_claim SET expires_at = 1 WHERE name = 'vanished'");
+    admin.run("UPDATE tenure_resource SET forget_at = 1");
+    assert_eq!(pollster::block_on(client.purge()).expect("an answer"), Some(0), "its token is remembered");
+    let names = admin.run("SELECT convert_from(name, 'UTF8') FROM tenure_claim").rows;
+    assert_eq!(names, [[Some("kept".to_owned())]]);
+    let later = "SELECT count(*) FROM tenure_resource WHERE forget_at > 3600000000";
+    assert_eq!(admin.run(later).first(), Some("2"), "both are looked at again in an hour");
+    admin.run("UPDATE tenure_resource SET forget_at = 1");
+    assert_eq!(pollster::block_on(client.purge()).expect("an answer"), Some(1));
+    drop(held);
+}
