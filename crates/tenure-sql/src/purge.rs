@@ -50,7 +50,9 @@ pub(crate) async fn purge<D: Database>(database: &D) -> Result<Purged, Fault> {
     let mut script = String::new();
     if !idle.is_empty() {
         for table in [&tables.finished, &tables.slot, resource] {
-            script.push_str(&D::Dialect::delete(table, &format!("name IN ({})", list(&idle))));
+            let rows: Vec<String> =
+                idle.iter().map(|name| format!("({})", names::<D::Dialect>([name]))).collect();
+            script.push_str(&D::Dialect::delete(table, "name", &rows.join(","), ""));
             script.push_str(";\n");
         }
     }

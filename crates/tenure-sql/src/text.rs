@@ -53,9 +53,10 @@ pub trait Dialect: Send + Sync + 'static {
              entries > 0 AND entries <= {most}) ORDER BY claim FOR UPDATE"
         )
     }
-    /// The statement that removes rows, by the primary key of their table or the beginning of it.
-    fn delete(table: &str, condition: &str) -> String {
-        format!("DELETE FROM {table} WHERE {condition}")
+    /// The statement that removes rows by the primary key of their table, or the beginning of it. The keys come as
+    /// literals: `(1,2),(3,4)`. `also` is empty, or a condition that begins with AND.
+    fn delete(table: &str, keys: &str, rows: &str, also: &str) -> String {
+        format!("DELETE FROM {table} WHERE ({keys}) IN ({rows}) {also}")
     }
 }
 

@@ -74,7 +74,7 @@ impl Rows {
 
     fn delete<D: Dialect>(&self, script: &mut Script, table: &str, keys: &str) {
         if !self.0.is_empty() {
-            script.add(&D::delete(table, &format!("({keys}) IN ({})", self.0)));
+            script.add(&D::delete(table, keys, &self.0, ""));
         }
     }
 }
@@ -104,14 +104,7 @@ pub(crate) fn write<D: Dialect>(
     for (written, changes) in &all {
         let Written { name, stored, .. } = written;
         let name_bytes = name.as_str().as_bytes();
-        if let Some(from) = changes.gone_slots_from {
-            let name = names::<D>([*name]);
-            script.add(&D::delete(&tables.slot, &format!("name = {name} AND slot >= {from}")));
-        }
-        if let Some(until) = changes.forget_finished {
-            let (name, until) = (names::<D>([*name]), moment(until));
-            script.add(&D::delete(&tables.finished, &format!("name = {name} AND until <= {until}")));
-        }
+        forget::<D>(script, tables, name, changes);
         push_head::<D>(&mut heads, stored, written, changes)?;
         for token in &changes.gone_holds {
             gone.row(|row| {
@@ -151,6 +144,17 @@ pub(crate) fn write<D: Dialect>(
         push_value::<D>(script, tables, written.name, changes);
     }
     Ok(true)
+}
+
+/// Removes free slots that are none any more, and claims that are forgotten.
+fn forget<D: Dialect>(script: &mut Script, tables: &Tables, name: &Name, changes: &Changes) {
+    let row = format!("({})", names::<D>([name]));
+    if let Some(from) = changes.gone_slots_from {
+        script.add(&D::delete(&tables.slot, "name", &row, &format!("AND slot >= {from}")));
+    }
+    if let Some(until) = changes.forget_finished {
+        script.add(&D::delete(&tables.finished, "name", &row, &format!("AND until <= {}", moment(until))));
+    }
 }
 
 fn push_head<D: Dialect>(
