@@ -220,7 +220,8 @@ pub async fn a_wait_that_loses_its_part_begins_again(setup: &impl Setup) {
         let between = setup.take(&b.mutex(&name).ttl(LONG)).await;
         assert!(between.token() > token, "the next token is larger");
         setup.eventually("it begins again", async || waiters(&b, &name).await == 1).await;
-        assert_eq!(waiters(&b, &last).await, 0, "it waits for one at a time");
+        // Its place there is given up by another call, which may come in later.
+        setup.eventually("it waits for one at a time", async || waiters(&b, &last).await == 0).await;
         setup.within("a release", held.release()).await.expect("a release is answered");
         setup.within("a release", between.release()).await.expect("a release is answered");
         token

@@ -86,6 +86,8 @@ pub(crate) struct Shared {
     /// The process whose thread this is.
     pid: u32,
     runtime: tokio::runtime::Handle,
+    /// Which of the ledger's lanes matter: whether a second call may be under way.
+    lanes: u8,
     is_closing: AtomicBool,
     is_poked: AtomicBool,
     waker: AtomicWaker,
@@ -117,7 +119,7 @@ impl Shared {
         let (result, is_news) = self.with_ledger(|ledger, now| {
             let before = ledger.lanes();
             let result = work(ledger, now);
-            let is_new_lane = ledger.lanes() & !before != 0;
+            let is_new_lane = ledger.lanes() & !before & self.lanes != 0;
             let is_sooner = ledger.next_due().nanos() < self.sleeps_until.load(Ordering::Relaxed);
             (result, is_new_lane || is_sooner)
         });
@@ -259,6 +261,7 @@ impl Tenure {
                 let identity =
                     Identity { client, engine: engine.name(), answer_timeout: settings.answer_timeout };
                 let terms = Arc::new(Terms::of_mutex(label));
+                let lanes = if engine.capability().calls_max > 1 { u8::MAX } else { 0b111 };
                 Arc::new(Shared {
                     engine,
                     clock,
@@ -271,6 +274,7 @@ impl Tenure {
                     floors: StdMutex::new(HashMap::new()),
                     pid: std::process::id(),
                     runtime,
+                    lanes,
                     is_closing: AtomicBool::new(false),
                     is_poked: AtomicBool::new(false),
                     waker: AtomicWaker::new(),

@@ -89,6 +89,9 @@ pub struct Capability {
     pub survives_failover: bool,
     /// The most claims, renewals or releases in one call.
     pub batch_max: usize,
+    /// How many calls of one verb may be under way at a time. More than one only where they are executed in the order in
+    /// which they were sent: what a program asks for one after the other stands in the queue like that.
+    pub calls_max: usize,
 }
 
 impl Capability {
@@ -112,6 +115,7 @@ impl Capability {
             remembers_ends: true,
             survives_failover: false,
             batch_max: 128,
+            calls_max: 1,
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The thread `tenure-io`: moves what the ledger wants sent to the engine, and what comes back to the ledger.
 //!
-//! One lane for each verb, with one call under way in each: what arrives meanwhile becomes the next batch
-//! (group commit). A call that is not answered in time is dropped and counts as unavailable; the ledger
+//! One lane for each verb. What arrives while a call is under way becomes the next batch (group commit). Where the engine
+//! says so, a second call goes out behind the first as soon as a few have gathered: neither side waits for the other.
+//! A call that is not answered in time is dropped and counts as unavailable; the ledger
 //! repeats it with the same claim ids.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -37,7 +39,7 @@ struct Call {
 enum News {
     /// Time has come for something, or users have put something into a lane.
     Look,
-    Answered(usize, Vec<Sent>, Answers),
+    Answered(Vec<Sent>, Answers),
     Woken(Wake),
 }
 
@@ -77,7 +79,7 @@ pub(crate) fn start(
             let wakes = shared.engine.wakes();
             // Whoever wanted the connection may be gone; then the last user is gone too, and `run` returns.
             drop(ready.send(Ok(shared.clone())));
-            Loop { shared, timer, wakes: Some(wakes), calls: [None, None, None] }.run().await;
+            Loop { shared, timer, wakes: Some(wakes), calls: Default::default() }.run().await;
         });
     };
     let started = std::thread::Builder::new().name("tenure-io".to_owned()).spawn(thread);
@@ -99,7 +101,8 @@ struct Loop {
     shared: Arc<Shared>,
     timer: Box<dyn Timer>,
     wakes: Option<BoxStream<'static, Wake>>,
-    calls: [Option<Call>; 3],
+    /// What is under way in each lane, the oldest first.
+    calls: [VecDeque<Call>; 3],
 }
 
 impl Loop {
@@ -116,10 +119,7 @@ impl Loop {
             let next = self.look(now).min(close_by);
             match poll_fn(|cx| self.poll_news(cx, next)).await {
                 News::Look => {}
-                News::Answered(lane, sent, answers) => {
-                    self.calls[lane] = None;
-                    self.answer(sent, answers);
-                }
+                News::Answered(sent, answers) => self.answer(sent, answers),
                 News::Woken(wake) => self.shared.with_ledger(|ledger, now| ledger.on_wake(now, wake)),
             }
         }
@@ -128,8 +128,8 @@ impl Loop {
     /// Looks at what is due, sends what is to be sent, and returns when to look again at the latest.
     fn look(&mut self, now: Instant) -> Instant {
         for lane in [CLAIMS, RENEWALS, RELEASES] {
-            if self.calls[lane].as_ref().is_some_and(|call| now >= call.times_out_at)
-                && let Some(call) = self.calls[lane].take()
+            while self.calls[lane].front().is_some_and(|call| now >= call.times_out_at)
+                && let Some(call) = self.calls[lane].pop_front()
             {
                 let answers = unanswered(lane, &call.sent, self.shared.settings.answer_timeout);
                 self.answer(call.sent, answers);
@@ -138,15 +138,24 @@ impl Loop {
         let shared = self.shared.clone();
         let is_more = shared.with_ledger(|ledger, now| ledger.on_due(now));
         for lane in [RELEASES, CLAIMS, RENEWALS] {
-            if self.calls[lane].is_none() {
-                self.calls[lane] = self.call(lane, now);
+            while self.may_call(lane)
+                && let Some(call) = self.call(lane, now)
+            {
+                self.calls[lane].push_back(call);
             }
         }
         if is_more {
             return now;
         }
         let next = shared.note_sleep();
-        self.calls.iter().flatten().map(|call| call.times_out_at).fold(next, Instant::min)
+        self.calls.iter().filter_map(VecDeque::front).map(|call| call.times_out_at).fold(next, Instant::min)
+    }
+
+    /// Whether a call may go out in a lane, if there is anything to send.
+    fn may_call(&self, lane: usize) -> bool {
+        let under_way = self.calls[lane].len();
+        under_way == 0
+            || under_way < self.shared.engine.capability().calls_max && self.shared.ledger().has_enough(lane)
     }
 
     fn call(&self, lane: usize, now: Instant) -> Option<Call> {
@@ -173,11 +182,12 @@ impl Loop {
 
     fn poll_news(&mut self, cx: &mut Context<'_>, next: Instant) -> Poll<News> {
         for lane in [CLAIMS, RENEWALS, RELEASES] {
-            if let Some(call) = &mut self.calls[lane]
-                && let Poll::Ready(answers) = call.answers.as_mut().poll(cx)
-            {
-                let sent = std::mem::take(&mut call.sent);
-                return Poll::Ready(News::Answered(lane, sent, answers));
+            let calls = &mut self.calls[lane];
+            for at in 0..calls.len() {
+                if let Poll::Ready(answers) = calls[at].answers.as_mut().poll(cx) {
+                    let sent = calls.remove(at).map(|call| call.sent).unwrap_or_default();
+                    return Poll::Ready(News::Answered(sent, answers));
+                }
             }
         }
         if let Some(wakes) = &mut self.wakes {

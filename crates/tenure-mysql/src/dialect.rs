@@ -106,7 +106,7 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
              fresh_slots BIGINT NOT NULL DEFAULT 0, idle_since BIGINT NOT NULL DEFAULT 0, \
              entries BIGINT NOT NULL DEFAULT 0, finished_until BIGINT, next_slot BIGINT NOT NULL DEFAULT 1, \
              forget_at BIGINT, observed_until BIGINT, value MEDIUMBLOB, value_token BIGINT, \
-             value_fresh_until BIGINT, value_keep_until BIGINT, KEY by_forget (forget_at)) {end}"
+             value_fresh_until BIGINT, value_keep_until BIGINT, plain_claim VARBINARY(16), KEY by_forget (forget_at)) {end}"
         ),
         // Not unique by claim: to make sure of that, the server would lock the gaps between claims.
         format!(

@@ -1,6 +1,15 @@
 //! PostgreSQL's words.
 
-use tenure_sql::{Dialect, push_hex};
+use tenure_core::step::TOKEN_MEMORY;
+use tenure_core::token::FLOOR_AHEAD_MAX;
+use tenure_sql::{Dialect, LOOK_AFTER, Tables, push_hex};
+
+/// Begins what is one trip: the long way behind it waits for locks, so this does not for long.
+const BEGIN_PLAIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 50";
+/// How far a floor may lie ahead of the clock, and how long an idle row is kept, in microseconds.
+const FLOOR_AHEAD: u128 = FLOOR_AHEAD_MAX.as_micros();
+const TOKEN_MEMORY_MICROS: u128 = TOKEN_MEMORY.as_micros();
+const LOOK_AFTER_MICROS: u128 = LOOK_AFTER.as_micros();
 
 /// The dialect of PostgreSQL.
 #[derive(Debug)]
@@ -36,6 +45,47 @@ impl Dialect for PostgresDialect {
         format!("ON CONFLICT ({keys}) DO UPDATE SET {}", set.join(", "))
     }
 
+    fn claim_plain(tables: &Tables, rows: &str) -> Option<String> {
+        let (clock, begin, end) = (Self::CLOCK, BEGIN_PLAIN, "COMMIT");
+        let Tables { resource, claim, .. } = tables;
+        // All conditions are on the row itself: they are looked at again if it had to be waited for.
+        Some(format!(
+            "{begin}; \
+             WITH v (name, floor, claim, client, ttl, label) AS (VALUES {rows}), \
+             r AS (INSERT INTO {resource} AS r (name, kind, last_token, used, entries, forget_at, plain_claim) \
+               SELECT v.name, 1, greatest(v.floor + 1, {clock}), 1, 1, {clock} + {LOOK_AFTER_MICROS}, v.claim FROM v \
+               WHERE v.floor <= {clock} + {FLOOR_AHEAD} ORDER BY v.name \
+               ON CONFLICT (name) DO UPDATE SET kind = 1, capacity = 1, used = 1, entries = 1, forget_at = excluded.forget_at, \
+                 last_token = greatest(r.last_token + 1, excluded.last_token, {clock}), plain_claim = excluded.plain_claim \
+               WHERE r.used = 0 AND r.waiting = 0 AND r.entries = 0 AND r.fresh_slots = 0 AND r.finished_until IS NULL \
+                 AND r.value_token IS NULL AND (r.observed_until IS NULL OR r.observed_until <= {clock}) \
+               RETURNING r.name, r.last_token) \
+             INSERT INTO {claim} (name, place, token, claim, client, weight, granted_at, expires_at, is_confirmed, ttl, \
+               min_hold, lock_delay, label, unless_fresh) \
+             SELECT r.name, 0, r.last_token, v.claim, v.client, 1, {clock}, {clock} + v.ttl, 1, v.ttl, 0, 0, v.label, 0 \
+             FROM r JOIN v ON v.name = r.name RETURNING {}, token; {end}",
+            Self::hex("claim")
+        ))
+    }
+
+    fn release_plain(tables: &Tables, rows: &str) -> Option<String> {
+        let (clock, begin, end) = (Self::CLOCK, BEGIN_PLAIN, "COMMIT");
+        let Tables { resource, claim, .. } = tables;
+        Some(format!(
+            "{begin}; \
+             WITH v (name, claim) AS (VALUES {rows}), \
+             l AS (SELECT r.name, v.claim FROM {resource} r JOIN v ON v.name = r.name AND v.claim = r.plain_claim \
+               WHERE r.waiting = 0 AND r.value_token IS NULL AND (r.observed_until IS NULL OR r.observed_until <= {clock}) \
+               ORDER BY r.name FOR UPDATE OF r), \
+             r AS (UPDATE {resource} r SET used = 0, entries = 0, idle_since = {clock}, plain_claim = NULL, \
+               forget_at = greatest({clock} + {TOKEN_MEMORY_MICROS}, r.last_token + 1) FROM l \
+               WHERE r.name = l.name AND r.plain_claim = l.claim RETURNING r.name, l.claim) \
+             DELETE FROM {claim} c USING r WHERE c.name = r.name AND c.place = 0 AND c.claim = r.claim \
+             RETURNING {}, (c.expires_at > {clock})::int; {end}",
+            Self::hex("c.claim")
+        ))
+    }
+
     fn renew(table: &str, claims: &str) -> String {
         let (clock, hex) = (Self::CLOCK, Self::hex("h.claim"));
         // A row that somebody works on is not waited for: it is renewed by itself, under its resource's lock.
@@ -59,7 +109,7 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
              waiting bigint NOT NULL DEFAULT 0, next_place bigint NOT NULL DEFAULT 1, \
              fresh_slots bigint NOT NULL DEFAULT 0, idle_since bigint NOT NULL DEFAULT 0, \
              entries bigint NOT NULL DEFAULT 0, finished_until bigint, next_slot bigint NOT NULL DEFAULT 1, \
-             forget_at bigint DEFAULT 0, observed_until bigint, value bytea, value_token bigint, \
+             forget_at bigint DEFAULT 0, plain_claim bytea, observed_until bigint, value bytea, value_token bigint, \
              value_fresh_until bigint, value_keep_until bigint)"
         ),
         format!(

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use futures_util::future::BoxFuture;
-use tenure_core::Result;
 use tenure_core::claim::ClientId;
 use tenure_core::engine::{Capability, Finding, Incarnation, Reach};
+use tenure_core::{ErrorKind, Result};
 use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Letter, Tables};
 use tokio::task::AbortHandle;
 
@@ -112,7 +112,11 @@ impl Postgres {
         while echoes < 2 && tokio::time::Instant::now() < until {
             let heard = self.ear.heard.notified();
             let mut connection = lend(&self.pool, &self.config).await?;
-            connection.run(format!("SELECT pg_notify('{channel}', '?')")).await?;
+            let said = connection.run(format!("SELECT pg_notify('{channel}', '?')")).await;
+            if let Err(Fault::Failed { kind: ErrorKind::Unsupported, .. }) = said {
+                break;
+            }
+            said?;
             connection.keep();
             // It may have been said before the other connection listened.
             echoes += u32::from(tokio::time::timeout(ECHO_AGAIN, heard).await.is_ok());
@@ -124,7 +128,9 @@ impl Postgres {
         }
         // What it would listen on is another's connection.
         self.listener.take().iter().for_each(AbortHandle::abort);
-        tracing::warn!("no notification comes through: a pooler? waiters ask by heartbeat alone");
+        tracing::warn!(
+            "no notification comes through (a pooler, or no right to pg_notify): waiters ask by heartbeat alone"
+        );
         Ok(())
     }
 }

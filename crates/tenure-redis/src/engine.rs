@@ -33,6 +33,8 @@ pub(crate) const ENGINE: &str = "redis";
 /// The most claims, renewals or releases in one script call: it blocks the server for 0.2 ms at most, and more
 /// gains nothing.
 const BATCH_MAX: usize = 128;
+/// How many calls of a verb are under way at a time. A connection keeps their order.
+const CALLS_MAX: usize = 2;
 
 /// The engine on a single Redis server, on what Sentinel keeps alive, or on a cluster.
 pub struct Redis {
@@ -118,6 +120,7 @@ impl Redis {
         capability.needs_floor = true;
         capability.remembers_ends = false;
         capability.batch_max = BATCH_MAX;
+        capability.calls_max = CALLS_MAX;
         Ok(Redis { store, capability })
     }
 

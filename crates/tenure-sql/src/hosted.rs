@@ -12,7 +12,7 @@ use tenure_core::engine::{
     RenewAnswer, RenewRequest, Wake, claim_answer, release_answer,
 };
 use tenure_core::inspect::View;
-use tenure_core::step::{Command, Outcome};
+use tenure_core::step::{Command, Outcome, Release};
 use tenure_core::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::task::AbortHandle;
@@ -21,6 +21,7 @@ use crate::database::Database;
 use crate::fault::Fault;
 use crate::observe;
 use crate::pause::pause;
+use crate::plain;
 use crate::purge::{Purged, purge};
 use crate::renew::renew;
 use crate::transaction::carry_out;
@@ -54,6 +55,9 @@ impl<D: Database> Hosted<D> {
         part: impl for<'a> Fn(&'a R) -> (&'a Name, Command<'a>),
         answer: impl Fn(&R, Outcome, Incarnation) -> Result<A>,
     ) -> Vec<Result<A>> {
+        if requests.is_empty() {
+            return Vec::new();
+        }
         let batch: Vec<_> = requests.iter().map(&part).collect();
         let told = |request: &R, error: Error| error.with_engine(D::ENGINE).with_resource(part(request).0);
         let done = carry_out(&*self.database, &batch).await;
@@ -89,6 +93,24 @@ impl<D: Database> Hosted<D> {
     ) -> Result<A> {
         asked.await.map_err(|fault| fault.to_error(operation, D::ENGINE))
     }
+}
+
+fn claim_part(claim: &Claim) -> (&Name, Command<'_>) {
+    (&claim.resource, Command::Claim(claim))
+}
+
+fn release_part(request: &ReleaseRequest) -> (&Name, Command<'_>) {
+    (&request.resource, Command::Release(request.release))
+}
+
+fn all_failed<D: Database, R, A>(
+    operation: &'static str,
+    requests: &[R],
+    fault: &Fault,
+    name: impl Fn(&R) -> &Name,
+) -> Vec<Result<A>> {
+    let error = fault.to_error(operation, D::ENGINE);
+    requests.iter().map(|request| Err(error.clone().with_resource(name(request)))).collect()
 }
 
 async fn keep_purging<D: Database>(database: Arc<D>) {
@@ -132,8 +154,20 @@ impl<D: Database> Engine for Hosted<D> {
 
     fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
         Box::pin(async move {
-            self.submit("claim", &claims, |claim| (&claim.resource, Command::Claim(claim)), claim_answer)
-                .await
+            let granted = match plain::claim(&*self.database, &claims).await {
+                Ok(granted) => granted,
+                Err(fault) => {
+                    return all_failed::<D, _, _>("claim", &claims, &fault, |claim| &claim.resource);
+                }
+            };
+            let rest: Vec<Claim> =
+                claims.iter().filter(|claim| !granted.contains_key(&claim.id)).cloned().collect();
+            let mut answers = self.submit("claim", &rest, claim_part, claim_answer).await.into_iter();
+            let answer = |claim: &Claim| match granted.get(&claim.id) {
+                Some(grant) => Some(Ok(ClaimAnswer::Granted(*grant))),
+                None => answers.next(),
+            };
+            claims.iter().filter_map(answer).collect()
         })
     }
 
@@ -149,13 +183,32 @@ impl<D: Database> Engine for Hosted<D> {
 
     fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
         Box::pin(async move {
-            self.submit(
-                "release",
-                &releases,
-                |release| (&release.resource, Command::Release(release.release)),
-                |_, outcome, _| Ok(release_answer(&outcome)),
-            )
-            .await
+            let released = match plain::release(&*self.database, &releases).await {
+                Ok(released) => released,
+                Err(fault) => {
+                    return all_failed::<D, _, _>("release", &releases, &fault, |one| &one.resource);
+                }
+            };
+            let rest: Vec<ReleaseRequest> = releases
+                .iter()
+                .filter_map(|one| match released.get(&one.release.claim) {
+                    Some(true) => None,
+                    None => Some(one.clone()),
+                    // It had ended by itself, and is remembered as `step` would have done.
+                    Some(false) => {
+                        let release = Release { maybe_in_flight: true, ..one.release };
+                        Some(ReleaseRequest { resource: one.resource.clone(), release })
+                    }
+                })
+                .collect();
+            let answers =
+                self.submit("release", &rest, release_part, |_, outcome, _| Ok(release_answer(&outcome)));
+            let mut answers = answers.await.into_iter();
+            let answer = |one: &ReleaseRequest| match released.get(&one.release.claim) {
+                Some(true) => Some(Ok(ReleaseAnswer::Released)),
+                _ => answers.next(),
+            };
+            releases.iter().filter_map(answer).collect()
         })
     }
 

@@ -15,7 +15,7 @@ use crate::transaction::carry_out;
 const BATCH: usize = 500;
 /// When a resource that is in use is looked at, after the last claim or release: its holders may have vanished, and
 /// nobody else may ever ask for it again.
-pub(crate) const LOOK_AFTER: Duration = Duration::from_secs(3600);
+pub const LOOK_AFTER: Duration = Duration::from_secs(3600);
 
 /// What purging did.
 #[derive(Clone, Copy, Debug)]

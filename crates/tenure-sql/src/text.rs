@@ -31,6 +31,19 @@ pub trait Dialect: Send + Sync + 'static {
     fn unless_exists(keys: &str) -> String;
     /// What stands behind `INSERT INTO …` to write over rows that exist.
     fn or_replace(keys: &str, columns: &[&str]) -> String;
+    /// The statement that grants mutexes which are free, with nothing special about them or the claims. Rows are
+    /// `name, floor, claim, client, ttl, label`, in order of names; the answer is `claim, token` for each granted. None: the
+    /// database has no such statement.
+    fn claim_plain(tables: &Tables, rows: &str) -> Option<String> {
+        let _ = (tables, rows);
+        None
+    }
+    /// The statement that releases holds which are all that their records consist of. Rows are `name, claim`; the
+    /// answer is `claim, 1` for each released, and `claim, 0` for one whose hold was over by then.
+    fn release_plain(tables: &Tables, rows: &str) -> Option<String> {
+        let _ = (tables, rows);
+        None
+    }
     /// The statement that moves the ends of these claims' holds, and answers `claim, token, slot, ends_in` for each
     /// that it moved. The claims come as literals with commas between, in order. It should leave out rows that somebody
     /// has locked, if it can: one of them must not keep the others from being renewed.

@@ -254,10 +254,10 @@ async fn lock_and_load<D: Database>(
         (resource.now, resource.incarnation) = (now, incarnation);
         match found.remove(resource.name) {
             Some(stored) => resource.stored = stored,
-            // Its row was there when it was to be made, and was purged before it was locked. Without its lock, another
-            // client could be granted the same.
+            // It was there, so nothing was inserted, and it was purged while its lock was waited for. There is no
+            // lock now: whoever went on could grant what another grants at the same moment.
             None if resource.commands.iter().any(|at| creates(&batch[*at].1)) => {
-                return Err(Fault::GivenUp("a row was removed before it was locked".to_owned()));
+                return Err(Fault::GivenUp("a resource's row was removed meanwhile".to_owned()));
             }
             None => {}
         }
@@ -336,16 +336,19 @@ async fn finish<D: Database>(
         .collect();
     let has_changed = write::<D::Dialect>(&mut script, database.tables(), &written)?;
     script.add(if has_changed { "COMMIT" } else { "ROLLBACK" });
+    connection.run(script.text).await?;
+    // It is committed: whatever becomes of telling others, that is the answer. Whoever is not told asks by its
+    // heartbeat. Telling is a transaction of its own, since inside one it takes a lock of the whole instance.
     let incarnation = resources.first().map_or(Incarnation(0), |resource| resource.incarnation);
+    database.inbox().tell_own(letters, incarnation);
     let others = database.inbox().for_others(letters);
     if !others.is_empty()
         && let Some(tell) = database.tell(&others, incarnation)
+        && let Err(fault) = connection.run(tell).await
     {
-        // Behind the commit, as statements of their own: inside, they would take a lock of the whole instance.
-        script.add(&tell);
+        tracing::debug!(engine = D::ENGINE, ?fault, "others could not be told");
+        return Ok(());
     }
-    connection.run(script.text).await?;
-    database.inbox().tell_own(letters, incarnation);
     connection.keep();
     Ok(())
 }

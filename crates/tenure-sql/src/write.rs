@@ -8,11 +8,12 @@ use tenure_core::window::{Changes, Window};
 
 use crate::fault::Fault;
 use crate::load::{Script, Stored, kind_number, names};
+use crate::plain::plain_claim;
 use crate::purge::LOOK_AFTER;
 use crate::schema::Tables;
 use crate::text::{Dialect, Values, claim_bytes, client_number, micros, moment, signed};
 
-const HEAD: [&str; 13] = [
+const HEAD: [&str; 14] = [
     "name",
     "kind",
     "capacity",
@@ -26,6 +27,7 @@ const HEAD: [&str; 13] = [
     "finished_until",
     "next_slot",
     "forget_at",
+    "plain_claim",
 ];
 const CLAIM: [&str; 16] = [
     "name",
@@ -178,6 +180,7 @@ fn push_head<D: Dialect>(
         row.number(moment(head.idle_since)).number(stored.entries + changes.entries);
         row.maybe(written.window.last_finished().map(moment));
         row.number(stored.next_slot + changes.free_slots.len() as i64).number(moment(forget_at));
+        push_claim::<D>(row, plain_claim(written.window, stored.entries + changes.entries));
     });
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The tests of the engine on real servers.
 
+mod commit;
 mod conformance;
 mod crew;
 mod faults;

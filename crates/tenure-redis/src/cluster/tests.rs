@@ -226,7 +226,7 @@ async fn hears(client: &mut Client, node: &RedisServer) {
     }
     assert_eq!(client.message().await.1, "hello");
     // Whoever waits is told that messages may have been missed.
-    assert!(client.was_told_of_new());
+    client.told_of_new().await;
 }
 
 /// Calls and messages go through the new master within [`BACK_WITHIN`].

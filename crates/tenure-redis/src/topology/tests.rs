@@ -336,9 +336,12 @@ impl Client {
         }
     }
 
-    /// Whether another incarnation has come up ever since this client began.
-    pub(crate) fn was_told_of_new(&self) -> bool {
-        self.has_heard_of_new
+    /// Waits until another incarnation has come up, now or ever since this client began. A message may be heard on a
+    /// connection that is just coming up, before it is said that it is up.
+    pub(crate) async fn told_of_new(&mut self) {
+        while !self.has_heard_of_new {
+            self.next().await;
+        }
     }
 
     async fn next(&mut self) -> News {

@@ -260,3 +260,37 @@ fn a_clock_that_is_set_back_keeps_no_hold_longer_than_to_its_renewal() {
     let Reply::Integer(ends_in) = server.ask(&["PTTL", "tenure:m"]) else { panic!("a number") };
     assert!((1..=TTL.as_millis() as i64).contains(&ends_in), "{ends_in}");
 }
+
+#[test]
+fn a_second_call_does_not_wait_for_the_answer_to_the_first() {
+    let server = RedisServer::start(RedisOptions::default());
+    let proxy = before(&server);
+    let client = connect(&through(&proxy));
+    // The library is loaded, and nothing else is under way.
+    pollster::block_on(async { client.mutex("warm").acquire().await?.release().await }).expect("it is free");
+    proxy.drop_replies();
+    let (sent, mut asked) = (calls(&server, "fcall").0, Vec::new());
+    let mut ask = |names: std::ops::Range<u32>| {
+        for name in names {
+            let mut claim = Box::pin(client.mutex(&name.to_string()).acquire());
+            assert!(pollster::block_on(futures_util::future::poll_immediate(&mut claim)).is_none());
+            asked.push(claim);
+        }
+    };
+    let until = |count: u64| {
+        wait_for("a call", || (calls(&server, "fcall").0 >= sent + count).then_some(()));
+        assert_eq!(calls(&server, "fcall").0, sent + count);
+    };
+    ask(0..1);
+    until(1);
+    // Too few to be worth a call of their own, and then enough.
+    ask(1..2);
+    pause(Duration::from_millis(50));
+    until(1);
+    ask(2..10);
+    until(2);
+    // And no third one, however many there are.
+    ask(11..40);
+    pause(Duration::from_millis(50));
+    until(2);
+}

@@ -10,7 +10,7 @@ use crate::conformance::connector;
 /// Returns how many scripts the server has run by now.
 fn scripts(server: &RedisServer) -> u64 {
     let stats = server.command(&["INFO", "commandstats"]);
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_fcall:calls="));
     calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
