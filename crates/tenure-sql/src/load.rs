@@ -239,11 +239,11 @@ pub(crate) fn part<D: Dialect>(
     tokens: &[Token],
     lock: &str,
 ) -> Part {
-    let (columns, table) = (claim_columns::<D>(), &tables.claim);
+    let (columns, table, index) = (claim_columns::<D>(), &tables.claim, D::BY_CLAIM);
     let name = names::<D>([name]);
     let mut part = Part::default();
     let add = |script: &mut Script, rest: String| {
-        script.add(&format!("SELECT {columns} FROM {table} WHERE name = {name} {rest} {lock}"))
+        script.add(&format!("SELECT {columns} FROM {table} {index} WHERE name = {name} {rest} {lock}"))
     };
     match reach.entries {
         None => part.entries.push(add(script, "ORDER BY place, token".to_owned())),
@@ -270,7 +270,7 @@ pub(crate) fn part<D: Dialect>(
                 let behind =
                     format!("SELECT MIN(b.place) FROM {table} b WHERE b.name = {name} AND b.place > a.place");
                 let all = format!(
-                    "SELECT a.place, ({behind}) FROM {table} a WHERE a.name = {name} AND a.place > 0 AND a.claim IN ({list})"
+                    "SELECT a.place, ({behind}) FROM {table} a {index} WHERE a.name = {name} AND a.place > 0 AND a.claim IN ({list})"
                 );
                 part.followers = Some(script.add(&all));
                 part.entries.push(add(script, format!(

@@ -7,8 +7,8 @@ use tenure_core::step::Command;
 
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
-use crate::load::{names, read_name, rows};
-use crate::text::{Columns, Dialect};
+use crate::load::{moment, moment_asked, names, read_name, rows};
+use crate::text::{Columns, Dialect, signed};
 use crate::transaction::carry_out;
 
 /// How many resources one transaction removes.
@@ -29,8 +29,11 @@ pub(crate) struct Purged {
 /// somebody else has locked are left for the next time.
 pub(crate) async fn purge<D: Database>(database: &D) -> Result<Purged, Fault> {
     let tables = database.tables();
-    let (resource, hex, clock) = (&tables.resource, D::Dialect::hex("name"), D::Dialect::CLOCK);
+    let (resource, hex) = (&tables.resource, D::Dialect::hex("name"));
     let mut connection = database.connection().await?;
+    // A clock that goes on within a statement finds nothing by an index. A number does.
+    let asked = connection.run(moment_asked::<D::Dialect>()).await?;
+    let clock = signed(moment(&asked, 0)?.0.micros());
     let begin = D::Dialect::BEGIN.join(";\n");
     let statement = format!(
         "{begin};\nSELECT {hex}, entries FROM {resource} WHERE forget_at <= {clock} AND (observed_until IS NULL OR \
@@ -47,7 +50,10 @@ pub(crate) async fn purge<D: Database>(database: &D) -> Result<Purged, Fault> {
     let mut script = String::new();
     if !idle.is_empty() {
         for table in [&tables.finished, &tables.slot, resource] {
-            script.push_str(&format!("DELETE FROM {table} WHERE name IN ({});\n", list(&idle)));
+            let rows: Vec<String> =
+                idle.iter().map(|name| format!("({})", names::<D::Dialect>([name]))).collect();
+            script.push_str(&D::Dialect::delete(table, "name", &rows.join(","), ""));
+            script.push_str(";\n");
         }
     }
     if !in_use.is_empty() {

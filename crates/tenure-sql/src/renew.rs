@@ -71,9 +71,24 @@ async fn extend<D: Database>(
     }
     // Rows are locked in this order, as everybody does.
     holders.sort_unstable();
-    let statement = D::Dialect::renew(&database.tables().claim, &claims::<D::Dialect>(holders));
+    let table = &database.tables().claim;
     let mut connection = database.connection().await?;
-    let answers = connection.run(statement).await?;
+    let mut end = "";
+    if let Some(lock) = D::Dialect::lock_for_renewal(table, &claims::<D::Dialect>(holders.iter().copied())) {
+        let begin = D::Dialect::BEGIN;
+        let locked = connection.run(format!("{};\n{lock}", begin.join(";\n"))).await?;
+        let locked =
+            rows(&locked, begin.len()).iter().filter_map(|row| Columns::of(row).maybe_claim().transpose());
+        holders = locked.collect::<Result<_, _>>()?;
+        if holders.is_empty() {
+            connection.run("ROLLBACK".to_owned()).await?;
+            connection.keep();
+            return Ok(HashMap::new());
+        }
+        end = ";\nCOMMIT";
+    }
+    let statement = D::Dialect::renew(table, &claims::<D::Dialect>(holders));
+    let answers = connection.run(statement + end).await?;
     connection.keep();
     let mut moved = HashMap::new();
     for row in (0..answers.len()).flat_map(|at| rows(&answers, at)) {

@@ -48,6 +48,29 @@ pub trait Dialect: Send + Sync + 'static {
     /// that it moved. The claims come as literals with commas between, in order. It should leave out rows that somebody
     /// has locked, if it can: one of them must not keep the others from being renewed.
     fn renew(table: &str, claims: &str) -> String;
+    /// The statement that locks the holds of these claims but for those that somebody else has locked, and answers their
+    /// claims, where [`renew`](Dialect::renew) cannot leave those out by itself.
+    fn lock_for_renewal(_table: &str, _claims: &str) -> Option<String> {
+        None
+    }
+    /// What stands behind a table whose rows are found by its primary key, where the database has to be told so.
+    const BY_KEY: &'static str = "";
+    /// The same behind the table of claims, whose rows are found by name, by claim or by end.
+    const BY_CLAIM: &'static str = "";
+    /// The statement that reads and locks all entries of those of these resources that have not more than `most`.
+    /// Where locks are taken in order, it is that of the claims.
+    fn entries(tables: &Tables, columns: &str, names: &str, most: i64) -> String {
+        let Tables { resource, claim, .. } = tables;
+        format!(
+            "SELECT {columns} FROM {claim} WHERE name IN (SELECT name FROM {resource} WHERE name IN ({names}) AND \
+             entries > 0 AND entries <= {most}) ORDER BY claim FOR UPDATE"
+        )
+    }
+    /// The statement that removes rows by the primary key of their table, or the beginning of it. The keys come as
+    /// literals: `(1,2),(3,4)`. `also` is empty, or a condition that begins with AND.
+    fn delete(table: &str, keys: &str, rows: &str, also: &str) -> String {
+        format!("DELETE FROM {table} WHERE ({keys}) IN ({rows}) {also}")
+    }
 }
 
 /// Appends values to a text, with commas between.

@@ -235,14 +235,11 @@ async fn lock_and_load<D: Database>(
     let list = names::<D::Dialect>(resources.iter().map(|resource| resource.name));
     let columns = head_columns::<D::Dialect>(takes_value);
     let table = &tables.resource;
-    let heads =
-        script.add(&format!("SELECT {columns} FROM {table} WHERE name IN ({list}) ORDER BY name {LOCK}"));
+    let key = D::Dialect::BY_KEY;
+    let heads = script
+        .add(&format!("SELECT {columns} FROM {table} {key} WHERE name IN ({list}) ORDER BY name {LOCK}"));
     let columns = claim_columns::<D::Dialect>();
-    let claims = script.add(&format!(
-        "SELECT {columns} FROM {} WHERE name IN (SELECT name FROM {table} WHERE name IN ({list}) AND entries > 0 AND \
-         entries <= {ENTRIES_WHOLE}) ORDER BY claim {LOCK}",
-        tables.claim
-    ));
+    let claims = script.add(&D::Dialect::entries(tables, &columns, &list, ENTRIES_WHOLE));
     let time = script.add(&moment_asked::<D::Dialect>());
     let answers = connection.run(script.text).await?;
     let (now, incarnation) = moment(&answers, time)?;

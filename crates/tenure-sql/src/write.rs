@@ -74,9 +74,9 @@ impl Rows {
         }
     }
 
-    fn delete(&self, script: &mut Script, table: &str, keys: &str) {
+    fn delete<D: Dialect>(&self, script: &mut Script, table: &str, keys: &str) {
         if !self.0.is_empty() {
-            script.add(&format!("DELETE FROM {table} WHERE ({keys}) IN ({})", self.0));
+            script.add(&D::delete(table, keys, &self.0, ""));
         }
     }
 }
@@ -106,14 +106,7 @@ pub(crate) fn write<D: Dialect>(
     for (written, changes) in &all {
         let Written { name, stored, .. } = written;
         let name_bytes = name.as_str().as_bytes();
-        if let Some(from) = changes.gone_slots_from {
-            let name = names::<D>([*name]);
-            script.add(&format!("DELETE FROM {} WHERE name = {name} AND slot >= {from}", tables.slot));
-        }
-        if let Some(until) = changes.forget_finished {
-            let (name, until) = (names::<D>([*name]), moment(until));
-            script.add(&format!("DELETE FROM {} WHERE name = {name} AND until <= {until}", tables.finished));
-        }
+        forget::<D>(script, tables, name, changes);
         push_head::<D>(&mut heads, stored, written, changes)?;
         for token in &changes.gone_holds {
             gone.row(|row| {
@@ -144,15 +137,26 @@ pub(crate) fn write<D: Dialect>(
         }
     }
     heads.replace::<D>(script, &tables.resource, "name", &HEAD);
-    gone.delete(script, &tables.claim, "name, place, token");
+    gone.delete::<D>(script, &tables.claim, "name, place, token");
     claims.replace::<D>(script, &tables.claim, "name, place, token", &CLAIM);
     finished.replace::<D>(script, &tables.finished, "name, claim", &["name", "claim", "until"]);
-    taken.delete(script, &tables.slot, "name, number");
+    taken.delete::<D>(script, &tables.slot, "name, number");
     free.replace::<D>(script, &tables.slot, "name, number", &["name", "number", "slot"]);
     for (written, changes) in &all {
         push_value::<D>(script, tables, written.name, changes);
     }
     Ok(true)
+}
+
+/// Removes free slots that are none any more, and claims that are forgotten.
+fn forget<D: Dialect>(script: &mut Script, tables: &Tables, name: &Name, changes: &Changes) {
+    let row = format!("({})", names::<D>([name]));
+    if let Some(from) = changes.gone_slots_from {
+        script.add(&D::delete(&tables.slot, "name", &row, &format!("AND slot >= {from}")));
+    }
+    if let Some(until) = changes.forget_finished {
+        script.add(&D::delete(&tables.finished, "name", &row, &format!("AND until <= {}", moment(until))));
+    }
 }
 
 fn push_head<D: Dialect>(

@@ -1,0 +1,116 @@
+//! Connections: a few, lent for one transaction each.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_core::error::ErrorKind;
+use tenure_sql::{Connection, Fault, Row};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::config::Config;
+use crate::dial::{dial, settle};
+use crate::error::{fault, too_old};
+use crate::wire::Wire;
+
+/// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault that
+/// came just before would have it ask once more, and tell its user after twice the time.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
+/// How much the server's birth may seem to move: its age comes in whole seconds.
+const BIRTH_SLACK_MICROS: i64 = 2_000_000;
+
+/// A few connections.
+pub(crate) struct Pool {
+    config: Config,
+    room: Arc<Semaphore>,
+    idle: Mutex<Vec<Wire>>,
+    /// When the server was started, in microseconds since 1970, as the first connection saw it.
+    birth: Mutex<Option<i64>>,
+}
+
+/// A connection that goes back only if nothing went wrong on it.
+pub struct Lent {
+    // Closed before there is room for another.
+    wire: Option<Wire>,
+    pool: Arc<Pool>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Connection for Lent {
+    async fn run(&mut self, script: String) -> Result<Vec<Vec<Row>>, Fault> {
+        let Some(wire) = &mut self.wire else { return Err(Fault::internal("the connection is gone")) };
+        // The server would close the connection in the midst of it, and the cause would be lost.
+        if script.len() >= wire.text_max {
+            return Err(Fault::Failed {
+                kind: ErrorKind::Unsupported,
+                message: format!("a text of {} bytes is more than the server takes", script.len()),
+                hint: "raise the server's `max_allowed_packet`; tenure's largest values need 2 MiB",
+            });
+        }
+        let answers = timeout(ANSWER_TIMEOUT, wire.run(&script)).await;
+        answers
+            .map_err(|_| Fault::unavailable(format!("no answer within {ANSWER_TIMEOUT:?}")))?
+            .map_err(|error| fault(&error))
+    }
+
+    fn keep(mut self) {
+        if let Some(wire) = self.wire.take() {
+            lock(&self.pool.idle).push(wire);
+        }
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(config: Config) -> Arc<Pool> {
+        let room = Arc::new(Semaphore::new(config.connections));
+        Arc::new(Pool { config, room, idle: Mutex::default(), birth: Mutex::default() })
+    }
+
+    /// Returns a connection: one that was used before, if the server has not closed it meanwhile.
+    pub(crate) async fn lend(self: &Arc<Pool>) -> Result<Lent, Fault> {
+        let server = &self.config.server;
+        let late = |_| Fault::unavailable(format!("{server}: no connection within {ANSWER_TIMEOUT:?}"));
+        let connected = async {
+            let room = self.room.clone().acquire_owned().await;
+            let room = room.map_err(|_| Fault::internal("the connections are closed"))?;
+            loop {
+                let idle = lock(&self.idle).pop();
+                let Some(mut wire) = idle else {
+                    let wire = self.connect().await?;
+                    return Ok(Lent { wire: Some(wire), pool: self.clone(), _room: room });
+                };
+                if !wire.is_dead().await {
+                    return Ok(Lent { wire: Some(wire), pool: self.clone(), _room: room });
+                }
+            }
+        };
+        timeout(ANSWER_TIMEOUT, connected).await.map_err(late)?
+    }
+
+    async fn connect(&self) -> Result<Wire, Fault> {
+        let mut wire = dial(&self.config).await?;
+        let (birth, version, text_max) = settle(&mut wire).await?;
+        if let Some(wanted) = too_old(&version) {
+            return Err(Fault::Failed {
+                kind: ErrorKind::Unsupported,
+                message: format!("the server is {version}, and {wanted} is needed"),
+                hint: "use a newer server",
+            });
+        }
+        let birth = {
+            let mut known = lock(&self.birth);
+            match *known {
+                Some(known) if (known - birth).abs() <= BIRTH_SLACK_MICROS => known,
+                _ => *known.insert(birth),
+            }
+        };
+        wire.text_max = text_max;
+        wire.run(&format!("SET @tenure_life = {birth}")).await.map_err(|error| fault(&error))?;
+        Ok(wire)
+    }
+}
+
+/// A panic elsewhere cannot leave these half-changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,148 @@
+//! MySQL's and MariaDB's words, as far as both know them.
+//!
+//! What InnoDB locks is what its plan reads, not what the condition says. A plan that reads a whole table would wait
+//! for the rows of every other lock, in an order of its own; small tables tempt the server to make one. So each text
+//! names the indexes that it is meant to go by.
+
+use tenure_sql::{Dialect, Tables, push_hex};
+
+/// The dialect of MySQL and MariaDB.
+#[derive(Debug)]
+pub struct MySqlDialect;
+
+impl Dialect for MySqlDialect {
+    // Never NOW(): it is the moment at which the statement began, and that may have waited for locks since.
+    const CLOCK: &'static str = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
+    // Each connection is told when its server was started. None outlives its server.
+    const LIFE: &'static str = "@tenure_life";
+    const BEGIN: &'static [&'static str] =
+        &["SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"];
+    const BEGIN_LOOK: &'static [&'static str] = &[
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+    ];
+    const BY_KEY: &'static str = "FORCE INDEX (PRIMARY)";
+    const BY_CLAIM: &'static str = "FORCE INDEX (PRIMARY, by_claim, by_end)";
+
+    fn push_bytes(to: &mut String, bytes: &[u8]) {
+        to.push_str("X'");
+        push_hex(to, bytes);
+        to.push('\'');
+    }
+
+    fn hex(column: &str) -> String {
+        format!("HEX({column})")
+    }
+
+    fn unless_exists(keys: &str) -> String {
+        // Not INSERT IGNORE: this locks a row that exists, and for good. The first of the keys does as well as any.
+        let first = keys.split(',').next().unwrap_or(keys);
+        format!("ON DUPLICATE KEY UPDATE {first} = {first}")
+    }
+
+    fn or_replace(_keys: &str, columns: &[&str]) -> String {
+        // MySQL has another word for this since 8.0.20, and still knows this one. MariaDB knows only this one.
+        let set: Vec<String> = columns.iter().map(|column| format!("{column} = VALUES({column})")).collect();
+        format!("ON DUPLICATE KEY UPDATE {}", set.join(", "))
+    }
+
+    fn renew(table: &str, claims: &str) -> String {
+        let (clock, hex) = (Self::CLOCK, Self::hex("claim"));
+        // MariaDB's UPDATE returns no rows. Whoever lives and is confirmed behind it has been renewed by it; who
+        // ended in between is judged by `step`. The rows are locked already, so it waits for nobody.
+        format!(
+            "UPDATE {table} FORCE INDEX (by_claim) SET is_confirmed = 1, expires_at = GREATEST(expires_at, \
+             LEAST({clock} + ttl, COALESCE(granted_at + max_hold, {clock} + ttl))) \
+             WHERE claim IN ({claims}) AND place = 0 AND expires_at > {clock};\n\
+             SELECT {hex}, token, slot, expires_at - {clock} FROM {table} FORCE INDEX (by_claim) \
+             WHERE claim IN ({claims}) AND place = 0 AND is_confirmed = 1 AND expires_at > {clock}"
+        )
+    }
+
+    fn lock_for_renewal(table: &str, claims: &str) -> Option<String> {
+        Some(format!(
+            "SELECT {} FROM {table} FORCE INDEX (by_claim) WHERE claim IN ({claims}) AND place = 0 FOR UPDATE SKIP LOCKED",
+            Self::hex("claim")
+        ))
+    }
+
+    fn entries(tables: &Tables, columns: &str, names: &str, most: i64) -> String {
+        let Tables { resource, claim, .. } = tables;
+        // Resources first, and then the rows of each by its key. As a condition with IN the server may turn it round.
+        format!(
+            "SELECT {columns} FROM (SELECT name AS resource FROM {resource} {key} WHERE name IN ({names}) AND entries > 0 \
+             AND entries <= {most}) r STRAIGHT_JOIN {claim} {key} ON name = r.resource FOR UPDATE",
+            key = Self::BY_KEY
+        )
+    }
+
+    fn delete(table: &str, keys: &str, rows: &str, also: &str) -> String {
+        // Neither server lets a DELETE name its index, and for small tables both would rather read all of it. A join with
+        // the keys leaves no choice. No literal of ours has parentheses or commas in it.
+        let keys: Vec<&str> = keys.split(", ").collect();
+        let rows = rows.trim_start_matches('(').trim_end_matches(')').split("),(").map(|row| {
+            let columns = row.split(',').enumerate().map(|(at, value)| format!("{value} AS k{at}"));
+            format!("SELECT {}", columns.collect::<Vec<_>>().join(", "))
+        });
+        let rows = rows.collect::<Vec<_>>().join(" UNION ALL ");
+        let equal: Vec<String> =
+            keys.iter().enumerate().map(|(at, key)| format!("t.{key} = k.k{at}")).collect();
+        format!(
+            "DELETE t FROM ({rows}) k STRAIGHT_JOIN {table} AS t {} ON {} {also}",
+            Self::BY_KEY,
+            equal.join(" AND ")
+        )
+    }
+}
+
+/// The statements that make the tables. Names, claims and labels are bytes: `A` is not `a`, and no collation counts.
+pub(crate) fn schema(prefix: &str) -> Vec<String> {
+    let end = "ENGINE = InnoDB DEFAULT CHARSET = binary";
+    vec![
+        format!(
+            "CREATE TABLE IF NOT EXISTS {prefix}resource (name VARBINARY(255) NOT NULL PRIMARY KEY, kind TINYINT, \
+             capacity BIGINT NOT NULL DEFAULT 1, last_token BIGINT NOT NULL DEFAULT 0, used BIGINT NOT NULL DEFAULT 0, \
+             waiting BIGINT NOT NULL DEFAULT 0, next_place BIGINT NOT NULL DEFAULT 1, \
+             fresh_slots BIGINT NOT NULL DEFAULT 0, idle_since BIGINT NOT NULL DEFAULT 0, \
+             entries BIGINT NOT NULL DEFAULT 0, finished_until BIGINT, next_slot BIGINT NOT NULL DEFAULT 1, \
+             forget_at BIGINT, observed_until BIGINT, value MEDIUMBLOB, value_token BIGINT, \
+             value_fresh_until BIGINT, value_keep_until BIGINT, plain_claim VARBINARY(16), KEY by_forget (forget_at)) {end}"
+        ),
+        // Not unique by claim: to make sure of that, the server would lock the gaps between claims.
+        format!(
+            "CREATE TABLE IF NOT EXISTS {prefix}claim (name VARBINARY(255) NOT NULL, place BIGINT NOT NULL, \
+             token BIGINT NOT NULL, claim VARBINARY(16), client BIGINT NOT NULL, weight BIGINT NOT NULL, slot BIGINT, \
+             granted_at BIGINT NOT NULL, expires_at BIGINT NOT NULL, is_confirmed TINYINT NOT NULL, ttl BIGINT NOT NULL, \
+             max_hold BIGINT, min_hold BIGINT NOT NULL, lock_delay BIGINT NOT NULL, label VARBINARY(1024) NOT NULL, \
+             unless_fresh TINYINT NOT NULL, PRIMARY KEY (name, place, token), KEY by_claim (claim), \
+             KEY by_end (name, expires_at, place)) {end}"
+        ),
+        format!(
+            "CREATE TABLE IF NOT EXISTS {prefix}finished (name VARBINARY(255) NOT NULL, claim VARBINARY(16) NOT NULL, \
+             until BIGINT NOT NULL, PRIMARY KEY (name, claim)) {end}"
+        ),
+        format!(
+            "CREATE TABLE IF NOT EXISTS {prefix}slot (name VARBINARY(255) NOT NULL, number BIGINT NOT NULL, \
+             slot BIGINT NOT NULL, PRIMARY KEY (name, number)) {end}"
+        ),
+        format!("CREATE TABLE IF NOT EXISTS {prefix}version (version INT NOT NULL PRIMARY KEY) {end}"),
+        format!(
+            "INSERT INTO {prefix}version VALUES ({}) ON DUPLICATE KEY UPDATE version = version",
+            tenure_sql::VERSION
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_to_remove_are_joined_with() {
+        assert_eq!(
+            MySqlDialect::delete("x", "name, place", "(X'6d',1),(X'6e',0)", ""),
+            "DELETE t FROM (SELECT X'6d' AS k0, 1 AS k1 UNION ALL SELECT X'6e' AS k0, 0 AS k1) k STRAIGHT_JOIN x AS t \
+             FORCE INDEX (PRIMARY) ON t.name = k.k0 AND t.place = k.k1 "
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! The engine: what of it is MySQL's own.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use tenure_core::Result;
+use tenure_core::claim::ClientId;
+use tenure_core::engine::{Capability, Finding, Incarnation, Reach};
+use tenure_sql::{Database, Fault, Hosted, Inbox, Letter, Tables};
+
+use crate::config::Config;
+use crate::connection::{Lent, Pool};
+use crate::dialect::MySqlDialect;
+use crate::{check, migrate};
+
+const ENGINE: &str = "mysql";
+/// How many claims, renewals or releases go into one transaction. Lists of more than a thousand are what servers
+/// begin to turn into something else.
+const BATCH_MAX: usize = 512;
+
+/// A MySQL or MariaDB database with tenure's tables.
+pub struct MySql {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) config: Config,
+    tables: Tables,
+    capability: Capability,
+    inbox: Inbox,
+}
+
+/// Connects, and makes the tables if they are not there.
+///
+/// # Errors
+/// [`Unavailable`](tenure_core::ErrorKind::Unavailable) if the server does not answer in time;
+/// [`Invalid`](tenure_core::ErrorKind::Invalid) for a wrong password or database;
+/// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for missing rights, an old server, or tables of another version.
+pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> {
+    let pool = Pool::new(config.clone());
+    migrate::ensure(&pool, &config.prefix).await.map_err(|fault| fault.to_error("connect", ENGINE))?;
+    let mut capability = Capability::of_step();
+    capability.reach = Reach::Network;
+    capability.needs_floor = true;
+    capability.batch_max = BATCH_MAX;
+    capability.tells_waiters = false;
+    let (tables, inbox, purges) = (Tables::new(&config.prefix), Inbox::new(client), config.purges);
+    Ok(Hosted::new(MySql { pool, config, tables, capability, inbox }, purges))
+}
+
+impl Database for MySql {
+    type Dialect = MySqlDialect;
+    type Connection = Lent;
+
+    const ENGINE: &'static str = ENGINE;
+
+    async fn connection(&self) -> std::result::Result<Lent, Fault> {
+        self.pool.lend().await
+    }
+
+    fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    fn tell(&self, _: &[Letter], _: Incarnation) -> Option<String> {
+        // Nobody could hear it. Waiters of other clients learn of their grants by heartbeat.
+        None
+    }
+
+    fn hears(&self) -> bool {
+        false
+    }
+
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+        Box::pin(check::check(self))
+    }
+
+    fn migrate(&self) -> BoxFuture<'_, std::result::Result<Option<String>, Fault>> {
+        Box::pin(async {
+            migrate::migrate(&self.pool, &self.config.prefix).await?;
+            Ok(Some(format!("the tables {}… are of version {}", self.config.prefix, tenure_sql::VERSION)))
+        })
+    }
+}
+
+impl std::fmt::Debug for MySql {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MySql").field("config", &self.config).finish_non_exhaustive()
+    }
+}

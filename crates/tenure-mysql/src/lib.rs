@@ -1,0 +1,21 @@
+//! The engine on MySQL and MariaDB: many machines, one database that the team already runs.
+//!
+//! A lease table, never GET_LOCK: that ends with a connection, has no token, and is one server's alone.
+//! What the engine promises, and when it does not, is on its page, `docs/engines/mysql.md`.
+//!
+//! The client is the engine's own (`wire.rs`): it speaks as much of the protocol as texts and their rows take, and
+//! drops a connection on which anything went wrong.
+
+mod auth;
+mod check;
+mod config;
+mod connection;
+mod dial;
+mod dialect;
+mod engine;
+mod error;
+mod migrate;
+mod wire;
+
+pub use config::Config;
+pub use engine::{MySql, connect};

@@ -1,0 +1,259 @@
+//! What can go wrong with a server and the way to it: nothing may hang, be held twice, or be left behind.
+
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
+use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer};
+use tenure_testkit::{SqlConnection, wait_for};
+
+use crate::conformance::connector;
+use crate::crew::{TTL, connect, crew, now, pause};
+
+const CLIENTS: usize = 16;
+/// How soon everybody is served again once a fault is over. Eight of them wait in one queue, and each learns of its turn by
+/// a heartbeat.
+const SOON: Duration = Duration::from_secs(20);
+/// How long callers wait for an answer, and a little more.
+const ANSWERED: Duration = Duration::from_millis(2300);
+/// How long a locked row of another resource holds somebody up: for the batch that is under way, and for the next one, in
+/// each 1 s to find that out and 0.7 s to go on one by one.
+const HELD_UP: Duration = Duration::from_millis(3600);
+
+fn start() -> MariaDbServer {
+    MariaDbServer::start(&MariaDbOptions::default())
+}
+
+fn raw(server: &MariaDbServer) -> SqlConnection {
+    server.connect().expect("the server takes one more")
+}
+
+fn names() -> Vec<String> {
+    vec!["one".to_owned(), "two".to_owned()]
+}
+
+/// Makes a user without any of the rights that let a superuser pass, and a database where it has these rights alone: in
+/// `test` everybody has all. Returns the URLs for it and for the superuser.
+fn plain_user(server: &MariaDbServer, rights: &str) -> (String, String) {
+    let mut admin = raw(server);
+    admin.run("CREATE DATABASE locks");
+    admin.run("CREATE USER worker@'%'");
+    admin.run(&format!("GRANT {rights} ON locks.* TO worker@'%'"));
+    let url = server.url().replace("/test", "/locks");
+    (url.replace("//root@", "//worker@"), url)
+}
+
+/// Waits until no hold and no waiter is left.
+fn assert_nothing_is_left(server: &MariaDbServer) {
+    wait_for("an empty table", || {
+        let count = raw(server).run("SELECT count(*) FROM tenure_claim");
+        (count.first() == Some("0")).then_some(())
+    });
+}
+
+/// Ends all connections but this one, and returns how many.
+fn kill_all(killer: &mut SqlConnection) -> usize {
+    let others = killer
+        .run("SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = 'test'");
+    // One that has gone meanwhile is no error.
+    others.rows.iter().flatten().flatten().filter(|id| killer.ask(&format!("KILL {id}"), &[]).is_ok()).count()
+}
+
+#[test]
+fn ended_connections_cost_nothing_but_time() {
+    let server = start();
+    let mut killer = raw(&server);
+    let crew = crew(&server.url(), CLIENTS, &names());
+    let (until, mut killed) = (now() + Duration::from_secs(3), 0);
+    while now() < until {
+        killed += kill_all(&mut killer);
+        pause(Duration::from_millis(100));
+    }
+    println!("{killed} connections were ended");
+    assert!(killed > CLIENTS, "{killed}");
+    let took = crew.wait_until_served(CLIENTS, now(), SOON, "after the fault");
+    println!("all were served {took:?} after it");
+    crew.finish(names().len()).assert_exclusive();
+    assert_nothing_is_left(&server);
+}
+
+#[test]
+fn a_server_that_is_killed_remembers_its_leases() {
+    let server = start();
+    let (client, other) = (connect(&server.url()), connect(&server.url()));
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+    let crew = crew(&server.url(), CLIENTS, &names());
+    server.kill();
+    server.restart();
+    let took = crew.wait_until_served(CLIENTS, now(), SOON, "after the restart");
+    println!("all were served {took:?} after the restart");
+    crew.finish(names().len()).assert_exclusive();
+    assert!(!lease.is_lost(), "the server has it");
+    assert!(pollster::block_on(other.mutex("m").try_acquire()).expect("an answer").is_none());
+    let answer = pollster::block_on(lease.release()).expect("a release is answered");
+    assert_eq!(answer, ReleaseAnswer::Released);
+    assert_nothing_is_left(&server);
+}
+
+#[test]
+fn a_stopped_server_takes_leases_by_their_deadline_and_serves_all_afterwards() {
+    let server = start();
+    let client = connect(&server.url());
+    let crew = crew(&server.url(), CLIENTS, &names());
+    let lease = pollster::block_on(client.mutex("m").ttl(TTL).acquire()).expect("it is free");
+    let stopped_at = now();
+    server.stop();
+    pause((stopped_at + TTL + Duration::from_millis(100)).since(now()));
+    assert!(lease.is_lost(), "its holder is told by its own clock");
+    let asked_at = now();
+    let refused = pollster::block_on(client.mutex("n").try_acquire()).expect_err("nobody answers");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(now().since(asked_at) < ANSWERED, "{:?}", now().since(asked_at));
+    server.cont();
+    let took = crew.wait_until_served(CLIENTS, now(), SOON, "after the server goes on");
+    println!("all were served {took:?} after the server went on");
+    crew.finish(names().len()).assert_exclusive();
+    // What ended by itself is cleared away by whoever asks next.
+    drop(pollster::block_on(client.mutex("m").try_acquire()).expect("an answer"));
+    assert_nothing_is_left(&server);
+}
+
+/// A client that is paused in a transaction holds its locks as this somebody does.
+#[test]
+fn what_somebody_locks_keeps_nobody_from_anything_else() {
+    let server = start();
+    let client = connect(&server.url());
+    let of = |name: &str| client.mutex(name).ttl(TTL);
+    let locked = pollster::block_on(of("a").acquire()).expect("it is free");
+    let other = pollster::block_on(of("b").acquire()).expect("it is free");
+    let mut somebody = raw(&server);
+    somebody.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
+    somebody.run("START TRANSACTION");
+    somebody.run("SELECT name FROM tenure_resource WHERE name = 'a' FOR UPDATE");
+    somebody.run("SELECT name FROM tenure_claim WHERE name = 'a' FOR UPDATE");
+    let until = now() + TTL + Duration::from_secs(1);
+    let mut rounds = 0;
+    while now() < until {
+        // In one batch with the one that is locked, and behind such a batch.
+        let (one, other) = (of(&format!("c{rounds}")), of(&format!("d{rounds}")));
+        let timed = async |mutex: &tenure_core::Mutex| {
+            let asked_at = now();
+            (mutex.acquire().await.expect("nobody has it"), now().since(asked_at))
+        };
+        let (refused, (_one, took)) = pollster::block_on(join(of("a").try_acquire(), timed(&one)));
+        let refused = refused.expect_err("its row is locked");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        let (_other, took_after) = pollster::block_on(timed(&other));
+        println!("{took:?} in the batch, {took_after:?} behind it");
+        assert!(took < HELD_UP && took_after < HELD_UP, "{took:?} {took_after:?}");
+        rounds += 1;
+    }
+    assert!(locked.is_lost(), "nobody could renew it");
+    assert!(!other.is_lost(), "this one was renewed all the time");
+    somebody.run("ROLLBACK");
+    let asked_at = now();
+    pollster::block_on(of("a").acquire()).expect("it is free again");
+    assert!(now().since(asked_at) < TTL + ANSWERED, "{:?}", now().since(asked_at));
+}
+
+#[test]
+fn a_read_only_server_grants_nothing_and_says_so() {
+    let server = start();
+    let client = connect(&plain_user(&server, "ALL").0);
+    let lease = pollster::block_on(client.mutex("m").ttl(TTL).acquire()).expect("it is free");
+    raw(&server).run("SET GLOBAL read_only = 1");
+    let refused = wait_for("refusal", || pollster::block_on(client.mutex("n").try_acquire()).err());
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(refused.to_string().contains("read-only"), "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("replica")), "{refused:?}");
+    pause(TTL + Duration::from_millis(300));
+    assert!(lease.is_lost(), "nobody can renew it");
+    raw(&server).run("SET GLOBAL read_only = 0");
+    wait_for("grant", || pollster::block_on(client.mutex("m").try_acquire()).ok()?);
+}
+
+#[test]
+fn a_full_server_refuses_new_clients_and_keeps_the_old_ones() {
+    let server = MariaDbServer::start(&MariaDbOptions::default().setting("max-connections", "12"));
+    let url = server.url();
+    let client = connect(&url);
+    let mut others = Vec::new();
+    while let Ok(connection) = server.connect() {
+        others.push(connection);
+        assert!(others.len() < 20, "there is an end");
+    }
+    let asked_at = now();
+    let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
+    let refused = refused.err().expect("there is no room");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("max_connections")), "{refused:?}");
+    assert!(now().since(asked_at) < ANSWERED, "{:?}", now().since(asked_at));
+    // It has at least one connection, and with that it can do everything.
+    let mutexes: Vec<_> = (0..50).map(|at| client.mutex(&format!("m{at}")).ttl(TTL)).collect();
+    let held = pollster::block_on(join_all(mutexes.iter().map(|mutex| mutex.acquire())));
+    let held: Vec<_> = held.into_iter().map(|lease| lease.expect("it is free")).collect();
+    pause(TTL);
+    assert!(held.iter().all(|lease| !lease.is_lost()), "they are renewed");
+    drop(others);
+    wait_for("room", || pollster::block_on(Tenure::connect_with(connector(&url), Settings::default())).ok());
+}
+
+#[test]
+fn missing_rights_are_named() {
+    let server = start();
+    let (url, admin) = plain_user(&server, "SELECT");
+    let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
+    let refused = refused.err().expect("there are no tables, and it may not make them");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    // Somebody who may has made them.
+    drop(connect(&admin));
+    let client = connect(&url);
+    let refused = pollster::block_on(client.mutex("m").try_acquire()).expect_err("it may not write");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("INSERT")), "{refused:?}");
+    let found = pollster::block_on(client.check()).expect("an answer");
+    let rights = found.iter().find(|finding| finding.what == "rights").expect("a finding");
+    assert!(rights.found.contains("tenure_claim") && rights.hint.is_some(), "{rights:?}");
+    raw(&server).run("GRANT INSERT, UPDATE, DELETE ON locks.* TO worker@'%'");
+    let client = connect(&url);
+    pollster::block_on(client.mutex("m").acquire()).expect("that is all it needs");
+}
+
+#[test]
+fn dropped_tables_are_named_and_can_be_made_again() {
+    let server = start();
+    let client = connect(&server.url());
+    raw(&server)
+        .run("DROP TABLE tenure_resource, tenure_claim, tenure_finished, tenure_slot, tenure_version");
+    let refused = pollster::block_on(client.mutex("m").try_acquire()).expect_err("there are no tables");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("--migrate")), "{refused:?}");
+    let made = pollster::block_on(client.migrate()).expect("they are made");
+    assert!(made.is_some_and(|text| text.contains("version 1")));
+    pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+}
+
+#[test]
+fn tables_of_another_version_are_refused() {
+    let server = start();
+    drop(connect(&server.url()));
+    raw(&server).run("UPDATE tenure_version SET version = 99");
+    let refused = pollster::block_on(Tenure::connect_with(connector(&server.url()), Settings::default()));
+    let refused = refused.err().expect("nobody knows what is in there");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.to_string().contains("99"), "{refused}");
+}
+
+#[test]
+fn idle_rows_stay_until_they_are_purged() {
+    let server = start();
+    let client = connect(&format!("{}?purge=off", server.url()));
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+    pollster::block_on(lease.release()).expect("an answer");
+    assert_eq!(pollster::block_on(client.purge()).expect("an answer"), Some(0), "its token is remembered");
+    let count = || raw(&server).run("SELECT count(*) FROM tenure_resource").first().map(str::to_owned);
+    assert_eq!(count().as_deref(), Some("1"));
+    raw(&server).run("UPDATE tenure_resource SET forget_at = 1");
+    assert_eq!(pollster::block_on(client.purge()).expect("an answer"), Some(1));
+    assert_eq!(count().as_deref(), Some("0"));
+}

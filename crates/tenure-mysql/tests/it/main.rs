@@ -1,0 +1,7 @@
+//! The tests of the engine on real servers.
+
+mod conformance;
+mod crew;
+mod faults;
+mod load;
+mod wire;
