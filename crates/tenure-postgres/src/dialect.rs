@@ -2,7 +2,7 @@
 
 use tenure_core::step::TOKEN_MEMORY;
 use tenure_core::token::FLOOR_AHEAD_MAX;
-use tenure_sql::{Dialect, LOOK_AFTER, Tables, push_hex};
+use tenure_sql::{Dialect, FORGET_GRAIN, LOOK_AFTER, Tables, push_hex};
 
 /// Begins what is one trip: the long way behind it waits for locks, so this does not for long.
 const BEGIN_PLAIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 50";
@@ -53,7 +53,7 @@ impl Dialect for PostgresDialect {
             "{begin}; \
              WITH v (name, floor, claim, client, ttl, label) AS (VALUES {rows}), \
              r AS (INSERT INTO {resource} AS r (name, kind, last_token, used, entries, forget_at, plain_claim) \
-               SELECT v.name, 1, greatest(v.floor + 1, {clock}), 1, 1, {clock} + {LOOK_AFTER_MICROS}, v.claim FROM v \
+               SELECT v.name, 1, greatest(v.floor + 1, {clock}), 1, 1, (({clock} + {LOOK_AFTER_MICROS}) / {FORGET_GRAIN} + 1) * {FORGET_GRAIN}, v.claim FROM v \
                WHERE v.floor <= {clock} + {FLOOR_AHEAD} ORDER BY v.name \
                ON CONFLICT (name) DO UPDATE SET kind = 1, capacity = 1, used = 1, entries = 1, forget_at = excluded.forget_at, \
                  last_token = greatest(r.last_token + 1, excluded.last_token, {clock}), plain_claim = excluded.plain_claim \
@@ -78,7 +78,7 @@ impl Dialect for PostgresDialect {
                WHERE r.waiting = 0 AND r.value_token IS NULL AND (r.observed_until IS NULL OR r.observed_until <= {clock}) \
                ORDER BY r.name FOR UPDATE OF r), \
              r AS (UPDATE {resource} r SET used = 0, entries = 0, idle_since = {clock}, plain_claim = NULL, \
-               forget_at = greatest({clock} + {TOKEN_MEMORY_MICROS}, r.last_token + 1) FROM l \
+               forget_at = greatest((({clock} + {TOKEN_MEMORY_MICROS}) / {FORGET_GRAIN} + 1) * {FORGET_GRAIN}, r.last_token + 1) FROM l \
                WHERE r.name = l.name AND r.plain_claim = l.claim RETURNING r.name, l.claim) \
              DELETE FROM {claim} c USING r WHERE c.name = r.name AND c.place = 0 AND c.claim = r.claim \
              RETURNING {}, (c.expires_at > {clock})::int; {end}",
@@ -110,7 +110,7 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
              fresh_slots bigint NOT NULL DEFAULT 0, idle_since bigint NOT NULL DEFAULT 0, \
              entries bigint NOT NULL DEFAULT 0, finished_until bigint, next_slot bigint NOT NULL DEFAULT 1, \
              forget_at bigint DEFAULT 0, plain_claim bytea, observed_until bigint, value bytea, value_token bigint, \
-             value_fresh_until bigint, value_keep_until bigint)"
+             value_fresh_until bigint, value_keep_until bigint) WITH (fillfactor = 70)"
         ),
         format!(
             "CREATE INDEX IF NOT EXISTS {index}resource_forget ON {prefix}resource (forget_at) WHERE forget_at IS NOT NULL"

@@ -40,7 +40,7 @@ pub use database::{Connection, Database, Row};
 pub use fault::Fault;
 pub use hosted::Hosted;
 pub use pause::pause;
-pub use purge::LOOK_AFTER;
+pub use purge::{FORGET_GRAIN, LOOK_AFTER};
 pub use schema::{Tables, VERSION};
 pub use text::{Dialect, push_hex};
 pub use wake::{Inbox, Letter};

@@ -17,6 +17,9 @@ const BATCH: usize = 500;
 /// nobody else may ever ask for it again.
 pub const LOOK_AFTER: Duration = Duration::from_secs(3600);
 
+/// To what the moments are rounded up at which rows are looked at, in microseconds.
+pub const FORGET_GRAIN: u64 = 600_000_000;
+
 /// What purging did.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Purged {
