@@ -5,6 +5,7 @@
 
 mod local;
 mod measure;
+mod postgres;
 mod recovery;
 mod redis;
 mod report;
@@ -26,6 +27,7 @@ const BENCHES: &[Bench] = &[
     ("redis-contended", redis::contended),
     ("redis-hand-over", redis::hand_over),
     ("redis-million", redis::a_million_leases),
+    ("postgres-uncontended", postgres::uncontended),
 ];
 
 fn main() -> measure::Outcome {

@@ -31,17 +31,35 @@ impl FindingJson {
     }
 }
 
+fn good(what: &str, found: String) -> FindingJson {
+    FindingJson { severity: "good", what: what.to_owned(), found, hint: None }
+}
+
 /// Shows what the engine found out about its store.
 pub(crate) fn doctor(doctor: &Doctor, engine: &str) -> Outcome {
-    let found = crate::connect(engine, None).and_then(|tenure| Ok(pollster::block_on(tenure.check())?));
-    let mut findings = vec![FindingJson {
-        severity: "good",
-        what: "engine".to_owned(),
-        found: tenure::redact(engine),
-        hint: None,
-    }];
+    let found = crate::connect(engine, None).and_then(|tenure| {
+        let mut done = Vec::new();
+        if doctor.migrate {
+            let tables = pollster::block_on(tenure.migrate())?;
+            done.push(good(
+                "migrate",
+                tables.unwrap_or("there is nothing to do: it has no tables".to_owned()),
+            ));
+        }
+        if doctor.purge {
+            let count = pollster::block_on(tenure.purge())?;
+            let text = count.map(|count| format!("{count} idle resource(s) removed"));
+            done.push(good(
+                "purge",
+                text.unwrap_or("there is nothing to do: nothing stays behind".to_owned()),
+            ));
+        }
+        let found = pollster::block_on(tenure.check())?;
+        Ok(done.into_iter().chain(found.into_iter().map(FindingJson::of)).collect::<Vec<_>>())
+    });
+    let mut findings = vec![good("engine", tenure::redact(engine))];
     match found {
-        Ok(found) => findings.extend(found.into_iter().map(FindingJson::of)),
+        Ok(found) => findings.extend(found),
         // That the engine cannot be used is what a doctor is asked for, so it is data. A wrong URL is not.
         Err(Failure { code: exit::UNAVAILABLE, message, hint }) => {
             findings.push(FindingJson { severity: "bad", what: "connect".to_owned(), found: message, hint });

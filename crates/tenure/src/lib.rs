@@ -28,6 +28,8 @@ pub use tenure_core::{
 pub use tenure_local as local;
 #[cfg(feature = "mysql")]
 pub use tenure_mysql as mysql;
+#[cfg(feature = "postgres")]
+pub use tenure_postgres as postgres;
 #[cfg(feature = "redis")]
 pub use tenure_redis as redis;
 pub use url::{connector, redact};
@@ -35,9 +37,10 @@ pub use url::{connector, redact};
 /// Connects with the engine that a URL names.
 ///
 /// `local:` this machine, no server; `local:/dir` the same in a directory of your own; `memory:` and
-/// `memory:name` within this process, for tests; with the feature `mysql` also `mysql://user@host/database`
-/// (MySQL and MariaDB); with the feature `redis` also `redis://host`, `rediss://host`,
-/// `redis+unix:///path`, `redis+sentinel://h1,h2,h3/master-name` and `redis+cluster://h1,h2`.
+/// `memory:name` within this process, for tests; with the feature `redis` also `redis://host`, `rediss://host`,
+/// `redis+unix:///path`, `redis+sentinel://h1,h2,h3/master-name` and `redis+cluster://h1,h2`; with the feature
+/// `postgres` also `postgres://host/database`; with the feature `mysql` also `mysql://user@host/database` (MySQL and
+/// MariaDB).
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a URL that names no engine; [`ErrorKind::Unsupported`] for an engine that this

@@ -16,6 +16,7 @@ const ENGINES: &[Known] = &[
     Known { engine: "local", schemes: &["local"], is_built: cfg!(feature = "local") },
     Known { engine: "memory", schemes: &["memory"], is_built: true },
     Known { engine: "mysql", schemes: &["mysql"], is_built: cfg!(feature = "mysql") },
+    Known { engine: "postgres", schemes: &["postgres", "postgresql"], is_built: cfg!(feature = "postgres") },
     Known {
         engine: "redis",
         schemes: &[
@@ -63,6 +64,16 @@ pub fn connector(url: &str) -> Result<Connect> {
                 })
             }))
         }
+        #[cfg(feature = "postgres")]
+        _ if is_of(scheme, "postgres") => {
+            let config = tenure_postgres::Config::parse(url)?;
+            Ok(Box::new(move |client| {
+                Box::pin(async move {
+                    let engine = tenure_postgres::connect(config, client).await?;
+                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
+                })
+            }))
+        }
         #[cfg(feature = "redis")]
         _ if is_of(scheme, "redis") => {
             let config = tenure_redis::Config::parse(url)?;
@@ -85,7 +96,7 @@ pub fn connector(url: &str) -> Result<Connect> {
     }
 }
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 fn is_of(scheme: &str, engine: &str) -> bool {
     ENGINES.iter().any(|known| known.engine == engine && known.schemes.contains(&scheme))
 }

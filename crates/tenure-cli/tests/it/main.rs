@@ -9,6 +9,7 @@ mod leader;
 mod look;
 mod mysql;
 mod pages;
+mod postgres;
 mod redis;
 mod run;
 mod snapshots;

@@ -120,9 +120,11 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for pid in self.pids.take() {
-            // Ids of processes that have ended well are not given anew so soon.
-            if is_alive(pid) {
-                signal(pid, Signal::KILL);
+            // Ids of processes that have ended well are not given anew so soon. One that ends just now is as good.
+            if is_alive(pid)
+                && let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw)
+            {
+                drop(rustix::process::kill_process(pid, Signal::KILL));
             }
         }
     }

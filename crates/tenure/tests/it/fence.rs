@@ -10,6 +10,9 @@ mod fence_file;
 mod fence_http;
 #[path = "../../examples/fence_memory.rs"]
 mod fence_memory;
+#[path = "../../examples/fence_postgres.rs"]
+#[allow(dead_code, reason = "its address comes from the test")]
+mod fence_postgres;
 #[path = "../../examples/fence_redis.rs"]
 #[allow(dead_code, reason = "its address comes from the test")]
 mod fence_redis;
@@ -28,6 +31,13 @@ fn the_examples_refuse_a_late_write() {
 fn the_example_refuses_a_late_write_on_redis() {
     let server = RedisServer::start(RedisOptions::default());
     pollster::block_on(fence_redis::late_write(&server.url())).unwrap();
+}
+
+#[test]
+fn the_example_refuses_a_late_write_on_postgres() {
+    let url = tenure_testkit::postgres::shared();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(fence_postgres::late_write("memory:", &url)).unwrap();
 }
 
 /// The store has lost its memory and its time, so that its tokens are behind those of the resource.
