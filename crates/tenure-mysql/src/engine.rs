@@ -11,7 +11,7 @@ use tenure_sql::{Database, Fault, Hosted, Inbox, Letter, Tables};
 use crate::config::Config;
 use crate::connection::{Lent, Pool};
 use crate::dialect::MySqlDialect;
-use crate::{check, migrate};
+use crate::{check, migrate, wake};
 
 const ENGINE: &str = "mysql";
 /// How many claims, renewals or releases go into one transaction. Lists of more than a thousand are what servers
@@ -40,7 +40,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> 
     capability.reach = Reach::Network;
     capability.needs_floor = true;
     capability.batch_max = BATCH_MAX;
-    capability.tells_waiters = false;
+    wake::limit(&mut capability);
     let (tables, inbox, purges) = (Tables::new(&config.prefix), Inbox::new(client), config.purges);
     Ok(Hosted::new(MySql { pool, config, tables, capability, inbox }, purges))
 }

@@ -15,6 +15,7 @@ mod dialect;
 mod engine;
 mod error;
 mod migrate;
+mod wake;
 mod wire;
 
 pub use config::Config;

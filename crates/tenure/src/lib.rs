@@ -26,6 +26,8 @@ pub use tenure_core::{
 };
 #[cfg(feature = "local")]
 pub use tenure_local as local;
+#[cfg(feature = "mysql")]
+pub use tenure_mysql as mysql;
 #[cfg(feature = "postgres")]
 pub use tenure_postgres as postgres;
 #[cfg(feature = "redis")]
@@ -37,7 +39,8 @@ pub use url::{connector, redact};
 /// `local:` this machine, no server; `local:/dir` the same in a directory of your own; `memory:` and
 /// `memory:name` within this process, for tests; with the feature `redis` also `redis://host`, `rediss://host`,
 /// `redis+unix:///path`, `redis+sentinel://h1,h2,h3/master-name` and `redis+cluster://h1,h2`; with the feature
-/// `postgres` also `postgres://host/database`.
+/// `postgres` also `postgres://host/database`; with the feature `mysql` also `mysql://user@host/database` (MySQL and
+/// MariaDB).
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a URL that names no engine; [`ErrorKind::Unsupported`] for an engine that this

@@ -15,6 +15,7 @@ struct Known {
 const ENGINES: &[Known] = &[
     Known { engine: "local", schemes: &["local"], is_built: cfg!(feature = "local") },
     Known { engine: "memory", schemes: &["memory"], is_built: true },
+    Known { engine: "mysql", schemes: &["mysql"], is_built: cfg!(feature = "mysql") },
     Known { engine: "postgres", schemes: &["postgres", "postgresql"], is_built: cfg!(feature = "postgres") },
     Known {
         engine: "redis",
@@ -49,6 +50,16 @@ pub fn connector(url: &str) -> Result<Connect> {
                 Box::pin(async move {
                     let clock = std::sync::Arc::new(tenure_core::clock::SystemClock);
                     let engine = tenure_local::Local::connect(config, client, clock).await?;
+                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
+                })
+            }))
+        }
+        #[cfg(feature = "mysql")]
+        "mysql" => {
+            let config = tenure_mysql::Config::parse(url)?;
+            Ok(Box::new(move |client| {
+                Box::pin(async move {
+                    let engine = tenure_mysql::connect(config, client).await?;
                     Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
                 })
             }))

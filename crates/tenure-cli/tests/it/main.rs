@@ -7,6 +7,7 @@ mod fence;
 mod kinds;
 mod leader;
 mod look;
+mod mysql;
 mod pages;
 mod postgres;
 mod redis;
