@@ -253,10 +253,10 @@ pub(crate) struct Resize {
 #[derive(Debug, Args)]
 #[command(after_help = "Exit code 69 if a finding is bad.")]
 pub(crate) struct Doctor {
-    /// Make the tables first, where the engine needs some (PostgreSQL), as a user who may
+    /// Make the tables first, where the engine needs some (PostgreSQL, MySQL), as a user who may
     #[arg(long)]
     pub(crate) migrate: bool,
-    /// Then remove the rows of idle resources, where they stay behind (PostgreSQL with `?purge=off`)
+    /// Then remove the rows of idle resources, where they stay behind (with `?purge=off`)
     #[arg(long)]
     pub(crate) purge: bool,
     /// Write a JSON array of objects with `severity` (good, warning, bad), `what`, `found` and `hint`

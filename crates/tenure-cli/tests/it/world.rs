@@ -120,11 +120,12 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for pid in self.pids.take() {
-            // Ids of processes that have ended well are not given anew so soon. One that ends just now is as good.
+            // Ids of processes that have ended well are not given anew so soon.
             if is_alive(pid)
                 && let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw)
             {
-                drop(rustix::process::kill_process(pid, Signal::KILL));
+                // It may be gone already, which is as good.
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
         }
     }
