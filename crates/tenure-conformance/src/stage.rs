@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::poll_immediate;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Capability;
-use tenure_core::{Name, Settings, Tenure};
+use tenure_core::{ClaimId, Name, Settings, Tenure};
 
 use crate::Setup;
 use crate::actor::Actor;
@@ -83,14 +83,18 @@ pub(crate) trait Stage: Setup + Sized {
     /// Queues for what is held, and returns when the engine has told the place, or tells others of a waiter.
     async fn queue(&self, lock: impl Into<Lock>) -> Pin<Box<Wait>> {
         let mut waiting = Box::pin(lock.into().acquire());
+        // Of others that were dropped just now, some may not have left yet: ours is one that was not there before.
         let before = match &*waiting {
-            Wait::Acquire(_) => 0,
-            Wait::Other(whose, _) => waiters(&whose.client, &whose.name).await,
+            Wait::Acquire(_) => Vec::new(),
+            Wait::Other(whose, _) => claims_waiting(&whose.client, &whose.name).await,
         };
         assert!(poll_immediate(&mut waiting).await.is_none(), "a claim is not granted in no time");
         self.eventually("a waiter has its place", async || match &*waiting {
             Wait::Acquire(acquire) => acquire.place().is_some(),
-            Wait::Other(whose, _) => waiters(&whose.client, &whose.name).await > before,
+            Wait::Other(whose, _) => {
+                let now = claims_waiting(&whose.client, &whose.name).await;
+                now.iter().any(|claim| !before.contains(claim))
+            }
         })
         .await;
         waiting
@@ -121,6 +125,12 @@ pub(crate) trait Stage: Setup + Sized {
 }
 
 impl<S: Setup> Stage for S {}
+
+/// Returns which claims wait for a name.
+async fn claims_waiting(client: &Tenure, name: &str) -> Vec<ClaimId> {
+    let view = client.view(name).await.expect("a look is answered");
+    view.map_or_else(Vec::new, |view| view.waiters.iter().map(|waiter| waiter.claim).collect())
+}
 
 /// Returns how many claims wait for a name.
 pub(crate) async fn waiters(client: &Tenure, name: &str) -> u32 {
