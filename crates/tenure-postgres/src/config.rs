@@ -14,6 +14,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// otherwise that the server is gone. (The client's own default is two hours.)
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
 const PREFIX: &str = "tenure_";
+/// The longest prefix, with its schema: it begins the names of channels, of which PostgreSQL takes 63 bytes and a client's id
+/// needs 16.
+const PREFIX_BYTES_MAX: usize = 47;
 
 /// How to connect to the engine.
 #[derive(Clone)]
@@ -91,6 +94,11 @@ impl Config {
         }
         if let Some(schema) = schema {
             prefix = format!("{schema}.{prefix}");
+        }
+        if prefix.len() > PREFIX_BYTES_MAX {
+            return Err(invalid(&format!(
+                "`schema` and `prefix` have more than {PREFIX_BYTES_MAX} bytes together"
+            )));
         }
         Ok(Config { server, is_tls: is_tls || ca.is_some(), ca, prefix, connections, purges, listens })
     }

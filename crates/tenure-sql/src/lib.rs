@@ -8,9 +8,9 @@
 //! # A transaction
 //! Two round trips, whatever the number of resources in the batch. The first begins, makes the rows of resources that
 //! do not exist yet, locks those rows by name and then the rows of claims by id, and reads the clock last, when
-//! nothing can make it wait any more. `step` runs. The second writes, commits, and tells waiters, which is a statement
-//! of its own behind the commit. Where a record has more entries than are loaded at first, a trip more fetches
-//! [what is needed](tenure_core::window).
+//! nothing can make it wait any more. `step` runs. The second writes and commits. Where a record has more entries than are
+//! loaded at first, a trip more fetches [what is needed](tenure_core::window); where others are to be told, a trip behind the
+//! commit does that, and may fail. A dialect that can claims and releases free mutexes by one statement instead (`plain.rs`).
 //!
 //! Renewals of holders need no resource's lock: one statement moves the ends of those that have not ended.
 //!

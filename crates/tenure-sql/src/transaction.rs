@@ -297,7 +297,6 @@ fn letters(resources: &[Resource<'_>], done: &[Option<Done>]) -> Vec<Letter> {
     for resource in resources {
         let Some(window) = &resource.window else { continue };
         let head = window.waiter_behind(0).ok().flatten().map(|waiter| waiter.claim);
-        let mut has_changed = false;
         for transition in resource.commands.iter().filter_map(|at| Some(&done[*at].as_ref()?.transition)) {
             for woken in &transition.wakes {
                 letters.push(match woken.grant {
@@ -309,10 +308,9 @@ fn letters(resources: &[Resource<'_>], done: &[Option<Done>]) -> Vec<Letter> {
             for (to, claim) in transition.moved_up.iter().filter(|(_, claim)| head == Some(*claim)) {
                 letters.push(Letter::Look { to: *to, claim: *claim });
             }
-            has_changed = true;
         }
         let is_observed = resource.stored.observed_until.is_some_and(|until| until > resource.now);
-        if has_changed && is_observed {
+        if is_observed {
             letters.push(Letter::Changed { resource: resource.name.clone() });
         }
     }

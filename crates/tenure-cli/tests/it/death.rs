@@ -1,11 +1,11 @@
 //! `tenure run`, when something dies, stops or is taken away.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::world::{World, append, code, finish, is_alive, keeper, signal, state, stderr, wait_for};
+use crate::world::{World, append, code, finish, is_alive, keeper, now, signal, state, stderr, wait_for};
 
 /// Holds the lock with a child, and a grandchild that ignores SIGTERM.
 const FAMILY: &str = "sh -c \"trap '' TERM; echo \\$\\$ > grandchild; while :; do sleep 1; done\" &
@@ -18,11 +18,6 @@ const NEXT: &str = "date +%s%N > started
 #[allow(clippy::disallowed_methods, reason = "a time of day to compare with that of another process")]
 fn nanos_of_day() -> u128 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_nanos()
-}
-
-#[allow(clippy::disallowed_methods, reason = "how long processes take is what is tested")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 /// How long after a moment the next one ran. Prints it too.

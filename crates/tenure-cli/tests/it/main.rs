@@ -12,6 +12,7 @@ mod pages;
 mod postgres;
 mod redis;
 mod run;
+mod servers;
 mod snapshots;
 mod terminal;
 mod world;

@@ -4,16 +4,11 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer, shared};
 
-use crate::world::{World, code, finish, is_alive, stderr, stdout, wait_for};
-
-#[allow(clippy::disallowed_methods, reason = "how long processes take is what is tested")]
-fn now() -> Instant {
-    Instant::now()
-}
+use crate::world::{World, code, finish, is_alive, now, stderr, stdout, wait_for};
 
 fn start() -> MariaDbServer {
     MariaDbServer::start(&MariaDbOptions::default())
@@ -26,21 +21,7 @@ fn world() -> World {
     World::on(format!("{}?prefix=cli_{}_{number}_", shared(), std::process::id()))
 }
 
-#[test]
-fn programs_exclude_each_other_and_tokens_grow() {
-    let world = world();
-    let script = "mkdir busy || exit 9; echo $TENURE_TOKEN >> tokens; sleep 0.02; rmdir busy; exit 3";
-    let runs: Vec<_> = (0..5).map(|_| world.start_run(&["x"], script)).collect();
-    for run in runs {
-        let output = finish(run);
-        assert_eq!(code(&output), 3, "{output:?}");
-    }
-    let tokens = fs::read_to_string(world.path("tokens")).expect("tokens");
-    let tokens: Vec<u64> = tokens.lines().map(|line| line.parse().expect("a token")).collect();
-    assert_eq!(tokens.len(), 5);
-    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-    assert_eq!(world.status().as_array().map(Vec::len), Some(0), "everything was released");
-}
+crate::servers::on_a_server!(world);
 
 #[test]
 fn a_waiter_is_served_by_its_heartbeat() {
@@ -114,35 +95,6 @@ fn a_server_that_is_down_is_told_with_a_hint_and_nothing_runs() {
     let doctor = world.output(&["doctor"]);
     assert_eq!(code(&doctor), 69, "{doctor:?}");
     assert!(stdout(&doctor).contains("bad      connect: "), "{doctor:?}");
-}
-
-#[test]
-fn slots_and_readers_share_as_they_may() {
-    let world = world();
-    let script = "echo $$ > pid$TENURE_SLOT; sleep 60";
-    let runs: Vec<_> = (0..2).map(|_| world.start_run(&["pool", "--slots", "2"], script)).collect();
-    world.pid("pid0");
-    world.pid("pid1");
-    let third = world.run(&["pool", "--slots", "2", "--wait", "0s"], "true");
-    assert_eq!(code(&third), 75, "{third:?}");
-    let conflict = world.run(&["pool", "--wait", "0s"], "true");
-    assert_eq!(code(&conflict), 64, "a mutex of the same name: {conflict:?}");
-    let reader = world.start_run(&["book", "--shared"], "echo $$ > reader; sleep 60");
-    world.pid("reader");
-    let second = world.run(&["book", "--shared", "--wait", "0s"], "true");
-    assert_eq!(code(&second), 0, "{second:?}");
-    drop((runs, reader));
-}
-
-#[test]
-fn cache_runs_a_program_once() {
-    let world = world();
-    let script = "echo ran >> ran; echo 42";
-    for _ in 0..3 {
-        let output = world.output(&["cache", "answer", "--ttl", "60s", "--", "sh", "-c", script]);
-        assert_eq!((code(&output), stdout(&output).trim()), (0, "42"), "{output:?}");
-    }
-    assert_eq!(fs::read_to_string(world.path("ran")).expect("a file"), "ran\n");
 }
 
 #[test]

@@ -3,22 +3,16 @@
 //! The tests share one server, each with a prefix of its own; those that break a server start their own.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tenure_testkit::redis::{RedisOptions, RedisServer, Topology, shared};
 
-use crate::world::{World, code, finish, is_alive, signal, stderr, stdout, wait_for};
+use crate::world::{World, code, finish, is_alive, now, signal, stderr, stdout, wait_for};
 
 /// The page on the engine, whose list of rights is tested.
 const PAGE: &str = include_str!("../../../../docs/engines/redis.md");
-
-#[allow(clippy::disallowed_methods, reason = "how long processes take is what is tested")]
-fn now() -> Instant {
-    Instant::now()
-}
 
 /// A world with keys of its own on the server that all share.
 pub(crate) fn world() -> World {
@@ -27,121 +21,7 @@ pub(crate) fn world() -> World {
     World::on(format!("{}?prefix=cli-{}-{number}:", shared(Topology::Single), std::process::id()))
 }
 
-#[test]
-fn programs_exclude_each_other_and_tokens_grow() {
-    let world = world();
-    let script = "mkdir busy || exit 9; echo $TENURE_TOKEN >> tokens; sleep 0.02; rmdir busy; exit 3";
-    let runs: Vec<_> = (0..8).map(|_| world.start_run(&["x"], script)).collect();
-    for run in runs {
-        let output = finish(run);
-        assert_eq!(code(&output), 3, "{output:?}");
-    }
-    let tokens = fs::read_to_string(world.path("tokens")).expect("tokens");
-    let tokens: Vec<u64> = tokens.lines().map(|line| line.parse().expect("a token")).collect();
-    assert_eq!(tokens.len(), 8);
-    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-    assert_eq!(world.status().as_array().map(Vec::len), Some(0), "everything was released");
-}
-
-#[test]
-fn without_waiting_it_says_who_is_in_the_way() {
-    let world = world();
-    let holder = world.start_run(&["x", "--label", "the nightly one"], "echo $$ > pid; sleep 60");
-    world.pid("pid");
-    let output = world.run(&["x", "--wait", "0s"], "echo ran > ran");
-    assert_eq!(code(&output), 75);
-    let text = stderr(&output);
-    assert!(text.starts_with("error: \"x\" is held by tenure (pid "), "{text}");
-    assert!(text.contains(&format!("(pid {} on ", holder.id())), "{text}");
-    assert!(text.contains("the nightly one since 20"), "{text}");
-    assert!(!world.path("ran").exists());
-}
-
-#[test]
-fn status_lists_who_holds_and_who_waits() {
-    let world = world();
-    assert_eq!(stdout(&world.output(&["status"])), "nothing is held\n");
-    let holder = world.start_run(&["jobs/a"], "echo $$ > pid; sleep 60");
-    world.pid("pid");
-    let waiter = world.start_run(&["jobs/a"], "true");
-    world.wait_for_waiters(1);
-    let status = world.status();
-    assert_eq!((&status[0]["resource"], &status[0]["kind"]), (&"jobs/a".into(), &"mutex".into()));
-    assert_eq!(status[0]["holds"][0]["holder"]["pid"], holder.id());
-    assert_eq!(status[0]["waiters"][0]["holder"]["pid"], waiter.id());
-    let table = stdout(&world.output(&["status", "jobs/"]));
-    assert!(table.lines().any(|line| line.starts_with("jobs/a ")), "{table}");
-    assert_eq!(stdout(&world.output(&["status", "other/"])), "nothing is held\n");
-}
-
-#[test]
-fn watch_shows_each_change_as_it_happens() {
-    let world = world();
-    let mut watch = world.start(&["watch", "x", "--json"]);
-    let mut lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
-    let mut next = || -> serde_json::Value {
-        let line = lines.next().expect("a line").expect("a line");
-        serde_json::from_str(&line).expect("JSON")
-    };
-    assert_eq!(next()["event"], "idle");
-    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
-    world.pid("pid");
-    let granted = next();
-    assert_eq!((&granted["event"], &granted["holder"]["pid"]), (&"granted".into(), &holder.id().into()));
-    let waiter = world.start_run(&["x"], "true");
-    assert_eq!(next()["waiting"], 1);
-    signal(waiter.id(), Signal::TERM);
-    assert_eq!(next()["waiting"], 0);
-    fs::write(world.path("go"), "").expect("a file");
-    let ended = next();
-    assert_eq!((&ended["event"], &ended["token"]), (&"ended".into(), &granted["token"]));
-    assert_eq!(next()["event"], "idle");
-    assert_eq!(code(&finish(holder)), 0);
-    signal(watch.id(), Signal::TERM);
-    drop((finish(waiter), watch));
-}
-
-#[test]
-fn a_broken_lease_ends_the_work() {
-    let world = world();
-    let script = "trap 'echo term > got; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done";
-    let run = world.start_run(&["x", "--ttl", "2s"], script);
-    let pid = world.pid("pid");
-    let token = world.token();
-    let wrong = world.output(&["release", "x", "--token", "1", "--force"]);
-    assert_eq!(code(&wrong), 64, "{wrong:?}");
-    let released = world.output(&["release", "x", "--token", &token, "--force"]);
-    assert_eq!(code(&released), 0, "{released:?}");
-    let output = finish(run);
-    assert_eq!(code(&output), 76, "{output:?}");
-    assert!(stderr(&output).contains("somebody broke it"), "{output:?}");
-    assert_eq!(world.line("got"), "term");
-    assert!(!is_alive(pid));
-}
-
-#[test]
-fn killed_tenure_takes_its_work_along_and_the_lock_is_free_after_the_ttl() {
-    let world = world();
-    let ttl = Duration::from_secs(1);
-    let run = world.start_run(&["x", "--ttl", "1s"], "echo $$ > pid; sleep 60");
-    let pid = world.pid("pid");
-    let next = world.start_run(&["x", "--ttl", "1s"], &format!("! kill -0 {pid}"));
-    world.wait_for_waiters(1);
-    let killed_at = now();
-    signal(run.id(), Signal::KILL);
-    let output = finish(next);
-    let took = killed_at.elapsed();
-    assert_eq!(code(&output), 0, "the work of the killed one still ran: {output:?}");
-    println!("the next one ran after {took:?}");
-    // Some of it was over when the holder was killed, and two processes had to start and end.
-    assert!(took < ttl + Duration::from_millis(500), "{took:?}");
-    drop(run);
-}
-
-#[test]
-fn a_run_that_was_killed_is_made_up_for_within_its_period() {
-    crate::death::a_run_that_was_killed_is_made_up_for(&world());
-}
+crate::servers::on_a_server!(world);
 
 #[test]
 fn a_server_that_dies_takes_the_lease_along_by_its_deadline() {

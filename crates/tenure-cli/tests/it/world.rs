@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
 
 use rustix::process::Signal;
 pub(crate) use tenure_testkit::{TestDirectory, finish, is_alive, signal, state, wait_for};
@@ -129,6 +130,12 @@ impl Drop for World {
             }
         }
     }
+}
+
+/// The time, to measure by.
+#[allow(clippy::disallowed_methods, reason = "how long processes take is what is tested")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
 }
 
 /// The keeper of a `tenure run`.

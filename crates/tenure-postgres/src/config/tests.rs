@@ -34,6 +34,8 @@ fn wrong_urls_are_refused_and_show_no_password() {
         "postgres://me:hunter2@h/db?connections=65",
         "postgres://me:hunter2@h/db?purge=maybe",
         "postgres://me:hunter2@h/db?nosuch=1",
+        // Each may be as long, but a channel is named after both.
+        "postgres://me:hunter2@h/db?schema=s2345678901234567890&prefix=p234567890123456789012345678",
     ] {
         let error = Config::parse(url).expect_err(url);
         assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");

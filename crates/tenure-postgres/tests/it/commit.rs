@@ -1,17 +1,17 @@
 //! What may happen around a commit.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Settings, Tenure};
+use tenure_core::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
+use tenure_core::engine::{ClaimAnswer, Engine, ReleaseAnswer, ReleaseRequest};
+use tenure_core::step::Release;
+use tenure_core::token::Token;
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
 use tenure_testkit::wait_for;
 
 use crate::conformance::connector;
-
-fn connect(url: &str) -> Tenure {
-    pollster::block_on(Tenure::connect_with(connector(url), Settings::default()))
-        .expect("the server is there")
-}
+use crate::crew::{connect, pause};
 
 #[test]
 fn two_who_claim_while_an_idle_row_is_removed_do_not_both_hold() {
@@ -66,4 +66,63 @@ fn what_is_committed_is_answered_though_nobody_can_be_told() {
         // By its heartbeat.
         next.await.expect("its turn").release().await.expect("held");
     });
+}
+
+#[test]
+fn a_free_mutex_is_claimed_and_released_by_a_statement_each() {
+    const PAIRS: usize = 20;
+    let server = PostgresServer::start(&PostgresOptions::default().setting("log_statement", "all"));
+    let client = connect(&server.url());
+    let log = || std::fs::read_to_string(server.server().directory().join("log")).expect("the server's log");
+    let count = |text: &str, what: &str| text.lines().filter(|line| line.contains(what)).count();
+    let before = log().len();
+    pollster::block_on(async {
+        for _ in 0..PAIRS {
+            client.mutex("x").acquire().await.expect("free").release().await.expect("held");
+        }
+    });
+    let text = log().split_off(before);
+    assert_eq!(count(&text, "WITH v (name, floor"), PAIRS, "claims");
+    assert_eq!(count(&text, "WITH v (name, claim)"), PAIRS, "releases");
+    assert_eq!(count(&text, "ORDER BY name FOR UPDATE"), 0, "no transaction around `step`");
+}
+
+/// The short path ends a hold that was over already as `step` does: a late copy of its claim is not granted.
+#[test]
+fn a_release_that_comes_too_late_is_told_and_remembered() {
+    let server = PostgresServer::start(&PostgresOptions::default());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let client = ClientId::new(1);
+        let engine: Arc<dyn Engine> = connector(&server.url())(client).await.expect("the server is there");
+        let ttl = Duration::from_millis(200);
+        let terms = Arc::new(Terms { ttl, ..Terms::of_mutex(Label::new("host", 1, "program", "")) });
+        let (resource, id) = (Name::new("x").expect("a name"), ClaimId::new(17));
+        let claim = Claim {
+            resource: resource.clone(),
+            id,
+            client,
+            terms,
+            wait: false,
+            floor: Token::ZERO,
+            floor_forced: false,
+        };
+        let granted = engine.claim(vec![claim.clone()]).await.remove(0).expect("an answer");
+        assert!(matches!(granted, ClaimAnswer::Granted(_)), "{granted:?}");
+        pause(2 * ttl);
+        let release = Release { claim: id, maybe_in_flight: false, is_unused: false };
+        let released = engine.release(vec![ReleaseRequest { resource, release }]).await.remove(0);
+        assert_eq!(released.expect("an answer"), ReleaseAnswer::AlreadyLost);
+        let again = engine.claim(vec![claim]).await.remove(0).expect("an answer");
+        assert!(matches!(again, ClaimAnswer::Finished), "{again:?}");
+    });
+}
+
+#[test]
+fn the_longest_names_of_tables_and_channels_fit() {
+    let server = PostgresServer::start(&PostgresOptions::default());
+    let names = format!("schema=s{}&prefix=p{}_", "1".repeat(14), "2".repeat(29));
+    let (a, b) = [0, 1].map(|_| connect(&format!("{}?{names}", server.url()))).into();
+    assert!(a.capability().tells_waiters && b.capability().tells_waiters, "both hear");
+    pollster::block_on(async { b.mutex("x").acquire().await?.release().await }).expect("it is free");
 }

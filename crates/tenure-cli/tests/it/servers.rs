@@ -1,0 +1,178 @@
+//! What the command does on the server of any engine.
+//!
+//! Each engine whose servers the tests start calls [`on_a_server`] with a world of its own. What only one engine does is
+//! in that engine's file.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::world::{World, code, finish, is_alive, now, signal, stderr, stdout};
+
+/// Makes a test of each function of this file, in the world that `$world` makes.
+macro_rules! on_a_server {
+    ($world:path) => {
+        $crate::servers::on_a_server! {
+            $world:
+            programs_exclude_each_other_and_tokens_grow,
+            without_waiting_it_says_who_is_in_the_way,
+            status_lists_who_holds_and_who_waits,
+            watch_shows_each_change_as_it_happens,
+            a_broken_lease_ends_the_work,
+            killed_tenure_takes_its_work_along_and_the_lock_is_free_after_the_ttl,
+            slots_permits_and_readers_share_as_they_may,
+            one_leads_and_elect_shows_who,
+            cache_runs_a_program_once,
+        }
+
+        #[test]
+        fn a_run_that_was_killed_is_made_up_for_within_its_period() {
+            $crate::death::a_run_that_was_killed_is_made_up_for(&$world());
+        }
+    };
+    ($world:path: $($check:ident,)*) => {
+        $(
+            #[test]
+            fn $check() {
+                $crate::servers::$check(&$world());
+            }
+        )*
+    };
+}
+pub(crate) use on_a_server;
+
+pub(crate) fn programs_exclude_each_other_and_tokens_grow(world: &World) {
+    let script = "mkdir busy || exit 9; echo $TENURE_TOKEN >> tokens; sleep 0.02; rmdir busy; exit 3";
+    let runs: Vec<_> = (0..8).map(|_| world.start_run(&["x"], script)).collect();
+    for run in runs {
+        let output = finish(run);
+        assert_eq!(code(&output), 3, "{output:?}");
+    }
+    let tokens = fs::read_to_string(world.path("tokens")).expect("tokens");
+    let tokens: Vec<u64> = tokens.lines().map(|line| line.parse().expect("a token")).collect();
+    assert_eq!(tokens.len(), 8);
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    assert_eq!(world.status().as_array().map(Vec::len), Some(0), "everything was released");
+}
+
+pub(crate) fn without_waiting_it_says_who_is_in_the_way(world: &World) {
+    let holder = world.start_run(&["x", "--label", "the nightly one"], "echo $$ > pid; sleep 60");
+    world.pid("pid");
+    let output = world.run(&["x", "--wait", "0s"], "echo ran > ran");
+    assert_eq!(code(&output), 75);
+    let text = stderr(&output);
+    assert!(text.starts_with("error: \"x\" is held by tenure (pid "), "{text}");
+    assert!(text.contains(&format!("(pid {} on ", holder.id())), "{text}");
+    assert!(text.contains("the nightly one since 20"), "{text}");
+    assert!(!world.path("ran").exists());
+}
+
+pub(crate) fn status_lists_who_holds_and_who_waits(world: &World) {
+    assert_eq!(stdout(&world.output(&["status"])), "nothing is held\n");
+    let holder = world.start_run(&["jobs/a"], "echo $$ > pid; sleep 60");
+    world.pid("pid");
+    let waiter = world.start_run(&["jobs/a"], "true");
+    world.wait_for_waiters(1);
+    let status = world.status();
+    assert_eq!((&status[0]["resource"], &status[0]["kind"]), (&"jobs/a".into(), &"mutex".into()));
+    assert_eq!(status[0]["holds"][0]["holder"]["pid"], holder.id());
+    assert_eq!(status[0]["waiters"][0]["holder"]["pid"], waiter.id());
+    let table = stdout(&world.output(&["status", "jobs/"]));
+    assert!(table.lines().any(|line| line.starts_with("jobs/a ")), "{table}");
+    assert_eq!(stdout(&world.output(&["status", "other/"])), "nothing is held\n");
+}
+
+pub(crate) fn watch_shows_each_change_as_it_happens(world: &World) {
+    let mut watch = world.start(&["watch", "x", "--json"]);
+    let mut lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
+    let mut next = || -> serde_json::Value {
+        let line = lines.next().expect("a line").expect("a line");
+        serde_json::from_str(&line).expect("JSON")
+    };
+    assert_eq!(next()["event"], "idle");
+    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    world.pid("pid");
+    let granted = next();
+    assert_eq!((&granted["event"], &granted["holder"]["pid"]), (&"granted".into(), &holder.id().into()));
+    let waiter = world.start_run(&["x"], "true");
+    assert_eq!(next()["waiting"], 1);
+    signal(waiter.id(), Signal::TERM);
+    assert_eq!(next()["waiting"], 0);
+    fs::write(world.path("go"), "").expect("a file");
+    let ended = next();
+    assert_eq!((&ended["event"], &ended["token"]), (&"ended".into(), &granted["token"]));
+    assert_eq!(next()["event"], "idle");
+    assert_eq!(code(&finish(holder)), 0);
+    signal(watch.id(), Signal::TERM);
+    drop((finish(waiter), watch));
+}
+
+pub(crate) fn a_broken_lease_ends_the_work(world: &World) {
+    let script = "trap 'echo term > got; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done";
+    let run = world.start_run(&["x", "--ttl", "2s"], script);
+    let pid = world.pid("pid");
+    let token = world.token();
+    let wrong = world.output(&["release", "x", "--token", "1", "--force"]);
+    assert_eq!(code(&wrong), 64, "{wrong:?}");
+    let released = world.output(&["release", "x", "--token", &token, "--force"]);
+    assert_eq!(code(&released), 0, "{released:?}");
+    let output = finish(run);
+    assert_eq!(code(&output), 76, "{output:?}");
+    assert!(stderr(&output).contains("somebody broke it"), "{output:?}");
+    assert_eq!(world.line("got"), "term");
+    assert!(!is_alive(pid));
+}
+
+pub(crate) fn killed_tenure_takes_its_work_along_and_the_lock_is_free_after_the_ttl(world: &World) {
+    let ttl = Duration::from_secs(1);
+    let run = world.start_run(&["x", "--ttl", "1s"], "echo $$ > pid; sleep 60");
+    let pid = world.pid("pid");
+    let next = world.start_run(&["x", "--ttl", "1s"], &format!("! kill -0 {pid}"));
+    world.wait_for_waiters(1);
+    let killed_at = now();
+    signal(run.id(), Signal::KILL);
+    let output = finish(next);
+    let took = killed_at.elapsed();
+    assert_eq!(code(&output), 0, "the work of the killed one still ran: {output:?}");
+    println!("the next one ran after {took:?}");
+    // Some of it was over when the holder was killed, and two processes had to start and end.
+    assert!(took < ttl + Duration::from_millis(500), "{took:?}");
+    drop(run);
+}
+
+pub(crate) fn slots_permits_and_readers_share_as_they_may(world: &World) {
+    let script = "echo $TENURE_SLOT >> slots; echo $$ > pid$TENURE_SLOT; sleep 60";
+    let runs: Vec<_> = (0..2).map(|_| world.start_run(&["pool", "--slots", "2"], script)).collect();
+    world.pid("pid0");
+    world.pid("pid1");
+    let third = world.run(&["pool", "--slots", "2", "--wait", "0s"], "true");
+    assert_eq!(code(&third), 75, "{third:?}");
+    let conflict = world.run(&["pool", "--wait", "0s"], "true");
+    assert_eq!(code(&conflict), 64, "a mutex of the same name: {conflict:?}");
+    let reader = world.start_run(&["book", "--shared"], "echo $$ > reader; sleep 60");
+    world.pid("reader");
+    let second = world.run(&["book", "--shared", "--wait", "0s"], "true");
+    assert_eq!(code(&second), 0, "{second:?}");
+    let writer = world.run(&["book", "--exclusive", "--wait", "0s"], "true");
+    assert_eq!(code(&writer), 75, "{writer:?}");
+    drop((runs, reader));
+}
+
+pub(crate) fn one_leads_and_elect_shows_who(world: &World) {
+    let leader = world.start_run(&["boss"], "echo $$ > pid; sleep 60");
+    world.pid("pid");
+    let shown = world.output(&["elect", "boss", "--json"]);
+    assert_eq!(code(&shown), 0, "{shown:?}");
+    assert!(stdout(&shown).contains(&leader.id().to_string()), "{shown:?}");
+}
+
+pub(crate) fn cache_runs_a_program_once(world: &World) {
+    let script = "echo ran >> ran; echo 42";
+    for _ in 0..3 {
+        let output = world.output(&["cache", "answer", "--ttl", "60s", "--", "sh", "-c", script]);
+        assert_eq!((code(&output), stdout(&output).trim()), (0, "42"), "{output:?}");
+    }
+    assert_eq!(fs::read_to_string(world.path("ran")).expect("a file"), "ran\n");
+}
