@@ -20,6 +20,7 @@ pub mod event;
 pub mod failpoint;
 pub mod inspect;
 pub mod lease;
+pub mod line;
 pub mod memory;
 pub mod mutex;
 pub mod record;

@@ -4,6 +4,7 @@ mod client;
 mod examples;
 mod handover;
 mod kinds;
+mod line;
 mod oracle;
 mod record;
 mod several;

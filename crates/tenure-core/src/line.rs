@@ -1,0 +1,412 @@
+//! Who holds what in a line: the rule for stores that keep claims in the order in which they came.
+//!
+//! Such a store (etcd, ZooKeeper) gives each new entry a number that is larger than all before it. An entry *is* a claim,
+//! its number is the claim's token, and nothing is written to grant it: **an entry holds if it fits beside everything
+//! before it**. From this follows what [`step`](mod@crate::step) promises by other means:
+//!
+//! * Nobody overtakes: an entry that comes later cannot change what holds.
+//! * A hold stays one: entries before it only ever go, so what fits goes on to fit.
+//! * Each grant's token is larger than those of all earlier grants.
+//! * A claim that leaves, or dies, needs nobody to clean up behind it.
+//!
+//! What comes free when an entry goes is found out by those who wait, so each of them is told of the entries without
+//! whose going it cannot hold ([`Line::blockers`]): for a mutex its predecessor, as in ZooKeeper's recipe for locks. So a
+//! release wakes one waiter, and never a herd.
+
+use std::time::Duration;
+
+use crate::claim::{
+    Busy, CAPACITY_MAX, Claim, ClaimId, ClientId, Kind, Label, Name, Published, Terms, Waiting,
+};
+use crate::clock::Timestamp;
+use crate::inspect::{HoldView, VIEW_ENTRIES_MAX, View, WaiterView};
+use crate::token::Token;
+
+/// What the store says of an entry besides its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its claim.
+    pub claim: ClaimId,
+    /// Whose claim it is.
+    pub client: ClientId,
+    /// What the resource is, according to this claim.
+    pub kind: Kind,
+    /// How many units it has, according to this claim.
+    pub capacity: u32,
+    /// How many of them are claimed.
+    pub weight: u32,
+    /// What only people and observers ask for. None where it was not read.
+    pub about: Option<About>,
+}
+
+/// What only people and observers ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Who claims.
+    pub label: Label,
+    /// When, by the claimant's clock.
+    pub since: Timestamp,
+    /// How long the entry lives, at most, when its client is not heard of any more.
+    pub lives: Duration,
+    /// An operator has broken the hold: it is not renewed any more, and its units rest until it goes.
+    pub is_broken: bool,
+}
+
+/// An entry and its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The number, which is the token: larger than those of all entries that came before.
+    pub order: Token,
+    /// The entry.
+    pub entry: Entry,
+}
+
+/// Units that nobody holds and nobody may be granted yet, and whose hold they were.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// The token of the hold.
+    pub order: Token,
+    /// What the hold was.
+    pub entry: Entry,
+    /// The slot that rests.
+    pub slot: Option<u32>,
+}
+
+/// An operator's change of the capacity, while claims from before it are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resized {
+    /// It is about entries with a smaller number.
+    pub before: Token,
+    /// The entries up to this number held then, and go on to hold even if they do not fit any more.
+    pub held_until: Token,
+    /// The capacity.
+    pub capacity: u32,
+}
+
+/// All entries of one resource, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    places: Vec<Place>,
+    rests: Vec<Rest>,
+    resized: Option<Resized>,
+    slots: Vec<(u32, ClaimId)>,
+    /// The value that a holder published.
+    pub value: Option<Published>,
+}
+
+/// How a claim stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It holds, with this token.
+    Holds(Token),
+    /// It waits.
+    Waits {
+        /// Its token once it holds.
+        token: Token,
+        /// What its user is told.
+        waiting: Waiting,
+    },
+    /// The name is in use with another kind or capacity.
+    Conflict {
+        /// The kind in use.
+        kind: Kind,
+        /// The capacity in use.
+        capacity: u32,
+    },
+}
+
+impl Entry {
+    /// Makes the entry of a claim.
+    pub fn new(claim: &Claim, since: Timestamp, lives: Duration) -> Entry {
+        let Terms { kind, capacity, weight, label, .. } = &*claim.terms;
+        let about = About { label: label.clone(), since, lives, is_broken: false };
+        Entry {
+            claim: claim.id,
+            client: claim.client,
+            kind: *kind,
+            capacity: *capacity,
+            weight: *weight,
+            about: Some(about),
+        }
+    }
+}
+
+impl Line {
+    /// Makes a line of what the store has, in any order. `slots`: which slots are taken, and by which claim.
+    pub fn new(
+        mut places: Vec<Place>,
+        mut rests: Vec<Rest>,
+        resized: Option<Resized>,
+        slots: Vec<(u32, ClaimId)>,
+    ) -> Line {
+        places.sort_unstable_by_key(|place| place.order);
+        // A rest beside the entry of its own hold stands for the same units.
+        rests.retain(|rest| places.binary_search_by_key(&rest.order, |place| place.order).is_err());
+        rests.sort_unstable_by_key(|rest| rest.order);
+        Line { places, rests, resized, slots, value: None }
+    }
+
+    /// Returns what the resource is: what its oldest entry says, or an operator since. None: it is idle.
+    pub fn kind_and_capacity(&self) -> Option<(Kind, u32)> {
+        let rest = self.rests.first().map(|rest| (rest.order, &rest.entry));
+        let place = self.places.first().map(|place| (place.order, &place.entry));
+        let (order, oldest) = match (rest, place) {
+            (Some(rest), Some(place)) => {
+                if rest.0 < place.0 {
+                    rest
+                } else {
+                    place
+                }
+            }
+            (rest, place) => rest.or(place)?,
+        };
+        let resized = self.resized.filter(|resized| order < resized.before);
+        Some((oldest.kind, resized.map_or(oldest.capacity, |resized| resized.capacity)))
+    }
+
+    /// Whether an operator's change of the capacity is about no entry any more, and may be forgotten.
+    pub fn resize_is_over(&self) -> bool {
+        let is_before = |order: Token| self.resized.is_some_and(|resized| order < resized.before);
+        let mut orders =
+            self.places.iter().map(|place| place.order).chain(self.rests.iter().map(|rest| rest.order));
+        self.resized.is_some() && !orders.any(is_before)
+    }
+
+    /// Returns whether the line has nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty() && self.rests.is_empty()
+    }
+
+    /// Returns all entries, the oldest first.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// Returns what rests.
+    pub fn rests(&self) -> &[Rest] {
+        &self.rests
+    }
+
+    /// Returns the taken slots, and by which claim.
+    pub fn slots(&self) -> &[(u32, ClaimId)] {
+        &self.slots
+    }
+
+    /// Returns a claim's entry.
+    pub fn place(&self, claim: ClaimId) -> Option<&Place> {
+        self.places.iter().find(|place| place.entry.claim == claim)
+    }
+
+    /// Returns how many entries hold: always the first ones.
+    pub fn holding(&self) -> usize {
+        let Some((_, capacity)) = self.kind_and_capacity() else { return 0 };
+        let held_until = self.resized.map_or(Token::ZERO, |resized| resized.held_until);
+        let mut used = self.resting();
+        let fits = |place: &&Place| {
+            used += u64::from(place.entry.weight);
+            place.order <= held_until || used <= u64::from(capacity)
+        };
+        self.places.iter().take_while(fits).count()
+    }
+
+    fn resting(&self) -> u64 {
+        self.rests.iter().map(|rest| u64::from(rest.entry.weight)).sum()
+    }
+
+    /// Returns how many units are held or rest.
+    pub fn used(&self) -> u32 {
+        let held: u64 = self.places[..self.holding()].iter().map(|place| u64::from(place.entry.weight)).sum();
+        u32::try_from(held + self.resting()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the largest token of a grant that is still to be seen.
+    pub fn last_token(&self) -> Token {
+        let held = self.holding().checked_sub(1).map(|last| self.places[last].order);
+        let rested = self.rests.last().map(|rest| rest.order);
+        held.max(rested).unwrap_or_default()
+    }
+
+    /// Returns how a claim stands. None: it is not in the line.
+    pub fn standing(&self, claim: ClaimId) -> Option<Standing> {
+        let index = self.places.iter().position(|place| place.entry.claim == claim)?;
+        let Place { order, entry } = &self.places[index];
+        let (kind, capacity) = self.kind_and_capacity()?;
+        let is_older = self.resized.is_some_and(|resized| *order < resized.before);
+        if entry.kind != kind || entry.capacity != capacity && !is_older {
+            return Some(Standing::Conflict { kind, capacity });
+        }
+        let holding = self.holding();
+        if index < holding {
+            return Some(Standing::Holds(*order));
+        }
+        let position = u32::try_from(index - holding + 1).unwrap_or(u32::MAX);
+        let waiting = Waiting { position, horizon: self.last_token(), look_in: None };
+        Some(Standing::Waits { token: *order, waiting })
+    }
+
+    /// Whether a claim with these terms would hold at once. If not: why it is in conflict, where it is.
+    pub fn would_hold(&self, terms: &Terms) -> Result<bool, Standing> {
+        match self.kind_and_capacity() {
+            None => Ok(true),
+            Some((kind, capacity)) if (kind, capacity) != (terms.kind, terms.capacity) => {
+                Err(Standing::Conflict { kind, capacity })
+            }
+            Some((_, capacity)) => {
+                let free = u64::from(capacity).checked_sub(u64::from(self.used()));
+                Ok(self.holding() == self.places.len() && free >= Some(u64::from(terms.weight)))
+            }
+        }
+    }
+
+    /// Returns the entries of which at least one must go before a waiting claim can hold. Of those that will do, the ones
+    /// that go last, so that the waiter is woken as seldom as can be: one entry that cannot hold beside the claim, else
+    /// the shortest end of what is before it that leaves no room.
+    pub fn blockers(&self, claim: ClaimId) -> Vec<Token> {
+        let Some(index) = self.places.iter().position(|place| place.entry.claim == claim) else {
+            return Vec::new();
+        };
+        let capacity = self.kind_and_capacity().map_or(1, |(_, capacity)| u64::from(capacity));
+        let weight = u64::from(self.places[index].entry.weight);
+        let rests = self.rests.iter().map(|rest| (rest.order, u64::from(rest.entry.weight)));
+        let places = self.places[..index].iter().map(|place| (place.order, u64::from(place.entry.weight)));
+        let before: Vec<(Token, u64)> = rests.chain(places).collect();
+        if let Some((order, _)) = before.iter().rev().find(|(_, other)| other + weight > capacity) {
+            return vec![*order];
+        }
+        let mut used = weight;
+        let mut blockers = Vec::new();
+        for (order, other) in before.iter().rev() {
+            blockers.push(*order);
+            used += other;
+            if used > capacity {
+                return blockers;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Returns what a claim that is refused is told. `now`: by this machine's clock.
+    pub fn busy(&self, now: Timestamp) -> Busy {
+        let holding = self.holding();
+        let waiting = u32::try_from(self.places.len() - holding).unwrap_or(u32::MAX);
+        let mut busy = Busy::new(self.last_token(), waiting);
+        let held = self.places.first().map(|place| (place.order, &place.entry)).filter(|_| holding > 0);
+        let rested = self.rests.first().map(|rest| (rest.order, &rest.entry));
+        busy.is_resting = held.is_none();
+        if let Some((order, entry)) = held.or(rested) {
+            busy.token = order;
+            busy.holder = entry.about.as_ref().map(|about| about.label.clone());
+            busy.held_for = entry.about.as_ref().map_or(Duration::ZERO, |about| now.since(about.since));
+            busy.free_in = entry.about.as_ref().map(|about| about.lives);
+        }
+        busy
+    }
+
+    /// Returns what is to be seen of the resource. None: it is idle. `now`: by this machine's clock.
+    pub fn view(&self, resource: &Name, now: Timestamp) -> Option<View> {
+        let value = self.value.as_ref();
+        let (kind, capacity) = match (self.kind_and_capacity(), value) {
+            (Some(known), _) => known,
+            (None, Some(_)) => (Kind::Mutex, 1),
+            (None, None) => return None,
+        };
+        let mut view = View::new(resource.clone(), kind, capacity);
+        view.used = self.used();
+        view.value = value.map(|value| value.bytes.clone());
+        view.last_token = self.last_token().max(value.map(|value| value.token).unwrap_or_default());
+        let (holds, waiters) = self.places.split_at(self.holding());
+        view.waiting = u32::try_from(waiters.len()).unwrap_or(u32::MAX);
+        let nobody = || Label::from_stored("");
+        let label = |entry: &Entry| entry.about.as_ref().map_or_else(nobody, |about| about.label.clone());
+        let rests = self.rests.iter().map(|rest| (rest.order, &rest.entry, rest.slot, None));
+        let holds = holds.iter().map(|place| {
+            let claim = place.entry.claim;
+            let slot = self.slots.iter().find(|(_, taken_by)| *taken_by == claim).map(|(slot, _)| *slot);
+            let is_broken = place.entry.about.as_ref().is_some_and(|about| about.is_broken);
+            (place.order, &place.entry, slot, Some(claim).filter(|_| !is_broken))
+        });
+        for (order, entry, slot, claim) in rests.chain(holds).take(VIEW_ENTRIES_MAX) {
+            let mut hold = HoldView::new(order, label(entry), entry.weight);
+            hold.slot = slot;
+            hold.claim = claim;
+            hold.held_for = entry.about.as_ref().map_or(Duration::ZERO, |about| now.since(about.since));
+            hold.ends_in = entry.about.as_ref().map_or(Duration::ZERO, |about| about.lives);
+            view.holds.push(hold);
+        }
+        view.waiters = waiters
+            .iter()
+            .take(VIEW_ENTRIES_MAX)
+            .map(|place| WaiterView::new(place.entry.claim, label(&place.entry), place.entry.weight))
+            .collect();
+        Some(view)
+    }
+}
+
+/// The format that [`Entry::encode`] writes first.
+const FORMAT: &str = "1";
+
+impl Entry {
+    /// Writes the entry as one line of text, which an operator can read: the format, claim, client, kind, capacity, weight,
+    /// what it lives (ms), since when (ms since 1970), `-` or `broken`, and the label up to the end.
+    pub fn encode(&self) -> String {
+        let kind = letter(self.kind);
+        let mut text =
+            format!("{FORMAT} {} {} {kind} {} {}", self.claim, self.client, self.capacity, self.weight);
+        if let Some(About { label, since, lives, is_broken }) = &self.about {
+            let state = if *is_broken { "broken" } else { "-" };
+            let (lives, since) = (lives.as_millis(), since.micros() / 1000);
+            text.push_str(&format!(" {lives} {since} {state} {}", label.as_str()));
+        }
+        text
+    }
+
+    /// Reads what [`Entry::encode`] wrote. None: something else wrote it.
+    pub fn decode(text: &str) -> Option<Entry> {
+        let mut parts = text.splitn(10, ' ');
+        let mut next = || parts.next();
+        if next()? != FORMAT {
+            return None;
+        }
+        let (claim, client) = (next()?.parse().ok()?, next()?.parse().ok()?);
+        let kind = kind_of(next()?)?;
+        let (capacity, weight) = (next()?.parse().ok()?, next()?.parse().ok()?);
+        let is_sound = (1..=CAPACITY_MAX).contains(&capacity) && (1..=capacity).contains(&weight);
+        let about = match next() {
+            None => None,
+            Some(lives) => {
+                let lives = Duration::from_millis(lives.parse().ok()?);
+                let since: u64 = next()?.parse().ok()?;
+                let is_broken = next()? == "broken";
+                let label = Label::from_stored(next()?);
+                Some(About {
+                    label,
+                    since: Timestamp::from_micros(since.saturating_mul(1000)),
+                    lives,
+                    is_broken,
+                })
+            }
+        };
+        is_sound.then_some(Entry { claim, client, kind, capacity, weight, about })
+    }
+}
+
+/// The letter of a kind, for names and texts in a store.
+pub const fn letter(kind: Kind) -> char {
+    match kind {
+        Kind::Mutex => 'm',
+        Kind::RwLock => 'r',
+        Kind::Semaphore => 's',
+        Kind::SlotPool => 'p',
+    }
+}
+
+/// The kind of a letter.
+pub fn kind_of(letter: &str) -> Option<Kind> {
+    match letter {
+        "m" => Some(Kind::Mutex),
+        "r" => Some(Kind::RwLock),
+        "s" => Some(Kind::Semaphore),
+        "p" => Some(Kind::SlotPool),
+        _ => None,
+    }
+}
