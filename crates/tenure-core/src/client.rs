@@ -258,8 +258,12 @@ impl Tenure {
         let make_shared = {
             let clock = clock.clone();
             move |engine: Arc<dyn Engine>, runtime| {
-                let identity =
-                    Identity { client, engine: engine.name(), answer_timeout: settings.answer_timeout };
+                let identity = Identity {
+                    client,
+                    engine: engine.name(),
+                    answer_timeout: settings.answer_timeout,
+                    silence_max: engine.capability().silence_max,
+                };
                 let terms = Arc::new(Terms::of_mutex(label));
                 let lanes = if engine.capability().calls_max > 1 { u8::MAX } else { 0b111 };
                 Arc::new(Shared {

@@ -71,6 +71,8 @@ pub struct Capability {
     pub ttl_max: Duration,
     /// What a ttl is rounded up to.
     pub ttl_grain: Duration,
+    /// The longest that a hold lives whose client the store does not hear at all, however long its ttl.
+    pub silence_max: Duration,
     /// How a hold passes to a waiter.
     pub hand_over: HandOver,
     /// Whether a waiter in another process is told at once when it has been granted. Otherwise it finds out by its
@@ -82,6 +84,9 @@ pub struct Capability {
     pub waiters_max: u32,
     /// Whether tokens need the client's floor to survive a loss of the store's memory.
     pub needs_floor: bool,
+    /// Whether a floor above the store's own numbers raises the next token. Otherwise a claim with such a floor is refused:
+    /// the tokens are numbers that the store counts by itself.
+    pub raises_tokens: bool,
     /// Whether a claim whose hold ended by itself is refused when a late copy of it arrives. Otherwise that copy
     /// may be granted: a hold that nobody renews, for one ttl.
     pub remembers_ends: bool,
@@ -107,11 +112,13 @@ impl Capability {
             ttl_min: TTL_MIN,
             ttl_max: TTL_MAX,
             ttl_grain: Duration::from_millis(1),
+            silence_max: TTL_MAX,
             hand_over: HandOver::Window,
             tells_waiters: true,
             notices_death: false,
             waiters_max: WAITERS_MAX,
             needs_floor: false,
+            raises_tokens: true,
             remembers_ends: true,
             survives_failover: false,
             batch_max: 128,

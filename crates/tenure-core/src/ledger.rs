@@ -162,6 +162,8 @@ pub(crate) struct Identity {
     pub(crate) engine: &'static str,
     /// How long a request may stay unanswered before its user is told.
     pub(crate) answer_timeout: Duration,
+    /// How long a hold lives whose client is not heard of, however long its ttl.
+    pub(crate) silence_max: Duration,
 }
 
 /// See the top of the file.

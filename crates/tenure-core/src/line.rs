@@ -1,7 +1,7 @@
 //! Who holds what in a line: the rule for stores that keep claims in the order in which they came.
 //!
 //! Such a store (etcd, ZooKeeper) gives each new entry a number that is larger than all before it. An entry *is* a claim,
-//! its number is the claim's token, and nothing is written to grant it: **an entry holds if it fits beside everything
+//! what the store counts is its token, and nothing is written to grant it: **an entry holds if it fits beside everything
 //! before it**. From this follows what [`step`](mod@crate::step) promises by other means:
 //!
 //! * Nobody overtakes: an entry that comes later cannot change what holds.
@@ -42,6 +42,8 @@ pub struct Entry {
 /// What only people and observers ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
+    /// The token that it has once it holds: larger than those of all entries before it.
+    pub token: Token,
     /// Who claims.
     pub label: Label,
     /// When, by the claimant's clock.
@@ -55,8 +57,8 @@ pub struct About {
 /// An entry and its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The number, which is the token: larger than those of all entries that came before.
-    pub order: Token,
+    /// The number: larger than those of all entries that came before.
+    pub order: u64,
     /// The entry.
     pub entry: Entry,
 }
@@ -64,8 +66,8 @@ pub struct Place {
 /// Units that nobody holds and nobody may be granted yet, and whose hold they were.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rest {
-    /// The token of the hold.
-    pub order: Token,
+    /// The number of the hold's entry.
+    pub order: u64,
     /// What the hold was.
     pub entry: Entry,
     /// The slot that rests.
@@ -76,9 +78,9 @@ pub struct Rest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resized {
     /// It is about entries with a smaller number.
-    pub before: Token,
-    /// The entries up to this number held then, and go on to hold even if they do not fit any more.
-    pub held_until: Token,
+    pub before: u64,
+    /// The entries with a smaller number than this held then, and go on to hold even if they do not fit any more.
+    pub held_before: u64,
     /// The capacity.
     pub capacity: u32,
 }
@@ -94,18 +96,24 @@ pub struct Line {
     pub value: Option<Published>,
 }
 
+/// Something before a claim that takes units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// Its number.
+    pub order: u64,
+    /// The entry, or what it was.
+    pub entry: Entry,
+    /// Its units only rest.
+    pub is_rest: bool,
+}
+
 /// How a claim stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It holds, with this token.
-    Holds(Token),
+    /// It holds.
+    Holds,
     /// It waits.
-    Waits {
-        /// Its token once it holds.
-        token: Token,
-        /// What its user is told.
-        waiting: Waiting,
-    },
+    Waits(Waiting),
     /// The name is in use with another kind or capacity.
     Conflict {
         /// The kind in use.
@@ -119,7 +127,7 @@ impl Entry {
     /// Makes the entry of a claim.
     pub fn new(claim: &Claim, since: Timestamp, lives: Duration) -> Entry {
         let Terms { kind, capacity, weight, label, .. } = &*claim.terms;
-        let about = About { label: label.clone(), since, lives, is_broken: false };
+        let about = About { token: Token::ZERO, label: label.clone(), since, lives, is_broken: false };
         Entry {
             claim: claim.id,
             client: claim.client,
@@ -166,7 +174,7 @@ impl Line {
 
     /// Whether an operator's change of the capacity is about no entry any more, and may be forgotten.
     pub fn resize_is_over(&self) -> bool {
-        let is_before = |order: Token| self.resized.is_some_and(|resized| order < resized.before);
+        let is_before = |order: u64| self.resized.is_some_and(|resized| order < resized.before);
         let mut orders =
             self.places.iter().map(|place| place.order).chain(self.rests.iter().map(|rest| rest.order));
         self.resized.is_some() && !orders.any(is_before)
@@ -200,11 +208,11 @@ impl Line {
     /// Returns how many entries hold: always the first ones.
     pub fn holding(&self) -> usize {
         let Some((_, capacity)) = self.kind_and_capacity() else { return 0 };
-        let held_until = self.resized.map_or(Token::ZERO, |resized| resized.held_until);
+        let held_before = self.resized.map_or(0, |resized| resized.held_before);
         let mut used = self.resting();
         let fits = |place: &&Place| {
             used += u64::from(place.entry.weight);
-            place.order <= held_until || used <= u64::from(capacity)
+            place.order < held_before || used <= u64::from(capacity)
         };
         self.places.iter().take_while(fits).count()
     }
@@ -219,11 +227,11 @@ impl Line {
         u32::try_from(held + self.resting()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the largest token of a grant that is still to be seen.
+    /// Returns the largest token of a grant that is still to be seen, zero where none was read.
     pub fn last_token(&self) -> Token {
-        let held = self.holding().checked_sub(1).map(|last| self.places[last].order);
-        let rested = self.rests.last().map(|rest| rest.order);
-        held.max(rested).unwrap_or_default()
+        let held = self.places[..self.holding()].iter().map(|place| &place.entry);
+        let all = held.chain(self.rests.iter().map(|rest| &rest.entry));
+        all.map(Entry::token).max().unwrap_or_default()
     }
 
     /// Returns how a claim stands. None: it is not in the line.
@@ -237,11 +245,11 @@ impl Line {
         }
         let holding = self.holding();
         if index < holding {
-            return Some(Standing::Holds(*order));
+            return Some(Standing::Holds);
         }
         let position = u32::try_from(index - holding + 1).unwrap_or(u32::MAX);
         let waiting = Waiting { position, horizon: self.last_token(), look_in: None };
-        Some(Standing::Waits { token: *order, waiting })
+        Some(Standing::Waits(waiting))
     }
 
     /// Whether a claim with these terms would hold at once. If not: why it is in conflict, where it is.
@@ -261,23 +269,29 @@ impl Line {
     /// Returns the entries of which at least one must go before a waiting claim can hold. Of those that will do, the ones
     /// that go last, so that the waiter is woken as seldom as can be: one entry that cannot hold beside the claim, else
     /// the shortest end of what is before it that leaves no room.
-    pub fn blockers(&self, claim: ClaimId) -> Vec<Token> {
+    pub fn blockers(&self, claim: ClaimId) -> Vec<Blocker> {
         let Some(index) = self.places.iter().position(|place| place.entry.claim == claim) else {
             return Vec::new();
         };
         let capacity = self.kind_and_capacity().map_or(1, |(_, capacity)| u64::from(capacity));
         let weight = u64::from(self.places[index].entry.weight);
-        let rests = self.rests.iter().map(|rest| (rest.order, u64::from(rest.entry.weight)));
-        let places = self.places[..index].iter().map(|place| (place.order, u64::from(place.entry.weight)));
-        let before: Vec<(Token, u64)> = rests.chain(places).collect();
-        if let Some((order, _)) = before.iter().rev().find(|(_, other)| other + weight > capacity) {
-            return vec![*order];
+        let rests = self.rests.iter().map(|rest| (rest.order, &rest.entry, true));
+        let places = self.places[..index].iter().map(|place| (place.order, &place.entry, false));
+        let before: Vec<(u64, &Entry, bool)> = rests.chain(places).collect();
+        let blocker = |(order, entry, is_rest): &(u64, &Entry, bool)| Blocker {
+            order: *order,
+            entry: (*entry).clone(),
+            is_rest: *is_rest,
+        };
+        let excludes = |(_, entry, _): &&(u64, &Entry, bool)| u64::from(entry.weight) + weight > capacity;
+        if let Some(before) = before.iter().rev().find(excludes) {
+            return vec![blocker(before)];
         }
         let mut used = weight;
         let mut blockers = Vec::new();
-        for (order, other) in before.iter().rev() {
-            blockers.push(*order);
-            used += other;
+        for before in before.iter().rev() {
+            blockers.push(blocker(before));
+            used += u64::from(before.1.weight);
             if used > capacity {
                 return blockers;
             }
@@ -290,11 +304,10 @@ impl Line {
         let holding = self.holding();
         let waiting = u32::try_from(self.places.len() - holding).unwrap_or(u32::MAX);
         let mut busy = Busy::new(self.last_token(), waiting);
-        let held = self.places.first().map(|place| (place.order, &place.entry)).filter(|_| holding > 0);
-        let rested = self.rests.first().map(|rest| (rest.order, &rest.entry));
+        let held = self.places.first().map(|place| &place.entry).filter(|_| holding > 0);
         busy.is_resting = held.is_none();
-        if let Some((order, entry)) = held.or(rested) {
-            busy.token = order;
+        if let Some(entry) = held.or(self.rests.first().map(|rest| &rest.entry)) {
+            busy.token = entry.token();
             busy.holder = entry.about.as_ref().map(|about| about.label.clone());
             busy.held_for = entry.about.as_ref().map_or(Duration::ZERO, |about| now.since(about.since));
             busy.free_in = entry.about.as_ref().map(|about| about.lives);
@@ -318,15 +331,15 @@ impl Line {
         view.waiting = u32::try_from(waiters.len()).unwrap_or(u32::MAX);
         let nobody = || Label::from_stored("");
         let label = |entry: &Entry| entry.about.as_ref().map_or_else(nobody, |about| about.label.clone());
-        let rests = self.rests.iter().map(|rest| (rest.order, &rest.entry, rest.slot, None));
+        let rests = self.rests.iter().map(|rest| (&rest.entry, rest.slot, None));
         let holds = holds.iter().map(|place| {
             let claim = place.entry.claim;
             let slot = self.slots.iter().find(|(_, taken_by)| *taken_by == claim).map(|(slot, _)| *slot);
             let is_broken = place.entry.about.as_ref().is_some_and(|about| about.is_broken);
-            (place.order, &place.entry, slot, Some(claim).filter(|_| !is_broken))
+            (&place.entry, slot, Some(claim).filter(|_| !is_broken))
         });
-        for (order, entry, slot, claim) in rests.chain(holds).take(VIEW_ENTRIES_MAX) {
-            let mut hold = HoldView::new(order, label(entry), entry.weight);
+        for (entry, slot, claim) in rests.chain(holds).take(VIEW_ENTRIES_MAX) {
+            let mut hold = HoldView::new(entry.token(), label(entry), entry.weight);
             hold.slot = slot;
             hold.claim = claim;
             hold.held_for = entry.about.as_ref().map_or(Duration::ZERO, |about| now.since(about.since));
@@ -342,6 +355,13 @@ impl Line {
     }
 }
 
+impl Entry {
+    /// Returns its token, zero if it was not read.
+    pub fn token(&self) -> Token {
+        self.about.as_ref().map(|about| about.token).unwrap_or_default()
+    }
+}
+
 /// The format that [`Entry::encode`] writes first.
 const FORMAT: &str = "1";
 
@@ -352,7 +372,7 @@ impl Entry {
         let kind = letter(self.kind);
         let mut text =
             format!("{FORMAT} {} {} {kind} {} {}", self.claim, self.client, self.capacity, self.weight);
-        if let Some(About { label, since, lives, is_broken }) = &self.about {
+        if let Some(About { label, since, lives, is_broken, .. }) = &self.about {
             let state = if *is_broken { "broken" } else { "-" };
             let (lives, since) = (lives.as_millis(), since.micros() / 1000);
             text.push_str(&format!(" {lives} {since} {state} {}", label.as_str()));
@@ -360,7 +380,7 @@ impl Entry {
         text
     }
 
-    /// Reads what [`Entry::encode`] wrote. None: something else wrote it.
+    /// Reads what [`Entry::encode`] wrote; the token is for the store to fill in. None: something else wrote it.
     pub fn decode(text: &str) -> Option<Entry> {
         let mut parts = text.splitn(10, ' ');
         let mut next = || parts.next();
@@ -379,6 +399,7 @@ impl Entry {
                 let is_broken = next()? == "broken";
                 let label = Label::from_stored(next()?);
                 Some(About {
+                    token: Token::ZERO,
                     label,
                     since: Timestamp::from_micros(since.saturating_mul(1000)),
                     lives,

@@ -369,7 +369,7 @@ impl Ledger {
     fn schedule_renewal(&mut self, now: &Now<'_>, index: u32) {
         let entry = &self.entries[index as usize];
         let ttl = entry.lease.terms().ttl;
-        let third = ttl / 3;
+        let third = ttl.min(self.identity.silence_max) / 3;
         // Up to a tenth earlier, so that leases that began together do not stay together.
         let jitter = Duration::from_nanos((now.random)() % (third.as_nanos() as u64 / 10));
         let at = coarse(now.at + third - jitter, ttl).min(self.loss_due(index));

@@ -107,6 +107,7 @@ impl World {
                 client: ClientId::new(number as u64),
                 engine: "simulation",
                 answer_timeout: ANSWER_TIMEOUT,
+                silence_max: crate::claim::TTL_MAX,
             }),
             calls: [None, None, None],
             paused_until: Instant::default(),

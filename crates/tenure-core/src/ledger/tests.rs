@@ -18,7 +18,12 @@ fn now(at: Instant) -> Now<'static> {
 }
 
 fn ledger() -> Ledger {
-    Ledger::new(Identity { client: ClientId::new(1), engine: "none", answer_timeout: Duration::from_secs(2) })
+    Ledger::new(identity())
+}
+
+fn identity() -> Identity {
+    let (answer_timeout, silence_max) = (Duration::from_secs(2), crate::claim::TTL_MAX);
+    Identity { client: ClientId::new(1), engine: "none", answer_timeout, silence_max }
 }
 
 fn wish() -> Wish {

@@ -52,7 +52,7 @@ fn claim(number: u128, kind: Kind, capacity: u32, heavy: u32) -> Claim {
         unless_fresh: false,
     };
     Claim {
-        resource: Name::new("x").unwrap(),
+        resource: Name::new("x").expect("a short name is one"),
         id: ClaimId::new(number),
         client: ClientId::new(1),
         terms: Arc::new(terms),
@@ -63,7 +63,9 @@ fn claim(number: u128, kind: Kind, capacity: u32, heavy: u32) -> Claim {
 }
 
 fn place(order: u64, claim: &Claim) -> Place {
-    Place { order: Token::new(order), entry: Entry::new(claim, START, Duration::from_secs(30)) }
+    let mut entry = Entry::new(claim, START, Duration::from_secs(30));
+    entry.about.as_mut().expect("it was made with it").token = Token::new(order);
+    Place { order, entry }
 }
 
 fn line(places: &[Place]) -> Line {
@@ -87,7 +89,7 @@ proptest! {
                     let claim = claim(u128::from(number), kind, capacity, *heavy);
                     let would = line(&places).would_hold(&claim.terms);
                     places.push(place(number, &claim));
-                    let holds = matches!(line(&places).standing(claim.id), Some(Standing::Holds(_)));
+                    let holds = matches!(line(&places).standing(claim.id), Some(Standing::Holds));
                     prop_assert_eq!(would, Ok(holds));
                     step(&mut record, &Command::Claim(&claim), START)
                 }
@@ -122,14 +124,14 @@ proptest! {
         for Place { entry, .. } in &places {
             let all = line(&places);
             let blockers = all.blockers(entry.claim);
-            let is_waiting = matches!(all.standing(entry.claim), Some(Standing::Waits { .. }));
+            let is_waiting = matches!(all.standing(entry.claim), Some(Standing::Waits(_)));
             prop_assert_eq!(is_waiting, !blockers.is_empty());
             let stays = |(index, place): &(usize, &Place)| {
-                !gone[*index] || place.entry.claim == entry.claim || blockers.contains(&place.order)
+                !gone[*index] || place.entry.claim == entry.claim || blockers.iter().any(|blocker| blocker.order == place.order)
             };
             let left: Vec<Place> =
                 places.iter().enumerate().filter(stays).map(|(_, place)| place.clone()).collect();
-            let holds = matches!(line(&left).standing(entry.claim), Some(Standing::Holds(_)));
+            let holds = matches!(line(&left).standing(entry.claim), Some(Standing::Holds));
             prop_assert!(!(is_waiting && holds), "{:?} holds beside {:?}", entry.claim, blockers);
         }
     }
@@ -162,31 +164,31 @@ fn of(kind: Kind, capacity: u32, weights: &[u32]) -> Vec<Place> {
     (1u64..).zip(weights).map(made).collect()
 }
 
-fn token(numbers: &[u64]) -> Vec<Token> {
-    numbers.iter().map(|number| Token::new(*number)).collect()
+fn blockers(line: &Line, claim: u128) -> Vec<u64> {
+    line.blockers(ClaimId::new(claim)).iter().map(|blocker| blocker.order).collect()
 }
 
 #[test]
 fn each_waits_for_as_few_as_can_be() {
     let mutex = line(&of(Kind::Mutex, 1, &[1, 1, 1]));
-    assert_eq!(mutex.blockers(ClaimId::new(3)), token(&[2]), "a mutex waits for its predecessor");
+    assert_eq!(blockers(&mutex, 3), [2], "a mutex waits for its predecessor");
     let writer = CAPACITY_MAX;
     let lock = line(&of(Kind::RwLock, CAPACITY_MAX, &[writer, 1, 1, writer]));
-    assert_eq!(lock.blockers(ClaimId::new(3)), token(&[1]), "readers wait for the writer before them");
-    assert_eq!(lock.blockers(ClaimId::new(4)), token(&[3]), "a writer waits for its predecessor");
+    assert_eq!(blockers(&lock, 3), [1], "readers wait for the writer before them");
+    assert_eq!(blockers(&lock, 4), [3], "a writer waits for its predecessor");
     let semaphore = line(&of(Kind::Semaphore, 2, &[1, 1, 1, 1, 1]));
-    assert_eq!(semaphore.blockers(ClaimId::new(5)), token(&[4, 3]), "as many as there are units");
+    assert_eq!(blockers(&semaphore, 5), [4, 3], "as many as there are units");
 }
 
 #[test]
 fn a_rest_takes_its_units_and_blocks() {
     let places = of(Kind::Mutex, 1, &[1]);
-    let rest = Rest { order: Token::new(0), entry: places[0].entry.clone(), slot: None };
+    let rest = Rest { order: 0, entry: places[0].entry.clone(), slot: None };
     let line = Line::new(places.clone(), vec![rest.clone()], None, Vec::new());
     assert_eq!(line.holding(), 0, "the unit rests");
-    assert_eq!(line.blockers(ClaimId::new(1)), token(&[0]));
+    assert_eq!(blockers(&line, 1), [0]);
     assert!(line.busy(START).is_resting);
-    let of_its_own = Rest { order: Token::new(1), ..rest };
+    let of_its_own = Rest { order: 1, ..rest };
     let line = Line::new(places, vec![of_its_own], None, Vec::new());
     assert_eq!((line.holding(), line.used()), (1, 1), "a rest beside its own hold does not count twice");
 }
@@ -194,26 +196,24 @@ fn a_rest_takes_its_units_and_blocks() {
 #[test]
 fn a_resize_is_about_the_claims_before_it() {
     let mut places = of(Kind::Semaphore, 2, &[1, 1, 1]);
-    let resized = |capacity, held_until| {
-        Some(Resized { before: Token::new(4), held_until: Token::new(held_until), capacity })
-    };
-    let grown = Line::new(places.clone(), Vec::new(), resized(3, 2), Vec::new());
+    let resized = |capacity, held_before| Some(Resized { before: 4, held_before, capacity });
+    let grown = Line::new(places.clone(), Vec::new(), resized(3, 3), Vec::new());
     assert_eq!(grown.holding(), 3);
     assert!(!grown.resize_is_over());
-    let shrunk = Line::new(places.clone(), Vec::new(), resized(1, 2), Vec::new());
+    let shrunk = Line::new(places.clone(), Vec::new(), resized(1, 3), Vec::new());
     assert_eq!((shrunk.holding(), shrunk.used()), (2, 2), "who held goes on to hold");
-    assert!(matches!(shrunk.standing(ClaimId::new(3)), Some(Standing::Waits { .. })));
-    let late = Place { order: Token::new(5), ..places[2].clone() };
+    assert!(matches!(shrunk.standing(ClaimId::new(3)), Some(Standing::Waits(_))));
+    let late = Place { order: 5, ..places[2].clone() };
     places.remove(0);
     places.remove(0);
-    let shrunk = Line::new(places.clone(), Vec::new(), resized(1, 2), Vec::new());
+    let shrunk = Line::new(places.clone(), Vec::new(), resized(1, 3), Vec::new());
     assert_eq!(shrunk.holding(), 1, "the third fits once both are gone");
     let mut with_late = places.clone();
     with_late.push(Place { entry: Entry { claim: ClaimId::new(9), ..late.entry }, ..late });
-    let line = Line::new(with_late.clone(), Vec::new(), resized(1, 2), Vec::new());
+    let line = Line::new(with_late.clone(), Vec::new(), resized(1, 3), Vec::new());
     let conflict = Standing::Conflict { kind: Kind::Semaphore, capacity: 1 };
     assert_eq!(line.standing(ClaimId::new(9)), Some(conflict), "who comes later asks for what there is now");
-    let line = Line::new(with_late.split_off(1), Vec::new(), resized(1, 2), Vec::new());
+    let line = Line::new(with_late.split_off(1), Vec::new(), resized(1, 3), Vec::new());
     assert!(line.resize_is_over());
     assert_eq!(line.kind_and_capacity(), Some((Kind::Semaphore, 2)), "a new life of the name begins");
 }

@@ -1,0 +1,28 @@
+//! What the engines of tenure on ordered stores share: etcd and ZooKeeper keep keys in the order in which they were made,
+//! and end those of a client that is gone. A claim is such a key, an *entry* in the line of its resource, and who holds
+//! follows from the entries before it: the rule is [`tenure_core::line`], and nothing is written to grant.
+//!
+//! [`Ordered`] is the engine; a [`Store`] says how entries are made, listed, watched and removed. What a client knows of
+//! its own claims ([`own`](mod@own)) is no truth: if it is lost, the client's [`Life`] ends in the store, and all its entries with it.
+//!
+//! | verb | calls, one after the other |
+//! | --- | --- |
+//! | a claim that is granted at once | 1 |
+//! | a claim that waits | 1, and a watch on one entry |
+//! | hand-over | the watch fires, 1 look |
+//! | a release | 1 |
+//! | a renewal | 1 for each batch, beside one heartbeat for each life |
+//!
+//! Sources: the recipe for locks in ZooKeeper's documentation (a sequential node each, watch the predecessor); etcd's
+//! `concurrency` package (order by create revision); and what Jepsen found in etcd 3.4.3, that a waiter must ask for
+//! its lease again after it was woken.
+
+mod engine;
+mod own;
+mod store;
+mod sweep;
+mod wake;
+
+pub use engine::Ordered;
+pub use store::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Rule, Store};
+pub use wake::Wakes;

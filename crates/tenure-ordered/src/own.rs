@@ -1,0 +1,167 @@
+//! What a client knows of its own claims. The store's lines are the truth; this only says which entries are ours, and when
+//! nobody wants one any more although its life goes on for others.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::claim::{ClaimId, Grant, Terms};
+use tenure_core::clock::Instant;
+use tenure_core::step::{FINISHED_MEMORY, waiter_life};
+
+use crate::store::{Leaving, Life, Mine};
+
+/// A claim of this client that has an entry.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    pub(crate) mine: Mine,
+    pub(crate) terms: Arc<Terms>,
+    /// When it was granted. None: it waits.
+    pub(crate) granted_at: Option<Instant>,
+    /// When it ends unless its user is heard of.
+    pub(crate) ends_at: Instant,
+    /// An operator has broken it: it only stays until its end.
+    pub(crate) is_broken: bool,
+    /// Its units rest if this client vanishes.
+    pub(crate) has_rest: bool,
+    /// A copy of its entrance may still be under way.
+    pub(crate) may_come_later: bool,
+}
+
+impl Own {
+    /// Returns the entry of a claim that waits as far as is known.
+    pub(crate) fn waiting(mine: Mine, terms: Arc<Terms>, now: Instant, may_come_later: bool) -> Own {
+        let ends_at = now + waiter_life(terms.ttl);
+        let (granted_at, is_broken, has_rest) = (None, false, false);
+        Own { mine, terms, granted_at, ends_at, is_broken, has_rest, may_come_later }
+    }
+
+    /// Its user was heard of at `now`.
+    pub(crate) fn heard_of(&mut self, now: Instant) {
+        let life = if self.granted_at.is_some() { self.terms.ttl } else { waiter_life(self.terms.ttl) };
+        self.ends_at = self.ends_at.max(now + life).min(self.max_until());
+    }
+
+    /// It holds from `now` on.
+    pub(crate) fn granted(&mut self, now: Instant) {
+        self.granted_at.get_or_insert(now);
+        self.ends_at = (now + self.terms.ttl).min(self.max_until());
+    }
+
+    fn max_until(&self) -> Instant {
+        let max_hold = self.terms.limits.max_hold.zip(self.granted_at);
+        max_hold.map_or(Instant::NEVER, |(max_hold, granted_at)| granted_at + max_hold)
+    }
+
+    /// Returns what its user is told, if its life goes on until `alive_until`.
+    pub(crate) fn grant(&self, now: Instant, alive_until: Instant) -> Grant {
+        let ends_in = self.ends_at.min(alive_until).since(now).min(self.terms.ttl);
+        Grant { token: self.mine.token, slot: self.mine.slot, ends_in }
+    }
+
+    /// Returns for how long its units rest when it is released at `now`.
+    pub(crate) fn rest(&self, now: Instant, is_unused: bool) -> Option<Duration> {
+        let granted_at = self.granted_at.filter(|_| !is_unused)?;
+        let rest = (granted_at + self.terms.limits.min_hold).since(now);
+        Some(rest).filter(|rest| !rest.is_zero())
+    }
+
+    /// Returns how it leaves when its user lets go.
+    pub(crate) fn leaving(self, rest: Option<Duration>) -> Leaving {
+        Leaving {
+            is_over: false,
+            resource: self.mine.resource.clone(),
+            claim: self.mine.claim,
+            may_come_later: self.may_come_later,
+            rest,
+            has_rest: self.has_rest,
+            mine: Some(self.mine),
+        }
+    }
+}
+
+impl Own {
+    /// Returns how it leaves when its user was not heard of in time.
+    fn over(self) -> Leaving {
+        let vanished = self.has_rest && self.granted_at.is_some() && !self.is_broken;
+        let rest = vanished.then_some(self.terms.limits.lock_delay);
+        Leaving { is_over: true, ..self.leaving(rest) }
+    }
+}
+
+/// All that a client knows of its claims.
+#[derive(Debug, Default)]
+pub(crate) struct Owned {
+    claims: HashMap<ClaimId, Own>,
+    /// Entrances that were not answered, and since when.
+    unsure: HashMap<ClaimId, Instant>,
+    /// Ids that have ended, and when.
+    ended: HashMap<ClaimId, Instant>,
+    /// What must leave and has not yet.
+    leaving: Vec<Leaving>,
+}
+
+impl Owned {
+    pub(crate) fn get(&self, claim: ClaimId) -> Option<&Own> {
+        self.claims.get(&claim)
+    }
+
+    pub(crate) fn get_mut(&mut self, claim: ClaimId) -> Option<&mut Own> {
+        self.claims.get_mut(&claim)
+    }
+
+    pub(crate) fn put(&mut self, own: Own) {
+        self.unsure.remove(&own.mine.claim);
+        self.claims.insert(own.mine.claim, own);
+    }
+
+    /// A claim has ended: its id is not used again.
+    pub(crate) fn end(&mut self, claim: ClaimId, now: Instant) -> Option<Own> {
+        self.ended.insert(claim, now);
+        self.unsure.remove(&claim);
+        self.claims.remove(&claim)
+    }
+
+    pub(crate) fn has_ended(&self, claim: ClaimId) -> bool {
+        self.ended.contains_key(&claim)
+    }
+
+    /// An entrance was not answered.
+    pub(crate) fn is_unsure(&mut self, claim: ClaimId, now: Instant) {
+        self.unsure.entry(claim).or_insert(now);
+    }
+
+    /// Whether an earlier entrance of a claim was not answered.
+    pub(crate) fn may_be_in(&self, claim: ClaimId) -> bool {
+        self.unsure.contains_key(&claim)
+    }
+
+    /// A claim could not leave: it is tried again.
+    pub(crate) fn leave_later(&mut self, leaving: Leaving) {
+        self.leaving.push(leaving);
+    }
+
+    /// A life has ended, and with it all that was entered in it.
+    pub(crate) fn died(&mut self, life: Life, now: Instant) {
+        let gone: Vec<ClaimId> =
+            self.claims.values().filter(|own| own.mine.life == life).map(|own| own.mine.claim).collect();
+        gone.into_iter().for_each(|claim| drop(self.end(claim, now)));
+        self.leaving.retain(|leaving| leaving.mine.as_ref().is_none_or(|mine| mine.life != life));
+    }
+
+    /// Takes what nobody wants any more, or could not leave before.
+    pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Leaving> {
+        self.ended.retain(|_, at| now.since(*at) < FINISHED_MEMORY);
+        self.unsure.retain(|_, at| now.since(*at) < FINISHED_MEMORY);
+        let due: Vec<ClaimId> =
+            self.claims.values().filter(|own| own.ends_at <= now).map(|own| own.mine.claim).collect();
+        let mut leaving = std::mem::take(&mut self.leaving);
+        leaving.extend(due.into_iter().filter_map(|claim| self.end(claim, now)).map(Own::over));
+        leaving
+    }
+
+    /// Whether there is nothing to look after.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.claims.is_empty() && self.leaving.is_empty() && self.ended.is_empty() && self.unsure.is_empty()
+    }
+}

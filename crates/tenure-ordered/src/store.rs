@@ -1,0 +1,202 @@
+//! What an ordered store must give.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use tenure_core::Result;
+use tenure_core::claim::{Claim, ClaimId, Keep, Name, Terms};
+use tenure_core::clock::Instant;
+use tenure_core::engine::{Capability, Finding, Incarnation};
+use tenure_core::line::{Blocker, Line, Place, Resized, Rest};
+use tenure_core::token::Token;
+
+use crate::wake::Wakes;
+
+/// One life of a client in the store: an etcd lease, a ZooKeeper session. With it end all entries that were made in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Life(pub u64);
+
+/// When a claim is to enter its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Always, at the end.
+    Queue,
+    /// Only if it holds then. A store that cannot make that sure may enter it: it is withdrawn if it does not hold.
+    IfItHolds,
+}
+
+/// A claim that is to enter the line of its resource.
+#[derive(Clone, Copy, Debug)]
+pub struct Entrance<'a> {
+    /// The claim.
+    pub claim: &'a Claim,
+    /// The life in which its entry is made.
+    pub life: Life,
+    /// When it is to enter.
+    pub rule: Rule,
+    /// It may be in the line already: an earlier call was not answered.
+    pub is_repeated: bool,
+}
+
+/// A line as it was at one moment.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// The line.
+    pub line: Line,
+    /// The moment, as the store counts: what is watched from here misses nothing.
+    pub revision: u64,
+}
+
+/// How an entrance ended.
+#[derive(Clone, Debug)]
+pub enum Entered {
+    /// The claim is in the line, which looks like this.
+    In(Mine, Look),
+    /// It is not, since it would not hold.
+    Out(Look),
+    /// The claim was released before: it is not let in any more.
+    Finished,
+    /// The life had ended before: nothing was entered.
+    Dead,
+}
+
+/// An entry of this client.
+#[derive(Clone, Debug)]
+pub struct Mine {
+    /// The resource.
+    pub resource: Name,
+    /// Its claim.
+    pub claim: ClaimId,
+    /// Its number in the line.
+    pub order: u64,
+    /// Its token.
+    pub token: Token,
+    /// The life in which it was made.
+    pub life: Life,
+    /// The slot that it took.
+    pub slot: Option<u32>,
+}
+
+/// A claim that is to leave its line.
+#[derive(Clone, Debug)]
+pub struct Leaving {
+    /// The resource.
+    pub resource: Name,
+    /// The claim.
+    pub claim: ClaimId,
+    /// What is known of its entry. None: it may have one.
+    pub mine: Option<Mine>,
+    /// A copy of its entrance may still be under way, and must not be let in any more.
+    pub may_come_later: bool,
+    /// Its time is over: it goes even if an operator has broken it.
+    pub is_over: bool,
+    /// For how long its units rest from now on.
+    pub rest: Option<Duration>,
+    /// Units were made to rest after its hold ([`Store::prepare_rest`]), and do not have to.
+    pub has_rest: bool,
+}
+
+/// How a leaving ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The entry is gone.
+    Gone,
+    /// There was none.
+    WasNot,
+    /// An operator has broken it, and it must stay until its former end.
+    IsBroken,
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It is in its line.
+    Here,
+    /// It is, but an operator has broken it.
+    Broken,
+    /// It is gone.
+    Gone,
+}
+
+/// An ordered store: how to make, list, watch and remove entries.
+///
+/// Every answer is linearizable. A call that fails with [`tenure_core::ErrorKind::Unavailable`] may have been carried out,
+/// and no call is repeated by the store.
+pub trait Store: Send + Sync + 'static {
+    /// The engine's one word.
+    const ENGINE: &'static str;
+
+    /// What it can do.
+    fn capability(&self) -> &Capability;
+
+    /// Which memory answers.
+    fn incarnation(&self) -> Incarnation;
+
+    /// Where news for the client's waiters go.
+    fn wakes(&self) -> &Wakes;
+
+    /// Returns a life whose entries live at least `ttl` after its last heartbeat, and begins one if there is none.
+    fn life(&self, ttl: Duration) -> BoxFuture<'_, Result<Life>>;
+
+    /// Makes sure that a life goes on, by a heartbeat through whoever leads the store unless one was answered just now. Returns
+    /// until when its entries live at least, all margins taken off. None: it has ended.
+    fn heartbeat(&self, life: Life) -> BoxFuture<'_, Result<Option<Instant>>>;
+
+    /// Lets claims enter, of each resource one at most.
+    fn enter<'a>(&'a self, entrances: Vec<Entrance<'a>>) -> BoxFuture<'a, Vec<Result<Entered>>>;
+
+    /// Looks at lines. `is_detailed`: with [`tenure_core::line::About`] of each entry, and the value.
+    fn look<'a>(&'a self, names: Vec<&'a Name>, is_detailed: bool) -> BoxFuture<'a, Vec<Result<Look>>>;
+
+    /// Looks what became of entries of this client.
+    fn find(&self, mine: Vec<Mine>) -> BoxFuture<'_, Vec<Result<Presence>>>;
+
+    /// Lets claims leave, with their slots, and what they published while they held.
+    fn leave(&self, leaving: Vec<Leaving>) -> BoxFuture<'_, Vec<Result<Left>>>;
+
+    /// Has a waiter told to look ([`tenure_core::engine::Wake::Look`]) as soon as one of `blockers` has gone since `revision`. Replaces what
+    /// the claim waited for before.
+    fn watch(&self, mine: &Mine, blockers: Vec<Blocker>, revision: u64);
+
+    /// A claim does not wait any more.
+    fn unwatch(&self, claim: ClaimId);
+
+    /// Takes any free slot below `capacity` for a claim that holds. `line`: as it was seen last.
+    fn take_slot<'a>(&'a self, mine: &'a Mine, capacity: u32, line: &'a Line) -> BoxFuture<'a, Result<u32>>;
+
+    /// Has the units of a hold rest for the terms' `lock_delay` if its client vanishes.
+    fn prepare_rest<'a>(&'a self, mine: &'a Mine, terms: &'a Terms) -> BoxFuture<'a, Result<()>>;
+
+    /// Sets the value of a resource while a claim holds it. `false`: its entry is gone, or broken.
+    fn publish(&self, mine: Mine, bytes: Arc<[u8]>, keep: Keep) -> BoxFuture<'_, Result<bool>>;
+
+    /// Notes a change of the capacity for the entries that are there.
+    fn resize<'a>(&'a self, name: &'a Name, resized: Resized) -> BoxFuture<'a, Result<()>>;
+
+    /// Marks an entry as broken, or removes it at once. `false`: it is gone.
+    fn break_place<'a>(
+        &'a self,
+        name: &'a Name,
+        place: &'a Place,
+        at_once: bool,
+    ) -> BoxFuture<'a, Result<bool>>;
+
+    /// Ends a rest. `false`: it is gone.
+    fn end_rest<'a>(&'a self, name: &'a Name, rest: &'a Rest) -> BoxFuture<'a, Result<bool>>;
+
+    /// Returns up to `most` names in use that begin with `prefix` and come after `after`, by name.
+    fn names<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Name>,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Name>>>;
+
+    /// Returns one item for each change of a resource, or several; the first one at once.
+    fn follow(&self, name: &Name) -> BoxStream<'static, Result<()>>;
+
+    /// Looks whether the store can be trusted.
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>>;
+}
