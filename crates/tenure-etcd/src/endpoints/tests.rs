@@ -277,3 +277,49 @@ fn a_new_leader_is_no_fault_for_those_who_repeat() {
         }
     });
 }
+
+#[test]
+fn callers_who_wait_for_one_another_all_learn_why() {
+    let server = EtcdServer::start(&EtcdOptions::default());
+    server.kill();
+    run(async {
+        let endpoints = connect(&server.url());
+        let calls = (0..8).map(|_| {
+            let endpoints = endpoints.clone();
+            tokio::spawn(async move {
+                endpoints.call(get("a"), within(Duration::from_millis(500))).await.unwrap_err()
+            })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            let fault = call.await.unwrap();
+            assert!(fault.to_string().contains("refused"), "{fault}");
+        }
+    });
+}
+
+mod alone {
+    use super::*;
+
+    #[test]
+    fn silent_endpoints_cost_little() {
+        let server = EtcdServer::start(&EtcdOptions::default());
+        let silent = || {
+            let proxy = tenure_testkit::Proxy::start(([127, 0, 0, 1], server.port()));
+            proxy.black_hole();
+            proxy
+        };
+        let proxies = [silent(), silent()];
+        let url = format!(
+            "etcd://127.0.0.1:{},127.0.0.1:{},127.0.0.1:{}",
+            proxies[0].port(),
+            proxies[1].port(),
+            server.port()
+        );
+        run(async {
+            let began = Instant::now();
+            connect(&url).call(put("a", "1"), soon()).await.unwrap();
+            let took = began.elapsed();
+            assert!(took >= STAGGER * 2 && took < STAGGER * 2 + Duration::from_millis(250), "{took:?}");
+        });
+    }
+}
