@@ -53,6 +53,8 @@ struct State {
     next: usize,
     /// How many connections there were.
     count: u64,
+    /// Why none could be made the last time.
+    why: String,
 }
 
 /// What an endpoint said of itself.
@@ -101,7 +103,6 @@ impl Endpoints {
         if let Some(wire) = self.current() {
             return Ok(wire);
         }
-        let mut last = "nobody had time to connect".to_owned();
         let found = timeout_at(deadline, async {
             let _looking = self.0.looking.lock().await;
             // Whoever looked before may have found one.
@@ -114,11 +115,12 @@ impl Endpoints {
                         let mut state = self.state();
                         state.next = index;
                         state.wire = Some(wire.clone());
+                        state.why.clear();
                         self.0.in_use.send_replace(wire.number());
                         tracing::info!(endpoint = wire.endpoint(), "connected with etcd");
                         return Ok(wire);
                     }
-                    Err(Fault::Down { why }) => last = why,
+                    Err(Fault::Down { why }) => self.state().why = why,
                     // A user who is refused is refused everywhere.
                     Err(fault) => return Err(fault),
                 }
@@ -127,7 +129,7 @@ impl Endpoints {
         });
         match found.await {
             Ok(found) => found,
-            Err(_) => Err(Fault::Down { why: last }),
+            Err(_) => Err(Fault::Down { why: self.why() }),
         }
     }
 
@@ -170,7 +172,7 @@ impl Endpoints {
         let (first, count) = (self.state().next, self.0.endpoints.len());
         let mut left = (0..count).map(|step| (first + step) % count);
         let mut asked = JoinSet::new();
-        let mut why = format!("no answer from {}", self.names());
+        let mut why = self.why();
         loop {
             let next = left.next();
             if let Some(index) = next {
@@ -237,6 +239,12 @@ impl Endpoints {
     fn names(&self) -> String {
         let names: Vec<&str> = self.0.endpoints.iter().map(|(name, _)| name.as_str()).collect();
         names.join(", ")
+    }
+
+    /// Why there is no connection: what the last attempt to make one found, if one is over.
+    fn why(&self) -> String {
+        let why = self.state().why.clone();
+        if why.is_empty() { format!("no answer from {}", self.names()) } else { why }
     }
 
     fn current(&self) -> Option<Wire> {

@@ -89,7 +89,7 @@ impl Leases {
     /// Makes a lease last for its whole ttl from now on, which is returned. [`Fault::NoLease`] if there is none.
     pub(crate) async fn keep_alive(&self, id: i64, deadline: Instant) -> Result<Duration, Fault> {
         let (answer, answered) = oneshot::channel();
-        let down = || Fault::Down { why: "no keep-alive could be sent in time".to_owned() };
+        let down = || Fault::Down { why: "no keep-alive was answered in time".to_owned() };
         let ask = Ask { id, asked: Instant::now(), deadline, answer };
         match timeout_at(deadline, self.asks.send(ask)).await {
             Ok(Ok(())) => {}

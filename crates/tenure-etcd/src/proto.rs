@@ -11,6 +11,8 @@ pub(crate) trait Call: Message + Clone + 'static {
     type Answer: Message + Default + 'static;
     /// The service and the method.
     const PATH: &'static str;
+    /// Whether a server that knows no leader refuses it at once.
+    const NEEDS_LEADER: bool = true;
 }
 
 /// A request that is one of many in a stream.
@@ -39,10 +41,15 @@ calls! { Call:
     LeaseRevokeRequest -> LeaseRevokeResponse at "Lease/LeaseRevoke";
     LeaseTimeToLiveRequest -> LeaseTimeToLiveResponse at "Lease/LeaseTimeToLive";
     LeaseLeasesRequest -> LeaseLeasesResponse at "Lease/LeaseLeases";
-    StatusRequest -> StatusResponse at "Maintenance/Status";
     AlarmRequest -> AlarmResponse at "Maintenance/Alarm";
     MemberListRequest -> MemberListResponse at "Cluster/MemberList";
     AuthenticateRequest -> AuthenticateResponse at "Auth/Authenticate";
+}
+
+impl Call for StatusRequest {
+    type Answer = StatusResponse;
+    const PATH: &'static str = "/etcdserverpb.Maintenance/Status";
+    const NEEDS_LEADER: bool = false;
 }
 
 calls! { StreamCall:

@@ -96,7 +96,7 @@ impl Wire {
             drop(requests.send(request));
         }
         let mut request = Request::new(UnboundedReceiverStream::new(receiver));
-        self.add_metadata(&mut request, self.token());
+        add_metadata(&mut request, true, self.token());
         let mut grpc = self.grpc.clone();
         let began = Instant::now();
         let opened = timeout_at(deadline, async {
@@ -155,7 +155,7 @@ impl Wire {
     ) -> Result<Q::Answer, Fault> {
         let began = Instant::now();
         let mut request = Request::new(request.clone());
-        self.add_metadata(&mut request, token);
+        add_metadata(&mut request, Q::NEEDS_LEADER, token);
         // So that the server gives up, too.
         request.set_timeout(deadline.saturating_duration_since(began));
         let mut grpc = self.grpc.clone();
@@ -168,14 +168,6 @@ impl Wire {
             Ok(Err(_)) if Instant::now() >= deadline => Err(self.silent(began.elapsed())),
             Ok(Err(status)) => Err(self.fault(&status)),
             Err(_) => Err(self.silent(began.elapsed())),
-        }
-    }
-
-    fn add_metadata<T>(&self, request: &mut Request<T>, token: Option<MetadataValue<Ascii>>) {
-        // A server that knows no leader then refuses at once, and ends streams when it loses its leader.
-        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        if let Some(token) = token {
-            request.metadata_mut().insert("token", token);
         }
     }
 
@@ -207,6 +199,17 @@ impl fmt::Debug for Wire {
             .field("endpoint", &self.shared.endpoint)
             .field("number", &self.shared.number)
             .finish()
+    }
+}
+
+/// Adds what etcd is to know besides the request. A server that knows no leader refuses what needs one at once, and ends
+/// a stream when it loses its leader.
+fn add_metadata<T>(request: &mut Request<T>, needs_leader: bool, token: Option<MetadataValue<Ascii>>) {
+    if needs_leader {
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+    }
+    if let Some(token) = token {
+        request.metadata_mut().insert("token", token);
     }
 }
 

@@ -324,14 +324,15 @@ impl Table {
         // "rpc error: code = PermissionDenied desc = etcdserver: permission denied"
         let message = answer.cancel_reason.rsplit("desc = ").next().unwrap_or_default().to_owned();
         let is_denied = message.contains("permission denied");
-        if is_denied && wire.has_login() && !entry.is_second_try {
-            // So it says of a token that has expired, too.
+        let code = if is_denied { Code::PermissionDenied } else { Code::Unknown };
+        let fault = Fault::Server { endpoint: wire.endpoint().to_owned(), code, message };
+        // Some versions say the one of a token that has expired, some the other.
+        if (is_denied || fault.is_of_token()) && wire.has_login() && !entry.is_second_try {
             entry.is_second_try = true;
             return Some(Over::Token);
         }
-        let code = if is_denied { Code::PermissionDenied } else { Code::Unknown };
         let entry = self.entries.remove(&id)?;
-        entry.finish(End::Refused(Fault::Server { endpoint: wire.endpoint().to_owned(), code, message }));
+        entry.finish(End::Refused(fault));
         None
     }
 

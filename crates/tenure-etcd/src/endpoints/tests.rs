@@ -18,6 +18,12 @@ async fn value(endpoints: &Endpoints, key: &str) -> Option<String> {
     answer.kvs.first().map(|kv| String::from_utf8(kv.value.clone()).unwrap())
 }
 
+/// The server of a connection.
+fn serving<'a>(cluster: &'a EtcdCluster, wire: &Wire) -> &'a EtcdServer {
+    let serves = |server: &&EtcdServer| wire.endpoint().ends_with(&format!(":{}", server.port()));
+    cluster.servers().iter().find(serves).unwrap()
+}
+
 /// Repeats a call until it is answered: it does no harm.
 async fn insist(endpoints: &Endpoints, key: &str) {
     let until = soon();
@@ -192,16 +198,20 @@ fn a_server_without_space_says_what_to_do() {
     run(async {
         let endpoints = connect(&server.url());
         let large = "x".repeat(200_000);
-        let mut faults = Vec::new();
-        for i in 0..40 {
-            faults.extend(endpoints.call(put(&format!("k{i}"), &large), soon()).await.err());
-        }
-        let fault = faults.last().expect("a quota that is full");
+        let until = soon();
+        // The file grows with what is written to it each 100 ms.
+        let fault = loop {
+            assert!(Instant::now() < until, "a quota that is never full");
+            match endpoints.call(put("large", &large), soon()).await {
+                Ok(_) => sleep(Duration::from_millis(20)).await,
+                Err(fault) => break fault,
+            }
+        };
         assert!(!fault.is_outcome_unknown(), "{fault}");
         let error = fault.to_error("claim");
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.hint().unwrap().contains("disarm"), "{error}");
-        assert!(value(&endpoints, "k0").await.is_some(), "it can be read");
+        assert!(value(&endpoints, "large").await.is_some(), "it can be read");
         let alarms = endpoints.call(AlarmRequest::default(), soon()).await.unwrap().alarms;
         assert_eq!(alarms[0].alarm, crate::proto::AlarmType::NoSpace as i32);
     });
@@ -213,15 +223,16 @@ fn a_call_to_a_stopped_endpoint_fails_in_time_and_the_next_one_goes_elsewhere() 
     run(async {
         let endpoints = connect(&cluster.url());
         insist(&endpoints, "a").await;
-        // The first of the URL is in use.
-        cluster.servers()[0].stop();
+        let before = endpoints.wire(soon()).await.unwrap();
+        let used = serving(&cluster, &before);
+        used.stop();
         let fault = endpoints.call(put("a", "2"), within(Duration::from_millis(300))).await.unwrap_err();
         assert!(matches!(fault, Fault::Silent { .. }) && fault.is_outcome_unknown(), "{fault}");
         assert_eq!(fault.to_error("claim").kind(), ErrorKind::Unavailable);
+        let after = endpoints.wire(soon()).await.unwrap();
+        assert_ne!(after.endpoint(), before.endpoint());
         insist(&endpoints, "a").await;
-        let wire = endpoints.wire(soon()).await.unwrap();
-        assert_eq!(wire.endpoint(), format!("127.0.0.1:{}", cluster.servers()[1].port()));
-        cluster.servers()[0].cont();
+        used.cont();
     });
 }
 
@@ -233,8 +244,7 @@ fn a_killed_endpoint_is_replaced() {
         for round in 0..2 {
             insist(&endpoints, "a").await;
             let wire = endpoints.wire(soon()).await.unwrap();
-            let port = |server: &EtcdServer| wire.endpoint().ends_with(&format!(":{}", server.port()));
-            let used = cluster.servers().iter().find(|server| port(server)).unwrap();
+            let used = serving(&cluster, &wire);
             used.kill();
             insist(&endpoints, "a").await;
             assert_ne!(endpoints.wire(soon()).await.unwrap().endpoint(), wire.endpoint(), "{round}");
@@ -272,4 +282,50 @@ fn a_new_leader_is_no_fault_for_those_who_repeat() {
             insist(&endpoints, "a").await;
         }
     });
+}
+
+#[test]
+fn callers_who_wait_for_one_another_all_learn_why() {
+    let server = EtcdServer::start(&EtcdOptions::default());
+    server.kill();
+    run(async {
+        let endpoints = connect(&server.url());
+        let calls = (0..8).map(|_| {
+            let endpoints = endpoints.clone();
+            tokio::spawn(async move {
+                endpoints.call(get("a"), within(Duration::from_millis(500))).await.unwrap_err()
+            })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            let fault = call.await.unwrap();
+            assert!(fault.to_string().contains("refused"), "{fault}");
+        }
+    });
+}
+
+mod alone {
+    use super::*;
+
+    #[test]
+    fn silent_endpoints_cost_little() {
+        let server = EtcdServer::start(&EtcdOptions::default());
+        let silent = || {
+            let proxy = tenure_testkit::Proxy::start(([127, 0, 0, 1], server.port()));
+            proxy.black_hole();
+            proxy
+        };
+        let proxies = [silent(), silent()];
+        let url = format!(
+            "etcd://127.0.0.1:{},127.0.0.1:{},127.0.0.1:{}",
+            proxies[0].port(),
+            proxies[1].port(),
+            server.port()
+        );
+        run(async {
+            let began = Instant::now();
+            connect(&url).call(put("a", "1"), soon()).await.unwrap();
+            let took = began.elapsed();
+            assert!(took >= STAGGER * 2 && took < STAGGER * 2 + Duration::from_millis(250), "{took:?}");
+        });
+    }
 }

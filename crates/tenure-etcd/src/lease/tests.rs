@@ -135,4 +135,40 @@ mod alone {
             );
         });
     }
+
+    /// The length of an election, here.
+    const ELECTION: Duration = Duration::from_millis(500);
+
+    /// A leader that is cut off does not know it at once. What it promises meanwhile, the next one does not know.
+    #[test]
+    fn a_leader_that_is_cut_off_promises_less_than_two_elections_too_much() {
+        let cluster = EtcdCluster::start_separable(&hasty());
+        run(async {
+            let leader = cluster.leader();
+            let there = connect(&cluster.servers()[leader].url());
+            let elsewhere = connect(&cluster.servers()[(leader + 1) % 3].url());
+            let leases = Leases::start(&there);
+            let granted = leases.grant(0, Duration::from_secs(3), soon()).await.unwrap();
+            let on_it = PutRequest { lease: granted.id, ..put("k", "a") };
+            there.call(on_it, soon()).await.unwrap();
+            cluster.cut_off(leader);
+            let cut = Instant::now();
+            let mut promised = cut;
+            loop {
+                let asked = Instant::now();
+                match leases.keep_alive(granted.id, within(ELECTION)).await {
+                    Ok(ttl) => promised = asked + ttl,
+                    Err(fault) => break assert!(!matches!(fault, Fault::NoLease { .. }), "{fault}"),
+                }
+            }
+            loop {
+                match elsewhere.call(get("k"), within(CALL)).await {
+                    Ok(answer) if answer.kvs.is_empty() => break,
+                    _ => sleep(Duration::from_millis(10)).await,
+                }
+            }
+            let gone = cut.elapsed();
+            assert!(gone + ELECTION * 2 > promised - cut, "{gone:?} {:?}", promised - cut);
+        });
+    }
 }
