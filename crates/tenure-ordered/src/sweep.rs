@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_core::clock::{Clock, SystemClock};
 
-use crate::engine::Shared;
+use crate::ordered::Shared;
 use crate::store::{Left, Store};
 
 /// How often it looks.
