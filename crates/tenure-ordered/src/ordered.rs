@@ -93,6 +93,14 @@ enum Judged {
     Withdrawn(Leaving, Result<ClaimAnswer>),
 }
 
+/// What a renewal comes to.
+enum Renewed {
+    /// It is answered.
+    Answered(RenewAnswer),
+    /// It waits for nothing any more, and must leave.
+    GivenUp,
+}
+
 impl<S: Store> Shared<S> {
     async fn claim_all(&self, claims: &[Claim]) -> Vec<Result<ClaimAnswer>> {
         let mut answers: BTreeMap<usize, Result<ClaimAnswer>> = BTreeMap::new();
@@ -180,13 +188,21 @@ impl<S: Store> Shared<S> {
         }
         let known: HashSet<Life> = entering.iter().map(|(_, life, _)| *life).collect();
         let (entered, alive) = join(self.store.enter(entrances), self.heartbeats(known)).await;
-        let mut judged = Vec::new();
+        let (mut judged, mut withdrawn) = (Vec::new(), Vec::new());
         for ((claim, life, is_repeated), entered) in entering.into_iter().zip(entered) {
             if entered.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
                 self.owned().is_unsure(claim.id, start);
             }
-            judged.push((claim, life, self.judge(claim, entered, is_repeated, start)));
+            match self.judge(claim, entered, is_repeated, start) {
+                Judged::Withdrawn(leaving, answer) => {
+                    self.owned().end(claim.id, start);
+                    withdrawn.push(leaving);
+                    judged.push((claim, life, Judged::Answered(answer)));
+                }
+                other => judged.push((claim, life, other)),
+            }
         }
+        self.withdraw(withdrawn).await;
         let settle = |(claim, life, judged)| self.settle(claim, judged, start, &alive[&life]);
         let settled = join_all(judged.into_iter().map(settle)).await;
         answers.extend(settled);
@@ -258,12 +274,7 @@ impl<S: Store> Shared<S> {
         alive: &Result<Option<Instant>>,
     ) -> (ClaimId, Result<ClaimAnswer>) {
         let answer = match judged {
-            Judged::Answered(answer) => answer,
-            Judged::Withdrawn(leaving, answer) => {
-                self.owned().end(claim.id, start);
-                self.withdraw(leaving).await;
-                answer
-            }
+            Judged::Answered(answer) | Judged::Withdrawn(_, answer) => answer,
             Judged::Holds(mine, look) => match self.hold(&mine, &look, start, alive).await {
                 Ok(Some(grant)) => Ok(ClaimAnswer::Granted(grant)),
                 Ok(None) => {
@@ -320,19 +331,17 @@ impl<S: Store> Shared<S> {
         self.store.prepare_rest(&mine, terms).await
     }
 
-    /// Lets a claim leave whose end has come, unless somebody has done so.
-    async fn withdraw_ended(&self, claim: ClaimId, start: Instant) {
-        let own = self.owned().end(claim, start);
-        if let Some(own) = own {
-            self.store.unwatch(claim);
-            self.withdraw(own.over()).await;
+    /// Lets claims leave, now or later.
+    async fn withdraw(&self, leaving: Vec<Leaving>) {
+        if leaving.is_empty() {
+            return;
         }
-    }
-
-    async fn withdraw(&self, leaving: Leaving) {
-        let answers = self.store.leave(vec![leaving.clone()]).await;
-        if answers.iter().any(Result::is_err) {
-            self.owned().leave_later(leaving);
+        leaving.iter().for_each(|leaving| self.store.unwatch(leaving.claim));
+        let answers = self.store.leave(leaving.clone()).await;
+        for (leaving, answer) in leaving.into_iter().zip(answers) {
+            if answer.is_err() {
+                self.owned().leave_later(leaving);
+            }
         }
     }
 
@@ -374,7 +383,8 @@ impl<S: Store> Shared<S> {
         };
         // Whoever asks for one that has ended is to find it gone.
         let ended = known.iter().flatten().filter(|own| own.ends_at <= start);
-        join_all(ended.map(|own| self.withdraw_ended(own.mine.claim, start))).await;
+        let ended = ended.filter_map(|own| self.owned().end(own.mine.claim, start)).map(Own::over);
+        self.withdraw(ended.collect()).await;
         let lives_on = |own: Option<Own>| own.filter(|own| !own.is_broken && own.ends_at > start);
         let known: Vec<Option<Own>> = known.into_iter().map(lives_on).collect();
         let lives: HashSet<Life> = known.iter().flatten().map(|own| own.mine.life).collect();
@@ -398,17 +408,28 @@ impl<S: Store> Shared<S> {
             let (request, own) = (request.clone(), own.clone());
             let (alive, found, looked) = (&alive, &found, &looked);
             async move {
-                let Some(own) = own else { return Ok(RenewAnswer::Lost) };
+                let Some(own) = own else { return Ok(Renewed::Answered(RenewAnswer::Lost)) };
                 let alive = &alive[&own.mine.life];
                 let answer = match (found.get(&own.mine.claim), looked.get(&own.mine.resource)) {
-                    (Some(found), _) => self.renew_holder(&request, &own, found, alive, start),
+                    (Some(found), _) => {
+                        self.renew_holder(&request, &own, found, alive, start).map(Renewed::Answered)
+                    }
                     (None, Some(look)) => self.renew_waiter(&own, look, alive, start).await,
                     (None, None) => Err(Error::new(ErrorKind::Internal, "renew", "a claim was left out")),
                 };
                 answer.map_err(|error| error.with_resource(&own.mine.resource))
             }
         };
-        join_all(requests.iter().zip(&known).map(answer)).await
+        let answers = join_all(requests.iter().zip(&known).map(answer)).await;
+        let given_up =
+            requests.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Ok(Renewed::GivenUp)));
+        let leaving = given_up.filter_map(|(request, _)| self.owned().end(request.claim, start));
+        self.withdraw(leaving.map(|own| own.leaving(None)).collect()).await;
+        let told = |renewed| match renewed {
+            Renewed::Answered(answer) => answer,
+            Renewed::GivenUp => RenewAnswer::Lost,
+        };
+        answers.into_iter().map(|answer| answer.map(told)).collect()
     }
 
     /// Looks at the lines that are to be looked at in this way.
@@ -469,48 +490,38 @@ impl<S: Store> Shared<S> {
         look: &Result<Look>,
         alive: &Result<Option<Instant>>,
         start: Instant,
-    ) -> Result<RenewAnswer> {
+    ) -> Result<Renewed> {
         let look = look.as_ref().map_err(Error::clone)?;
         let claim = own.mine.claim;
         if has_fresh_value(&own.terms, look) {
             // It is of no use any more: its user asks anew, and is given the value.
-            return self.give_up(claim, start).await;
+            return Ok(Renewed::GivenUp);
         }
         match look.line.standing(claim) {
             Some(Standing::Holds) => {
                 let granted = self.hold(&own.mine, look, start, alive).await?;
-                Ok(granted.map_or(RenewAnswer::Lost, RenewAnswer::Granted))
+                Ok(Renewed::Answered(granted.map_or(RenewAnswer::Lost, RenewAnswer::Granted)))
             }
             Some(Standing::Waits(waiting)) => {
                 if let Ok(None) = alive {
                     self.owned().died(own.mine.life, start);
-                    return Ok(RenewAnswer::Lost);
+                    return Ok(Renewed::Answered(RenewAnswer::Lost));
                 }
                 match self.owned().get_mut(claim) {
                     Some(own) => own.heard_of(start),
-                    None => return Ok(RenewAnswer::Lost),
+                    None => return Ok(Renewed::Answered(RenewAnswer::Lost)),
                 }
                 let blockers = look.line.blockers(claim);
                 self.store.watch(&own.mine, blockers, own.terms.unless_fresh, look.revision);
-                Ok(RenewAnswer::Waiting(waiting, self.store.incarnation()))
+                Ok(Renewed::Answered(RenewAnswer::Waiting(waiting, self.store.incarnation())))
             }
-            Some(Standing::Conflict { .. }) => self.give_up(claim, start).await,
+            Some(Standing::Conflict { .. }) => Ok(Renewed::GivenUp),
             None => {
                 self.store.unwatch(claim);
                 self.owned().end(claim, start);
-                Ok(RenewAnswer::Lost)
+                Ok(Renewed::Answered(RenewAnswer::Lost))
             }
         }
-    }
-
-    /// Lets a waiter leave that cannot be granted any more.
-    async fn give_up(&self, claim: ClaimId, start: Instant) -> Result<RenewAnswer> {
-        self.store.unwatch(claim);
-        let left = self.owned().end(claim, start);
-        if let Some(own) = left {
-            self.withdraw(own.leaving(None)).await;
-        }
-        Ok(RenewAnswer::Lost)
     }
 
     async fn release_all(&self, requests: &[ReleaseRequest]) -> Vec<Result<ReleaseAnswer>> {
