@@ -7,6 +7,8 @@ mod endpoints;
 mod error;
 mod lease;
 mod proto;
+#[doc(hidden)]
+pub mod raw;
 mod rpc;
 #[cfg(test)]
 mod trial;
