@@ -166,5 +166,5 @@ fn a_call_takes_so_many_claims_of_one_resource_and_keeps_the_order() {
     };
     assert_eq!(names(8), ["a", "b"]);
     assert_eq!(names(1), ["a"]);
-    assert_eq!(names(8), ["b", "a"], "who was left stands before who came later");
+    assert_eq!(names(8), ["a", "b"], "who was left stands before who came later");
 }
