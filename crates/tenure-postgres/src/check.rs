@@ -12,7 +12,6 @@ use tenure_sql::{Connection, Database, Dialect, Fault, Row};
 use tokio::time::Instant;
 
 use crate::check::judge::{Facts, Tables};
-use crate::connection::lend;
 use crate::dialect::PostgresDialect;
 use crate::engine::Postgres;
 
@@ -61,7 +60,7 @@ fn facts_asked() -> String {
 
 /// Returns the first row of the answer.
 async fn ask(database: &Postgres, statement: &str) -> Result<Row, Fault> {
-    let mut connection = lend(&database.pool, &database.config).await?;
+    let mut connection = database.connections.lend().await?;
     let answers = connection.run(statement.to_owned()).await?;
     connection.keep();
     let row = answers.into_iter().flatten().next();
@@ -99,7 +98,7 @@ async fn tables(database: &Postgres) -> Result<Tables, Fault> {
 
 /// How long the server took to answer, several times.
 async fn pings(database: &Postgres) -> Result<Vec<Duration>, Fault> {
-    let mut connection = lend(&database.pool, &database.config).await?;
+    let mut connection = database.connections.lend().await?;
     let mut took = Vec::with_capacity(PINGS);
     for _ in 0..PINGS {
         let sent_at = Instant::now();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
+use tenure_mysql::Config;
 use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer};
 use tenure_testkit::{SqlConnection, wait_for};
 
@@ -256,4 +257,19 @@ fn idle_rows_stay_until_they_are_purged() {
     raw(&server).run("UPDATE tenure_resource SET forget_at = 1");
     assert_eq!(pollster::block_on(client.purge()).expect("an answer"), Some(1));
     assert_eq!(count().as_deref(), Some("0"));
+}
+
+#[test]
+fn settings_do_as_well_as_a_url() {
+    let server = start();
+    let config = Config::new("127.0.0.1", server.port(), "root", "", "test").expect("parts");
+    let config = config.with("prefix", "own_").and_then(|config| config.with("connections", "1"));
+    let config = config.expect("settings");
+    let connected = Tenure::connect_with(config.connector(), Settings::default());
+    let client = pollster::block_on(connected).expect("the server is there");
+    drop(pollster::block_on(client.mutex("m").acquire()).expect("it is free"));
+    assert_eq!(raw(&server).run("SELECT count(*) FROM own_resource").first(), Some("1"));
+    assert!(
+        Config::new("h", 1, "me", "hunter2", "").is_err_and(|error| !error.to_string().contains("hunter2"))
+    );
 }

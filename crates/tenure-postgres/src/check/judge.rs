@@ -234,7 +234,7 @@ pub(super) fn wakes(listens: bool, hears: bool) -> Finding {
             hinted(Severity::Warning, what, found, hint)
         }
         (false, _) => {
-            let found = "`?listen=off`: waiters ask for themselves, each third of their confirm window (1.7 s at most)";
+            let found = "nobody listens (`?listen=off`, or a pool without a URL): waiters ask for themselves, each third of their confirm window (1.7 s at most)";
             finding(Severity::Good, what, found.to_owned())
         }
     }

@@ -5,3 +5,4 @@ mod conformance;
 mod crew;
 mod faults;
 mod load;
+mod pool;
