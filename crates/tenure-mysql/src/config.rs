@@ -45,8 +45,8 @@ pub struct Config {
 impl Config {
     /// Reads a URL: `mysql://user[:password]@host[:3306]/database`, with settings after `?`.
     ///
-    /// Settings are `prefix` of the tables (`tenure_`), `connections` (4), `purge` (`on`; `off` leaves idle rows
-    /// marked), `tls` (`off`; `on` checks the server's certificate against the Mozilla programme's roots), `ca` (a file
+    /// Settings are `prefix` of the tables (`tenure_`), `connections` (4), `purge` (`on`; `off` deletes
+    /// nothing), `tls` (`off`; `on` checks the server's certificate against the Mozilla programme's roots), `ca` (a file
     /// with root certificates instead, and `tls=on`), and `socket` (the path of the server's socket, in place of the
     /// host). All parts may be percent-encoded.
     ///

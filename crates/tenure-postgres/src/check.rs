@@ -70,9 +70,11 @@ async fn ask(database: &Postgres, statement: &str) -> Result<Row, Fault> {
 async fn tables(database: &Postgres) -> Result<Tables, Fault> {
     let tables = database.tables();
     let all = [&tables.resource, &tables.claim, &tables.finished, &tables.slot];
+    // What is not deleted is updated.
+    let needed = ["SELECT", "INSERT", "UPDATE", if tables.deletes { "DELETE" } else { "UPDATE" }];
     let rights = all.map(|table| {
         let may = |right| format!("has_table_privilege(to_regclass('{table}'), '{right}')");
-        format!("coalesce({}, false)", ["SELECT", "INSERT", "UPDATE", "DELETE"].map(may).join(" AND "))
+        format!("coalesce({}, false)", needed.map(may).join(" AND "))
     });
     let row = ask(database, &format!("SELECT {}", rights.join(", "))).await?;
     let missing = all.into_iter().zip(&row).filter(|(_, may)| may.as_deref() != Some("t"));

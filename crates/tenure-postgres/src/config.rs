@@ -56,7 +56,7 @@ impl Config {
     /// Reads a URL: `postgres://[user[:password]@]host[:5432][,host]/database`, with settings after `?`.
     ///
     /// Its own settings are `schema` (default: the first of the user's search path), `prefix` of the tables
-    /// (`tenure_`), `connections` (4, and one that listens), `purge` (`on`; `off` leaves idle rows marked),
+    /// (`tenure_`), `connections` (4, and one that listens), `purge` (`on`; `off` deletes nothing),
     /// `listen` (`on`; `off` where a pooler in transaction mode lies between) and `ca` (a file with root certificates).
     /// All others are those of PostgreSQL itself: `sslmode`, `application_name`, `options`, `target_session_attrs`.
     ///

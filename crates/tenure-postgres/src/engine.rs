@@ -70,7 +70,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
     capability.needs_floor = true;
     capability.tells_waiters = false;
     capability.batch_max = BATCH_MAX;
-    let tables = Tables::new(&config.prefix);
+    let tables = Tables { deletes: config.purges, ..Tables::new(&config.prefix) };
     let mut database = Postgres { connections, tables, capability, inbox, ear, listener, config };
     if database.config.listens {
         database.listen_to_oneself(&channels[0]).await.map_err(failed)?;

@@ -196,7 +196,12 @@ impl Tables {
         let (what, prefix) = ("tables", &self.prefix);
         if !self.missing.is_empty() {
             let found = format!("this user may not work with {}", self.missing.join(", "));
-            let hint = "GRANT SELECT, INSERT, UPDATE, DELETE on them to the user";
+            let hint = match self.purges {
+                true => {
+                    "GRANT SELECT, INSERT, UPDATE, DELETE on them to the user; without DELETE, use `?purge=off`"
+                }
+                false => "GRANT SELECT, INSERT, UPDATE on them to the user",
+            };
             return hinted(Severity::Bad, what, found, hint);
         }
         match self.version {

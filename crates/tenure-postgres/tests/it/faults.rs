@@ -8,7 +8,7 @@ use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
 use tenure_testkit::{SqlConnection, wait_for};
 
 use crate::conformance::connector;
-use crate::crew::{TTL, connect, crew, now, pause};
+use crate::crew::{TTL, connect, crew, now, pause, use_every_kind};
 
 const CLIENTS: usize = 16;
 /// How soon everybody is served again once a fault is over.
@@ -248,6 +248,63 @@ fn missing_rights_are_named() {
     assert!(tables.found.contains("tenure_claim"), "{tables:?}");
     admin.run("GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO worker");
     pollster::block_on(client.mutex("m").acquire()).expect("that is all it needs");
+}
+
+/// How many rows of each table there are: resources, claims, free slots, finished claims.
+fn rows(server: &PostgresServer) -> Vec<u64> {
+    let tables = ["resource", "claim", "slot", "finished"];
+    let count =
+        |table| raw(server).run(&format!("SELECT count(*) FROM tenure_{table}")).first()?.parse().ok();
+    tables.into_iter().filter_map(count).collect()
+}
+
+#[test]
+fn a_user_who_may_not_delete_marks_what_has_gone() {
+    let server = start();
+    drop(connect(&server.url()));
+    let mut admin = raw(&server);
+    admin.run("CREATE ROLE worker LOGIN");
+    admin.run("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO worker");
+    let url = server.url().replace("//postgres@", "//worker@");
+    // Without saying so, it is told.
+    let client = connect(&url);
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("nothing is deleted yet");
+    let refused = pollster::block_on(lease.release()).expect_err("it may not delete");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("purge=off")), "{refused:?}");
+    let tables = |client: &Tenure| {
+        let found = pollster::block_on(client.check()).expect("an answer");
+        found.into_iter().find(|finding| finding.what == "tables").expect("a finding")
+    };
+    let found = tables(&client);
+    assert!(found.found.contains("tenure_claim"), "{found:?}");
+    assert!(found.hint.is_some_and(|hint| hint.contains("purge=off")), "the way out");
+    drop(client);
+    admin.run("DELETE FROM tenure_claim");
+    admin.run("DELETE FROM tenure_resource");
+    // With it, all goes on.
+    let (a, b) = (connect(&format!("{url}?purge=off")), connect(&format!("{url}?purge=off")));
+    assert_eq!(tables(&a).severity, tenure_core::engine::Severity::Good, "{:?}", tables(&a));
+    use_every_kind(&a, &b);
+    let refused = pollster::block_on(a.purge()).expect_err("it may not delete");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    println!("{:?} rows are left", rows(&server));
+    assert!(rows(&server)[1] > 10, "each hold and waiter left a mark: {:?}", rows(&server));
+    // Whoever may delete clears away all that nobody needs any more.
+    admin.run("INSERT INTO tenure_finished (name, claim, until) VALUES ('f', 'f', 1)");
+    let mut cleared = 0;
+    // A rest that is over is found by the first one, and its resource is looked at again an hour later.
+    for _ in 0..2 {
+        admin.run("UPDATE tenure_resource SET forget_at = 1");
+        cleared += pollster::block_on(connect(&server.url()).purge()).expect("it may").expect("a number");
+    }
+    assert_eq!((cleared, rows(&server)), (6, vec![0; 4]));
+    use_every_kind(&a, &b);
+    // Marks go while their resources are in use, too.
+    let held = pollster::block_on(a.mutex("m").acquire()).expect("it is free");
+    assert_eq!(pollster::block_on(connect(&server.url()).purge()).expect("it may"), Some(0));
+    assert_eq!(rows(&server)[1..3], [2, 3], "what is held, what rests and what is free, and no mark");
+    pollster::block_on(held.release()).expect("it is held");
 }
 
 #[test]
