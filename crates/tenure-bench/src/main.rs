@@ -5,12 +5,14 @@
 
 mod local;
 mod measure;
+mod mysql;
 mod postgres;
 mod recovery;
 mod redis;
 mod report;
 mod run;
 mod scheduler;
+mod sql;
 
 use report::Report;
 
@@ -28,6 +30,7 @@ const BENCHES: &[Bench] = &[
     ("redis-hand-over", redis::hand_over),
     ("redis-million", redis::a_million_leases),
     ("postgres-uncontended", postgres::uncontended),
+    ("mysql-uncontended", mysql::uncontended),
 ];
 
 fn main() -> measure::Outcome {
