@@ -9,6 +9,7 @@
 //! in `tenure-conformance`, since that is published and this is not.
 
 mod account;
+mod certificate;
 mod clock;
 mod directory;
 pub mod mariadb;

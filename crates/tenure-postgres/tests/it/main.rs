@@ -6,3 +6,4 @@ mod crew;
 mod faults;
 mod load;
 mod pool;
+mod way;
