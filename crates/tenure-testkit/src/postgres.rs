@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use rustix::process::Signal;
@@ -60,6 +61,7 @@ pub struct PostgresOptions {
     settings: Vec<(String, String)>,
     clock: bool,
     tls: bool,
+    disk_megabytes: Option<u32>,
 }
 
 impl PostgresOptions {
@@ -67,6 +69,14 @@ impl PostgresOptions {
     #[must_use]
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// Keeps tables on a disk of their own that is only so large (the files of a fresh server need 25 MB of it). It is gone with
+    /// the server's process. The tests must run as root.
+    #[must_use]
+    pub fn disk(mut self, megabytes: u32) -> Self {
+        self.disk_megabytes = Some(megabytes);
         self
     }
 
@@ -173,6 +183,9 @@ impl PostgresServer {
                 let file = |name: &str| directory.join(name).display().to_string();
                 command.args(["-c", "ssl=on", "-c", &format!("ssl_cert_file={}", file("server.crt"))]);
                 command.args(["-c", &format!("ssl_key_file={}", file("server.key"))]);
+            }
+            if let Some(megabytes) = options.disk_megabytes {
+                command = on_small_disk(&command, megabytes);
             }
             clock = options.clock.then(|| ServerClock::install(directory, &mut command));
             command
@@ -306,6 +319,20 @@ impl Drop for PostgresServer {
         }
         self.kill();
     }
+}
+
+/// The same command in a place of its own, where the tables lie in memory.
+fn on_small_disk(command: &Command, megabytes: u32) -> Command {
+    let script = format!(
+        "set -e; cp -a data/base tables; mount -t tmpfs -o size={megabytes}m tmpfs data/base; cp -a tables/. data/base; \
+         chown --reference=tables data/base; chmod 700 data/base; rm -r tables; exec \"$@\""
+    );
+    let mut whole = Command::new("unshare");
+    whole
+        .args(["--mount", "--", "sh", "-c", &script, "sh"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    whole
 }
 
 /// The programs of the newest version.
