@@ -6,12 +6,14 @@
 mod etcd;
 mod local;
 mod measure;
+mod mysql;
 mod postgres;
 mod recovery;
 mod redis;
 mod report;
 mod run;
 mod scheduler;
+mod sql;
 
 use report::Report;
 
@@ -30,6 +32,7 @@ const BENCHES: &[Bench] = &[
     ("redis-million", redis::a_million_leases),
     ("postgres-uncontended", postgres::uncontended),
     ("etcd-bare", etcd::bare),
+    ("mysql-uncontended", mysql::uncontended),
 ];
 
 fn main() -> measure::Outcome {

@@ -131,7 +131,12 @@ impl Tally {
         let granted: Vec<(usize, u64)> = self.granted().collect();
         self.at_token = at_token.iter().copied().collect();
         self.at_token.extend(granted.iter().filter(|(_, number)| *number == token).map(|(node, _)| *node));
-        self.asked = granted.iter().map(|(node, _)| *node).filter(|node| !self.at_token.contains(node)).collect();
+        // Whoever was silent may have granted, too.
+        let may_hold = |(node, vote): (usize, &Option<Vote>)| {
+            let may = matches!(vote, Some(Vote::Granted(_) | Vote::Silent));
+            (may && !self.at_token.contains(&node)).then_some(node)
+        };
+        self.asked = self.votes.iter().enumerate().filter_map(may_hold).collect();
         if self.at_token.len() >= self.majority() {
             return Next::Won(token);
         }
@@ -183,7 +188,7 @@ mod tests {
         let mut tally = Tally::new(3);
         tally.vote(0, Vote::Granted(7));
         tally.vote(1, Vote::Granted(9));
-        assert_eq!(tally.close(), Next::Stamp(9, vec![0]));
+        assert_eq!(tally.close(), Next::Stamp(9, vec![0, 2]), "who was silent may have granted");
         assert_eq!(tally.stamped(0, 9, Stamped::Yes), Next::Won(9));
     }
 

@@ -55,25 +55,9 @@ pub fn connector(url: &str) -> Result<Connect> {
             }))
         }
         #[cfg(feature = "mysql")]
-        "mysql" => {
-            let config = tenure_mysql::Config::parse(url)?;
-            Ok(Box::new(move |client| {
-                Box::pin(async move {
-                    let engine = tenure_mysql::connect(config, client).await?;
-                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
-                })
-            }))
-        }
+        "mysql" => Ok(tenure_mysql::Config::parse(url)?.connector()),
         #[cfg(feature = "postgres")]
-        _ if is_of(scheme, "postgres") => {
-            let config = tenure_postgres::Config::parse(url)?;
-            Ok(Box::new(move |client| {
-                Box::pin(async move {
-                    let engine = tenure_postgres::connect(config, client).await?;
-                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
-                })
-            }))
-        }
+        _ if is_of(scheme, "postgres") => Ok(tenure_postgres::Config::parse(url)?.connector()),
         #[cfg(feature = "redis")]
         _ if is_of(scheme, "redis") => {
             let config = tenure_redis::Config::parse(url)?;
