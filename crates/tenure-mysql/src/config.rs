@@ -120,12 +120,14 @@ impl Config {
         }
         Ok(self)
     }
+}
 
-    /// Returns what [`Tenure::connect_with`](tenure_core::Tenure::connect_with) takes. Nothing is tried yet.
-    pub fn connector(self) -> Connect {
+impl From<Config> for Connect {
+    /// What [`Tenure::new`](tenure_core::Tenure::new) takes. Nothing is tried yet.
+    fn from(config: Config) -> Connect {
         Box::new(move |client| {
             Box::pin(async move {
-                let engine: Arc<dyn Engine> = Arc::new(crate::connect(self, client).await?);
+                let engine: Arc<dyn Engine> = Arc::new(crate::connect(config, client).await?);
                 Ok(engine)
             })
         })

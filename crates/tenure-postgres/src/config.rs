@@ -172,16 +172,6 @@ impl Config {
         Ok(self)
     }
 
-    /// Returns what [`Tenure::connect_with`](tenure_core::Tenure::connect_with) takes. Nothing is tried yet.
-    pub fn connector(self) -> Connect {
-        Box::new(move |client| {
-            Box::pin(async move {
-                let engine: Arc<dyn Engine> = Arc::new(crate::connect(self, client).await?);
-                Ok(engine)
-            })
-        })
-    }
-
     /// Settings for a server; `is_set` says what of PostgreSQL's own its user has decided.
     fn of(mut server: tokio_postgres::Config, is_set: impl Fn(&str) -> bool) -> Config {
         if server.get_application_name().is_none() {
@@ -224,6 +214,18 @@ impl Config {
             Host::Unix(directory) => format!("{}, port {}", directory.display(), port(at)),
         });
         hosts.collect::<Vec<_>>().join(" or ")
+    }
+}
+
+impl From<Config> for Connect {
+    /// What [`Tenure::new`](tenure_core::Tenure::new) takes. Nothing is tried yet.
+    fn from(config: Config) -> Connect {
+        Box::new(move |client| {
+            Box::pin(async move {
+                let engine: Arc<dyn Engine> = Arc::new(crate::connect(config, client).await?);
+                Ok(engine)
+            })
+        })
     }
 }
 

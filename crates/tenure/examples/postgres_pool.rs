@@ -4,7 +4,7 @@
 
 use tenure::postgres::deadpool_postgres::{Manager, Pool};
 use tenure::postgres::{Config, tokio_postgres};
-use tenure::{Settings, Tenure};
+use tenure::Tenure;
 
 /// What an example may fail with.
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -12,7 +12,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 /// Locks, with at most two of the pool's connections at a time.
 pub(crate) async fn lock(pool: Pool) -> Outcome {
     let config = Config::from_pool(pool)?.with("connections", "2")?;
-    let tenure = Tenure::connect_with(config.connector(), Settings::default()).await?;
+    let tenure = Tenure::new(config).await?;
     let lease = tenure.mutex("billing/4711").acquire().await?;
     println!("token {}", lease.token());
     lease.release().await?;

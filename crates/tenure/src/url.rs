@@ -44,30 +44,13 @@ pub fn connector(url: &str) -> Result<Connect> {
     match scheme {
         "memory" => Ok(Store::named(rest).connector()),
         #[cfg(feature = "local")]
-        "local" => {
-            let config = tenure_local::Config::parse(url)?;
-            Ok(Box::new(move |client| {
-                Box::pin(async move {
-                    let clock = std::sync::Arc::new(tenure_core::clock::SystemClock);
-                    let engine = tenure_local::Local::connect(config, client, clock).await?;
-                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
-                })
-            }))
-        }
+        "local" => Ok(tenure_local::Config::parse(url)?.into()),
         #[cfg(feature = "mysql")]
-        "mysql" => Ok(tenure_mysql::Config::parse(url)?.connector()),
+        "mysql" => Ok(tenure_mysql::Config::parse(url)?.into()),
         #[cfg(feature = "postgres")]
-        _ if is_of(scheme, "postgres") => Ok(tenure_postgres::Config::parse(url)?.connector()),
+        _ if is_of(scheme, "postgres") => Ok(tenure_postgres::Config::parse(url)?.into()),
         #[cfg(feature = "redis")]
-        _ if is_of(scheme, "redis") => {
-            let config = tenure_redis::Config::parse(url)?;
-            Ok(Box::new(move |client| {
-                Box::pin(async move {
-                    let engine = tenure_redis::Redis::connect(config, client).await?;
-                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
-                })
-            }))
-        }
+        _ if is_of(scheme, "redis") => Ok(tenure_redis::Config::parse(url)?.into()),
         _ => match ENGINES.iter().find(|known| known.schemes.contains(&scheme)) {
             Some(Known { engine, .. }) => Err(Error::new(
                 ErrorKind::Unsupported,

@@ -6,7 +6,7 @@ use tenure_mysql::Config;
 
 /// Returns what connects with a URL.
 pub(crate) fn connector(url: &str) -> Connect {
-    Config::parse(url).expect("the kit's URLs are right").connector()
+    Config::parse(url).expect("the kit's URLs are right").into()
 }
 
 struct MariaDb(String);

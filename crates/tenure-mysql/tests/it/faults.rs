@@ -319,7 +319,7 @@ fn settings_do_as_well_as_a_url() {
     let config = Config::new("127.0.0.1", server.port(), "root", "", "test").expect("parts");
     let config = config.with("prefix", "own_").and_then(|config| config.with("connections", "1"));
     let config = config.expect("settings");
-    let connected = Tenure::connect_with(config.connector(), Settings::default());
+    let connected = Tenure::new(config);
     let client = pollster::block_on(connected).expect("the server is there");
     drop(pollster::block_on(client.mutex("m").acquire()).expect("it is free"));
     assert_eq!(raw(&server).run("SELECT count(*) FROM own_resource").first(), Some("1"));

@@ -7,7 +7,7 @@ use tenure_testkit::postgres;
 
 /// Returns what connects with a URL.
 pub(crate) fn connector(url: &str) -> Connect {
-    Config::parse(url).expect("the kit's URLs are right").connector()
+    Config::parse(url).expect("the kit's URLs are right").into()
 }
 
 macro_rules! ways {

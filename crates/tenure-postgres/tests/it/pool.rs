@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::{ErrorKind, Mutex, Settings, Tenure};
+use tenure_core::{ErrorKind, Mutex, Tenure};
 use tenure_postgres::Config;
 use tenure_postgres::deadpool_postgres::{Manager, Pool};
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
@@ -23,7 +23,7 @@ fn pool(server: &PostgresServer, size: usize) -> Pool {
 }
 
 async fn tenure(config: Config) -> Tenure {
-    Tenure::connect_with(config.connector(), Settings::default()).await.expect("the server is there")
+    Tenure::new(config).await.expect("the server is there")
 }
 
 fn backends(server: &PostgresServer) -> Option<String> {
