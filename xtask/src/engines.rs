@@ -13,12 +13,14 @@ pub(crate) struct Engine {
 
 /// Every engine of the project. A new one goes here first. A store counts as one as soon as tests start its
 /// servers: fences work in PostgreSQL and MySQL already.
-pub(crate) const ENGINES: [Engine; 5] = [
+pub(crate) const ENGINES: [Engine; 7] = [
     Engine { name: "memory", tools: &[] },
     Engine { name: "local", tools: &[] },
     Engine { name: "redis", tools: &setup::FOR_REDIS },
     Engine { name: "postgres", tools: &setup::FOR_POSTGRES },
     Engine { name: "mysql", tools: &setup::FOR_MYSQL },
+    Engine { name: "zookeeper", tools: &setup::FOR_ZOOKEEPER },
+    Engine { name: "etcd", tools: &setup::FOR_ETCD },
 ];
 
 /// The engines of a list as a user gives it: `memory,local`.
@@ -58,7 +60,8 @@ mod tests {
     fn an_unknown_engine_is_refused_with_the_list_of_known_ones() {
         let error = named("local,oracle").map(|_| ()).unwrap_err();
         assert!(
-            error.contains("oracle") && error.contains("memory, local, redis, postgres, mysql"),
+            error.contains("oracle")
+                && error.contains("memory, local, redis, postgres, mysql, zookeeper, etcd"),
             "{error}"
         );
     }

@@ -63,6 +63,18 @@ pub(crate) const PGBOUNCER: Tool =
 /// A database. Debian keeps it from the search path of those who are not root.
 pub(crate) const MARIADB: Tool =
     Tool { name: "mariadb", probe: "/usr/sbin/mariadbd --version", source: Source::Apt("mariadb-server") };
+/// A store. Tests start servers of their own, and never use the one that the package may start.
+pub(crate) const ETCD: Tool =
+    Tool { name: "etcd", probe: "etcd --version", source: Source::Apt("etcd-server") };
+/// Prepares and asks that store.
+pub(crate) const ETCDCTL: Tool =
+    Tool { name: "etcdctl", probe: "etcdctl version", source: Source::Apt("etcd-client") };
+/// A store. The package brings Java, and tests start servers of their own.
+pub(crate) const ZOOKEEPER: Tool =
+    Tool { name: "zookeeper", probe: "find /usr/share/java/zookeeper.jar", source: Source::Apt("zookeeper") };
+/// Runs that store.
+pub(crate) const JAVA: Tool =
+    Tool { name: "java", probe: "java --version", source: Source::Apt("default-jre-headless") };
 /// Makes the certificates of servers under test.
 pub(crate) const OPENSSL: Tool =
     Tool { name: "openssl", probe: "openssl version", source: Source::Apt("openssl") };
@@ -93,7 +105,9 @@ pub(crate) const NPM: Tool = Tool { name: "npm", probe: "npm --version", source:
 /// A client of the classic lock protocol.
 pub(crate) const REDIS_PY: Tool =
     Tool { name: "redis-py", probe: "", source: Source::Python(&["redis==8.1.0"]) };
-/// Another.
+/// A client with ZooKeeper's classic recipes.
+pub(crate) const KAZOO: Tool = Tool { name: "kazoo", probe: "", source: Source::Python(&["kazoo==2.11.0"]) };
+/// Another client of the classic lock protocol.
 pub(crate) const REDLOCK: Tool =
     Tool { name: "node-redlock", probe: "", source: Source::Node(&["redlock@4.2.0", "ioredis@5.8.2"]) };
 
@@ -106,10 +120,20 @@ pub(crate) const FOR_REDIS: [&Tool; 6] = [&REDIS, &OPENSSL, &PYTHON, &NPM, &REDI
 pub(crate) const FOR_POSTGRES: [&Tool; 2] = [&POSTGRES, &PGBOUNCER];
 /// What the tests with MySQL need: MariaDB, since Debian has no MySQL.
 pub(crate) const FOR_MYSQL: [&Tool; 1] = [&MARIADB];
+/// What the tests with etcd need.
+pub(crate) const FOR_ETCD: [&Tool; 3] = [&ETCD, &ETCDCTL, &OPENSSL];
+/// What the tests with ZooKeeper need.
+pub(crate) const FOR_ZOOKEEPER: [&Tool; 5] = [&JAVA, &ZOOKEEPER, &OPENSSL, &PYTHON, &KAZOO];
 
 /// What the tests of all engines need.
 pub(crate) fn of_engines() -> Vec<&'static Tool> {
-    ENGINES.iter().flat_map(|engine| engine.tools).copied().collect()
+    let mut tools: Vec<&'static Tool> = Vec::new();
+    for tool in ENGINES.iter().flat_map(|engine| engine.tools) {
+        if !tools.iter().any(|known| known.name == tool.name) {
+            tools.push(tool);
+        }
+    }
+    tools
 }
 
 /// Installs what is missing and prints versions.

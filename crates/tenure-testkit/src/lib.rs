@@ -9,8 +9,10 @@
 //! in `tenure-conformance`, since that is published and this is not.
 
 mod account;
+mod certificates;
 mod clock;
 mod directory;
+pub mod etcd;
 pub mod mariadb;
 mod port;
 pub mod postgres;
@@ -22,6 +24,7 @@ mod run;
 mod server;
 mod site;
 mod sql;
+pub mod zookeeper;
 
 pub use clock::ServerClock;
 pub use directory::TestDirectory;

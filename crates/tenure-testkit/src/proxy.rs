@@ -55,7 +55,10 @@ struct Faults {
     delay: Duration,
     drops_requests: bool,
     drops_replies: bool,
+    is_paused: bool,
     marked: Option<Marked>,
+    /// What the connections of one client begin with, who is cut off.
+    silenced: Option<Vec<u8>>,
 }
 
 /// Requests whose replies are lost.
@@ -148,6 +151,12 @@ impl Proxy {
         (faults.drops_requests, faults.drops_replies) = (true, true);
     }
 
+    /// Holds everything back, both ways, until [`Proxy::heal`] delivers it: as TCP does where a network is cut for less
+    /// time than it tries again.
+    pub fn pause(&self) {
+        locked(&self.network.faults).is_paused = true;
+    }
+
     /// Resets all connections. New ones are served.
     pub fn cut(&self) {
         self.network.cut(|_| true);
@@ -168,6 +177,14 @@ impl Proxy {
     pub fn lose_replies(&self, count: usize, bytes: &[u8], loss: Loss) {
         assert!(!bytes.is_empty(), "every request contains nothing");
         locked(&self.network.faults).marked = Some(Marked { bytes: bytes.to_vec(), left: count, loss });
+    }
+
+    /// Loses everything on connections that say these bytes, from then on; and cuts those that there are, since
+    /// they may have said them before. So one client of several can be cut off, if what it says first names it.
+    pub fn silence(&self, bytes: &[u8]) {
+        assert!(!bytes.is_empty(), "every connection says nothing");
+        locked(&self.network.faults).silenced = Some(bytes.to_vec());
+        self.cut();
     }
 
     fn accept(&self) {
@@ -235,8 +252,13 @@ impl Network {
     fn deliver(&self, connection: &Connection, way: Way, parcels: &Receiver<Parcel>) {
         let mut seen = Vec::new();
         for (due, bytes) in parcels {
-            while !is(&connection.is_cut) && Instant::now() < due {
-                sleep(due.saturating_duration_since(Instant::now()).min(CUT_MAX));
+            while !is(&connection.is_cut) {
+                let left = due.saturating_duration_since(Instant::now());
+                match locked(&self.faults).is_paused {
+                    true => sleep(CUT_MAX),
+                    false if left.is_zero() => break,
+                    false => sleep(left.min(CUT_MAX)),
+                }
             }
             if is(&connection.is_cut) {
                 return;
@@ -246,6 +268,9 @@ impl Network {
             let mut loss = locked(&connection.loss);
             let is_whole = if way == Way::Requests {
                 seen.extend_from_slice(&bytes);
+                if self.is_silenced(&seen) {
+                    connection.has_lost.iter().for_each(set);
+                }
                 *loss = loss.or(self.mark(&mut seen));
                 let is_whole = self.arrive(connection, way, None, &bytes);
                 drop(loss);
@@ -286,11 +311,19 @@ impl Network {
         connection.to(way).write_all(bytes).is_ok()
     }
 
+    /// Whether what was seen is of a client who is cut off.
+    fn is_silenced(&self, seen: &[u8]) -> bool {
+        let faults = locked(&self.faults);
+        let silenced = faults.silenced.as_ref();
+        silenced.is_some_and(|bytes| seen.windows(bytes.len()).any(|window| window == bytes))
+    }
+
     /// Whether the reply to what was seen is to be lost.
     fn mark(&self, seen: &mut Vec<u8>) -> Option<Loss> {
         let mut faults = locked(&self.faults);
+        let kept = faults.silenced.as_ref().map_or(0, |bytes| bytes.len() - 1);
         let Some(marked) = faults.marked.as_mut().filter(|marked| marked.left > 0) else {
-            seen.clear();
+            seen.drain(..seen.len().saturating_sub(kept));
             return None;
         };
         if seen.windows(marked.bytes.len()).any(|window| window == marked.bytes) {
@@ -299,7 +332,8 @@ impl Network {
             return Some(marked.loss);
         }
         // The bytes may begin in this parcel and end in the next.
-        seen.drain(..seen.len().saturating_sub(marked.bytes.len() - 1));
+        let kept = kept.max(marked.bytes.len() - 1);
+        seen.drain(..seen.len().saturating_sub(kept));
         None
     }
 

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::Arc;
 
-use crate::{Connection, Port, Reply, Server, ServerClock, Site};
+use crate::{Connection, Port, Reply, Server, ServerClock, Site, certificates};
 
 mod cluster;
 mod sentinel;
@@ -283,7 +283,7 @@ fn configuration(port: u16, directory: &Path, options: &RedisOptions) -> String 
     let mut lines: Vec<String> =
         ["bind 127.0.0.1", "unixsocket socket", "save \"\"", "daemonize no"].map(str::to_owned).into();
     if options.tls {
-        make_certificates(directory);
+        certificates::make(directory);
         let files = "tls-cert-file server.crt\ntls-key-file server.key\ntls-ca-cert-file ca.crt";
         lines.push(format!("port 0\ntls-port {port}\ntls-auth-clients no\n{files}"));
     } else {
@@ -297,19 +297,4 @@ fn configuration(port: u16, directory: &Path, options: &RedisOptions) -> String 
     lines.extend(options.password.iter().map(|password| format!("requirepass {password}")));
     lines.extend(options.lines.iter().cloned());
     lines.join("\n") + "\n"
-}
-
-/// Makes an authority and a certificate by it, good for two days.
-fn make_certificates(directory: &Path) {
-    let script = "set -e
-        printf 'subjectAltName=IP:127.0.0.1,DNS:localhost\\nbasicConstraints=CA:FALSE\\n' >extensions
-        new='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
-        openssl req -x509 $new -keyout ca.key -out ca.crt -days 2 -subj /CN=tenure-test-authority
-        openssl req $new -keyout server.key -out server.csr -subj /CN=localhost
-        openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 2 \\
-            -extfile extensions";
-    let mut command = Command::new("sh");
-    let Output { status, stderr, .. } =
-        command.args(["-c", script]).current_dir(directory).output().expect("sh");
-    assert!(status.success(), "openssl: {}", String::from_utf8_lossy(&stderr));
 }

@@ -95,6 +95,39 @@ fn world() -> (Echo, Proxy, Client) {
 }
 
 #[test]
+fn what_is_held_back_arrives_when_the_network_is_healed() {
+    let echo = Echo::start();
+    let proxy = Proxy::start(echo.address);
+    let mut client = Client::connect(&proxy);
+    proxy.pause();
+    client.send("one");
+    client.send("two");
+    assert_eq!(client.receive(SILENCE), Ok(None));
+    proxy.heal();
+    assert_eq!(client.receive(PATIENCE), Ok(Some("one".to_owned())));
+    assert_eq!(client.receive(PATIENCE), Ok(Some("two".to_owned())));
+}
+
+#[test]
+fn one_client_of_several_is_cut_off_by_what_it_says() {
+    let echo = Echo::start();
+    let proxy = Proxy::start(echo.address);
+    let mut before = Client::connect(&proxy);
+    assert!(before.is_answered("I am Bob"));
+    proxy.silence(b"Bob");
+    assert!(before.receive(PATIENCE).is_err(), "it may have said it before");
+    let [mut ann, mut bob] = [Client::connect(&proxy), Client::connect(&proxy)];
+    assert!(ann.is_answered("I am Ann"));
+    bob.send("I am Bob");
+    bob.send("Hello?");
+    assert_eq!(bob.receive(SILENCE), Ok(None));
+    assert!(ann.is_answered("Who?"));
+    assert!(!echo.heard.lock().unwrap().iter().any(|line| line == "Hello?"));
+    proxy.heal();
+    assert!(Client::connect(&proxy).is_answered("I am Bob again"));
+}
+
+#[test]
 fn a_connection_ends_when_its_client_ends() {
     let (_echo, proxy, client) = world();
     assert_eq!(proxy.connections(), 1);
