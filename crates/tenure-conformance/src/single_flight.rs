@@ -6,15 +6,42 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use tenure_core::engine::BreakAnswer;
-use tenure_core::{Error, ErrorKind, Source};
+use tenure_core::claim::Terms;
+use tenure_core::engine::{BreakAnswer, Capability, ClaimAnswer, ReleaseAnswer};
+use tenure_core::{Error, ErrorKind, Name, Source};
 
 use crate::Setup;
 use crate::cancellation::poll_times;
+use crate::direct;
 use crate::stage::{LONG, SHORT, Stage, name, pause, waiters};
+
+async fn can(setup: &impl Setup, check: &str) -> bool {
+    let keeps = |capability: &Capability| capability.keeps_values;
+    setup.can(&format!("single_flight::{check}"), "values that outlive holds", keeps).await
+}
+
+/// Waits until a value is fresh no more.
+async fn ages(setup: &impl Setup, key: &str) {
+    let direct = setup.direct().await;
+    let resource = Name::new(key).expect("a key is a name");
+    let terms = Terms { unless_fresh: true, ..direct::mutex() };
+    setup
+        .eventually("a value is fresh no more", async || {
+            let claim = direct.trying(&resource, &terms);
+            match direct.claim(&claim).await {
+                Ok(ClaimAnswer::Fresh(_)) => false,
+                Ok(ClaimAnswer::Granted(_)) => direct.release(&claim).await == ReleaseAnswer::Released,
+                other => panic!("a try is granted, or answered by the value: {other:?}"),
+            }
+        })
+        .await;
+}
 
 /// Many who want a value that nobody has cause one load, and all get its value.
 pub async fn one_loads_for_all(setup: &impl Setup) {
+    if !can(setup, "one_loads_for_all").await {
+        return;
+    }
     let clients = [setup.client().await, setup.client().await];
     let key = name("load");
     let loads = AtomicUsize::new(0);
@@ -36,6 +63,9 @@ pub async fn one_loads_for_all(setup: &impl Setup) {
 
 /// If the load fails, exactly one of those who wait loads in its place.
 pub async fn a_failed_load_passes_to_one_other(setup: &impl Setup) {
+    if !can(setup, "a_failed_load_passes_to_one_other").await {
+        return;
+    }
     let clients = [setup.client().await, setup.client().await];
     let key = name("fail");
     let loads = AtomicUsize::new(0);
@@ -55,16 +85,14 @@ pub async fn a_failed_load_passes_to_one_other(setup: &impl Setup) {
 
 /// A value is fresh for its time and loaded anew afterwards; meanwhile the stale one is served, if wished.
 pub async fn a_stale_value_is_served_while_one_loads(setup: &impl Setup) {
-    if !setup
-        .can("a_stale_value_is_served_while_one_loads", "values that outlive holds", |can| can.keeps_values)
-        .await
-    {
+    if !can(setup, "a_stale_value_is_served_while_one_loads").await {
         return;
     }
     let (a, b) = (setup.client().await, setup.client().await);
     let key = name("stale");
+    let period = setup.ttl(SHORT).await;
     let flight = |client: &tenure_core::Tenure| {
-        client.single_flight(&key).fresh(SHORT).serve_stale(Duration::from_secs(60))
+        client.single_flight(&key).fresh(period).serve_stale(Duration::from_secs(60))
     };
     let load = async |value: u8| Ok::<_, Error>(vec![value]);
     let first = setup.within("a value", flight(&a).get_or_refresh(async |_| load(1).await)).await;
@@ -72,7 +100,7 @@ pub async fn a_stale_value_is_served_while_one_loads(setup: &impl Setup) {
     let fresh = setup.within("a value", flight(&b).get_or_refresh(async |_| load(2).await)).await;
     let fresh = fresh.expect("a value");
     assert!(matches!(fresh.source, Source::Fresh(_)) && *fresh.bytes == [1], "it is fresh: {fresh:?}");
-    pause(SHORT + Duration::from_millis(50)).await;
+    ages(setup, &key).await;
     let (b_flight, a_flight) = (flight(&b), flight(&a));
     let slow = a_flight.get_or_refresh(async |_| {
         let stale = b_flight.get_or_refresh(async |_| load(4).await).await?;
@@ -87,6 +115,9 @@ pub async fn a_stale_value_is_served_while_one_loads(setup: &impl Setup) {
 
 /// A value that is too large is refused before it is sent, and others may load.
 pub async fn a_value_that_is_too_large_is_refused(setup: &impl Setup) {
+    if !can(setup, "a_value_that_is_too_large_is_refused").await {
+        return;
+    }
     let client = setup.client().await;
     let flight = client.single_flight(&name("large"));
     let large = async |_: &tenure_core::Lease| Ok::<_, Error>(vec![0; 1024 * 1024]);
@@ -98,14 +129,17 @@ pub async fn a_value_that_is_too_large_is_refused(setup: &impl Setup) {
 
 /// A thousand tasks in four processes that want a value that has expired cause one load, and all get its value.
 pub async fn a_thousand_in_four_processes_cause_one_load(setup: &impl Setup) {
+    if !can(setup, "a_thousand_in_four_processes_cause_one_load").await {
+        return;
+    }
     const PROCESSES: usize = 4;
     const TASKS: usize = 250;
     let client = setup.client().await;
     let key = name("thousand");
-    let flight = client.single_flight(&key).fresh(SHORT);
+    let flight = client.single_flight(&key).fresh(setup.ttl(SHORT).await);
     let old = flight.get_or_refresh(async |_| Ok::<_, Error>(b"old".to_vec()));
     setup.within("a value", old).await.expect("a value");
-    pause(SHORT + Duration::from_millis(50)).await;
+    ages(setup, &key).await;
     let mut actors = Vec::new();
     for _ in 0..PROCESSES {
         actors.push(setup.actor().await);
@@ -133,6 +167,9 @@ pub async fn a_thousand_in_four_processes_cause_one_load(setup: &impl Setup) {
 
 /// If the process that loads is killed, exactly one of those who wait loads in its place, and all get its value.
 pub async fn a_killed_loader_is_replaced_by_one(setup: &impl Setup) {
+    if !can(setup, "a_killed_loader_is_replaced_by_one").await {
+        return;
+    }
     const TASKS: usize = 40;
     let client = setup.client().await;
     let key = name("dies");
@@ -152,6 +189,9 @@ pub async fn a_killed_loader_is_replaced_by_one(setup: &impl Setup) {
 
 /// A load whose lease is broken is dropped and publishes nothing; another loads.
 pub async fn a_loader_that_loses_its_lease_publishes_nothing(setup: &impl Setup) {
+    if !can(setup, "a_loader_that_loses_its_lease_publishes_nothing").await {
+        return;
+    }
     let (client, operator) = (setup.client().await, setup.client().await);
     let key = name("broken");
     let flight = client.single_flight(&key).ttl(setup.ttl(SHORT).await);
@@ -178,6 +218,9 @@ pub async fn a_loader_that_loses_its_lease_publishes_nothing(setup: &impl Setup)
 /// A call that is dropped at any moment, while it loads or while it waits for who does, leaves nothing behind:
 /// others load.
 pub async fn a_call_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+    if !can(setup, "a_call_dropped_at_any_moment_leaves_nothing").await {
+        return;
+    }
     let (a, b) = (setup.client().await, setup.client().await);
     let key = name("dropped");
     let forever = async |_: &tenure_core::Lease| std::future::pending::<Result<Vec<u8>, Error>>().await;

@@ -85,6 +85,8 @@ impl Claimant {
             Some("this kind of resource")
         } else if !(capability.has_rests || limits.min_hold.is_zero() && limits.lock_delay.is_zero()) {
             Some("min_hold and lock_delay: its units cannot rest")
+        } else if self.terms.unless_fresh && !capability.keeps_values {
+            Some("single-flight: it keeps no value beyond the hold")
         } else if self.terms.ttl < capability.ttl_min || self.terms.ttl > capability.ttl_max {
             Some("this ttl")
         } else {

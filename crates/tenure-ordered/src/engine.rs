@@ -219,7 +219,8 @@ impl<S: Store> Shared<S> {
                     if waiting.position > self.store.capability().waiters_max {
                         Some(Err(self.queue_full()))
                     } else {
-                        self.store.watch(&mine, look.line.blockers(claim.id), look.revision);
+                        let blockers = look.line.blockers(claim.id);
+                        self.store.watch(&mine, blockers, claim.terms.unless_fresh, look.revision);
                         self.owned().put(own);
                         return Judged::Answered(Ok(ClaimAnswer::Waiting(waiting, self.store.incarnation())));
                     }
@@ -364,22 +365,16 @@ impl<S: Store> Shared<S> {
             .filter(|own| own.granted_at.is_some())
             .map(|own| own.mine.clone())
             .collect();
-        let mut names: Vec<&Name> = known
-            .iter()
-            .flatten()
-            .filter(|own| own.granted_at.is_none())
-            .map(|own| &own.mine.resource)
-            .collect();
-        names.sort_unstable();
-        names.dedup();
+        let waiters = known.iter().flatten().filter(|own| own.granted_at.is_none());
+        let mut seeks: BTreeMap<&Name, bool> = BTreeMap::new();
+        waiters.for_each(|own| *seeks.entry(&own.mine.resource).or_default() |= own.terms.unless_fresh);
         let found =
             async { if holders.is_empty() { Vec::new() } else { self.store.find(holders.clone()).await } };
-        let looked =
-            async { if names.is_empty() { Vec::new() } else { self.store.look(names.clone(), false).await } };
-        let (alive, (found, looked)) = join(self.heartbeats(lives), join(found, looked)).await;
+        let looked = join(self.look_at_all(&seeks, false), self.look_at_all(&seeks, true));
+        let (alive, (found, (plain, detailed))) = join(self.heartbeats(lives), join(found, looked)).await;
         let found: BTreeMap<ClaimId, Result<Presence>> =
             holders.iter().map(|mine| mine.claim).zip(found).collect();
-        let looked: BTreeMap<&Name, Result<Look>> = names.iter().copied().zip(looked).collect();
+        let looked: BTreeMap<&Name, Result<Look>> = plain.into_iter().chain(detailed).collect();
         let answer = |(request, own): (&RenewRequest, &Option<Own>)| {
             let (request, own) = (request.clone(), own.clone());
             let (alive, found, looked) = (&alive, &found, &looked);
@@ -395,6 +390,21 @@ impl<S: Store> Shared<S> {
             }
         };
         join_all(requests.iter().zip(&known).map(answer)).await
+    }
+
+    /// Looks at the lines that are to be looked at in this way.
+    async fn look_at_all<'a>(
+        &self,
+        seeks: &BTreeMap<&'a Name, bool>,
+        is_detailed: bool,
+    ) -> Vec<(&'a Name, Result<Look>)> {
+        let names: Vec<&'a Name> =
+            seeks.iter().filter(|(_, detailed)| **detailed == is_detailed).map(|(name, _)| *name).collect();
+        if names.is_empty() {
+            return Vec::new();
+        }
+        let looks = self.store.look(names.clone(), is_detailed).await;
+        names.into_iter().zip(looks).collect()
     }
 
     fn renew_holder(
@@ -443,6 +453,10 @@ impl<S: Store> Shared<S> {
     ) -> Result<RenewAnswer> {
         let look = look.as_ref().map_err(Error::clone)?;
         let claim = own.mine.claim;
+        if has_fresh_value(&own.terms, look) {
+            // It is of no use any more: its user asks anew, and is given the value.
+            return self.give_up(claim, start).await;
+        }
         match look.line.standing(claim) {
             Some(Standing::Holds) => {
                 let granted = self.hold(&own.mine, look, start, alive).await?;
@@ -457,22 +471,27 @@ impl<S: Store> Shared<S> {
                     Some(own) => own.heard_of(start),
                     None => return Ok(RenewAnswer::Lost),
                 }
-                self.store.watch(&own.mine, look.line.blockers(claim), look.revision);
+                let blockers = look.line.blockers(claim);
+                self.store.watch(&own.mine, blockers, own.terms.unless_fresh, look.revision);
                 Ok(RenewAnswer::Waiting(waiting, self.store.incarnation()))
             }
-            Some(Standing::Conflict { .. }) => {
-                let left = self.owned().end(claim, start);
-                if let Some(own) = left {
-                    self.withdraw(own.leaving(None)).await;
-                }
-                Ok(RenewAnswer::Lost)
-            }
+            Some(Standing::Conflict { .. }) => self.give_up(claim, start).await,
             None => {
                 self.store.unwatch(claim);
                 self.owned().end(claim, start);
                 Ok(RenewAnswer::Lost)
             }
         }
+    }
+
+    /// Lets a waiter leave that cannot be granted any more.
+    async fn give_up(&self, claim: ClaimId, start: Instant) -> Result<RenewAnswer> {
+        self.store.unwatch(claim);
+        let left = self.owned().end(claim, start);
+        if let Some(own) = left {
+            self.withdraw(own.leaving(None)).await;
+        }
+        Ok(RenewAnswer::Lost)
     }
 
     async fn release_all(&self, requests: &[ReleaseRequest]) -> Vec<Result<ReleaseAnswer>> {
@@ -608,9 +627,13 @@ impl<S: Store> Shared<S> {
 
 /// Returns the value that answers a claim, if it asks for one and that is fresh.
 fn fresh_value(claim: &Claim, look: &Look) -> Option<ClaimAnswer> {
-    let value =
-        look.line.value.clone().filter(|value| claim.terms.unless_fresh && !value.fresh_for.is_zero())?;
+    let value = look.line.value.clone().filter(|_| has_fresh_value(&claim.terms, look))?;
     Some(ClaimAnswer::Fresh(value))
+}
+
+fn has_fresh_value(terms: &Terms, look: &Look) -> bool {
+    let is_fresh = look.line.value.as_ref().is_some_and(|value| !value.fresh_for.is_zero());
+    terms.unless_fresh && is_fresh
 }
 
 fn floor_ahead(floor: Token, token: Token) -> Error {

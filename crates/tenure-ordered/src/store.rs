@@ -156,9 +156,9 @@ pub trait Store: Send + Sync + 'static {
     /// Lets claims leave, with their slots, and what they published while they held.
     fn leave(&self, leaving: Vec<Leaving>) -> BoxFuture<'_, Vec<Result<Left>>>;
 
-    /// Has a waiter told to look ([`tenure_core::engine::Wake::Look`]) as soon as one of `blockers` has gone since `revision`. Replaces what
-    /// the claim waited for before.
-    fn watch(&self, mine: &Mine, blockers: Vec<Blocker>, revision: u64);
+    /// Has a waiter told to look ([`tenure_core::engine::Wake::Look`]) as soon as one of `blockers` has gone since `revision`, or
+    /// a value that is kept has been published, if it waits `for_value`. Replaces what the claim waited for before.
+    fn watch(&self, mine: &Mine, blockers: Vec<Blocker>, for_value: bool, revision: u64);
 
     /// A claim does not wait any more.
     fn unwatch(&self, claim: ClaimId);
