@@ -200,6 +200,11 @@ impl Line {
         &self.slots
     }
 
+    /// Returns the slot that a claim took.
+    pub fn slot_of(&self, claim: ClaimId) -> Option<u32> {
+        self.slots.iter().find(|(_, taken_by)| *taken_by == claim).map(|(slot, _)| *slot)
+    }
+
     /// Returns a claim's entry.
     pub fn place(&self, claim: ClaimId) -> Option<&Place> {
         self.places.iter().find(|place| place.entry.claim == claim)
@@ -334,7 +339,7 @@ impl Line {
         let rests = self.rests.iter().map(|rest| (&rest.entry, rest.slot, None));
         let holds = holds.iter().map(|place| {
             let claim = place.entry.claim;
-            let slot = self.slots.iter().find(|(_, taken_by)| *taken_by == claim).map(|(slot, _)| *slot);
+            let slot = self.slot_of(claim);
             let is_broken = place.entry.about.as_ref().is_some_and(|about| about.is_broken);
             (&place.entry, slot, Some(claim).filter(|_| !is_broken))
         });

@@ -24,5 +24,5 @@ mod sweep;
 mod wake;
 
 pub use engine::Ordered;
-pub use store::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Rule, Store};
+pub use store::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Resting, Rule, Store};
 pub use wake::Wakes;

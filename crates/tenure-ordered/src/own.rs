@@ -9,7 +9,7 @@ use tenure_core::claim::{ClaimId, Grant, Terms};
 use tenure_core::clock::Instant;
 use tenure_core::step::{FINISHED_MEMORY, waiter_life};
 
-use crate::store::{Leaving, Life, Mine};
+use crate::store::{Leaving, Life, Mine, Resting};
 
 /// A claim of this client that has an entry.
 #[derive(Clone, Debug)]
@@ -68,6 +68,8 @@ impl Own {
 
     /// Returns how it leaves when its user lets go.
     pub(crate) fn leaving(self, rest: Option<Duration>) -> Leaving {
+        let terms = self.terms;
+        let rest = rest.map(|period| Resting { period, terms });
         Leaving {
             is_over: false,
             resource: self.mine.resource.clone(),

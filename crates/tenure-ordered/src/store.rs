@@ -92,10 +92,19 @@ pub struct Leaving {
     pub may_come_later: bool,
     /// Its time is over: it goes even if an operator has broken it.
     pub is_over: bool,
-    /// For how long its units rest from now on.
-    pub rest: Option<Duration>,
+    /// Its units rest from now on.
+    pub rest: Option<Resting>,
     /// Units were made to rest after its hold ([`Store::prepare_rest`]), and do not have to.
     pub has_rest: bool,
+}
+
+/// Units that are to rest when their hold goes.
+#[derive(Clone, Debug)]
+pub struct Resting {
+    /// For how long.
+    pub period: Duration,
+    /// What the hold was.
+    pub terms: Arc<Terms>,
 }
 
 /// How a leaving ended.
@@ -175,11 +184,12 @@ pub trait Store: Send + Sync + 'static {
     /// Notes a change of the capacity for the entries that are there.
     fn resize<'a>(&'a self, name: &'a Name, resized: Resized) -> BoxFuture<'a, Result<()>>;
 
-    /// Marks an entry as broken, or removes it at once. `false`: it is gone.
+    /// Marks an entry as broken, or removes it at once, with the slot that it took. `false`: it is gone.
     fn break_place<'a>(
         &'a self,
         name: &'a Name,
         place: &'a Place,
+        slot: Option<u32>,
         at_once: bool,
     ) -> BoxFuture<'a, Result<bool>>;
 
