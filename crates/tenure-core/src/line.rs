@@ -126,16 +126,21 @@ pub enum Standing {
 impl Entry {
     /// Makes the entry of a claim.
     pub fn new(claim: &Claim, since: Timestamp, lives: Duration) -> Entry {
-        let Terms { kind, capacity, weight, label, .. } = &*claim.terms;
+        Entry::of_terms(claim.id, claim.client, &claim.terms, since, lives)
+    }
+
+    /// Makes the entry of a claim with these terms.
+    pub fn of_terms(
+        claim: ClaimId,
+        client: ClientId,
+        terms: &Terms,
+        since: Timestamp,
+        lives: Duration,
+    ) -> Entry {
+        let Terms { kind, capacity, weight, label, .. } = terms;
         let about = About { token: Token::ZERO, label: label.clone(), since, lives, is_broken: false };
-        Entry {
-            claim: claim.id,
-            client: claim.client,
-            kind: *kind,
-            capacity: *capacity,
-            weight: *weight,
-            about: Some(about),
-        }
+        let (kind, capacity, weight) = (*kind, *capacity, *weight);
+        Entry { claim, client, kind, capacity, weight, about: Some(about) }
     }
 }
 

@@ -25,6 +25,7 @@ use crate::own::{Own, Owned};
 use crate::store::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Rule, Store};
 use crate::sweep::sweep;
 
+const TOO_HEAVY: &str = "the weight does not fit the capacity";
 /// How long an observer waits after an error.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -163,6 +164,10 @@ impl<S: Store> Shared<S> {
         let mut answers = Vec::new();
         let (mut entrances, mut entering) = (Vec::new(), Vec::new());
         for claim in claims {
+            if claim.terms.weight == 0 || claim.terms.weight > claim.terms.capacity {
+                answers.push((claim.id, Err(self.refusal(claim, Outcome::Invalid(TOO_HEAVY)))));
+                continue;
+            }
             match &lives[&claim.terms.ttl] {
                 Ok(life) => {
                     let rule = if claim.wait { Rule::Queue } else { Rule::IfItHolds };
@@ -303,7 +308,6 @@ impl<S: Store> Shared<S> {
         let mut owned = self.owned();
         let Some(own) = owned.get_mut(mine.claim) else { return Ok(None) };
         own.mine.slot = slot;
-        own.has_rest = !terms.limits.lock_delay.is_zero();
         own.granted(start);
         Ok(Some(own.grant(start, alive_until)))
     }
@@ -314,6 +318,15 @@ impl<S: Store> Shared<S> {
         }
         let mine = Mine { slot, ..mine.clone() };
         self.store.prepare_rest(&mine, terms).await
+    }
+
+    /// Lets a claim leave whose end has come, unless somebody has done so.
+    async fn withdraw_ended(&self, claim: ClaimId, start: Instant) {
+        let own = self.owned().end(claim, start);
+        if let Some(own) = own {
+            self.store.unwatch(claim);
+            self.withdraw(own.over()).await;
+        }
     }
 
     async fn withdraw(&self, leaving: Leaving) {
@@ -338,8 +351,12 @@ impl<S: Store> Shared<S> {
         let Standing::Conflict { kind, capacity } = standing else {
             return Error::new(ErrorKind::Internal, "claim", "a conflict without reason");
         };
-        let told = claim_answer(claim, Outcome::Conflict { kind, capacity }, self.store.incarnation());
-        told.err().unwrap_or_else(|| Error::new(ErrorKind::Internal, "claim", "a conflict was granted"))
+        self.refusal(claim, Outcome::Conflict { kind, capacity })
+    }
+
+    fn refusal(&self, claim: &Claim, outcome: Outcome) -> Error {
+        let told = claim_answer(claim, outcome, self.store.incarnation());
+        told.err().unwrap_or_else(|| Error::new(ErrorKind::Internal, "claim", "a refusal was granted"))
     }
 
     fn queue_full(&self) -> Error {
@@ -353,11 +370,13 @@ impl<S: Store> Shared<S> {
         let start = now();
         let known: Vec<Option<Own>> = {
             let owned = self.owned();
-            let known = |request: &RenewRequest| {
-                owned.get(request.claim).filter(|own| !own.is_broken && own.ends_at > start).cloned()
-            };
-            requests.iter().map(known).collect()
+            requests.iter().map(|request| owned.get(request.claim).cloned()).collect()
         };
+        // Whoever asks for one that has ended is to find it gone.
+        let ended = known.iter().flatten().filter(|own| own.ends_at <= start);
+        join_all(ended.map(|own| self.withdraw_ended(own.mine.claim, start))).await;
+        let lives_on = |own: Option<Own>| own.filter(|own| !own.is_broken && own.ends_at > start);
+        let known: Vec<Option<Own>> = known.into_iter().map(lives_on).collect();
         let lives: HashSet<Life> = known.iter().flatten().map(|own| own.mine.life).collect();
         let holders: Vec<Mine> = known
             .iter()
@@ -518,6 +537,7 @@ impl<S: Store> Shared<S> {
                     resource: request.resource.clone(),
                     claim: release.claim,
                     mine: None,
+                    may_have_slot: true,
                     may_come_later: release.maybe_in_flight,
                     is_over: false,
                     rest: None,

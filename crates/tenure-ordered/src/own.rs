@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, Grant, Terms};
+use tenure_core::claim::{ClaimId, Grant, Kind, Terms};
 use tenure_core::clock::Instant;
 use tenure_core::step::{FINISHED_MEMORY, waiter_life};
 
@@ -32,7 +32,9 @@ impl Own {
     /// Returns the entry of a claim that waits as far as is known.
     pub(crate) fn waiting(mine: Mine, terms: Arc<Terms>, now: Instant, may_come_later: bool) -> Own {
         let ends_at = now + waiter_life(terms.ttl);
-        let (granted_at, is_broken, has_rest) = (None, false, false);
+        // Whether it has been prepared already is known to the store alone.
+        let has_rest = !terms.limits.lock_delay.is_zero();
+        let (granted_at, is_broken) = (None, false);
         Own { mine, terms, granted_at, ends_at, is_broken, has_rest, may_come_later }
     }
 
@@ -69,11 +71,12 @@ impl Own {
     /// Returns how it leaves when its user lets go.
     pub(crate) fn leaving(self, rest: Option<Duration>) -> Leaving {
         let terms = self.terms;
-        let rest = rest.map(|period| Resting { period, terms });
+        let rest = rest.map(|period| Resting { period, terms: terms.clone() });
         Leaving {
             is_over: false,
             resource: self.mine.resource.clone(),
             claim: self.mine.claim,
+            may_have_slot: terms.kind == Kind::SlotPool && self.mine.slot.is_none(),
             may_come_later: self.may_come_later,
             rest,
             has_rest: self.has_rest,
@@ -84,7 +87,7 @@ impl Own {
 
 impl Own {
     /// Returns how it leaves when its user was not heard of in time.
-    fn over(self) -> Leaving {
+    pub(crate) fn over(self) -> Leaving {
         let vanished = self.has_rest && self.granted_at.is_some() && !self.is_broken;
         let rest = vanished.then_some(self.terms.limits.lock_delay);
         Leaving { is_over: true, ..self.leaving(rest) }

@@ -88,6 +88,8 @@ pub struct Leaving {
     pub claim: ClaimId,
     /// What is known of its entry. None: it may have one.
     pub mine: Option<Mine>,
+    /// It may have taken a slot that is not known here ([`Mine::slot`]): a call that took one was not answered.
+    pub may_have_slot: bool,
     /// A copy of its entrance may still be under way, and must not be let in any more.
     pub may_come_later: bool,
     /// Its time is over: it goes even if an operator has broken it.
@@ -172,7 +174,8 @@ pub trait Store: Send + Sync + 'static {
     /// A claim does not wait any more.
     fn unwatch(&self, claim: ClaimId);
 
-    /// Takes any free slot below `capacity` for a claim that holds. `line`: as it was seen last.
+    /// Takes any free slot below `capacity` for a claim that holds, or returns the one that it took before. `line`: as it was
+    /// seen last.
     fn take_slot<'a>(&'a self, mine: &'a Mine, capacity: u32, line: &'a Line) -> BoxFuture<'a, Result<u32>>;
 
     /// Has the units of a hold rest for the terms' `lock_delay` if its client vanishes.

@@ -1,0 +1,43 @@
+//! The engine: how a client connects.
+
+use std::sync::Arc;
+
+use tenure_core::Result;
+use tenure_core::claim::ClientId;
+use tenure_ordered::{Ordered, Wakes};
+
+use crate::config::Config;
+use crate::endpoints::Endpoints;
+use crate::keys::Keys;
+use crate::lease::Leases;
+use crate::life::Lives;
+use crate::proto::StatusRequest;
+use crate::store::{Parts, deadline};
+use crate::wake::Waits;
+use crate::watch::Watches;
+
+pub use crate::store::Etcd;
+
+/// Connects with a cluster.
+///
+/// # Errors
+/// [`Unavailable`](tenure_core::ErrorKind::Unavailable) if no server answers in time;
+/// [`Invalid`](tenure_core::ErrorKind::Invalid) for a wrong user or password;
+/// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for files with certificates that cannot be used.
+pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<Etcd>> {
+    let endpoints = Endpoints::new(&config)?;
+    let status = endpoints.call(StatusRequest {}, deadline()).await;
+    let status = status.map_err(|fault| fault.to_error("connect"))?;
+    let cluster = status.header.map_or(0, |header| header.cluster_id);
+    let wakes = Arc::new(Wakes::default());
+    let parts = Parts {
+        keys: Keys::new(&config.prefix, config.layout),
+        lives: Lives::new(Leases::start(&endpoints), config.election_timeout),
+        waits: Waits::new(Watches::start(&endpoints), wakes.clone()),
+        endpoints,
+        client,
+        cluster,
+        wakes,
+    };
+    Ok(Ordered::new(Etcd::new(parts)))
+}

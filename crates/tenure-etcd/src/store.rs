@@ -1,0 +1,759 @@
+//! The store: lines as ranges of keys, and a transaction for each batch.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use futures_util::stream::BoxStream;
+use tenure_core::claim::{ClaimId, ClientId, Keep, Name, Terms};
+use tenure_core::clock::{Clock, Instant, SystemClock};
+use tenure_core::engine::{Capability, Finding, HandOver, Incarnation, Reach, SlotOrder};
+use tenure_core::line::{Blocker, Entry, Line, Place, Resized, Rest};
+use tenure_core::token::Token;
+use tenure_core::{Error, ErrorKind, Result};
+use tenure_ordered::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Rule, Store, Wakes};
+
+use crate::endpoints::Endpoints;
+use crate::error::Fault;
+use crate::keys::{Keys, Layout, get, range, write_resized, write_rest, write_value};
+use crate::life::{Lives, lease_of};
+use crate::proto::{
+    Answered, Call, Compare, CompareResult, DeleteRangeRequest, KeyValue, Operation, PutRequest,
+    RangeRequest, RangeResponse, RequestOp, ResponseOp, Target, TxnRequest, TxnResponse, end_of_prefix,
+};
+use crate::wake::{Waits, comes, goes};
+use crate::watch::Wanted;
+
+/// How long a call may take. Shorter than the client's patience, so that another endpoint can be tried within it.
+const CALL_MAX: Duration = Duration::from_millis(1500);
+/// A transaction has 128 operations at most, unless the server is told otherwise.
+const OPERATIONS_MAX: usize = 128;
+/// The most requests of a transaction that has a transaction of its own for each of them.
+const BATCH_MAX: usize = 64;
+/// The most waiters of a line: a look at all of them is 2 MiB.
+const WAITERS_MAX: u32 = 10_000;
+/// How often a try looks again because others came in between.
+const TRIES: usize = 4;
+/// How often a slot is tried to be taken before the claim is answered and asked again.
+const SLOT_TRIES: usize = 16;
+/// How many keys are read at once when names are listed.
+const NAMES_PAGE: i64 = 1000;
+
+/// Returns until when a call that begins now must be answered.
+pub(crate) fn deadline() -> tokio::time::Instant {
+    tokio::time::Instant::now() + CALL_MAX
+}
+
+/// etcd as an ordered store.
+pub struct Etcd {
+    pub(crate) endpoints: Endpoints,
+    keys: Keys,
+    client: ClientId,
+    capability: Capability,
+    incarnation: Incarnation,
+    lives: Arc<Lives>,
+    wakes: Arc<Wakes>,
+    waits: Waits,
+}
+
+/// What it is made of.
+pub(crate) struct Parts {
+    pub(crate) endpoints: Endpoints,
+    pub(crate) keys: Keys,
+    pub(crate) client: ClientId,
+    pub(crate) cluster: u64,
+    pub(crate) lives: Lives,
+    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) waits: Waits,
+}
+
+impl std::fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Etcd").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+/// An entry that is to leave, as it was seen.
+#[derive(Clone, Copy)]
+struct Seen {
+    version: i64,
+    is_broken: bool,
+}
+
+fn failed(operation: &'static str) -> impl Fn(Fault) -> Error {
+    move |fault| fault.to_error(operation)
+}
+
+fn broken(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Internal, operation, "an answer of another form than asked for")
+}
+
+fn put(key: Vec<u8>, value: Vec<u8>, lease: i64) -> RequestOp {
+    Operation::Put(PutRequest { key, value, lease, ..PutRequest::default() }).into()
+}
+
+fn delete(key: Vec<u8>) -> RequestOp {
+    Operation::DeleteRange(DeleteRangeRequest { key, ..DeleteRangeRequest::default() }).into()
+}
+
+fn read(request: RangeRequest) -> RequestOp {
+    Operation::Range(request).into()
+}
+
+/// The entry is there, and is the one with this number.
+fn is_there(key: Vec<u8>, order: u64) -> Compare {
+    Compare::of(key, CompareResult::Equal, Target::Create(i64::try_from(order).unwrap_or(i64::MAX)))
+}
+
+/// An entry is written once when it is made, and once more when it takes a slot. Whatever else writes it breaks it.
+fn version(slot: Option<u32>) -> i64 {
+    1 + i64::from(slot.is_some())
+}
+
+/// No operator has marked the entry, and it has taken no other slot than this.
+fn is_untouched(key: Vec<u8>, slot: Option<u32>) -> Compare {
+    Compare::of(key, CompareResult::Equal, Target::Version(version(slot)))
+}
+
+/// Writes an entry as it is, so that whoever has seen it before finds it changed.
+fn touch(key: Vec<u8>) -> RequestOp {
+    Operation::Put(PutRequest { key, ignore_value: true, ignore_lease: true, ..PutRequest::default() }).into()
+}
+
+/// Nothing in the range was made after a revision. With 0: the range is empty.
+fn none_since(prefix: Vec<u8>, revision: i64) -> Compare {
+    let (result, with) =
+        if revision == 0 { (CompareResult::Equal, 0) } else { (CompareResult::Less, revision + 1) };
+    let mut compare = Compare::of(prefix.clone(), result, Target::Create(with));
+    compare.range_end = end_of_prefix(&prefix);
+    compare
+}
+
+fn ranges(responses: &[ResponseOp]) -> impl Iterator<Item = &RangeResponse> {
+    responses.iter().filter_map(|response| match &response.response {
+        Some(Answered::Range(range)) => Some(range),
+        _ => None,
+    })
+}
+
+fn revision_of(answer: &TxnResponse) -> i64 {
+    answer.header.as_ref().map_or(0, |header| header.revision)
+}
+
+/// The answers of the transactions in a transaction.
+fn parts(answer: &TxnResponse) -> impl Iterator<Item = Option<&TxnResponse>> {
+    answer.responses.iter().map(|response| match &response.response {
+        Some(Answered::Txn(part)) => Some(part),
+        _ => None,
+    })
+}
+
+impl Etcd {
+    pub(crate) fn new(parts: Parts) -> Etcd {
+        let Parts { endpoints, keys, client, cluster, lives, wakes, waits } = parts;
+        let capability = capability(keys.layout());
+        let (incarnation, lives) = (Incarnation(cluster), Arc::new(lives));
+        Etcd { endpoints, keys, client, capability, incarnation, lives, wakes, waits }
+    }
+
+    pub(crate) async fn call<Q: Call>(&self, request: Q) -> Result<Q::Answer, Fault> {
+        self.endpoints.call(request, deadline()).await
+    }
+
+    /// Carries out transactions as one, a part each.
+    async fn together(&self, transactions: Vec<TxnRequest>) -> Result<TxnResponse, Fault> {
+        let success = transactions.into_iter().map(|part| Operation::Txn(part).into()).collect();
+        self.call(TxnRequest { success, ..TxnRequest::default() }).await
+    }
+
+    /// Carries out one transaction; whether its conditions were true.
+    async fn alone(&self, operation: &'static str, transaction: TxnRequest) -> Result<TxnResponse> {
+        self.call(transaction).await.map_err(failed(operation))
+    }
+
+    fn entry(&self, claim: ClaimId, terms: &Terms) -> Entry {
+        Entry::of_terms(claim, self.client, terms, SystemClock.time_of_day(), terms.ttl)
+    }
+
+    /// What an entrance does. `seen`: nothing may have come since that revision; none: whatever there is.
+    fn entrance(&self, entrance: &Entrance<'_>, seen: Option<i64>) -> TxnRequest {
+        let claim = entrance.claim;
+        let place = self.keys.place(&claim.resource, claim.id);
+        let mut compare =
+            vec![Compare::is_absent(place.clone()), Compare::is_absent(self.keys.done(claim.id))];
+        compare.extend(seen.map(|seen| none_since(self.keys.line(&claim.resource), seen)));
+        let value = self.entry(claim.id, &claim.terms).encode().into_bytes();
+        let line = read(range(self.keys.line(&claim.resource)));
+        let mut success = vec![put(place, value, lease_of(entrance.life)), line.clone()];
+        let mut failure = vec![line, read(get(self.keys.done(claim.id)))];
+        if claim.terms.unless_fresh {
+            let value = read(range(self.keys.value(&claim.resource)));
+            success.insert(2, value.clone());
+            failure.insert(1, value);
+        }
+        TxnRequest { compare, success, failure }
+    }
+
+    /// Reads what came of an entrance. None: it may be let in at a second try, behind what there is now.
+    fn entered(&self, entrance: &Entrance<'_>, part: &TxnResponse, revision: i64) -> Option<Entered> {
+        let claim = entrance.claim;
+        let mut found = ranges(&part.responses);
+        let keys = found.next().map(|range| &range.kvs[..]).unwrap_or_default();
+        let mut line = self.keys.read_line(&claim.resource, keys);
+        if claim.terms.unless_fresh {
+            let value = found.next().map(|range| &range.kvs[..]).unwrap_or_default();
+            line.value = self.keys.read_value(&claim.resource, value);
+        }
+        let is_done = !part.succeeded && found.next().is_some_and(|done| !done.kvs.is_empty());
+        if is_done {
+            return Some(Entered::Finished);
+        }
+        self.forget_resize(&claim.resource, &line, keys);
+        let order = line.place(claim.id).map(|place| place.order);
+        let would_hold = line.would_hold(&claim.terms) == Ok(true);
+        let look = Look { line, revision: u64::try_from(revision).unwrap_or_default() };
+        let Some(order) = order else { return (!would_hold).then_some(Entered::Out(look)) };
+        let mine = Mine {
+            resource: claim.resource.clone(),
+            claim: claim.id,
+            order,
+            token: Token::new(order),
+            life: entrance.life,
+            slot: look.line.slot_of(claim.id),
+        };
+        Some(Entered::In(mine, look))
+    }
+
+    async fn enter_batch(&self, entrances: &[Entrance<'_>]) -> Vec<Result<Entered>> {
+        let mut seen: Vec<Option<i64>> =
+            entrances.iter().map(|entrance| (entrance.rule == Rule::IfItHolds).then_some(0)).collect();
+        let mut entered: Vec<Option<Entered>> = entrances.iter().map(|_| None).collect();
+        for _ in 0..TRIES {
+            let left: Vec<usize> = (0..entrances.len()).filter(|index| entered[*index].is_none()).collect();
+            if left.is_empty() {
+                break;
+            }
+            let asked = left.iter().map(|index| self.entrance(&entrances[*index], seen[*index])).collect();
+            let answer = match self.together(asked).await {
+                Ok(answer) => answer,
+                Err(fault) if fault.is_no_lease() => return self.dead(entrances).await,
+                Err(fault) => return entrances.iter().map(|_| Err(fault.to_error("claim"))).collect(),
+            };
+            let revision = revision_of(&answer);
+            for (index, part) in left.into_iter().zip(parts(&answer)) {
+                entered[index] = part.and_then(|part| self.entered(&entrances[index], part, revision));
+                seen[index] = seen[index].map(|_| revision);
+            }
+        }
+        // Others came each time: as busy as can be.
+        let busy = || Ok(Entered::Out(Look { line: Line::default(), revision: 0 }));
+        entered.into_iter().map(|entered| entered.map_or_else(busy, Ok)).collect()
+    }
+
+    /// One of the leases is not there any more, so nothing was carried out. Finds out which.
+    async fn dead(&self, entrances: &[Entrance<'_>]) -> Vec<Result<Entered>> {
+        for entrance in entrances {
+            self.lives.look_after(entrance.life).await;
+        }
+        entrances.iter().map(|_| Ok(Entered::Dead)).collect()
+    }
+
+    /// A change of the capacity that is about nobody any more is removed by whoever sees it.
+    fn forget_resize(&self, name: &Name, line: &Line, keys: &[KeyValue]) {
+        let resized = self.keys.resized(name);
+        let Some(stale) = keys.iter().find(|key| key.key == resized).filter(|_| line.resize_is_over()) else {
+            return;
+        };
+        let compare =
+            vec![Compare::of(resized.clone(), CompareResult::Equal, Target::Mod(stale.mod_revision))];
+        let request = TxnRequest { compare, success: vec![delete(resized)], failure: Vec::new() };
+        let endpoints = self.endpoints.clone();
+        tokio::spawn(async move {
+            if let Err(fault) = endpoints.call(request, deadline()).await {
+                tracing::debug!(%fault, "a change of the capacity stays behind until the next look");
+            }
+        });
+    }
+
+    async fn look_batch(&self, names: &[&Name], is_detailed: bool) -> Vec<Result<Look>> {
+        let mut success = Vec::new();
+        for name in names {
+            success.push(read(range(self.keys.line(name))));
+            if is_detailed {
+                success.push(read(range(self.keys.value(name))));
+            }
+        }
+        let answer = match self.call(TxnRequest { success, ..TxnRequest::default() }).await {
+            Ok(answer) => answer,
+            Err(fault) => return names.iter().map(|_| Err(fault.to_error("look"))).collect(),
+        };
+        let revision = u64::try_from(revision_of(&answer)).unwrap_or_default();
+        let mut found = ranges(&answer.responses);
+        let mut look = |name: &&Name| {
+            let keys = &found.next().ok_or_else(|| broken("look"))?.kvs;
+            let mut line = self.keys.read_line(name, keys);
+            self.forget_resize(name, &line, keys);
+            if is_detailed {
+                line.value = self.keys.read_value(name, &found.next().ok_or_else(|| broken("look"))?.kvs);
+            }
+            Ok(Look { line, revision })
+        };
+        names.iter().map(&mut look).collect()
+    }
+
+    async fn find_batch(&self, mine: &[Mine]) -> Vec<Result<Presence>> {
+        let ask = |mine: &Mine| {
+            read(RangeRequest { keys_only: true, ..get(self.keys.place(&mine.resource, mine.claim)) })
+        };
+        let success = mine.iter().map(ask).collect();
+        let answer = match self.call(TxnRequest { success, ..TxnRequest::default() }).await {
+            Ok(answer) => answer,
+            Err(fault) => return mine.iter().map(|_| Err(fault.to_error("renew"))).collect(),
+        };
+        let presence = |(mine, range): (&Mine, &RangeResponse)| {
+            let is_mine = |key: &&KeyValue| u64::try_from(key.create_revision) == Ok(mine.order);
+            Ok(match range.kvs.first().filter(is_mine) {
+                None => Presence::Gone,
+                Some(key) if key.version == version(mine.slot) => Presence::Here,
+                Some(_) => Presence::Broken,
+            })
+        };
+        mine.iter().zip(ranges(&answer.responses)).map(presence).collect()
+    }
+
+    /// What a leaving does. `done`: the lease of ids that are finished.
+    async fn leaving(&self, leaving: &Leaving, seen: Option<Seen>, done: i64) -> Result<TxnRequest, Fault> {
+        let Leaving { resource, claim, .. } = leaving;
+        let place = self.keys.place(resource, *claim);
+        let mut success = vec![delete(place.clone()), delete(self.keys.held_value(resource, *claim))];
+        let slot = leaving.mine.as_ref().and_then(|mine| mine.slot);
+        success.extend(slot.map(|slot| delete(self.keys.slot(resource, slot))));
+        match (&leaving.rest, &leaving.mine) {
+            (Some(rest), Some(mine)) => {
+                let lease = self.lives.once(rest.period).await?;
+                let mut entry = self.entry(*claim, &rest.terms);
+                if let Some(about) = &mut entry.about {
+                    about.lives = rest.period;
+                }
+                let value = write_rest(mine.order, slot, &entry);
+                success.push(put(self.keys.rest(resource, *claim), value, lease));
+            }
+            _ if leaving.has_rest => success.push(delete(self.keys.rest(resource, *claim))),
+            _ => {}
+        }
+        let mut failure = vec![read(RangeRequest { keys_only: true, ..get(place.clone()) })];
+        if leaving.may_come_later {
+            let finished = put(self.keys.done(*claim), Vec::new(), done);
+            success.push(finished.clone());
+            failure.push(finished);
+        }
+        let compare = match seen {
+            Some(seen) if leaving.is_over || !seen.is_broken => {
+                Compare::of(place, CompareResult::Equal, Target::Version(seen.version))
+            }
+            None if leaving.is_over => Compare::of(place, CompareResult::NotEqual, Target::Create(0)),
+            _ => is_untouched(place, slot),
+        };
+        Ok(TxnRequest { compare: vec![compare], success, failure })
+    }
+
+    /// Finds the slots of claims that may have taken one, and how their entries were then.
+    async fn with_slots(&self, leaving: &[Leaving]) -> Result<Vec<(Leaving, Option<Seen>)>, Fault> {
+        let mut known = Vec::new();
+        for leaving in leaving {
+            let mut leaving = leaving.clone();
+            let mut seen = None;
+            if leaving.may_have_slot {
+                let answer = self.call(range(self.keys.line(&leaving.resource))).await?;
+                let line = self.keys.read_line(&leaving.resource, &answer.kvs);
+                let key = self.keys.place(&leaving.resource, leaving.claim);
+                let entry = answer.kvs.iter().find(|kv| kv.key == key);
+                seen = entry.zip(line.place(leaving.claim)).map(|(entry, place)| Seen {
+                    version: entry.version,
+                    is_broken: place.entry.about.as_ref().is_some_and(|about| about.is_broken),
+                });
+                leaving.mine = line.place(leaving.claim).map(|place| Mine {
+                    resource: leaving.resource.clone(),
+                    claim: leaving.claim,
+                    order: place.order,
+                    token: Token::new(place.order),
+                    life: Life(0),
+                    slot: line.slot_of(leaving.claim),
+                });
+            }
+            known.push((leaving, seen));
+        }
+        Ok(known)
+    }
+
+    async fn leave_batch(&self, leaving: &[Leaving]) -> Vec<Result<Left>> {
+        let all_failed = |fault: Fault| leaving.iter().map(|_| Err(fault.to_error("release"))).collect();
+        let known = match self.with_slots(leaving).await {
+            Ok(known) => known,
+            Err(fault) => return all_failed(fault),
+        };
+        let done = if leaving.iter().any(|leaving| leaving.may_come_later) {
+            match self.lives.done().await {
+                Ok(done) => done,
+                Err(fault) => return all_failed(fault),
+            }
+        } else {
+            0
+        };
+        let asked = join_all(known.iter().map(|(leaving, seen)| self.leaving(leaving, *seen, done))).await;
+        let asked: Vec<TxnRequest> = match asked.into_iter().collect() {
+            Ok(asked) => asked,
+            Err(fault) => return all_failed(fault),
+        };
+        let answer = match self.together(asked).await {
+            Ok(answer) => answer,
+            Err(fault) => return all_failed(fault),
+        };
+        let left = |((leaving, seen), part): (&(Leaving, Option<Seen>), Option<&TxnResponse>)| {
+            let was_broken = seen.is_some_and(|seen| seen.is_broken);
+            let part = part.ok_or_else(|| broken("release"))?;
+            let is_there = ranges(&part.responses).any(|range| !range.kvs.is_empty());
+            match part.succeeded {
+                true => Ok(Left::Gone),
+                // It took a slot just now: once more.
+                false if is_there && leaving.may_have_slot && !was_broken => {
+                    let again = "it took a slot while it was to leave";
+                    Err(Error::new(ErrorKind::Unavailable, "release", again))
+                }
+                false if is_there => Ok(Left::IsBroken),
+                false => Ok(Left::WasNot),
+            }
+        };
+        known.iter().zip(parts(&answer)).map(left).collect()
+    }
+
+    /// Publishes; the leases of what was kept before come back, and are to be ended.
+    async fn put_value(&self, mine: &Mine, bytes: &[u8], keep: Keep) -> Result<Option<Vec<i64>>, Fault> {
+        let place = self.keys.place(&mine.resource, mine.claim);
+        let (kept, fresh) = (self.keys.kept_value(&mine.resource), self.keys.fresh_value(&mine.resource));
+        let held = self.keys.held_value(&mine.resource, mine.claim);
+        let again = |key, value, lease| {
+            Operation::Put(PutRequest { key, value, lease, prev_kv: true, ..PutRequest::default() }).into()
+        };
+        let gone = |key| {
+            Operation::DeleteRange(DeleteRangeRequest { key, prev_kv: true, ..DeleteRangeRequest::default() })
+                .into()
+        };
+        let success: Vec<RequestOp> = match keep {
+            Keep::WhileHeld => {
+                let value = write_value(mine.token, Duration::ZERO, bytes);
+                vec![put(held, value, lease_of(mine.life)), gone(kept), gone(fresh)]
+            }
+            Keep::For { fresh: fresh_for, stale } => {
+                let value = write_value(mine.token, fresh_for, bytes);
+                let lease = self.lives.once(fresh_for + stale).await?;
+                let freshness = if fresh_for.is_zero() {
+                    gone(fresh)
+                } else {
+                    let lease = if stale.is_zero() { lease } else { self.lives.once(fresh_for).await? };
+                    again(fresh, Vec::new(), lease)
+                };
+                vec![again(kept, value, lease), freshness, delete(held)]
+            }
+        };
+        let compare = vec![is_there(place.clone(), mine.order), is_untouched(place, mine.slot)];
+        let answer = self.call(TxnRequest { compare, success, failure: Vec::new() }).await?;
+        let before = |response: &ResponseOp| match &response.response {
+            Some(Answered::Put(put)) => put.prev_kv.iter().map(|key| key.lease).collect::<Vec<_>>(),
+            Some(Answered::DeleteRange(deleted)) => deleted.prev_kvs.iter().map(|key| key.lease).collect(),
+            _ => Vec::new(),
+        };
+        Ok(answer
+            .succeeded
+            .then(|| answer.responses.iter().flat_map(before).filter(|lease| *lease != 0).collect()))
+    }
+
+    async fn names_in(
+        &self,
+        room: &str,
+        prefix: &str,
+        after: Option<&Name>,
+        most: usize,
+    ) -> Result<Vec<Name>, Fault> {
+        let all = self.keys.room(room, prefix);
+        let behind = |name: &Name| {
+            end_of_prefix(&match room {
+                "line" => self.keys.line(name),
+                _ => self.keys.value(name),
+            })
+        };
+        let mut from = after.map_or_else(|| all.clone(), behind).max(all.clone());
+        let mut names: Vec<Name> = Vec::new();
+        loop {
+            let request = RangeRequest {
+                key: from,
+                range_end: end_of_prefix(&all),
+                keys_only: true,
+                limit: NAMES_PAGE,
+                ..RangeRequest::default()
+            };
+            let answer = self.call(request).await?;
+            for name in answer.kvs.iter().filter_map(|key| self.keys.name_in(room, &key.key)) {
+                if names.last() != Some(&name) {
+                    names.push(name);
+                }
+            }
+            match answer.kvs.last() {
+                // A long line is not read to its end.
+                Some(last) if answer.more && names.len() <= most => {
+                    from = self
+                        .keys
+                        .name_in(room, &last.key)
+                        .map_or_else(|| [&last.key[..], &[0]].concat(), |name| behind(&name));
+                }
+                _ => return Ok(names),
+            }
+        }
+    }
+}
+
+fn capability(layout: Layout) -> Capability {
+    let mut capability = Capability::of_step();
+    capability.reach = Reach::Network;
+    capability.slot_order = SlotOrder::AnyFree;
+    capability.ttl_grain = Duration::from_secs(1);
+    capability.hand_over = HandOver::Session;
+    capability.waiters_max = WAITERS_MAX;
+    capability.raises_tokens = false;
+    capability.remembers_ends = false;
+    capability.survives_failover = true;
+    capability.batch_max = BATCH_MAX;
+    if layout == Layout::Etcdctl {
+        capability.kinds = &[tenure_core::claim::Kind::Mutex];
+        capability.has_rests = false;
+    }
+    capability
+}
+
+impl Store for Etcd {
+    const ENGINE: &'static str = "etcd";
+
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    fn wakes(&self) -> &Wakes {
+        &self.wakes
+    }
+
+    fn life(&self, ttl: Duration) -> BoxFuture<'_, Result<Life>> {
+        Box::pin(async move { self.lives.of(ttl).await.map_err(failed("claim")) })
+    }
+
+    fn heartbeat(&self, life: Life) -> BoxFuture<'_, Result<Option<Instant>>> {
+        Box::pin(async move { self.lives.heartbeat(life).await.map_err(failed("renew")) })
+    }
+
+    fn enter<'a>(&'a self, entrances: Vec<Entrance<'a>>) -> BoxFuture<'a, Vec<Result<Entered>>> {
+        Box::pin(async move {
+            let batches = entrances.chunks(BATCH_MAX).map(|batch| self.enter_batch(batch));
+            join_all(batches).await.into_iter().flatten().collect()
+        })
+    }
+
+    fn look<'a>(&'a self, names: Vec<&'a Name>, is_detailed: bool) -> BoxFuture<'a, Vec<Result<Look>>> {
+        Box::pin(async move {
+            let batches = names.chunks(OPERATIONS_MAX / 2).map(|batch| self.look_batch(batch, is_detailed));
+            join_all(batches).await.into_iter().flatten().collect()
+        })
+    }
+
+    fn find(&self, mine: Vec<Mine>) -> BoxFuture<'_, Vec<Result<Presence>>> {
+        Box::pin(async move {
+            let batches = mine.chunks(OPERATIONS_MAX).map(|batch| self.find_batch(batch));
+            join_all(batches).await.into_iter().flatten().collect()
+        })
+    }
+
+    fn leave(&self, leaving: Vec<Leaving>) -> BoxFuture<'_, Vec<Result<Left>>> {
+        Box::pin(async move {
+            let batches = leaving.chunks(BATCH_MAX).map(|batch| self.leave_batch(batch));
+            join_all(batches).await.into_iter().flatten().collect()
+        })
+    }
+
+    fn watch(&self, mine: &Mine, blockers: Vec<Blocker>, for_value: bool, revision: u64) {
+        let key = |blocker: &Blocker| match blocker {
+            Blocker { entry, is_rest: true, .. } => self.keys.rest(&mine.resource, entry.claim),
+            Blocker { entry, .. } => self.keys.place(&mine.resource, entry.claim),
+        };
+        let mut what: Vec<Wanted> = match self.keys.layout() {
+            Layout::Tenure => blockers.iter().map(|blocker| goes(key(blocker), false)).collect(),
+            // Others name their keys as they like.
+            Layout::Etcdctl => vec![goes(self.keys.line(&mine.resource), true)],
+        };
+        what.extend(for_value.then(|| comes(self.keys.kept_value(&mine.resource))));
+        self.waits.wait(mine.claim, what, i64::try_from(revision + 1).unwrap_or(i64::MAX));
+    }
+
+    fn unwatch(&self, claim: ClaimId) {
+        self.waits.forget(claim);
+    }
+
+    fn take_slot<'a>(&'a self, mine: &'a Mine, capacity: u32, line: &'a Line) -> BoxFuture<'a, Result<u32>> {
+        Box::pin(async move {
+            let mut line = line.clone();
+            for _ in 0..SLOT_TRIES {
+                if let Some(slot) = line.slot_of(mine.claim) {
+                    return Ok(slot);
+                }
+                let rests = line.rests().iter().filter_map(|rest| rest.slot);
+                let taken: std::collections::HashSet<u32> =
+                    line.slots().iter().map(|(slot, _)| *slot).chain(rests).collect();
+                let free: Vec<u32> = (0..capacity).filter(|slot| !taken.contains(slot)).collect();
+                // Any of them: who comes at the same time takes another one.
+                let start = SystemClock.random() as usize % free.len().max(1);
+                if let Some(slot) = free.get(start) {
+                    let (place, key) =
+                        (self.keys.place(&mine.resource, mine.claim), self.keys.slot(&mine.resource, *slot));
+                    let free = Compare::is_absent(key.clone());
+                    let compare =
+                        vec![free, is_there(place.clone(), mine.order), is_untouched(place.clone(), None)];
+                    let taken = put(key, mine.claim.to_string().into_bytes(), lease_of(mine.life));
+                    let success = vec![taken, touch(place)];
+                    if self
+                        .alone("claim", TxnRequest { compare, success, failure: Vec::new() })
+                        .await?
+                        .succeeded
+                    {
+                        return Ok(*slot);
+                    }
+                }
+                let mut looks = self.look_batch(&[&mine.resource], false).await;
+                line = looks.pop().unwrap_or_else(|| Err(broken("claim")))?.line;
+                if line.place(mine.claim).is_none() {
+                    let gone = "its entry has gone while it took a slot";
+                    return Err(Error::new(ErrorKind::Unavailable, "claim", gone));
+                }
+            }
+            let raced = "others took each slot that was free";
+            Err(Error::new(ErrorKind::Unavailable, "claim", raced))
+        })
+    }
+
+    fn prepare_rest<'a>(&'a self, mine: &'a Mine, terms: &'a Terms) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let delay = terms.limits.lock_delay;
+            let companion = self.lives.of(terms.ttl + delay).await.map_err(failed("claim"))?;
+            self.lives.accompany(mine.life, companion).await;
+            let mut entry = self.entry(mine.claim, terms);
+            if let Some(about) = &mut entry.about {
+                about.lives = delay;
+            }
+            let place = self.keys.place(&mine.resource, mine.claim);
+            let value = write_rest(mine.order, mine.slot, &entry);
+            let rest = put(self.keys.rest(&mine.resource, mine.claim), value, lease_of(companion));
+            let compare = vec![is_there(place, mine.order)];
+            self.alone("claim", TxnRequest { compare, success: vec![rest], failure: Vec::new() }).await?;
+            Ok(())
+        })
+    }
+
+    fn publish(&self, mine: Mine, bytes: Arc<[u8]>, keep: Keep) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async move {
+            let Some(leases) = self.put_value(&mine, &bytes, keep).await.map_err(failed("publish"))? else {
+                return Ok(false);
+            };
+            // What they kept is replaced. If it fails, they end by themselves.
+            let lives = self.lives.clone();
+            tokio::spawn(async move {
+                for lease in leases {
+                    if let Err(fault) = lives.revoke(lease).await {
+                        tracing::debug!(%fault, "a lease without keys ends by itself");
+                    }
+                }
+            });
+            Ok(true)
+        })
+    }
+
+    fn resize<'a>(&'a self, name: &'a Name, resized: Resized) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let request = PutRequest {
+                key: self.keys.resized(name),
+                value: write_resized(&resized),
+                ..PutRequest::default()
+            };
+            self.call(request).await.map_err(failed("resize"))?;
+            Ok(())
+        })
+    }
+
+    fn break_place<'a>(
+        &'a self,
+        name: &'a Name,
+        place: &'a Place,
+        slot: Option<u32>,
+        at_once: bool,
+    ) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            let claim = place.entry.claim;
+            let key = self.keys.place(name, claim);
+            let success = if at_once {
+                let done = self.lives.done().await.map_err(failed("break"))?;
+                let keys = [key.clone(), self.keys.held_value(name, claim), self.keys.rest(name, claim)];
+                let slot = slot.map(|slot| self.keys.slot(name, slot));
+                let finished = put(self.keys.done(claim), Vec::new(), done);
+                keys.into_iter().chain(slot).map(delete).chain([finished]).collect()
+            } else {
+                let mut entry = place.entry.clone();
+                if let Some(about) = &mut entry.about {
+                    about.is_broken = true;
+                }
+                let value = entry.encode().into_bytes();
+                vec![
+                    Operation::Put(PutRequest {
+                        key: key.clone(),
+                        value,
+                        ignore_lease: true,
+                        ..PutRequest::default()
+                    })
+                    .into(),
+                ]
+            };
+            let compare = vec![is_there(key, place.order)];
+            Ok(self.alone("break", TxnRequest { compare, success, failure: Vec::new() }).await?.succeeded)
+        })
+    }
+
+    fn end_rest<'a>(&'a self, name: &'a Name, rest: &'a Rest) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            let key = self.keys.rest(name, rest.entry.claim);
+            let request = DeleteRangeRequest { key, ..DeleteRangeRequest::default() };
+            Ok(self.call(request).await.map_err(failed("break"))?.deleted > 0)
+        })
+    }
+
+    fn names<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Name>,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Name>>> {
+        Box::pin(async move {
+            let mut names = self.names_in("line", prefix, after, most).await.map_err(failed("inspect"))?;
+            names.extend(self.names_in("value", prefix, after, most).await.map_err(failed("inspect"))?);
+            names.sort_unstable();
+            names.dedup();
+            names.truncate(most);
+            Ok(names)
+        })
+    }
+
+    fn follow(&self, name: &Name) -> BoxStream<'static, Result<()>> {
+        self.waits.follow([self.keys.line(name), self.keys.value(name)])
+    }
+
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+        Box::pin(crate::check::check(self))
+    }
+}

@@ -1,0 +1,54 @@
+//! The checks that every engine must pass: on one server, and on a cluster. The tests of a run share the servers.
+
+use std::sync::Arc;
+
+use tenure_conformance::Setup;
+use tenure_core::engine::{Connect, Engine};
+use tenure_etcd::Config;
+use tenure_testkit::etcd;
+
+/// Returns what connects with a URL.
+pub(crate) fn connector(url: &str) -> Connect {
+    let config = Config::parse(url).expect("the kit's URLs are right");
+    Box::new(move |client| {
+        Box::pin(async move {
+            let engine: Arc<dyn Engine> = Arc::new(tenure_etcd::connect(config, client).await?);
+            Ok(engine)
+        })
+    })
+}
+
+macro_rules! ways {
+    ($($module:ident: $setup:ident = $url:expr;)*) => { $(
+        mod $module {
+            use super::{Connect, Setup, connector, etcd};
+
+            struct $setup(String);
+
+            impl Setup for $setup {
+                fn start() -> $setup {
+                    $setup($url)
+                }
+
+                fn at(address: &str) -> $setup {
+                    $setup(address.to_owned())
+                }
+
+                fn address(&self) -> String {
+                    self.0.clone()
+                }
+
+                fn connector(&self) -> Connect {
+                    connector(&self.0)
+                }
+            }
+
+            tenure_conformance::suite!($setup);
+        }
+    )* };
+}
+
+ways! {
+    single: Single = etcd::shared();
+    cluster: Cluster = etcd::shared_cluster();
+}
