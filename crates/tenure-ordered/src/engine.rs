@@ -23,7 +23,7 @@ use tokio::task::AbortHandle;
 
 use crate::own::{Own, Owned};
 use crate::store::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Rule, Store};
-use crate::sweep::sweep;
+use crate::sweep::{Changing, sweep};
 
 const TOO_HEAVY: &str = "the weight does not fit the capacity";
 /// How long an observer waits after an error.
@@ -45,6 +45,11 @@ pub(crate) struct Shared<S: Store> {
 impl<S: Store> Shared<S> {
     pub(crate) fn owned(&self) -> MutexGuard<'_, Owned> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the sweeper look again when a call has ended, or was dropped: what it has left to look after is known only then.
+    fn changing(&self) -> Changing<'_> {
+        Changing(&self.busy)
     }
 
     /// Returns what tells that there is something to look after, if there is nothing now.
@@ -111,7 +116,7 @@ impl<S: Store> Shared<S> {
 
     /// Answers claims for different resources.
     async fn claim_round(&self, claims: Vec<&Claim>) -> Vec<Result<ClaimAnswer>> {
-        self.busy.notify_one();
+        let _changing = self.changing();
         let (known, new): (Vec<&Claim>, Vec<&Claim>) = {
             let owned = self.owned();
             claims.iter().partition(|claim| owned.has_ended(claim.id) || owned.get(claim.id).is_some())
@@ -366,7 +371,7 @@ impl<S: Store> Shared<S> {
     }
 
     async fn renew_all(&self, requests: &[RenewRequest]) -> Vec<Result<RenewAnswer>> {
-        self.busy.notify_one();
+        let _changing = self.changing();
         let start = now();
         let known: Vec<Option<Own>> = {
             let owned = self.owned();
@@ -514,7 +519,7 @@ impl<S: Store> Shared<S> {
     }
 
     async fn release_all(&self, requests: &[ReleaseRequest]) -> Vec<Result<ReleaseAnswer>> {
-        self.busy.notify_one();
+        let _changing = self.changing();
         let now = now();
         let mut leaving = Vec::new();
         let mut leaves = Vec::new();
