@@ -39,6 +39,12 @@ impl Inner {
                 },
             };
             let slot = leaving.mine.as_ref().and_then(|mine| mine.slot);
+            let node = if leaving.may_have_slot && leaving.mine.is_none() {
+                let slot_in_doubt = self.slot_of(&living, &node.path, leaving.claim).await;
+                Node { slot_in_doubt: slot_in_doubt.map_err(|fault| told("release", &fault))?, ..node }
+            } else {
+                node
+            };
             match self.remove(&living, leaving, node, slot).await {
                 Ok(Some(left)) => Ok(left),
                 Ok(None) => {
@@ -54,6 +60,18 @@ impl Inner {
             self.forget(leaving.claim);
         }
         Ok(left)
+    }
+
+    /// Looks which slot a claim took, beside its entry.
+    async fn slot_of(&self, living: &Living, entry: &str, claim: ClaimId) -> Result<Option<u32>, Fault> {
+        let (line, _) = entry.rsplit_once('/').unwrap_or(("", entry));
+        for (slot, _) in self.list(&living.client, line).await?.slots {
+            let read = living.client.get_data(&format!("{line}/{}", slot_name(slot))).await;
+            if read.is_ok_and(|(data, _)| data == claim.to_string().as_bytes()) {
+                return Ok(Some(slot));
+            }
+        }
+        Ok(None)
     }
 
     /// None: its data changed too often.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tenure_core::claim::Name;
+use tenure_core::claim::{ClaimId, Name};
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::line::{Line, Place, Resized};
 use tenure_ordered::Mine;
@@ -33,17 +33,10 @@ impl Inner {
             // Fewer are taken than there are, since whoever takes one holds a unit and gives back both at once.
             for slot in (0..capacity).filter(|slot| !taken.contains(slot)) {
                 self.note(mine.claim, |node| node.slot_in_doubt = Some(slot));
-                let data = mine.claim.to_string();
-                let node = format!("{path}/{}", slot_name(slot));
-                let created =
-                    client.create(&node, data.as_bytes(), &self.options(CreateMode::Ephemeral)).await;
-                match created {
-                    Ok(_) => {
-                        self.note(mine.claim, |node| node.slot_in_doubt = None);
-                        return Ok(slot);
-                    }
-                    Err(Fault::NodeExists) => self.note(mine.claim, |node| node.slot_in_doubt = None),
-                    Err(fault) => return Err(failed(fault)),
+                let created = self.create_slot(client, &path, slot, mine.claim).await.map_err(failed)?;
+                self.note(mine.claim, |node| node.slot_in_doubt = None);
+                if created {
+                    return Ok(slot);
                 }
             }
             let seen = self.list_anew(client, &path).await.map_err(failed)?;
@@ -51,6 +44,27 @@ impl Inner {
         }
         let why = "each slot is taken, though not each unit";
         Err(Error::new(ErrorKind::Unavailable, "take a slot", why).with_hint("this passes by itself"))
+    }
+
+    /// Makes the node of a slot, if the claim's entry is still there: whoever released it meanwhile knows nothing of the slot.
+    async fn create_slot(
+        &self,
+        client: &Client,
+        line: &str,
+        slot: u32,
+        claim: ClaimId,
+    ) -> Result<bool, Fault> {
+        let Some(entry) = self.node(claim) else { return Err(Fault::NoNode) };
+        let mut both = client.new_multi_writer();
+        both.add_check_version(&entry.path, -1)?;
+        let data = claim.to_string();
+        let options = self.options(CreateMode::Ephemeral);
+        both.add_create(&format!("{line}/{}", slot_name(slot)), data.as_bytes(), &options)?;
+        match both.commit().await.map_err(Fault::from) {
+            Ok(_) => Ok(true),
+            Err(Fault::NodeExists) => Ok(false),
+            Err(fault) => Err(fault),
+        }
     }
 
     /// Sets the value of a resource while a claim holds it.
