@@ -314,7 +314,7 @@ impl<S: Store> Shared<S> {
         let Some(own) = owned.get_mut(mine.claim) else { return Ok(None) };
         own.mine.slot = slot;
         own.granted(start);
-        Ok(Some(own.grant(start, alive_until)))
+        Ok(Some(own.grant(start, alive_until, self.store.capability().silence_max)))
     }
 
     async fn prepare_rest(&self, mine: &Mine, slot: Option<u32>, terms: &Arc<Terms>) -> Result<()> {
@@ -460,7 +460,7 @@ impl<S: Store> Shared<S> {
         // Gone meanwhile: its end had come.
         let Some(own) = owned.get_mut(own.mine.claim) else { return Ok(RenewAnswer::Lost) };
         own.heard_of(start);
-        let grant = own.grant(start, until);
+        let grant = own.grant(start, until, self.store.capability().silence_max);
         Ok(if request.is_waiter {
             RenewAnswer::Granted(grant)
         } else {
