@@ -217,7 +217,10 @@ impl<S: Store> Shared<S> {
             Err(error) => return Judged::Answered(Err(error)),
         };
         let own = Own::waiting(mine.clone(), claim.terms.clone(), start, is_repeated);
-        let refused = if claim.floor >= mine.token {
+        let refused = if self.owned().has_ended(claim.id) {
+            // It was released while it entered, and whoever did that may not have seen it.
+            Some(Ok(ClaimAnswer::Finished))
+        } else if claim.floor >= mine.token {
             Some(Err(floor_ahead(claim.floor, mine.token)))
         } else if let Some(fresh) = fresh_value(claim, &look) {
             // It was published between the look and the entrance.
