@@ -30,6 +30,11 @@ const ENGINES: &[Known] = &[
         ],
         is_built: cfg!(feature = "redis"),
     },
+    Known {
+        engine: "zookeeper",
+        schemes: &["zookeeper", "zookeepers"],
+        is_built: cfg!(feature = "zookeeper"),
+    },
 ];
 
 /// Returns what connects with the engine that a URL names. Nothing is tried yet.
@@ -84,6 +89,16 @@ pub fn connector(url: &str) -> Result<Connect> {
                 })
             }))
         }
+        #[cfg(feature = "zookeeper")]
+        _ if is_of(scheme, "zookeeper") => {
+            let config = tenure_zookeeper::Config::parse(url)?;
+            Ok(Box::new(move |client| {
+                Box::pin(async move {
+                    let engine = tenure_zookeeper::connect(config, client).await?;
+                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
+                })
+            }))
+        }
         _ => match ENGINES.iter().find(|known| known.schemes.contains(&scheme)) {
             Some(Known { engine, .. }) => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -96,7 +111,7 @@ pub fn connector(url: &str) -> Result<Connect> {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "zookeeper"))]
 fn is_of(scheme: &str, engine: &str) -> bool {
     ENGINES.iter().any(|known| known.engine == engine && known.schemes.contains(&scheme))
 }
