@@ -1,7 +1,7 @@
 //! The engine: a store of lines, made of ZooKeeper's nodes.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -42,6 +42,8 @@ pub(crate) struct Inner {
     pub(crate) watches: Watches,
     /// What is known of this client's entries beyond [`Mine`]. Whatever is missing is looked for in the line.
     nodes: Mutex<HashMap<ClaimId, Node>>,
+    /// In which life those were made that are known.
+    known_of: AtomicU64,
     has_containers: AtomicBool,
 }
 
@@ -73,6 +75,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<ZooKeep
         wakes,
         watches: Watches::default(),
         nodes: Mutex::default(),
+        known_of: AtomicU64::new(0),
         has_containers: AtomicBool::new(true),
     };
     let prepared = async {
@@ -131,7 +134,9 @@ impl Inner {
     pub(crate) async fn begin(&self) -> Result<Arc<Living>> {
         let living = self.lives.begin().await?;
         let life = living.life;
-        self.nodes().retain(|_, node| node.life == life);
+        if self.known_of.swap(life.0, Ordering::Relaxed) != life.0 {
+            self.nodes().retain(|_, node| node.life == life);
+        }
         Ok(living)
     }
 
@@ -347,6 +352,13 @@ impl Inner {
                 .with_hint("leave `layout` away in the URL, or use a mutex"));
         }
         Ok(())
+    }
+}
+
+impl Drop for ZooKeeper {
+    fn drop(&mut self) {
+        // Their tasks would keep the life going.
+        self.inner.watches.unwatch_all();
     }
 }
 

@@ -69,6 +69,13 @@ impl Watches {
     }
 }
 
+impl Watches {
+    /// Nobody waits any more.
+    pub(crate) fn unwatch_all(&self) {
+        self.lock().clear();
+    }
+}
+
 /// Waits until one of the entries has changed, or nothing can be known of them.
 async fn wait(inner: &Inner, mine: &Mine, claims: &[ClaimId]) -> Result<()> {
     let failed = |fault: Fault| told("watch", &fault);
