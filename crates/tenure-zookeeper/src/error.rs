@@ -10,7 +10,7 @@ use tokio::time::timeout;
 pub(crate) type Fault = zookeeper_client::Error;
 
 /// How long a verb may take. Callers wait for 2 s, in which a call that failed is tried once more.
-pub(crate) const ANSWER_MAX: Duration = Duration::from_millis(1100);
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// Makes an error of a fault. `operation`: what was asked.
 pub(crate) fn told(operation: &'static str, fault: &Fault) -> Error {

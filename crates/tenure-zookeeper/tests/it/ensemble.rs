@@ -79,8 +79,11 @@ fn a_lease_ends_in_time_on_a_follower_that_is_cut_off() {
         let mutex = holder.mutex("m").ttl(Duration::from_secs(1));
         let lease = pollster::block_on(mutex.acquire()).expect("it is free");
         let token = lease.token();
-        // At another moment between two signs of life each time.
-        pause(Duration::from_millis(300 + 40 * u64::from(round)));
+        // Cut right after a renewal, when the most is believed in.
+        let first = lease.deadline();
+        while lease.deadline() == first {
+            pause(Duration::from_millis(1));
+        }
         let (is_read, next) = raw(&address(follower), async |client| {
             ensemble.cut_off(follower);
             let waits = other.mutex("m").ttl(Duration::from_secs(1)).acquire();
