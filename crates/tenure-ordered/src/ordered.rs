@@ -23,7 +23,7 @@ use tokio::task::AbortHandle;
 
 use crate::own::{Own, Owned};
 use crate::store::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Rule, Store};
-use crate::sweep::sweep;
+use crate::sweep::{Changing, sweep};
 
 const TOO_HEAVY: &str = "the weight does not fit the capacity";
 /// How long an observer waits after an error.
@@ -45,6 +45,11 @@ pub(crate) struct Shared<S: Store> {
 impl<S: Store> Shared<S> {
     pub(crate) fn owned(&self) -> MutexGuard<'_, Owned> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the sweeper look again when a call has ended, or was dropped: what it has left to look after is known only then.
+    fn changing(&self) -> Changing<'_> {
+        Changing(&self.busy)
     }
 
     /// Returns what tells that there is something to look after, if there is nothing now.
@@ -119,7 +124,7 @@ impl<S: Store> Shared<S> {
 
     /// Answers claims for different resources.
     async fn claim_round(&self, claims: Vec<&Claim>) -> Vec<Result<ClaimAnswer>> {
-        self.busy.notify_one();
+        let _changing = self.changing();
         let (known, new): (Vec<&Claim>, Vec<&Claim>) = {
             let owned = self.owned();
             claims.iter().partition(|claim| owned.has_ended(claim.id) || owned.get(claim.id).is_some())
@@ -228,7 +233,10 @@ impl<S: Store> Shared<S> {
             Err(error) => return Judged::Answered(Err(error)),
         };
         let own = Own::waiting(mine.clone(), claim.terms.clone(), start, is_repeated);
-        let refused = if claim.floor >= mine.token {
+        let refused = if self.owned().has_ended(claim.id) {
+            // It was released while it entered, and whoever did that may not have seen it.
+            Some(Ok(ClaimAnswer::Finished))
+        } else if claim.floor >= mine.token {
             Some(Err(floor_ahead(claim.floor, mine.token)))
         } else if let Some(fresh) = fresh_value(claim, &look) {
             // It was published between the look and the entrance.
@@ -320,7 +328,7 @@ impl<S: Store> Shared<S> {
         let Some(own) = owned.get_mut(mine.claim) else { return Ok(None) };
         own.mine.slot = slot;
         own.granted(start);
-        Ok(Some(own.grant(start, alive_until)))
+        Ok(Some(own.grant(start, alive_until, self.store.capability().silence_max)))
     }
 
     async fn prepare_rest(&self, mine: &Mine, slot: Option<u32>, terms: &Arc<Terms>) -> Result<()> {
@@ -375,7 +383,7 @@ impl<S: Store> Shared<S> {
     }
 
     async fn renew_all(&self, requests: &[RenewRequest]) -> Vec<Result<RenewAnswer>> {
-        self.busy.notify_one();
+        let _changing = self.changing();
         let start = now();
         let known: Vec<Option<Own>> = {
             let owned = self.owned();
@@ -476,7 +484,7 @@ impl<S: Store> Shared<S> {
         // Gone meanwhile: its end had come.
         let Some(own) = owned.get_mut(own.mine.claim) else { return Ok(RenewAnswer::Lost) };
         own.heard_of(start);
-        let grant = own.grant(start, until);
+        let grant = own.grant(start, until, self.store.capability().silence_max);
         Ok(if request.is_waiter {
             RenewAnswer::Granted(grant)
         } else {
@@ -525,7 +533,7 @@ impl<S: Store> Shared<S> {
     }
 
     async fn release_all(&self, requests: &[ReleaseRequest]) -> Vec<Result<ReleaseAnswer>> {
-        self.busy.notify_one();
+        let _changing = self.changing();
         let now = now();
         let mut leaving = Vec::new();
         let mut leaves = Vec::new();

@@ -2,9 +2,9 @@
 //!
 //! `DATABASE_URL=postgres://me:secret@host/app cargo run -p tenure --features postgres --example postgres_pool`
 
+use tenure::Tenure;
 use tenure::postgres::deadpool_postgres::{Manager, Pool};
 use tenure::postgres::{Config, tokio_postgres};
-use tenure::Tenure;
 
 /// What an example may fail with.
 type Outcome = Result<(), Box<dyn std::error::Error>>;

@@ -30,6 +30,11 @@ const ENGINES: &[Known] = &[
         ],
         is_built: cfg!(feature = "redis"),
     },
+    Known {
+        engine: "zookeeper",
+        schemes: &["zookeeper", "zookeepers"],
+        is_built: cfg!(feature = "zookeeper"),
+    },
 ];
 
 /// Returns what connects with the engine that a URL names. Nothing is tried yet.
@@ -51,6 +56,8 @@ pub fn connector(url: &str) -> Result<Connect> {
         _ if is_of(scheme, "postgres") => Ok(tenure_postgres::Config::parse(url)?.into()),
         #[cfg(feature = "redis")]
         _ if is_of(scheme, "redis") => Ok(tenure_redis::Config::parse(url)?.into()),
+        #[cfg(feature = "zookeeper")]
+        _ if is_of(scheme, "zookeeper") => Ok(tenure_zookeeper::Config::parse(url)?.into()),
         _ => match ENGINES.iter().find(|known| known.schemes.contains(&scheme)) {
             Some(Known { engine, .. }) => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -63,7 +70,7 @@ pub fn connector(url: &str) -> Result<Connect> {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "zookeeper"))]
 fn is_of(scheme: &str, engine: &str) -> bool {
     ENGINES.iter().any(|known| known.engine == engine && known.schemes.contains(&scheme))
 }

@@ -16,3 +16,4 @@ mod servers;
 mod snapshots;
 mod terminal;
 mod world;
+mod zookeeper;
