@@ -17,8 +17,13 @@
 //! `concurrency` package (order by create revision); and what Jepsen found in etcd 3.4.3, that a waiter must ask for
 //! its lease again after it was woken.
 
+mod claim;
+mod observe;
+mod operate;
 mod ordered;
 mod own;
+mod release;
+mod renew;
 mod store;
 mod sweep;
 mod wake;
