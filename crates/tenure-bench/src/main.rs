@@ -11,6 +11,7 @@ mod redis;
 mod report;
 mod run;
 mod scheduler;
+mod zookeeper;
 
 use report::Report;
 
@@ -28,6 +29,7 @@ const BENCHES: &[Bench] = &[
     ("redis-hand-over", redis::hand_over),
     ("redis-million", redis::a_million_leases),
     ("postgres-uncontended", postgres::uncontended),
+    ("zookeeper-uncontended", zookeeper::uncontended),
 ];
 
 fn main() -> measure::Outcome {
