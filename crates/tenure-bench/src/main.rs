@@ -14,6 +14,7 @@ mod report;
 mod run;
 mod scheduler;
 mod sql;
+mod zookeeper;
 
 use report::Report;
 
@@ -33,6 +34,7 @@ const BENCHES: &[Bench] = &[
     ("postgres-uncontended", postgres::uncontended),
     ("etcd-bare", etcd::bare),
     ("mysql-uncontended", mysql::uncontended),
+    ("zookeeper-uncontended", zookeeper::uncontended),
 ];
 
 fn main() -> measure::Outcome {

@@ -61,9 +61,14 @@ fn a_release_wakes_one_waiter_and_no_herd() {
         let view = pollster::block_on(holder.view("m")).expect("an answer")?;
         (u64::from(view.waiting) == WAITERS && count(&server, "zk_watch_count") == WAITERS).then_some(())
     });
+    let began = now();
     pollster::block_on(lease.release()).expect("an answer");
     let tokens: Vec<_> =
         waiting.into_iter().map(|turn| turn.join().expect("no panic").expect("its turn")).collect();
     assert_eq!(tokens.len() as u64, WAITERS);
+    let took = now().since(began);
+    println!("{WAITERS} hand-overs took {took:?}");
+    // By their heartbeats alone each would take more than a second.
+    assert!(took < Duration::from_secs(15), "{took:?}");
     wait_for("no watch is left", || (count(&server, "zk_watch_count") == 0).then_some(()));
 }
