@@ -78,24 +78,9 @@ impl Fault {
         self.says("invalid auth token") || self.says("revision of auth store is old")
     }
 
-    /// Returns whether the server has no users, so that nobody can say who it is.
-    pub(crate) fn is_without_users(&self) -> bool {
-        self.says("authentication is not enabled")
-    }
-
     /// Returns whether there is no lease with the id of the request.
     pub(crate) fn is_no_lease(&self) -> bool {
         matches!(self, Fault::NoLease { .. }) || self.says("requested lease not found")
-    }
-
-    /// Returns whether a lease has that id already.
-    pub(crate) fn is_lease_taken(&self) -> bool {
-        self.says("lease already exists")
-    }
-
-    /// Returns whether the revision that was asked for is forgotten.
-    pub(crate) fn is_compacted(&self) -> bool {
-        self.says("revision has been compacted")
     }
 
     fn says(&self, words: &str) -> bool {
