@@ -24,6 +24,8 @@ pub use tenure_core::{
     Leases, Mutex, Name, Place, ReadLock, ReleaseAnswer, Result, RwLock, Semaphore, Settings, Several,
     SingleFlight, Slot, SlotPool, Source, Tenure, Term, Token, Wanted, WriteLock,
 };
+#[cfg(feature = "etcd")]
+pub use tenure_etcd as etcd;
 #[cfg(feature = "local")]
 pub use tenure_local as local;
 #[cfg(feature = "mysql")]
@@ -40,7 +42,7 @@ pub use url::{connector, redact};
 /// `memory:name` within this process, for tests; with the feature `redis` also `redis://host`, `rediss://host`,
 /// `redis+unix:///path`, `redis+sentinel://h1,h2,h3/master-name` and `redis+cluster://h1,h2`; with the feature
 /// `postgres` also `postgres://host/database`; with the feature `mysql` also `mysql://user@host/database` (MySQL and
-/// MariaDB).
+/// MariaDB); with the feature `etcd` also `etcd://h1,h2,h3` and `etcds://h1,h2,h3`.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a URL that names no engine; [`ErrorKind::Unsupported`] for an engine that this

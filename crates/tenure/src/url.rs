@@ -13,6 +13,7 @@ struct Known {
 
 /// The engines there are.
 const ENGINES: &[Known] = &[
+    Known { engine: "etcd", schemes: &["etcd", "etcds"], is_built: cfg!(feature = "etcd") },
     Known { engine: "local", schemes: &["local"], is_built: cfg!(feature = "local") },
     Known { engine: "memory", schemes: &["memory"], is_built: true },
     Known { engine: "mysql", schemes: &["mysql"], is_built: cfg!(feature = "mysql") },
@@ -43,6 +44,16 @@ pub fn connector(url: &str) -> Result<Connect> {
     };
     match scheme {
         "memory" => Ok(Store::named(rest).connector()),
+        #[cfg(feature = "etcd")]
+        _ if is_of(scheme, "etcd") => {
+            let config = tenure_etcd::Config::parse(url)?;
+            Ok(Box::new(move |client| {
+                Box::pin(async move {
+                    let engine = tenure_etcd::connect(config, client).await?;
+                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
+                })
+            }))
+        }
         #[cfg(feature = "local")]
         "local" => {
             let config = tenure_local::Config::parse(url)?;
@@ -96,7 +107,7 @@ pub fn connector(url: &str) -> Result<Connect> {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 fn is_of(scheme: &str, engine: &str) -> bool {
     ENGINES.iter().any(|known| known.engine == engine && known.schemes.contains(&scheme))
 }
@@ -154,6 +165,7 @@ mod tests {
             ("postgres://h/db?password=hunter2&x=1", "postgres://h/db?password=***&x=1"),
             ("local:/var/lib/tenure", "local:/var/lib/tenure"),
             ("etcd://h1,h2", "etcd://h1,h2"),
+            ("etcds://me:hunter2@h1:2379,h2/locks?ca=a.pem", "etcds://me:***@h1:2379,h2/locks?ca=a.pem"),
         ] {
             assert_eq!(redact(url), shown);
         }
