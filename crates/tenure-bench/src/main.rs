@@ -3,6 +3,7 @@
 //! `cargo xtask bench` runs them all; `cargo xtask bench NAME…` some; `--write FILE` also writes the table, with
 //! the machine and the command, as Markdown; `--short` measures the long ones for a shorter time. Absolute figures belong to the machine; the ratios are the point.
 
+mod etcd;
 mod local;
 mod measure;
 mod postgres;
@@ -28,6 +29,8 @@ const BENCHES: &[Bench] = &[
     ("redis-hand-over", redis::hand_over),
     ("redis-million", redis::a_million_leases),
     ("postgres-uncontended", postgres::uncontended),
+    ("etcd-uncontended", etcd::uncontended),
+    ("etcd-contended", etcd::contended),
 ];
 
 fn main() -> measure::Outcome {

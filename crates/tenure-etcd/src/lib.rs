@@ -11,6 +11,8 @@ mod keys;
 mod lease;
 mod life;
 mod proto;
+#[doc(hidden)]
+pub mod raw;
 mod rpc;
 mod store;
 #[cfg(test)]
