@@ -6,12 +6,14 @@
 mod etcd;
 mod local;
 mod measure;
+mod mysql;
 mod postgres;
 mod recovery;
 mod redis;
 mod report;
 mod run;
 mod scheduler;
+mod sql;
 
 use report::Report;
 
@@ -31,6 +33,7 @@ const BENCHES: &[Bench] = &[
     ("postgres-uncontended", postgres::uncontended),
     ("etcd-uncontended", etcd::uncontended),
     ("etcd-contended", etcd::contended),
+    ("mysql-uncontended", mysql::uncontended),
 ];
 
 fn main() -> measure::Outcome {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use futures_util::future::join;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Connect;
 use tenure_core::{ErrorKind, Settings, Tenure};
@@ -183,5 +184,52 @@ fn work(shared: &Shared, client: &Tenure, number: usize, at: usize, name: &str) 
         if let Err(error) = pollster::block_on(lease.release()) {
             shared.errors.lock().expect("no client panics").push(format!("{number}: {error}"));
         }
+    }
+}
+
+/// Has two clients hold, wait, hand over, renew and give up every kind of claim: whatever a user of a store needs a right for.
+///
+/// # Panics
+/// If anything fails.
+pub fn use_every_kind(a: &Tenure, b: &Tenure) {
+    pollster::block_on(async {
+        for round in 0..2 {
+            let held = a.mutex("m").ttl(TTL).acquire().await.expect("it is free");
+            assert!(b.mutex("m").try_acquire().await.expect("an answer").is_none(), "round {round}");
+            let waits = b.mutex("m");
+            let next = join(waits.acquire(), async {
+                wait_for_waiter(a, "m").await;
+                held.release().await.expect("it is held");
+            });
+            next.await.0.expect("its turn").release().await.expect("it is held");
+            // Nothing but a rest remains of this one, and then nothing.
+            let rests = a.mutex("rests").min_hold(Duration::from_millis(50)).acquire().await;
+            rests.expect("it has rested").release().await.expect("it is held");
+            let units = a.semaphore("s", 3);
+            let two = units.weight(2).acquire().await.expect("two of three");
+            let gives_up = b.semaphore("s", 3).weight(2).acquire_within(Duration::from_millis(100)).await;
+            assert!(gives_up.is_err(), "one is left");
+            two.release().await.expect("they are held");
+            let slots = [a.slot_pool("p", 3), b.slot_pool("p", 3), b.slot_pool("p", 3)];
+            let [one, two, three] = slots.each_ref().map(|pool| pool.acquire());
+            let (one, two, three) = (one.await, two.await, three.await);
+            for slot in [two, one, three] {
+                slot.expect("three of three").release().await.expect("it is held");
+            }
+            let book = a.rw_lock("book");
+            let (first, second) = (book.read().acquire().await, b.rw_lock("book").read().acquire().await);
+            drop((first.expect("readers share"), second.expect("readers share")));
+            b.rw_lock("book").write().acquire().await.expect("its turn").release().await.expect("it is held");
+        }
+        let renewed = a.mutex("renewed").ttl(TTL).acquire().await.expect("it is free");
+        pause(2 * TTL);
+        assert!(!renewed.is_lost(), "it was renewed");
+        renewed.release().await.expect("it is held");
+    });
+}
+
+async fn wait_for_waiter(client: &Tenure, name: &str) {
+    while client.view(name).await.expect("an answer").is_none_or(|view| view.waiting == 0) {
+        pause(Duration::from_millis(5));
     }
 }

@@ -162,7 +162,9 @@ pub async fn a_heartbeat_heals_a_lost_wake(setup: &impl Setup) {
     // The engine's wakes are never looked at here.
     let grant = b.served(&waiting, "its wake was lost").await;
     assert!(grant.token > first.token);
-    assert!(grant.ends_in > confirm_window(LONG), "a heartbeat confirms: it ends in {:?}", grant.ends_in);
+    // Where a grant lives with its client, it lives as long as that is sure to.
+    let least = confirm_window(LONG).min(b.capability().silence_max / 2);
+    assert!(grant.ends_in > least, "a heartbeat confirms: it ends in {:?}", grant.ends_in);
     let again = b.heartbeat(&waiting).await;
     match again {
         RenewAnswer::Granted(again) => assert_eq!(again.token, grant.token, "it is the same grant"),

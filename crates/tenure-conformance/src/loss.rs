@@ -30,7 +30,7 @@ pub(crate) async fn broken_is_lost(setup: &impl Setup, form: Form) {
     assert!(lease.is_lost() && lease.expires_in().is_zero(), "all that can be asked says so");
     let deadline = lease.deadline();
     assert!(now() <= deadline + Duration::from_secs(1), "it is told by the last deadline that it had");
-    assert!(deadline <= now() + SHORT * 2 && deadline > start, "a broken hold is not renewed");
+    assert!(deadline <= now() + ttl * 2 && deadline > start, "a broken hold is not renewed");
 }
 
 /// A hold that is broken keeps others out until it would have ended, so that its work can stop.

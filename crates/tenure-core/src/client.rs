@@ -293,6 +293,15 @@ impl Tenure {
         Ok(Tenure { connection: Arc::new(Connection { shared }) })
     }
 
+    /// Connects with an engine that was set up in the program: by its settings as parts in place of a URL, or with what the program
+    /// has already, such as a pool of connections.
+    ///
+    /// # Errors
+    /// As [`Tenure::start`].
+    pub async fn new(engine: impl Into<Connect>) -> Result<Tenure> {
+        Tenure::connect_with(engine.into(), Settings::default()).await
+    }
+
     /// Connects with an engine, on the clock of this machine.
     ///
     /// # Errors

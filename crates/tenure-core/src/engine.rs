@@ -94,6 +94,9 @@ pub struct Capability {
     pub survives_failover: bool,
     /// The most claims, renewals or releases in one call.
     pub batch_max: usize,
+    /// The most claims of one resource in one call: more would be entered one after the other, and all of the call's claims
+    /// wait for the last of them.
+    pub resource_batch_max: usize,
     /// How many calls of one verb may be under way at a time. More than one only where they are executed in the order in
     /// which they were sent: what a program asks for one after the other stands in the queue like that.
     pub calls_max: usize,
@@ -122,6 +125,7 @@ impl Capability {
             remembers_ends: true,
             survives_failover: false,
             batch_max: 128,
+            resource_batch_max: 128,
             calls_max: 1,
         }
     }

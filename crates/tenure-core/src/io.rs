@@ -164,7 +164,8 @@ impl Loop {
         let mut ledger = self.shared.ledger();
         let (sent, answers): (Vec<Sent>, BoxFuture<'static, Answers>) = match lane {
             CLAIMS => {
-                let (sent, claims) = ledger.take_claims(now, most);
+                let most_of_one = engine.capability().resource_batch_max;
+                let (sent, claims) = ledger.take_claims(now, most, most_of_one);
                 (sent, Box::pin(async move { Answers::Claims(engine.claim(claims).await) }))
             }
             RENEWALS => {

@@ -544,18 +544,37 @@ impl Ledger {
 
 /// What is sent.
 impl Ledger {
-    /// Takes up to `most` claims that are to be sent.
-    pub(crate) fn take_claims(&mut self, now: Instant, most: usize) -> (Vec<Sent>, Vec<Claim>) {
+    /// Takes up to `most` claims that are to be sent, and of one resource up to `most_of_one`.
+    pub(crate) fn take_claims(
+        &mut self,
+        now: Instant,
+        most: usize,
+        most_of_one: usize,
+    ) -> (Vec<Sent>, Vec<Claim>) {
         let (mut sent, mut claims) = (Vec::new(), Vec::new());
+        let (mut taken, mut later) = (HashMap::new(), VecDeque::new());
         while claims.len() < most
             && let Some(key) = self.claims.pop_front()
         {
-            if self.entry(key).is_some_and(|entry| entry.phase == Phase::Asking) {
-                let claim = self.claim_to_send(key.index, now);
-                sent.push(Sent { key, claim: claim.id, at: now });
-                claims.push(claim);
+            if self.entry(key).is_none_or(|entry| entry.phase != Phase::Asking) {
+                continue;
             }
+            if most_of_one < most {
+                let resource = self.entries[key.index as usize].lease.resource().clone();
+                let count = taken.entry(resource).or_insert(0_usize);
+                *count += 1;
+                if *count > most_of_one {
+                    later.push_back(key);
+                    continue;
+                }
+            }
+            let claim = self.claim_to_send(key.index, now);
+            sent.push(Sent { key, claim: claim.id, at: now });
+            claims.push(claim);
         }
+        // They keep their places before those that came after them.
+        later.append(&mut self.claims);
+        self.claims = later;
         (sent, claims)
     }
 

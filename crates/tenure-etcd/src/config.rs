@@ -5,9 +5,11 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::claim::{ClaimId, Name};
+use tenure_core::engine::{Connect, Engine};
 use tenure_core::error::{Error, ErrorKind, Result};
 
 use crate::keys::{Keys, Layout};
@@ -60,6 +62,18 @@ pub(crate) struct Identity {
 pub(crate) struct Login {
     pub(crate) user: String,
     pub(crate) password: String,
+}
+
+impl From<Config> for Connect {
+    /// What [`Tenure::new`](tenure_core::Tenure::new) takes. Nothing is tried yet.
+    fn from(config: Config) -> Connect {
+        Box::new(move |client| {
+            Box::pin(async move {
+                let engine: Arc<dyn Engine> = Arc::new(crate::connect(config, client).await?);
+                Ok(engine)
+            })
+        })
+    }
 }
 
 impl fmt::Display for Address {

@@ -523,6 +523,7 @@ fn capability(layout: Layout) -> Capability {
     capability.remembers_ends = false;
     capability.survives_failover = true;
     capability.batch_max = BATCH_MAX;
+    capability.resource_batch_max = 1;
     if layout == Layout::Etcdctl {
         capability.kinds = &[tenure_core::claim::Kind::Mutex];
         capability.has_rests = false;

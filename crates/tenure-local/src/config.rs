@@ -1,8 +1,13 @@
 //! The settings of the engine, and its URL.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use tenure_core::clock::SystemClock;
+use tenure_core::engine::{Connect, Engine};
 use tenure_core::error::{Error, ErrorKind, Result};
+
+use crate::engine::Local;
 
 /// How large the store may grow: a sparse file, so it takes only the space that is used. A hold takes about
 /// 150 bytes, so this is room for some five million.
@@ -14,6 +19,19 @@ pub struct Config {
     pub(crate) directory: Option<PathBuf>,
     pub(crate) map_bytes: usize,
     pub(crate) rows_above: usize,
+}
+
+impl From<Config> for Connect {
+    /// What [`Tenure::new`](tenure_core::Tenure::new) takes. Nothing is tried yet.
+    fn from(config: Config) -> Connect {
+        Box::new(move |client| {
+            Box::pin(async move {
+                let engine: Arc<dyn Engine> =
+                    Arc::new(Local::connect(config, client, Arc::new(SystemClock)).await?);
+                Ok(engine)
+            })
+        })
+    }
 }
 
 impl Default for Config {

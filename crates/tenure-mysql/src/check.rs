@@ -89,10 +89,14 @@ async fn rights(database: &MySql) -> Finding {
         (&tables.finished, "name, claim, until", "X'', X'', 0"),
         (&tables.slot, "name, number, slot", "X'', 0, 0"),
     ] {
+        let delete = match tables.deletes {
+            true => format!("DELETE FROM {table} WHERE name = X'';"),
+            false => String::new(),
+        };
         let script = format!(
             "START TRANSACTION;INSERT INTO {table} ({columns}) VALUES ({values}) ON DUPLICATE KEY UPDATE name = name;\
              SELECT name FROM {table} WHERE name = X'';UPDATE {table} SET name = X'' WHERE name = X'';\
-             DELETE FROM {table} WHERE name = X'';ROLLBACK"
+             {delete}ROLLBACK"
         );
         match try_out(database, script).await {
             Ok(()) => {}
@@ -102,7 +106,7 @@ async fn rights(database: &MySql) -> Finding {
             Err(fault) => return judge::unseen("rights", &fault, Severity::Bad),
         }
     }
-    judge::rights(&missing)
+    judge::rights(&missing, tables.deletes)
 }
 
 async fn try_out(database: &MySql, script: String) -> Result<(), Fault> {

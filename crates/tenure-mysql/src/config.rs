@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use tenure_core::engine::{Connect, Engine};
 use tenure_core::error::{Error, ErrorKind, Result};
 
 /// How many connections are used at most, however many locks are held.
@@ -43,8 +45,8 @@ pub struct Config {
 impl Config {
     /// Reads a URL: `mysql://user[:password]@host[:3306]/database`, with settings after `?`.
     ///
-    /// Settings are `prefix` of the tables (`tenure_`), `connections` (4), `purge` (`on`; `off` leaves idle rows
-    /// marked), `tls` (`off`; `on` checks the server's certificate against the Mozilla programme's roots), `ca` (a file
+    /// Settings are `prefix` of the tables (`tenure_`), `connections` (4), `purge` (`on`; `off` deletes
+    /// nothing), `tls` (`off`; `on` checks the server's certificate against the Mozilla programme's roots), `ca` (a file
     /// with root certificates instead, and `tls=on`), and `socket` (the path of the server's socket, in place of the
     /// host). All parts may be percent-encoded.
     ///
@@ -56,21 +58,33 @@ impl Config {
         let (authority, database) = base.split_once('/').unwrap_or((base, ""));
         let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
         let (user, password) = login.split_once(':').unwrap_or((login, ""));
-        let mut config = Config {
-            server: tcp(host)?,
-            user: decode(user, "the user")?,
-            password: decode(password, "the password")?,
-            database: decode(database, "the database")?,
+        let server = tcp(host)?;
+        let (user, password) = (decode(user, "the user")?, decode(password, "the password")?);
+        let mut config = Config::new("", PORT, &user, &password, &decode(database, "the database")?)?;
+        config.server = server;
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            config = config.with(key, &decode(value, "a setting")?)?;
+        }
+        Ok(config)
+    }
+
+    /// Connects with a server by its parts, which are taken as they are: nothing is percent-encoded.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a database without a name, or a part with a zero byte.
+    pub fn new(host: &str, port: u16, user: &str, password: &str, database: &str) -> Result<Config> {
+        let config = Config {
+            server: Server::Tcp { host: host.to_owned(), port },
+            user: user.to_owned(),
+            password: password.to_owned(),
+            database: database.to_owned(),
             is_tls: false,
             ca: None,
             prefix: PREFIX.to_owned(),
             connections: CONNECTIONS,
             purges: true,
         };
-        for part in query.split('&').filter(|part| !part.is_empty()) {
-            let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            config.set(key, &decode(value, "a setting")?)?;
-        }
         if config.database.is_empty() {
             return Err(invalid("it names no database")
                 .with_hint("write mysql://user:password@host/database, and % signs as %25"));
@@ -82,8 +96,12 @@ impl Config {
         Ok(config)
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<()> {
-        match key {
+    /// Changes a setting, by the name and the value that it has in a URL: `config.with("prefix", "locks_")?`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a name that is no setting, or a value that it does not take.
+    pub fn with(mut self, name: &str, value: &str) -> Result<Config> {
+        match name {
             "prefix" => self.prefix = identifier(value)?,
             "connections" => {
                 let count = value.parse().ok().filter(|count| (1..=64).contains(count));
@@ -100,7 +118,19 @@ impl Config {
                     .with_hint("settings are prefix, connections, purge, tls, ca and socket"));
             }
         }
-        Ok(())
+        Ok(self)
+    }
+}
+
+impl From<Config> for Connect {
+    /// What [`Tenure::new`](tenure_core::Tenure::new) takes. Nothing is tried yet.
+    fn from(config: Config) -> Connect {
+        Box::new(move |client| {
+            Box::pin(async move {
+                let engine: Arc<dyn Engine> = Arc::new(crate::connect(config, client).await?);
+                Ok(engine)
+            })
+        })
     }
 }
 
@@ -128,7 +158,7 @@ fn tcp(text: &str) -> Result<Server> {
 }
 
 fn invalid(what: &str) -> Error {
-    Error::new(ErrorKind::Invalid, "connect", format!("the URL of the engine is wrong: {what}"))
+    Error::new(ErrorKind::Invalid, "connect", format!("the URL or a setting of the engine is wrong: {what}"))
 }
 
 /// Names of tables stand in statements as they are.

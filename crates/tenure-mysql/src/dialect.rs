@@ -71,28 +71,32 @@ impl Dialect for MySqlDialect {
         // Resources first, and then the rows of each by its key. As a condition with IN the server may turn it round.
         format!(
             "SELECT {columns} FROM (SELECT name AS resource FROM {resource} {key} WHERE name IN ({names}) AND entries > 0 \
-             AND entries <= {most}) r STRAIGHT_JOIN {claim} {key} ON name = r.resource FOR UPDATE",
+             AND entries <= {most}) r STRAIGHT_JOIN {claim} {key} ON name = r.resource AND place >= 0 FOR UPDATE",
             key = Self::BY_KEY
         )
     }
 
     fn delete(table: &str, keys: &str, rows: &str, also: &str) -> String {
-        // Neither server lets a DELETE name its index, and for small tables both would rather read all of it. A join with
-        // the keys leaves no choice. No literal of ours has parentheses or commas in it.
-        let keys: Vec<&str> = keys.split(", ").collect();
-        let rows = rows.trim_start_matches('(').trim_end_matches(')').split("),(").map(|row| {
-            let columns = row.split(',').enumerate().map(|(at, value)| format!("{value} AS k{at}"));
-            format!("SELECT {}", columns.collect::<Vec<_>>().join(", "))
-        });
-        let rows = rows.collect::<Vec<_>>().join(" UNION ALL ");
-        let equal: Vec<String> =
-            keys.iter().enumerate().map(|(at, key)| format!("t.{key} = k.k{at}")).collect();
-        format!(
-            "DELETE t FROM ({rows}) k STRAIGHT_JOIN {table} AS t {} ON {} {also}",
-            Self::BY_KEY,
-            equal.join(" AND ")
-        )
+        format!("DELETE t FROM {} {also}", joined(table, keys, rows))
     }
+
+    fn update(table: &str, keys: &str, rows: &str, also: &str, set: &str) -> String {
+        // A condition of the join is as good as one behind WHERE.
+        format!("UPDATE {} {also} SET {set}", joined(table, keys, rows))
+    }
+}
+
+/// Rows of a table by their keys. A DELETE cannot name its index, and for small tables both servers would rather read all of
+/// it. A join with the keys leaves no choice. No literal of ours has parentheses or commas in it.
+fn joined(table: &str, keys: &str, rows: &str) -> String {
+    let keys: Vec<&str> = keys.split(", ").collect();
+    let rows = rows.trim_start_matches('(').trim_end_matches(')').split("),(").map(|row| {
+        let columns = row.split(',').enumerate().map(|(at, value)| format!("{value} AS k{at}"));
+        format!("SELECT {}", columns.collect::<Vec<_>>().join(", "))
+    });
+    let rows = rows.collect::<Vec<_>>().join(" UNION ALL ");
+    let equal: Vec<String> = keys.iter().enumerate().map(|(at, key)| format!("t.{key} = k.k{at}")).collect();
+    format!("({rows}) k STRAIGHT_JOIN {table} AS t {} ON {}", MySqlDialect::BY_KEY, equal.join(" AND "))
 }
 
 /// The statements that make the tables. Names, claims and labels are bytes: `A` is not `a`, and no collation counts.

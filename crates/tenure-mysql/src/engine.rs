@@ -41,7 +41,8 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> 
     capability.needs_floor = true;
     capability.batch_max = BATCH_MAX;
     wake::limit(&mut capability);
-    let (tables, inbox, purges) = (Tables::new(&config.prefix), Inbox::new(client), config.purges);
+    let (tables, inbox, purges) =
+        (Tables { deletes: config.purges, ..Tables::new(&config.prefix) }, Inbox::new(client), config.purges);
     Ok(Hosted::new(MySql { pool, config, tables, capability, inbox }, purges))
 }
 

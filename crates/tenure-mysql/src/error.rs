@@ -31,7 +31,7 @@ fn refusal(code: u16, said: &str) -> Fault {
         }
         1044 | 1142 | 1143 | 1227 | 1370 => failed(
             ErrorKind::Unsupported,
-            "let the user SELECT, INSERT, UPDATE and DELETE on tenure's tables, or create them",
+            "let the user SELECT, INSERT, UPDATE and DELETE on tenure's tables, or create them; without DELETE, use `?purge=off`",
         ),
         1045 | 1698 => failed(ErrorKind::Invalid, "check the user and the password of the URL"),
         1049 => failed(ErrorKind::Invalid, "check the name of the database in the URL"),

@@ -17,12 +17,17 @@
 //! `concurrency` package (order by create revision); and what Jepsen found in etcd 3.4.3, that a waiter must ask for
 //! its lease again after it was woken.
 
-mod engine;
+mod claim;
+mod observe;
+mod operate;
+mod ordered;
 mod own;
+mod release;
+mod renew;
 mod store;
 mod sweep;
 mod wake;
 
-pub use engine::Ordered;
+pub use ordered::Ordered;
 pub use store::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Resting, Rule, Store};
 pub use wake::Wakes;

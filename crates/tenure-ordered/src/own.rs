@@ -56,7 +56,11 @@ impl Own {
     }
 
     /// Returns what its user is told, if its life goes on until `alive_until`.
-    pub(crate) fn grant(&self, now: Instant, alive_until: Instant) -> Grant {
+    ///
+    /// Its user believes in no more than that, and gives up releasing it then. So unless it is heard of again within
+    /// `silence_max`, its end is then, even if its ttl is longer and its life goes on.
+    pub(crate) fn grant(&mut self, now: Instant, alive_until: Instant, silence_max: Duration) -> Grant {
+        self.ends_at = self.ends_at.min(alive_until.max(now + silence_max));
         let ends_in = self.ends_at.min(alive_until).since(now).min(self.terms.ttl);
         Grant { token: self.mine.token, slot: self.mine.slot, ends_in }
     }

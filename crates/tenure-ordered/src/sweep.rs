@@ -5,12 +5,23 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tenure_core::clock::{Clock, SystemClock};
+use tokio::sync::Notify;
 
-use crate::engine::Shared;
+use crate::ordered::Shared;
 use crate::store::{Left, Store};
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_millis(100);
+
+/// A call that may leave something to look after. If it told so only when it begins, the sweeper could look before there is
+/// anything, and then sleep.
+pub(crate) struct Changing<'a>(pub(crate) &'a Notify);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
 
 /// Looks after the claims of a client until the client is gone.
 pub(crate) async fn sweep<S: Store>(shared: Weak<Shared<S>>) {

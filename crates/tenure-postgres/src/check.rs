@@ -12,7 +12,6 @@ use tenure_sql::{Connection, Database, Dialect, Fault, Row};
 use tokio::time::Instant;
 
 use crate::check::judge::{Facts, Tables};
-use crate::connection::lend;
 use crate::dialect::PostgresDialect;
 use crate::engine::Postgres;
 
@@ -61,7 +60,7 @@ fn facts_asked() -> String {
 
 /// Returns the first row of the answer.
 async fn ask(database: &Postgres, statement: &str) -> Result<Row, Fault> {
-    let mut connection = lend(&database.pool, &database.config).await?;
+    let mut connection = database.connections.lend().await?;
     let answers = connection.run(statement.to_owned()).await?;
     connection.keep();
     let row = answers.into_iter().flatten().next();
@@ -71,9 +70,11 @@ async fn ask(database: &Postgres, statement: &str) -> Result<Row, Fault> {
 async fn tables(database: &Postgres) -> Result<Tables, Fault> {
     let tables = database.tables();
     let all = [&tables.resource, &tables.claim, &tables.finished, &tables.slot];
+    // What is not deleted is updated.
+    let needed = ["SELECT", "INSERT", "UPDATE", if tables.deletes { "DELETE" } else { "UPDATE" }];
     let rights = all.map(|table| {
         let may = |right| format!("has_table_privilege(to_regclass('{table}'), '{right}')");
-        format!("coalesce({}, false)", ["SELECT", "INSERT", "UPDATE", "DELETE"].map(may).join(" AND "))
+        format!("coalesce({}, false)", needed.map(may).join(" AND "))
     });
     let row = ask(database, &format!("SELECT {}", rights.join(", "))).await?;
     let missing = all.into_iter().zip(&row).filter(|(_, may)| may.as_deref() != Some("t"));
@@ -99,7 +100,7 @@ async fn tables(database: &Postgres) -> Result<Tables, Fault> {
 
 /// How long the server took to answer, several times.
 async fn pings(database: &Postgres) -> Result<Vec<Duration>, Fault> {
-    let mut connection = lend(&database.pool, &database.config).await?;
+    let mut connection = database.connections.lend().await?;
     let mut took = Vec::with_capacity(PINGS);
     for _ in 0..PINGS {
         let sent_at = Instant::now();

@@ -70,7 +70,11 @@ impl Dialect for PostgresDialect {
 
     fn release_plain(tables: &Tables, rows: &str) -> Option<String> {
         let (clock, begin, end) = (Self::CLOCK, BEGIN_PLAIN, "COMMIT");
-        let Tables { resource, claim, .. } = tables;
+        let Tables { resource, claim, deletes, .. } = tables;
+        let gone = match deletes {
+            true => format!("DELETE FROM {claim} c USING r"),
+            false => format!("UPDATE {claim} c SET place = -1, claim = NULL FROM r"),
+        };
         Some(format!(
             "{begin}; \
              WITH v (name, claim) AS (VALUES {rows}), \
@@ -80,9 +84,9 @@ impl Dialect for PostgresDialect {
              r AS (UPDATE {resource} r SET used = 0, entries = 0, idle_since = {clock}, plain_claim = NULL, \
                forget_at = greatest((({clock} + {TOKEN_MEMORY_MICROS}) / {FORGET_GRAIN} + 1) * {FORGET_GRAIN}, r.last_token + 1) FROM l \
                WHERE r.name = l.name AND r.plain_claim = l.claim RETURNING r.name, l.claim) \
-             DELETE FROM {claim} c USING r WHERE c.name = r.name AND c.place = 0 AND c.claim = r.claim \
+             {gone} WHERE c.name = r.name AND c.place = 0 AND c.claim = r.claim \
              RETURNING {}, (c.expires_at > {clock})::int; {end}",
-            Self::hex("c.claim")
+            Self::hex("r.claim")
         ))
     }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use deadpool_postgres::Pool;
 use futures_util::future::BoxFuture;
 use tenure_core::claim::ClientId;
 use tenure_core::engine::{Capability, Finding, Incarnation, Reach};
@@ -13,7 +12,7 @@ use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Letter, Tables};
 use tokio::task::AbortHandle;
 
 use crate::config::Config;
-use crate::connection::{Lent, lend, pool};
+use crate::connection::{Connections, Lent};
 use crate::dialect::PostgresDialect;
 use crate::wake::{Ear, changes_channel, listen, own_channel, tell};
 use crate::{check, migrate};
@@ -28,7 +27,7 @@ const ECHO_AGAIN: Duration = Duration::from_millis(30);
 
 /// A PostgreSQL database with tenure's tables.
 pub struct Postgres {
-    pub(crate) pool: Pool,
+    pub(crate) connections: Connections,
     pub(crate) config: Config,
     tables: Tables,
     capability: Capability,
@@ -59,8 +58,8 @@ pub(crate) use with_tls;
 /// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for missing rights or tables of another version.
 pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres>> {
     let failed = |fault: Fault| fault.to_error("connect", ENGINE);
-    let pool = pool(&config).map_err(failed)?;
-    migrate::ensure(&pool, &config).await.map_err(failed)?;
+    let connections = Connections::new(&config).map_err(failed)?;
+    migrate::ensure(&connections, &config.prefix).await.map_err(failed)?;
     let (inbox, ear) = (Arc::new(Inbox::new(client)), Arc::new(Ear::default()));
     let channels = [own_channel(&config.prefix, client), changes_channel(&config.prefix)];
     let listener = config.listens.then(|| {
@@ -71,8 +70,8 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
     capability.needs_floor = true;
     capability.tells_waiters = false;
     capability.batch_max = BATCH_MAX;
-    let tables = Tables::new(&config.prefix);
-    let mut database = Postgres { pool, tables, capability, inbox, ear, listener, config };
+    let tables = Tables { deletes: config.purges, ..Tables::new(&config.prefix) };
+    let mut database = Postgres { connections, tables, capability, inbox, ear, listener, config };
     if database.config.listens {
         database.listen_to_oneself(&channels[0]).await.map_err(failed)?;
     }
@@ -111,7 +110,7 @@ impl Postgres {
         let mut echoes = 0;
         while echoes < 2 && tokio::time::Instant::now() < until {
             let heard = self.ear.heard.notified();
-            let mut connection = lend(&self.pool, &self.config).await?;
+            let mut connection = self.connections.lend().await?;
             let said = connection.run(format!("SELECT pg_notify('{channel}', '?')")).await;
             if let Err(Fault::Failed { kind: ErrorKind::Unsupported, .. }) = said {
                 break;
@@ -142,7 +141,7 @@ impl Database for Postgres {
     const ENGINE: &'static str = ENGINE;
 
     async fn connection(&self) -> std::result::Result<Lent, Fault> {
-        lend(&self.pool, &self.config).await
+        self.connections.lend().await
     }
 
     fn tables(&self) -> &Tables {
@@ -171,7 +170,7 @@ impl Database for Postgres {
 
     fn migrate(&self) -> BoxFuture<'_, std::result::Result<Option<String>, Fault>> {
         Box::pin(async {
-            migrate::migrate(&self.pool, &self.config).await?;
+            migrate::migrate(&self.connections, &self.config.prefix).await?;
             Ok(Some(format!("the tables {}… are of version {}", self.config.prefix, tenure_sql::VERSION)))
         })
     }

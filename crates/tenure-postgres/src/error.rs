@@ -43,7 +43,7 @@ pub(crate) fn fault(error: &Error) -> Fault {
         ),
         _ if *code == SqlState::INSUFFICIENT_PRIVILEGE => failed(
             ErrorKind::Unsupported,
-            "let the user SELECT, INSERT, UPDATE and DELETE on tenure's tables, or create them",
+            "let the user SELECT, INSERT, UPDATE and DELETE on tenure's tables, or create them; without DELETE, use `?purge=off`",
         ),
         _ if [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN].contains(code) => {
             failed(ErrorKind::Unsupported, "make the tables: `tenure doctor --migrate`")

@@ -14,4 +14,8 @@ mod wake;
 mod engine;
 
 pub use config::Config;
+/// The pool that [`Config::from_pool`] takes.
+pub use deadpool_postgres;
 pub use engine::{Postgres, connect};
+/// The client, whose settings [`Config::new`] takes.
+pub use tokio_postgres;

@@ -5,10 +5,13 @@
 //! "port" `secret`, and in `redis://:a/b@host` the "database" is `b@host`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use tenure_core::engine::{Connect, Engine};
 use tenure_core::error::{Error, ErrorKind, Result};
 
 use crate::address::{Address, Login};
+use crate::engine::Redis;
 
 /// The port of a Redis server.
 const SERVER_PORT: u16 = 6379;
@@ -38,6 +41,18 @@ pub struct Config {
     pub(crate) replicas: u8,
     /// The file with the root certificates to trust; none: those of the Mozilla programme.
     pub(crate) ca: Option<PathBuf>,
+}
+
+impl From<Config> for Connect {
+    /// What [`Tenure::new`](tenure_core::Tenure::new) takes. Nothing is tried yet.
+    fn from(config: Config) -> Connect {
+        Box::new(move |client| {
+            Box::pin(async move {
+                let engine: Arc<dyn Engine> = Arc::new(Redis::connect(config, client).await?);
+                Ok(engine)
+            })
+        })
+    }
 }
 
 /// Which servers there are.

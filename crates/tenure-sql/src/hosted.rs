@@ -22,7 +22,7 @@ use crate::fault::Fault;
 use crate::observe;
 use crate::pause::pause;
 use crate::plain;
-use crate::purge::{Purged, purge};
+use crate::purge::{Purged, purge, sweep};
 use crate::renew::renew;
 use crate::transaction::carry_out;
 
@@ -272,9 +272,11 @@ impl<D: Database> Engine for Hosted<D> {
                 let purged = self.ask("purge", purge(&*self.database)).await?;
                 count += purged.count;
                 if !purged.is_more {
-                    return Ok(Some(count));
+                    break;
                 }
             }
+            self.ask("purge", sweep(&*self.database)).await?;
+            Ok(Some(count))
         })
     }
 }

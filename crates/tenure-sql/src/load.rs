@@ -246,7 +246,7 @@ pub(crate) fn part<D: Dialect>(
         script.add(&format!("SELECT {columns} FROM {table} {index} WHERE name = {name} {rest} {lock}"))
     };
     match reach.entries {
-        None => part.entries.push(add(script, "ORDER BY place, token".to_owned())),
+        None => part.entries.push(add(script, "AND place >= 0 ORDER BY place, token".to_owned())),
         Some(most) => {
             for order in [
                 "place = 0 ORDER BY token",
@@ -290,7 +290,7 @@ pub(crate) fn part<D: Dialect>(
     }
     if reach.free_slots > 0 {
         part.free_slots = Some(script.add(&format!(
-            "SELECT number, slot FROM {} WHERE name = {name} ORDER BY number LIMIT {}",
+            "SELECT number, slot FROM {} WHERE name = {name} AND number > 0 ORDER BY number LIMIT {}",
             tables.slot, reach.free_slots
         )));
     }

@@ -8,7 +8,7 @@ use tenure_core::step::Command;
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
 use crate::load::{moment, moment_asked, names, read_name, rows};
-use crate::text::{Columns, Dialect, signed};
+use crate::text::{Columns, Dialect, Values, signed};
 use crate::transaction::carry_out;
 
 /// How many resources one transaction removes.
@@ -26,6 +26,45 @@ pub(crate) struct Purged {
     pub(crate) count: usize,
     /// Whether there may be more to do at once.
     pub(crate) is_more: bool,
+}
+
+/// Removes what was only marked as gone, for a client that may delete, in all tables. Nobody else reads such rows.
+pub(crate) async fn sweep<D: Database>(database: &D) -> Result<(), Fault> {
+    let tables = database.tables();
+    let name = D::Dialect::hex("name");
+    let mut connection = database.connection().await?;
+    let asked = connection.run(moment_asked::<D::Dialect>()).await?;
+    let over = format!("until <= {}", signed(moment(&asked, 0)?.0.micros()));
+    for (table, keys, columns, is_marked) in [
+        (&tables.claim, "name, place, token", format!("{name}, place, token"), "place < 0"),
+        (&tables.slot, "name, number", format!("{name}, number"), "number < 0"),
+        (&tables.finished, "name, claim", format!("{name}, {}", D::Dialect::hex("claim")), over.as_str()),
+    ] {
+        loop {
+            // Looked for without a lock, and then deleted by their keys: whoever is at work is not waited for.
+            let found = format!("SELECT {columns} FROM {table} WHERE {is_marked} LIMIT {BATCH}");
+            let found = connection.run(found).await?;
+            let mut list = String::new();
+            for row in rows(&found, 0) {
+                let mut columns = Columns::of(row);
+                list.push_str(if list.is_empty() { "(" } else { ",(" });
+                let mut values = Values::new(&mut list);
+                values.bytes::<D::Dialect>(&columns.bytes()?);
+                match keys {
+                    "name, claim" => values.bytes::<D::Dialect>(&columns.bytes()?),
+                    "name, number" => values.number(columns.number()?),
+                    _ => values.number(columns.number()?).number(columns.number()?),
+                };
+                list.push(')');
+            }
+            if list.is_empty() {
+                break;
+            }
+            connection.run(D::Dialect::delete(table, keys, &list, &format!("AND {is_marked}"))).await?;
+        }
+    }
+    connection.keep();
+    Ok(())
 }
 
 /// Removes rows of resources that have been idle for longer than anything about them is worth remembering. Rows that
@@ -52,7 +91,8 @@ pub(crate) async fn purge<D: Database>(database: &D) -> Result<Purged, Fault> {
     let list = |found: &[Name]| names::<D::Dialect>(found);
     let mut script = String::new();
     if !idle.is_empty() {
-        for table in [&tables.finished, &tables.slot, resource] {
+        // What is left of their claims are marks, and those must not outlive the count of places.
+        for table in [&tables.claim, &tables.finished, &tables.slot, resource] {
             let rows: Vec<String> =
                 idle.iter().map(|name| format!("({})", names::<D::Dialect>([name]))).collect();
             script.push_str(&D::Dialect::delete(table, "name", &rows.join(","), ""));

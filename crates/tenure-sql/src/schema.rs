@@ -18,6 +18,9 @@ pub struct Tables {
     pub slot: String,
     /// One row: the version of the tables.
     pub version: String,
+    /// Whether rows that nobody needs are deleted. Otherwise they are marked: a claim or slot that has gone by a negative
+    /// `place` or `number`, which no statement but a purge reads.
+    pub deletes: bool,
 }
 
 impl Tables {
@@ -30,6 +33,7 @@ impl Tables {
             finished: table("finished"),
             slot: table("slot"),
             version: table("version"),
+            deletes: true,
         }
     }
 }

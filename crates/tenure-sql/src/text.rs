@@ -63,13 +63,17 @@ pub trait Dialect: Send + Sync + 'static {
         let Tables { resource, claim, .. } = tables;
         format!(
             "SELECT {columns} FROM {claim} WHERE name IN (SELECT name FROM {resource} WHERE name IN ({names}) AND \
-             entries > 0 AND entries <= {most}) ORDER BY claim FOR UPDATE"
+             entries > 0 AND entries <= {most}) AND place >= 0 ORDER BY claim FOR UPDATE"
         )
     }
     /// The statement that removes rows by the primary key of their table, or the beginning of it. The keys come as
     /// literals: `(1,2),(3,4)`. `also` is empty, or a condition that begins with AND.
     fn delete(table: &str, keys: &str, rows: &str, also: &str) -> String {
         format!("DELETE FROM {table} WHERE ({keys}) IN ({rows}) {also}")
+    }
+    /// The statement that changes rows which are named as for [`delete`](Dialect::delete).
+    fn update(table: &str, keys: &str, rows: &str, also: &str, set: &str) -> String {
+        format!("UPDATE {table} SET {set} WHERE ({keys}) IN ({rows}) {also}")
     }
 }
 

@@ -74,11 +74,25 @@ impl Rows {
         }
     }
 
-    fn delete<D: Dialect>(&self, script: &mut Script, table: &str, keys: &str) {
+    fn remove<D: Dialect>(&self, script: &mut Script, tables: &Tables, table: &str, keys: &str) {
         if !self.0.is_empty() {
-            script.add(&D::delete(table, keys, &self.0, ""));
+            remove::<D>(script, tables, table, keys, &self.0, "");
         }
     }
+}
+
+/// Claims that have gone end last, so that whoever looks for the first that ends does not come across them.
+const MARK_CLAIM: &str = "place = -1 - place, claim = NULL, expires_at = 9223372036854775807";
+const MARK_SLOT: &str = "number = -number";
+
+/// Removes claims or slots; or marks them, where nothing may be deleted.
+fn remove<D: Dialect>(script: &mut Script, tables: &Tables, table: &str, keys: &str, rows: &str, also: &str) {
+    let mark = if table == tables.claim { MARK_CLAIM } else { MARK_SLOT };
+    script.add(&match tables.deletes {
+        true => D::delete(table, keys, rows, also),
+        // Places, tokens and numbers are not given out twice, so no mark is in the way of another.
+        false => D::update(table, keys, rows, also, mark),
+    });
 }
 
 /// Adds the statements that write what has changed, and returns whether anything has.
@@ -137,10 +151,10 @@ pub(crate) fn write<D: Dialect>(
         }
     }
     heads.replace::<D>(script, &tables.resource, "name", &HEAD);
-    gone.delete::<D>(script, &tables.claim, "name, place, token");
+    gone.remove::<D>(script, tables, &tables.claim, "name, place, token");
     claims.replace::<D>(script, &tables.claim, "name, place, token", &CLAIM);
     finished.replace::<D>(script, &tables.finished, "name, claim", &["name", "claim", "until"]);
-    taken.delete::<D>(script, &tables.slot, "name, number");
+    taken.remove::<D>(script, tables, &tables.slot, "name, number");
     free.replace::<D>(script, &tables.slot, "name, number", &["name", "number", "slot"]);
     for (written, changes) in &all {
         push_value::<D>(script, tables, written.name, changes);
@@ -152,9 +166,17 @@ pub(crate) fn write<D: Dialect>(
 fn forget<D: Dialect>(script: &mut Script, tables: &Tables, name: &Name, changes: &Changes) {
     let row = format!("({})", names::<D>([name]));
     if let Some(from) = changes.gone_slots_from {
-        script.add(&D::delete(&tables.slot, "name", &row, &format!("AND slot >= {from}")));
+        remove::<D>(
+            script,
+            tables,
+            &tables.slot,
+            "name",
+            &row,
+            &format!("AND slot >= {from} AND number > 0"),
+        );
     }
-    if let Some(until) = changes.forget_finished {
+    // Those that stay are known to be over by their own time.
+    if let Some(until) = changes.forget_finished.filter(|_| tables.deletes) {
         script.add(&D::delete(&tables.finished, "name", &row, &format!("AND until <= {}", moment(until))));
     }
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::account::{Account, run, server_program};
-use crate::{Port, Server, ServerClock, Site, SqlConnection, SqlError};
+use crate::{Port, Server, ServerClock, Site, SqlConnection, SqlError, certificates};
 
 /// The account that the package makes.
 const ACCOUNT: &str = "mysql";
@@ -33,6 +33,7 @@ pub fn shared() -> String {
 pub struct MariaDbOptions {
     settings: Vec<(String, String)>,
     clock: bool,
+    tls: bool,
 }
 
 impl MariaDbOptions {
@@ -40,6 +41,13 @@ impl MariaDbOptions {
     #[must_use]
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// Accepts TLS, too, with a certificate for 127.0.0.1 and localhost of an authority of its own ([`MariaDbServer::ca`]).
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
         self
     }
 
@@ -94,6 +102,13 @@ impl MariaDbServer {
             for (name, value) in &options.settings {
                 command.arg(format!("--{name}={value}"));
             }
+            if options.tls {
+                certificates::make(directory);
+                account.give(&directory.join("server.key"));
+                for (name, file) in [("ca", "ca.crt"), ("cert", "server.crt"), ("key", "server.key")] {
+                    command.arg(format!("--ssl-{name}={}", directory.join(file).display()));
+                }
+            }
             clock = options.clock.then(|| ServerClock::install(directory, &mut command));
             command
         });
@@ -103,6 +118,16 @@ impl MariaDbServer {
     /// Returns its address: `mysql://root@127.0.0.1:20000/test`.
     pub fn url(&self) -> String {
         format!("mysql://{USER}@127.0.0.1:{}/{DATABASE}", self.port())
+    }
+
+    /// Returns the certificate of the authority that its own is of.
+    pub fn ca(&self) -> PathBuf {
+        self.server.directory().join("ca.crt")
+    }
+
+    /// Returns its socket in the file system.
+    pub fn socket(&self) -> PathBuf {
+        self.server.directory().join("socket")
     }
 
     /// Returns its port.

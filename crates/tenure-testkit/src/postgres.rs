@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use rustix::process::Signal;
 
 use crate::account::{Account, run};
 use crate::process::{is_alive, poll, signal, wait_for};
-use crate::{Port, READY_MAX, Server, ServerClock, Site, SqlConnection};
+use crate::{Port, READY_MAX, Server, ServerClock, Site, SqlConnection, certificates};
 
 mod pgbouncer;
 
@@ -59,6 +60,8 @@ pub fn shared_behind_pgbouncer() -> String {
 pub struct PostgresOptions {
     settings: Vec<(String, String)>,
     clock: bool,
+    tls: bool,
+    disk_megabytes: Option<u32>,
 }
 
 impl PostgresOptions {
@@ -66,6 +69,21 @@ impl PostgresOptions {
     #[must_use]
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// Keeps tables on a disk of their own that is only so large (the files of a fresh server need 25 MB of it). It is gone with
+    /// the server's process. The tests must run as root.
+    #[must_use]
+    pub fn disk(mut self, megabytes: u32) -> Self {
+        self.disk_megabytes = Some(megabytes);
+        self
+    }
+
+    /// Accepts TLS, too, with a certificate for 127.0.0.1 and localhost of an authority of its own ([`PostgresServer::ca`]).
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
         self
     }
 
@@ -100,14 +118,57 @@ impl PostgresServer {
         server
     }
 
+    /// Starts a standby that follows this server, and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_standby(&self, options: &PostgresOptions) -> PostgresServer {
+        let primary = self.port().to_string();
+        let copy = |account: Account, directory: &Path| {
+            let mut command = account.command(programs().join("pg_basebackup"));
+            command.args(["-h", "127.0.0.1", "-p", &primary, "-U", USER, "-c", "fast", "-R", "-D"]);
+            run(command.arg(directory.join("data")).current_dir(directory));
+        };
+        let server = PostgresServer::launch_filled(&Site::new(), Port::free(), options, copy);
+        server.wait_until_ready();
+        server
+    }
+
+    /// Makes a standby the primary, and returns when it takes writes.
+    ///
+    /// # Panics
+    /// If it does not become one.
+    pub fn promote(&self) {
+        let promoted = self.connect().expect("it answers").run("SELECT pg_promote()");
+        assert_eq!(promoted.first(), Some("t"), "{}", self.server.log());
+    }
+
+    /// Returns the certificate of the authority that its own is of.
+    pub fn ca(&self) -> PathBuf {
+        self.server.directory().join("ca.crt")
+    }
+
     /// Starts one on a site, and does not wait for it.
     fn launch(site: &Arc<Site>, port: Port, options: &PostgresOptions) -> PostgresServer {
-        let (number, account, template) = (port.number(), Account::unprivileged(USER), template());
+        let template = template();
+        // A copy of a fresh server takes a tenth of the time that it takes to make one.
+        let fill = |account: Account, directory: &Path| {
+            run(account.command("cp").arg("-a").arg(template).arg(directory.join("data")));
+        };
+        PostgresServer::launch_filled(site, port, options, fill)
+    }
+
+    fn launch_filled(
+        site: &Arc<Site>,
+        port: Port,
+        options: &PostgresOptions,
+        fill: impl FnOnce(Account, &Path),
+    ) -> PostgresServer {
+        let (number, account) = (port.number(), Account::unprivileged(USER));
         let mut clock = None;
         let server = Server::start(site, &format!("postgres-{number}"), |directory| {
             account.give(directory);
-            // A copy of a fresh server takes a tenth of the time that it takes to make one.
-            run(account.command("cp").arg("-a").arg(template).arg(directory.join("data")));
+            fill(account, directory);
             // A killed server leaves a piece of System V memory behind, so it is asked first.
             fs::write(directory.join("ends-by"), "QUIT\n").expect("a file of the server");
             let mut command = account.command(programs().join("postgres"));
@@ -115,6 +176,16 @@ impl PostgresServer {
             let own = options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
             for (name, value) in SETTINGS.into_iter().chain(own) {
                 command.arg("-c").arg(format!("{name}={value}"));
+            }
+            if options.tls {
+                certificates::make(directory);
+                account.give(&directory.join("server.key"));
+                let file = |name: &str| directory.join(name).display().to_string();
+                command.args(["-c", "ssl=on", "-c", &format!("ssl_cert_file={}", file("server.crt"))]);
+                command.args(["-c", &format!("ssl_key_file={}", file("server.key"))]);
+            }
+            if let Some(megabytes) = options.disk_megabytes {
+                command = on_small_disk(&command, megabytes);
             }
             clock = options.clock.then(|| ServerClock::install(directory, &mut command));
             command
@@ -248,6 +319,20 @@ impl Drop for PostgresServer {
         }
         self.kill();
     }
+}
+
+/// The same command in a place of its own, where the tables lie in memory.
+fn on_small_disk(command: &Command, megabytes: u32) -> Command {
+    let script = format!(
+        "set -e; cp -a data/base tables; mount -t tmpfs -o size={megabytes}m tmpfs data/base; cp -a tables/. data/base; \
+         chown --reference=tables data/base; chmod 700 data/base; rm -r tables; exec \"$@\""
+    );
+    let mut whole = Command::new("unshare");
+    whole
+        .args(["--mount", "--", "sh", "-c", &script, "sh"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    whole
 }
 
 /// The programs of the newest version.

@@ -21,13 +21,16 @@ const CLASSES: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simpl
 /// Small and soon there: a server of a test lives for seconds.
 const JAVA: [&str; 3] = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
 /// What only Java is told.
-const PROPERTIES: [&str; 3] = [
+const PROPERTIES: [&str; 5] = [
     // A killed *process* loses nothing without fsync, and no test cuts the power.
     "-Dzookeeper.forceSync=no",
     // How often empty containers are removed.
     "-Dznode.container.checkIntervalMs=1000",
     // How seldom, at last, one that finds no leader asks again; else a minute.
     "-Dzookeeper.fastleader.maxNotificationInterval=1000",
+    // When what is in the log was.
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 ];
 /// How long a server may take to answer a word.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
@@ -286,8 +289,9 @@ fn java() -> Command {
 fn configuration(port: u16, options: &ZooKeeperOptions) -> String {
     let mut lines = vec![
         format!("tickTime={}", options.tick.as_millis()),
-        // In ticks: how long a follower may take to join, and to answer.
-        "initLimit=20\nsyncLimit=10".to_owned(),
+        // In ticks: how long a follower may take to join, and to answer. The first is also how long one waits in vain
+        // who takes itself for the leader after an election that others saw otherwise.
+        "initLimit=12\nsyncLimit=10".to_owned(),
         format!("dataDir=data\nclientPort={port}\nclientPortAddress=127.0.0.1"),
         "admin.enableServer=false\n4lw.commands.whitelist=*\nmaxClientCnxns=0".to_owned(),
         "minSessionTimeout=400\nmaxSessionTimeout=60000".to_owned(),

@@ -34,6 +34,8 @@ pub use tenure_mysql as mysql;
 pub use tenure_postgres as postgres;
 #[cfg(feature = "redis")]
 pub use tenure_redis as redis;
+#[cfg(feature = "zookeeper")]
+pub use tenure_zookeeper as zookeeper;
 pub use url::{connector, redact};
 
 /// Connects with the engine that a URL names.
@@ -42,7 +44,8 @@ pub use url::{connector, redact};
 /// `memory:name` within this process, for tests; with the feature `redis` also `redis://host`, `rediss://host`,
 /// `redis+unix:///path`, `redis+sentinel://h1,h2,h3/master-name` and `redis+cluster://h1,h2`; with the feature
 /// `postgres` also `postgres://host/database`; with the feature `mysql` also `mysql://user@host/database` (MySQL and
-/// MariaDB); with the feature `etcd` also `etcd://h1,h2,h3` and `etcds://h1,h2,h3`.
+/// MariaDB); with the feature `etcd` also `etcd://h1,h2,h3` and `etcds://`; with the feature `zookeeper` also
+/// `zookeeper://h1,h2,h3/path` and `zookeepers://`.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a URL that names no engine; [`ErrorKind::Unsupported`] for an engine that this

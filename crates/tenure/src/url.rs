@@ -31,6 +31,11 @@ const ENGINES: &[Known] = &[
         ],
         is_built: cfg!(feature = "redis"),
     },
+    Known {
+        engine: "zookeeper",
+        schemes: &["zookeeper", "zookeepers"],
+        is_built: cfg!(feature = "zookeeper"),
+    },
 ];
 
 /// Returns what connects with the engine that a URL names. Nothing is tried yet.
@@ -45,56 +50,17 @@ pub fn connector(url: &str) -> Result<Connect> {
     match scheme {
         "memory" => Ok(Store::named(rest).connector()),
         #[cfg(feature = "etcd")]
-        _ if is_of(scheme, "etcd") => {
-            let config = tenure_etcd::Config::parse(url)?;
-            Ok(Box::new(move |client| {
-                Box::pin(async move {
-                    let engine = tenure_etcd::connect(config, client).await?;
-                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
-                })
-            }))
-        }
+        _ if is_of(scheme, "etcd") => Ok(tenure_etcd::Config::parse(url)?.into()),
         #[cfg(feature = "local")]
-        "local" => {
-            let config = tenure_local::Config::parse(url)?;
-            Ok(Box::new(move |client| {
-                Box::pin(async move {
-                    let clock = std::sync::Arc::new(tenure_core::clock::SystemClock);
-                    let engine = tenure_local::Local::connect(config, client, clock).await?;
-                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
-                })
-            }))
-        }
+        "local" => Ok(tenure_local::Config::parse(url)?.into()),
         #[cfg(feature = "mysql")]
-        "mysql" => {
-            let config = tenure_mysql::Config::parse(url)?;
-            Ok(Box::new(move |client| {
-                Box::pin(async move {
-                    let engine = tenure_mysql::connect(config, client).await?;
-                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
-                })
-            }))
-        }
+        "mysql" => Ok(tenure_mysql::Config::parse(url)?.into()),
         #[cfg(feature = "postgres")]
-        _ if is_of(scheme, "postgres") => {
-            let config = tenure_postgres::Config::parse(url)?;
-            Ok(Box::new(move |client| {
-                Box::pin(async move {
-                    let engine = tenure_postgres::connect(config, client).await?;
-                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
-                })
-            }))
-        }
+        _ if is_of(scheme, "postgres") => Ok(tenure_postgres::Config::parse(url)?.into()),
         #[cfg(feature = "redis")]
-        _ if is_of(scheme, "redis") => {
-            let config = tenure_redis::Config::parse(url)?;
-            Ok(Box::new(move |client| {
-                Box::pin(async move {
-                    let engine = tenure_redis::Redis::connect(config, client).await?;
-                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
-                })
-            }))
-        }
+        _ if is_of(scheme, "redis") => Ok(tenure_redis::Config::parse(url)?.into()),
+        #[cfg(feature = "zookeeper")]
+        _ if is_of(scheme, "zookeeper") => Ok(tenure_zookeeper::Config::parse(url)?.into()),
         _ => match ENGINES.iter().find(|known| known.schemes.contains(&scheme)) {
             Some(Known { engine, .. }) => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -107,7 +73,7 @@ pub fn connector(url: &str) -> Result<Connect> {
     }
 }
 
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis", feature = "zookeeper"))]
 fn is_of(scheme: &str, engine: &str) -> bool {
     ENGINES.iter().any(|known| known.engine == engine && known.schemes.contains(&scheme))
 }

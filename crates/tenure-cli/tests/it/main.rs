@@ -17,3 +17,4 @@ mod servers;
 mod snapshots;
 mod terminal;
 mod world;
+mod zookeeper;

@@ -11,9 +11,19 @@ use rustix::process::Signal;
 
 use crate::world::{World, code, finish, is_alive, now, signal, stderr, stdout};
 
-/// Makes a test of each function of this file, in the world that `$world` makes.
+/// Makes a test of each function of this file, in the world that `$world` makes. `nothing stays`: but of those that need
+/// something to outlive its client.
 macro_rules! on_a_server {
     ($world:path) => {
+        $crate::servers::on_a_server! { $world, nothing stays }
+        $crate::servers::on_a_server! { $world: cache_runs_a_program_once, }
+
+        #[test]
+        fn a_run_that_was_killed_is_made_up_for_within_its_period() {
+            $crate::death::a_run_that_was_killed_is_made_up_for(&$world());
+        }
+    };
+    ($world:path, nothing stays) => {
         $crate::servers::on_a_server! {
             $world:
             programs_exclude_each_other_and_tokens_grow,
@@ -24,12 +34,6 @@ macro_rules! on_a_server {
             killed_tenure_takes_its_work_along_and_the_lock_is_free_after_the_ttl,
             slots_permits_and_readers_share_as_they_may,
             one_leads_and_elect_shows_who,
-            cache_runs_a_program_once,
-        }
-
-        #[test]
-        fn a_run_that_was_killed_is_made_up_for_within_its_period() {
-            $crate::death::a_run_that_was_killed_is_made_up_for(&$world());
         }
     };
     ($world:path: $($check:ident,)*) => {

@@ -211,7 +211,7 @@ impl World {
         let ledger = &mut self.clients[number].ledger;
         let (sent, batch) = match lane {
             0 => {
-                let (sent, claims) = ledger.take_claims(now, 8);
+                let (sent, claims) = ledger.take_claims(now, 8, 8);
                 (sent, Batch::Claims(claims))
             }
             1 => {

@@ -37,7 +37,7 @@ fn a_release_that_failed_is_repeated_although_a_renewal_is_answered_after_it() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
     let key = ledger.submit(&now(at), wish());
-    let (claims, _) = ledger.take_claims(at, 1);
+    let (claims, _) = ledger.take_claims(at, 1, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
     assert!(matches!(ledger.poll(&now(at), key, None), Some(Ok(Acquired::Lease(_)))));
@@ -62,20 +62,20 @@ fn a_waiter_that_queues_anew_after_a_long_wait_bears_one_failure() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
     let key = ledger.submit(&now(at), wish());
-    let (claims, _) = ledger.take_claims(at, 1);
+    let (claims, _) = ledger.take_claims(at, 1, 1);
     let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
     at = at + Duration::from_secs(60);
     ledger.on_due(&now(at));
     let (renewals, _) = ledger.take_renewals(at, 1);
     ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Lost));
-    let (claims, _) = ledger.take_claims(at, 1);
+    let (claims, _) = ledger.take_claims(at, 1, 1);
     let error = Error::new(ErrorKind::Unavailable, "claim", "lost on the way");
     ledger.on_claim(&now(at), claims[0], Err(error));
     assert!(ledger.poll(&now(at), key, None).is_none(), "one failure does not end the wait");
     at = at + Duration::from_secs(1);
     ledger.on_due(&now(at));
-    assert_eq!(ledger.take_claims(at, 1).0.len(), 1, "the claim is repeated");
+    assert_eq!(ledger.take_claims(at, 1, 1).0.len(), 1, "the claim is repeated");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_store_that_may_have_forgotten_is_asked_about_every_hold_at_once() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
     let key = ledger.submit(&now(at), wish());
-    let (claims, _) = ledger.take_claims(at, 1);
+    let (claims, _) = ledger.take_claims(at, 1, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
     let Some(Ok(Acquired::Lease(lease))) = ledger.poll(&now(at), key, None) else { panic!("it is held") };
@@ -100,7 +100,7 @@ fn a_store_that_may_have_forgotten_is_asked_about_every_hold_at_once() {
 /// Has a wish granted and held. The lease ends after `ends_in`.
 fn hold(ledger: &mut Ledger, at: Instant, ends_in: Duration) -> (Key, Arc<LeaseState>) {
     let key = ledger.submit(&now(at), wish());
-    let (claims, _) = ledger.take_claims(at, 1);
+    let (claims, _) = ledger.take_claims(at, 1, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
     let Some(Ok(Acquired::Lease(lease))) = ledger.poll(&now(at), key, None) else { panic!("it is held") };
@@ -144,4 +144,27 @@ fn what_is_lost_with_another_ends_by_itself_if_its_user_does_not_let_go() {
     assert!(ledger.bind(&now(at), vec![brief_key]).is_none(), "what is lost is not bound");
     assert_eq!(ledger.release(&now(at), brief_key, true), Some(ReleaseAnswer::AlreadyLost));
     assert!(!ledger.has_releases());
+}
+
+#[test]
+fn a_call_takes_so_many_claims_of_one_resource_and_keeps_the_order() {
+    let mut ledger = ledger();
+    let random = std::cell::Cell::new(0);
+    let random = || {
+        random.set(random.get() + 1);
+        random.get()
+    };
+    let at = Instant::default() + Duration::from_secs(3600);
+    let now = Now { at, random: &random };
+    for name in ["a", "a", "b", "a", "b"] {
+        let resource = Name::new(name).expect("a short name is one");
+        ledger.submit(&now, Wish { resource, ..wish() });
+    }
+    let mut names = |most| {
+        let (_, claims) = ledger.take_claims(at, most, 1);
+        claims.iter().map(|claim| claim.resource.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(8), ["a", "b"]);
+    assert_eq!(names(1), ["a"]);
+    assert_eq!(names(8), ["a", "b"], "who was left stands before who came later");
 }

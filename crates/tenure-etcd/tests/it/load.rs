@@ -116,9 +116,7 @@ fn nothing_stays_behind_of_clients_that_have_waited_and_gone() {
         let listed = server.ctl(&["lease", "timetolive", lease, "--keys"]);
         listed.contains("tenure/done/") || listed.contains("granted with TTL(120s)")
     };
-    wait_for("the end of all other leases", || {
-        leases(&server).iter().all(of_done).then_some(())
-    });
+    wait_for("the end of all other leases", || leases(&server).iter().all(of_done).then_some(()));
     println!("{} ids are remembered", done.len());
 }
 

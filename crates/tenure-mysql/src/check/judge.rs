@@ -158,12 +158,16 @@ pub(super) fn tables(prefix: &str, version: Option<&str>) -> Finding {
     }
 }
 
-pub(super) fn rights(missing: &[&str]) -> Finding {
+pub(super) fn rights(missing: &[&str], deletes: bool) -> Finding {
     if missing.is_empty() {
         return finding(Severity::Good, "rights", "this user may work with all tables".to_owned());
     }
     let found = format!("this user may not work with {}", missing.join(", "));
-    hinted(Severity::Bad, "rights", found, "GRANT SELECT, INSERT, UPDATE, DELETE on them to the user")
+    let hint = match deletes {
+        true => "GRANT SELECT, INSERT, UPDATE, DELETE on them to the user; without DELETE, use `?purge=off`",
+        false => "GRANT SELECT, INSERT, UPDATE on them to the user",
+    };
+    hinted(Severity::Bad, "rights", found, hint)
 }
 
 /// How waiters hear of their grants.

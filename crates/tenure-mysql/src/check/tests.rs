@@ -48,8 +48,8 @@ fn each_danger_is_named_with_what_to_do() {
 
 #[test]
 fn missing_rights_and_tables_are_bad() {
-    assert_eq!(rights(&[]).severity, Severity::Good);
-    assert_eq!(rights(&["tenure_claim"]).severity, Severity::Bad);
+    assert_eq!(rights(&[], true).severity, Severity::Good);
+    assert_eq!(rights(&["tenure_claim"], true).severity, Severity::Bad);
     assert_eq!(tables("tenure_", Some("1")).severity, Severity::Good);
     assert_eq!(tables("tenure_", Some("99")).severity, Severity::Bad);
     assert_eq!(tables("tenure_", None).severity, Severity::Bad);

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
+use tenure_mysql::Config;
 use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer};
 use tenure_testkit::{SqlConnection, wait_for};
 
 use crate::conformance::connector;
-use crate::crew::{TTL, connect, crew, now, pause};
+use crate::crew::{TTL, connect, crew, now, pause, use_every_kind};
 
 const CLIENTS: usize = 16;
 /// How soon everybody is served again once a fault is over. Eight of them wait in one queue, and each learns of its turn by
@@ -219,6 +220,60 @@ fn missing_rights_are_named() {
     pollster::block_on(client.mutex("m").acquire()).expect("that is all it needs");
 }
 
+/// How many rows of each table there are: resources, claims, free slots, finished claims.
+fn rows(server: &MariaDbServer) -> Vec<u64> {
+    let tables = ["resource", "claim", "slot", "finished"];
+    let count =
+        |table| raw(server).run(&format!("SELECT count(*) FROM locks.tenure_{table}")).first()?.parse().ok();
+    tables.into_iter().filter_map(count).collect()
+}
+
+#[test]
+fn a_user_who_may_not_delete_marks_what_has_gone() {
+    let server = start();
+    let (url, admin) = plain_user(&server, "SELECT, INSERT, UPDATE");
+    let privileged = connect(&admin);
+    // Without saying so, it is told.
+    let client = connect(&url);
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("nothing is deleted yet");
+    let refused = pollster::block_on(lease.release()).expect_err("it may not delete");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("purge=off")), "{refused:?}");
+    let rights = |client: &Tenure| {
+        let found = pollster::block_on(client.check()).expect("an answer");
+        found.into_iter().find(|finding| finding.what == "rights").expect("a finding")
+    };
+    let found = rights(&client);
+    assert!(found.found.contains("tenure_claim"), "{found:?}");
+    assert!(found.hint.is_some_and(|hint| hint.contains("purge=off")), "the way out");
+    drop(client);
+    raw(&server).run("DELETE FROM locks.tenure_claim");
+    raw(&server).run("DELETE FROM locks.tenure_resource");
+    // With it, all goes on.
+    let (a, b) = (connect(&format!("{url}?purge=off")), connect(&format!("{url}?purge=off")));
+    assert_eq!(rights(&a).severity, tenure_core::engine::Severity::Good, "{:?}", rights(&a));
+    use_every_kind(&a, &b);
+    let refused = pollster::block_on(a.purge()).expect_err("it may not delete");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    println!("{:?} rows are left", rows(&server));
+    assert!(rows(&server)[1] > 10, "each hold and waiter left a mark: {:?}", rows(&server));
+    // Whoever may delete clears away all that nobody needs any more.
+    raw(&server).run("INSERT INTO locks.tenure_finished (name, claim, until) VALUES (X'66', X'66', 1)");
+    let mut cleared = 0;
+    // A rest that is over is found by the first one, and its resource is looked at again an hour later.
+    for _ in 0..2 {
+        raw(&server).run("UPDATE locks.tenure_resource SET forget_at = 1");
+        cleared += pollster::block_on(privileged.purge()).expect("it may").expect("a number");
+    }
+    assert_eq!((cleared, rows(&server)), (6, vec![0; 4]));
+    use_every_kind(&a, &b);
+    // Marks go while their resources are in use, too.
+    let held = pollster::block_on(a.mutex("m").acquire()).expect("it is free");
+    assert_eq!(pollster::block_on(privileged.purge()).expect("it may"), Some(0));
+    assert_eq!(rows(&server)[1..3], [2, 3], "what is held, what rests and what is free, and no mark");
+    pollster::block_on(held.release()).expect("it is held");
+}
+
 #[test]
 fn dropped_tables_are_named_and_can_be_made_again() {
     let server = start();
@@ -256,4 +311,19 @@ fn idle_rows_stay_until_they_are_purged() {
     raw(&server).run("UPDATE tenure_resource SET forget_at = 1");
     assert_eq!(pollster::block_on(client.purge()).expect("an answer"), Some(1));
     assert_eq!(count().as_deref(), Some("0"));
+}
+
+#[test]
+fn settings_do_as_well_as_a_url() {
+    let server = start();
+    let config = Config::new("127.0.0.1", server.port(), "root", "", "test").expect("parts");
+    let config = config.with("prefix", "own_").and_then(|config| config.with("connections", "1"));
+    let config = config.expect("settings");
+    let connected = Tenure::new(config);
+    let client = pollster::block_on(connected).expect("the server is there");
+    drop(pollster::block_on(client.mutex("m").acquire()).expect("it is free"));
+    assert_eq!(raw(&server).run("SELECT count(*) FROM own_resource").first(), Some("1"));
+    assert!(
+        Config::new("h", 1, "me", "hunter2", "").is_err_and(|error| !error.to_string().contains("hunter2"))
+    );
 }

@@ -4,4 +4,5 @@ mod conformance;
 mod crew;
 mod faults;
 mod load;
+mod way;
 mod wire;

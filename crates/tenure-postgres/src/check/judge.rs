@@ -196,7 +196,12 @@ impl Tables {
         let (what, prefix) = ("tables", &self.prefix);
         if !self.missing.is_empty() {
             let found = format!("this user may not work with {}", self.missing.join(", "));
-            let hint = "GRANT SELECT, INSERT, UPDATE, DELETE on them to the user";
+            let hint = match self.purges {
+                true => {
+                    "GRANT SELECT, INSERT, UPDATE, DELETE on them to the user; without DELETE, use `?purge=off`"
+                }
+                false => "GRANT SELECT, INSERT, UPDATE on them to the user",
+            };
             return hinted(Severity::Bad, what, found, hint);
         }
         match self.version {
@@ -234,7 +239,7 @@ pub(super) fn wakes(listens: bool, hears: bool) -> Finding {
             hinted(Severity::Warning, what, found, hint)
         }
         (false, _) => {
-            let found = "`?listen=off`: waiters ask for themselves, each third of their confirm window (1.7 s at most)";
+            let found = "nobody listens (`?listen=off`, or a pool without a URL): waiters ask for themselves, each third of their confirm window (1.7 s at most)";
             finding(Severity::Good, what, found.to_owned())
         }
     }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
-use tenure_testkit::{SqlConnection, wait_for};
+use tenure_testkit::{Proxy, SqlConnection, wait_for};
 
 use crate::conformance::connector;
-use crate::crew::{TTL, connect, crew, now, pause};
+use crate::crew::{TTL, connect, crew, now, pause, use_every_kind};
 
 const CLIENTS: usize = 16;
 /// How soon everybody is served again once a fault is over.
@@ -228,6 +228,76 @@ fn a_full_server_refuses_new_clients_and_keeps_the_old_ones() {
 }
 
 #[test]
+fn a_full_disk_is_told_and_work_goes_on_when_there_is_space() {
+    let server = PostgresServer::start(&PostgresOptions::default().disk(64));
+    let client = connect(&server.url());
+    let held = pollster::block_on(client.mutex("held").acquire()).expect("it is free");
+    let mut admin = raw(&server);
+    admin.run("CREATE TABLE filler (text text)");
+    admin.run("ALTER TABLE filler ALTER text SET STORAGE PLAIN");
+    let fill = "INSERT INTO filler SELECT repeat('x', 7000) FROM generate_series(1, 100)";
+    let full = (0..1000).find_map(|_| admin.ask(fill, &[]).err()).expect("there is an end");
+    assert_eq!(full.code, "53100", "{full}");
+    while admin.ask("INSERT INTO filler SELECT repeat('x', 7000)", &[]).is_ok() {}
+    // What has room in the pages that there are goes on for a while.
+    let (mut leases, mut longest) = (vec![held], Duration::ZERO);
+    let refused = (0..5000).find_map(|at| {
+        let asked_at = now();
+        let tried = pollster::block_on(client.mutex(&format!("m{at}")).try_acquire());
+        longest = longest.max(now().since(asked_at));
+        match tried {
+            Ok(lease) => {
+                leases.extend(lease);
+                None
+            }
+            Err(error) => Some(error),
+        }
+    });
+    println!("{} claims had room", leases.len());
+    let refused = refused.expect("there is no room");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("disk")), "{refused:?}");
+    assert!(longest < ANSWERED, "{longest:?}");
+    admin.run("DROP TABLE filler");
+    admin.run("CHECKPOINT");
+    wait_for("grant", || pollster::block_on(client.mutex("n").try_acquire()).ok()?);
+    for lease in leases {
+        pollster::block_on(lease.release()).expect("an answer");
+    }
+}
+
+/// A client that is stopped between its two trips: its transaction is open, and nothing comes.
+#[test]
+fn a_client_that_stops_in_a_transaction_is_thrown_out() {
+    let server = start();
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let url = server.url().replace(&server.port().to_string(), &proxy.port().to_string());
+    let (stopping, other) = (connect(&format!("{url}?listen=off")), connect(&server.url()));
+    // A semaphore is claimed by a transaction around `step`, always.
+    pollster::block_on(async { other.semaphore("s", 2).acquire().await?.release().await })
+        .expect("it is free");
+    let mut somebody = raw(&server);
+    somebody.run("BEGIN");
+    somebody.run("SELECT name FROM tenure_resource FOR UPDATE");
+    let stopped = std::thread::spawn(move || pollster::block_on(stopping.semaphore("s", 2).try_acquire()));
+    wait_for("the first trip", || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        (raw(&server).run(waiting).first() == Some("1")).then_some(())
+    });
+    proxy.drop_requests();
+    somebody.run("ROLLBACK");
+    let stopped_at = now();
+    // It has the row now, and keeps it.
+    let lease = wait_for("grant", || pollster::block_on(other.semaphore("s", 2).try_acquire()).ok()?);
+    println!("granted after {:?}", now().since(stopped_at));
+    assert!(now().since(stopped_at) < Duration::from_millis(4500), "{:?}", now().since(stopped_at));
+    let log = std::fs::read_to_string(server.server().directory().join("log")).expect("the server's log");
+    assert!(log.contains("due to idle-in-transaction timeout"), "{log}");
+    pollster::block_on(lease.release()).expect("it is held");
+    stopped.join().expect("no panic").expect_err("nobody answers it");
+}
+
+#[test]
 fn missing_rights_are_named() {
     let server = start();
     let mut admin = raw(&server);
@@ -248,6 +318,63 @@ fn missing_rights_are_named() {
     assert!(tables.found.contains("tenure_claim"), "{tables:?}");
     admin.run("GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO worker");
     pollster::block_on(client.mutex("m").acquire()).expect("that is all it needs");
+}
+
+/// How many rows of each table there are: resources, claims, free slots, finished claims.
+fn rows(server: &PostgresServer) -> Vec<u64> {
+    let tables = ["resource", "claim", "slot", "finished"];
+    let count =
+        |table| raw(server).run(&format!("SELECT count(*) FROM tenure_{table}")).first()?.parse().ok();
+    tables.into_iter().filter_map(count).collect()
+}
+
+#[test]
+fn a_user_who_may_not_delete_marks_what_has_gone() {
+    let server = start();
+    drop(connect(&server.url()));
+    let mut admin = raw(&server);
+    admin.run("CREATE ROLE worker LOGIN");
+    admin.run("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO worker");
+    let url = server.url().replace("//postgres@", "//worker@");
+    // Without saying so, it is told.
+    let client = connect(&url);
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("nothing is deleted yet");
+    let refused = pollster::block_on(lease.release()).expect_err("it may not delete");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("purge=off")), "{refused:?}");
+    let tables = |client: &Tenure| {
+        let found = pollster::block_on(client.check()).expect("an answer");
+        found.into_iter().find(|finding| finding.what == "tables").expect("a finding")
+    };
+    let found = tables(&client);
+    assert!(found.found.contains("tenure_claim"), "{found:?}");
+    assert!(found.hint.is_some_and(|hint| hint.contains("purge=off")), "the way out");
+    drop(client);
+    admin.run("DELETE FROM tenure_claim");
+    admin.run("DELETE FROM tenure_resource");
+    // With it, all goes on.
+    let (a, b) = (connect(&format!("{url}?purge=off")), connect(&format!("{url}?purge=off")));
+    assert_eq!(tables(&a).severity, tenure_core::engine::Severity::Good, "{:?}", tables(&a));
+    use_every_kind(&a, &b);
+    let refused = pollster::block_on(a.purge()).expect_err("it may not delete");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    println!("{:?} rows are left", rows(&server));
+    assert!(rows(&server)[1] > 10, "each hold and waiter left a mark: {:?}", rows(&server));
+    // Whoever may delete clears away all that nobody needs any more.
+    admin.run("INSERT INTO tenure_finished (name, claim, until) VALUES ('f', 'f', 1)");
+    let mut cleared = 0;
+    // A rest that is over is found by the first one, and its resource is looked at again an hour later.
+    for _ in 0..2 {
+        admin.run("UPDATE tenure_resource SET forget_at = 1");
+        cleared += pollster::block_on(connect(&server.url()).purge()).expect("it may").expect("a number");
+    }
+    assert_eq!((cleared, rows(&server)), (6, vec![0; 4]));
+    use_every_kind(&a, &b);
+    // Marks go while their resources are in use, too.
+    let held = pollster::block_on(a.mutex("m").acquire()).expect("it is free");
+    assert_eq!(pollster::block_on(connect(&server.url()).purge()).expect("it may"), Some(0));
+    assert_eq!(rows(&server)[1..3], [2, 3], "what is held, what rests and what is free, and no mark");
+    pollster::block_on(held.release()).expect("it is held");
 }
 
 #[test]

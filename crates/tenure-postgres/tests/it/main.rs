@@ -5,3 +5,5 @@ mod conformance;
 mod crew;
 mod faults;
 mod load;
+mod pool;
+mod way;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{Place, ZooKeeperOptions, ZooKeeperServer, url};
-use crate::{Port, Proxy, Site, wait_for};
+use crate::process::poll;
+use crate::{Port, Proxy, READY_MAX, Site};
 
 /// How many servers there are.
 const COUNT: usize = 3;
@@ -95,7 +96,7 @@ impl ZooKeeperEnsemble {
     /// # Panics
     /// If none does.
     pub fn leader(&self) -> usize {
-        wait_for("leader", || self.find_leader(None))
+        self.wait_for_leader(None)
     }
 
     /// Waits until another server than the old one leads, and returns which it is.
@@ -103,7 +104,7 @@ impl ZooKeeperEnsemble {
     /// # Panics
     /// If none does.
     pub fn wait_for_new_leader(&self, old: usize) -> usize {
-        wait_for("new leader", || self.find_leader(Some(old)))
+        self.wait_for_leader(Some(old))
     }
 
     /// Kills a server if it runs, starts it again on the same ports with the same files, and waits until it follows or
@@ -141,6 +142,12 @@ impl ZooKeeperEnsemble {
                 link.electing.heal();
             }
         }
+    }
+
+    /// An election may take several attempts, each of which takes seconds to fail.
+    fn wait_for_leader(&self, old: Option<usize>) -> usize {
+        let found = poll(READY_MAX, || self.find_leader(old));
+        found.unwrap_or_else(|| panic!("no leader within {READY_MAX:?}\n{}", self.servers[0].server().log()))
     }
 
     fn find_leader(&self, old: Option<usize>) -> Option<usize> {

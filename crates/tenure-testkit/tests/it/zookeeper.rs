@@ -91,7 +91,8 @@ fn a_server_that_is_cut_off_serves_no_longer_and_comes_back() {
         ensemble.wait_for_new_leader(alone);
         assert_eq!(ensemble.servers()[alone].word("ruok").unwrap(), "imok", "clients reach it");
         ensemble.heal();
-        wait_for("service", || ensemble.servers()[alone].mode());
+        // An election may take several attempts.
+        ensemble.servers()[alone].server().wait_for("service", || ensemble.servers()[alone].mode());
     }
 }
 

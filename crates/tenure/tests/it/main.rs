@@ -1,3 +1,5 @@
 //! The examples, which assert what they show; and the way from a refusal to the next lease.
 
 mod fence;
+#[cfg(feature = "postgres")]
+mod pool;

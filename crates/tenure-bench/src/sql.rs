@@ -1,0 +1,119 @@
+//! What the benchmarks of the SQL engines share: a pair of `acquire` and `release` beside a bare upsert and delete.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::measure::{cpu, median, now};
+use crate::report::{Report, Target};
+
+/// How long users run before they are measured, and then.
+const WARM_UP: Duration = Duration::from_millis(500);
+const PERIOD: Duration = Duration::from_millis(2000);
+pub(crate) const ROUNDS: usize = 3;
+/// As many connections as the engines use.
+pub(crate) const CONNECTIONS: usize = 4;
+pub(crate) const TASKS: [usize; 3] = [1, 4, 64];
+
+/// How a task ends.
+pub(crate) type Done = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+pub(crate) type Users = JoinSet<Done>;
+
+pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()
+}
+
+/// What was done in a measured period: pairs for a second, and microseconds of processor time for a pair.
+pub(crate) struct Measured {
+    rate: f64,
+    server: f64,
+    client: f64,
+}
+
+/// The rounds of one side.
+#[derive(Default)]
+pub(crate) struct Side {
+    rates: Vec<f64>,
+    server: Vec<f64>,
+    client: Vec<f64>,
+}
+
+impl Side {
+    pub(crate) fn add(&mut self, measured: Measured) {
+        self.rates.push(measured.rate);
+        self.server.push(measured.server);
+        self.client.push(measured.client);
+    }
+
+    fn text(&self) -> String {
+        let (rate, server, client) = (median(&self.rates), median(&self.server), median(&self.client));
+        format!("{rate:.0} pairs/s (a pair: {server:.0} µs server, {client:.0} µs client)")
+    }
+}
+
+/// Adds the line of an engine.
+pub(crate) fn add(report: &mut Report, engine: &str, tasks: usize, commits: &str, ours: &Side, bare: &Side) {
+    report.add(
+        &format!("{engine}, uncontended, {tasks} task(s), {commits}: pairs against a bare upsert + delete"),
+        ours.text(),
+        format!("{CONNECTIONS} connections: {}", bare.text()),
+        median(&ours.rates) / median(&bare.rates),
+        Target::AtLeast(0.6, "≥ 0.6"),
+    );
+}
+
+/// The processor time of processes so far.
+pub(crate) fn processor_time(pids: impl Iterator<Item = u32>) -> Duration {
+    let ticks = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let fields = stat.rsplit_once(") ")?.1;
+        let mut numbers = fields.split(' ').skip(11).filter_map(|field| field.parse::<u64>().ok());
+        Some(numbers.next()? + numbers.next()?)
+    };
+    Duration::from_millis(pids.filter_map(ticks).sum::<u64>() * 10)
+}
+
+/// Measures users that are at work; `on_server` is the server's processor time so far.
+#[allow(clippy::disallowed_methods, reason = "a benchmark looks on from outside")]
+pub(crate) async fn measure(
+    on_server: &impl Fn() -> Duration,
+    pairs: &AtomicU64,
+    mut users: Users,
+) -> Result<Measured, Box<dyn std::error::Error>> {
+    tokio::time::sleep(WARM_UP).await;
+    let before = (pairs.load(Ordering::Relaxed), on_server(), cpu(), now());
+    tokio::time::sleep(PERIOD).await;
+    let count = (pairs.load(Ordering::Relaxed) - before.0) as f64;
+    let (server, client) = (on_server() - before.1, cpu() - before.2);
+    let seconds = now().since(before.3).as_secs_f64();
+    if let Some(ended) = users.try_join_next() {
+        return Err(format!("a user has ended: {ended:?}").into());
+    }
+    users.shutdown().await;
+    let micros = |time: Duration| time.as_secs_f64() * 1e6 / count;
+    Ok(Measured { rate: count / seconds, server: micros(server), client: micros(client) })
+}
+
+/// Measures tenure with an engine at a URL.
+pub(crate) async fn tenure_pairs(
+    url: &str,
+    on_server: &impl Fn() -> Duration,
+    tasks: usize,
+) -> Result<Measured, Box<dyn std::error::Error>> {
+    let tenure = tenure::connect(url).await?;
+    let (pairs, mut users) = (Arc::new(AtomicU64::new(0)), Users::new());
+    for user in 0..tasks {
+        let (mutex, pairs) = (tenure.mutex(&format!("bench/{user}")), pairs.clone());
+        users.spawn(async move {
+            loop {
+                mutex.acquire().await?.release().await?;
+                pairs.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    let measured = measure(on_server, &pairs, users).await;
+    tenure.close().await;
+    measured
+}

@@ -1,0 +1,91 @@
+//! The command on a real ZooKeeper server.
+//!
+//! The tests share one server, each with a path of its own; those that break a server start their own.
+
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tenure_testkit::zookeeper::{ZooKeeperEnsemble, ZooKeeperOptions, ZooKeeperServer, shared};
+
+use crate::world::{World, code, finish, is_alive, now, stderr, stdout, wait_for};
+
+/// A ttl of one second on servers with ticks of 200 ms.
+const BRIEF: &str = "session_timeout=1s&tick=200ms";
+
+/// A world with a path of its own on the server that all share.
+fn world() -> World {
+    static WORLDS: AtomicU32 = AtomicU32::new(0);
+    let number = WORLDS.fetch_add(1, Ordering::Relaxed);
+    World::on(format!("{}/cli/{}-{number}?{BRIEF}", shared(), std::process::id()))
+}
+
+crate::servers::on_a_server!(world, nothing stays);
+
+#[test]
+fn a_server_that_dies_takes_the_lease_along_by_its_deadline() {
+    let server = ZooKeeperServer::start(&ZooKeeperOptions::default());
+    let world = World::on(format!("{}?{BRIEF}", server.url()));
+    let run = world.start_run(&["x", "--ttl", "1s"], "echo $$ > pid; while :; do sleep 0.02; done");
+    let pid = world.pid("pid");
+    let killed_at = now();
+    server.kill();
+    wait_for("end of the work", || (!is_alive(pid)).then_some(()));
+    let took = killed_at.elapsed();
+    assert!(took < Duration::from_millis(1200), "{took:?}");
+    // The command itself goes on trying to release for a while.
+    let output = finish(run);
+    assert_eq!(code(&output), 76, "{output:?}");
+    assert!(stderr(&output).contains("error: lost the lease of \"x\""), "{output:?}");
+}
+
+#[test]
+fn a_new_leader_is_not_noticed() {
+    let ensemble = ZooKeeperEnsemble::start(&ZooKeeperOptions::default());
+    let world = World::on(format!("{}?session_timeout=6s&tick=200ms", ensemble.url()));
+    let run =
+        world.start_run(&["x", "--ttl", "6s"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    world.pid("pid");
+    let token = world.token();
+    let leader = ensemble.leader();
+    ensemble.servers()[leader].kill();
+    ensemble.wait_for_new_leader(leader);
+    let busy = wait_for("an answer", || {
+        let busy = world.run(&["x", "--wait", "0s"], "true");
+        (code(&busy) != 69).then_some(busy)
+    });
+    assert_eq!(code(&busy), 75, "{busy:?}");
+    assert_eq!(world.token(), token);
+    fs::write(world.path("go"), "").expect("a file");
+    let output = finish(run);
+    assert_eq!(code(&output), 0, "{output:?}");
+}
+
+#[test]
+fn a_server_that_is_down_is_told_with_a_hint_and_nothing_runs() {
+    let server = ZooKeeperServer::start(&ZooKeeperOptions::default());
+    let world = World::on(server.url());
+    server.kill();
+    let began = now();
+    let output = world.run(&["x"], "echo ran > ran");
+    let took = began.elapsed();
+    assert_eq!(code(&output), 69, "{output:?}");
+    let text = stderr(&output);
+    assert!(text.contains(&format!("127.0.0.1:{}", server.port())) && text.contains("\n\nhint: "), "{text}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(!world.path("ran").exists());
+    let doctor = world.output(&["doctor"]);
+    assert_eq!(code(&doctor), 69, "{doctor:?}");
+    assert!(stdout(&doctor).contains("bad      connect: "), "{doctor:?}");
+}
+
+#[test]
+fn what_needs_more_than_a_client_says_so() {
+    let world = world();
+    let cache = world.output(&["cache", "answer", "--ttl", "60s", "--", "true"]);
+    assert_ne!(code(&cache), 0);
+    assert!(stderr(&cache).contains("keeps no value"), "{cache:?}");
+    let doctor = world.output(&["doctor"]);
+    let text = stdout(&doctor);
+    assert!(text.contains("clock") && text.contains("containers"), "{doctor:?}");
+}

@@ -1,0 +1,184 @@
+//! The engine: the verbs of the contract, on lines of claims.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::{BoxFuture, join_all};
+use futures_util::stream::BoxStream;
+use tenure_core::Result;
+use tenure_core::claim::{Claim, ClaimId, Keep, Name};
+use tenure_core::clock::{Clock, Instant, SystemClock};
+use tenure_core::engine::{
+    BreakAnswer, Capability, ClaimAnswer, Engine, Finding, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+    RenewRequest, Wake,
+};
+use tenure_core::inspect::View;
+use tenure_core::token::Token;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::observe::observe;
+use crate::own::{Own, Owned};
+use crate::store::{Leaving, Life, Store};
+use crate::sweep::{Changing, sweep};
+
+/// An engine on an ordered store.
+pub struct Ordered<S: Store> {
+    shared: Arc<Shared<S>>,
+    sweeping: AbortHandle,
+}
+
+pub(crate) struct Shared<S: Store> {
+    pub(crate) store: S,
+    owned: Mutex<Owned>,
+    /// There is something to look after.
+    busy: Arc<Notify>,
+}
+
+impl<S: Store> Shared<S> {
+    pub(crate) fn owned(&self) -> MutexGuard<'_, Owned> {
+        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the sweeper look again when a call has ended, or was dropped: what it has left to look after is known only then.
+    pub(crate) fn changing(&self) -> Changing<'_> {
+        Changing(&self.busy)
+    }
+
+    /// Returns what tells that there is something to look after, if there is nothing now.
+    pub(crate) fn is_idle_or_due(&self) -> Option<Arc<Notify>> {
+        self.owned().is_idle().then(|| self.busy.clone())
+    }
+
+    /// Lets claims leave, now or later.
+    pub(crate) async fn withdraw(&self, leaving: Vec<Leaving>) {
+        if leaving.is_empty() {
+            return;
+        }
+        leaving.iter().for_each(|leaving| self.store.unwatch(leaving.claim));
+        let answers = self.store.leave(leaving.clone()).await;
+        for (leaving, answer) in leaving.into_iter().zip(answers) {
+            if answer.is_err() {
+                self.owned().leave_later(leaving);
+            }
+        }
+    }
+
+    pub(crate) async fn heartbeats(&self, lives: HashSet<Life>) -> BTreeMap<Life, Result<Option<Instant>>> {
+        let beat = |life| async move { (life, self.store.heartbeat(life).await) };
+        join_all(lives.into_iter().map(beat)).await.into_iter().collect()
+    }
+}
+
+/// Returns this machine's time.
+pub(crate) fn now() -> Instant {
+    SystemClock.now()
+}
+
+impl<S: Store> Ordered<S> {
+    /// Makes the engine of a store. On a tokio runtime.
+    pub fn new(store: S) -> Ordered<S> {
+        let shared = Arc::new(Shared { store, owned: Mutex::default(), busy: Arc::default() });
+        let sweeping = tokio::spawn(sweep(Arc::downgrade(&shared))).abort_handle();
+        Ordered { shared, sweeping }
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &S {
+        &self.shared.store
+    }
+}
+
+impl<S: Store> Drop for Ordered<S> {
+    fn drop(&mut self) {
+        self.sweeping.abort();
+    }
+}
+
+impl<S: Store> std::fmt::Debug for Ordered<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ordered").field("engine", &S::ENGINE).finish_non_exhaustive()
+    }
+}
+
+impl<S: Store> Engine for Ordered<S> {
+    fn name(&self) -> &'static str {
+        S::ENGINE
+    }
+
+    fn capability(&self) -> &Capability {
+        self.shared.store.capability()
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
+        Box::pin(async move { told::<S, _>(self.shared.claim_all(&claims).await) })
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        Box::pin(async move { told::<S, _>(self.shared.renew_all(&renewals).await) })
+    }
+
+    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
+        Box::pin(async move { told::<S, _>(self.shared.release_all(&releases).await) })
+    }
+
+    fn publish(
+        &self,
+        resource: Name,
+        claim: ClaimId,
+        bytes: Arc<[u8]>,
+        keep: Keep,
+    ) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async move {
+            let holds = |own: &&Own| own.granted_at.is_some() && !own.is_broken && own.ends_at > now();
+            let mine = self.shared.owned().get(claim).filter(holds).map(|own| own.mine.clone());
+            let Some(mine) = mine else { return Ok(false) };
+            let published = self.shared.store.publish(mine, bytes, keep).await;
+            published.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))
+        })
+    }
+
+    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
+        Box::pin(async move {
+            let page = self.shared.page(&prefix, after, most).await;
+            page.map_err(|error| error.with_engine(S::ENGINE))
+        })
+    }
+
+    fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
+        Box::pin(async move {
+            let view = self.shared.view(&resource).await;
+            view.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))
+        })
+    }
+
+    fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
+        observe(self.shared.clone(), resource)
+    }
+
+    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
+        Box::pin(async move {
+            let broken = self.shared.break_hold(&resource, token, at_once).await;
+            broken.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))
+        })
+    }
+
+    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let resized = self.shared.resize(&resource, capacity).await;
+            resized.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))
+        })
+    }
+
+    fn wakes(&self) -> BoxStream<'static, Wake> {
+        self.shared.store.wakes().stream()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+        self.shared.store.check()
+    }
+}
+
+fn told<S: Store, A>(answers: Vec<Result<A>>) -> Vec<Result<A>> {
+    answers.into_iter().map(|answer| answer.map_err(|error| error.with_engine(S::ENGINE))).collect()
+}

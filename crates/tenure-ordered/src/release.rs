@@ -1,0 +1,72 @@
+//! Releasing holds and withdrawing waiters.
+
+use tenure_core::claim::ClaimId;
+use tenure_core::engine::{ReleaseAnswer, ReleaseRequest};
+use tenure_core::{Error, ErrorKind, Result};
+
+use crate::ordered::{Shared, now};
+use crate::store::{Leaving, Left, Store};
+
+impl<S: Store> Shared<S> {
+    pub(crate) async fn release_all(&self, requests: &[ReleaseRequest]) -> Vec<Result<ReleaseAnswer>> {
+        let _changing = self.changing();
+        let now = now();
+        let mut leaving = Vec::new();
+        let mut leaves = Vec::new();
+        for request in requests {
+            let release = request.release;
+            self.store.unwatch(release.claim);
+            let mut owned = self.owned();
+            let own = owned.get(release.claim).cloned();
+            let is_ended = owned.has_ended(release.claim) && !release.maybe_in_flight;
+            let goes = match own {
+                Some(own) if own.is_broken || own.ends_at <= now => None,
+                Some(own) => {
+                    let rest = own.rest(now, release.is_unused);
+                    let may_come_later = own.may_come_later || release.maybe_in_flight;
+                    Some(Leaving { may_come_later, ..own.leaving(rest) })
+                }
+                None if is_ended => None,
+                // What is known of it was never told, or is forgotten; the line says.
+                None => Some(Leaving {
+                    resource: request.resource.clone(),
+                    claim: release.claim,
+                    mine: None,
+                    may_have_slot: true,
+                    may_come_later: release.maybe_in_flight,
+                    is_over: false,
+                    rest: None,
+                    has_rest: false,
+                }),
+            };
+            if release.maybe_in_flight && goes.is_some() && owned.get(release.claim).is_none() {
+                owned.end(release.claim, now);
+            }
+            drop(owned);
+            leaves.push(goes.is_some());
+            leaving.extend(goes);
+        }
+        let claims: Vec<ClaimId> = leaving.iter().map(|leaving| leaving.claim).collect();
+        let left = if leaving.is_empty() { Vec::new() } else { self.store.leave(leaving).await };
+        let mut answers = claims.into_iter().zip(left).map(|(claim, left)| {
+            let left = left?;
+            if left != Left::IsBroken {
+                self.owned().end(claim, now);
+            } else if let Some(own) = self.owned().get_mut(claim) {
+                own.is_broken = true;
+            }
+            Ok(if left == Left::Gone { ReleaseAnswer::Released } else { ReleaseAnswer::AlreadyLost })
+        });
+        let answers: Vec<Result<ReleaseAnswer>> = leaves
+            .into_iter()
+            .map(|leaves| if leaves { answers.next() } else { Some(Ok(ReleaseAnswer::AlreadyLost)) })
+            .map(|answer| {
+                answer.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "release", "one was left out")))
+            })
+            .collect();
+        let told = |(answer, request): (Result<_>, &ReleaseRequest)| {
+            answer.map_err(|error| error.with_resource(&request.resource))
+        };
+        answers.into_iter().zip(requests).map(told).collect()
+    }
+}

@@ -1,0 +1,175 @@
+//! Renewing holds, and telling waiters how they stand.
+
+use std::collections::{BTreeMap, HashSet};
+
+use futures_util::future::{join, join_all};
+use tenure_core::claim::{ClaimId, Name};
+use tenure_core::clock::Instant;
+use tenure_core::engine::{RenewAnswer, RenewRequest};
+use tenure_core::line::Standing;
+use tenure_core::{Error, ErrorKind, Result};
+
+use crate::claim::has_fresh_value;
+use crate::ordered::{Shared, now};
+use crate::own::Own;
+use crate::store::{Life, Look, Mine, Presence, Store};
+
+/// What a renewal comes to.
+enum Renewed {
+    /// It is answered.
+    Answered(RenewAnswer),
+    /// It waits for nothing any more, and must leave.
+    GivenUp,
+}
+
+impl<S: Store> Shared<S> {
+    pub(crate) async fn renew_all(&self, requests: &[RenewRequest]) -> Vec<Result<RenewAnswer>> {
+        let _changing = self.changing();
+        let start = now();
+        let known: Vec<Option<Own>> = {
+            let owned = self.owned();
+            requests.iter().map(|request| owned.get(request.claim).cloned()).collect()
+        };
+        // Whoever asks for one that has ended is to find it gone.
+        let ended = known.iter().flatten().filter(|own| own.ends_at <= start);
+        let ended = ended.filter_map(|own| self.owned().end(own.mine.claim, start)).map(Own::over);
+        self.withdraw(ended.collect()).await;
+        let lives_on = |own: Option<Own>| own.filter(|own| !own.is_broken && own.ends_at > start);
+        let known: Vec<Option<Own>> = known.into_iter().map(lives_on).collect();
+        let lives: HashSet<Life> = known.iter().flatten().map(|own| own.mine.life).collect();
+        let holders: Vec<Mine> = known
+            .iter()
+            .flatten()
+            .filter(|own| own.granted_at.is_some())
+            .map(|own| own.mine.clone())
+            .collect();
+        let waiters = known.iter().flatten().filter(|own| own.granted_at.is_none());
+        let mut seeks: BTreeMap<&Name, bool> = BTreeMap::new();
+        waiters.for_each(|own| *seeks.entry(&own.mine.resource).or_default() |= own.terms.unless_fresh);
+        let found =
+            async { if holders.is_empty() { Vec::new() } else { self.store.find(holders.clone()).await } };
+        let looked = join(self.look_at_all(&seeks, false), self.look_at_all(&seeks, true));
+        let (alive, (found, (plain, detailed))) = join(self.heartbeats(lives), join(found, looked)).await;
+        let found: BTreeMap<ClaimId, Result<Presence>> =
+            holders.iter().map(|mine| mine.claim).zip(found).collect();
+        let looked: BTreeMap<&Name, Result<Look>> = plain.into_iter().chain(detailed).collect();
+        let answer = |(request, own): (&RenewRequest, &Option<Own>)| {
+            let (request, own) = (request.clone(), own.clone());
+            let (alive, found, looked) = (&alive, &found, &looked);
+            async move {
+                let Some(own) = own else { return Ok(Renewed::Answered(RenewAnswer::Lost)) };
+                let alive = &alive[&own.mine.life];
+                let answer = match (found.get(&own.mine.claim), looked.get(&own.mine.resource)) {
+                    (Some(found), _) => {
+                        self.renew_holder(&request, &own, found, alive, start).map(Renewed::Answered)
+                    }
+                    (None, Some(look)) => self.renew_waiter(&own, look, alive, start).await,
+                    (None, None) => Err(Error::new(ErrorKind::Internal, "renew", "a claim was left out")),
+                };
+                answer.map_err(|error| error.with_resource(&own.mine.resource))
+            }
+        };
+        let answers = join_all(requests.iter().zip(&known).map(answer)).await;
+        let given_up =
+            requests.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Ok(Renewed::GivenUp)));
+        let leaving = given_up.filter_map(|(request, _)| self.owned().end(request.claim, start));
+        self.withdraw(leaving.map(|own| own.leaving(None)).collect()).await;
+        let told = |renewed| match renewed {
+            Renewed::Answered(answer) => answer,
+            Renewed::GivenUp => RenewAnswer::Lost,
+        };
+        answers.into_iter().map(|answer| answer.map(told)).collect()
+    }
+
+    /// Looks at the lines that are to be looked at in this way.
+    async fn look_at_all<'a>(
+        &self,
+        seeks: &BTreeMap<&'a Name, bool>,
+        is_detailed: bool,
+    ) -> Vec<(&'a Name, Result<Look>)> {
+        let names: Vec<&'a Name> =
+            seeks.iter().filter(|(_, detailed)| **detailed == is_detailed).map(|(name, _)| *name).collect();
+        if names.is_empty() {
+            return Vec::new();
+        }
+        let looks = self.store.look(names.clone(), is_detailed).await;
+        names.into_iter().zip(looks).collect()
+    }
+
+    fn renew_holder(
+        &self,
+        request: &RenewRequest,
+        own: &Own,
+        found: &Result<Presence>,
+        alive: &Result<Option<Instant>>,
+        start: Instant,
+    ) -> Result<RenewAnswer> {
+        let mut owned = self.owned();
+        let Some(until) = alive.clone()? else {
+            owned.died(own.mine.life, start);
+            return Ok(RenewAnswer::Lost);
+        };
+        match found.clone()? {
+            Presence::Here => {}
+            Presence::Gone => {
+                owned.end(own.mine.claim, start);
+                return Ok(RenewAnswer::Lost);
+            }
+            Presence::Broken => {
+                if let Some(own) = owned.get_mut(own.mine.claim) {
+                    own.is_broken = true;
+                }
+                return Ok(RenewAnswer::Lost);
+            }
+        }
+        // Gone meanwhile: its end had come.
+        let Some(own) = owned.get_mut(own.mine.claim) else { return Ok(RenewAnswer::Lost) };
+        own.heard_of(start);
+        let grant = own.grant(start, until, self.store.capability().silence_max);
+        Ok(if request.is_waiter {
+            RenewAnswer::Granted(grant)
+        } else {
+            RenewAnswer::Renewed { ends_in: grant.ends_in }
+        })
+    }
+
+    async fn renew_waiter(
+        &self,
+        own: &Own,
+        look: &Result<Look>,
+        alive: &Result<Option<Instant>>,
+        start: Instant,
+    ) -> Result<Renewed> {
+        let look = look.as_ref().map_err(Error::clone)?;
+        let claim = own.mine.claim;
+        if has_fresh_value(&own.terms, look) {
+            // It is of no use any more: its user asks anew, and is given the value.
+            return Ok(Renewed::GivenUp);
+        }
+        match look.line.standing(claim) {
+            Some(Standing::Holds) => {
+                let granted = self.hold(&own.mine, look, start, alive).await?;
+                Ok(Renewed::Answered(granted.map_or(RenewAnswer::Lost, RenewAnswer::Granted)))
+            }
+            Some(Standing::Waits(waiting)) => {
+                if let Ok(None) = alive {
+                    self.owned().died(own.mine.life, start);
+                    return Ok(Renewed::Answered(RenewAnswer::Lost));
+                }
+                match self.owned().get_mut(claim) {
+                    Some(own) => own.heard_of(start),
+                    None => return Ok(Renewed::Answered(RenewAnswer::Lost)),
+                }
+                let blockers = look.line.blockers(claim);
+                self.store.watch(&own.mine, blockers, own.terms.unless_fresh, look.revision);
+                Ok(Renewed::Answered(RenewAnswer::Waiting(waiting, self.store.incarnation())))
+            }
+            Some(Standing::Conflict { .. }) => Ok(Renewed::GivenUp),
+            None => {
+                self.store.unwatch(claim);
+                self.owned().end(claim, start);
+                Ok(Renewed::Answered(RenewAnswer::Lost))
+            }
+        }
+    }
+}

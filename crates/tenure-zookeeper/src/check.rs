@@ -1,0 +1,228 @@
+//! Whether the ensemble can be trusted: what `tenure doctor` prints.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::engine::{Finding, Severity};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use zookeeper_client::{Acl, CreateMode, Permission};
+
+use crate::engine::Inner;
+use crate::error::{ANSWER_MAX, Fault};
+use crate::life::Living;
+
+/// How many answers the latency is taken of.
+const PINGS: usize = 5;
+/// What is slow for a server in the same place.
+const SLOW: Duration = Duration::from_millis(50);
+/// The oldest version that has containers, and removes watches.
+const OLDEST: [u32; 3] = [3, 5, 3];
+
+fn finding(severity: Severity, what: &'static str, found: impl Into<String>, hint: &str) -> Finding {
+    let hint = Some(hint.to_owned()).filter(|hint| !hint.is_empty());
+    Finding { severity, what, found: found.into(), hint }
+}
+
+fn unseen(what: &'static str, fault: &Fault) -> Finding {
+    let severity = if *fault == Fault::NoAuth { Severity::Warning } else { Severity::Bad };
+    finding(severity, what, format!("cannot be looked at: {fault}"), "")
+}
+
+/// Looks at the servers, the way to them, and what this client may do there.
+pub(crate) async fn check(inner: &Inner) -> Vec<Finding> {
+    let living = match inner.begin().await {
+        Ok(living) => living,
+        Err(error) => {
+            let hint = error.hint().unwrap_or_default().to_owned();
+            return vec![finding(Severity::Bad, "servers", error.to_string(), &hint)];
+        }
+    };
+    let looked = async {
+        let mut findings = servers(inner).await;
+        findings.push(timeouts(inner, &living));
+        findings.push(containers(inner, &living).await);
+        findings.push(access(inner, &living).await);
+        findings.push(latency(&living).await);
+        findings
+    };
+    let mut findings = looked.await;
+    let why = "no promise depends on one: servers and clients measure periods alone";
+    findings.push(finding(Severity::Good, "clock", why, ""));
+    findings
+}
+
+/// What the servers say of themselves.
+async fn servers(inner: &Inner) -> Vec<Finding> {
+    if inner.config.is_tls {
+        let why = "servers are not asked what they are where TLS is used";
+        return vec![finding(
+            Severity::Warning,
+            "version",
+            why,
+            "ask one for `srvr`, for its version and its mode",
+        )];
+    }
+    let asked = inner.config.hosts.iter().map(|host| async move { (host, ask(host).await) });
+    let answers = join_all(asked).await;
+    let mut versions = Vec::new();
+    let (mut modes, mut silent) = (Vec::new(), Vec::new());
+    for (host, answer) in &answers {
+        let field = |name: &str| answer.as_deref()?.lines().find_map(|line| line.strip_prefix(name));
+        match (field("Zookeeper version: "), field("Mode: ")) {
+            (Some(version), Some(mode)) => {
+                versions.push(version.split([',', '-', ' ']).next().unwrap_or_default().to_owned());
+                modes.push(format!("{host} {mode}"));
+            }
+            // Others say only that they may not.
+            _ if answer.as_deref().is_some_and(|text| text.contains("whitelist")) => {}
+            _ => silent.push(host.to_string()),
+        }
+    }
+    let mut findings = vec![judge_version(&versions)];
+    findings.push(if !silent.is_empty() {
+        let found = format!("{} do not serve; {}", silent.join(", "), modes.join(", "));
+        finding(
+            Severity::Warning,
+            "ensemble",
+            found,
+            "a majority is enough, and less is not: start them again",
+        )
+    } else if modes.is_empty() {
+        finding(Severity::Warning, "ensemble", "the servers do not tell their modes", ALLOW)
+    } else if modes.iter().any(|mode| mode.ends_with("standalone")) {
+        let found = format!("{}: nobody takes over when it fails", modes.join(", "));
+        finding(Severity::Warning, "ensemble", found, "three servers go on when one of them fails")
+    } else {
+        finding(Severity::Good, "ensemble", modes.join(", "), "")
+    });
+    findings
+}
+
+const ALLOW: &str = "add `4lw.commands.whitelist=srvr` to their configuration to see it here";
+
+fn judge_version(versions: &[String]) -> Finding {
+    let Some(oldest) = versions.iter().min_by_key(|version| numbers(version)) else {
+        return finding(Severity::Warning, "version", "the servers do not tell it", ALLOW);
+    };
+    if numbers(oldest) < OLDEST.to_vec() {
+        let hint = "use 3.5.3 or later: older servers keep the node of each name for ever";
+        return finding(Severity::Bad, "version", oldest.clone(), hint);
+    }
+    finding(Severity::Good, "version", oldest.clone(), "")
+}
+
+fn numbers(version: &str) -> Vec<u32> {
+    version.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+}
+
+/// Asks a server for `srvr`.
+async fn ask(host: &str) -> Option<String> {
+    let asked = async {
+        let mut stream = TcpStream::connect(host).await?;
+        stream.write_all(b"srvr").await?;
+        let mut answer = String::new();
+        stream.take(64 * 1024).read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    timeout(ANSWER_MAX, asked).await.ok()?.ok()
+}
+
+fn timeouts(inner: &Inner, living: &Living) -> Finding {
+    let (asked, granted) = (inner.config.life, living.timeout);
+    if granted != asked {
+        let hint = "servers grant 2 to 20 of their ticks: set `session_timeout` to that, or their `maxSessionTimeout`";
+        let found = format!("{granted:?}, though {asked:?} was asked for");
+        return finding(Severity::Warning, "session timeout", found, hint);
+    }
+    finding(Severity::Good, "session timeout", format!("{granted:?}"), "")
+}
+
+/// Makes a container and removes it.
+async fn containers(inner: &Inner, living: &Living) -> Finding {
+    let path = format!("{}/%doctor-{:016x}", inner.config.chroot, SystemClock.random());
+    let made = living.client.create(&path, b"", &inner.options(CreateMode::Container)).await;
+    match made {
+        Ok(_) => match living.client.delete(&path, None).await {
+            Ok(()) => finding(Severity::Good, "containers", "idle names leave nothing behind", ""),
+            Err(fault) => unseen("containers", &fault),
+        },
+        Err(Fault::Unimplemented) => finding(
+            Severity::Warning,
+            "containers",
+            "there are none: the node of each name stays for ever",
+            "use servers of version 3.5.3 or later",
+        ),
+        Err(Fault::NoAuth) => finding(
+            Severity::Bad,
+            "containers",
+            "this client may not make nodes below its path",
+            "let the URL's user read, write, create and delete there",
+        ),
+        Err(fault) => unseen("containers", &fault),
+    }
+}
+
+/// Who may do what below the path of the URL.
+async fn access(inner: &Inner, living: &Living) -> Finding {
+    let path = if inner.config.chroot.is_empty() { "/" } else { &inner.config.chroot };
+    let (list, _) = match living.client.get_acl(path).await {
+        Ok(acl) => acl,
+        Err(fault) => return unseen("access", &fault),
+    };
+    let is_open = |acl: &Acl| acl.scheme() == "world" && acl.permission().has(Permission::DELETE);
+    if list.iter().any(is_open) {
+        let hint = "give the URL a user and a path of its own, which is then made for that user alone";
+        return finding(
+            Severity::Warning,
+            "access",
+            format!("everybody may remove what is below {path}"),
+            hint,
+        );
+    }
+    finding(Severity::Good, "access", format!("{path} is not everybody's"), "")
+}
+
+async fn latency(living: &Living) -> Finding {
+    let mut took = Vec::with_capacity(PINGS);
+    for _ in 0..PINGS {
+        let sent = SystemClock.now();
+        match timeout(ANSWER_MAX, living.client.sync("/")).await {
+            Ok(Ok(())) => took.push(SystemClock.now().since(sent)),
+            Ok(Err(fault)) => return unseen("latency", &fault),
+            Err(_) => return unseen("latency", &Fault::Timeout),
+        }
+    }
+    took.sort_unstable();
+    let middle = took.get(PINGS / 2).copied().unwrap_or_default();
+    let found = format!("{:.1} ms to the leader and back", middle.as_secs_f64() * 1000.0);
+    if middle > SLOW {
+        let hint = "each claim takes at least that long; are the servers far away, or busy?";
+        return finding(Severity::Warning, "latency", found, hint);
+    }
+    finding(Severity::Good, "latency", found, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        for (version, severity) in [
+            ("3.4.14", Severity::Bad),
+            ("3.5.2", Severity::Bad),
+            ("3.5.3", Severity::Good),
+            ("3.10.0", Severity::Good),
+        ] {
+            assert_eq!(
+                judge_version(&["3.11.0".to_owned(), version.to_owned()]).severity,
+                severity,
+                "{version}"
+            );
+        }
+        assert_eq!(judge_version(&[]).severity, Severity::Warning);
+    }
+}

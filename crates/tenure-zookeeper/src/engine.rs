@@ -1,0 +1,369 @@
+//! The engine: a store of lines, made of ZooKeeper's nodes.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use futures_util::stream::BoxStream;
+use tenure_core::claim::{ClaimId, ClientId, Keep, Kind, Name, Terms};
+use tenure_core::clock::Instant;
+use tenure_core::engine::{Capability, Finding, HandOver, Incarnation, Reach, SlotOrder};
+use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::line::{Blocker, Line, Place, Resized, Rest};
+use tenure_ordered::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Ordered, Presence, Store, Wakes};
+use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
+
+use crate::check;
+use crate::config::Config;
+use crate::error::{Fault, told, within};
+use crate::life::{Lives, Living};
+use crate::name::{escape, is_path, unescape};
+use crate::node::Layout;
+use crate::wake::Watches;
+
+/// The most claims that wait for one resource: a list of 4,000 names is 400 kB, and a server answers 1 MB at most.
+const WAITERS_MAX: u32 = 2000;
+/// How many claims, renewals or releases are under way at a time.
+const BATCH_MAX: usize = 128;
+
+/// A ZooKeeper ensemble.
+pub struct ZooKeeper {
+    pub(crate) inner: Arc<Inner>,
+    capability: Capability,
+}
+
+/// What the tasks of one client share.
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    pub(crate) lives: Lives,
+    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) watches: Watches,
+    /// What is known of this client's entries beyond [`Mine`]. Whatever is missing is looked for in the line.
+    nodes: Mutex<HashMap<ClaimId, Node>>,
+    /// In which life those were made that are known.
+    known_of: AtomicU64,
+    has_containers: AtomicBool,
+}
+
+/// The node of an entry of this client.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) life: Life,
+    pub(crate) path: String,
+    /// Of its data. Only an operator changes it behind our back.
+    pub(crate) version: i32,
+    /// A slot whose taking was not answered.
+    pub(crate) slot_in_doubt: Option<u32>,
+}
+
+/// Connects, and makes the path of the URL if it is not there.
+///
+/// # Errors
+/// [`Unavailable`](ErrorKind::Unavailable) if no majority of servers answers in time;
+/// [`Invalid`](ErrorKind::Invalid) for a wrong password or file of TLS;
+/// [`Unsupported`](ErrorKind::Unsupported) for missing rights.
+pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<ZooKeeper>> {
+    // Its entries bear the ids of their claims, and end with its life.
+    let _ = client;
+    let wakes = Arc::new(Wakes::default());
+    let lives = Lives::new(config.clone(), wakes.clone());
+    let inner = Inner {
+        config,
+        lives,
+        wakes,
+        watches: Watches::default(),
+        nodes: Mutex::default(),
+        known_of: AtomicU64::new(0),
+        has_containers: AtomicBool::new(true),
+    };
+    let prepared = async {
+        let living = inner.lives.begin().await?;
+        let made = inner.make_chroot(&living.client).await;
+        made.map_err(|fault| told("connect", &fault))?;
+        Ok(living.timeout)
+    };
+    let timeout = within("connect", prepared).await.map_err(|error| error.with_engine(ZooKeeper::ENGINE))?;
+    let capability = capability(timeout);
+    Ok(Ordered::new(ZooKeeper { inner: Arc::new(inner), capability }))
+}
+
+fn capability(timeout: Duration) -> Capability {
+    let mut capability = Capability::of_step();
+    capability.reach = Reach::Network;
+    capability.slot_order = SlotOrder::AnyFree;
+    capability.has_rests = false;
+    capability.keeps_values = false;
+    capability.ttl_grain = timeout;
+    capability.silence_max = timeout;
+    capability.hand_over = HandOver::Session;
+    capability.raises_tokens = false;
+    capability.remembers_ends = false;
+    capability.survives_failover = true;
+    capability.waiters_max = WAITERS_MAX;
+    capability.batch_max = BATCH_MAX;
+    capability
+}
+
+impl Inner {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<ClaimId, Node>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn node(&self, claim: ClaimId) -> Option<Node> {
+        self.nodes().get(&claim).cloned()
+    }
+
+    pub(crate) fn know(&self, claim: ClaimId, node: Node) {
+        self.nodes().insert(claim, node);
+    }
+
+    pub(crate) fn forget(&self, claim: ClaimId) {
+        self.nodes().remove(&claim);
+    }
+
+    /// Changes what is known, if it is still there.
+    pub(crate) fn note(&self, claim: ClaimId, change: impl FnOnce(&mut Node)) {
+        if let Some(node) = self.nodes().get_mut(&claim) {
+            change(node);
+        }
+    }
+
+    /// Returns a life that goes on. What is known of the entries of earlier ones is forgotten.
+    pub(crate) async fn begin(&self) -> Result<Arc<Living>> {
+        let living = self.lives.begin().await?;
+        let life = living.life;
+        if self.known_of.swap(life.0, Ordering::Relaxed) != life.0 {
+            self.nodes().retain(|_, node| node.life == life);
+        }
+        Ok(living)
+    }
+
+    /// Returns the path of a resource's node.
+    pub(crate) fn path(&self, name: &Name) -> Result<String> {
+        let chroot = &self.config.chroot;
+        match self.config.layout {
+            Layout::Tenure => Ok(format!("{chroot}/{}", escape(name.as_str()))),
+            _ => {
+                let path = format!("{chroot}/{}", name.as_str().trim_start_matches('/'));
+                let is_ours = path != "/zookeeper" && !path.starts_with("/zookeeper/");
+                if is_path(&path) && is_ours {
+                    return Ok(path);
+                }
+                let why = "with a foreign layout a name is a path, and this is none";
+                Err(Error::new(ErrorKind::Invalid, "name a resource", why).with_resource(name))
+            }
+        }
+    }
+
+    fn acls(&self) -> Acls<'static> {
+        if self.config.login.is_some() { Acls::creator_all() } else { Acls::anyone_all() }
+    }
+
+    pub(crate) fn options(&self, mode: CreateMode) -> CreateOptions<'static> {
+        mode.with_acls(self.acls())
+    }
+
+    pub(crate) fn has_containers(&self) -> bool {
+        self.has_containers.load(Ordering::Relaxed)
+    }
+
+    async fn make_chroot(&self, client: &Client) -> Result<(), Fault> {
+        let chroot = &self.config.chroot;
+        if chroot.is_empty() || client.check_stat(chroot).await?.is_some() {
+            return Ok(());
+        }
+        client.mkdir(chroot, &self.options(CreateMode::Persistent)).await
+    }
+
+    /// Makes the node of a resource, which the server removes some time after its last child.
+    pub(crate) async fn make_container(&self, client: &Client, path: &str) -> Result<(), Fault> {
+        let mode = if self.has_containers() { CreateMode::Container } else { CreateMode::Persistent };
+        match client.create(path, b"", &self.options(mode)).await {
+            Ok(_) | Err(Fault::NodeExists) => Ok(()),
+            Err(Fault::Unimplemented) if self.has_containers() => {
+                self.has_containers.store(false, Ordering::Relaxed);
+                client.mkdir(path, &self.options(CreateMode::Persistent)).await
+            }
+            // Somebody removed the path of the URL, or a foreign layout has parents.
+            Err(Fault::NoNode) => {
+                self.make_chroot(client).await?;
+                client.mkdir(path, &self.options(mode)).await
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+}
+
+fn unsupported(what: &'static str, why: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, what, why)
+        .with_hint("use an engine that keeps records: local, redis, postgres or mysql")
+}
+
+impl Store for ZooKeeper {
+    const ENGINE: &'static str = "zookeeper";
+
+    fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        // An ensemble forgets nothing.
+        Incarnation(1)
+    }
+
+    fn wakes(&self) -> &Wakes {
+        &self.inner.wakes
+    }
+
+    fn life(&self, _ttl: Duration) -> BoxFuture<'_, Result<Life>> {
+        Box::pin(async { Ok(self.inner.begin().await?.life) })
+    }
+
+    fn heartbeat(&self, life: Life) -> BoxFuture<'_, Result<Option<Instant>>> {
+        Box::pin(async move {
+            match self.inner.lives.living(life) {
+                Some(living) => living.heartbeat().await,
+                None => Ok(None),
+            }
+        })
+    }
+
+    fn enter<'a>(&'a self, entrances: Vec<Entrance<'a>>) -> BoxFuture<'a, Vec<Result<Entered>>> {
+        let entered = entrances.into_iter().map(|entrance| self.inner.enter(entrance));
+        Box::pin(join_all(entered))
+    }
+
+    fn look<'a>(&'a self, names: Vec<&'a Name>, is_detailed: bool) -> BoxFuture<'a, Vec<Result<Look>>> {
+        let looks = names.into_iter().map(move |name| self.inner.look(name, is_detailed));
+        Box::pin(join_all(looks))
+    }
+
+    fn find(&self, mine: Vec<Mine>) -> BoxFuture<'_, Vec<Result<Presence>>> {
+        Box::pin(async move {
+            let found = within("renew", async { Ok(self.inner.find_all(&mine).await) }).await;
+            found.unwrap_or_else(|error| mine.iter().map(|_| Err(error.clone())).collect())
+        })
+    }
+
+    fn leave(&self, leaving: Vec<Leaving>) -> BoxFuture<'_, Vec<Result<Left>>> {
+        Box::pin(async move { join_all(leaving.iter().map(|leaving| self.inner.leave(leaving))).await })
+    }
+
+    fn watch(&self, mine: &Mine, blockers: Vec<Blocker>, _for_value: bool, _revision: u64) {
+        self.inner.watches.watch(&self.inner, mine, blockers);
+    }
+
+    fn unwatch(&self, claim: ClaimId) {
+        self.inner.watches.unwatch(claim);
+    }
+
+    fn take_slot<'a>(&'a self, mine: &'a Mine, capacity: u32, line: &'a Line) -> BoxFuture<'a, Result<u32>> {
+        Box::pin(within("take a slot", self.inner.take_slot(mine, capacity, line)))
+    }
+
+    fn prepare_rest<'a>(&'a self, mine: &'a Mine, _terms: &'a Terms) -> BoxFuture<'a, Result<()>> {
+        let error = unsupported("claim", "units cannot rest on ZooKeeper: nothing there outlives its client");
+        Box::pin(async move { Err(error.with_resource(&mine.resource)) })
+    }
+
+    fn publish(&self, mine: Mine, bytes: Arc<[u8]>, keep: Keep) -> BoxFuture<'_, Result<bool>> {
+        if keep != Keep::WhileHeld {
+            let why = "values cannot outlive their hold on ZooKeeper: nothing there outlives its client";
+            return Box::pin(async move { Err(unsupported("publish", why)) });
+        }
+        Box::pin(async move { within("publish", self.inner.publish(&mine, &bytes)).await })
+    }
+
+    fn resize<'a>(&'a self, name: &'a Name, resized: Resized) -> BoxFuture<'a, Result<()>> {
+        Box::pin(within("resize", self.inner.resize(name, resized)))
+    }
+
+    fn break_place<'a>(
+        &'a self,
+        name: &'a Name,
+        place: &'a Place,
+        slot: Option<u32>,
+        at_once: bool,
+    ) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(within("break a hold", self.inner.break_place(name, place, slot, at_once)))
+    }
+
+    fn end_rest<'a>(&'a self, _name: &'a Name, _rest: &'a Rest) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async { Ok(false) })
+    }
+
+    fn names<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Name>,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Name>>> {
+        Box::pin(within("inspect", async move {
+            let mut names: Vec<Name> = self.inner.list_names().await?;
+            names.retain(|name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after));
+            names.sort_unstable();
+            names.truncate(most);
+            Ok(names)
+        }))
+    }
+
+    fn follow(&self, name: &Name) -> BoxStream<'static, Result<()>> {
+        crate::follow::follow(self.inner.clone(), name.clone())
+    }
+
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+        Box::pin(check::check(&self.inner))
+    }
+}
+
+impl Inner {
+    async fn list_names(&self) -> Result<Vec<Name>> {
+        let living = self.begin().await?;
+        let path = if self.config.chroot.is_empty() { "/" } else { &self.config.chroot };
+        let (synced, listed) =
+            futures_util::future::join(living.client.sync(path), living.client.list_children(path)).await;
+        let names = match synced.and(listed) {
+            Ok(names) => names,
+            Err(Fault::NoNode) => Vec::new(),
+            Err(fault) => return Err(told("inspect", &fault)),
+        };
+        let read = |name: &String| match self.config.layout {
+            Layout::Tenure => unescape(name),
+            _ => Name::new(name).ok().filter(|name| name.as_str() != "zookeeper"),
+        };
+        Ok(names.iter().filter_map(read).collect())
+    }
+
+    /// Whether a claim's kind can be in a line of the layout.
+    pub(crate) fn allows(&self, terms: &Terms) -> Result<()> {
+        if !terms.limits.lock_delay.is_zero() || !terms.limits.min_hold.is_zero() {
+            let why = "units cannot rest on ZooKeeper: nothing there outlives its client";
+            return Err(unsupported("claim", why));
+        }
+        if terms.unless_fresh {
+            let why = "values cannot outlive their hold on ZooKeeper: nothing there outlives its client";
+            return Err(unsupported("claim", why));
+        }
+        if self.config.layout != Layout::Tenure && terms.kind != Kind::Mutex {
+            let why = format!("a {} has no counterpart in the layout of others", terms.kind);
+            return Err(Error::new(ErrorKind::Unsupported, "claim", why)
+                .with_hint("leave `layout` away in the URL, or use a mutex"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ZooKeeper {
+    fn drop(&mut self) {
+        // Their tasks would keep the life going.
+        self.inner.watches.unwatch_all();
+    }
+}
+
+impl std::fmt::Debug for ZooKeeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ZooKeeper").field("config", &self.inner.config).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,115 @@
+//! Letting claims in.
+
+use tenure_core::claim::Kind;
+use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::line::{Entry, Standing};
+use tenure_core::token::Token;
+use tenure_ordered::{Entered, Entrance, Look, Mine, Rule};
+
+use crate::engine::{Inner, Node};
+use crate::error::{Fault, is_dead, told, within};
+use crate::life::Living;
+use crate::node::{Content, Seen};
+
+/// How often a container may vanish between its making and that of its first child.
+const ATTEMPTS: usize = 5;
+
+impl Inner {
+    /// Lets a claim in, as its rule says.
+    pub(crate) async fn enter(&self, entrance: Entrance<'_>) -> Result<Entered> {
+        let Some(living) = self.lives.living(entrance.life) else { return Ok(Entered::Dead) };
+        self.allows(&entrance.claim.terms)?;
+        let path = self.path(&entrance.claim.resource)?;
+        let entered = async {
+            match self.enter_in(&living, &path, &entrance).await {
+                Ok(Some(entered)) => Ok(entered),
+                Ok(None) => {
+                    let why = "the resource's node went again and again";
+                    Err(Error::new(ErrorKind::Unavailable, "claim", why))
+                }
+                Err(fault) if is_dead(&fault) => Ok(Entered::Dead),
+                Err(fault) => Err(told("claim", &fault)),
+            }
+        };
+        within("claim", entered).await
+    }
+
+    /// None: the container vanished too often.
+    async fn enter_in(
+        &self,
+        living: &Living,
+        path: &str,
+        entrance: &Entrance<'_>,
+    ) -> Result<Option<Entered>, Fault> {
+        let (claim, client) = (entrance.claim, &living.client);
+        if entrance.is_repeated {
+            // What is sent on one connection is carried out in that order, and what was sent on an earlier one is refused once
+            // there is a later one. So what is not there now will not come.
+            let seen = self.list_anew(client, path).await?;
+            if let Some(child) = seen.child(claim.id) {
+                let (name, sequence) = (child.name.clone(), child.sequence);
+                let node = format!("{path}/{name}");
+                return match client.check_stat(&node).await? {
+                    Some(stat) => {
+                        let entered = (node, sequence, stat.czxid, stat.version);
+                        self.entered(living, path, entrance, entered, seen).await.map(Some)
+                    }
+                    None => Ok(Some(Entered::Finished)),
+                };
+            }
+        }
+        if entrance.rule == Rule::IfItHolds {
+            let seen = self.list_anew(client, path).await?;
+            if seen.line().would_hold(&claim.terms) != Ok(true) {
+                let line = self.line_with_holders(living, path, seen).await?;
+                return Ok(Some(Entered::Out(Look { line, revision: 0 })));
+            }
+        }
+        let lives = claim.terms.ttl.max(living.timeout);
+        let entry = Entry::new(claim, SystemClock.time_of_day(), lives);
+        let data = Content::write(&entry, None);
+        let prefix = format!("{path}/{}", self.config.layout.prefix(claim));
+        let wants_capacity = matches!(claim.terms.kind, Kind::Semaphore | Kind::SlotPool);
+        for _ in 0..ATTEMPTS {
+            match self.create_and_list(client, path, &prefix, &data, wants_capacity).await {
+                Ok((stat, sequence, seen)) => {
+                    let node = format!("{prefix}{sequence:010}");
+                    let entered = (node, sequence, stat.czxid, 0);
+                    return self.entered(living, path, entrance, entered, seen).await.map(Some);
+                }
+                // Nothing was made.
+                Err(Fault::NoNode) => self.make_container(client, path).await?,
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Notes an entry, and returns the line as its claim is told. `seen`: with the entry.
+    async fn entered(
+        &self,
+        living: &Living,
+        path: &str,
+        entrance: &Entrance<'_>,
+        (node, sequence, czxid, version): (String, i32, i64, i32),
+        seen: Seen,
+    ) -> Result<Entered, Fault> {
+        let claim = entrance.claim;
+        self.know(claim.id, Node { life: living.life, path: node, version, slot_in_doubt: None });
+        let mine = Mine {
+            resource: claim.resource.clone(),
+            claim: claim.id,
+            order: seen.order(sequence),
+            token: Token::new(czxid.cast_unsigned()),
+            life: living.life,
+            slot: None,
+        };
+        let line = seen.line();
+        let line = match line.standing(claim.id) {
+            Some(Standing::Waits(_)) => self.line_with_holders(living, path, seen).await?,
+            _ => line,
+        };
+        Ok(Entered::In(mine, Look { line, revision: 0 }))
+    }
+}

@@ -1,0 +1,23 @@
+//! The engine on ZooKeeper: many machines, and an ensemble that goes on when one of its servers fails.
+//!
+//! A claim is an ephemeral sequential node below the container node of its resource, and holds if it fits beside those
+//! before it. What the engine promises, and when it does not, is on its page, `docs/engines/zookeeper.md`.
+
+mod beat;
+mod check;
+mod config;
+mod enter;
+mod error;
+mod follow;
+mod leave;
+mod life;
+mod look;
+mod name;
+mod node;
+mod operate;
+mod wake;
+
+mod engine;
+
+pub use config::Config;
+pub use engine::{ZooKeeper, connect};

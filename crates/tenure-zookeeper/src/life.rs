@@ -1,0 +1,278 @@
+//! The client's life in ZooKeeper: one connection, and what is known of how long it goes on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tenure_core::clock::{Clock, Instant, SystemClock};
+use tenure_core::engine::Wake;
+use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_ordered::{Life, Wakes};
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use zookeeper_client::{Client, SaslOptions, SessionState, TlsOptions};
+
+use crate::beat::Beats;
+use crate::config::Config;
+use crate::error::{ANSWER_MAX, Fault, is_dead, no_answer, pause, told};
+
+/// After how long the next server is tried, too.
+const NEXT_SERVER: Duration = Duration::from_millis(300);
+/// The bounds of how long a server may be silent before another one is tried.
+const SILENCE: (Duration, Duration) = (Duration::from_millis(400), Duration::from_secs(3));
+/// The most often that is asked whether the life goes on.
+const BEAT_MIN: Duration = Duration::from_millis(100);
+
+/// One life.
+pub(crate) struct Living {
+    pub(crate) life: Life,
+    pub(crate) client: Client,
+    /// As the servers granted it.
+    pub(crate) timeout: Duration,
+    beats: Mutex<Beats>,
+    is_over: AtomicBool,
+    /// A beat is wanted now.
+    wanted: Notify,
+    /// Counts the beats that were answered or failed.
+    beaten: watch::Sender<u64>,
+}
+
+/// The lives of one client, one after the other.
+pub(crate) struct Lives {
+    config: Config,
+    wakes: Arc<Wakes>,
+    now: Mutex<Option<(Arc<Living>, Tasks)>>,
+    connecting: tokio::sync::Mutex<()>,
+}
+
+struct Tasks([AbortHandle; 2]);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+fn now() -> Instant {
+    SystemClock.now()
+}
+
+impl Lives {
+    pub(crate) fn new(config: Config, wakes: Arc<Wakes>) -> Lives {
+        Lives { config, wakes, now: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Arc<Living>, Tasks)>> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a life that goes on, as far as is known.
+    pub(crate) fn living(&self, life: Life) -> Option<Arc<Living>> {
+        self.any().filter(|living| living.life == life)
+    }
+
+    fn any(&self) -> Option<Arc<Living>> {
+        let living = self.lock().as_ref().map(|(living, _)| living.clone());
+        living.filter(|living| !living.is_over())
+    }
+
+    /// Returns the life that goes on, and begins one if there is none.
+    pub(crate) async fn begin(&self) -> Result<Arc<Living>> {
+        if let Some(living) = self.any() {
+            return Ok(living);
+        }
+        let begun = timeout(ANSWER_MAX, async {
+            let _one = self.connecting.lock().await;
+            match self.any() {
+                Some(living) => Ok(living),
+                None => self.connect().await,
+            }
+        });
+        begun.await.unwrap_or_else(|_| {
+            let servers = self.config.servers();
+            let why = format!("no server answers within {ANSWER_MAX:?}: {servers}");
+            Err(Error::new(ErrorKind::Unavailable, "connect", why)
+                .with_hint("see whether a majority of the servers runs and is reached"))
+        })
+    }
+
+    async fn connect(&self) -> Result<Arc<Living>> {
+        let (client, begun) = dial(&self.config).await?;
+        let timeout = client.session_timeout();
+        let beats = Beats::new(begun, timeout, self.config.tick);
+        let living = Arc::new(Living {
+            life: Life(client.session_id().0.cast_unsigned()),
+            client,
+            timeout,
+            beats: Mutex::new(beats),
+            is_over: AtomicBool::new(false),
+            wanted: Notify::new(),
+            beaten: watch::Sender::new(0),
+        });
+        tracing::info!(life = %living.client.session_id(), ?timeout, "connected");
+        let path = if self.config.chroot.is_empty() { "/".to_owned() } else { self.config.chroot.clone() };
+        let beat = tokio::spawn(beat(living.clone(), path, self.wakes.clone()));
+        let listen = tokio::spawn(listen(living.clone(), self.wakes.clone()));
+        *self.lock() = Some((living.clone(), Tasks([beat.abort_handle(), listen.abort_handle()])));
+        Ok(living)
+    }
+}
+
+impl Living {
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    fn beats(&self) -> MutexGuard<'_, Beats> {
+        self.beats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The life has ended, and all its entries with it.
+    fn end(&self, wakes: &Wakes) {
+        if !self.is_over.swap(true, Ordering::AcqRel) {
+            tracing::warn!(life = %self.client.session_id(), "the client's life in the store has ended");
+            self.beaten.send_modify(|count| *count += 1);
+            wakes.put(Wake::RenewAll);
+        }
+    }
+
+    fn period(&self) -> Duration {
+        (self.timeout / 10).max(BEAT_MIN)
+    }
+
+    /// Makes sure that it goes on, and returns until when at least. None: it has ended.
+    pub(crate) async fn heartbeat(&self) -> Result<Option<Instant>> {
+        let mut beaten = self.beaten.subscribe();
+        let deadline = now() + ANSWER_MAX;
+        loop {
+            if self.is_over() {
+                return Ok(None);
+            }
+            let (until, last) = {
+                let beats = self.beats();
+                (beats.until(), beats.last())
+            };
+            // After a long silence it takes a tick until something is known again.
+            if now().since(last) < self.period() * 2 && until > now() {
+                return Ok(Some(until));
+            }
+            self.wanted.notify_one();
+            let left = deadline.since(now());
+            if left.is_zero() || timeout(left, beaten.changed()).await.is_err() {
+                return if self.is_over() { Ok(None) } else { Err(no_answer("heartbeat")) };
+            }
+        }
+    }
+}
+
+/// Asks again and again, through the leader, whether the life goes on.
+async fn beat(living: Arc<Living>, path: String, wakes: Arc<Wakes>) {
+    loop {
+        let sent = now();
+        match timeout(ANSWER_MAX, living.client.sync(&path)).await {
+            Ok(Ok(())) => {
+                living.beats().answered(sent);
+                living.beaten.send_modify(|count| *count += 1);
+            }
+            Ok(Err(fault)) if is_dead(&fault) => return living.end(&wakes),
+            Ok(Err(fault)) => tracing::debug!(%fault, "a heartbeat was not answered"),
+            Err(_) => tracing::debug!("a heartbeat was not answered"),
+        }
+        let rest = living.period().saturating_sub(now().since(sent));
+        tokio::select! {
+            () = pause(rest) => {}
+            () = living.wanted.notified() => pause(rest.min(BEAT_MIN / 4)).await,
+        }
+    }
+}
+
+/// Hears what happens to the connection.
+async fn listen(living: Arc<Living>, wakes: Arc<Wakes>) {
+    let mut states = living.client.state_watcher();
+    loop {
+        match states.changed().await {
+            SessionState::Disconnected => tracing::debug!("the connection is lost"),
+            SessionState::SyncConnected | SessionState::ConnectedReadOnly => {
+                living.wanted.notify_one();
+                wakes.put(Wake::LookAtAll);
+            }
+            _ => return living.end(&wakes),
+        }
+    }
+}
+
+/// Connects with whichever server answers first, and says when that was asked for.
+async fn dial(config: &Config) -> Result<(Client, Instant)> {
+    let first = usize::try_from(SystemClock.random() % config.hosts.len() as u64).unwrap_or(0);
+    let tls = tls(config)?;
+    let attempt = |turn: usize| {
+        let mut hosts = config.hosts.clone();
+        hosts.rotate_left((first + turn) % config.hosts.len());
+        let tls = tls.clone();
+        async move {
+            pause(NEXT_SERVER * u32::try_from(turn).unwrap_or(0)).await;
+            let asked = now();
+            dial_in_turn(config, &hosts, tls).await.map(|client| (client, asked))
+        }
+    };
+    let mut attempts: FuturesUnordered<_> = (0..config.hosts.len()).map(attempt).collect();
+    let mut last = Fault::NoHosts;
+    while let Some(attempt) = attempts.next().await {
+        match attempt {
+            Ok(connected) => return Ok(connected),
+            Err(Fault::AuthFailed) => return Err(told("connect", &Fault::AuthFailed)),
+            Err(fault) => last = fault,
+        }
+    }
+    Err(told("connect", &last))
+}
+
+async fn dial_in_turn(config: &Config, hosts: &[String], tls: Option<TlsOptions>) -> Result<Client, Fault> {
+    let silence = (config.life / 5).clamp(SILENCE.0, SILENCE.1);
+    let mut connector =
+        Client::connector().with_session_timeout(config.life).with_connection_timeout(silence);
+    if let Some((user, password)) = &config.login {
+        connector = if config.is_sasl {
+            connector.with_sasl(SaslOptions::digest_md5(user.clone(), password.clone()))
+        } else {
+            connector.with_auth("digest", format!("{user}:{password}").as_bytes())
+        };
+    }
+    let hosts = hosts.join(",");
+    match tls {
+        Some(tls) => connector.with_tls(tls).secure_connect(&hosts).await,
+        None => connector.connect(&hosts).await,
+    }
+}
+
+fn tls(config: &Config) -> Result<Option<TlsOptions>> {
+    let Some(ca) = &config.ca else { return Ok(None) };
+    use_some_cryptography();
+    let read = |path: &std::path::Path| {
+        std::fs::read_to_string(path).map_err(|error| {
+            Error::new(ErrorKind::Invalid, "connect", format!("cannot read {}: {error}", path.display()))
+        })
+    };
+    let wrong = |fault: Fault| {
+        Error::new(ErrorKind::Invalid, "connect", format!("the files for TLS: {fault}"))
+            .with_hint("`ca`, `cert` and `key` are PEM files")
+    };
+    let mut options = TlsOptions::new().with_pem_ca(&read(ca)?).map_err(wrong)?;
+    if let Some((cert, key)) = &config.identity {
+        options = options.with_pem_identity(&read(cert)?, &read(key)?).map_err(wrong)?;
+    }
+    Ok(Some(options))
+}
+
+/// rustls chooses its cryptography by itself only if the whole program has compiled in exactly one, and panics
+/// otherwise. The client brings a second one along and offers no way to name one, so this sets the default of the process, if
+/// it has none.
+fn use_some_cryptography() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // An error says that somebody else was quicker, and then there is one.
+        drop(rustls::crypto::ring::default_provider().install_default());
+    }
+}

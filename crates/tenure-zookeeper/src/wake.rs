@@ -1,0 +1,153 @@
+//! Telling waiters that what they wait for has gone.
+//!
+//! A waiter watches what must go before it can hold, for a mutex its predecessor, so a release wakes one waiter and not
+//! all. Watches are those that fire once: the client sets them again when it has connected anew, and the server
+//! then fires those whose nodes have changed meanwhile.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::future::{BoxFuture, select_all};
+use tenure_core::claim::{ClaimId, Name};
+use tenure_core::engine::Wake;
+use tenure_core::error::Result;
+use tenure_core::line::Blocker;
+use tenure_ordered::Mine;
+use tokio::task::AbortHandle;
+use zookeeper_client::WatchedEvent;
+
+use crate::engine::Inner;
+use crate::error::{Fault, told};
+use crate::life::Living;
+use crate::node::Seen;
+
+/// The most nodes that one waiter watches; beyond, it watches the list of them.
+const WATCHES_MAX: usize = 16;
+
+/// What the waiters of one client watch.
+#[derive(Default)]
+pub(crate) struct Watches(Mutex<HashMap<ClaimId, Watching>>);
+
+struct Watching {
+    /// The numbers of the entries that are in the way.
+    orders: Vec<u64>,
+    task: AbortHandle,
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Watches {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, Watching>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a waiter told to look as soon as one of its blockers has gone.
+    pub(crate) fn watch(&self, inner: &Arc<Inner>, mine: &Mine, blockers: Vec<Blocker>) {
+        let orders: Vec<u64> = blockers.iter().map(|blocker| blocker.order).collect();
+        let mut watches = self.lock();
+        if watches.get(&mine.claim).is_some_and(|old| old.orders == orders && !old.task.is_finished()) {
+            return;
+        }
+        let (inner, mine, claim) = (inner.clone(), mine.clone(), mine.claim);
+        let claims: Vec<ClaimId> = blockers.into_iter().map(|blocker| blocker.entry.claim).collect();
+        let task = tokio::spawn(async move {
+            if let Err(error) = wait(&inner, &mine, &claims).await {
+                tracing::debug!(%error, "a watch ended");
+            }
+            inner.wakes.put(Wake::Look(mine.claim));
+        });
+        watches.insert(claim, Watching { orders, task: task.abort_handle() });
+    }
+
+    /// A claim does not wait any more.
+    pub(crate) fn unwatch(&self, claim: ClaimId) {
+        self.lock().remove(&claim);
+    }
+}
+
+impl Watches {
+    /// Nobody waits any more.
+    pub(crate) fn unwatch_all(&self) {
+        self.lock().clear();
+    }
+}
+
+/// Waits until one of the entries has changed, or nothing can be known of them.
+async fn wait(inner: &Inner, mine: &Mine, claims: &[ClaimId]) -> Result<()> {
+    let failed = |fault: Fault| told("watch", &fault);
+    let Some(living) = inner.lives.living(mine.life) else { return Ok(()) };
+    let path = inner.path(&mine.resource)?;
+    if claims.len() <= WATCHES_MAX {
+        // Their names are in the line, whatever its layout.
+        let seen = inner.list(&living.client, &path).await.map_err(failed)?;
+        let Some(changes) = changes(&living, &path, &seen, claims).await.map_err(failed)? else {
+            return Ok(());
+        };
+        if !changes.is_empty() {
+            select_all(changes).await;
+        }
+        return Ok(());
+    }
+    let (names, watcher) = living.client.list_and_watch_children(&path).await.map_err(failed)?;
+    let seen = inner.config.layout.seen(names, None);
+    if claims.iter().all(|claim| seen.child(*claim).is_some()) {
+        watcher.changed().await;
+    }
+    Ok(())
+}
+
+/// Watches the entries of some claims. None: one of them has gone.
+pub(crate) async fn changes<'a>(
+    living: &'a Living,
+    path: &str,
+    seen: &Seen,
+    claims: &[ClaimId],
+) -> Result<Option<Vec<BoxFuture<'a, WatchedEvent>>>, Fault> {
+    let mut changes: Vec<BoxFuture<'a, WatchedEvent>> = Vec::with_capacity(claims.len());
+    for claim in claims {
+        let Some(child) = seen.child(*claim) else { return Ok(None) };
+        let node = format!("{path}/{}", child.name);
+        let (stat, watcher) = living.client.check_and_watch_stat(&node).await?;
+        if stat.is_none() {
+            return Ok(None);
+        }
+        changes.push(Box::pin(watcher.changed()));
+    }
+    Ok(Some(changes))
+}
+
+/// Waits until a resource has changed: who is in its line, what the holders published, or its capacity. Returns at once with
+/// what to wait for.
+pub(crate) async fn watch_all(
+    living: &Living,
+    inner: &Inner,
+    name: &Name,
+) -> Result<Vec<BoxFuture<'static, WatchedEvent>>, Fault> {
+    let client = &living.client;
+    let path = inner.path(name).map_err(|_| Fault::BadArguments(&"the name is no path"))?;
+    let (stat, node) = client.check_and_watch_stat(&path).await?;
+    let mut all: Vec<BoxFuture<'static, WatchedEvent>> = vec![Box::pin(node.changed())];
+    if stat.is_none() {
+        return Ok(all);
+    }
+    let (names, children) = match client.list_and_watch_children(&path).await {
+        // It has gone since, and the first watch says so.
+        Err(Fault::NoNode) => return Ok(all),
+        listed => listed?,
+    };
+    all.push(Box::pin(children.changed()));
+    let line = inner.config.layout.seen(names, None);
+    let holders = line.line().holding();
+    for child in line.children.iter().take(holders.min(WATCHES_MAX)) {
+        let (stat, watcher) = client.check_and_watch_stat(&format!("{path}/{}", child.name)).await?;
+        // If it has gone since, the list has changed.
+        if stat.is_some() {
+            all.push(Box::pin(watcher.changed()));
+        }
+    }
+    Ok(all)
+}

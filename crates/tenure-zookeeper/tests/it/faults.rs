@@ -1,0 +1,150 @@
+//! What can go wrong with one server and the way to it.
+
+use std::time::Duration;
+
+use tenure_core::{ErrorKind, ReleaseAnswer};
+use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
+use tenure_testkit::{Loss, Proxy, wait_for};
+
+use crate::conformance::BRIEF;
+use crate::crew::{CLIENTS, SOON, assert_nothing_is_left, connect, crew, names, now, pause};
+
+/// How long callers wait for an answer, and a little more.
+const ANSWERED: Duration = Duration::from_millis(2300);
+
+fn start() -> ZooKeeperServer {
+    ZooKeeperServer::start(&ZooKeeperOptions::default())
+}
+
+/// A server, and the way to it.
+fn behind_a_proxy() -> (ZooKeeperServer, Proxy, String) {
+    let server = start();
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let url = format!("zookeeper://127.0.0.1:{}?{BRIEF}", proxy.port());
+    (server, proxy, url)
+}
+
+#[test]
+fn connections_that_are_cut_cost_nothing_but_time() {
+    let (server, proxy, url) = behind_a_proxy();
+    let held = connect(&url);
+    let lease =
+        pollster::block_on(held.mutex("held").ttl(Duration::from_secs(2)).acquire()).expect("it is free");
+    let crew = crew(&url);
+    let until = now() + Duration::from_secs(3);
+    while now() < until {
+        proxy.cut();
+        pause(Duration::from_millis(300));
+    }
+    let took = crew.wait_until_served(CLIENTS, now(), SOON, "after the cuts");
+    println!("all were served {took:?} after the last cut");
+    let report = crew.finish(names().len());
+    println!("{} sections, {} errors", report.served(), report.errors.len());
+    report.assert_exclusive();
+    assert!(!lease.is_lost(), "its client was heard of in time, each time");
+    pollster::block_on(lease.release()).expect("an answer");
+    assert_nothing_is_left(&connect(&format!("{}?{BRIEF}", server.url())));
+}
+
+#[test]
+fn a_client_that_was_not_heard_of_begins_a_new_life() {
+    let (server, proxy, url) = behind_a_proxy();
+    let (client, other) = (connect(&url), connect(&format!("{}?{BRIEF}", server.url())));
+    let lease =
+        pollster::block_on(client.mutex("m").ttl(Duration::from_secs(2)).acquire()).expect("it is free");
+    let mutex = other.mutex("m");
+    let waiting = std::thread::spawn(move || {
+        let next = pollster::block_on(mutex.acquire()).expect("its turn comes");
+        (next, now())
+    });
+    pause(Duration::from_millis(300));
+    let cut_at = now();
+    proxy.black_hole();
+    let lost = pollster::block_on(lease.lost());
+    let lost_at = now();
+    assert_eq!(lost.kind(), ErrorKind::Lost);
+    println!(
+        "lost {:?} after the cut, {:?} after its deadline",
+        lost_at.since(cut_at),
+        lost_at.since(lease.deadline())
+    );
+    assert!(lost_at.since(cut_at) < Duration::from_millis(2100), "{:?}", lost_at.since(cut_at));
+    let asked_at = now();
+    let refused = pollster::block_on(client.mutex("n").try_acquire()).expect_err("nobody answers");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(now().since(asked_at) < ANSWERED, "{:?}", now().since(asked_at));
+    let (next, granted_at) = waiting.join().expect("no panic");
+    assert!(granted_at >= lost_at, "two held it");
+    assert!(next.token() > lease.token());
+    proxy.heal();
+    let again = wait_for("a new life", || pollster::block_on(client.mutex("n").try_acquire()).ok()?);
+    assert!(pollster::block_on(client.mutex("m").try_acquire()).expect("an answer").is_none());
+    let answer = pollster::block_on(lease.release()).expect("no error");
+    assert_eq!(answer, ReleaseAnswer::AlreadyLost);
+    drop((again, next));
+    assert_nothing_is_left(&other);
+}
+
+#[test]
+fn clients_that_lose_their_lives_together_go_on_one_at_a_time() {
+    let (server, proxy, url) = behind_a_proxy();
+    let crew = crew(&url);
+    for _ in 0..2 {
+        proxy.black_hole();
+        pause(Duration::from_millis(3200));
+        proxy.heal();
+        let took = crew.wait_until_served(CLIENTS, now(), SOON, "after the silence");
+        println!("all were served {took:?} after the silence");
+    }
+    let report = crew.finish(names().len());
+    println!("{} sections, {} errors", report.served(), report.errors.len());
+    report.assert_exclusive();
+    assert_nothing_is_left(&connect(&format!("{}?{BRIEF}", server.url())));
+}
+
+#[test]
+fn a_server_that_is_killed_remembers_its_leases() {
+    let server = start();
+    let url = format!("{}?session_timeout=8s&tick=200ms", server.url());
+    let (client, other) = (connect(&url), connect(&url));
+    let lease =
+        pollster::block_on(client.mutex("m").ttl(Duration::from_secs(8)).acquire()).expect("it is free");
+    server.kill();
+    server.restart();
+    let busy = wait_for("an answer", || pollster::block_on(other.mutex("m").try_acquire()).ok());
+    assert!(busy.is_none(), "it is held");
+    pause(Duration::from_secs(8));
+    assert!(!lease.is_lost(), "it was renewed");
+    assert_eq!(pollster::block_on(lease.release()).expect("an answer"), ReleaseAnswer::Released);
+}
+
+#[test]
+fn a_claim_whose_answer_was_lost_finds_itself() {
+    for loss in [Loss::Cut, Loss::Silence] {
+        let (server, proxy, url) = behind_a_proxy();
+        let (client, other) = (connect(&url), connect(&format!("{}?{BRIEF}", server.url())));
+        // So that there is a container, and the first try makes the node whose answer is lost.
+        let first = pollster::block_on(client.mutex("lost").acquire()).expect("it is free");
+        pollster::block_on(first.release()).expect("an answer");
+        proxy.lose_replies(1, b"/lost/m-1-1-", loss);
+        let lease = pollster::block_on(client.mutex("lost").acquire_within(Duration::from_secs(15)));
+        let lease = lease.unwrap_or_else(|error| panic!("{loss:?}: {error}"));
+        let view = pollster::block_on(other.view("lost")).expect("an answer").expect("it is held");
+        assert_eq!((view.holds.len(), view.waiting), (1, 0), "{loss:?}: it stands behind itself: {view:?}");
+        proxy.heal();
+        pollster::block_on(lease.release()).expect("an answer");
+        assert_nothing_is_left(&other);
+    }
+}
+
+#[test]
+fn a_release_whose_answer_was_lost_is_no_error() {
+    let (server, proxy, url) = behind_a_proxy();
+    let (client, other) = (connect(&url), connect(&format!("{}?{BRIEF}", server.url())));
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+    // What is deleted and nothing else: the code of that operation, and the path.
+    proxy.lose_replies(1, b"/m/m-1-1-", Loss::Cut);
+    pollster::block_on(lease.release()).expect("it is repeated");
+    drop(pollster::block_on(other.mutex("m").acquire()).expect("it is free"));
+    assert_nothing_is_left(&other);
+}

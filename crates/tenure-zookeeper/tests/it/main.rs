@@ -1,0 +1,9 @@
+//! The tests of the engine on real servers.
+
+mod conformance;
+mod crew;
+mod ensemble;
+mod failures;
+mod faults;
+mod foreign;
+mod many;

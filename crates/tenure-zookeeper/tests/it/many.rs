@@ -1,0 +1,69 @@
+//! Many locks: one life for all of a client's, and nothing that stays behind.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tenure_testkit::wait_for;
+use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
+
+use crate::crew::{connect, now, pause};
+
+/// What a server counts.
+fn count(server: &ZooKeeperServer, what: &str) -> u64 {
+    let answer = server.word("mntr").expect("the server answers");
+    let value = answer.lines().find_map(|line| line.strip_prefix(what)).expect("it counts that");
+    value.trim().parse().expect("a number")
+}
+
+#[test]
+fn ten_thousand_locks_have_one_life_and_leave_nothing_behind() {
+    const LOCKS: usize = 10_000;
+    // Servers remove 10,000 in a minute at most, unless they are told otherwise.
+    let options = ZooKeeperOptions::default().property("znode.container.maxPerMinute", "1000000");
+    let server = ZooKeeperServer::start(&options);
+    let client = connect(&format!("{}/many?session_timeout=10s&tick=200ms", server.url()));
+    let nodes = count(&server, "zk_znode_count");
+    let ttl = Duration::from_secs(10);
+    let mutexes: Vec<_> = (0..LOCKS).map(|at| client.mutex(&format!("lock/{at}")).ttl(ttl)).collect();
+    let began = now();
+    let leases = pollster::block_on(join_all(mutexes.iter().map(|mutex| mutex.acquire())));
+    let leases: Vec<_> = leases.into_iter().map(|lease| lease.expect("it is free")).collect();
+    println!("{LOCKS} locks were taken in {:?}", now().since(began));
+    assert_eq!(count(&server, "zk_ephemerals_count"), LOCKS as u64);
+    assert_eq!(count(&server, "zk_global_sessions"), 1, "one life for all");
+    // Long enough that each was renewed, twice.
+    pause(ttl + Duration::from_secs(2));
+    assert_eq!(leases.iter().filter(|lease| lease.is_lost()).count(), 0, "each is renewed in time");
+    let began = now();
+    let released = pollster::block_on(join_all(leases.into_iter().map(|lease| lease.release())));
+    assert!(released.into_iter().all(|answer| answer.is_ok()));
+    println!("and released in {:?}", now().since(began));
+    assert_eq!(count(&server, "zk_ephemerals_count"), 0);
+    wait_for("the servers to remove the nodes of idle names", || {
+        (count(&server, "zk_znode_count") <= nodes).then_some(())
+    });
+}
+
+#[test]
+fn a_release_wakes_one_waiter_and_no_herd() {
+    const WAITERS: u64 = 50;
+    let server = ZooKeeperServer::start(&ZooKeeperOptions::default());
+    let url = format!("{}?session_timeout=10s&tick=200ms", server.url());
+    let (holder, waiter) = (connect(&url), connect(&url));
+    let lease = pollster::block_on(holder.mutex("m").acquire()).expect("it is free");
+    let waiting: Vec<_> = (0..WAITERS)
+        .map(|_| {
+            let mutex = waiter.mutex("m");
+            std::thread::spawn(move || pollster::block_on(mutex.acquire()).map(|lease| lease.token()))
+        })
+        .collect();
+    wait_for("all wait", || {
+        let view = pollster::block_on(holder.view("m")).expect("an answer")?;
+        (u64::from(view.waiting) == WAITERS && count(&server, "zk_watch_count") == WAITERS).then_some(())
+    });
+    pollster::block_on(lease.release()).expect("an answer");
+    let tokens: Vec<_> =
+        waiting.into_iter().map(|turn| turn.join().expect("no panic").expect("its turn")).collect();
+    assert_eq!(tokens.len() as u64, WAITERS);
+    wait_for("no watch is left", || (count(&server, "zk_watch_count") == 0).then_some(()));
+}
