@@ -32,7 +32,8 @@ const BENCHES: &[Bench] = &[
     ("redis-hand-over", redis::hand_over),
     ("redis-million", redis::a_million_leases),
     ("postgres-uncontended", postgres::uncontended),
-    ("etcd-bare", etcd::bare),
+    ("etcd-uncontended", etcd::uncontended),
+    ("etcd-contended", etcd::contended),
     ("mysql-uncontended", mysql::uncontended),
     ("zookeeper-uncontended", zookeeper::uncontended),
 ];

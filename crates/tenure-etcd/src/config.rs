@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::claim::{ClaimId, Name};
 use tenure_core::engine::{Connect, Engine};
 use tenure_core::error::{Error, ErrorKind, Result};
 
-use crate::keys::Layout;
+use crate::keys::{Keys, Layout};
 
 /// The port of an etcd server for clients.
 const PORT: u16 = 2379;
@@ -135,6 +136,28 @@ impl Config {
             config.prefix = String::new();
         }
         Ok(config)
+    }
+
+    /// Returns the key of a claim's entry, for transactions of your own on the same cluster.
+    ///
+    /// The key is there as long as the claim waits or holds, and its create revision is the token. So a transaction that
+    /// compares the two changes nothing once the lease is over, however late it comes, and no fence has to be kept: see
+    /// "etcd" in the guide on fencing.
+    ///
+    /// # Examples
+    /// ```
+    /// use tenure_core::claim::{ClaimId, Name};
+    ///
+    /// # fn main() -> tenure_core::Result<()> {
+    /// # let claim = ClaimId::new(0xab);
+    /// // Of a lease: `config.entry_key(lease.resource(), lease.claim())`.
+    /// let config = tenure_etcd::Config::parse("etcd://h1,h2,h3")?;
+    /// let key = config.entry_key(&Name::new("billing")?, claim);
+    /// assert_eq!(key, b"tenure/line/billing\x1fc000000000000000000000000000000ab");
+    /// # Ok(()) }
+    /// ```
+    pub fn entry_key(&self, resource: &Name, claim: ClaimId) -> Vec<u8> {
+        Keys::new(&self.prefix, self.layout).place(resource, claim)
     }
 
     fn read_settings(&mut self, query: &str) -> Result<()> {

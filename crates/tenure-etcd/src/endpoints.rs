@@ -29,6 +29,9 @@ const STAGGER: Duration = Duration::from_millis(150);
 /// How long one round of asking takes at most. It leaves time for a second one within the 2 s after which the client
 /// gives a call up.
 const ROUND_MAX: Duration = Duration::from_secs(1);
+/// How long endpoints are looked for until a caller is told that there is none: long enough for a server that is being
+/// restarted, and so short that a client that repeats its call is answered about when its 2 s are over.
+const LOOK_MAX: Duration = Duration::from_millis(500);
 /// How long to wait before the endpoints are asked anew, of which none could be used.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -103,6 +106,7 @@ impl Endpoints {
         if let Some(wire) = self.current() {
             return Ok(wire);
         }
+        let began = Instant::now();
         let found = timeout_at(deadline, async {
             let _looking = self.0.looking.lock().await;
             // Whoever looked before may have found one.
@@ -120,7 +124,12 @@ impl Endpoints {
                         tracing::info!(endpoint = wire.endpoint(), "connected with etcd");
                         return Ok(wire);
                     }
-                    Err(Fault::Down { why }) => self.state().why = why,
+                    Err(Fault::Down { why }) => {
+                        self.state().why.clone_from(&why);
+                        if began.elapsed() >= LOOK_MAX {
+                            return Err(Fault::Down { why });
+                        }
+                    }
                     // A user who is refused is refused everywhere.
                     Err(fault) => return Err(fault),
                 }

@@ -78,24 +78,9 @@ impl Fault {
         self.says("invalid auth token") || self.says("revision of auth store is old")
     }
 
-    /// Returns whether the server has no users, so that nobody can say who it is.
-    pub(crate) fn is_without_users(&self) -> bool {
-        self.says("authentication is not enabled")
-    }
-
     /// Returns whether there is no lease with the id of the request.
     pub(crate) fn is_no_lease(&self) -> bool {
         matches!(self, Fault::NoLease { .. }) || self.says("requested lease not found")
-    }
-
-    /// Returns whether a lease has that id already.
-    pub(crate) fn is_lease_taken(&self) -> bool {
-        self.says("lease already exists")
-    }
-
-    /// Returns whether the revision that was asked for is forgotten.
-    pub(crate) fn is_compacted(&self) -> bool {
-        self.says("revision has been compacted")
     }
 
     fn says(&self, words: &str) -> bool {
@@ -171,6 +156,10 @@ impl Fault {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => {
                 (unavailable, "after an election this passes; see `etcdctl endpoint status`")
             }
+            // Whoever asked must ask again, and not take it for refused.
+            _ if self.is_outcome_unknown() => {
+                (unavailable, "see the server's log, and report it if the server is well")
+            }
             Code::Unimplemented => (ErrorKind::Unsupported, "the engine needs etcd 3.4 or newer"),
             _ => (ErrorKind::Internal, "see the server's log, and report it if the server is well"),
         }
@@ -230,7 +219,10 @@ mod tests {
             (Code::InvalidArgument, "etcdserver: duplicate key given in txn request", false),
             (Code::Unauthenticated, "etcdserver: invalid auth token", false),
         ] {
-            assert_eq!(server(code, message).is_outcome_unknown(), is_unknown, "{message}");
+            let fault = server(code, message);
+            assert_eq!(fault.is_outcome_unknown(), is_unknown, "{message}");
+            // The engine repeats with the same claim id what is of this kind, and nothing else.
+            assert!(!is_unknown || fault.to_error("claim").kind() == ErrorKind::Unavailable, "{message}");
         }
     }
 
@@ -253,6 +245,7 @@ mod tests {
             (Code::InvalidArgument, "etcdserver: user name is empty", ErrorKind::Invalid, "user:password"),
             (Code::InvalidArgument, "etcdserver: key is not provided", ErrorKind::Internal, "report"),
             (Code::Unavailable, "etcdserver: leader changed", ErrorKind::Unavailable, "election"),
+            (Code::Unknown, "etcdserver: something new", ErrorKind::Unavailable, "server's log"),
         ] {
             let error = server(code, message).to_error("claim");
             assert_eq!(error.kind(), kind, "{message}");

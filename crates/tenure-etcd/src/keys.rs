@@ -50,6 +50,10 @@ impl Keys {
         self.layout
     }
 
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     fn of(&self, room: &str, name: &str) -> Vec<u8> {
         format!("{}{room}/{name}", self.prefix).into_bytes()
     }
@@ -254,3 +258,6 @@ fn read_resized(text: &str) -> Option<Resized> {
     let (before, held_before, capacity) = (numbers.next()??, numbers.next()??, numbers.next()??);
     Some(Resized { before, held_before, capacity: u32::try_from(capacity).ok()? })
 }
+
+#[cfg(test)]
+mod tests;

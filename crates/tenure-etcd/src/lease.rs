@@ -12,10 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::endpoints::Endpoints;
 use crate::error::Fault;
-use crate::proto::{
-    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest,
-    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader,
-};
+use crate::proto::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest};
 use crate::rpc::{Stream, Wire};
 
 /// How many keep-alives wait for their answers at most. A client has a lease for each ttl that it uses.
@@ -34,7 +31,6 @@ pub(crate) struct Granted {
     pub(crate) id: i64,
     /// May be longer than what was asked for.
     pub(crate) ttl: Duration,
-    pub(crate) header: ResponseHeader,
 }
 
 /// A keep-alive that waits for its answer.
@@ -53,36 +49,21 @@ impl Leases {
         Leases { endpoints: endpoints.clone(), asks }
     }
 
-    /// Grants a lease with an id of the caller's choice, so that the request can be repeated: then it is taken
-    /// ([`Fault::is_lease_taken`]). An id of 0 lets the server choose. The ttl is rounded up to seconds.
-    pub(crate) async fn grant(&self, id: i64, ttl: Duration, deadline: Instant) -> Result<Granted, Fault> {
+    /// Grants a lease, with an id that the server chooses. The ttl is rounded up to seconds. One that was granted without an
+    /// answer has no keys, and ends by itself.
+    pub(crate) async fn grant(&self, ttl: Duration, deadline: Instant) -> Result<Granted, Fault> {
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let ttl = i64::try_from(seconds.max(1)).unwrap_or(i64::MAX);
-        let answer = self.endpoints.call(LeaseGrantRequest { ttl, id }, deadline).await?;
-        let header = answer.header.unwrap_or_default();
-        Ok(Granted { id: answer.id, ttl: to_duration(answer.ttl), header })
+        let answer = self.endpoints.call(LeaseGrantRequest { ttl, id: 0 }, deadline).await?;
+        Ok(Granted { id: answer.id, ttl: to_duration(answer.ttl) })
     }
 
     /// Revokes a lease, and with it deletes all of its keys.
-    pub(crate) async fn revoke(&self, id: i64, deadline: Instant) -> Result<ResponseHeader, Fault> {
+    pub(crate) async fn revoke(&self, id: i64, deadline: Instant) -> Result<(), Fault> {
         match self.endpoints.call(LeaseRevokeRequest { id }, deadline).await {
-            Ok(answer) => Ok(answer.header.unwrap_or_default()),
+            Ok(_) => Ok(()),
             Err(fault) if fault.is_no_lease() => Err(Fault::NoLease { id }),
             Err(fault) => Err(fault),
-        }
-    }
-
-    /// Asks for what is left of a lease, and for the keys on it. [`Fault::NoLease`] if there is none.
-    pub(crate) async fn time_to_live(
-        &self,
-        id: i64,
-        keys: bool,
-        deadline: Instant,
-    ) -> Result<LeaseTimeToLiveResponse, Fault> {
-        match self.endpoints.call(LeaseTimeToLiveRequest { id, keys }, deadline).await {
-            Ok(answer) if answer.ttl < 0 => Err(Fault::NoLease { id }),
-            Err(fault) if fault.is_no_lease() => Err(Fault::NoLease { id }),
-            result => result,
         }
     }
 

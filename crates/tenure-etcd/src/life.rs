@@ -9,7 +9,7 @@ use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_ordered::Life;
 
 use crate::error::Fault;
-use crate::lease::Leases;
+use crate::lease::{Granted, Leases};
 use crate::store::deadline;
 
 /// A lease is not kept alive again within this part of its ttl: all its entries share one answer.
@@ -85,7 +85,7 @@ impl Lives {
 
     async fn begin(&self, seconds: u64) -> Result<Life, Fault> {
         let sent = now();
-        let granted = self.leases.grant(0, Duration::from_secs(seconds), deadline()).await?;
+        let granted = self.leases.grant(Duration::from_secs(seconds), deadline()).await?;
         let life = life_of(granted.id);
         let known = Known { ttl: granted.ttl, sent, has_ended: false, companions: BTreeSet::new() };
         self.lives().insert(life, Arc::new(tokio::sync::Mutex::new(known)));
@@ -142,13 +142,23 @@ impl Lives {
 
     /// Begins a lease that nobody keeps alive.
     pub(crate) async fn once(&self, period: Duration) -> Result<i64, Fault> {
-        Ok(self.leases.grant(0, period, deadline()).await?.id)
+        Ok(self.leases.grant(period, deadline()).await?.id)
+    }
+
+    /// Begins the shortest lease that the cluster grants, which nobody keeps alive.
+    pub(crate) async fn shortest(&self) -> Result<Granted, Fault> {
+        self.leases.grant(Duration::ZERO, deadline()).await
+    }
+
+    /// Returns what is taken off of each promise.
+    pub(crate) fn margin(&self) -> Duration {
+        self.margin
     }
 
     /// Ends a lease that has no keys any more.
     pub(crate) async fn revoke(&self, lease: i64) -> Result<(), Fault> {
         match self.leases.revoke(lease, deadline()).await {
-            Ok(_) | Err(Fault::NoLease { .. }) => Ok(()),
+            Ok(()) | Err(Fault::NoLease { .. }) => Ok(()),
             Err(fault) => Err(fault),
         }
     }
@@ -176,3 +186,6 @@ pub(crate) fn lease_of(life: Life) -> i64 {
 fn life_of(lease: i64) -> Life {
     Life(u64::from_ne_bytes(lease.to_ne_bytes()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,8 +39,6 @@ calls! { Call:
     TxnRequest -> TxnResponse at "KV/Txn";
     LeaseGrantRequest -> LeaseGrantResponse at "Lease/LeaseGrant";
     LeaseRevokeRequest -> LeaseRevokeResponse at "Lease/LeaseRevoke";
-    LeaseTimeToLiveRequest -> LeaseTimeToLiveResponse at "Lease/LeaseTimeToLive";
-    LeaseLeasesRequest -> LeaseLeasesResponse at "Lease/LeaseLeases";
     AlarmRequest -> AlarmResponse at "Maintenance/Alarm";
     MemberListRequest -> MemberListResponse at "Cluster/MemberList";
     AuthenticateRequest -> AuthenticateResponse at "Auth/Authenticate";
@@ -483,46 +481,6 @@ pub(crate) struct LeaseKeepAliveResponse {
     /// In seconds; 0 if there is no such lease.
     #[prost(int64, tag = "3")]
     pub(crate) ttl: i64,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-pub(crate) struct LeaseTimeToLiveRequest {
-    #[prost(int64, tag = "1")]
-    pub(crate) id: i64,
-    #[prost(bool, tag = "2")]
-    pub(crate) keys: bool,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-pub(crate) struct LeaseTimeToLiveResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<ResponseHeader>,
-    #[prost(int64, tag = "2")]
-    pub(crate) id: i64,
-    /// In seconds, rounded down; -1 if there is no such lease.
-    #[prost(int64, tag = "3")]
-    pub(crate) ttl: i64,
-    #[prost(int64, tag = "4")]
-    pub(crate) granted_ttl: i64,
-    #[prost(bytes = "vec", repeated, tag = "5")]
-    pub(crate) keys: Vec<Vec<u8>>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-pub(crate) struct LeaseLeasesRequest {}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-pub(crate) struct LeaseLeasesResponse {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) header: Option<ResponseHeader>,
-    #[prost(message, repeated, tag = "2")]
-    pub(crate) leases: Vec<LeaseStatus>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-pub(crate) struct LeaseStatus {
-    #[prost(int64, tag = "1")]
-    pub(crate) id: i64,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

@@ -47,11 +47,11 @@ pub(crate) fn deadline() -> tokio::time::Instant {
 /// etcd as an ordered store.
 pub struct Etcd {
     pub(crate) endpoints: Endpoints,
-    keys: Keys,
+    pub(crate) keys: Keys,
     client: ClientId,
     capability: Capability,
     incarnation: Incarnation,
-    lives: Arc<Lives>,
+    pub(crate) lives: Arc<Lives>,
     wakes: Arc<Wakes>,
     waits: Waits,
 }

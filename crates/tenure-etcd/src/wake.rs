@@ -134,10 +134,9 @@ impl Follower {
         let mut watches = self.prefixes.each_ref().map(|prefix| self.watches.watch(all(prefix)));
         let until = Instant::now() + BEGIN_MAX;
         for watch in &mut watches {
-            match timeout_at(until, watch.next()).await {
-                Ok(Err(End::Refused(fault))) => return Err(fault.to_error("observe")),
-                // Whoever looks finds out why it has not begun; it begins by itself.
-                Ok(_) | Err(_) => {}
+            // Whoever looks finds out why one has not begun; it begins by itself.
+            if let Ok(Err(End::Refused(fault))) = timeout_at(until, watch.next()).await {
+                return Err(fault.to_error("observe"));
             }
         }
         self.current = Some(watches);

@@ -24,6 +24,8 @@ pub use tenure_core::{
     Leases, Mutex, Name, Place, ReadLock, ReleaseAnswer, Result, RwLock, Semaphore, Settings, Several,
     SingleFlight, Slot, SlotPool, Source, Tenure, Term, Token, Wanted, WriteLock,
 };
+#[cfg(feature = "etcd")]
+pub use tenure_etcd as etcd;
 #[cfg(feature = "local")]
 pub use tenure_local as local;
 #[cfg(feature = "mysql")]
@@ -42,7 +44,8 @@ pub use url::{connector, redact};
 /// `memory:name` within this process, for tests; with the feature `redis` also `redis://host`, `rediss://host`,
 /// `redis+unix:///path`, `redis+sentinel://h1,h2,h3/master-name` and `redis+cluster://h1,h2`; with the feature
 /// `postgres` also `postgres://host/database`; with the feature `mysql` also `mysql://user@host/database` (MySQL and
-/// MariaDB); with the feature `zookeeper` also `zookeeper://h1,h2,h3/path` and `zookeepers://`.
+/// MariaDB); with the feature `etcd` also `etcd://h1,h2,h3` and `etcds://`; with the feature `zookeeper` also
+/// `zookeeper://h1,h2,h3/path` and `zookeepers://`.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a URL that names no engine; [`ErrorKind::Unsupported`] for an engine that this

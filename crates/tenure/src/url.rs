@@ -13,6 +13,7 @@ struct Known {
 
 /// The engines there are.
 const ENGINES: &[Known] = &[
+    Known { engine: "etcd", schemes: &["etcd", "etcds"], is_built: cfg!(feature = "etcd") },
     Known { engine: "local", schemes: &["local"], is_built: cfg!(feature = "local") },
     Known { engine: "memory", schemes: &["memory"], is_built: true },
     Known { engine: "mysql", schemes: &["mysql"], is_built: cfg!(feature = "mysql") },
@@ -48,6 +49,8 @@ pub fn connector(url: &str) -> Result<Connect> {
     };
     match scheme {
         "memory" => Ok(Store::named(rest).connector()),
+        #[cfg(feature = "etcd")]
+        _ if is_of(scheme, "etcd") => Ok(tenure_etcd::Config::parse(url)?.into()),
         #[cfg(feature = "local")]
         "local" => Ok(tenure_local::Config::parse(url)?.into()),
         #[cfg(feature = "mysql")]
@@ -70,7 +73,7 @@ pub fn connector(url: &str) -> Result<Connect> {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis", feature = "zookeeper"))]
 fn is_of(scheme: &str, engine: &str) -> bool {
     ENGINES.iter().any(|known| known.engine == engine && known.schemes.contains(&scheme))
 }
@@ -128,6 +131,7 @@ mod tests {
             ("postgres://h/db?password=hunter2&x=1", "postgres://h/db?password=***&x=1"),
             ("local:/var/lib/tenure", "local:/var/lib/tenure"),
             ("etcd://h1,h2", "etcd://h1,h2"),
+            ("etcds://me:hunter2@h1:2379,h2/locks?ca=a.pem", "etcds://me:***@h1:2379,h2/locks?ca=a.pem"),
         ] {
             assert_eq!(redact(url), shown);
         }

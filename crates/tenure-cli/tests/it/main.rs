@@ -3,6 +3,7 @@
 
 mod cache;
 mod death;
+mod etcd;
 mod fence;
 mod kinds;
 mod leader;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 pub(crate) use tenure_testkit::{TestDirectory, finish, is_alive, signal, state, wait_for};
@@ -13,6 +13,8 @@ pub(crate) struct World {
     pub(crate) directory: TestDirectory,
     /// The URL of the engine, if it is not the directory `engine`.
     url: Option<String>,
+    /// How much longer than its ttl a hold lasts whose holder has died.
+    pub(crate) lingers: Duration,
     /// Processes to end when the test ends, however it ends.
     pids: RefCell<Vec<u32>>,
 }
@@ -28,7 +30,8 @@ impl World {
     }
 
     fn at(url: Option<String>) -> World {
-        World { directory: TestDirectory::new(), url, pids: RefCell::default() }
+        let lingers = Duration::from_millis(500);
+        World { directory: TestDirectory::new(), url, lingers, pids: RefCell::default() }
     }
 
     pub(crate) fn engine(&self) -> String {

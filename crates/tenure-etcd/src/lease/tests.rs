@@ -21,24 +21,21 @@ async fn keeps(leases: &Leases, id: i64) -> Duration {
 }
 
 #[test]
-fn a_lease_is_granted_once_and_takes_its_keys_with_it() {
+fn a_lease_takes_its_keys_with_it() {
     run(async {
         let endpoints = connect(&shared());
         let leases = Leases::start(&endpoints);
-        let granted = leases.grant(0, Duration::from_millis(59_001), soon()).await.unwrap();
+        let granted = leases.grant(Duration::from_millis(59_001), soon()).await.unwrap();
         assert_eq!(granted.ttl, Duration::from_secs(60));
-        let fault = leases.grant(granted.id, Duration::from_secs(60), soon()).await.unwrap_err();
-        assert!(fault.is_lease_taken() && !fault.is_outcome_unknown());
         let key = unique("lease");
         let on_it = PutRequest { lease: granted.id, ..put(&key, "a") };
         endpoints.call(on_it.clone(), soon()).await.unwrap();
-        let left = leases.time_to_live(granted.id, true, soon()).await.unwrap();
-        assert_eq!((left.granted_ttl, left.keys), (60, vec![key.clone().into_bytes()]));
+        let found = endpoints.call(get(&key), soon()).await.unwrap().kvs;
+        assert_eq!(found.iter().map(|kv| kv.lease).collect::<Vec<_>>(), [granted.id]);
         leases.revoke(granted.id, soon()).await.unwrap();
         assert_eq!(endpoints.call(get(&key), soon()).await.unwrap().kvs, []);
         let gone = Fault::NoLease { id: granted.id };
         assert_eq!(leases.revoke(granted.id, soon()).await.unwrap_err(), gone);
-        assert_eq!(leases.time_to_live(granted.id, false, soon()).await.unwrap_err(), gone);
         assert_eq!(leases.keep_alive(granted.id, soon()).await.unwrap_err(), gone);
         assert!(endpoints.call(on_it, soon()).await.unwrap_err().is_no_lease());
     });
@@ -50,7 +47,7 @@ fn many_keep_alives_at_once_have_each_their_answer() {
         let leases = Leases::start(&connect(&shared()));
         let mut ids = Vec::new();
         for seconds in 100..120 {
-            ids.push((leases.grant(0, Duration::from_secs(seconds), soon()).await.unwrap().id, seconds));
+            ids.push((leases.grant(Duration::from_secs(seconds), soon()).await.unwrap().id, seconds));
         }
         let asked = ids.iter().map(|(id, seconds)| {
             let (leases, id, seconds) = (leases.clone(), *id, *seconds);
@@ -74,7 +71,7 @@ fn a_server_that_is_gone_for_a_while_keeps_the_lease() {
     let server = EtcdServer::start(&EtcdOptions::default());
     run(async {
         let leases = Leases::start(&connect(&server.url()));
-        let id = leases.grant(0, Duration::from_secs(30), soon()).await.unwrap().id;
+        let id = leases.grant(Duration::from_secs(30), soon()).await.unwrap().id;
         keeps(&leases, id).await;
         server.stop();
         let fault = leases.keep_alive(id, within(Duration::from_millis(300))).await.unwrap_err();
@@ -93,7 +90,7 @@ fn keep_alives_go_on_at_another_endpoint_and_with_another_leader() {
     let cluster = EtcdCluster::start(&hasty());
     run(async {
         let leases = Leases::start(&connect(&cluster.url()));
-        let id = leases.grant(0, Duration::from_secs(60), soon()).await.unwrap().id;
+        let id = leases.grant(Duration::from_secs(60), soon()).await.unwrap().id;
         for leader in [1, 0] {
             cluster.move_leader(leader);
             keeps(&leases, id).await;
@@ -112,7 +109,7 @@ mod alone {
         run(async {
             let endpoints = connect(&shared());
             let leases = Leases::start(&endpoints);
-            let granted = leases.grant(0, Duration::from_secs(1), soon()).await.unwrap();
+            let granted = leases.grant(Duration::from_secs(1), soon()).await.unwrap();
             assert!(granted.ttl >= Duration::from_secs(1), "no less than an election: {granted:?}");
             let key = unique("expiry");
             let on_it = PutRequest { lease: granted.id, ..put(&key, "a") };
@@ -148,7 +145,7 @@ mod alone {
             let there = connect(&cluster.servers()[leader].url());
             let elsewhere = connect(&cluster.servers()[(leader + 1) % 3].url());
             let leases = Leases::start(&there);
-            let granted = leases.grant(0, Duration::from_secs(3), soon()).await.unwrap();
+            let granted = leases.grant(Duration::from_secs(3), soon()).await.unwrap();
             let on_it = PutRequest { lease: granted.id, ..put("k", "a") };
             there.call(on_it, soon()).await.unwrap();
             cluster.cut_off(leader);

@@ -1,0 +1,303 @@
+//! What can go wrong with servers and the way to them: nothing may hang, be held twice, or be left behind.
+
+use std::time::Duration;
+
+use tenure_core::{ErrorKind, ReleaseAnswer};
+use tenure_testkit::etcd::{EtcdCluster, EtcdOptions, EtcdServer};
+use tenure_testkit::{Proxy, wait_for};
+
+use crate::crew::{
+    TTL, assert_nothing_is_left, connect, crew, hasty, lease_of, leases, now, pause, take, wait_for_waiters,
+    with_hasty,
+};
+
+const CLIENTS: usize = 16;
+/// How soon everybody is served after a server is lost: the longest that was measured, 4.3 s, and 2 s.
+const RECOVERED: Duration = Duration::from_millis(6300);
+/// How soon everybody is served again once a fault is over at which no leader was lost.
+const SOON: Duration = Duration::from_secs(5);
+/// How long callers wait for an answer: 2 s, the half second for which an endpoint is looked for the last time, and a
+/// little more.
+const ANSWERED: Duration = Duration::from_millis(2800);
+/// Longer than any of a test's waits.
+const LONG: Duration = Duration::from_secs(60);
+
+fn names() -> Vec<String> {
+    vec!["one".to_owned(), "two".to_owned()]
+}
+
+/// The address of servers through proxies.
+fn url_through(proxies: &[Proxy]) -> String {
+    let hosts: Vec<String> = proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port())).collect();
+    format!("etcd://{}", hosts.join(","))
+}
+
+fn proxies(cluster: &EtcdCluster) -> Vec<Proxy> {
+    cluster.servers().iter().map(|server| Proxy::start(([127, 0, 0, 1], server.port()))).collect()
+}
+
+/// Does something again and again for two seconds while clients work; all must go on, one at a time.
+fn while_they_work(url: &str, server: &EtcdServer, mut disturb: impl FnMut(usize)) {
+    let crew = crew(url, CLIENTS, &names());
+    let until = now() + Duration::from_secs(2);
+    for round in 0.. {
+        if now() >= until {
+            break;
+        }
+        disturb(round);
+        pause(Duration::from_millis(100));
+    }
+    let over = now();
+    let took = crew.wait_until_served(CLIENTS, over, SOON, "after the fault");
+    println!("all were served {took:?} after the fault");
+    let report = crew.finish(names().len());
+    println!("{} were served, {} errors", report.served(), report.errors.len());
+    report.assert_exclusive();
+    assert_nothing_is_left(server);
+}
+
+#[test]
+fn a_killed_leader_costs_an_election() {
+    let cluster = EtcdCluster::start(&hasty());
+    let url = with_hasty(&cluster.url());
+    let client = connect(&url);
+    let lease = take(&client, "m", Duration::from_secs(20));
+    let crew = crew(&url, CLIENTS, &names());
+    let leader = cluster.leader();
+    cluster.servers()[leader].kill();
+    let took = crew.wait_until_served(CLIENTS, now(), RECOVERED, "after the leader was killed");
+    println!("all were served {took:?} after the leader was killed");
+    crew.finish(names().len()).assert_exclusive();
+    assert!(!lease.is_lost(), "the others have it");
+    assert_eq!(pollster::block_on(lease.release()).expect("an answer"), ReleaseAnswer::Released);
+    assert_nothing_is_left(&cluster.servers()[(leader + 1) % 3]);
+}
+
+#[test]
+fn a_stopped_leader_costs_an_election_and_finds_itself_replaced() {
+    let cluster = EtcdCluster::start(&hasty());
+    let url = with_hasty(&cluster.url());
+    let crew = crew(&url, CLIENTS, &names());
+    let leader = cluster.leader();
+    cluster.servers()[leader].stop();
+    let took = crew.wait_until_served(CLIENTS, now(), RECOVERED, "after the leader was stopped");
+    println!("all were served {took:?} after the leader was stopped");
+    cluster.servers()[leader].cont();
+    crew.wait_until_served(CLIENTS, now(), SOON, "after it went on");
+    crew.finish(names().len()).assert_exclusive();
+    assert_nothing_is_left(&cluster.servers()[leader]);
+}
+
+#[test]
+fn cut_connections_cost_nothing_but_time() {
+    let cluster = EtcdCluster::start(&hasty());
+    let proxies = proxies(&cluster);
+    let url = with_hasty(&url_through(&proxies));
+    while_they_work(&url, &cluster.servers()[0], |_| proxies.iter().for_each(Proxy::cut));
+}
+
+#[test]
+fn silent_endpoints_are_left_for_others() {
+    let cluster = EtcdCluster::start(&hasty());
+    let proxies = proxies(&cluster);
+    let url = with_hasty(&url_through(&proxies));
+    while_they_work(&url, &cluster.servers()[0], |round| {
+        proxies.iter().for_each(Proxy::heal);
+        proxies[round / 5 % 3].black_hole();
+        if round >= 18 {
+            proxies.iter().for_each(Proxy::heal);
+        }
+    });
+}
+
+#[test]
+fn lost_replies_leave_nobody_behind_in_a_line() {
+    let server = EtcdServer::start(&EtcdOptions::default());
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let url = url_through(std::slice::from_ref(&proxy));
+    while_they_work(&url, &server, |_| {
+        proxy.lose_replies(3, b"tenure/line/", tenure_testkit::Loss::Cut);
+    });
+}
+
+#[test]
+fn all_servers_down_take_leases_by_their_deadline_and_serve_all_afterwards() {
+    let cluster = EtcdCluster::start(&hasty());
+    let url = with_hasty(&cluster.url());
+    let client = connect(&url);
+    let crew = crew(&url, CLIENTS, &names());
+    let lease = take(&client, "m", TTL);
+    let kept = take(&client, "kept", Duration::from_secs(30));
+    let down_at = now();
+    cluster.servers().iter().for_each(EtcdServer::kill);
+    pause((down_at + TTL + Duration::from_millis(100)).since(now()));
+    assert!(lease.is_lost(), "its holder is told by its own clock");
+    let asked_at = now();
+    let refused = pollster::block_on(client.mutex("n").try_acquire()).expect_err("nobody answers");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(now().since(asked_at) < ANSWERED, "{:?}", now().since(asked_at));
+    std::thread::scope(|scope| {
+        cluster.servers().iter().for_each(|server| drop(scope.spawn(|| server.restart())));
+    });
+    let took = crew.wait_until_served(CLIENTS, now(), RECOVERED, "after the restart");
+    println!("all were served {took:?} after the restart");
+    crew.finish(names().len()).assert_exclusive();
+    assert!(!kept.is_lost(), "the servers have it");
+    assert_eq!(pollster::block_on(kept.release()).expect("an answer"), ReleaseAnswer::Released);
+    assert_nothing_is_left(&cluster.servers()[0]);
+}
+
+#[test]
+fn an_operator_who_revokes_a_lease_frees_its_locks_at_once() {
+    const TTL: Duration = Duration::from_secs(6);
+    let server = EtcdServer::start(&EtcdOptions::default());
+    let (holder, waiter) = (connect(&server.url()), connect(&server.url()));
+    let lease = take(&holder, "m", TTL);
+    let next = waiter.mutex("m").ttl(LONG);
+    let waiting = std::thread::spawn(move || pollster::block_on(next.acquire_within(LONG)));
+    wait_for_waiters(&holder, "m", 1);
+    let revoked_at = now();
+    server.ctl(&["lease", "revoke", &lease_of(&server, "m", lease.claim())]);
+    let next = waiting.join().expect("no panic").expect("it is free");
+    println!("the next one had it after {:?}", now().since(revoked_at));
+    assert!(now().since(revoked_at) < Duration::from_secs(1), "its watch tells it");
+    assert!(next.token() > lease.token());
+    let known = wait_for("loss", || lease.is_lost().then(now));
+    assert!(known.since(revoked_at) < TTL / 3 + Duration::from_secs(1), "its next renewal tells its holder");
+    assert_eq!(pollster::block_on(lease.release()).expect("an answer"), ReleaseAnswer::AlreadyLost);
+    assert!(!next.is_lost());
+    // The client goes on with another lease of etcd's.
+    drop(take(&holder, "n", TTL));
+}
+
+/// What Jepsen found in etcd 3.4.3: a waiter was granted the lock although its lease had ended while it waited.
+#[test]
+fn a_waiter_whose_lease_has_ended_is_not_granted_but_waits_anew() {
+    let server = EtcdServer::start(&EtcdOptions::default());
+    let clients = [(); 3].map(|()| connect(&server.url()));
+    let lease = take(&clients[0], "m", Duration::from_secs(40));
+    let wait = |client: usize| {
+        let mutex = clients[client].mutex("m").ttl(LONG);
+        std::thread::spawn(move || pollster::block_on(mutex.acquire_within(LONG)).expect("it is handed over"))
+    };
+    let first = wait(1);
+    wait_for_waiters(&clients[0], "m", 1);
+    let leases_then = leases(&server);
+    let second = wait(2);
+    wait_for_waiters(&clients[0], "m", 2);
+    let of_holder = lease_of(&server, "m", lease.claim());
+    let of_waiter =
+        leases_then.into_iter().find(|lease| *lease != of_holder).expect("that of the first waiter");
+    server.ctl(&["lease", "revoke", &of_waiter]);
+    // It finds out by its heartbeat, and is behind the second one then.
+    wait_for_waiters(&clients[0], "m", 2);
+    pollster::block_on(lease.release()).expect("an answer");
+    let second = second.join().expect("no panic");
+    pause(Duration::from_millis(300));
+    assert!(!first.is_finished(), "the second holds it");
+    assert!(!second.is_lost());
+    let token = second.token();
+    pollster::block_on(second.release()).expect("an answer");
+    assert!(first.join().expect("no panic").token() > token);
+}
+
+#[test]
+fn a_full_database_keeps_what_is_held_and_grants_nothing_more() {
+    let server = EtcdServer::start(&EtcdOptions::default().flag("--quota-backend-bytes=2000000"));
+    let client = connect(&server.url());
+    let lease = take(&client, "m", TTL);
+    let large = "x".repeat(100_000);
+    wait_for("a full database", || server.try_ctl(&["put", "large", &large]).err());
+    let refused = wait_for("a refusal", || pollster::block_on(client.mutex("n").try_acquire()).err());
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("disarm")), "{refused:?}");
+    let found = pollster::block_on(client.check()).expect("an answer");
+    let alarms = found.iter().find(|finding| finding.what == "alarms").expect("a finding");
+    assert!(alarms.found.starts_with("NOSPACE"), "{alarms:?}");
+    pause(TTL + Duration::from_millis(500));
+    assert!(!lease.is_lost(), "a renewal writes nothing");
+    assert_eq!(pollster::block_on(lease.release()).expect("an answer"), ReleaseAnswer::Released);
+    let revision = server.ctl(&["get", "large", "--write-out=json", "--keys-only"]);
+    let revision = revision.split("\"revision\":").nth(1).expect("a revision");
+    let revision: String = revision.chars().take_while(char::is_ascii_digit).collect();
+    server.ctl(&["compact", &revision]);
+    server.ctl(&["defrag"]);
+    server.ctl(&["alarm", "disarm"]);
+    wait_for("a grant", || pollster::block_on(client.mutex("n").try_acquire()).ok().flatten());
+}
+
+#[test]
+fn a_waiter_behind_what_was_compacted_is_woken_all_the_same() {
+    let server = EtcdServer::start(&EtcdOptions::default());
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let holder = connect(&server.url());
+    let waiter = connect(&url_through(std::slice::from_ref(&proxy)));
+    let lease = take(&holder, "m", LONG);
+    let mutex = waiter.mutex("m").ttl(LONG);
+    let waiting = std::thread::spawn(move || {
+        let lease = pollster::block_on(mutex.acquire_within(LONG)).expect("it is handed over");
+        (now(), lease)
+    });
+    wait_for_waiters(&holder, "m", 1);
+    // The revision from which it watches is forgotten, and it must begin to watch anew.
+    for value in 0..10 {
+        server.ctl(&["put", "other", &value.to_string()]);
+    }
+    let revision = server.ctl(&["get", "other", "--write-out=json"]);
+    let revision = revision.split("\"revision\":").nth(1).expect("a revision");
+    let revision: String = revision.chars().take_while(char::is_ascii_digit).collect();
+    server.ctl(&["compact", &revision]);
+    proxy.refuse();
+    proxy.cut();
+    pollster::block_on(lease.release()).expect("an answer");
+    let healed_at = now();
+    proxy.heal();
+    let (at, _lease) = waiting.join().expect("no panic");
+    println!("served {:?} after the network was back", at.since(healed_at));
+    // Its heartbeat would come after 5 s.
+    assert!(at.since(healed_at) < Duration::from_secs(3), "{:?}", at.since(healed_at));
+}
+
+/// Each change of a user makes all tokens old.
+#[test]
+fn tokens_that_are_refused_are_replaced_while_all_go_on() {
+    let server = EtcdServer::start(&EtcdOptions::default().login("ann", "secret").tls());
+    let url = format!("{}?ca={}", server.url(), server.authority().display());
+    while_they_work(&url, &server, |round| {
+        server.ctl(&["user", "add", &format!("user{round}:secret")]);
+    });
+}
+
+mod alone {
+    use super::*;
+
+    /// A leader that is cut off does not know it at once, and keeps leases alive that the next leader does not.
+    #[test]
+    fn a_lease_at_a_leader_that_is_cut_off_is_lost_before_it_is_granted_elsewhere() {
+        let cluster = EtcdCluster::start_separable(&hasty());
+        for round in 0..3 {
+            let leader = cluster.leader();
+            let there = connect(&with_hasty(&cluster.servers()[leader].url()));
+            let elsewhere = connect(&with_hasty(&cluster.servers()[(leader + 1) % 3].url()));
+            let name = format!("m{round}");
+            let lease = take(&there, &name, TTL);
+            let mutex = elsewhere.mutex(&name).ttl(TTL);
+            let waiting = std::thread::spawn(move || pollster::block_on(mutex.acquire_within(LONG)));
+            wait_for_waiters(&there, &name, 1);
+            cluster.cut_off(leader);
+            let cut_at = now();
+            let lost = {
+                let until = wait_for("loss", || lease.is_lost().then(now));
+                until.since(cut_at)
+            };
+            assert!(!waiting.is_finished(), "granted while its holder did not know");
+            let next = waiting.join().expect("no panic");
+            println!("lost after {lost:?}, granted after {:?}", now().since(cut_at));
+            assert!(lost < TTL + crate::crew::ELECTION + Duration::from_millis(500), "{lost:?}");
+            cluster.heal();
+            drop((next, lease));
+            cluster.leader();
+            pause(Duration::from_millis(500));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Many locks, many clients: what it costs the servers, and that nothing stays behind.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tenure_core::{Lease, Tenure};
+use tenure_testkit::etcd::{EtcdOptions, EtcdServer};
+use tenure_testkit::wait_for;
+
+use crate::crew::{assert_nothing_is_left, connect, keys, leases, now, pause, wait_for_waiters};
+
+fn start() -> EtcdServer {
+    EtcdServer::start(&EtcdOptions::default())
+}
+
+/// What the server counts, of all metrics that begin so.
+fn metric(server: &EtcdServer, name: &str) -> u64 {
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("the server");
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("a request");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let values =
+        text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
+    values.map(|value| value.parse::<f64>().expect("a number") as u64).sum()
+}
+
+fn transactions(server: &EtcdServer) -> u64 {
+    metric(server, "grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Txn\"")
+}
+
+fn keep_alives(server: &EtcdServer) -> u64 {
+    metric(server, "grpc_server_msg_received_total{grpc_method=\"LeaseKeepAlive\"")
+}
+
+fn take_all(client: &Tenure, count: usize, ttl: Duration) -> Vec<Lease> {
+    let mutexes: Vec<_> = (0..count).map(|at| client.mutex(&format!("m{at}")).ttl(ttl)).collect();
+    let leases = pollster::block_on(join_all(mutexes.iter().map(|mutex| mutex.acquire())));
+    leases.into_iter().map(|lease| lease.expect("it is free")).collect()
+}
+
+#[test]
+fn ten_thousand_locks_of_one_client_are_on_one_lease_and_renewed_in_few_calls() {
+    const LOCKS: usize = 10_000;
+    const TTL: Duration = Duration::from_secs(15);
+    let server = start();
+    let client = connect(&server.url());
+    let began = now();
+    let held = take_all(&client, LOCKS, TTL);
+    println!("{LOCKS} were taken within {:?}", now().since(began));
+    let known = leases(&server);
+    assert_eq!(known.len(), 1, "{known:?}");
+    let listed = server.ctl(&["lease", "timetolive", &known[0], "--keys", "--write-out=json"]);
+    let on_it = listed.matches("\",\"").count() + 1;
+    assert_eq!(on_it, LOCKS);
+    let before = (transactions(&server), keep_alives(&server));
+    // Each is renewed once in a third of the ttl.
+    pause(TTL / 3);
+    let (called, kept) = (transactions(&server) - before.0, keep_alives(&server) - before.1);
+    println!("{called} transactions and {kept} keep-alives renewed {LOCKS} leases");
+    assert!(called > 0 && called < LOCKS as u64 / 20, "{called}");
+    assert!((1..30).contains(&kept), "{kept}");
+    assert!(held.iter().all(|lease| !lease.is_lost()));
+    let began = now();
+    let released = pollster::block_on(join_all(held.into_iter().map(Lease::release)));
+    assert!(released.iter().all(Result::is_ok));
+    println!("and released within {:?}", now().since(began));
+    assert_nothing_is_left(&server);
+}
+
+#[test]
+fn nothing_stays_behind_of_clients_that_have_waited_and_gone() {
+    const CLIENTS: usize = 8;
+    const TTL: Duration = Duration::from_secs(2);
+    let server = start();
+    let watchers = || metric(&server, "etcd_debugging_mvcc_watcher_total");
+    let before = watchers();
+    let clients: Vec<Tenure> = (0..CLIENTS).map(|_| connect(&server.url())).collect();
+    std::thread::scope(|scope| {
+        for client in &clients {
+            scope.spawn(|| {
+                let (mutex, pool) = (client.mutex("m").ttl(TTL), client.slot_pool("pool", 2).ttl(TTL));
+                for _ in 0..10 {
+                    drop(pollster::block_on(mutex.acquire()).expect("it is handed over"));
+                    drop(pollster::block_on(pool.acquire()).expect("it is handed over"));
+                }
+            });
+        }
+    });
+    // The clients are there, and wait for nothing.
+    wait_for("the end of all watches", || (watchers() == before).then_some(()));
+    assert_nothing_is_left(&server);
+    // Some are in the way of others when they go.
+    let lease = pollster::block_on(clients[0].mutex("m").ttl(TTL).acquire()).expect("it is free");
+    let waiting: Vec<_> = clients[1..4]
+        .iter()
+        .map(|client| {
+            let mutex = client.mutex("m").ttl(TTL);
+            std::thread::spawn(move || {
+                // Given up, and not handed over.
+                pollster::block_on(mutex.acquire_within(Duration::from_millis(1500))).map(drop).unwrap_err()
+            })
+        })
+        .collect();
+    wait_for_waiters(&clients[0], "m", 3);
+    assert!(watchers() > before, "they watch");
+    waiting.into_iter().for_each(|waiter| drop(waiter.join().expect("no panic")));
+    wait_for("the end of their watches", || (watchers() == before).then_some(()));
+    drop(lease);
+    assert_nothing_is_left(&server);
+    clients.into_iter().for_each(|client| pollster::block_on(client.close()));
+    // But for those of ids that are finished, which end after two minutes.
+    let done = keys(&server, "tenure/done/");
+    let of_done = |lease: &String| {
+        let listed = server.ctl(&["lease", "timetolive", lease, "--keys"]);
+        listed.contains("tenure/done/") || listed.contains("granted with TTL(120s)")
+    };
+    wait_for("the end of all other leases", || leases(&server).iter().all(of_done).then_some(()));
+    println!("{} ids are remembered", done.len());
+}
+
+#[test]
+fn a_release_wakes_one_waiter_and_not_all() {
+    const WAITERS: usize = 50;
+    let server = start();
+    let clients: Vec<Tenure> = (0..10).map(|_| connect(&server.url())).collect();
+    let lease = pollster::block_on(clients[0].mutex("m").acquire()).expect("it is free");
+    let waiting: Vec<_> = (0..WAITERS)
+        .map(|at| {
+            let mutex = clients[at % clients.len()].mutex("m");
+            std::thread::spawn(move || {
+                let lease = pollster::block_on(mutex.acquire()).expect("it is handed over");
+                pollster::block_on(lease.release()).expect("an answer");
+            })
+        })
+        .collect();
+    wait_for_waiters(&clients[0], "m", u32::try_from(WAITERS).expect("few"));
+    let before = transactions(&server);
+    pollster::block_on(lease.release()).expect("an answer");
+    waiting.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+    let called = transactions(&server) - before;
+    println!("{called} transactions for {WAITERS} changes of holders");
+    // A look and a release each; the rest is heartbeats.
+    assert!(called < WAITERS as u64 * 4, "{called}");
+}
