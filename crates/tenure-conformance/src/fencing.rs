@@ -98,7 +98,7 @@ pub async fn a_floor_is_honoured(setup: &impl Setup) {
     let floor = a_minute_ahead(token);
     let claim = Claim { floor, ..direct.trying(&resource, &direct::mutex()) };
     if !direct.capability().raises_tokens {
-        return refuses(&direct, &claim, "restored").await;
+        return refuses(&direct, &claim, "above what the store counts", "restored").await;
     }
     let granted = direct.grant(&claim).await.token;
     assert!(granted > floor, "the token {granted} lies above the floor {floor}");
@@ -116,7 +116,7 @@ pub async fn a_waiters_floor_is_honoured(setup: &impl Setup) {
     let floor = a_minute_ahead(token);
     let waiting = Claim { floor, ..b.waiting(&resource, &direct::mutex()) };
     if !b.capability().raises_tokens {
-        refuses(&b, &waiting, "restored").await;
+        refuses(&b, &waiting, "above what the store counts", "restored").await;
         a.release(&held).await;
         return;
     }
@@ -128,8 +128,9 @@ pub async fn a_waiters_floor_is_honoured(setup: &impl Setup) {
 }
 
 /// Asserts that a claim is refused for its floor.
-async fn refuses(direct: &Direct, claim: &Claim, what: &str) {
-    let error = direct.claim(claim).await.expect_err("such a floor is refused");
+async fn refuses(direct: &Direct, claim: &Claim, floor: &str, what: &str) {
+    let refused = format!("a floor {floor} is refused");
+    let error = direct.claim(claim).await.expect_err(&refused);
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     let told = format!("{error} {}", error.hint().unwrap_or_default());
     assert!(told.contains(what), "{told} says what must be wrong: {what}");
@@ -147,7 +148,7 @@ pub async fn a_floor_far_ahead_is_refused(setup: &impl Setup) {
     let token = direct.token_of(&resource, &direct::mutex()).await;
     let floor = Token::new(token.get() + 2 * 3600 * 1_000_000);
     for claim in [direct.trying(&resource, &direct::mutex()), direct.waiting(&resource, &direct::mutex())] {
-        refuses(&direct, &Claim { floor, ..claim }, "clock").await;
+        refuses(&direct, &Claim { floor, ..claim }, "two hours ahead", "clock").await;
     }
     let next = direct.token_of(&resource, &direct::mutex()).await;
     assert!(next > token && next < floor, "{next} goes on from {token}, below the refused {floor}");
