@@ -18,9 +18,6 @@
 
 use std::collections::BTreeSet;
 
-#[cfg(test)]
-mod model;
-
 /// What a node has answered to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Vote {
@@ -117,7 +114,9 @@ impl Tally {
         self.stamp_with(largest, &[])
     }
 
-    /// No more answers are waited for. What has not come counts as silent.
+    /// No more answers are waited for. What has not come counts as silent. (Outside of tests, each server's silence is an answer of
+    /// its own, at the latest when its time is up.)
+    #[cfg(test)]
     pub(crate) fn close(&mut self) -> Next {
         self.votes.iter_mut().for_each(|vote| {
             vote.get_or_insert(Vote::Silent);
@@ -131,7 +130,8 @@ impl Tally {
         let granted: Vec<(usize, u64)> = self.granted().collect();
         self.at_token = at_token.iter().copied().collect();
         self.at_token.extend(granted.iter().filter(|(_, number)| *number == token).map(|(node, _)| *node));
-        self.asked = granted.iter().map(|(node, _)| *node).filter(|node| !self.at_token.contains(node)).collect();
+        self.asked =
+            granted.iter().map(|(node, _)| *node).filter(|node| !self.at_token.contains(node)).collect();
         if self.at_token.len() >= self.majority() {
             return Next::Won(token);
         }
