@@ -30,6 +30,7 @@ const ENGINES: &[Known] = &[
         ],
         is_built: cfg!(feature = "redis"),
     },
+    Known { engine: "redlock", schemes: &["redlock", "redlocks"], is_built: cfg!(feature = "redis") },
 ];
 
 /// Returns what connects with the engine that a URL names. Nothing is tried yet.
@@ -84,13 +85,23 @@ pub fn connector(url: &str) -> Result<Connect> {
                 })
             }))
         }
+        #[cfg(feature = "redis")]
+        _ if is_of(scheme, "redlock") => {
+            let config = tenure_redis::Config::parse(url)?;
+            Ok(Box::new(move |client| {
+                Box::pin(async move {
+                    let engine = tenure_redis::Redlock::connect(config, client).await?;
+                    Ok(std::sync::Arc::new(engine) as std::sync::Arc<dyn tenure_core::engine::Engine>)
+                })
+            }))
+        }
         _ => match ENGINES.iter().find(|known| known.schemes.contains(&scheme)) {
             Some(Known { engine, .. }) => Err(Error::new(
                 ErrorKind::Unsupported,
                 "connect",
                 format!("this build has no engine {engine:?}"),
             )
-            .with_hint(format!("build tenure with the feature {engine:?}"))),
+            .with_hint(format!("build tenure with the feature {:?}", feature_of(engine)))),
             None => Err(unknown(url, &format!("there is no engine {scheme:?}"))),
         },
     }
@@ -99,6 +110,11 @@ pub fn connector(url: &str) -> Result<Connect> {
 #[cfg(any(feature = "postgres", feature = "redis"))]
 fn is_of(scheme: &str, engine: &str) -> bool {
     ENGINES.iter().any(|known| known.engine == engine && known.schemes.contains(&scheme))
+}
+
+/// Returns the feature that brings an engine. A quorum of Redis servers comes with Redis.
+fn feature_of(engine: &str) -> &str {
+    if engine == "redlock" { "redis" } else { engine }
 }
 
 fn unknown(url: &str, why: &str) -> Error {
