@@ -6,9 +6,10 @@ use tenure_conformance::crew::{Crew, connect as connect_with};
 use tenure_core::{ErrorKind, Tenure};
 use tenure_fence::Memory;
 use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};
-use tenure_testkit::{Loss, Proxy, wait_for};
+use tenure_testkit::{Loss, Proxy, Reply, wait_for};
 
 use crate::crew::{TTL, now, pause};
+use crate::foreign::{node, take_turns_on};
 use crate::quorum::{connector, init};
 
 const CLIENTS: usize = 6;
@@ -177,4 +178,21 @@ fn a_ttl_beyond_the_longest_is_refused_and_so_is_a_semaphore() {
     let units = client.semaphore("units", 2).ttl(TTL.min(Duration::from_secs(1)));
     let refused = pollster::block_on(units.try_acquire()).expect_err("a quorum cannot count");
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+}
+
+#[test]
+fn node_redlock_and_a_mutex_take_turns_on_the_same_servers() {
+    let (servers, url) = start(3, &RedisOptions::default());
+    let client = connect(&format!("{url}?prefix=locks:"));
+    take_turns_on(&servers, &client, node(), "node_redlock.js");
+    let lease = pollster::block_on(client.mutex("classic").acquire()).expect("it is free");
+    let set = |server: &RedisServer| server.ask(&["SET", "locks:classic", "theirs", "NX", "PX", "60000"]);
+    let taken = servers.iter().filter(|server| set(server) != Reply::Nil).count();
+    assert!(taken < 2, "a mutex keeps them out on a majority");
+    pollster::block_on(lease.release()).expect("a release is answered");
+    servers.iter().for_each(|server| drop(set(server)));
+    let tried = pollster::block_on(client.mutex("classic").try_acquire()).expect("an answer");
+    assert!(tried.is_none(), "they keep a mutex out on a majority");
+    let view = pollster::block_on(client.view("classic")).expect("an answer").expect("it is held");
+    assert_eq!(view.holds[0].label.as_str(), "theirs", "an operator sees whose it is");
 }
