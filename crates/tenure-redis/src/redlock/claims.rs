@@ -215,16 +215,15 @@ impl Quorum {
             let ends_in = life.saturating_sub(SystemClock.now().since(start));
             if ends_in > life / 100 + Duration::from_millis(2) {
                 let token = Token::new(token);
-                if let Some(own) = self.owned().get_mut(id) {
-                    own.held = Some(Held { token, slot });
+                if let Some(known) = self.owned().get_mut(id) {
+                    known.held = Some(Held { token, slot });
+                    known.has_stray_copy = own.has_stray_copy || poll.silent.iter().any(Option::is_some);
                 }
                 return Attempt::Won(Grant { token, slot, ends_in });
             }
         }
-        if poll.has_silence()
-            && let Some(own) = self.owned().get_mut(id)
-        {
-            own.has_stray_copy = true;
+        if let Some(known) = self.owned().get_mut(id) {
+            known.has_stray_copy = own.has_stray_copy || poll.has_silence();
         }
         let lost = poll.lost();
         if lost.can_try_again {

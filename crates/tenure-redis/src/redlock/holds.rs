@@ -116,6 +116,7 @@ impl Quorum {
         let mut request = Request::new(&LIBRARY.release);
         for ReleaseRequest { resource, release } in releases {
             let own = self.owned().get(release.claim).cloned();
+            self.notices.forget(release.claim);
             life = life.max(own.as_ref().map_or(RELEASE_WITHIN, |own| own.claim.terms.ttl));
             let is_finished = release.maybe_in_flight || own.as_ref().is_some_and(|own| own.has_stray_copy);
             let ending = Ending::Released { is_unused: release.is_unused, is_finished };

@@ -67,7 +67,10 @@ impl Owned {
         });
         own.attempt += 1;
         own.heard_at = now;
-        own.clone()
+        let asked = own.clone();
+        // Until it is answered: whoever waits for the answer may give up.
+        own.has_stray_copy = true;
+        asked
     }
 
     pub(crate) fn remove(&mut self, claim: ClaimId) -> Option<Own> {

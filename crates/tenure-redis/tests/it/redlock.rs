@@ -169,6 +169,39 @@ fn a_quorum_that_has_forgotten_everything_is_let_in_by_an_operator_only() {
 }
 
 #[test]
+fn a_release_reaches_a_server_that_never_answered() {
+    let (servers, _) = start(3, &RedisOptions::default());
+    let (proxies, url) = through(&servers);
+    let client = connect(&url);
+    let holds = |server: &RedisServer| server.ask(&["EXISTS", "tenure:silent"]) == Reply::Integer(1);
+    proxies[2].drop_replies();
+    let lease = pollster::block_on(client.mutex("silent").acquire()).expect("two of three are a majority");
+    wait_for("the third has granted it too", || holds(&servers[2]).then_some(()));
+    let released = now();
+    pollster::block_on(lease.release()).expect("two of three are a majority");
+    proxies[2].heal();
+    wait_for("no server holds it", || (!servers.iter().any(holds)).then_some(()));
+    assert!(now().since(released) < Duration::from_secs(15), "it ended by itself");
+}
+
+#[test]
+fn what_was_granted_in_vain_is_given_back_at_once() {
+    let (servers, url) = start(3, &RedisOptions::default());
+    let (one, other) = (connect(&url), connect(&url));
+    let lease = pollster::block_on(one.mutex("vain").acquire()).expect("it is free");
+    let held = |server: &RedisServer| server.ask(&["GET", "tenure:vain"]) != Reply::Nil;
+    wait_for("all have granted it", || servers.iter().all(held).then_some(()));
+    // One server has lost the key, as by an eviction, and grants it to the next who asks.
+    servers[0].command(&["DEL", "tenure:vain"]);
+    let tried = pollster::block_on(other.mutex("vain").try_acquire()).expect("an answer");
+    assert!(tried.is_none(), "a majority holds it");
+    wait_for("the vote is given back", || (!held(&servers[0])).then_some(()));
+    assert!(!lease.is_lost(), "the holder goes on with two");
+    pollster::block_on(lease.release()).expect("a release is answered");
+    drop(pollster::block_on(other.mutex("vain").try_acquire()).expect("an answer").expect("it is free"));
+}
+
+#[test]
 fn a_ttl_beyond_the_longest_is_refused_and_so_is_a_semaphore() {
     let (_servers, url) = start(3, &RedisOptions::default());
     let client = connect(&format!("{url}{SHORT}"));

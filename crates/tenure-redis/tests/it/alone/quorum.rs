@@ -112,8 +112,11 @@ fn work(
     }
 }
 
+/// A server that has forgotten waits, and learns. Were a majority to forget, only an operator could let it in again.
+const RESTART_EVERY: Duration = Duration::from_secs(5);
+
 /// Breaks something.
-fn disturb(servers: &[RedisServer], ways: &[Mutex<Way>; CLIENTS], shared: &Shared) {
+fn disturb(servers: &[RedisServer], ways: &[Mutex<Way>; CLIENTS], shared: &Shared, restarted: &mut Instant) {
     let (server, client) = (fastrand::usize(0..SERVERS), fastrand::usize(0..CLIENTS));
     let on_way = |fault: fn(&Proxy)| {
         if let Ok(way) = ways[client].try_lock() {
@@ -123,8 +126,11 @@ fn disturb(servers: &[RedisServer], ways: &[Mutex<Way>; CLIENTS], shared: &Share
         }
     };
     match fastrand::u32(0..12) {
-        0 => servers[server].restart(),
-        1 | 2 => servers[server].clock().advance(Duration::from_secs(1)),
+        0 if now().since(*restarted) > RESTART_EVERY => {
+            servers[server].restart();
+            *restarted = now();
+        }
+        0..=2 => servers[server].clock().advance(Duration::from_secs(1)),
         3 | 4 => servers[server].clock().step_back(Duration::from_secs(1)),
         5 => shared.dies[client].store(true, Ordering::Relaxed),
         6 | 7 => on_way(Proxy::drop_requests),
@@ -187,12 +193,13 @@ fn chaos(is_plain: bool, lasts: Duration) -> Report {
             scope.spawn(move || work(shared, ways, ports, at, is_plain, fence));
         }
         let began = now();
+        let mut restarted = began;
         let is_over = || match wanted.filter(|_| !is_plain) {
             Some(wanted) => shared.taken.lock().expect("no client panics").len() >= wanted,
             None => now().since(began) > lasts,
         };
         while !is_over() {
-            disturb(&servers, &ways, &shared);
+            disturb(&servers, &ways, &shared, &mut restarted);
             faults += 1;
             pause(FAULT_EVERY);
         }
