@@ -253,9 +253,12 @@ pub(crate) struct Resize {
 #[derive(Debug, Args)]
 #[command(after_help = "Exit code 69 if a finding is bad.")]
 pub(crate) struct Doctor {
-    /// Make the tables first, where the engine needs some (PostgreSQL, MySQL), as a user who may
+    /// Make the tables first, where the engine needs some (PostgreSQL, MySQL), as a user who may; the same as `--init`
     #[arg(long)]
     pub(crate) migrate: bool,
+    /// Let the servers of a new quorum in first (Redlock), or those of one that has forgotten everything
+    #[arg(long)]
+    pub(crate) init: bool,
     /// Then remove the rows of idle resources, where they stay behind (with `?purge=off`)
     #[arg(long)]
     pub(crate) purge: bool,

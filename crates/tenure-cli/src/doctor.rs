@@ -39,11 +39,12 @@ fn good(what: &str, found: String) -> FindingJson {
 pub(crate) fn doctor(doctor: &Doctor, engine: &str) -> Outcome {
     let found = crate::connect(engine, None).and_then(|tenure| {
         let mut done = Vec::new();
-        if doctor.migrate {
-            let tables = pollster::block_on(tenure.migrate())?;
+        if doctor.migrate || doctor.init {
+            let made = pollster::block_on(tenure.migrate())?;
+            let what = if doctor.init { "init" } else { "migrate" };
             done.push(good(
-                "migrate",
-                tables.unwrap_or("there is nothing to do: it has no tables".to_owned()),
+                what,
+                made.unwrap_or("there is nothing to do: the engine needs nothing".to_owned()),
             ));
         }
         if doctor.purge {

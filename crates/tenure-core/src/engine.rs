@@ -47,6 +47,8 @@ pub enum HandOver {
     Window,
     /// A grant lives as long as the client's session with the store.
     Session,
+    /// The store grants nothing to who only waits: it tells the waiter, whose heartbeat takes what is free.
+    Asked,
 }
 
 /// What an engine can do. It chooses conformance checks and fills the documents' table.

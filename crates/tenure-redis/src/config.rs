@@ -4,14 +4,18 @@
 //! that is wrong, and show nothing of it but what cannot be a password: `redis://user:secret` (no host) has its
 //! "port" `secret`, and in `redis://:a/b@host` the "database" is `b@host`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tenure_core::claim::{TTL_MAX, TTL_MIN};
 use tenure_core::engine::{Connect, Engine};
 use tenure_core::error::{Error, ErrorKind, Result};
 
 use crate::address::{Address, Login};
 use crate::engine::Redis;
+use crate::redlock::Redlock;
 
 /// The port of a Redis server.
 const SERVER_PORT: u16 = 6379;
@@ -25,6 +29,8 @@ const RESERVED: &str = "tenure.";
 const PREFIX_BYTES_MAX: usize = 128;
 /// The most acknowledgements to wait for. More replicas than this exist, but nobody waits for all of them.
 const REPLICAS_MAX: u8 = 16;
+/// The longest ttl on a quorum, unless the URL says otherwise.
+const MAX_TTL: Duration = Duration::from_secs(60);
 /// The most hosts of a URL. They are asked one beside the other, so this bounds the connections.
 const HOSTS_MAX: usize = 64;
 
@@ -41,6 +47,10 @@ pub struct Config {
     pub(crate) replicas: u8,
     /// The file with the root certificates to trust; none: those of the Mozilla programme.
     pub(crate) ca: Option<PathBuf>,
+    /// The longest ttl on a quorum: for so long a server that has forgotten its holds does not count.
+    pub(crate) max_ttl: Duration,
+    /// The weaker form of the tokens, with which tests see what the strict one is for.
+    pub(crate) has_plain_tokens: bool,
 }
 
 impl From<Config> for Connect {
@@ -48,7 +58,10 @@ impl From<Config> for Connect {
     fn from(config: Config) -> Connect {
         Box::new(move |client| {
             Box::pin(async move {
-                let engine: Arc<dyn Engine> = Arc::new(Redis::connect(config, client).await?);
+                let engine: Arc<dyn Engine> = match &config.topology {
+                    Topology::Quorum(_) => Arc::new(Redlock::connect(config, client).await?),
+                    _ => Arc::new(Redis::connect(config, client).await?),
+                };
                 Ok(engine)
             })
         })
@@ -59,8 +72,13 @@ impl From<Config> for Connect {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     Single(Address),
-    Sentinel { sentinels: Vec<Address>, master: String },
+    Sentinel {
+        sentinels: Vec<Address>,
+        master: String,
+    },
     Cluster(Vec<Address>),
+    /// Independent servers, of which a majority decides.
+    Quorum(Vec<Address>),
 }
 
 /// What a scheme stands for.
@@ -70,6 +88,7 @@ enum Form {
     Unix,
     Sentinel,
     Cluster,
+    Quorum,
 }
 
 impl Config {
@@ -79,6 +98,8 @@ impl Config {
     /// * `redis+unix://[[user]:password@]/path/of/the.sock`
     /// * `redis+sentinel://[[user]:password@]host[:26379],host,host/master-name`, `rediss+sentinel://`
     /// * `redis+cluster://[[user]:password@]host[:6379],host`, `rediss+cluster://`
+    /// * `redlock://[[user]:password@]host[:6379],host,host`, `redlocks://` for TLS: three, five or more independent
+    ///   servers; with `max_ttl` (default `60s`), the longest ttl, the same for all clients
     ///
     /// IPv6 addresses are written in brackets. The settings after `?` are `prefix` (default `tenure:`, may be
     /// empty), `db` (0), `replicas` (0: how many replicas must acknowledge a grant), `ca` (a file with root
@@ -96,6 +117,8 @@ impl Config {
             "rediss+sentinel" => (Form::Sentinel, true),
             "redis+cluster" => (Form::Cluster, false),
             "rediss+cluster" => (Form::Cluster, true),
+            "redlock" => (Form::Quorum, false),
+            "redlocks" => (Form::Quorum, true),
             _ => return Err(invalid("its scheme is none of this engine's")),
         };
         let (before_query, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -117,6 +140,8 @@ impl Config {
             prefix: PREFIX.to_owned(),
             replicas: 0,
             ca: None,
+            max_ttl: MAX_TTL,
+            has_plain_tokens: false,
         };
         let has_db_path = form == Form::Single && path.len() > 1;
         if has_db_path {
@@ -127,6 +152,20 @@ impl Config {
             return Err(invalid("a cluster has no databases but 0").with_hint("leave `db` away"));
         }
         Ok(config)
+    }
+
+    /// Whether it names a quorum of independent servers, for [`Redlock`](crate::Redlock).
+    pub fn is_quorum(&self) -> bool {
+        matches!(self.topology, Topology::Quorum(_))
+    }
+
+    /// Takes the largest number that any server has granted for the token, without writing it back. For tests, which
+    /// see what goes wrong then.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_plain_tokens(mut self) -> Config {
+        self.has_plain_tokens = true;
+        self
     }
 
     fn read_settings(&mut self, query: &str, has_db_path: bool) -> Result<()> {
@@ -140,6 +179,11 @@ impl Config {
             match key {
                 "prefix" => self.prefix = checked_prefix(value)?,
                 "db" => self.db = read_number(&value, "`db`")?,
+                "max_ttl" if !self.is_quorum() => return Err(invalid("`max_ttl` needs a quorum")),
+                "max_ttl" => self.max_ttl = read_period(&value)?,
+                "replicas" if self.is_quorum() => {
+                    return Err(invalid("`replicas` does not go with a quorum, whose servers have none"));
+                }
                 "replicas" => self.replicas = read_replicas(&value)?,
                 "ca" if value.is_empty() => return Err(invalid("`ca` names no file")),
                 "ca" if !self.is_tls => {
@@ -203,7 +247,46 @@ fn read_topology(form: Form, hosts: &str, path: &str) -> Result<Topology> {
             }
             Ok(Topology::Cluster(read_hosts(hosts, SERVER_PORT)?))
         }
+        Form::Quorum => {
+            if path.len() > 1 {
+                return Err(invalid("it has a path; the database is a setting, `?db=1`"));
+            }
+            read_quorum(hosts).map(Topology::Quorum)
+        }
     }
+}
+
+fn read_quorum(hosts: &str) -> Result<Vec<Address>> {
+    let servers = read_hosts(hosts, SERVER_PORT)?;
+    let hint = "name three or five independent servers: `redlock://host1,host2,host3`. An even number survives no more failures than \
+                one server less, and a server that is named twice has two votes";
+    let distinct: BTreeSet<&Address> = servers.iter().collect();
+    if distinct.len() < servers.len() {
+        return Err(invalid("a server is named twice").with_hint(hint));
+    }
+    if servers.len() < 3 || servers.len() % 2 == 0 {
+        return Err(invalid(format!("it names {} servers", servers.len())).with_hint(hint));
+    }
+    Ok(servers)
+}
+
+/// Reads a period: `500ms`, `60s`, `2m`, `1h`.
+fn read_period(text: &str) -> Result<Duration> {
+    let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let millis = match unit {
+        "ms" => Some(1),
+        "s" => Some(1000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        _ => None,
+    };
+    let millis = millis.and_then(|unit: u64| number.parse::<u64>().ok()?.checked_mul(unit));
+    let period = millis.map(Duration::from_millis).filter(|period| (TTL_MIN..=TTL_MAX).contains(period));
+    period.ok_or_else(|| {
+        invalid("`max_ttl` is no period from 100ms to 24h")
+            .with_hint("write a number and a unit: `max_ttl=60s`")
+    })
 }
 
 fn read_hosts(hosts: &str, default_port: u16) -> Result<Vec<Address>> {

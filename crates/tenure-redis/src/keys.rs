@@ -76,6 +76,24 @@ impl Keys {
         [tail.clone(), format!("{OWN}[qv]:{tag}{tail}")]
     }
 
+    /// As [`Keys::patterns`], for the keys of a quorum's server.
+    pub(crate) fn patterns_of_quorum(&self, names: &str) -> [String; 2] {
+        let tail = format!("{}*", quoted(&format!("{}{names}", self.prefix)));
+        [tail.clone(), format!("{OWN}[HQV]:{tail}")]
+    }
+
+    /// Returns the keys that the resources of a quorum's server share: the boot marker, the largest number, finished ids,
+    /// observed. The first two belong to the server, whatever the prefix is.
+    pub(crate) fn shared_of_quorum(&self) -> [String; 4] {
+        let prefix = &self.prefix;
+        [
+            format!("{OWN}boot"),
+            format!("{OWN}max"),
+            format!("{OWN}ended:{prefix}"),
+            format!("{OWN}followed:{prefix}"),
+        ]
+    }
+
     /// Returns the tag that puts keys into a slot; empty unless on Cluster.
     pub(crate) fn tag(&self, slot: u16) -> &'static str {
         if self.has_slots { &tags()[usize::from(slot)] } else { "" }

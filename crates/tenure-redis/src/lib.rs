@@ -1,4 +1,4 @@
-//! The `redis` engine: a single server, Sentinel and Cluster.
+//! The engines on Redis: `redis` (a single server, Sentinel and Cluster), and `redlock` (a majority of independent servers).
 
 mod address;
 mod answer;
@@ -14,8 +14,10 @@ mod keys;
 mod link;
 mod observe;
 mod pause;
+mod quorum;
 #[doc(hidden)]
 pub mod raw;
+mod redlock;
 mod replicated;
 mod script;
 mod sentinel;
@@ -25,3 +27,4 @@ mod wire;
 
 pub use config::Config;
 pub use engine::Redis;
+pub use redlock::Redlock;

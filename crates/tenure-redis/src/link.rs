@@ -147,6 +147,14 @@ impl Link {
         }
     }
 
+    /// Whether there is no connection, and the last attempt to make one has failed.
+    pub(crate) fn is_down(&self) -> bool {
+        match &*self.shared.state.borrow() {
+            State::Up(wire) => wire.is_broken(),
+            State::Down(fault) => fault.is_some(),
+        }
+    }
+
     /// Makes every later connection subscribe to a channel.
     pub(crate) fn want(&self, channel: &[u8]) {
         lock(&self.shared.channels).insert(channel.to_vec());

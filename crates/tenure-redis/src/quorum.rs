@@ -117,14 +117,6 @@ impl Tally {
         self.stamp_with(largest, &[])
     }
 
-    /// No more answers are waited for. What has not come counts as silent.
-    pub(crate) fn close(&mut self) -> Next {
-        self.votes.iter_mut().for_each(|vote| {
-            vote.get_or_insert(Vote::Silent);
-        });
-        if self.token.is_some() { self.stamping() } else { self.counting() }
-    }
-
     /// Begins to stamp with a token, at which these nodes are already beside those that granted it.
     fn stamp_with(&mut self, token: u64, at_token: &[usize]) -> Next {
         self.token = Some(token);
@@ -188,7 +180,11 @@ mod tests {
         let mut tally = Tally::new(3);
         tally.vote(0, Vote::Granted(7));
         tally.vote(1, Vote::Granted(9));
-        assert_eq!(tally.close(), Next::Stamp(9, vec![0, 2]), "who was silent may have granted");
+        assert_eq!(
+            tally.vote(2, Vote::Silent),
+            Next::Stamp(9, vec![0, 2]),
+            "who was silent may have granted"
+        );
         assert_eq!(tally.stamped(0, 9, Stamped::Yes), Next::Won(9));
     }
 

@@ -86,7 +86,7 @@ impl Library {
                 let text = format!(
                     "local IS_SCRIPT, run = true\nlocal function operation(_, _, what) run = what end\n{shared}{text}return run(KEYS, ARGV)\n"
                 );
-                Script { function: format!("{library}_{name}"), sha: hash(&text), text }
+                Script::new(format!("{library}_{name}"), text)
             });
         Library { text, claim, renew, release, publish, break_hold, resize, look, observe }
     }
@@ -99,20 +99,31 @@ impl Library {
     }
 }
 
-fn hash(text: &str) -> String {
+pub(crate) fn hash(text: &str) -> String {
     redis::Script::new(text).get_hash().to_owned()
 }
 
 impl Script {
-    /// Begins a call for resources of one slot; their keys and arguments are still to be appended.
-    pub(crate) fn call(&self, keys: &Keys, slot: u16, resources: usize, form: Form) -> Cmd {
+    /// Makes the operation that is called so as a function, and has this text as a script.
+    pub(crate) fn new(function: String, text: String) -> Script {
+        Script { function, sha: hash(&text), text }
+    }
+
+    /// Begins a call with so many keys; they and the arguments are still to be appended.
+    pub(crate) fn begin(&self, form: Form, keys: usize) -> Cmd {
         let (command, what) = match form {
             Form::Function => ("FCALL", &self.function),
             Form::Known => ("EVALSHA", &self.sha),
             Form::Text => ("EVAL", &self.text),
         };
         let mut cmd = redis::cmd(command);
-        cmd.arg(what).arg(resources + 4);
+        cmd.arg(what).arg(keys);
+        cmd
+    }
+
+    /// Begins a call for resources of one slot; their keys and arguments are still to be appended.
+    pub(crate) fn call(&self, keys: &Keys, slot: u16, resources: usize, form: Form) -> Cmd {
+        let mut cmd = self.begin(form, resources + 4);
         for key in keys.shared(slot) {
             cmd.arg(key);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tenure_core::engine::Incarnation;
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorKind};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
@@ -65,6 +65,12 @@ impl Servers {
                 Kind::One(One::start(dialer, Place::Named(sentinels), news))
             }
             Topology::Cluster(seeds) => Kind::Cluster(Cluster::start(dialer, seeds, news)),
+            Topology::Quorum(_) => {
+                let why = "a quorum is another engine than a server";
+                return Err(
+                    Error::new(ErrorKind::Invalid, "connect", why).with_hint("connect with `Redlock`")
+                );
+            }
         };
         Ok(Servers(Arc::new(Inner { kind, replicas: config.replicas })))
     }

@@ -114,11 +114,11 @@ impl Observers {
         false
     }
 
-    fn tell(&self, channel: &[u8]) {
+    pub(crate) fn tell(&self, channel: &[u8]) {
         self.lock().get(channel).into_iter().flatten().for_each(|notify| notify.notify_one());
     }
 
-    fn tell_all(&self) {
+    pub(crate) fn tell_all(&self) {
         self.lock().values().flatten().for_each(|notify| notify.notify_one());
     }
 

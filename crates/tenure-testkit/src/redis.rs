@@ -47,6 +47,25 @@ pub fn shared(topology: Topology) -> String {
     }
 }
 
+/// Returns the address of so many independent servers that all tests of this run share, and starts them if no test has yet.
+/// `found` is told the address of servers that were just started, and makes a quorum of them.
+pub fn shared_quorum(servers: usize, found: impl FnOnce(&str)) -> String {
+    crate::shared(&format!("redis-quorum-{servers}"), |site| {
+        let launch = |_| RedisServer::launch(site, Port::free(), RedisOptions::default());
+        let servers: Vec<RedisServer> = (0..servers).map(launch).collect();
+        servers.iter().for_each(RedisServer::wait_until_ready);
+        let url = quorum_url(&servers);
+        found(&url);
+        (url, servers)
+    })
+}
+
+/// Returns the address of servers that are a quorum: `redlock://127.0.0.1:20000,127.0.0.1:20001,127.0.0.1:20002`.
+pub fn quorum_url(servers: &[RedisServer]) -> String {
+    let hosts: Vec<String> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+    format!("redlock://{}", hosts.join(","))
+}
+
 /// When a server writes its log of changes to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fsync {

@@ -411,7 +411,7 @@ impl Model for Protocol {
 /// Visits every state, and asserts that none breaks a property.
 #[track_caller]
 fn holds(protocol: Protocol) {
-    let checker = protocol.clone().checker().threads(2).spawn_bfs().join();
+    let checker = protocol.checker().threads(2).spawn_bfs().join();
     checker.assert_properties();
     assert!(checker.unique_state_count() > 1000, "a space that is too small shows nothing");
 }

@@ -1,3 +1,4 @@
 //! Tests that measure time: each gets the whole machine.
 
 mod failover;
+mod quorum;

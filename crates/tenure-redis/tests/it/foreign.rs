@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tenure_core::Token;
 use tenure_core::engine::BreakAnswer;
+use tenure_core::{Tenure, Token};
 use tenure_testkit::Reply;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
@@ -99,14 +99,21 @@ fn foreign_clients() -> PathBuf {
 }
 
 /// Lets a program of others and a mutex of ours take turns, and counts who meets whom inside.
-fn take_turns(mut program: Command, script: &str) {
-    const ROUNDS: usize = 60;
+fn take_turns(program: Command, script: &str) {
     let server = RedisServer::start(RedisOptions::default());
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign").join(script);
-    let (port, rounds) = (server.port().to_string(), ROUNDS.to_string());
-    program.arg(script).args([&port, "locks:shared", &rounds]).stdin(Stdio::null());
-    let mut other = program.stdout(Stdio::piped()).spawn().expect("`cargo xtask setup` installs it");
     let client = connect(&format!("{}?prefix=locks:", server.url()));
+    take_turns_on(&[server], &client, program, script);
+}
+
+/// As [`take_turns`], with a client of these servers. The first one counts who is inside.
+pub(crate) fn take_turns_on(servers: &[RedisServer], client: &Tenure, mut program: Command, script: &str) {
+    const ROUNDS: usize = 60;
+    let server = &servers[0];
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign").join(script);
+    let ports: Vec<String> = servers.iter().map(|server| server.port().to_string()).collect();
+    let (ports, rounds) = (ports.join(","), ROUNDS.to_string());
+    program.arg(script).args([&ports, "locks:shared", &rounds]).stdin(Stdio::null());
+    let mut other = program.stdout(Stdio::piped()).spawn().expect("`cargo xtask setup` installs it");
     let mutex = client.mutex("shared");
     let (mut ours, mut intruders) = (0, 0);
     while other.try_wait().expect("a child").is_none() {
@@ -133,9 +140,14 @@ fn redis_py_and_a_mutex_take_turns() {
     take_turns(python, "redis_py.py");
 }
 
-#[test]
-fn node_redlock_and_a_mutex_take_turns() {
+/// Node, where node-redlock is found.
+pub(crate) fn node() -> Command {
     let mut node = Command::new("node");
     node.env("NODE_PATH", foreign_clients().join("node_modules"));
-    take_turns(node, "node_redlock.js");
+    node
+}
+
+#[test]
+fn node_redlock_and_a_mutex_take_turns() {
+    take_turns(node(), "node_redlock.js");
 }

@@ -6,5 +6,7 @@ mod conformance;
 mod crew;
 mod faults;
 mod foreign;
+mod quorum;
+mod redlock;
 mod replicas;
 mod round_trips;

@@ -1,0 +1,561 @@
+//! Asking all servers for a batch of claims, and counting their votes.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tenure_core::claim::{Busy, Grant, Kind, Published, Waiting};
+use tenure_core::clock::{Clock, Instant, SystemClock, Timestamp};
+use tenure_core::engine::claim_answer;
+use tenure_core::step::Outcome;
+use tenure_core::token::Token;
+use tenure_core::{Error, ErrorKind};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::holds::forget_on_all;
+use super::library::LIBRARY;
+use super::node::{Request, Said};
+use super::own::{Held, Own};
+use super::text::{self, Ending, NodeAnswer, NodeBusy};
+use super::{ENGINE, INCARNATION, Quorum};
+use crate::answer::number;
+use crate::error::Fault;
+use crate::pause;
+use crate::quorum::{Next, Stamped, Tally, Vote, majority};
+
+/// How often a claim is tried in one go, where the servers are divided or a slot turns out to be taken.
+const ROUNDS: u32 = 4;
+/// No further round begins after this long: the client gives a call up after 2 s.
+const ROUNDS_UNTIL: Duration = Duration::from_millis(600);
+/// Between rounds, at most.
+const ROUND_PAUSE: Duration = Duration::from_millis(20);
+
+/// What an attempt has come to.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    Won(Grant),
+    Waiting(Waiting),
+    Busy(Busy),
+    Fresh(Published),
+    Finished,
+    /// It cannot be granted as it is, or nobody knows.
+    Failed(Error),
+    /// The servers are divided, or its slot is taken: another round may settle it, with another of these slots.
+    Again(Vec<u32>, Box<Attempt>),
+}
+
+/// A claim on its way through one round.
+struct Poll {
+    own: Own,
+    slot: Option<u32>,
+    tally: Tally,
+    answers: Vec<Option<NodeAnswer>>,
+    /// The servers whose answer is no vote: they do not count, or have not answered.
+    silent: Vec<Option<String>>,
+    /// The token, or that it is lost.
+    decided: Option<Option<u64>>,
+}
+
+/// What comes in during a round.
+enum News {
+    Claimed(usize, std::result::Result<Said, Fault>),
+    Stamped(usize, Vec<(usize, u64)>, std::result::Result<Said, Fault>),
+}
+
+impl Quorum {
+    /// Tries claims, and notes what they have come to.
+    pub(crate) async fn attempt(self: &Arc<Self>, claims: Vec<tenure_core::claim::Claim>) -> Vec<Attempt> {
+        let start = SystemClock.now();
+        let mut attempts: BTreeMap<usize, Attempt> = BTreeMap::new();
+        let mut left: Vec<(usize, Vec<u32>)> =
+            claims.iter().enumerate().map(|(at, _)| (at, Vec::new())).collect();
+        for round in 0..ROUNDS {
+            let asked: Vec<(Own, Option<u32>)> = {
+                let (now, wall) = (SystemClock.now(), SystemClock.time_of_day().micros());
+                let mut owned = self.owned();
+                owned.tidy(now);
+                left.iter()
+                    .map(|(at, free)| (owned.ask(&claims[*at], wall, now), slot(&claims[*at], free)))
+                    .collect()
+            };
+            let outcomes = self.round(asked).await;
+            let mut again = Vec::new();
+            for ((at, _), outcome) in left.into_iter().zip(outcomes) {
+                match outcome {
+                    Attempt::Again(slots, last) => {
+                        again.push((at, slots));
+                        attempts.insert(at, *last);
+                    }
+                    outcome => drop(attempts.insert(at, outcome)),
+                }
+            }
+            left = again;
+            if left.is_empty() || SystemClock.now().since(start) > ROUNDS_UNTIL {
+                break;
+            }
+            if round + 1 < ROUNDS {
+                pause::sleep(ROUND_PAUSE.mul_f64(SystemClock.random() as f64 / u64::MAX as f64)).await;
+            }
+        }
+        // A late copy of what is over must not be granted.
+        let over = left.iter().filter_map(|(at, _)| self.owned().get(claims[*at].id).cloned());
+        let over = over.filter(|own| !own.claim.wait);
+        let over: Vec<_> = over.map(|own| (own, (0..self.nodes.len()).collect(), true)).collect();
+        forget_on_all(self, over, Ending::Released { is_unused: true, is_finished: true });
+        for (at, attempt) in &attempts {
+            if matches!(attempt, Attempt::Busy(_) | Attempt::Fresh(_) | Attempt::Finished) {
+                self.owned().remove(claims[*at].id);
+            }
+        }
+        attempts.into_values().collect()
+    }
+
+    /// Asks all servers once for each claim, and stamps where they do not agree on a number.
+    async fn round(self: &Arc<Self>, asked: Vec<(Own, Option<u32>)>) -> Vec<Attempt> {
+        let start = SystemClock.now();
+        let within = patience(asked.iter().map(|(own, _)| own.claim.terms.ttl));
+        let proposal = if self.has_plain_tokens { 0 } else { SystemClock.time_of_day().micros() };
+        let mut request = Request::new(&LIBRARY.claim);
+        for (own, slot) in &asked {
+            let proposal = proposal.max(own.claim.floor.get() + 1);
+            request = request.key(self.key_text(&own.claim.resource)).arg(own.claim.id.to_string());
+            request = request.arg(text::claim(own, proposal, *slot));
+        }
+        let count = self.nodes.len();
+        let mut polls: Vec<Poll> = asked.into_iter().map(|(own, slot)| Poll::new(own, slot, count)).collect();
+        let (tell, mut news) = unbounded_channel();
+        self.forward(within, request, tell.clone());
+        let mut undecided = polls.len();
+        while undecided > 0 {
+            let Some(heard) = news.recv().await else { break };
+            let mut stamps: BTreeMap<usize, Vec<(usize, u64)>> = BTreeMap::new();
+            let nexts = match heard {
+                News::Claimed(node, answer) => votes(&mut polls, node, answer),
+                News::Stamped(node, asked, answer) => stamped(&mut polls, node, &asked, answer),
+            };
+            for (at, next) in nexts {
+                let poll = &mut polls[at];
+                match self.weaken(poll, next) {
+                    Next::Wait => {}
+                    Next::Won(token) => poll.decided = Some(Some(token)),
+                    Next::Lost => poll.decided = Some(None),
+                    Next::Stamp(token, nodes) => {
+                        self.note_stamp();
+                        for node in nodes {
+                            stamps.entry(node).or_default().push((at, token));
+                        }
+                    }
+                }
+            }
+            undecided = polls.iter().filter(|poll| poll.decided.is_none()).count();
+            for (node, asked) in stamps {
+                self.stamp(node, within, &polls, asked, tell.clone());
+            }
+        }
+        drop(tell);
+        let outcomes: Vec<Attempt> = polls.iter().map(|poll| self.settle(poll, start)).collect();
+        self.clear_up(polls, &outcomes, news);
+        outcomes
+    }
+
+    fn forward(self: &Arc<Self>, within: Duration, request: Request, tell: UnboundedSender<News>) {
+        let mut answers = self.ask_all(within, request);
+        tokio::spawn(async move {
+            while let Some((node, answer)) = answers.recv().await {
+                if tell.send(News::Claimed(node, answer)).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
+    fn stamp(
+        self: &Arc<Self>,
+        node: usize,
+        within: Duration,
+        polls: &[Poll],
+        asked: Vec<(usize, u64)>,
+        tell: UnboundedSender<News>,
+    ) {
+        let mut request = Request::new(&LIBRARY.stamp);
+        for (at, token) in &asked {
+            let claim = &polls[*at].own.claim;
+            request =
+                request.key(self.key_text(&claim.resource)).arg(claim.id.to_string()).arg(token.to_string());
+        }
+        let quorum = self.clone();
+        tokio::spawn(async move {
+            let answer = quorum.ask(node, within, false, &request).await;
+            // Nobody listens any more where the others were enough.
+            drop(tell.send(News::Stamped(node, asked, answer)));
+        });
+    }
+
+    /// The plain form, for tests: the largest number is the token, and nobody else learns of it.
+    fn weaken(&self, poll: &Poll, next: Next) -> Next {
+        if !self.has_plain_tokens {
+            return next;
+        }
+        let granted: Vec<u64> = poll.tally.granted().map(|(_, number)| number).collect();
+        match granted.iter().max() {
+            Some(largest) if granted.len() >= majority(self.nodes.len()) => Next::Won(*largest),
+            _ => next,
+        }
+    }
+
+    /// Says what the votes come to.
+    fn settle(&self, poll: &Poll, start: Instant) -> Attempt {
+        let Poll { own, slot, .. } = poll;
+        let (id, terms) = (own.claim.id, &own.claim.terms);
+        if let Some(Some(token)) = poll.decided {
+            let life = terms.limits.max_hold.map_or(terms.ttl, |max_hold| max_hold.min(terms.ttl));
+            let slot = poll.slot_held().or(*slot);
+            // Counted from before anything was sent. What is left must be of use with clocks that do not run alike.
+            let ends_in = life.saturating_sub(SystemClock.now().since(start));
+            if ends_in > life / 100 + Duration::from_millis(2) {
+                let token = Token::new(token);
+                if let Some(known) = self.owned().get_mut(id) {
+                    known.held = Some(Held { token, slot });
+                    known.has_stray_copy = own.has_stray_copy || poll.silent.iter().any(Option::is_some);
+                }
+                return Attempt::Won(Grant { token, slot, ends_in });
+            }
+        }
+        if let Some(known) = self.owned().get_mut(id) {
+            known.has_stray_copy = own.has_stray_copy || poll.has_silence();
+        }
+        let lost = poll.lost();
+        if lost.can_try_again {
+            return Attempt::Again(lost.free_slots, Box::new(lost.attempt));
+        }
+        lost.attempt
+    }
+
+    /// Gives back what the losers were granted, and takes the winners out of the queues where they still wait.
+    fn clear_up(self: &Arc<Self>, polls: Vec<Poll>, outcomes: &[Attempt], mut news: UnboundedReceiver<News>) {
+        let (mut over, mut cancelled) = (Vec::new(), Vec::new());
+        let mut back = BTreeMap::<usize, Vec<(Own, Ending)>>::new();
+        let mut winners = Vec::new();
+        for (at, (poll, outcome)) in polls.into_iter().zip(outcomes).enumerate() {
+            if matches!(outcome, Attempt::Won(_)) {
+                winners.push((at, poll));
+                continue;
+            }
+            let touched: Vec<usize> = (0..self.nodes.len()).filter(|node| poll.may_hold(*node)).collect();
+            if poll.own.claim.wait {
+                for node in touched {
+                    back.entry(node).or_default().push((poll.own.clone(), Ending::GivenBack));
+                }
+            } else if !touched.is_empty() {
+                // The same claim may come again where nobody knows, so only this attempt is taken back.
+                let may_come_again = match outcome {
+                    Attempt::Again(..) => true,
+                    Attempt::Failed(error) => error.kind() == ErrorKind::Unavailable,
+                    _ => false,
+                };
+                let forsaken = (poll.own.clone(), touched, poll.has_silence());
+                if may_come_again { cancelled.push(forsaken) } else { over.push(forsaken) }
+            }
+        }
+        for (node, endings) in back {
+            self.end_once(node, endings);
+        }
+        forget_on_all(self, cancelled, Ending::Cancelled);
+        forget_on_all(self, over, Ending::Released { is_unused: true, is_finished: true });
+        winners
+            .retain(|(_, poll)| poll.own.claim.wait && poll.answers.iter().any(|answer| !is_grant(answer)));
+        if winners.is_empty() {
+            return;
+        }
+        let quorum = self.clone();
+        tokio::spawn(async move {
+            let mut behind: BTreeMap<usize, Vec<(Own, Ending)>> = BTreeMap::new();
+            let mut note = |node: usize, poll: &Poll, answer: &NodeAnswer| {
+                if matches!(answer, NodeAnswer::Busy(_)) {
+                    behind.entry(node).or_default().push((poll.own.clone(), Ending::WaitsNoMore));
+                }
+            };
+            for (_, poll) in &winners {
+                for (node, answer) in poll.answers.iter().enumerate() {
+                    answer.iter().for_each(|answer| note(node, poll, answer));
+                }
+            }
+            while let Some(heard) = news.recv().await {
+                let News::Claimed(node, Ok(said)) = heard else { continue };
+                for (at, poll) in &winners {
+                    let answer = said.items.get(*at).cloned().map(text::answer);
+                    if let Some(Ok(answer)) = answer {
+                        note(node, poll, &answer);
+                    }
+                }
+            }
+            for (node, endings) in behind {
+                quorum.end_once(node, endings);
+            }
+        });
+    }
+
+    /// Tells one server how claims end, once: what is lost is said again by the next attempt, or ends by itself.
+    fn end_once(self: &Arc<Self>, node: usize, endings: Vec<(Own, Ending)>) {
+        let quorum = self.clone();
+        tokio::spawn(async move {
+            let mut request = Request::new(&LIBRARY.release);
+            for (own, ending) in &endings {
+                request = request.key(quorum.key_text(&own.claim.resource)).arg(own.claim.id.to_string());
+                request = request.arg(text::ending(Some(own), *ending));
+            }
+            if let Err(fault) = quorum.ask(node, Duration::from_millis(500), false, &request).await {
+                tracing::debug!(%fault, "what was granted in vain is not given back");
+            }
+        });
+    }
+}
+
+fn is_grant(answer: &Option<NodeAnswer>) -> bool {
+    matches!(answer, Some(NodeAnswer::Granted(..)))
+}
+
+/// How long one server is waited for: short against the ttl, of which the wait is lost.
+pub(crate) fn patience(ttls: impl Iterator<Item = Duration>) -> Duration {
+    let shortest = ttls.min().unwrap_or(Duration::from_secs(30));
+    (shortest / 10).clamp(Duration::from_millis(50), Duration::from_millis(500))
+}
+
+/// Which slot is asked for: one of those that look free, any of them at first.
+fn slot(claim: &tenure_core::claim::Claim, free: &[u32]) -> Option<u32> {
+    if claim.terms.kind != Kind::SlotPool {
+        return None;
+    }
+    let random = SystemClock.random();
+    Some(match free.len() as u64 {
+        0 => (random % u64::from(claim.terms.capacity)) as u32,
+        count => free[(random % count) as usize],
+    })
+}
+
+fn votes(polls: &mut [Poll], node: usize, answer: std::result::Result<Said, Fault>) -> Vec<(usize, Next)> {
+    let mut items = match answer {
+        Ok(said) if said.counts => Ok(said.items.into_iter()),
+        Ok(_) => Err("does not count: it has started anew, and must wait or be let in".to_owned()),
+        Err(fault) => Err(fault.to_string()),
+    };
+    let mut vote = |(at, poll): (usize, &mut Poll)| {
+        let vote = match &mut items {
+            Ok(items) => match items.next().map(text::answer) {
+                Some(Ok(answer)) => {
+                    let vote = match &answer {
+                        NodeAnswer::Granted(number, _) => Vote::Granted(*number),
+                        _ => Vote::Refused,
+                    };
+                    poll.answers[node] = Some(answer);
+                    vote
+                }
+                Some(Err(what)) => poll.is_silent(node, format!("answered {}", what.0)),
+                None => poll.is_silent(node, "left out an answer".to_owned()),
+            },
+            Err(why) => poll.is_silent(node, why.clone()),
+        };
+        let next = poll.tally.vote(node, vote);
+        (poll.decided.is_none()).then_some((at, next))
+    };
+    polls.iter_mut().enumerate().filter_map(&mut vote).collect()
+}
+
+fn stamped(
+    polls: &mut [Poll],
+    node: usize,
+    asked: &[(usize, u64)],
+    answer: std::result::Result<Said, Fault>,
+) -> Vec<(usize, Next)> {
+    let items = answer.map(|said| if said.counts { said.items } else { Vec::new() }).unwrap_or_default();
+    let mut nexts = Vec::new();
+    for (index, (at, token)) in asked.iter().enumerate() {
+        let stamped = match number(items.get(index).unwrap_or(&Value::Nil)) {
+            Ok(0) | Err(_) => Stamped::No,
+            Ok(answered) if answered == *token => Stamped::Yes,
+            Ok(answered) => Stamped::Above(answered),
+        };
+        let poll = &mut polls[*at];
+        let next = poll.tally.stamped(node, *token, stamped);
+        if poll.decided.is_none() {
+            nexts.push((*at, next));
+        }
+    }
+    nexts
+}
+
+/// What the answers say about a claim that was not granted.
+struct Lost {
+    attempt: Attempt,
+    can_try_again: bool,
+    free_slots: Vec<u32>,
+}
+
+impl Poll {
+    fn new(own: Own, slot: Option<u32>, nodes: usize) -> Poll {
+        let (answers, silent) = (vec![None; nodes], vec![None; nodes]);
+        Poll { own, slot, tally: Tally::new(nodes), answers, silent, decided: None }
+    }
+
+    fn is_silent(&mut self, node: usize, why: String) -> Vote {
+        self.silent[node] = Some(why);
+        Vote::Silent
+    }
+
+    /// Whether some server may execute the claim later than now.
+    fn has_silence(&self) -> bool {
+        self.answers.iter().any(Option::is_none)
+    }
+
+    fn may_hold(&self, node: usize) -> bool {
+        self.answers[node].is_none() || is_grant(&self.answers[node])
+    }
+
+    /// The slot that an earlier attempt was granted, if it was.
+    fn slot_held(&self) -> Option<u32> {
+        self.answers.iter().flatten().find_map(|answer| match answer {
+            NodeAnswer::Granted(_, slot) => *slot,
+            _ => None,
+        })
+    }
+
+    fn lost(&self) -> Lost {
+        let claim = &self.own.claim;
+        let final_one = |attempt| Lost { attempt, can_try_again: false, free_slots: Vec::new() };
+        let answers: Vec<&NodeAnswer> = self.answers.iter().flatten().collect();
+        let mut fresh = None;
+        for answer in &answers {
+            match answer {
+                NodeAnswer::Finished => return final_one(Attempt::Finished),
+                NodeAnswer::Fresh { fresh_for, token, bytes }
+                    if fresh.as_ref().is_none_or(|known: &Published| known.token.get() < *token) =>
+                {
+                    let fresh_for = Duration::from_millis(*fresh_for);
+                    fresh = Some(Published { bytes: bytes[..].into(), token: Token::new(*token), fresh_for });
+                }
+                _ => {}
+            }
+        }
+        if let Some(fresh) = fresh {
+            return final_one(Attempt::Fresh(fresh));
+        }
+        if answers.len() < majority(self.answers.len()) {
+            return final_one(Attempt::Failed(self.unavailable()));
+        }
+        // What a minority says may be a leftover, which others do not know any more.
+        let alike = |other: &NodeAnswer| {
+            answers
+                .iter()
+                .filter(|answer| std::mem::discriminant(**answer) == std::mem::discriminant(other))
+                .count()
+        };
+        for answer in answers.iter().filter(|answer| alike(answer) >= majority(self.answers.len())) {
+            let outcome = match answer {
+                NodeAnswer::Conflict(kind, capacity) => {
+                    Outcome::Conflict { kind: *kind, capacity: *capacity }
+                }
+                NodeAnswer::FloorAhead(now) => Outcome::FloorAhead { now: Timestamp::from_micros(*now) },
+                NodeAnswer::NumbersUsedUp => {
+                    Outcome::Invalid("the tokens are used up: a floor or a server's clock was very wrong")
+                }
+                _ => continue,
+            };
+            if let Err(error) = claim_answer(claim, outcome, INCARNATION) {
+                return final_one(Attempt::Failed(error));
+            }
+        }
+        self.refused(&answers)
+    }
+
+    fn refused(&self, answers: &[&NodeAnswer]) -> Lost {
+        let claim = &self.own.claim;
+        let busy: Vec<&NodeBusy> = answers
+            .iter()
+            .filter_map(|answer| match answer {
+                NodeAnswer::Busy(busy) => Some(busy),
+                _ => None,
+            })
+            .collect();
+        let most = majority(self.answers.len());
+        // No majority says that it is held: then the servers are divided among several that claim.
+        let is_divided = busy.len() < most && self.slot.is_none();
+        let is_behind = busy.iter().filter(|busy| busy.holder.is_none()).count() >= most;
+        let mut free_slots = Vec::new();
+        if self.slot.is_some() && !is_behind {
+            let is_free = |slot: &u32| busy.iter().filter(|busy| busy.taken.contains(slot)).count() < most;
+            free_slots = (0..claim.terms.capacity).filter(is_free).collect();
+        }
+        let can_try_again = is_divided && !claim.wait || !free_slots.is_empty();
+        let attempt = if claim.wait {
+            Attempt::Waiting(waiting(&busy, most))
+        } else {
+            Attempt::Busy(seen_by_most(&busy, most))
+        };
+        Lost { attempt, can_try_again, free_slots }
+    }
+
+    fn unavailable(&self) -> Error {
+        let heard = self.answers.iter().flatten().count();
+        let whys: HashSet<&String> = self.silent.iter().flatten().collect();
+        let mut whys: Vec<&str> = whys.into_iter().map(String::as_str).collect();
+        whys.sort_unstable();
+        let message = format!(
+            "{heard} of {} servers answer, {} are needed: {}",
+            self.answers.len(),
+            majority(self.answers.len()),
+            whys.join("; ")
+        );
+        Error::new(ErrorKind::Unavailable, "claim", message).with_engine(ENGINE).with_hint(
+            "are the servers running and reachable? those of a new quorum are let in by `tenure doctor --init`",
+        )
+    }
+}
+
+/// Returns the number that a majority has reached, of those that some have given.
+pub(crate) fn reached_by_most(mut numbers: Vec<u64>, most: usize) -> Option<u64> {
+    numbers.sort_unstable();
+    numbers.get(most - 1).copied()
+}
+
+/// Returns the number that most have, which is the token of a hold: a server that was not needed may have another one.
+pub(crate) fn named_by_most(numbers: impl Iterator<Item = u64>) -> u64 {
+    let mut counts = BTreeMap::new();
+    numbers.for_each(|number| *counts.entry(number).or_insert(0_usize) += 1);
+    counts.into_iter().max_by_key(|(number, count)| (*count, *number)).map_or(0, |(number, _)| number)
+}
+
+fn waiting(busy: &[&NodeBusy], most: usize) -> Waiting {
+    let mut positions: Vec<u32> = busy.iter().map(|busy| busy.position).filter(|at| *at > 0).collect();
+    positions.sort_unstable();
+    let position = positions.get(positions.len() / 2).copied().unwrap_or(1);
+    let horizon = Token::new(busy.iter().map(|busy| busy.counter).max().unwrap_or(0));
+    // A server that refused because others wait says nothing of an end.
+    let ends = busy.iter().filter_map(|busy| busy.free_in).collect::<Vec<_>>();
+    let needed = most.min(ends.len().max(1));
+    let look_in = reached_by_most(ends, needed).filter(|_| position == 1).map(Duration::from_millis);
+    Waiting { position, horizon, look_in }
+}
+
+/// The holder that most servers name, and when it ends for most.
+fn seen_by_most(busy: &[&NodeBusy], most: usize) -> Busy {
+    let last = Token::new(busy.iter().map(|busy| busy.counter).max().unwrap_or(0));
+    let mut waiting: Vec<u32> = busy.iter().map(|busy| busy.waiting).collect();
+    waiting.sort_unstable();
+    let mut seen = Busy::new(last, waiting.get(waiting.len() / 2).copied().unwrap_or(0));
+    let ends: Vec<u64> = busy.iter().filter_map(|busy| busy.free_in).collect();
+    let needed = most.min(ends.len().max(1));
+    seen.free_in = reached_by_most(ends, needed).map(Duration::from_millis);
+    let holders = busy.iter().filter_map(|busy| busy.holder.as_ref());
+    let count = |id: &String| {
+        busy.iter().filter(|busy| busy.holder.as_ref().is_some_and(|other| other.id == *id)).count()
+    };
+    if let Some(holder) = holders.max_by_key(|holder| (count(&holder.id), holder.number)) {
+        seen.holder = Some(holder.label.clone());
+        let same = busy.iter().filter_map(|busy| busy.holder.as_ref()).filter(|other| other.id == holder.id);
+        seen.token = Token::new(named_by_most(same.map(|holder| holder.number)));
+        seen.held_for = Duration::from_millis(holder.held_for);
+        seen.is_resting = holder.is_resting;
+    }
+    seen
+}

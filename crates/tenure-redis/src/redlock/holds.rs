@@ -1,0 +1,216 @@
+//! Renewing and releasing, as a majority answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tenure_core::claim::Grant;
+use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::engine::{ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest};
+use tenure_core::{Error, ErrorKind, Result};
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::claims::{patience, reached_by_most};
+use super::library::LIBRARY;
+use super::node::Request;
+use super::own::Own;
+use super::text::{self, Ending};
+use super::{ENGINE, Quorum};
+use crate::answer::number;
+use crate::pause;
+use crate::quorum::majority;
+
+/// How long one server is waited for when something is released: it is not in a hurry, and worth a reconnect.
+const RELEASE_WITHIN: Duration = Duration::from_secs(1);
+/// The longest time between two attempts to release something on a server that does not answer.
+const RELEASE_EVERY: Duration = Duration::from_secs(1);
+
+impl Quorum {
+    /// Extends holds. Each is this client's, as far as it knows.
+    pub(crate) async fn renew_holds(
+        self: &Arc<Self>,
+        holds: &[(Own, &RenewRequest)],
+    ) -> Vec<Result<RenewAnswer>> {
+        if holds.is_empty() {
+            return Vec::new();
+        }
+        let start = SystemClock.now();
+        let mut request = Request::new(&LIBRARY.renew);
+        for (own, _) in holds {
+            request = request.key(self.key_text(&own.claim.resource));
+        }
+        for (own, _) in holds {
+            request = request.arg(own.claim.id.to_string());
+        }
+        let within = patience(holds.iter().map(|(own, _)| own.claim.terms.ttl));
+        let most = majority(self.nodes.len());
+        let mut ends: Vec<Vec<u64>> = vec![Vec::new(); holds.len()];
+        let mut lost = vec![0; holds.len()];
+        let mut heard = self.ask_all(within, request);
+        let is_open = |ends: &[Vec<u64>], lost: &[usize]| {
+            ends.iter().zip(lost).any(|(ends, lost)| ends.len() < most && *lost < most)
+        };
+        while is_open(&ends, &lost)
+            && let Some((_, answer)) = heard.recv().await
+        {
+            let Ok(said) = answer else { continue };
+            if !said.counts {
+                continue;
+            }
+            for (at, item) in said.items.iter().enumerate().take(holds.len()) {
+                match number(item) {
+                    Ok(0) => lost[at] += 1,
+                    Ok(ends_in) => ends[at].push(ends_in),
+                    Err(_) => {}
+                }
+            }
+        }
+        let passed = SystemClock.now().since(start);
+        let mut answers = Vec::new();
+        let mut forsaken = Vec::new();
+        for (at, (own, request)) in holds.iter().enumerate() {
+            let mut known = std::mem::take(&mut ends[at]);
+            // The end of a hold is when no majority has it any more.
+            known.sort_unstable_by(|one, other| other.cmp(one));
+            let ends_in =
+                known.get(most - 1).map(|millis| Duration::from_millis(*millis).saturating_sub(passed));
+            answers.push(match (ends_in, own.held) {
+                (Some(ends_in), Some(held)) => {
+                    if let Some(own) = self.owned().get_mut(own.claim.id) {
+                        own.heard_at = start;
+                    }
+                    Ok(if request.is_waiter {
+                        RenewAnswer::Granted(Grant { token: held.token, slot: held.slot, ends_in })
+                    } else {
+                        RenewAnswer::Renewed { ends_in }
+                    })
+                }
+                _ if lost[at] >= most => {
+                    self.owned().remove(own.claim.id);
+                    // A minority may still keep others out.
+                    forsaken.push((own.clone(), (0..self.nodes.len()).collect(), false));
+                    Ok(RenewAnswer::Lost)
+                }
+                _ => Err(self.silence("renew", known.len() + lost[at])),
+            });
+        }
+        forget_on_all(self, forsaken, Ending::Released { is_unused: true, is_finished: false });
+        answers
+    }
+
+    fn silence(&self, operation: &'static str, heard: usize) -> Error {
+        let (all, most) = (self.nodes.len(), majority(self.nodes.len()));
+        let message = format!("{heard} of {all} servers answer, and {most} that agree are needed");
+        Error::new(ErrorKind::Unavailable, operation, message)
+            .with_engine(ENGINE)
+            .with_hint("are the servers running and reachable? try `tenure doctor`")
+    }
+
+    /// Ends holds and withdraws waiters, on all servers. A majority's answer is enough; the others hear of it as long as it
+    /// can matter.
+    pub(crate) async fn release_all(
+        self: &Arc<Self>,
+        releases: &[ReleaseRequest],
+    ) -> Vec<Result<ReleaseAnswer>> {
+        let mut life = Duration::ZERO;
+        let mut request = Request::new(&LIBRARY.release);
+        for ReleaseRequest { resource, release } in releases {
+            let own = self.owned().get(release.claim).cloned();
+            self.notices.forget(release.claim);
+            life = life.max(own.as_ref().map_or(RELEASE_WITHIN, |own| own.claim.terms.ttl));
+            let is_finished = release.maybe_in_flight || own.as_ref().is_some_and(|own| own.has_stray_copy);
+            let ending = Ending::Released { is_unused: release.is_unused, is_finished };
+            request = request.key(self.key_text(resource)).arg(release.claim.to_string());
+            request = request.arg(text::ending(own.as_ref(), ending));
+        }
+        let request = Arc::new(request);
+        let (tell, mut heard) = unbounded_channel();
+        for node in 0..self.nodes.len() {
+            let tell = tell.clone();
+            let first = move |items: Option<Vec<Value>>| {
+                // Nobody listens any more where the others were enough.
+                drop(tell.send(items));
+            };
+            tokio::spawn(insist(self.clone(), node, request.clone(), life, first));
+        }
+        drop(tell);
+        let (all, most) = (self.nodes.len(), majority(self.nodes.len()));
+        let mut ended = vec![0; releases.len()];
+        let mut answered = 0;
+        let decided = |ended: &[usize], answered: usize| {
+            ended.iter().all(|ended| *ended >= most || answered - ended > all - most)
+        };
+        while !(answered >= most && decided(&ended, answered))
+            && let Some(items) = heard.recv().await
+        {
+            let Some(items) = items else { continue };
+            answered += 1;
+            for (count, item) in ended.iter_mut().zip(&items) {
+                *count += usize::from(matches!(number(item), Ok(1)));
+            }
+        }
+        let answers = releases.iter().zip(&ended).map(|(request, ended)| {
+            if answered < most {
+                return Err(self.silence("release", answered));
+            }
+            self.owned().remove(request.release.claim);
+            let may_have_held = *ended >= 1 && ended + (all - answered) >= most;
+            Ok(if may_have_held { ReleaseAnswer::Released } else { ReleaseAnswer::AlreadyLost })
+        });
+        answers.collect()
+    }
+}
+
+/// Calls one server until it has answered, or what is released has ended by itself. `first` is told of the first attempt.
+async fn insist(
+    quorum: Arc<Quorum>,
+    node: usize,
+    request: Arc<Request>,
+    life: Duration,
+    first: impl FnOnce(Option<Vec<Value>>) + Send,
+) {
+    let until = SystemClock.now() + life;
+    let answer = quorum.ask(node, RELEASE_WITHIN, true, &request).await;
+    let is_answered = answer.is_ok();
+    first(answer.ok().map(|said| said.items));
+    let mut attempt = 0;
+    let mut is_over = is_answered;
+    while !is_over && SystemClock.now() < until {
+        pause::briefly(attempt, RELEASE_EVERY).await;
+        attempt = attempt.saturating_add(1);
+        is_over = quorum.ask(node, RELEASE_WITHIN, true, &request).await.is_ok();
+    }
+}
+
+/// Ends claims that nobody wants on servers that may hold them, in the background: their ids are finished only where a
+/// copy may be under way.
+pub(crate) fn forget_on_all(quorum: &Arc<Quorum>, forsaken: Vec<(Own, Vec<usize>, bool)>, how: Ending) {
+    if forsaken.is_empty() {
+        return;
+    }
+    for node in 0..quorum.nodes.len() {
+        let mut request = Request::new(&LIBRARY.release);
+        let mut life = Duration::ZERO;
+        for (own, nodes, has_stray_copy) in &forsaken {
+            if nodes.contains(&node) {
+                let ending = match how {
+                    Ending::Released { is_unused, is_finished } => {
+                        Ending::Released { is_unused, is_finished: is_finished && *has_stray_copy }
+                    }
+                    how => how,
+                };
+                request = request.key(quorum.key_text(&own.claim.resource)).arg(own.claim.id.to_string());
+                request = request.arg(text::ending(Some(own), ending));
+                life = life.max(own.claim.terms.ttl);
+            }
+        }
+        if !request.keys.is_empty() {
+            tokio::spawn(insist(quorum.clone(), node, Arc::new(request), life, |_| {}));
+        }
+    }
+}
+
+/// Returns when most of these have come, in ms.
+pub(crate) fn most_have_come(ends: Vec<u64>, most: usize) -> Option<Duration> {
+    reached_by_most(ends, most).map(Duration::from_millis)
+}

@@ -1,0 +1,209 @@
+//! One server of a quorum, and calls to all of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tenure_core::engine::Incarnation;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::Instant;
+
+use super::Quorum;
+use super::library::LIBRARY;
+use crate::answer::{Unexpected, number};
+use crate::error::Fault;
+use crate::link::Link;
+use crate::script::{Form, Script};
+
+/// One server.
+pub(crate) struct Node {
+    pub(crate) link: Link,
+    /// How errors and findings name it.
+    pub(crate) name: String,
+    /// It has turned out not to count, or may have come to that.
+    pub(crate) doubt: Arc<Notify>,
+    /// The user's rights do not reach so far: scripts are called in their place.
+    may_not_call_functions: AtomicBool,
+}
+
+/// A call: the same for all servers.
+pub(crate) struct Request {
+    pub(crate) script: &'static Script,
+    pub(crate) keys: Vec<String>,
+    pub(crate) arguments: Vec<Vec<u8>>,
+}
+
+/// What a server answered.
+#[derive(Debug)]
+pub(crate) struct Said {
+    /// Its clock, in microseconds.
+    pub(crate) now: u64,
+    /// Whether it counts. If not, it has done nothing, unless the operation needs no say in it.
+    pub(crate) counts: bool,
+    /// The answers for each resource.
+    pub(crate) items: Vec<Value>,
+    pub(crate) incarnation: Incarnation,
+}
+
+impl Request {
+    pub(crate) fn new(script: &'static Script) -> Request {
+        Request { script, keys: Vec::new(), arguments: Vec::new() }
+    }
+
+    /// Adds a resource.
+    #[must_use]
+    pub(crate) fn key(mut self, key: impl Into<String>) -> Request {
+        self.keys.push(key.into());
+        self
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub(crate) fn arg(mut self, argument: impl AsRef<[u8]>) -> Request {
+        self.arguments.push(argument.as_ref().to_vec());
+        self
+    }
+
+    fn command(&self, form: Form, shared: &[String; 4], incarnation: Incarnation) -> Cmd {
+        let mut cmd = self.script.begin(form, self.keys.len() + shared.len());
+        for key in shared.iter().chain(&self.keys) {
+            cmd.arg(key);
+        }
+        cmd.arg(incarnation.0);
+        for argument in &self.arguments {
+            cmd.arg(argument.as_slice());
+        }
+        cmd
+    }
+}
+
+impl Node {
+    pub(crate) fn new(link: Link, name: String) -> Node {
+        Node { link, name, doubt: Arc::new(Notify::new()), may_not_call_functions: AtomicBool::new(false) }
+    }
+
+    /// Whether it can be asked now, or perhaps in a moment: the first connection is being made.
+    pub(crate) fn is_up(&self) -> bool {
+        !self.link.is_down()
+    }
+
+    /// Calls an operation, in the best form that the server takes. It repeats nothing that may have been executed.
+    pub(crate) async fn call(
+        &self,
+        deadline: Instant,
+        shared: &[String; 4],
+        request: &Request,
+    ) -> Result<Said, Fault> {
+        let mut form =
+            if self.may_not_call_functions.load(Ordering::Relaxed) { Form::Known } else { Form::Function };
+        let mut is_loaded = false;
+        let (value, incarnation) = loop {
+            let build = |incarnation: Incarnation| request.command(form, shared, incarnation);
+            form = match (self.link.call(deadline, &build).await, form) {
+                (Err(fault), Form::Function) if fault.is_no_function() && !is_loaded => {
+                    is_loaded = true;
+                    if self.load(deadline).await { Form::Function } else { Form::Known }
+                }
+                (Err(fault), Form::Function) if fault.is_no_function() || self.are_refused(&fault) => {
+                    Form::Known
+                }
+                (Err(fault), Form::Known) if fault.is_no_script() => Form::Text,
+                (answer, _) => break answer?,
+            };
+        };
+        let said = said(value, incarnation).map_err(|Unexpected(what)| Fault::Cut {
+            server: self.name.clone(),
+            why: format!("it answered {what}"),
+        })?;
+        if !said.counts {
+            self.doubt.notify_one();
+        }
+        Ok(said)
+    }
+
+    async fn load(&self, deadline: Instant) -> bool {
+        match self.link.call(deadline, &|_| LIBRARY.load()).await {
+            Ok(_) => true,
+            // Another client was faster.
+            Err(fault) if fault.is_loaded_already() => true,
+            Err(fault) => {
+                self.are_refused(&fault);
+                tracing::debug!(%fault, "cannot load functions: scripts are used");
+                false
+            }
+        }
+    }
+
+    fn are_refused(&self, fault: &Fault) -> bool {
+        let are_refused = fault.refuses_functions();
+        if are_refused {
+            self.may_not_call_functions.store(true, Ordering::Relaxed);
+        }
+        are_refused
+    }
+}
+
+fn said(value: Value, incarnation: Incarnation) -> Result<Said, Unexpected> {
+    let Value::Array(items) = value else { return Err(Unexpected(format!("{value:?}"))) };
+    let mut items = items.into_iter();
+    let now = number(&items.next().unwrap_or(Value::Nil))?;
+    let items: Vec<Value> = items.collect();
+    let counts = !matches!(&items[..], [Value::BulkString(text)] if text == b"Q");
+    Ok(Said { now, counts, items, incarnation })
+}
+
+impl Quorum {
+    /// Calls one server. Unless the call is `patient`, a server without a connection is not waited for.
+    pub(crate) async fn ask(
+        &self,
+        node: usize,
+        within: Duration,
+        is_patient: bool,
+        request: &Request,
+    ) -> Result<Said, Fault> {
+        let node = &self.nodes[node];
+        if !is_patient && !node.is_up() {
+            return Err(Fault::Nobody { why: format!("{} is away", node.name) });
+        }
+        node.call(Instant::now() + within, &self.shared_keys, request).await
+    }
+
+    /// Calls all servers side by side. Their answers come in as they do; then the stream ends.
+    pub(crate) fn ask_all(
+        self: &Arc<Self>,
+        within: Duration,
+        request: Request,
+    ) -> UnboundedReceiver<(usize, Result<Said, Fault>)> {
+        let (tell, answers) = unbounded_channel();
+        let request = Arc::new(request);
+        for node in 0..self.nodes.len() {
+            let (quorum, request, tell) = (self.clone(), request.clone(), tell.clone());
+            tokio::spawn(async move {
+                let answer = quorum.ask(node, within, false, &request).await;
+                // Nobody listens any more where the others were enough.
+                drop(tell.send((node, answer)));
+            });
+        }
+        answers
+    }
+
+    /// Calls all servers, and waits for all of them.
+    pub(crate) async fn hear_all(
+        self: &Arc<Self>,
+        within: Duration,
+        request: Request,
+    ) -> Vec<Result<Said, Fault>> {
+        let mut answers: Vec<_> = self
+            .nodes
+            .iter()
+            .map(|node| Err(Fault::Nobody { why: format!("{} has not answered", node.name) }))
+            .collect();
+        let mut heard = self.ask_all(within, request);
+        while let Some((node, answer)) = heard.recv().await {
+            answers[node] = answer;
+        }
+        answers
+    }
+}

@@ -1,0 +1,92 @@
+//! What the servers say unasked: that a waiter should ask again, and that something that is followed has changed.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use tenure_core::claim::ClaimId;
+use tenure_core::engine::Wake;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::Quorum;
+use crate::answer::{Message, message};
+use crate::keys::{CHANGES, INBOX};
+use crate::wake::Observers;
+use crate::wire::News;
+
+/// Who is told what.
+pub(crate) struct Notices {
+    tell: UnboundedSender<Wake>,
+    wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
+    pub(crate) observers: Arc<Observers>,
+    /// Which servers have told a waiter to ask again, since it last did. It asks when a majority has: until then it is not free.
+    told: Mutex<HashMap<ClaimId, BTreeSet<usize>>>,
+    most: usize,
+}
+
+impl Notices {
+    pub(crate) fn new(most: usize) -> Notices {
+        let (tell, wakes) = unbounded_channel();
+        let (wakes, observers) = (Mutex::new(Some(wakes)), Arc::default());
+        Notices { tell, wakes, observers, told: Mutex::default(), most }
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, HashMap<ClaimId, BTreeSet<usize>>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A claim is asked for now: what was said before does not matter any more.
+    pub(crate) fn forget(&self, claim: ClaimId) {
+        self.told().remove(&claim);
+    }
+
+    /// Returns the news for this client's waiters; empty the second time.
+    pub(crate) fn wakes(&self) -> BoxStream<'static, Wake> {
+        let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut wakes) = wakes else { return futures_util::stream::empty().boxed() };
+        futures_util::stream::poll_fn(move |cx| wakes.poll_recv(cx)).boxed()
+    }
+
+    fn tell(&self, wake: Wake) {
+        // Nobody listens any more when the client is being closed.
+        let _ = self.tell.send(wake);
+    }
+
+    fn look(&self, node: usize, claim: ClaimId) {
+        let mut told = self.told();
+        let nodes = told.entry(claim).or_default();
+        nodes.insert(node);
+        if nodes.len() >= self.most {
+            told.remove(&claim);
+            drop(told);
+            self.tell(Wake::Look(claim));
+        }
+    }
+}
+
+/// Passes on what one server says, until the client is gone.
+pub(crate) async fn listen(quorum: Weak<Quorum>, node: usize, mut news: UnboundedReceiver<News>) {
+    while let Some(news) = news.recv().await {
+        let Some(quorum) = quorum.upgrade() else { return };
+        let notices = &quorum.notices;
+        match news {
+            News::Message { channel, payload, .. } if channel.starts_with(INBOX.as_bytes()) => {
+                let Some(Message::Look(claim)) = message(&payload) else { continue };
+                // One that is not known any more has been answered, or withdrawn.
+                if quorum.owned().get(claim).is_some_and(|own| own.held.is_none()) {
+                    notices.look(node, claim);
+                }
+            }
+            News::Message { channel, .. } if channel.starts_with(CHANGES.as_bytes()) => {
+                notices.observers.tell(&channel);
+            }
+            News::Message { .. } => {}
+            News::Up { .. } => {
+                quorum.nodes[node].doubt.notify_one();
+                notices.observers.tell_all();
+                notices.tell(Wake::LookAtAll);
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Following one resource: the servers publish its changes while somebody has asked for them in the last while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::{self, BoxStream};
+use tenure_core::Result;
+use tenure_core::claim::Name;
+use tenure_core::inspect::{View, shows_the_same};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::Quorum;
+use super::library::LIBRARY;
+use super::node::Request;
+use crate::keys::Key;
+
+/// How long a server publishes changes for an observer that is not heard of again.
+const INTEREST: Duration = Duration::from_secs(30);
+/// When an observer looks again at the latest: other clients of the classic protocol tell nobody.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// After an error.
+const RETRY: Duration = Duration::from_millis(500);
+/// How long one server is waited for.
+const WITHIN: Duration = Duration::from_millis(900);
+
+struct Observer {
+    quorum: Arc<Quorum>,
+    resource: Name,
+    key: Key,
+    channel: Vec<u8>,
+    changed: Arc<Notify>,
+    last: Option<Option<View>>,
+}
+
+/// Follows a resource: its present view first, then each later one that shows something else.
+pub(crate) fn observe(quorum: Arc<Quorum>, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
+    let key = match quorum.keys.of(&resource) {
+        Ok(key) => key,
+        Err(error) => return stream::once(async { Err(error) }).boxed(),
+    };
+    let channel = quorum.keys.changes(&key).into_bytes();
+    let changed = quorum.notices.observers.add(&channel);
+    let observer = Observer { quorum, resource, key, channel, changed, last: None };
+    stream::unfold((observer, Duration::ZERO), |(mut observer, wait)| async move {
+        let (view, wait) = observer.next(wait).await;
+        Some((view, (observer, wait)))
+    })
+    .boxed()
+}
+
+impl Observer {
+    async fn next(&mut self, mut wait: Duration) -> (Result<Option<View>>, Duration) {
+        loop {
+            // A change in between leaves a permit, so that none is missed.
+            if tokio::time::timeout(wait, self.changed.notified()).await.is_err() {
+                tracing::trace!(resource = %self.resource, "an observer looks by itself");
+            }
+            let view = match self.look().await {
+                Ok(view) => view,
+                Err(error) => return (Err(error.with_resource(&self.resource)), RETRY),
+            };
+            wait = view.as_ref().map_or(LOOK_AGAIN, |view| {
+                let next = view.holds.iter().map(|hold| hold.ends_in).min().unwrap_or(LOOK_AGAIN);
+                // An end by itself makes no event.
+                (next + Duration::from_millis(1)).min(LOOK_AGAIN)
+            });
+            let is_known =
+                self.last.as_ref().is_some_and(|last| shows_the_same(last.as_ref(), view.as_ref()));
+            if !is_known {
+                self.last = Some(view.clone());
+                return (Ok(view), wait);
+            }
+        }
+    }
+
+    /// Asks all servers to tell of changes, and only then looks.
+    async fn look(&self) -> Result<Option<View>> {
+        let quorum = &self.quorum;
+        let up = quorum.nodes.iter().filter(|node| node.is_up());
+        // A server that does not take it is one that is not heard, and others are.
+        join_all(up.map(|node| node.link.subscribe(Instant::now() + WITHIN, &self.channel))).await;
+        let interest = INTEREST.as_millis().to_string();
+        quorum.hear_all(WITHIN, Request::new(&LIBRARY.observe).key(&self.key.text).arg(interest)).await;
+        Ok(quorum.look("observe", std::slice::from_ref(&self.resource)).await?.pop().flatten())
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        if self.quorum.notices.observers.remove(&self.channel, &self.changed)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (quorum, channel) = (self.quorum.clone(), self.channel.clone());
+            runtime.spawn(async move {
+                let deadline = Instant::now() + WITHIN;
+                join_all(quorum.nodes.iter().map(|node| node.link.unsubscribe(deadline, &channel))).await;
+            });
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What claims look like for the scripts, and what their answers mean.
+
+use redis::Value;
+use tenure_core::claim::{ClaimId, Kind, Label};
+
+use super::own::Own;
+use crate::answer::{Unexpected, in_millis, number, text};
+
+type Result<T> = std::result::Result<T, Unexpected>;
+
+/// What one server answered to one claim.
+#[derive(Clone, Debug)]
+pub(crate) enum NodeAnswer {
+    Granted(u64, Option<u32>),
+    Busy(NodeBusy),
+    /// The claim has ended.
+    Finished,
+    Fresh {
+        fresh_for: u64,
+        token: u64,
+        bytes: Vec<u8>,
+    },
+    Conflict(Kind, u32),
+    /// The floor is too far ahead of this clock, in microseconds.
+    FloorAhead(u64),
+    NumbersUsedUp,
+}
+
+/// Why a server did not grant.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeBusy {
+    pub(crate) counter: u64,
+    pub(crate) waiting: u32,
+    /// The place of the claim in the queue; 0: it does not wait.
+    pub(crate) position: u32,
+    /// When something comes free by itself, in ms.
+    pub(crate) free_in: Option<u64>,
+    /// The slots that are taken.
+    pub(crate) taken: Vec<u32>,
+    pub(crate) holder: Option<NodeHolder>,
+}
+
+/// Who holds, as a server knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeHolder {
+    pub(crate) number: u64,
+    pub(crate) held_for: u64,
+    pub(crate) is_resting: bool,
+    pub(crate) id: String,
+    pub(crate) label: Label,
+}
+
+/// The letter of what is asked for.
+fn letter(own: &Own) -> char {
+    let terms = &own.claim.terms;
+    match terms.kind {
+        Kind::RwLock if terms.weight == terms.capacity => 'w',
+        Kind::RwLock => 'r',
+        Kind::SlotPool => 'p',
+        _ => 'm',
+    }
+}
+
+/// How long a waiter lives on a server that does not hear of it.
+fn life(own: &Own) -> u64 {
+    in_millis(tenure_core::step::confirm_window(own.claim.terms.ttl))
+}
+
+/// What a claim asks for.
+pub(crate) fn claim(own: &Own, proposal: u64, slot: Option<u32>) -> String {
+    let (claim, terms) = (&own.claim, &own.claim.terms);
+    let digit = u8::from;
+    format!(
+        "{} {} {} {} {} {} {proposal} {} {} {:08} {} {} {} {} {} {} {}",
+        letter(own),
+        terms.capacity,
+        digit(claim.wait),
+        digit(terms.unless_fresh),
+        digit(claim.floor_forced),
+        claim.floor.get(),
+        own.ticket,
+        life(own),
+        in_millis(terms.ttl),
+        claim.client,
+        terms.limits.max_hold.map_or(0, in_millis),
+        in_millis(terms.limits.min_hold),
+        in_millis(terms.limits.lock_delay),
+        own.attempt,
+        slot.map_or_else(|| "-".to_owned(), |slot| slot.to_string()),
+        terms.label.as_str(),
+    )
+}
+
+/// How a claim ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It is released, or withdrawn.
+    Released { is_unused: bool, is_finished: bool },
+    /// What this attempt was granted is given back, and it waits on.
+    GivenBack,
+    /// What this attempt was granted is given back; another attempt may follow.
+    Cancelled,
+    /// It holds elsewhere, and does not wait here any more.
+    WaitsNoMore,
+}
+
+/// What is said when a claim ends. Of one that is not known, there is nothing but the id.
+pub(crate) fn ending(own: Option<&Own>, ending: Ending) -> String {
+    let digit = u8::from;
+    let (mode, is_finished, is_unused) = match ending {
+        Ending::Released { is_unused, is_finished } => ('r', is_finished, is_unused),
+        Ending::GivenBack => ('b', false, true),
+        Ending::Cancelled => ('c', false, true),
+        Ending::WaitsNoMore => ('u', false, true),
+    };
+    let (finished, unused) = (digit(is_finished), digit(is_unused));
+    match own {
+        None => format!("{mode} 0 {finished} {unused} 0 0 "),
+        Some(own) => {
+            let (claim, fresh) = (&own.claim, digit(own.claim.terms.unless_fresh));
+            let waiter = format!("{} {fresh} {} {}", letter(own), claim.client, claim.terms.label.as_str());
+            format!("{mode} {} {finished} {unused} {} {} {waiter}", own.attempt, own.ticket, life(own))
+        }
+    }
+}
+
+fn items(value: Value) -> Result<Vec<Value>> {
+    match value {
+        Value::Array(items) => Ok(items),
+        other => Err(Unexpected(format!("{other:?}"))),
+    }
+}
+
+fn small(value: &Value) -> Result<u32> {
+    Ok(u32::try_from(number(value)?).unwrap_or(u32::MAX))
+}
+
+pub(crate) fn kind_of(letter: &str) -> Result<Kind> {
+    match letter {
+        "m" => Ok(Kind::Mutex),
+        "r" => Ok(Kind::RwLock),
+        "p" => Ok(Kind::SlotPool),
+        other => Err(Unexpected(format!("kind {other:?}"))),
+    }
+}
+
+pub(crate) fn lossy(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Reads a period where -1 means none.
+fn millis_if_any(value: &Value) -> Result<Option<u64>> {
+    if matches!(value, Value::Int(..0)) { Ok(None) } else { number(value).map(Some) }
+}
+
+/// Reads a server's answer to a claim.
+pub(crate) fn answer(value: Value) -> Result<NodeAnswer> {
+    let items = items(value)?;
+    let field = |at: usize| items.get(at).ok_or_else(|| Unexpected(format!("{} fields", items.len())));
+    match text(field(0)?)? {
+        "G" => {
+            let slot = items.get(2).and_then(|slot| text(slot).ok()?.parse().ok());
+            Ok(NodeAnswer::Granted(number(field(1)?)?, slot))
+        }
+        "B" => Ok(NodeAnswer::Busy(busy(&items)?)),
+        "F" => Ok(NodeAnswer::Finished),
+        "V" => {
+            let Value::BulkString(bytes) = field(3)? else { return Err(Unexpected("no bytes".to_owned())) };
+            let (fresh_for, token) = (number(field(1)?)?, number(field(2)?)?);
+            Ok(NodeAnswer::Fresh { fresh_for, token, bytes: bytes.clone() })
+        }
+        "C" => Ok(NodeAnswer::Conflict(kind_of(text(field(1)?)?)?, small(field(2)?)?)),
+        "A" => Ok(NodeAnswer::FloorAhead(number(field(1)?)?)),
+        "T" => Ok(NodeAnswer::NumbersUsedUp),
+        other => Err(Unexpected(other.to_owned())),
+    }
+}
+
+fn busy(items: &[Value]) -> Result<NodeBusy> {
+    let Some([_, counter, waiting, position, free_in, taken]) = items.first_chunk() else {
+        return Err(Unexpected(format!("{} fields", items.len())));
+    };
+    let taken = text(taken)?.split(',').filter_map(|slot| slot.parse().ok()).collect();
+    let holder = match &items[6..] {
+        [number_of, held_for, is_resting, id, label] => Some(NodeHolder {
+            number: number(number_of)?,
+            held_for: number(held_for)?,
+            is_resting: number(is_resting)? == 1,
+            id: lossy(id),
+            label: Label::from_stored(&lossy(label)),
+        }),
+        _ => None,
+    };
+    Ok(NodeBusy {
+        counter: number(counter)?,
+        waiting: small(waiting)?,
+        position: small(position)?,
+        free_in: millis_if_any(free_in)?,
+        taken,
+        holder,
+    })
+}
+
+/// A hold as a server stores it.
+pub(crate) struct Stored {
+    /// None: the key was set by a client of the classic protocol.
+    pub(crate) id: Option<ClaimId>,
+    pub(crate) is_resting: bool,
+    pub(crate) number: u64,
+    pub(crate) granted: u64,
+    pub(crate) slot: Option<u32>,
+    pub(crate) is_writer: bool,
+    pub(crate) label: Label,
+}
+
+/// Reads a hold.
+pub(crate) fn stored(text: &str) -> Result<Stored> {
+    let words: Vec<&str> = text.splitn(12, ' ').collect();
+    let &[id, flag, number, granted, _, _, _, _, _, _, slot, label] = &words[..] else {
+        return Err(Unexpected(format!("a hold {text:?}")));
+    };
+    let parsed = |word: &str| word.parse().map_err(|_| Unexpected(format!("{word:?} in place of a number")));
+    Ok(Stored {
+        id: id.parse().ok(),
+        is_resting: flag.chars().all(char::is_uppercase),
+        number: parsed(number)?,
+        granted: parsed(granted)?,
+        slot: slot.parse().ok(),
+        is_writer: flag.eq_ignore_ascii_case("w"),
+        label: Label::from_stored(label),
+    })
+}

@@ -1,0 +1,607 @@
+-- What one server of a quorum does. It decides for itself alone; a majority of such decisions is a grant (`quorum.rs`).
+--
+-- KEYS: the boot marker, the largest number of all counters, finished ids, observed resources, then the key of each resource.
+-- ARGV: the incarnation of the server, then what each operation takes.
+--
+-- A mutex or a writer is the string under the resource's own key, as clients of the classic protocol have it. Beside it, under
+-- `tenure.1.<letter>:<key>`, are C: its counter; H: when shared holds come free, and T: their texts; Q: the places of waiters, W: their
+-- texts, X: how long they live; V: the value.
+--
+-- A hold is stored as `id flag number granted ttl client max_hold min_hold lock_delay attempt slot label`. The flag is m(utex),
+-- w(riter), r(eader) or p(ool), and a capital if the units only rest. The number is what the counter was when it was granted or
+-- stamped. Times: `now` in microseconds, `t` and all ends in milliseconds, by this server's clock.
+
+local call, try
+local floor, max, min, sub, format, concat, upper
+local function open()
+  call, try = redis.call, redis.pcall
+  floor, max, min = math.floor, math.max, math.min
+  sub, format, concat, upper = string.sub, string.format, table.concat, string.upper
+end
+
+local FINISHED_MEMORY, COUNTER_MEMORY, QUEUE_LIFE = 60000, 3600000, 60000
+local AHEAD_MAX, NUMBER_MAX, NEVER = 3600000000, 9007199254740991, 9007199254740991
+local FOREIGN = '????????????????????????????????'
+local SEEN, WAIT, INBOX, CHANGES = 'tenure.1.seen', 'tenure.1.wait', 'tenure.1.inbox:', 'tenure.1.changes:'
+
+local BOOT, MAX, FINISHED, OBSERVED
+local now, t, top, is_top_new, has_finished, has_observers
+
+local function digits(number) return format('%.0f', number) end
+local HALF = 100000000
+local function padded(number)
+  local high = floor(number / HALF)
+  return format('%08d%08d', high, number - high * HALF)
+end
+
+-- Begins a call, and returns whether the server counts: not if it has started anew since it was let in.
+local function begin(KEYS, ARGV)
+  if not call then open() end
+  BOOT, MAX, FINISHED, OBSERVED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+  local clock = call('TIME')
+  now = clock[1] * 1000000 + clock[2]
+  t = floor(now / 1000)
+  local marks = call('MGET', BOOT, MAX)
+  top, is_top_new = tonumber(marks[2] or 0), false
+  has_finished, has_observers = false, false
+  if call('EXISTS', FINISHED, OBSERVED) > 0 then
+    has_finished = call('EXISTS', FINISHED) == 1
+    has_observers = call('EXISTS', OBSERVED) == 1
+  end
+  return marks[1] == ARGV[1]
+end
+
+-- A server that is full refuses what could make it fuller, but not after the first write of a script.
+local function insist() if IS_SCRIPT then call('PEXPIRE', FINISHED, FINISHED_MEMORY) end end
+
+local function beside(letter, key) return 'tenure.1.' .. letter .. ':' .. key end
+
+-- Counters. One that is not there is as large as the largest of all, so that none ever falls.
+local function counter(key) return tonumber(call('GET', beside('C', key)) or top) end
+local function raise(key, number)
+  call('SET', beside('C', key), digits(number), 'PX', COUNTER_MEMORY)
+  if number > top then top, is_top_new = number, true end
+end
+local function done(answers)
+  if is_top_new then call('SET', MAX, digits(top)) end
+  return answers
+end
+
+local function changed(key)
+  if has_observers and call('ZSCORE', OBSERVED, key) then call('PUBLISH', CHANGES .. key, '') end
+end
+
+local function is_finished(id)
+  local until_t = has_finished and call('ZSCORE', FINISHED, id)
+  return until_t and tonumber(until_t) > t
+end
+local function finish(id)
+  call('ZREMRANGEBYSCORE', FINISHED, '-inf', t)
+  call('ZADD', FINISHED, t + FINISHED_MEMORY, id)
+  call('PEXPIRE', FINISHED, FINISHED_MEMORY)
+  has_finished = true
+end
+
+-- Holds.
+
+local TERMS = '^(%d+) (%x+) (%d+) (%d+) (%d+) (%d+) ([%d-]+) (.*)$'
+local function unpack_terms(hold, text)
+  local ttl, client, longest, shortest, delay, attempt, slot, label = text:match(TERMS)
+  if not ttl then return nil end
+  hold.ttl, hold.client, hold.max, hold.min = tonumber(ttl), client, tonumber(longest), tonumber(shortest)
+  hold.delay, hold.attempt, hold.slot, hold.label = tonumber(delay), tonumber(attempt), slot, label
+  return hold
+end
+local function pack(hold)
+  return concat({
+    hold.id, hold.flag, padded(hold.number), padded(hold.granted), format('%08.0f', hold.ttl), hold.client,
+    digits(hold.max), digits(hold.min), digits(hold.delay), digits(hold.attempt), hold.slot, hold.label,
+  }, ' ')
+end
+local function is_resting(hold) return hold.flag == upper(hold.flag) end
+local function unpack_hold(text, free)
+  local id, flag, number, granted, terms = text:match('^(%x+) (%a) (%d+) (%d+) (.*)$')
+  local hold = id and #id == 32 and unpack_terms({ id = id, flag = flag, number = tonumber(number), granted = tonumber(granted) }, terms)
+  if not hold then
+    -- What another client of the classic protocol has set: all that is known is its text.
+    hold = {
+      id = FOREIGN, flag = 'm', number = 0, granted = now, ttl = 0, client = '0', max = 0, min = 0, delay = 0, attempt = 0,
+      slot = '-', label = text,
+    }
+  end
+  hold.free, hold.ends = free, free
+  if not is_resting(hold) then
+    hold.ends = free - hold.delay
+    -- Nobody released it in time: its units rest.
+    if hold.ends <= t then hold.flag, hold.ends = upper(hold.flag), free end
+  end
+  return hold
+end
+
+-- The hold under the resource's own key. Redis still shows a key in the millisecond in which it ends, so each ends one earlier.
+local function exclusive(key)
+  local text = try('GET', key)
+  if not text then return nil end
+  local free = call('PEXPIRETIME', key)
+  return unpack_hold(type(text) == 'string' and text or '', free < 0 and NEVER or free + 1)
+end
+
+local function drop_shared(shared, hold)
+  call('HDEL', shared.texts, hold.id)
+  if hold.slot ~= '-' then call('HDEL', shared.texts, 's' .. hold.slot) end
+  call('ZREM', shared.ends, hold.id)
+  shared.count = shared.count - 1
+end
+local function shared_of(key)
+  local shared = { ends = beside('H', key), texts = beside('T', key) }
+  shared.count = call('ZCARD', shared.ends)
+  if shared.count == 0 then return shared end
+  for _, id in ipairs(call('ZRANGEBYSCORE', shared.ends, '-inf', t)) do
+    drop_shared(shared, unpack_hold(call('HGET', shared.texts, id), 0))
+  end
+  if shared.count == 0 then
+    call('DEL', shared.texts)
+  else
+    shared.kind, shared.capacity = call('HGET', shared.texts, 'k'):match('^(%a) (%d+)$')
+    shared.capacity = tonumber(shared.capacity)
+  end
+  return shared
+end
+local function shared_hold(shared, id)
+  local text = call('HGET', shared.texts, id)
+  return text and unpack_hold(text, tonumber(call('ZSCORE', shared.ends, id)))
+end
+
+-- All that is held of a resource here: its own key, and the shared holds.
+local function holds_of(key)
+  local record = { key = key, own = exclusive(key) }
+  record.shared = record.own and { count = 0 } or shared_of(key)
+  return record
+end
+local function hold_of(record, id)
+  local hold
+  if record.own then
+    hold = record.own.id == id and record.own
+  elseif record.shared.count > 0 then
+    hold = shared_hold(record.shared, id)
+  end
+  return hold and not is_resting(hold) and hold or nil
+end
+
+local function is_exclusive(hold)
+  local flag = upper(hold.flag)
+  return flag == 'M' or flag == 'W'
+end
+local function put(record, hold)
+  if is_exclusive(hold) then
+    call('SET', record.key, pack(hold), 'PXAT', hold.free - 1)
+    record.own = hold
+    return
+  end
+  local shared = record.shared
+  if call('ZADD', shared.ends, hold.free, hold.id) == 1 then shared.count = shared.count + 1 end
+  call('HSET', shared.texts, hold.id, pack(hold))
+  if hold.slot ~= '-' then call('HSET', shared.texts, 's' .. hold.slot, hold.id) end
+  local last = call('ZRANGE', shared.ends, -1, -1, 'WITHSCORES')
+  call('PEXPIREAT', shared.ends, last[2])
+  call('PEXPIREAT', shared.texts, last[2])
+end
+local function remove(record, hold)
+  if is_exclusive(hold) then
+    call('DEL', record.key)
+    record.own = nil
+  else
+    drop_shared(record.shared, hold)
+    if record.shared.count == 0 then call('DEL', record.shared.texts) end
+  end
+end
+-- A value that was to live as long as this hold goes with it.
+local function drop_value(key, hold)
+  local value = call('HMGET', beside('V', key), 'claim', 'keep')
+  if value[1] == hold.id and value[2] == '' then call('DEL', beside('V', key)) end
+end
+-- Ends a hold. Its units rest until then, if that is still to come.
+local function end_hold(record, hold, rest_until)
+  drop_value(record.key, hold)
+  if rest_until > t then
+    hold.flag, hold.free = upper(hold.flag), rest_until
+    put(record, hold)
+  else
+    remove(record, hold)
+  end
+end
+local function extend(hold)
+  local ends = t + hold.ttl
+  if hold.max > 0 then ends = min(ends, floor(hold.granted / 1000) + hold.max) end
+  hold.ends = max(hold.ends or 0, ends)
+  hold.free = hold.ends + hold.delay
+end
+
+-- Waiters. They stand in the order of their tickets, which is the same on all servers: who comes after another one is not
+-- granted before it. A waiter that is not heard of leaves by itself.
+
+local function queue_of(key)
+  local queue = { places = beside('Q', key), texts = beside('W', key), lives = beside('X', key) }
+  queue.count = call('ZCARD', queue.places)
+  return queue
+end
+local function leave(queue, id)
+  if call('ZREM', queue.places, id) == 0 then return false end
+  call('HDEL', queue.texts, id)
+  call('ZREM', queue.lives, id)
+  queue.count = queue.count - 1
+  return true
+end
+local function prune(queue)
+  if queue.count == 0 then return end
+  for _, id in ipairs(call('ZRANGEBYSCORE', queue.lives, '-inf', t)) do leave(queue, id) end
+end
+local function enqueue(queue, id, ticket, life, text)
+  if call('ZADD', queue.places, ticket, id) == 1 then queue.count = queue.count + 1 end
+  call('ZADD', queue.lives, t + life, id)
+  call('HSET', queue.texts, id, text)
+  for _, key in ipairs({ queue.places, queue.lives, queue.texts }) do call('PEXPIRE', key, QUEUE_LIFE) end
+end
+-- Calls `look(id, place, kind)` for each waiter, the first one first, until it returns something, and returns that.
+local function each_waiter(queue, look)
+  local at = 0
+  while at < queue.count do
+    local page = call('ZRANGE', queue.places, at, at + 15, 'WITHSCORES')
+    for i = 1, #page, 2 do
+      local found = look(page[i], tonumber(page[i + 1]), call('HGET', queue.texts, page[i]) or 'm')
+      if found ~= nil then return found end
+    end
+    at = at + 16
+  end
+end
+local function is_behind(queue, id, ticket, kind)
+  if queue.count == 0 then return false end
+  return each_waiter(queue, function(other, place, text)
+    if other == id or place > ticket or (place == ticket and other > id) then return false end
+    -- Readers do not stand in each other's way.
+    if kind ~= 'r' or sub(text, 1, 1) ~= 'r' then return true end
+  end) or false
+end
+-- Tells those who could hold now to ask again.
+local function wake(record, queue)
+  prune(queue)
+  if queue.count == 0 or record.own then return end
+  local is_first = true
+  each_waiter(queue, function(id, _, text)
+    local kind, client = text:match('^(%a) %d (%x+)')
+    if not is_first and kind ~= 'r' then return true end
+    if kind ~= 'p' and record.shared.count > 0 and not (kind == 'r' and record.shared.kind == 'r') then return true end
+    call('PUBLISH', INBOX .. client, 'L ' .. id)
+    is_first = false
+    if kind ~= 'r' then return true end
+  end)
+end
+
+-- Claims.
+
+local function is_free(record, claim)
+  if record.own then return false end
+  local shared = record.shared
+  if shared.count == 0 then return true end
+  if claim.kind == 'r' then return shared.kind == 'r' end
+  return claim.kind == 'p' and call('HEXISTS', shared.texts, 's' .. claim.slot) == 0
+end
+
+local function busy(record, queue, claim)
+  local shown, free, taken, shared = record.own, -1, {}, record.shared
+  if shown then
+    free = shown.free
+  elseif shared.count > 0 then
+    local ids = call('ZRANGE', shared.ends, 0, 1023, 'WITHSCORES')
+    free = tonumber(ids[2])
+    for i = 1, #ids, 2 do
+      local hold = unpack_hold(call('HGET', shared.texts, ids[i]), tonumber(ids[i + 1]))
+      if not shown or (is_resting(shown) and not is_resting(hold)) then shown = hold end
+      if hold.slot ~= '-' then taken[#taken + 1] = hold.slot end
+    end
+  end
+  local rank = call('ZRANK', queue.places, claim.id)
+  local answer = {
+    'B', digits(counter(record.key)), queue.count, rank and rank + 1 or 0,
+    free < 0 and -1 or digits(free >= NEVER and 86400000 or max(free - t, 0)), concat(taken, ','),
+  }
+  if shown then
+    answer[7], answer[8] = digits(shown.number), max(floor((now - shown.granted) / 1000), 0)
+    answer[9], answer[10], answer[11] = is_resting(shown) and 1 or 0, shown.id, shown.label
+  end
+  return answer
+end
+
+local KIND_OF = { m = 'm', w = 'r', r = 'r', p = 'p' }
+local function conflict(record, claim)
+  local kind, capacity
+  if record.own and record.own.id ~= FOREIGN then
+    kind = KIND_OF[record.own.flag:lower()]
+    capacity = kind == 'm' and 1 or 1048576
+  elseif record.own then
+    -- A client of the classic protocol knows mutexes only.
+    kind, capacity = 'm', 1
+    if claim.kind == 'r' or claim.kind == 'w' then return nil end
+  elseif record.shared.count > 0 then
+    kind, capacity = record.shared.kind, record.shared.capacity
+  end
+  if kind and (kind ~= KIND_OF[claim.kind] or capacity ~= claim.capacity) then return { 'C', kind, capacity } end
+end
+
+local function grant(record, queue, claim)
+  local number = max(counter(record.key) + 1, claim.floor + 1)
+  -- A client whose clock is very wrong does not spoil the numbers.
+  if claim.proposal <= now + AHEAD_MAX then number = max(number, claim.proposal) end
+  if number >= NUMBER_MAX then return { 'T' } end
+  raise(record.key, number)
+  claim.flag, claim.number, claim.granted = claim.kind, number, now
+  extend(claim)
+  put(record, claim)
+  if not is_exclusive(claim) then
+    call('HSET', record.shared.texts, 'k', KIND_OF[claim.kind] .. ' ' .. digits(claim.capacity))
+    record.shared.kind = KIND_OF[claim.kind]
+  end
+  if leave(queue, claim.id) and claim.kind == 'p' then wake(record, queue) end
+  changed(record.key)
+  return { 'G', digits(number) }
+end
+
+local CLAIM = '^(%a) (%d+) (%d) (%d) (%d) (%d+) (%d+) (%d+) (%d+) (.*)$'
+local function decide(key, id, text)
+  if is_finished(id) then return { 'F' } end
+  local kind, capacity, wait, fresh, forced, above, proposal, ticket, life, terms = text:match(CLAIM)
+  local claim = unpack_terms({ id = id, kind = kind, capacity = tonumber(capacity) }, terms)
+  claim.floor, claim.proposal, claim.ticket = tonumber(above), tonumber(proposal), tonumber(ticket)
+  local record = holds_of(key)
+  local hold = hold_of(record, id)
+  if hold then
+    -- Granted before, and its answer was lost: it is the same grant.
+    hold.attempt = claim.attempt
+    extend(hold)
+    put(record, hold)
+    return { 'G', digits(hold.number), hold.slot }
+  end
+  local against = conflict(record, claim)
+  if against then return against end
+  if claim.floor > now + AHEAD_MAX and forced == '0' then return { 'A', digits(now) } end
+  if fresh == '1' then
+    local value = call('HMGET', beside('V', key), 'fresh', 'token', 'bytes')
+    if value[1] and tonumber(value[1]) > t then return { 'V', digits(value[1] - t), value[2], value[3] } end
+  end
+  local queue = queue_of(key)
+  prune(queue)
+  if is_free(record, claim) and not is_behind(queue, id, claim.ticket, kind) then return grant(record, queue, claim) end
+  if wait == '1' then
+    enqueue(queue, id, ticket, tonumber(life), concat({ kind, fresh, claim.client, claim.label }, ' '))
+    changed(key)
+  end
+  return busy(record, queue, claim)
+end
+
+-- Takes for each resource the id of a claim, and what it asks for: "kind capacity wait fresh forced floor proposal ticket life terms".
+operation('claim', {}, function(KEYS, ARGV)
+  if not begin(KEYS, ARGV) then return { digits(now), 'Q' } end
+  local answers = { digits(now) }
+  for i = 5, #KEYS do
+    answers[i - 3] = decide(KEYS[i], ARGV[2 * i - 8], ARGV[2 * i - 7])
+  end
+  return done(answers)
+end)
+
+-- Takes for each resource an id and a token: the counter is to be at the token while the claim holds. Answers with the token, or
+-- with a larger number, which the claim must take; 0: it does not hold here.
+operation('stamp', {}, function(KEYS, ARGV)
+  if not begin(KEYS, ARGV) then return { digits(now), 'Q' } end
+  local answers = { digits(now) }
+  for i = 5, #KEYS do
+    local key, id, token = KEYS[i], ARGV[2 * i - 8], tonumber(ARGV[2 * i - 7])
+    local record = holds_of(key)
+    local hold, answer = hold_of(record, id), 0
+    if hold then
+      local last = counter(key)
+      if hold.number < token then
+        -- Another one that shares it may have been granted that number since: each has its own.
+        hold.number = last < token and token or last + 1
+        raise(key, hold.number)
+        put(record, hold)
+      end
+      answer = digits(hold.number)
+    end
+    answers[i - 3] = answer
+  end
+  return done(answers)
+end)
+
+-- Takes the id of each. Answers for how long each hold lives on; 0: it does not hold here.
+operation('renew', { 'allow-oom' }, function(KEYS, ARGV)
+  if not begin(KEYS, ARGV) then return { digits(now), 'Q' } end
+  insist()
+  local answers = { digits(now) }
+  for i = 5, #KEYS do
+    local key, answer = KEYS[i], 0
+    local record = holds_of(key)
+    local hold = hold_of(record, ARGV[i - 3])
+    if hold then
+      extend(hold)
+      put(record, hold)
+      answer = hold.ends - t
+      local value = call('HMGET', beside('V', key), 'claim', 'keep')
+      if value[1] == hold.id and value[2] == '' then call('PEXPIREAT', beside('V', key), hold.ends) end
+    end
+    answers[i - 3] = answer
+  end
+  return answers
+end)
+
+-- Takes for each resource an id, and how it ends: "mode attempt finish unused ticket life waiter". The mode is r: release or withdraw;
+-- c: give back what an attempt was granted; b: the same, and wait on; u: do not wait any more. 1: there was something to end.
+operation('release', { 'allow-oom' }, function(KEYS, ARGV)
+  begin(KEYS, ARGV)
+  insist()
+  local answers = { digits(now) }
+  for i = 5, #KEYS do
+    local key, id, answer = KEYS[i], ARGV[2 * i - 8], 0
+    local mode, attempt, is_finish, unused, ticket, life, waiter =
+      ARGV[2 * i - 7]:match('^(%a) (%d+) (%d) (%d) (%d+) (%d+) (.*)$')
+    local record, queue = holds_of(key), queue_of(key)
+    local hold = mode ~= 'u' and hold_of(record, id)
+    -- What a later attempt was granted is not given back by an earlier one.
+    if hold and (mode == 'r' or hold.attempt <= tonumber(attempt)) then
+      local rest = unused == '1' and 0 or hold.min
+      end_hold(record, hold, floor(min(hold.granted, now) / 1000) + rest)
+      answer = 1
+    end
+    if mode == 'b' then
+      if not hold and not is_finished(id) or answer == 1 then enqueue(queue, id, ticket, tonumber(life), waiter) end
+    elseif mode ~= 'c' and leave(queue, id) then
+      answer = 1
+    end
+    if is_finish == '1' then finish(id) end
+    if answer == 1 then
+      wake(record, queue)
+      changed(key)
+    end
+    answers[i - 3] = answer
+  end
+  return answers
+end)
+
+-- Takes an id, the token, "fresh keep" in ms from now (empty: as long as the hold), and bytes. 1: it is set; 0: it does not hold here.
+operation('publish', {}, function(KEYS, ARGV)
+  if not begin(KEYS, ARGV) then return { digits(now), 'Q' } end
+  local key, id, fresh, keep = KEYS[5], ARGV[2], ARGV[4], ARGV[5]
+  local record = holds_of(key)
+  local hold = hold_of(record, id)
+  if not hold then return { digits(now), 0 } end
+  local value, fresh_until, keep_until = beside('V', key), t, ''
+  if keep ~= '' then fresh_until, keep_until = t + fresh, digits(t + keep) end
+  call('DEL', value)
+  call('HSET', value, 'bytes', ARGV[6], 'token', ARGV[3], 'claim', id, 'fresh', digits(fresh_until), 'keep', keep_until)
+  call('PEXPIREAT', value, keep ~= '' and keep_until or hold.ends)
+  if fresh_until > t then
+    local queue = queue_of(key)
+    each_waiter(queue, function(waiter, _, text)
+      local is_fresh, client = text:match('^%a (%d) (%x+)')
+      if is_fresh == '1' then call('PUBLISH', INBOX .. client, 'L ' .. waiter) end
+    end)
+  end
+  changed(key)
+  return { digits(now), 1 }
+end)
+
+-- Writes a value that a majority may lack: token, "fresh" and "keep" in ms from now, bytes. An older one gives way.
+operation('mend', {}, function(KEYS, ARGV)
+  if not begin(KEYS, ARGV) then return { digits(now), 'Q' } end
+  local value = beside('V', KEYS[5])
+  if tonumber(call('HGET', value, 'token') or 0) >= tonumber(ARGV[2]) then return { digits(now), 0 } end
+  call('DEL', value)
+  call('HSET', value, 'bytes', ARGV[5], 'token', ARGV[2], 'claim', '', 'fresh', digits(t + ARGV[3]), 'keep', digits(t + ARGV[4]))
+  call('PEXPIREAT', value, digits(t + ARGV[4]))
+  return { digits(now), 1 }
+end)
+
+-- Takes the id of a hold, and whether it ends at once. Answers when its units come free, in ms; -1: it does not hold here.
+operation('break', { 'allow-oom' }, function(KEYS, ARGV)
+  begin(KEYS, ARGV)
+  insist()
+  local key, id, free_in = KEYS[5], ARGV[2], -1
+  local record = holds_of(key)
+  local hold = record.own and record.own.id == id and record.own
+  if not hold and not record.own and record.shared.count > 0 then hold = shared_hold(record.shared, id) end
+  if id ~= FOREIGN then finish(id) end
+  if hold then
+    if ARGV[3] == '1' then
+      drop_value(key, hold)
+      remove(record, hold)
+      free_in = 0
+    else
+      if not is_resting(hold) and hold.id ~= FOREIGN then end_hold(record, hold, hold.ends) end
+      free_in = max(hold.free - t, 0)
+    end
+    wake(record, queue_of(key))
+    changed(key)
+  end
+  return { digits(now), free_in }
+end)
+
+-- Shows resources: kind, capacity, holds (text and how much longer), waiters (id, ticket and text), counter, value.
+operation('look', { 'no-writes' }, function(KEYS, ARGV)
+  if not begin(KEYS, ARGV) then return { digits(now), 'Q' } end
+  local answers = { digits(now) }
+  local function show(holds, hold)
+    if hold.free > t then
+      holds[#holds + 1] = pack(hold)
+      holds[#holds + 1] = digits(hold.free >= NEVER and 86400000 or hold.free - t)
+    end
+  end
+  for i = 5, #KEYS do
+    local key, kind, capacity, holds, waiters = KEYS[i], 'm', 1, {}, {}
+    local own = exclusive(key)
+    if own then
+      if upper(own.flag) == 'W' then kind, capacity = 'r', 1048576 end
+      show(holds, own)
+    else
+      local ends, texts = beside('H', key), beside('T', key)
+      local ids = call('ZRANGE', ends, 0, 1023, 'WITHSCORES')
+      if ids[1] then kind, capacity = call('HGET', texts, 'k'):match('^(%a) (%d+)$') end
+      for at = 1, #ids, 2 do show(holds, unpack_hold(call('HGET', texts, ids[at]), tonumber(ids[at + 1]))) end
+    end
+    local queue = queue_of(key)
+    if queue.count > 0 then
+      each_waiter(queue, function(id, place, text)
+        if tonumber(call('ZSCORE', queue.lives, id) or 0) > t and #waiters < 3072 then
+          waiters[#waiters + 1], waiters[#waiters + 2], waiters[#waiters + 3] = id, digits(place), text
+        end
+      end)
+      if #holds == 0 and waiters[3] then kind = KIND_OF[sub(waiters[3], 1, 1)] end
+    end
+    local value = call('HMGET', beside('V', key), 'bytes', 'token', 'claim', 'fresh', 'keep')
+    if value[2] then
+      value[4] = digits(max(value[4] - t, 0))
+      value[5] = value[5] == '' and '-' or digits(max(value[5] - t, 0))
+    else
+      value = {}
+    end
+    answers[i - 3] = { kind, tonumber(capacity), holds, waiters, digits(counter(key)), value }
+  end
+  return answers
+end)
+
+-- Notes that somebody follows a resource, for so many ms from now; each change is published from then on.
+operation('observe', {}, function(KEYS, ARGV)
+  begin(KEYS, ARGV)
+  call('ZREMRANGEBYSCORE', OBSERVED, '-inf', t)
+  call('ZADD', OBSERVED, t + ARGV[2], KEYS[5])
+  call('PEXPIRE', OBSERVED, ARGV[2])
+  return { digits(now) }
+end)
+
+-- Whether the server counts, and if not, what is to be done: R(eady); W(ait) for so many ms; L(earn) what it has forgotten. A server
+-- that has started anew is seen by this, and waits from then on.
+operation('settle', {}, function(KEYS, ARGV)
+  local counts = begin(KEYS, ARGV)
+  if counts then return { digits(now), 'R', 0, digits(top) } end
+  if call('GET', SEEN) ~= ARGV[1] then
+    call('SET', WAIT, ARGV[1], 'PX', ARGV[2])
+    call('SET', SEEN, ARGV[1])
+  end
+  local left = call('PTTL', WAIT)
+  if left > 0 then return { digits(now), 'W', left, digits(top) } end
+  return { digits(now), 'L', 0, digits(top) }
+end)
+
+-- Looks whether the server counts, and writes nothing: 1 or 0, and the largest number.
+operation('mark', { 'no-writes' }, function(KEYS, ARGV)
+  local counts = begin(KEYS, ARGV)
+  return { digits(now), counts and 1 or 0, digits(top) }
+end)
+
+-- Lets the server count from now on, with numbers above what others have given. Unless told to do so by an operator (1), only if it has waited.
+operation('admit', {}, function(KEYS, ARGV)
+  begin(KEYS, ARGV)
+  if ARGV[3] ~= '1' and (call('GET', SEEN) ~= ARGV[1] or call('EXISTS', WAIT) == 1) then return { digits(now), 0 } end
+  top, is_top_new = max(top, tonumber(ARGV[2])), true
+  call('SET', BOOT, ARGV[1])
+  call('DEL', SEEN, WAIT)
+  return done({ digits(now), 1 })
+end)
