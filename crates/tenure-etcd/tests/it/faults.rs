@@ -261,7 +261,9 @@ fn a_waiter_behind_what_was_compacted_is_woken_all_the_same() {
 /// Each change of a user makes all tokens old.
 #[test]
 fn tokens_that_are_refused_are_replaced_while_all_go_on() {
-    let server = EtcdServer::start(&EtcdOptions::default().login("ann", "secret").tls());
+    // Each login costs the server a tenth of a second's work, unless it is told to be less careful.
+    let options = EtcdOptions::default().login("ann", "secret").tls().flag("--bcrypt-cost=4");
+    let server = EtcdServer::start(&options);
     let url = format!("{}?ca={}", server.url(), server.authority().display());
     while_they_work(&url, &server, |round| {
         server.ctl(&["user", "add", &format!("user{round}:secret")]);
