@@ -5,9 +5,11 @@ use std::sync::Arc;
 use tenure_core::Result;
 use tenure_core::claim::ClientId;
 use tenure_ordered::{Ordered, Wakes};
+use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::endpoints::Endpoints;
+use crate::error::Fault;
 use crate::keys::Keys;
 use crate::lease::Leases;
 use crate::life::Lives;
@@ -26,7 +28,14 @@ pub use crate::store::Etcd;
 /// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for files with certificates that cannot be used.
 pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<Etcd>> {
     let endpoints = Endpoints::new(&config)?;
-    let status = endpoints.call(StatusRequest {}, deadline()).await;
+    let until = deadline();
+    let status = loop {
+        match endpoints.call(StatusRequest {}, until).await {
+            // Nobody repeats this call, so it is given all its time.
+            Err(Fault::Down { .. }) if Instant::now() < until => {}
+            answer => break answer,
+        }
+    };
     let status = status.map_err(|fault| fault.to_error("connect"))?;
     let cluster = status.header.map_or(0, |header| header.cluster_id);
     let wakes = Arc::new(Wakes::default());

@@ -593,7 +593,7 @@ impl Store for Etcd {
             Layout::Etcdctl => vec![goes(self.keys.line(&mine.resource), true)],
         };
         what.extend(for_value.then(|| comes(self.keys.kept_value(&mine.resource))));
-        self.waits.wait(mine.claim, what, i64::try_from(revision + 1).unwrap_or(i64::MAX));
+        self.waits.wait(mine.claim, what, i64::try_from(revision).unwrap_or(i64::MAX));
     }
 
     fn unwatch(&self, claim: ClaimId) {

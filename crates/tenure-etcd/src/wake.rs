@@ -52,8 +52,11 @@ impl Waits {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a waiter look as soon as one of these has happened since a revision.
-    pub(crate) fn wait(&self, claim: ClaimId, what: Vec<Wanted>, start_revision: i64) {
+    /// Has a waiter look as soon as one of these has happened since the revision at which it looked last.
+    ///
+    /// It is watched from the present on, and not from that revision: etcd brings a watch that begins in the past up to date
+    /// each 100 ms only, and until then tells it nothing. If anything was written before it began, the waiter looks.
+    pub(crate) fn wait(&self, claim: ClaimId, what: Vec<Wanted>, looked_at: i64) {
         let mut waiting = self.waiting();
         if let Some(known) = waiting.get(&claim) {
             // Each heartbeat asks again.
@@ -62,16 +65,20 @@ impl Waits {
             }
             known.task.abort();
         }
-        let watch = |wanted: &Wanted| self.watches.watch(Wanted { start_revision, ..wanted.clone() });
-        let watches: Vec<Watch> = what.iter().map(watch).collect();
+        let watches: Vec<Watch> = what.iter().map(|wanted| self.watches.watch(wanted.clone())).collect();
         if watches.is_empty() {
             waiting.remove(&claim);
             return;
         }
         let wakes = self.wakes.clone();
         let task = tokio::spawn(async move {
+            let missed = |began_at: i64| {
+                if began_at > looked_at {
+                    wakes.put(Wake::Look(claim));
+                }
+            };
             // A watch that ends may have missed what was waited for.
-            select_all(watches.into_iter().map(|watch| Box::pin(happened(watch)))).await;
+            select_all(watches.into_iter().map(|watch| Box::pin(happened(watch, missed)))).await;
             wakes.put(Wake::Look(claim));
         });
         waiting.insert(claim, Waiting { what, task: task.abort_handle() });
@@ -98,8 +105,10 @@ impl Drop for Waits {
     }
 }
 
-async fn happened(mut watch: Watch) {
-    while let Ok(Notice::Began { .. }) = watch.next().await {}
+async fn happened(mut watch: Watch, missed: impl Fn(i64)) {
+    while let Ok(Notice::Began { revision }) = watch.next().await {
+        missed(revision);
+    }
 }
 
 struct Follower {
