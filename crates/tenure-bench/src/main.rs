@@ -4,12 +4,14 @@
 //! the machine and the command, as Markdown; `--short` measures the long ones for a shorter time. Absolute figures belong to the machine; the ratios are the point.
 
 mod etcd;
+mod foreign;
 mod local;
 mod measure;
 mod mysql;
 mod postgres;
 mod recovery;
 mod redis;
+mod redlock;
 mod report;
 mod run;
 mod scheduler;
@@ -31,6 +33,7 @@ const BENCHES: &[Bench] = &[
     ("redis-contended", redis::contended),
     ("redis-hand-over", redis::hand_over),
     ("redis-million", redis::a_million_leases),
+    ("redlock-uncontended", redlock::uncontended),
     ("postgres-uncontended", postgres::uncontended),
     ("etcd-uncontended", etcd::uncontended),
     ("etcd-contended", etcd::contended),

@@ -1,0 +1,52 @@
+//! What benches beside clients of other languages share.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tenure::Tenure;
+use tokio::task::JoinSet;
+
+use crate::measure::now;
+
+/// How long users run before they are measured, and then.
+pub(crate) const WARM_UP: Duration = Duration::from_millis(1000);
+pub(crate) const PERIOD: Duration = Duration::from_millis(2000);
+
+/// Acquires and releases mutexes, one for each task. Returns pairs a second, and all pairs since the beginning.
+#[allow(clippy::disallowed_methods, reason = "a benchmark looks on from outside")]
+pub(crate) async fn pairs_a_second(
+    tenure: &Tenure,
+    tasks: usize,
+) -> Result<(f64, u64), Box<dyn std::error::Error>> {
+    let (pairs, mut users) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
+    for user in 0..tasks {
+        let (mutex, pairs) = (tenure.mutex(&format!("bench/{user}")), pairs.clone());
+        users.spawn(async move {
+            loop {
+                let pair = async { mutex.acquire().await?.release().await };
+                match pair.await {
+                    Ok(_) => pairs.fetch_add(1, Ordering::Relaxed),
+                    Err(error) => return error,
+                };
+            }
+        });
+    }
+    tokio::time::sleep(WARM_UP).await;
+    let (before, began) = (pairs.load(Ordering::Relaxed), now());
+    tokio::time::sleep(PERIOD).await;
+    let rate = (pairs.load(Ordering::Relaxed) - before) as f64 / now().since(began).as_secs_f64();
+    if let Some(ended) = users.try_join_next() {
+        return Err(format!("a user has ended: {ended:?}").into());
+    }
+    users.shutdown().await;
+    Ok((rate, pairs.load(Ordering::Relaxed).max(1)))
+}
+
+/// Where `cargo xtask setup` puts the clients of others.
+pub(crate) fn clients() -> PathBuf {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    cache.unwrap_or_else(|| home.join(".cache")).join("tenure-xtask/foreign-clients")
+}
