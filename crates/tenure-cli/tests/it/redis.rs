@@ -81,17 +81,7 @@ fn a_server_that_is_down_is_told_with_a_hint_and_nothing_runs() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(server.url());
     server.kill();
-    let began = now();
-    let output = world.run(&["x"], "echo ran > ran");
-    let took = began.elapsed();
-    assert_eq!(code(&output), 69, "{output:?}");
-    let text = stderr(&output);
-    assert!(text.contains(&format!("127.0.0.1:{}", server.port())) && text.contains("\n\nhint: "), "{text}");
-    assert!(took < Duration::from_secs(5), "{took:?}");
-    assert!(!world.path("ran").exists());
-    let doctor = world.output(&["doctor"]);
-    assert_eq!(code(&doctor), 69, "{doctor:?}");
-    assert!(stdout(&doctor).contains("bad      connect: "), "{doctor:?}");
+    crate::servers::assert_told_that_it_is_down(&world, server.port());
 }
 
 #[test]

@@ -180,3 +180,18 @@ pub(crate) fn cache_runs_a_program_once(world: &World) {
     }
     assert_eq!(fs::read_to_string(world.path("ran")).expect("a file"), "ran\n");
 }
+
+/// A server that is down is told with a hint, and nothing runs.
+pub(crate) fn assert_told_that_it_is_down(world: &World, port: u16) {
+    let began = now();
+    let output = world.run(&["x"], "echo ran > ran");
+    let took = began.elapsed();
+    assert_eq!(code(&output), 69, "{output:?}");
+    let text = stderr(&output);
+    assert!(text.contains(&format!("127.0.0.1:{port}")) && text.contains("\n\nhint: "), "{text}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(!world.path("ran").exists());
+    let doctor = world.output(&["doctor"]);
+    assert_eq!(code(&doctor), 69, "{doctor:?}");
+    assert!(stdout(&doctor).contains("bad      connect: "), "{doctor:?}");
+}
