@@ -130,8 +130,11 @@ impl<S: Store> Engine for Ordered<S> {
         keep: Keep,
     ) -> BoxFuture<'_, Result<bool>> {
         Box::pin(async move {
-            let holds = |own: &&Own| own.granted_at.is_some() && !own.is_broken && own.ends_at > now();
-            let mine = self.shared.owned().get(claim).filter(holds).map(|own| own.mine.clone());
+            let holds = |own: &&mut Own| own.granted_at.is_some() && !own.is_broken && own.ends_at > now();
+            let mine = self.shared.owned().get_mut(claim).filter(holds).map(|own| {
+                own.has_value = true;
+                own.mine.clone()
+            });
             let Some(mine) = mine else { return Ok(false) };
             let published = self.shared.store.publish(mine, bytes, keep).await;
             published.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))

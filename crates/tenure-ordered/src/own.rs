@@ -22,6 +22,8 @@ pub(crate) struct Own {
     pub(crate) ends_at: Instant,
     /// An operator has broken it: it only stays until its end.
     pub(crate) is_broken: bool,
+    /// It may have published a value.
+    pub(crate) has_value: bool,
     /// Its units rest if this client vanishes.
     pub(crate) has_rest: bool,
     /// A copy of its entrance may still be under way.
@@ -34,8 +36,8 @@ impl Own {
         let ends_at = now + waiter_life(terms.ttl);
         // Whether it has been prepared already is known to the store alone.
         let has_rest = !terms.limits.lock_delay.is_zero();
-        let (granted_at, is_broken) = (None, false);
-        Own { mine, terms, granted_at, ends_at, is_broken, has_rest, may_come_later }
+        let (granted_at, is_broken, has_value) = (None, false, false);
+        Own { mine, terms, granted_at, ends_at, is_broken, has_value, has_rest, may_come_later }
     }
 
     /// Its user was heard of at `now`.
@@ -83,6 +85,7 @@ impl Own {
             may_have_slot: terms.kind == Kind::SlotPool && self.mine.slot.is_none(),
             may_come_later: self.may_come_later,
             rest,
+            has_value: self.has_value,
             has_rest: self.has_rest,
             mine: Some(self.mine),
         }

@@ -36,6 +36,7 @@ impl<S: Store> Shared<S> {
                     may_come_later: release.maybe_in_flight,
                     is_over: false,
                     rest: None,
+                    has_value: true,
                     has_rest: false,
                 }),
             };

@@ -96,6 +96,8 @@ pub struct Leaving {
     pub is_over: bool,
     /// Its units rest from now on.
     pub rest: Option<Resting>,
+    /// It may have published a value that goes with it.
+    pub has_value: bool,
     /// Units were made to rest after its hold ([`Store::prepare_rest`]), and do not have to.
     pub has_rest: bool,
 }
