@@ -116,14 +116,17 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> Result<Option<(T
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = rustix::io::retry_on_intr(|| {
-        recvmsg(socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags)
-    });
-    let bytes = match received {
-        Ok(received) => received.bytes,
-        Err(Errno::CONNRESET) => 0,
-        Err(error) => return Err(error),
+    let mut receive = || {
+        rustix::io::retry_on_intr(|| {
+            recvmsg(socket, &mut [IoSliceMut::new(&mut buffer)], &mut control, flags)
+        })
     };
+    let received = match receive() {
+        // The other side ended before it had read all that was sent to it. That is told once, and before what it said last.
+        Err(Errno::CONNRESET) => receive(),
+        received => received,
+    };
+    let bytes = received?.bytes;
     let mut descriptor = None;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {
@@ -162,6 +165,18 @@ mod tests {
         assert_eq!(receive::<Order>(&other).expect_err("none is there"), Errno::AGAIN);
         drop(one);
         drop(first);
+        assert!(receive::<Order>(&other).expect("no error").is_none());
+    }
+
+    #[test]
+    fn what_was_sent_last_arrives_though_the_sender_ended_before_it_had_read_all() {
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("a pair of sockets");
+        send(&one, &Order::Deadline(7), None, SendFlags::empty()).expect("sent");
+        send(&other, &Order::Deadline(8), None, SendFlags::empty()).expect("sent");
+        drop(one);
+        let (last, _) = receive::<Order>(&other).expect("no error").expect("not the end yet");
+        assert!(matches!(last, Order::Deadline(7)));
         assert!(receive::<Order>(&other).expect("no error").is_none());
     }
 
