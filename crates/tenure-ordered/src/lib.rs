@@ -3,7 +3,7 @@
 //! follows from the entries before it: the rule is [`tenure_core::line`], and nothing is written to grant.
 //!
 //! [`Ordered`] is the engine; a [`Store`] says how entries are made, listed, watched and removed. What a client knows of
-//! its own claims ([`own`](mod@own)) is no truth: if it is lost, the client's [`Life`] ends in the store, and all its entries with it.
+//! its own claims (`own.rs`) is no truth: if it is lost, the client's [`Life`] ends in the store, and all its entries with it.
 //!
 //! | verb | calls, one after the other |
 //! | --- | --- |

@@ -9,8 +9,8 @@
 //! *Why that is enough.* Two winners share a node of their majorities. There they held the key one after the other. When the second was
 //! granted there, the counter was at least the first one's token, so the second one's number was larger; and whatever it was stamped
 //! with there was no smaller. So tokens differ, and grow in the order of these holds; and who begins after another has won comes later on that
-//! node. No clock is in the argument, and no consensus: only the order of winners is wanted, as from an ABD register (Attiya, Bar-Noy, Dolev
-//! 1995). What is needed is that counters do not fall: a node that has forgotten its counter must not count until nobody holds by
+//! node. No clock is in the argument, and no consensus: only the order of winners is wanted, as from a register that
+//! majorities write (Attiya and others 1995, "Sharing memory robustly in message-passing systems"). What is needed is that counters do not fall: a node that has forgotten its counter must not count until nobody holds by
 //! its word, and until it has learned from a majority of the others (`boot.rs`).
 //!
 //! `model.rs` checks it by exhaustion and at random, with lost requests and replies, crashes, keys that end early and nodes that forget, and finds what is wrong with
