@@ -114,12 +114,15 @@ impl<S: Store> Shared<S> {
                 Err(error) => answers.push((claim.id, Err(error.clone()))),
             }
         }
+        // Now, and not when it fails: a call whose caller is dropped fails nowhere.
+        entering.iter().for_each(|(claim, ..)| self.owned().is_unsure(claim.id, start));
         let known: HashSet<Life> = entering.iter().map(|(_, life, _)| *life).collect();
         let (entered, alive) = join(self.store.enter(entrances), self.heartbeats(known)).await;
         let (mut judged, mut withdrawn) = (Vec::new(), Vec::new());
         for ((claim, life, is_repeated), entered) in entering.into_iter().zip(entered) {
-            if entered.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
-                self.owned().is_unsure(claim.id, start);
+            let is_unknown = entered.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable);
+            if !is_unknown {
+                self.owned().is_not_in(claim.id);
             }
             match self.judge(claim, entered, is_repeated, start) {
                 Judged::Withdrawn(leaving, answer) => {

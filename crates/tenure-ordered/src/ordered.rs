@@ -50,23 +50,35 @@ impl<S: Store> Shared<S> {
         self.owned().is_idle().then(|| self.busy.clone())
     }
 
-    /// Lets claims leave, now or later.
+    /// Lets claims leave, now or later: also if the caller is dropped meanwhile.
     pub(crate) async fn withdraw(&self, leaving: Vec<Leaving>) {
         if leaving.is_empty() {
             return;
         }
         leaving.iter().for_each(|leaving| self.store.unwatch(leaving.claim));
-        let answers = self.store.leave(leaving.clone()).await;
-        for (leaving, answer) in leaving.into_iter().zip(answers) {
-            if answer.is_err() {
-                self.owned().leave_later(leaving);
-            }
-        }
+        let mut unfinished = Unfinished { shared: self, leaving };
+        let answers = self.store.leave(unfinished.leaving.clone()).await;
+        let mut answers = answers.into_iter();
+        // What is left in it is tried again.
+        unfinished.leaving.retain(|_| answers.next().is_none_or(|answer| answer.is_err()));
     }
 
     pub(crate) async fn heartbeats(&self, lives: HashSet<Life>) -> BTreeMap<Life, Result<Option<Instant>>> {
         let beat = |life| async move { (life, self.store.heartbeat(life).await) };
         join_all(lives.into_iter().map(beat)).await.into_iter().collect()
+    }
+}
+
+/// Claims on their way out of their lines. Those that are still in it when it is dropped leave later.
+struct Unfinished<'a, S: Store> {
+    shared: &'a Shared<S>,
+    leaving: Vec<Leaving>,
+}
+
+impl<S: Store> Drop for Unfinished<'_, S> {
+    fn drop(&mut self) {
+        let mut owned = self.shared.owned();
+        self.leaving.drain(..).for_each(|leaving| owned.leave_later(leaving));
     }
 }
 

@@ -105,7 +105,7 @@ impl Own {
 #[derive(Debug, Default)]
 pub(crate) struct Owned {
     claims: HashMap<ClaimId, Own>,
-    /// Entrances that were not answered, and since when.
+    /// Entrances that are not answered, and since when.
     unsure: HashMap<ClaimId, Instant>,
     /// Ids that have ended, and when.
     ended: HashMap<ClaimId, Instant>,
@@ -138,9 +138,14 @@ impl Owned {
         self.ended.contains_key(&claim)
     }
 
-    /// An entrance was not answered.
+    /// An entrance is sent: until it is answered, the claim may be in, also if whoever asks is dropped meanwhile.
     pub(crate) fn is_unsure(&mut self, claim: ClaimId, now: Instant) {
         self.unsure.entry(claim).or_insert(now);
+    }
+
+    /// An entrance was answered: the claim is not in.
+    pub(crate) fn is_not_in(&mut self, claim: ClaimId) {
+        self.unsure.remove(&claim);
     }
 
     /// Whether an earlier entrance of a claim was not answered.

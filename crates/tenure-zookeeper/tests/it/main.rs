@@ -2,6 +2,7 @@
 
 mod conformance;
 mod crew;
+mod dropped;
 mod ensemble;
 mod failures;
 mod faults;
