@@ -1,5 +1,6 @@
 //! Calls whose caller is dropped before they are answered, as the client does after its answer timeout.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tenure_core::engine::{ClaimAnswer, Engine, ReleaseRequest};
 use tenure_core::step::Release;
 use tenure_core::token::Token;
 use tenure_testkit::zookeeper::shared;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::conformance::{BRIEF, connector};
 
@@ -24,6 +25,13 @@ fn claim(client: ClientId, resource: &Name, terms: Terms) -> Claim {
 
 fn mutex() -> Terms {
     Terms::of_mutex(Label::new("here", 7, "dropped", ""))
+}
+
+/// Lets the runtime work for a while.
+async fn pause(period: Duration) {
+    let until = SystemClock.now() + period;
+    let mut timer = SystemClock.timer().expect("a timer");
+    poll_fn(|cx| timer.poll_until(until, cx)).await;
 }
 
 /// Asks, and is gone after a while.
@@ -81,7 +89,7 @@ fn a_claim_that_must_leave_leaves_also_if_its_caller_is_dropped() {
             {
                 looks += 1;
                 assert!(looks < 20, "after {patience}: it does not go");
-                sleep(Duration::from_millis(50)).await;
+                pause(Duration::from_millis(50)).await;
             }
             let_go(&engine, &held).await;
         }
