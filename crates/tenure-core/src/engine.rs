@@ -17,6 +17,7 @@ use crate::claim::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::inspect::View;
+use crate::queue::contract::QueueEngine;
 use crate::step::{Outcome, Release};
 use crate::token::Token;
 
@@ -198,7 +199,7 @@ pub enum ReleaseAnswer {
 }
 
 /// News for a waiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wake {
     /// The claim has been granted.
@@ -217,6 +218,8 @@ pub enum Wake {
     /// The store may have forgotten what it knew (a restart, a failover): the heartbeats of all waiters and the
     /// renewals of all holds are due now, so that who lost something learns of it.
     RenewAll,
+    /// Something may be ready in a queue in which this client asked in vain.
+    Queue(Name),
 }
 
 /// How an operator's break of a hold ended.
@@ -322,6 +325,11 @@ pub trait Engine: Send + Sync + 'static {
     /// stays behind for longer than it is needed.
     fn purge(&self) -> BoxFuture<'_, Result<Option<usize>>> {
         Box::pin(async { Ok(None) })
+    }
+
+    /// Returns the engine's queues, where it has such.
+    fn queues(&self) -> Option<&dyn QueueEngine> {
+        None
     }
 
     /// Returns the verbs that a caller may use on its own thread, where the engine has such.

@@ -23,6 +23,7 @@ pub mod lease;
 pub mod line;
 pub mod memory;
 pub mod mutex;
+pub mod queue;
 pub mod record;
 pub mod rw_lock;
 pub mod semaphore;

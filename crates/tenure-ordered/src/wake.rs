@@ -25,7 +25,7 @@ impl Wakes {
     /// Puts something in.
     pub fn put(&self, wake: Wake) {
         // Nobody reads any more when the client is being closed.
-        let _ = self.tell.send(wake);
+        self.tell.send(wake).ok();
     }
 
     /// Returns what is put in, once; empty the second time.

@@ -38,7 +38,7 @@ impl Switchboard {
     /// Tells the client something.
     pub(crate) fn tell(&self, wake: Wake) {
         // Nobody listens any more when the client is being closed.
-        let _ = self.tell.send(wake);
+        self.tell.send(wake).ok();
     }
 
     /// Returns the news for this client's waiters; empty the second time.

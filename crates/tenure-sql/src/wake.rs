@@ -60,7 +60,7 @@ impl Inbox {
     /// Puts something in.
     pub fn put(&self, wake: Wake) {
         // Nobody reads any more when the client is being closed.
-        let _ = self.tell.send(wake);
+        self.tell.send(wake).ok();
     }
 
     /// Tells whoever follows a resource that it has changed.

@@ -265,6 +265,8 @@ impl Ledger {
             Wake::RenewAll => {
                 self.renew_all(|phase| matches!(phase, Phase::Waiting | Phase::Ready | Phase::Held));
             }
+            // No claim waits for it: the desk has been told.
+            Wake::Queue(_) => {}
         }
     }
 

@@ -50,7 +50,7 @@ impl Notices {
 
     fn tell(&self, wake: Wake) {
         // Nobody listens any more when the client is being closed.
-        let _ = self.tell.send(wake);
+        self.tell.send(wake).ok();
     }
 
     fn look(&self, node: usize, claim: ClaimId) {
