@@ -51,7 +51,7 @@ pub(crate) fn check(store: &Store) -> Vec<Finding> {
             findings.push(clock(now, store.clock.time_of_day()));
         }
         Err(fault) => {
-            let error = fault.to_error("look", &store.directory.boot);
+            let error = fault.to_error("look", &store.directory.room.path);
             let finding = finding(Severity::Bad, "store", error.to_string());
             findings.push(Finding { hint: error.hint().map(str::to_owned), ..finding });
         }

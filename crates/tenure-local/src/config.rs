@@ -13,12 +13,18 @@ use crate::engine::Local;
 /// 150 bytes, so this is room for some five million.
 const MAP_BYTES: usize = 1 << 30;
 
+/// How large the store of the queues may grow, sparse as well. An item of 100 bytes takes about 500, so this is room for
+/// some fifteen million of those, or for 30,000 of the largest.
+const QUEUE_MAP_BYTES: usize = if usize::BITS >= 64 { (8u64 << 30) as usize } else { 512 << 20 };
+
 /// How to connect to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub(crate) directory: Option<PathBuf>,
     pub(crate) map_bytes: usize,
     pub(crate) rows_above: usize,
+    pub(crate) queue_map_bytes: usize,
+    pub(crate) boot_id: Option<String>,
 }
 
 impl From<Config> for Connect {
@@ -37,7 +43,13 @@ impl From<Config> for Connect {
 impl Default for Config {
     /// The default place: `/run/tenure` if it exists and belongs to this user, else `/tmp/tenure-<uid>`.
     fn default() -> Config {
-        Config { directory: None, map_bytes: MAP_BYTES, rows_above: crate::resource::ROWS_ABOVE }
+        Config {
+            directory: None,
+            map_bytes: MAP_BYTES,
+            rows_above: crate::resource::ROWS_ABOVE,
+            queue_map_bytes: QUEUE_MAP_BYTES,
+            boot_id: None,
+        }
     }
 }
 
@@ -83,6 +95,22 @@ impl Config {
     #[must_use]
     pub fn with_map_bytes(mut self, map_bytes: usize) -> Config {
         self.map_bytes = map_bytes;
+        self
+    }
+
+    /// Sets how large the store of the queues may grow, so that a test can fill it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_queue_map_bytes(mut self, map_bytes: usize) -> Config {
+        self.queue_map_bytes = map_bytes;
+        self
+    }
+
+    /// Sets the id of the boot, so that a test can reboot.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_boot_id(mut self, id: &str) -> Config {
+        self.boot_id = Some(id.to_owned());
         self
     }
 

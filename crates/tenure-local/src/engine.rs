@@ -15,6 +15,7 @@ use tenure_core::engine::{
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::failpoint;
 use tenure_core::inspect::View;
+use tenure_core::queue::contract::{QueueCapability, QueueEngine};
 use tenure_core::step::{Command, Outcome};
 use tenure_core::token::Token;
 use tokio::io::Interest;
@@ -34,7 +35,7 @@ use crate::store::Store;
 use crate::wake::{self, Inbox};
 use crate::watch::{Reason, Watcher};
 
-const ENGINE: &str = "local";
+pub(crate) const ENGINE: &str = "local";
 /// How many rounds of dead holders one claim waits out: each ends all that are dead at that moment, so a second
 /// one is rare, and whoever is left is found by the heartbeat.
 const DEAD_ROUNDS_MAX: usize = 64;
@@ -45,10 +46,11 @@ const PAGE_MAX: usize = 64;
 pub struct Local {
     client: ClientId,
     capability: Capability,
-    worker: Arc<Worker>,
+    pub(crate) queue_capability: QueueCapability,
+    pub(crate) worker: Arc<Worker>,
     inbox: Arc<Inbox>,
     observers: Arc<Observers>,
-    watcher: Arc<Watcher>,
+    pub(crate) watcher: Arc<Watcher>,
     listener: AbortHandle,
     life: Life,
 }
@@ -73,18 +75,23 @@ impl Local {
             worker.start_thread()?;
         }
         #[allow(deprecated, reason = "the descriptor inside stays open for as long as it is registered")]
-        let bell = AsyncFd::with_interest(ClosedOnFork::new(bell), Interest::READABLE)
-            .map_err(|source| system_error("connect", "listen in", &worker.store.directory.boot, source))?;
+        let bell = AsyncFd::with_interest(ClosedOnFork::new(bell), Interest::READABLE).map_err(|source| {
+            system_error("connect", "listen in", &worker.store.directory.room.path, source)
+        })?;
         worker.store.add_client(client);
         let inbox = Arc::new(Inbox::new());
         let observers = Arc::new(Observers::default());
-        let listener = tokio::spawn(wake::listen(bell, inbox.clone(), observers.clone())).abort_handle();
         let watcher = Watcher::new(&worker, inbox.clone());
+        let listener = wake::listen(bell, inbox.clone(), observers.clone(), watcher.clone());
+        let listener = tokio::spawn(listener).abort_handle();
         let mut capability = Capability::of_step();
         capability.reach = Reach::Machine;
         capability.notices_death = true;
         capability.batch_max = BATCH_MAX;
-        Ok(Local { client, capability, worker, inbox, observers, watcher, listener, life })
+        let mut queue_capability = QueueCapability::of_step();
+        queue_capability.is_durable = true;
+        queue_capability.batch_max = BATCH_MAX;
+        Ok(Local { client, capability, queue_capability, worker, inbox, observers, watcher, listener, life })
     }
 
     /// Counts the rows of the store, so that a test can see that nothing is left behind.
@@ -95,7 +102,7 @@ impl Local {
     pub fn rows(&self) -> Result<u64> {
         let store = &self.worker.store;
         let rows = store.look(|transaction| Ok(transaction.rows().len(transaction.reader())?));
-        rows.map_err(|fault| fault.to_error("look", &store.directory.boot))
+        rows.map_err(|fault| fault.to_error("look", &store.directory.room.path))
     }
 
     /// Does one command per item in one transaction; `follow` sees each item with what became of it.
@@ -156,7 +163,7 @@ impl Local {
     /// Does one command on the caller's thread.
     fn carry_out(&self, operation: &'static str, name: &Name, command: &Command<'_>) -> Result<Done> {
         let store = &*self.worker.store;
-        let failed = |fault: Fault| fault.to_error(operation, &store.directory.boot).with_resource(name);
+        let failed = |fault: Fault| fault.to_error(operation, &store.directory.room.path).with_resource(name);
         let (done, refused) =
             store.transact(|transaction| transaction.step(name, command)).map_err(failed)?;
         if !refused.is_empty() {
@@ -178,7 +185,8 @@ impl Local {
 /// Makes a client known to others: its life first, so that nobody takes it for dead.
 fn begin(worker: &Worker, client: ClientId, _setup: &Setup) -> Result<(Life, OwnedFd)> {
     let directory = &worker.store.directory;
-    let failed = |what| move |source: std::io::Error| system_error("connect", what, &directory.boot, source);
+    let failed =
+        |what| move |source: std::io::Error| system_error("connect", what, &directory.room.path, source);
     let life = Life::begin(directory, client).map_err(failed("write to"))?;
     failpoint::pass("local.before_listen");
     let bell = wake::bind(directory, client).map_err(failed("make a socket in"))?;
@@ -293,7 +301,7 @@ impl Engine for Local {
 
     fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
         Box::pin(async move {
-            let failed = |store: &Store, fault: Fault| fault.to_error("inspect", &store.directory.boot);
+            let failed = |store: &Store, fault: Fault| fault.to_error("inspect", &store.directory.room.path);
             self.worker
                 .submit(
                     "inspect",
@@ -340,12 +348,16 @@ impl Engine for Local {
         })
     }
 
+    fn queues(&self) -> Option<&dyn QueueEngine> {
+        Some(self)
+    }
+
     fn blocking(&self) -> Option<&dyn BlockingEngine> {
         Some(self)
     }
 
     fn share_life(&self, pid: u32) -> Result<Option<OwnedFd>> {
-        let boot = &self.worker.store.directory.boot;
+        let boot = &self.worker.store.directory.room.path;
         self.life
             .share(pid)
             .map(Some)
@@ -384,6 +396,9 @@ impl Drop for Local {
             self.listener.abort();
             self.watcher.stop();
             self.worker.store.remove_client(self.client);
+            if let Some(queues) = self.worker.open_queues() {
+                queues.store.forget_told(self.client);
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The LMDB environment of a boot's directory.
+//! The LMDB environment of a room.
 //!
-//! * Durability is not wanted (a reboot voids everything), so nothing is ever synced.
+//! * Of a boot's directory nothing is ever synced: a reboot voids everything. Of the queues' every commit is.
 //! * LMDB's own locks are off: the gate is the only one, taken for every look and every change. So there are
 //!   write transactions only, no reader table, and nothing in LMDB that waits without limit.
 //! * The map is not writable by stray pointers (no `WRITE_MAP`).
@@ -16,10 +16,11 @@ use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, RwTxn, Withou
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::failpoint;
 
-use crate::directory::{Directory, Setup, damaged_data};
+use crate::directory::Setup;
 use crate::error::{Failure, Fault, system_error};
 use crate::fork::is_forked;
 use crate::gate::{Blocked, Pass, WAIT_MAX};
+use crate::room::{Room, damaged};
 
 /// The length of the two pages that every LMDB file has.
 const HEADER_BYTES: u64 = 2 * 4096;
@@ -37,13 +38,13 @@ pub(crate) struct Environment {
 impl Environment {
     /// Opens the environment; makes it if it is not there, which the setup's lock lets one process do.
     pub(crate) fn open<'a>(
-        directory: &Directory,
+        room: &Room,
         map_bytes: usize,
         _setup: &Setup,
         enter: impl FnOnce() -> Result<Pass<'a>, Blocked>,
     ) -> Result<Environment> {
-        let fault = |fault: Fault| fault.to_error("connect", &directory.boot);
-        let env = open_env(directory, map_bytes)?;
+        let fault = |fault: Fault| fault.to_error("connect", &room.path);
+        let env = open_env(room, map_bytes)?;
         let pass = enter().map_err(|blocked| fault(Fault::Blocked(blocked)))?;
         let rows = open_rows(&env).map_err(|failure| fault(Fault::Failed(failure)))?;
         drop(pass);
@@ -81,21 +82,27 @@ impl Drop for Environment {
     }
 }
 
-fn open_env(directory: &Directory, map_bytes: usize) -> Result<Env<WithoutTls>> {
-    let path = directory.data();
-    check_file_limit(directory, map_bytes)?;
-    let failed = |error: heed::Error| Fault::Failed(error.into()).to_error("connect", &directory.boot);
+fn open_env(room: &Room, map_bytes: usize) -> Result<Env<WithoutTls>> {
+    let path = room.data();
+    check_file_limit(room, map_bytes)?;
+    let failed = |error: heed::Error| Fault::Failed(error.into()).to_error("connect", &room.path);
     if !path.exists() {
         // Made under another name, so that no one ever opens half of it.
         let fresh = path.with_extension("new");
         let io_failed = |source| system_error("connect", "write", &fresh, source);
         drop(std::fs::remove_file(&fresh));
-        let env = open_file(&fresh, Some(map_bytes)).map_err(failed)?;
+        let env = open_file(room, &fresh, Some(map_bytes)).map_err(failed)?;
         env.prepare_for_closing().wait();
         let file = std::fs::OpenOptions::new().write(true).open(&fresh).map_err(io_failed)?;
         file.set_len(map_bytes as u64).map_err(io_failed)?;
+        if room.is_durable {
+            file.sync_all().map_err(io_failed)?;
+        }
         failpoint::pass("local.before_data");
         std::fs::rename(&fresh, &path).map_err(io_failed)?;
+        if room.is_durable {
+            rustix::fs::fsync(&room.fd).map_err(|source| io_failed(source.into()))?;
+        }
     }
     let length = std::fs::symlink_metadata(&path)
         .map_err(|source| system_error("connect", "look at", &path, source))?
@@ -104,32 +111,33 @@ fn open_env(directory: &Directory, map_bytes: usize) -> Result<Env<WithoutTls>> 
         if length >= expected {
             return Ok(());
         }
-        Err(damaged_data(&directory.boot, format!("data.mdb has {length} bytes of {expected}")))
+        Err(damaged(&room.path, format!("data.mdb has {length} bytes of {expected}")))
     };
     // LMDB takes an empty file for a new one.
     check(HEADER_BYTES)?;
-    let env = open_file(&path, None).map_err(failed)?;
+    let env = open_file(room, &path, None).map_err(failed)?;
     check(env.info().map_size as u64)?;
     Ok(env)
 }
 
-fn open_file(path: &std::path::Path, map_bytes: Option<usize>) -> Result<Env<WithoutTls>, heed::Error> {
+fn open_file(
+    room: &Room,
+    path: &std::path::Path,
+    map_bytes: Option<usize>,
+) -> Result<Env<WithoutTls>, heed::Error> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     if let Some(map_bytes) = map_bytes {
         options.map_size(map_bytes);
     }
+    let mut flags = EnvFlags::NO_SUB_DIR | EnvFlags::NO_LOCK | EnvFlags::NO_READ_AHEAD;
+    if !room.is_durable {
+        flags |= EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC | EnvFlags::NO_MEM_INIT;
+    }
     // SAFETY: NO_SYNC and NO_META_SYNC give up what a crash of the machine would lose, which a new boot ignores
     // anyway. NO_LOCK demands that access is serialized: all of it is behind the gate, or under the setup's lock
-    // before anybody else can know the file. NO_MEM_INIT leaves old bytes in pages, which belong to this user.
+    // before anybody else can know the file. NO_MEM_INIT leaves old bytes in pages, which are gone with the boot.
     unsafe {
-        options.flags(
-            EnvFlags::NO_SUB_DIR
-                | EnvFlags::NO_LOCK
-                | EnvFlags::NO_SYNC
-                | EnvFlags::NO_META_SYNC
-                | EnvFlags::NO_READ_AHEAD
-                | EnvFlags::NO_MEM_INIT,
-        );
+        options.flags(flags);
     }
     if let Some(closing) = heed::env_closing_event(path) {
         // The last client of this process has just been dropped, and its thread is closing the environment.
@@ -141,12 +149,12 @@ fn open_file(path: &std::path::Path, map_bytes: Option<usize>) -> Result<Env<Wit
 }
 
 /// A process that writes beyond its limit of file sizes is killed, in the middle of a transaction.
-fn check_file_limit(directory: &Directory, map_bytes: usize) -> Result<()> {
+fn check_file_limit(room: &Room, map_bytes: usize) -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
     if limit >= map_bytes as u64 {
         return Ok(());
     }
-    let place = directory.place.display();
+    let place = room.path.display();
     let message = format!("files may have {limit} bytes, the store in {place} may grow to {map_bytes}");
     Err(Error::new(ErrorKind::Unavailable, "connect", message).with_engine("local").with_hint(
         "raise the limit of file sizes (`ulimit -f`); the file is sparse, so it takes little space",

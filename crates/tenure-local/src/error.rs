@@ -17,6 +17,8 @@ pub(crate) enum Failure {
     Damaged(&'static str),
     /// The store was written by another version.
     Format(String),
+    /// The store of the queues has no room.
+    Full,
     /// A bug.
     Panicked(String),
 }
@@ -79,6 +81,11 @@ impl Failure {
                 format!("the store in {place_text} has reached its largest size"),
             )
             .with_hint("release what is not needed; `tenure status` lists it"),
+            Failure::Full => make(
+                ErrorKind::Unavailable,
+                format!("the store of the queues in {place_text} has reached its largest size"),
+            )
+            .with_hint("nothing is lost: let consumers take what is in line, or purge what nobody needs"),
             Failure::Store(heed::Error::Io(source)) => {
                 let source = source.raw_os_error().map_or_else(
                     || io::Error::new(source.kind(), source.to_string()),

@@ -20,7 +20,8 @@ use crate::config::Config;
 use crate::directory::{Directory, Setup};
 use crate::error::{Failure, Fault, forked_error};
 use crate::fork::is_forked;
-use crate::store::{Store, Transaction};
+use crate::room::Identity;
+use crate::store::{Purpose, Store, Transaction};
 use crate::sweep::Sweep;
 
 /// How many commands one transaction takes. `benches/local.rs`: from 32 on, a larger batch gains nothing, and
@@ -30,15 +31,15 @@ pub(crate) const BATCH_MAX: usize = 128;
 /// The stores that this process has open: LMDB allows one environment per file and process.
 static WORKERS: Mutex<BTreeMap<Identity, Weak<Worker>>> = Mutex::new(BTreeMap::new());
 
-/// What identifies a directory: its device and number.
-pub(crate) type Identity = (u64, u64);
-
 /// A store and its thread.
 pub(crate) struct Worker {
     pub(crate) store: Arc<Store>,
     sender: Sender<Box<dyn Job>>,
     /// The other end, until the thread has it.
     jobs: Mutex<Option<Jobs>>,
+    /// The worker of the queues, from the first use of one: its commits wait for the disk, and locks must not.
+    queues: Mutex<Option<Arc<Worker>>>,
+    queue_map_bytes: usize,
 }
 
 /// The thread's end of the channel.
@@ -106,21 +107,59 @@ impl Worker {
             return Err(forked_error("connect"));
         }
         let (directory, setup) = Directory::open(config, &*clock)?;
-        let identity = directory
-            .identity()
-            .map_err(|source| crate::error::system_error("connect", "look at", &directory.boot, source))?;
+        let identity = directory.room.identity().map_err(|source| {
+            crate::error::system_error("connect", "look at", &directory.room.path, source)
+        })?;
         if let Some(worker) = find(identity, &directory)? {
             return Ok((worker, setup));
         }
         // Meanwhile the setup's lock keeps others of this process from opening the same one. The list is not
         // locked: clients of other directories need not wait.
         let store = Arc::new(Store::open(Arc::new(directory), clock, config, &setup)?);
-        let (sender, jobs) = channel();
-        let worker = Arc::new(Worker { store, sender, jobs: Mutex::new(Some(jobs)) });
+        let worker = Arc::new(Worker::new(store, config.queue_map_bytes));
         let mut workers = WORKERS.lock().unwrap_or_else(PoisonError::into_inner);
         workers.retain(|_, worker| worker.strong_count() > 0);
         workers.insert(identity, Arc::downgrade(&worker));
         Ok((worker, setup))
+    }
+
+    fn new(store: Arc<Store>, queue_map_bytes: usize) -> Worker {
+        let (sender, jobs) = channel();
+        Worker { store, sender, jobs: Mutex::new(Some(jobs)), queues: Mutex::default(), queue_map_bytes }
+    }
+
+    /// Returns the worker of the queues, if a queue has been used.
+    pub(crate) fn open_queues(&self) -> Option<Arc<Worker>> {
+        // Whoever opens it holds the lock for long, and there is nothing to return until then.
+        self.queues.try_lock().ok()?.clone()
+    }
+
+    /// Returns the worker of the queues; opens their store at the first use.
+    pub(crate) async fn queues(self: &Arc<Self>, operation: &'static str) -> Result<Arc<Worker>> {
+        if is_forked() {
+            return Err(forked_error(operation));
+        }
+        if let Some(queues) = self.open_queues() {
+            return Ok(queues);
+        }
+        let (reply, answer) = oneshot::channel();
+        let worker = self.clone();
+        let open = move || {
+            let mut queues = worker.queues.lock().unwrap_or_else(PoisonError::into_inner);
+            let opened = match &*queues {
+                Some(queues) => Ok(queues.clone()),
+                None => worker.store.open_queues(worker.queue_map_bytes).map(|store| {
+                    let opened = Arc::new(Worker::new(Arc::new(store), worker.queue_map_bytes));
+                    queues.insert(opened).clone()
+                }),
+            };
+            drop(queues);
+            // Whoever asked may have stopped waiting.
+            drop(reply.send(opened));
+        };
+        // Files are locked and synced, which may take long: not on the thread of timers and losses.
+        spawn("tenure-open", open)?;
+        answer.await.unwrap_or_else(|_| Err(gone(operation)))
     }
 
     /// Does something in a transaction, and then something more outside of it.
@@ -158,14 +197,17 @@ impl Worker {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(receiver) = jobs.take() else { return Ok(()) };
         let store = self.store.clone();
-        let thread = move || serve(&store, &receiver);
-        let started = std::thread::Builder::new().name("tenure-store".to_owned()).spawn(thread);
-        started.map(drop).map_err(|source| {
-            Error::new(ErrorKind::Unavailable, "start", "cannot start a thread")
-                .with_engine("local")
-                .with_source(source)
-        })
+        spawn("tenure-store", move || serve(&store, &receiver))
     }
+}
+
+fn spawn(name: &str, thread: impl FnOnce() + Send + 'static) -> Result<()> {
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(thread);
+    started.map(drop).map_err(|source| {
+        Error::new(ErrorKind::Unavailable, "start", "cannot start a thread")
+            .with_engine("local")
+            .with_source(source)
+    })
 }
 
 /// Finds the store that this process has open in a directory.
@@ -179,8 +221,8 @@ fn find(identity: Identity, directory: &Directory) -> Result<Option<Arc<Worker>>
     for (other, worker) in open {
         if other == identity {
             found = Some(worker);
-        } else if worker.store.directory.boot == directory.boot {
-            return Err(Fault::Removed.to_error("connect", &directory.boot));
+        } else if worker.store.directory.room.path == directory.room.path {
+            return Err(Fault::Removed.to_error("connect", &directory.room.path));
         }
     }
     Ok(found)
@@ -218,6 +260,8 @@ fn next(store: &Store, receiver: &Jobs, sweep: &mut Option<Sweep>) -> Option<Box
             Err(TryRecvError::Empty) => {
                 let step = || match sweep.take() {
                     Some(sweep) => sweep.step(store),
+                    // What the dead had of a queue is found by whoever takes.
+                    None if store.purpose == Purpose::Queues => Sweep::Done,
                     None => Sweep::begin(store),
                 };
                 *sweep = Some(catch_unwind(AssertUnwindSafe(step)).unwrap_or(Sweep::Done));
@@ -243,8 +287,9 @@ fn carry_out(store: &Store, mut batch: Vec<Box<dyn Job>>) {
             }
         }
         Err(fault) => {
+            let fault = store.fault(fault);
             for job in batch {
-                let error = fault.to_error(job.operation(), &store.directory.boot);
+                let error = fault.to_error(job.operation(), &store.room.path);
                 end(store, job, Err(error));
             }
         }

@@ -212,7 +212,7 @@ impl Observer {
             },
             move |store, seen| {
                 without_the_dead(store, &about, seen)
-                    .map_err(|fault| fault.to_error("observe", &store.directory.boot))
+                    .map_err(|fault| fault.to_error("observe", &store.directory.room.path))
             },
         );
         let seen = seen.await?;

@@ -375,8 +375,19 @@ impl Transaction<'_> {
         after: Option<&Name>,
         most: usize,
     ) -> Result<Vec<Name>, Failure> {
-        let start = [&[RESOURCE], prefix.as_bytes()].concat();
-        let after = after.map(resource_key);
+        self.names_behind(RESOURCE, prefix, after, most)
+    }
+
+    /// Lists the names of up to `most` rows of one sort that begin with `prefix` and come after `after`.
+    pub(crate) fn names_behind(
+        &self,
+        sort: u8,
+        prefix: &str,
+        after: Option<&Name>,
+        most: usize,
+    ) -> Result<Vec<Name>, Failure> {
+        let start = [&[sort], prefix.as_bytes()].concat();
+        let after = after.map(|after| [&[sort], after.as_str().as_bytes()].concat());
         let from = match &after {
             Some(after) if *after >= start => std::ops::Bound::Excluded(&after[..]),
             _ => std::ops::Bound::Included(&start[..]),
@@ -418,7 +429,7 @@ fn is_large(record: &PlainRecord, rows_above: usize) -> Result<bool, Failure> {
     Ok(record.entries() > rows_above || value_bytes > VALUE_BYTES_WHOLE_MAX)
 }
 
-fn read_name(bytes: &[u8]) -> Result<Name, Failure> {
+pub(crate) fn read_name(bytes: &[u8]) -> Result<Name, Failure> {
     let name = std::str::from_utf8(bytes).ok().and_then(|name| Name::new(name).ok());
     name.ok_or(Failure::Damaged("a name cannot be read"))
 }

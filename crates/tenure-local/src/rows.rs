@@ -116,7 +116,7 @@ impl Key {
 }
 
 /// A row.
-type KeyAndValue<'b> = (&'b [u8], &'b [u8]);
+pub(crate) type KeyAndValue<'b> = (&'b [u8], &'b [u8]);
 
 /// Where a claim is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -145,21 +145,21 @@ impl Place {
     }
 }
 
-fn read_number(bytes: &[u8]) -> Result<u64, Failure> {
+pub(crate) fn read_number(bytes: &[u8]) -> Result<u64, Failure> {
     let bytes = bytes.try_into().map_err(|_| Failure::Damaged("a number cannot be read"))?;
     Ok(u64::from_be_bytes(bytes))
 }
 
-fn read_claim(bytes: &[u8]) -> Result<ClaimId, Failure> {
+pub(crate) fn read_claim(bytes: &[u8]) -> Result<ClaimId, Failure> {
     let bytes = bytes.try_into().map_err(|_| Failure::Damaged("a claim id cannot be read"))?;
     Ok(ClaimId::new(u128::from_be_bytes(bytes)))
 }
 
-fn decode<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> Result<T, Failure> {
+pub(crate) fn decode<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> Result<T, Failure> {
     postcard::from_bytes(bytes).map_err(|_| Failure::Damaged("a row cannot be read"))
 }
 
-fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Failure> {
+pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Failure> {
     postcard::to_extend(value, Vec::with_capacity(128))
         .map_err(|_| Failure::Damaged("a row cannot be written"))
 }

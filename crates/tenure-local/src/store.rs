@@ -3,7 +3,7 @@
 //! One store per directory and process: several clients of a process share it. Its time is monotonic within a
 //! boot. What must be told after a commit is told by whoever committed, on its own thread.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,16 +17,20 @@ use tenure_core::error::Result;
 use tenure_core::failpoint;
 use tenure_core::step::Command;
 
+use crate::config::Config;
 use crate::directory::{Directory, Setup};
 use crate::environment::{Environment, Rows};
 use crate::error::{Failure, Fault, system_error};
 use crate::fork::is_forked;
 use crate::gate::{Gate, Pass};
 use crate::liveness;
+use crate::room::Room;
 use crate::wake::{News, Ringer, Rung};
 
 /// The key of what is fixed when a store is made: its incarnation and its time.
 const BIRTH: &[u8] = b"m";
+/// The key of the last time at which a queue was changed.
+const LAST_TIME: &[u8] = b"t";
 /// How often a transaction looks whether idle records are due.
 const PURGE_PERIOD: Duration = Duration::from_millis(250);
 /// How many idle records one transaction forgets.
@@ -34,8 +38,20 @@ const PURGE_MAX: usize = 8;
 /// How often a transaction looks whether the directory is still where it was.
 const PRESENCE_PERIOD: Duration = Duration::from_millis(100);
 
+/// What a store is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Locks, of this boot.
+    Locks,
+    /// Queues, which outlive it.
+    Queues,
+}
+
 /// An open store.
 pub(crate) struct Store {
+    pub(crate) purpose: Purpose,
+    /// Where it is kept.
+    pub(crate) room: Arc<Room>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) incarnation: Incarnation,
@@ -44,9 +60,11 @@ pub(crate) struct Store {
     environment: Environment,
     /// What to add to the time since boot, in microseconds.
     offset: u64,
-    ringer: Ringer,
+    ringer: Arc<Ringer>,
     /// The clients of this process: alive, without a look at their files.
-    clients: Mutex<HashSet<ClientId>>,
+    clients: Arc<Mutex<HashSet<ClientId>>>,
+    /// Whom a client has told that it takes items of a queue.
+    pub(crate) told: Mutex<HashMap<(ClientId, Name), ClientId>>,
     purge_at: AtomicU64,
     look_at: AtomicU64,
     /// The directory was found removed: for good, since whoever connects now has another store.
@@ -68,6 +86,8 @@ pub(crate) struct Transaction<'a> {
     txn: RwTxn<'a>,
     pass: Pass<'a>,
     letters: Vec<Letter>,
+    /// Something of a queue has changed.
+    is_changed: bool,
     /// What the gate's page should say of observers after the commit.
     has_no_observers: bool,
 }
@@ -77,33 +97,79 @@ impl Store {
     pub(crate) fn open(
         directory: Arc<Directory>,
         clock: Arc<dyn Clock>,
-        config: &crate::config::Config,
+        config: &Config,
         setup: &Setup,
     ) -> Result<Store> {
-        let gate = directory.open_gate()?;
-        let fault = |fault: Fault| fault.to_error("connect", &directory.boot);
-        let environment = Environment::open(&directory, config.map_bytes, setup, || gate.enter(&*clock))?;
-        let pass = gate.enter(&*clock).map_err(|blocked| fault(Fault::Blocked(blocked)))?;
-        let (incarnation, offset) = birth(&environment, &pass, &*clock, &directory.time_namespace)
-            .map_err(|failure| fault(Fault::Failed(failure)))?;
-        drop(pass);
         let ringer = Ringer::new()
-            .map_err(|source| system_error("connect", "open a socket in", &directory.boot, source))?;
+            .map_err(|source| system_error("connect", "open a socket in", &directory.room.path, source))?;
+        let scope = directory.format.time_namespace.clone();
+        let parts = Parts { directory, clock, ringer: Arc::new(ringer), clients: Arc::default() };
+        let room = parts.directory.room.clone();
+        Store::in_room(Purpose::Locks, room, parts, config.map_bytes, config.rows_above, &scope, setup)
+    }
+
+    /// Opens the store of the queues that belongs to a store of locks.
+    pub(crate) fn open_queues(&self, map_bytes: usize) -> Result<Store> {
+        let (room, setup) = crate::queue::place::open(&self.directory, &*self.clock)?;
+        let parts = Parts {
+            directory: self.directory.clone(),
+            clock: self.clock.clone(),
+            ringer: self.ringer.clone(),
+            clients: self.clients.clone(),
+        };
+        // Another boot's clock is another clock.
+        let scope = format!("{} {}", room_name(&self.room), self.directory.format.time_namespace);
+        Store::in_room(Purpose::Queues, Arc::new(room), parts, map_bytes, self.rows_above, &scope, &setup)
+    }
+
+    fn in_room(
+        purpose: Purpose,
+        room: Arc<Room>,
+        parts: Parts,
+        map_bytes: usize,
+        rows_above: usize,
+        scope: &str,
+        setup: &Setup,
+    ) -> Result<Store> {
+        let Parts { directory, clock, ringer, clients } = parts;
+        let gate = room.open_gate()?;
+        let fault = |fault: Fault| fault.to_error("connect", &room.path);
+        let environment = Environment::open(&room, map_bytes, setup, || gate.enter(&*clock))?;
+        let pass = gate.enter(&*clock).map_err(|blocked| fault(Fault::Blocked(blocked)))?;
+        let (incarnation, offset) =
+            birth(&environment, &pass, &*clock, scope).map_err(|failure| fault(Fault::Failed(failure)))?;
+        drop(pass);
         Ok(Store {
+            purpose,
+            room,
             clock,
             incarnation: Incarnation(incarnation),
-            rows_above: config.rows_above,
+            rows_above,
             gate,
             environment,
             offset,
             ringer,
-            clients: Mutex::default(),
+            clients,
+            told: Mutex::default(),
             purge_at: AtomicU64::new(0),
             look_at: AtomicU64::new(0),
             is_removed: AtomicBool::new(false),
             directory,
         })
     }
+}
+
+/// What the stores of a process share.
+struct Parts {
+    directory: Arc<Directory>,
+    clock: Arc<dyn Clock>,
+    ringer: Arc<Ringer>,
+    clients: Arc<Mutex<HashSet<ClientId>>>,
+}
+
+/// The name of a boot's directory: its id.
+fn room_name(room: &Room) -> String {
+    room.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 impl Store {
@@ -151,13 +217,20 @@ impl Store {
             return Err(Fault::Removed);
         }
         let txn = self.environment.begin(&pass)?;
-        Ok(Transaction { store: self, txn, pass, letters: Vec::new(), has_no_observers: false })
+        Ok(Transaction {
+            store: self,
+            txn,
+            pass,
+            letters: Vec::new(),
+            is_changed: false,
+            has_no_observers: false,
+        })
     }
 
     /// Whether something that cleans up old files took this store for one.
     fn is_anything_removed(&self) -> bool {
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        self.directory.is_removed()
+        self.room.is_removed()
             || clients.iter().any(|client| liveness::is_file_gone(&self.directory, *client))
     }
 
@@ -194,6 +267,10 @@ impl Store {
             is_anybody_dead = true;
             let ((), refused) = self.transact(|transaction| {
                 for (name, client) in &suspects {
+                    if self.purpose == Purpose::Queues {
+                        transaction.queue_vanish(name, *client)?;
+                        continue;
+                    }
                     transaction.step(name, &Command::Vanish(*client))?;
                     transaction.remove_observer(name, *client)?;
                 }
@@ -213,6 +290,23 @@ impl Store {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner).contains(&client)
     }
 
+    /// Says of a store without room whether it holds locks or queues.
+    pub(crate) fn fault(&self, fault: Fault) -> Fault {
+        match fault {
+            Fault::Failed(Failure::Store(heed::Error::Mdb(heed::MdbError::MapFull)))
+                if self.purpose == Purpose::Queues =>
+            {
+                Fault::Failed(Failure::Full)
+            }
+            fault => fault,
+        }
+    }
+
+    /// Rings a client's bell before anything is committed.
+    pub(crate) fn ring(&self, client: ClientId, news: &News) {
+        self.ringer.ring(&self.directory, client, news);
+    }
+
     /// How large the store may grow.
     pub(crate) fn map_bytes(&self) -> u64 {
         self.environment.map_bytes()
@@ -226,6 +320,11 @@ impl Store {
     /// Leaves a client's life to its file.
     pub(crate) fn remove_client(&self, client: ClientId) {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner).remove(&client);
+    }
+
+    /// Forgets whom a client has told that it takes.
+    pub(crate) fn forget_told(&self, client: ClientId) {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).retain(|(teller, _), _| *teller != client);
     }
 }
 
@@ -273,8 +372,20 @@ impl<'a> Transaction<'a> {
         self.store.environment.used_bytes()
     }
 
-    /// Does a bounded part of what nobody waits for.
+    /// Something of a queue has changed.
+    pub(crate) fn note_change(&mut self) {
+        self.is_changed = true;
+    }
+
+    /// Does a bounded part of what nobody waits for, and notes the time where it must go on after a reboot.
     fn tidy(&mut self) -> Result<(), Failure> {
+        if self.store.purpose == Purpose::Queues {
+            if self.is_changed {
+                let (rows, now) = (self.rows(), self.now());
+                rows.put(self.writer(), LAST_TIME, &now.micros().to_le_bytes())?;
+            }
+            return Ok(());
+        }
         if self.store.is_due(&self.store.purge_at, PURGE_PERIOD) && self.purge(PURGE_MAX)? == PURGE_MAX {
             self.store.purge_at.store(0, Ordering::Relaxed);
         }
@@ -282,7 +393,7 @@ impl<'a> Transaction<'a> {
     }
 
     fn commit(self) -> Result<Vec<Letter>, Failure> {
-        let Transaction { store, txn, pass, letters, has_no_observers } = self;
+        let Transaction { store, txn, pass, letters, has_no_observers, .. } = self;
         txn.commit()?;
         if has_no_observers {
             store.gate.expect_observers(&pass, false);
@@ -296,27 +407,30 @@ impl<'a> Transaction<'a> {
 /// Reads the incarnation and the offset of the time; fixes them if the store is new.
 ///
 /// The offset is taken from the time of day once. From then on the store's time runs with the boot's clock, which
-/// nobody can set. Where the store is taken over in another time namespace, whose boot's clock is another, the
-/// time of day is the bridge.
+/// nobody can set. Where the store is taken over in another scope (another time namespace, or for queues another boot),
+/// whose boot's clock is another, the time of day is the bridge; but what has been is never in the future.
 fn birth(
     environment: &Environment,
     pass: &Pass<'_>,
     clock: &dyn Clock,
-    time_namespace: &str,
+    scope: &str,
 ) -> Result<(u64, u64), Failure> {
     let mut txn = environment.begin(pass)?;
     let rows = environment.rows();
     if let Some(row) = rows.get(&txn, BIRTH)? {
         let damaged = || Failure::Damaged("its first row cannot be read");
         let (incarnation, rest) = row.split_first_chunk::<8>().ok_or_else(damaged)?;
-        let (offset, namespace) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
-        if namespace == time_namespace.as_bytes() {
+        let (offset, there) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
+        if there == scope.as_bytes() {
             return Ok((u64::from_le_bytes(*incarnation), u64::from_le_bytes(*offset)));
         }
     }
     let incarnation = clock.random();
-    let offset = clock.time_of_day().micros().saturating_sub(clock.now().nanos() / 1000);
-    let row = [&incarnation.to_le_bytes(), &offset.to_le_bytes(), time_namespace.as_bytes()].concat();
+    let damaged = |_| Failure::Damaged("its last time cannot be read");
+    let last = rows.get(&txn, LAST_TIME)?.map(TryInto::try_into).transpose().map_err(damaged)?;
+    let begin = clock.time_of_day().micros().max(last.map_or(0, u64::from_le_bytes));
+    let offset = begin.saturating_sub(clock.now().nanos() / 1000);
+    let row = [&incarnation.to_le_bytes(), &offset.to_le_bytes(), scope.as_bytes()].concat();
     rows.put(&mut txn, BIRTH, &row)?;
     failpoint::pass("local.before_birth");
     txn.commit()?;

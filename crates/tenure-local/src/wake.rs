@@ -26,11 +26,12 @@ use tokio::sync::mpsc;
 use crate::directory::Directory;
 use crate::fork::ClosedOnFork;
 use crate::observe::Observers;
+use crate::watch::Watcher;
 
 /// The format of a datagram. A receiver ignores any other: a heartbeat makes up for it.
 const FORMAT: u8 = 1;
-/// The longest datagram: an observer's, with a name in it.
-pub(crate) const DATAGRAM_BYTES_MAX: usize = 2 + 255;
+/// The longest datagram: a consumer's, with its id and a name in it.
+pub(crate) const DATAGRAM_BYTES_MAX: usize = 2 + 8 + 255;
 /// The longest path of a socket, with a zero byte behind it.
 const PATH_BYTES_MAX: usize = 107;
 /// How many datagrams a socket's queue takes where the system does not say.
@@ -51,6 +52,10 @@ pub(crate) enum News {
     Look(ClaimId),
     /// An observed resource has changed.
     Changed(Name),
+    /// Something may be ready in a queue.
+    Queue(Name),
+    /// A client is about to have items of a queue.
+    Consumes(ClientId, Name),
 }
 
 impl News {
@@ -74,6 +79,15 @@ impl News {
                 to.push(3);
                 to.extend(name.as_str().as_bytes());
             }
+            News::Queue(name) => {
+                to.push(4);
+                to.extend(name.as_str().as_bytes());
+            }
+            News::Consumes(client, name) => {
+                to.push(5);
+                to.extend(client.bits().to_le_bytes());
+                to.extend(name.as_str().as_bytes());
+            }
         }
     }
 
@@ -83,8 +97,15 @@ impl News {
         if format != FORMAT {
             return None;
         }
-        if what == 3 {
-            return Some(News::Changed(Name::new(std::str::from_utf8(rest).ok()?).ok()?));
+        let name = |bytes| Name::new(std::str::from_utf8(bytes).ok()?).ok();
+        match what {
+            3 => return Some(News::Changed(name(rest)?)),
+            4 => return Some(News::Queue(name(rest)?)),
+            5 => {
+                let client = ClientId::new(u64::from_le_bytes(take(&mut rest)?));
+                return Some(News::Consumes(client, name(rest)?));
+            }
+            _ => {}
         }
         let claim = ClaimId::new(u128::from_le_bytes(take(&mut rest)?));
         let news = match what {
@@ -110,7 +131,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 
 /// Where a client's socket is.
 fn address(directory: &Directory, client: ClientId) -> io::Result<SocketAddrUnix> {
-    let mut path = directory.boot.join("bell");
+    let mut path = directory.room.path.join("bell");
     path.push(client.to_string());
     if path.as_os_str().as_bytes().len() > PATH_BYTES_MAX {
         path = PathBuf::from(format!("/proc/self/fd/{}/{client}", directory.bell_fd.as_raw_fd()));
@@ -211,7 +232,12 @@ impl Inbox {
 }
 
 /// Reads a socket for as long as the client lives, and hands on what it says.
-pub(crate) async fn listen(socket: AsyncFd<ClosedOnFork>, inbox: Arc<Inbox>, observers: Arc<Observers>) {
+pub(crate) async fn listen(
+    socket: AsyncFd<ClosedOnFork>,
+    inbox: Arc<Inbox>,
+    observers: Arc<Observers>,
+    watcher: Arc<Watcher>,
+) {
     let burst = queue_length().min(BURST_MAX);
     let mut datagram = [0; DATAGRAM_BYTES_MAX + 1];
     loop {
@@ -229,6 +255,8 @@ pub(crate) async fn listen(socket: AsyncFd<ClosedOnFork>, inbox: Arc<Inbox>, obs
                 }
                 Some(News::Look(claim)) => inbox.put(Wake::Look(claim)),
                 Some(News::Changed(name)) => observers.ring(Some(&name)),
+                Some(News::Queue(name)) => inbox.put(Wake::Queue(name)),
+                Some(News::Consumes(client, name)) => watcher.watch_consumers(&name, &[client], true),
                 None => {}
             }
         }
@@ -256,13 +284,15 @@ mod tests {
             News::Granted(claim, grant(None), Incarnation(9)),
             News::Granted(claim, grant(Some(1_048_575)), Incarnation(u64::MAX)),
             News::Look(claim),
-            News::Changed(long),
+            News::Changed(long.clone()),
+            News::Queue(long.clone()),
+            News::Consumes(ClientId::new(u64::MAX), long),
         ] {
             let mut datagram = Vec::new();
             news.encode(&mut datagram);
             assert!(datagram.len() <= DATAGRAM_BYTES_MAX);
             assert_eq!(News::decode(&datagram), Some(news.clone()));
-            if !matches!(news, News::Changed(_)) {
+            if matches!(news, News::Granted(..) | News::Look(_)) {
                 assert_eq!(News::decode(&datagram[..datagram.len() - 1]), None);
             }
             datagram[0] = FORMAT + 1;

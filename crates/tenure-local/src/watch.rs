@@ -37,6 +37,8 @@ pub(crate) enum Reason {
     Waits,
     /// A resource is observed. What stands for the claim is the observer's own.
     Observes,
+    /// Items of a queue are waited for. What stands for the claim is the queue's own.
+    Consumes,
 }
 
 /// Whom a claim or an observer depends on.
@@ -59,6 +61,8 @@ pub(crate) struct Watcher {
 #[derive(Default)]
 struct Watched {
     claims: HashMap<ClaimId, For>,
+    /// What stands for a queue.
+    queues: HashMap<Name, ClaimId>,
     clients: HashMap<ClientId, (AbortHandle, HashSet<ClaimId>)>,
 }
 
@@ -76,11 +80,50 @@ impl Watcher {
 
     /// Watches these clients, and no others, for a claim.
     pub(crate) fn watch(self: &Arc<Self>, reason: Reason, name: &Name, claim: ClaimId, clients: &[ClientId]) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        self.set(&mut watched, reason, name, claim, clients.to_vec());
+    }
+
+    /// Watches these clients for a queue, instead of those before or beside them.
+    pub(crate) fn watch_consumers(self: &Arc<Self>, queue: &Name, clients: &[ClientId], is_more: bool) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let claim = match watched.queues.get(queue) {
+            Some(claim) => *claim,
+            // It does not wait any more.
+            None if is_more => return,
+            None => {
+                let Some(worker) = self.worker.upgrade() else { return };
+                let (high, low) = (worker.store.clock.random(), worker.store.clock.random());
+                let claim = ClaimId::new(u128::from(high) << 64 | u128::from(low));
+                watched.queues.insert(queue.clone(), claim);
+                claim
+            }
+        };
+        let mut clients = clients.to_vec();
+        if is_more && let Some(before) = watched.claims.get(&claim) {
+            clients
+                .extend(before.clients.iter().filter(|client| !clients.contains(client)).collect::<Vec<_>>());
+        }
+        self.set(&mut watched, Reason::Consumes, queue, claim, clients);
+    }
+
+    /// Watches nobody for a queue any more.
+    pub(crate) fn forget_consumers(&self, queue: &Name) {
+        let claim = self.watched.lock().unwrap_or_else(PoisonError::into_inner).queues.remove(queue);
+        claim.map(|claim| self.forget(claim));
+    }
+
+    fn set(
+        self: &Arc<Self>,
+        watched: &mut Watched,
+        reason: Reason,
+        name: &Name,
+        claim: ClaimId,
+        clients: Vec<ClientId>,
+    ) {
         let Some(worker) = self.worker.upgrade() else { return };
         // Those of this process die with it, or are closed by it: their file then says so at the next heartbeat.
-        let clients: Vec<_> =
-            clients.iter().copied().filter(|client| !worker.store.is_here(*client)).collect();
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let clients: Vec<_> = clients.into_iter().filter(|client| !worker.store.is_here(*client)).collect();
         let now = For { reason, name: name.clone(), clients: clients.clone() };
         let before = watched.claims.insert(claim, now).map(|before| before.clients).unwrap_or_default();
         for client in before.iter().filter(|client| !clients.contains(client)) {
@@ -112,6 +155,7 @@ impl Watcher {
     pub(crate) fn stop(&self) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.claims.clear();
+        watched.queues.clear();
         for (_, (task, _)) in watched.clients.drain() {
             task.abort();
         }
@@ -191,8 +235,16 @@ fn open_process(pid: u32) -> Option<AsyncFd<OwnedFd>> {
 /// Ends what a dead client held or waited for where it was watched.
 async fn bury(watcher: &Arc<Watcher>, client: ClientId) {
     let Some(worker) = watcher.worker.upgrade() else { return };
-    let claims = watcher.take(client);
+    let (consumes, claims): (Vec<_>, Vec<_>) =
+        watcher.take(client).into_iter().partition(|(reason, ..)| *reason == Reason::Consumes);
+    for (_, queue, _) in consumes {
+        // Whoever takes then finds it dead.
+        watcher.inbox.put(Wake::Queue(queue));
+    }
     let names: HashSet<_> = claims.iter().map(|(_, name, _)| name.clone()).collect();
+    if names.is_empty() {
+        return;
+    }
     // An observer is rung by the change itself.
     let waits = claims.into_iter().filter(|(reason, ..)| *reason == Reason::Waits);
     let waits: Arc<[_]> = waits.map(|(_, name, claim)| (name, claim)).collect();

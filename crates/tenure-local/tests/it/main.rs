@@ -7,4 +7,5 @@ mod death;
 mod fleet;
 mod news;
 mod place;
+mod queue;
 mod world;

@@ -1,0 +1,398 @@
+//! Queues: each verb is a job of the queues' own thread, and `step` on the rows of a queue in one transaction.
+//!
+//! **Deaths.** Whoever takes looks whether clients that have items are dead, and ends their deliveries in the same
+//! transaction: at all of them when it finds less than it wants, at a few otherwise, so that what a dead client had is not
+//! left until a long line has been worked off. Who waits in vain is told of a death by its watcher: the first one in
+//! the list of the idle watches all who take, the others watch the first one. A client that takes therefore tells the
+//! first one, once, *before* it commits: there is no moment at which it has an item and nobody knows of it.
+
+pub(crate) mod place;
+mod rows;
+
+use std::sync::{Arc, PoisonError};
+
+use futures_util::future::BoxFuture;
+use tenure_core::claim::{ClientId, Name};
+use tenure_core::clock::Timestamp;
+use tenure_core::engine::{RenewAnswer, RenewRequest};
+use tenure_core::error::Result;
+use tenure_core::queue::contract::{
+    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
+    Taken, Which,
+};
+use tenure_core::queue::step::{self, Calls};
+
+use crate::engine::{ENGINE, Local};
+use crate::error::Failure;
+use crate::job::BATCH_MAX;
+use crate::store::Transaction;
+use crate::wake::News;
+use rows::QueueRows;
+
+/// The first byte of the keys of the queues' names.
+const QUEUE: u8 = b'q';
+/// The key of the last id that was given to a queue.
+const LAST_ID: &[u8] = b"n";
+/// How many of the clients that have items a take looks at that finds what it wants.
+const SAMPLE: usize = 4;
+/// How many it looks at otherwise. The deaths of others are noticed when their deliveries end.
+const CLIENTS_MAX: usize = 1024;
+/// How many items one transaction replays or purges, so that others get their turn.
+const SWEEP_MAX: usize = 256;
+/// How many queues one transaction lists.
+const PAGE_MAX: usize = 64;
+/// Pushes leave one part in so many of the store free, and no more than [`RESERVE_BYTES_MAX`]: to remove something takes
+/// room too.
+const RESERVE_PART: u64 = 8;
+/// The most that pushes leave free. 128 settlements write some 5 MiB of pages.
+const RESERVE_BYTES_MAX: u64 = 64 << 20;
+
+/// Whom a client that waits for items watches.
+enum Watch {
+    /// It does not wait.
+    Nobody,
+    /// These, and no others.
+    Clients(Vec<ClientId>),
+}
+
+impl Transaction<'_> {
+    fn queue_id(&self, name: &Name) -> Result<Option<u64>, Failure> {
+        let id = self.rows().get(self.reader(), &queue_key(name))?.map(TryInto::try_into).transpose();
+        id.map(|id| id.map(u64::from_le_bytes)).map_err(|_| Failure::Damaged("a queue's id cannot be read"))
+    }
+
+    fn new_queue_id(&mut self, name: &Name) -> Result<u64, Failure> {
+        let rows = self.rows();
+        let last = rows.get(self.reader(), LAST_ID)?.map(TryInto::try_into).transpose();
+        let last = last.map_err(|_| Failure::Damaged("the last id cannot be read"))?;
+        let id = last.map_or(1, |last| u64::from_le_bytes(last) + 1);
+        rows.put(self.writer(), LAST_ID, &id.to_le_bytes())?;
+        rows.put(self.writer(), &queue_key(name), &id.to_le_bytes())?;
+        Ok(id)
+    }
+
+    /// Does something with a queue, makes it if it must be there, and forgets it if nothing is left in it.
+    fn with_queue<T>(
+        &mut self,
+        name: &Name,
+        must_be: bool,
+        work: impl FnOnce(&mut QueueRows<'_, '_>, Timestamp) -> Result<T, Failure>,
+    ) -> Result<Option<T>, Failure> {
+        let (rows, now) = (self.rows(), self.now());
+        let id = match self.queue_id(name)? {
+            Some(id) => id,
+            None if must_be => self.new_queue_id(name)?,
+            None => return Ok(None),
+        };
+        let mut queue = QueueRows::open(rows, self.writer(), id)?;
+        let done = work(&mut queue, now)?;
+        if queue.is_idle(now)? {
+            queue.remove()?;
+            rows.delete(self.writer(), &queue_key(name))?;
+            self.note_change();
+        } else if queue.close()? {
+            self.note_change();
+        }
+        Ok(Some(done))
+    }
+
+    /// Tells clients that there may be something for them, after the commit.
+    fn call(&mut self, queue: &Name, calls: Calls) {
+        for client in calls {
+            self.tell(client, queue, News::Queue(queue.clone()));
+        }
+    }
+
+    fn queue_push(&mut self, push: &Push) -> Result<Pushed, Failure> {
+        self.check_room(push.payload.len() as u64)?;
+        let pushed = self.with_queue(&push.queue, true, |queue, now| step::push(queue, push, now))?;
+        let (pushed, calls) = pushed.expect("it is made");
+        self.call(&push.queue, calls);
+        Ok(pushed)
+    }
+
+    /// Whether a push leaves room to take and to acknowledge.
+    fn check_room(&self, bytes: u64) -> Result<(), Failure> {
+        let stat = self.rows().stat(self.reader())?;
+        let pages = stat.branch_pages + stat.leaf_pages + stat.overflow_pages;
+        let most = self.store.map_bytes();
+        let reserve = (most / RESERVE_PART).min(RESERVE_BYTES_MAX);
+        let used = pages as u64 * u64::from(stat.page_size) + bytes;
+        if used + reserve > most { Err(Failure::Full) } else { Ok(()) }
+    }
+
+    fn queue_take(&mut self, take: &Take) -> Result<(Taken, Watch), Failure> {
+        let store = self.store;
+        let is_wanted = !take.claims.is_empty();
+        let from = ClientId::new(store.clock.random());
+        let done = self.with_queue(&take.queue, is_wanted, |queue, now| {
+            let mut calls = Calls::new();
+            let mut end = |queue: &mut QueueRows<'_, '_>, suspects: Vec<ClientId>| {
+                let mut is_anybody_dead = false;
+                for client in suspects {
+                    if client != take.client && store.is_dead(client) {
+                        is_anybody_dead = true;
+                        calls.extend(step::vanish(queue, client, now)?);
+                    }
+                }
+                Ok::<_, Failure>(is_anybody_dead)
+            };
+            let sample = queue.clients(from, SAMPLE)?;
+            end(queue, sample)?;
+            let (mut taken, more) = step::take(queue, take, now)?;
+            if taken.items.len() < take.claims.len() {
+                let mut suspects = queue.clients(ClientId::new(0), CLIENTS_MAX)?;
+                suspects.extend(queue.idle());
+                if end(queue, suspects)? {
+                    let rest = Take { claims: take.claims[taken.items.len()..].to_vec(), ..take.clone() };
+                    let (again, more) = step::take(queue, &rest, now)?;
+                    calls.extend(more);
+                    taken.items.extend(again.items);
+                    taken.look_in = again.look_in;
+                }
+            }
+            calls.extend(more);
+            // Whoever is told looks in vain otherwise.
+            calls.retain(|client| *client != take.client);
+            let first = queue.idle().next();
+            let watch = match first {
+                _ if taken.items.len() == take.claims.len() => Watch::Nobody,
+                Some(first) if first != take.client => Watch::Clients(vec![first]),
+                _ => Watch::Clients(queue.clients(ClientId::new(0), CLIENTS_MAX)?),
+            };
+            Ok((taken, calls, watch, first.filter(|first| *first != take.client)))
+        })?;
+        let Some((taken, calls, watch, first)) = done else { return Ok((Taken::default(), Watch::Nobody)) };
+        self.call(&take.queue, calls);
+        if let Some(first) = first
+            && !taken.items.is_empty()
+        {
+            self.tell_first(take, first);
+        }
+        Ok((taken, watch))
+    }
+
+    /// Lets the first of those who wait know that a client takes, so that it watches it.
+    fn tell_first(&self, take: &Take, first: ClientId) {
+        let mut told = self.store.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = told.insert((take.client, take.queue.clone()), first);
+        drop(told);
+        if before != Some(first) {
+            self.store.ring(first, &News::Consumes(take.client, take.queue.clone()));
+        }
+    }
+
+    fn queue_renew(&mut self, renewal: &RenewRequest) -> Result<RenewAnswer, Failure> {
+        let ends_in =
+            self.with_queue(&renewal.resource, false, |queue, now| step::renew(queue, renewal.claim, now))?;
+        Ok(ends_in.flatten().map_or(RenewAnswer::Lost, |ends_in| RenewAnswer::Renewed { ends_in }))
+    }
+
+    fn queue_settle(&mut self, settle: &Settle) -> Result<SettleAnswer, Failure> {
+        let settled = self.with_queue(&settle.queue, false, |queue, now| {
+            step::settle(queue, settle.claim, &settle.settlement, now)
+        })?;
+        let Some((answer, calls)) = settled else { return Ok(SettleAnswer::Lost) };
+        self.call(&settle.queue, calls);
+        Ok(answer)
+    }
+
+    /// Ends what a dead client has of a queue.
+    pub(crate) fn queue_vanish(&mut self, name: &Name, client: ClientId) -> Result<(), Failure> {
+        let calls = self.with_queue(name, false, |queue, now| step::vanish(queue, client, now))?;
+        self.call(name, calls.unwrap_or_default());
+        Ok(())
+    }
+}
+
+fn queue_key(name: &Name) -> Vec<u8> {
+    [&[QUEUE], name.as_str().as_bytes()].concat()
+}
+
+impl Local {
+    /// Does something with each of some requests, in one transaction of the queues' thread.
+    async fn in_queues<R, A>(
+        &self,
+        operation: &'static str,
+        requests: Vec<R>,
+        name: fn(&R) -> &Name,
+        work: impl Fn(&mut Transaction<'_>, &R) -> Result<A, Failure> + Send + 'static,
+    ) -> Vec<Result<A>>
+    where
+        R: Send + Sync + 'static,
+        A: Send + 'static,
+    {
+        let requests: Arc<[R]> = requests.into();
+        let run = requests.clone();
+        let answers = async {
+            let worker = self.worker.queues(operation).await?;
+            let run = move |transaction: &mut Transaction<'_>| {
+                run.iter().map(|request| work(transaction, request)).collect::<Result<Vec<_>, _>>()
+            };
+            worker.submit(operation, requests.len(), run, |_, answers| Ok(answers)).await
+        };
+        match answers.await {
+            Ok(answers) => answers.into_iter().map(Ok).collect(),
+            Err(error) => {
+                let error = error.with_engine(ENGINE);
+                requests.iter().map(|request| Err(error.clone().with_resource(name(request)))).collect()
+            }
+        }
+    }
+
+    /// Does something with one queue, in one transaction of the queues' thread.
+    async fn in_queue<A: Send + 'static>(
+        &self,
+        operation: &'static str,
+        queue: Name,
+        work: impl Fn(&mut Transaction<'_>, &Name) -> Result<A, Failure> + Send + 'static,
+    ) -> Result<A> {
+        self.in_queues(operation, vec![queue], |queue| queue, work).await.remove(0)
+    }
+
+    /// Does something with up to `most` items of a queue, a part of them in each transaction.
+    async fn in_parts(
+        &self,
+        operation: &'static str,
+        queue: Name,
+        most: usize,
+        work: impl Fn(&mut QueueRows<'_, '_>, usize, Timestamp) -> Result<(usize, Calls), Failure>
+        + Clone
+        + Send
+        + 'static,
+    ) -> Result<usize> {
+        let mut count = 0;
+        loop {
+            let (work, part) = (work.clone(), (most - count).min(SWEEP_MAX));
+            let done = self.in_queue(operation, queue.clone(), move |transaction, name| {
+                let done = transaction.with_queue(name, false, |queue, now| work(queue, part, now))?;
+                let (done, calls) = done.unwrap_or_default();
+                transaction.call(name, calls);
+                Ok(done)
+            });
+            let done = done.await?;
+            count += done;
+            if done < SWEEP_MAX || count >= most {
+                return Ok(count);
+            }
+        }
+    }
+}
+
+impl QueueEngine for Local {
+    fn capability(&self) -> &QueueCapability {
+        &self.queue_capability
+    }
+
+    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
+        Box::pin(self.in_queues(
+            "push",
+            pushes,
+            |push| &push.queue,
+            |transaction, push| transaction.queue_push(push),
+        ))
+    }
+
+    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+        Box::pin(async move {
+            let asked: Vec<_> =
+                takes.iter().map(|take| (take.queue.clone(), take.claims.is_empty())).collect();
+            let answers = self
+                .in_queues(
+                    "take",
+                    takes,
+                    |take| &take.queue,
+                    |transaction, take| transaction.queue_take(take),
+                )
+                .await;
+            let answers = asked.into_iter().zip(answers).map(|((queue, is_over), answer)| {
+                let (taken, watch) = answer?;
+                match watch {
+                    _ if is_over => self.watcher.forget_consumers(&queue),
+                    Watch::Clients(clients) => self.watcher.watch_consumers(&queue, &clients, false),
+                    // It comes back, and those whom it watches may be there still.
+                    Watch::Nobody => {}
+                }
+                Ok(taken)
+            });
+            answers.collect()
+        })
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        Box::pin(self.in_queues(
+            "renew",
+            renewals,
+            |renewal| &renewal.resource,
+            |transaction, renewal| transaction.queue_renew(renewal),
+        ))
+    }
+
+    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+        Box::pin(self.in_queues(
+            "settle",
+            settlements,
+            |settle| &settle.queue,
+            |transaction, settle| transaction.queue_settle(settle),
+        ))
+    }
+
+    fn queues(
+        &self,
+        prefix: String,
+        after: Option<Name>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
+        Box::pin(async move {
+            let worker = self.worker.queues("inspect").await?;
+            let run = move |transaction: &mut Transaction<'_>| {
+                let names = transaction.names_behind(QUEUE, &prefix, after.as_ref(), most.min(PAGE_MAX))?;
+                let stats = names.into_iter().map(|name| {
+                    let stats = transaction.with_queue(&name, false, |queue, now| step::stats(queue, now))?;
+                    Ok((name, stats.unwrap_or_default()))
+                });
+                stats.collect()
+            };
+            worker.submit("inspect", BATCH_MAX, run, |_, page| Ok(page)).await
+        })
+    }
+
+    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
+        Box::pin(self.in_queue("inspect", queue, |transaction, name| {
+            Ok(transaction.with_queue(name, false, |queue, now| step::stats(queue, now))?.unwrap_or_default())
+        }))
+    }
+
+    fn items(
+        &self,
+        queue: Name,
+        which: Which,
+        after: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
+        Box::pin(self.in_queue("inspect", queue, move |transaction, name| {
+            let items = |queue: &mut QueueRows<'_, '_>, now| step::items(queue, which, after, most, now);
+            Ok(transaction.with_queue(name, false, items)?.unwrap_or_default())
+        }))
+    }
+
+    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
+        Box::pin(
+            self.in_parts("replay", queue, most, move |queue, part, now| {
+                step::replay(queue, item, part, now)
+            }),
+        )
+    }
+
+    fn purge(
+        &self,
+        queue: Name,
+        which: Which,
+        item: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<usize>> {
+        Box::pin(self.in_parts("purge", queue, most, move |queue, part, now| {
+            step::purge(queue, which, item, part, now)
+        }))
+    }
+}

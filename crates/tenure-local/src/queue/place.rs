@@ -1,0 +1,126 @@
+//! Where the queues are kept: a place that survives a reboot.
+#![allow(unsafe_code, reason = "the database of users")]
+
+use std::ffi::{CStr, OsStr};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use tenure_core::clock::Clock;
+use tenure_core::error::{Error, ErrorKind, Result};
+
+use crate::directory::{Directory, Setup, default_place, is_own_directory, lock_setup, open_place};
+use crate::error::system_error;
+use crate::room::Room;
+
+/// Where the queues of the default place are, if it exists and belongs to this user.
+const SYSTEM_PLACE: &str = "/var/lib/tenure";
+/// Where they are below the user's home directory otherwise.
+const BELOW_HOME: [&str; 3] = [".local", "state", "tenure"];
+/// How long an entry of the database of users may be.
+const USER_BYTES_MAX: usize = 16 << 10;
+
+/// Opens the directory of the queues of a place; makes it if it is not there.
+pub(crate) fn open(directory: &Directory, clock: &dyn Clock) -> Result<(Room, Setup)> {
+    let (path, above) = find(directory)?;
+    let failed = |what: &'static str, path: &Path| {
+        let path = path.to_owned();
+        move |source: Errno| system_error("connect", what, &path, source)
+    };
+    for path in above {
+        make_above(&path).map_err(failed("create", &path))?;
+    }
+    let fd = open_place(&path, false)?;
+    // Best effort, as with the place of the locks: nothing should clean up under running processes.
+    let _ = rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared);
+    let setup = lock_setup(&path, &fd, clock)?;
+    // Whoever made it may have died before its name was on the disk.
+    if let Some(parent) = path.parent() {
+        sync(parent).map_err(failed("sync", parent))?;
+    }
+    let room = Room { path, fd, is_durable: true };
+    room.check_format(&directory.format.with_clients_in(&directory.room))?;
+    Ok((room, setup))
+}
+
+/// Says where the queues of a place are, and what must be above of it.
+///
+/// It depends on the place alone, so that all who share locks share queues.
+fn find(directory: &Directory) -> Result<(PathBuf, Vec<PathBuf>)> {
+    let default = default_place();
+    if default.canonicalize().unwrap_or(default) != directory.place {
+        return Ok((directory.place.join("queue"), Vec::new()));
+    }
+    let uid = rustix::process::geteuid().as_raw();
+    if is_own_directory(Path::new(SYSTEM_PLACE), uid) {
+        return Ok((SYSTEM_PLACE.into(), Vec::new()));
+    }
+    let home = home(uid).ok_or_else(|| {
+        Error::new(ErrorKind::Unavailable, "connect", format!("user {uid} has no home directory for queues"))
+            .with_engine("local")
+            .with_hint(format!(
+                "make {SYSTEM_PLACE} for this user, or name a directory in the URL: `local:/some/directory`"
+            ))
+    })?;
+    let below: Vec<_> = BELOW_HOME
+        .iter()
+        .scan(home, |path, name| {
+            path.push(name);
+            Some(path.clone())
+        })
+        .collect();
+    let (path, above) = below.split_last().expect("there are three");
+    Ok((path.clone(), above.to_vec()))
+}
+
+/// Makes a directory above of the place.
+fn make_above(path: &Path) -> Result<(), Errno> {
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Err(Errno::EXIST) => Ok(()),
+        Ok(()) => path.parent().map_or(Ok(()), sync),
+        Err(source) => Err(source),
+    }
+}
+
+fn sync(path: &Path) -> Result<(), Errno> {
+    let fd: OwnedFd = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    match rustix::fs::fsync(fd) {
+        // Not every file system syncs directories; it then keeps their names itself.
+        Err(Errno::INVAL) => Ok(()),
+        done => done,
+    }
+}
+
+/// The user's home directory by the database of users: the environment differs between a login shell and cron.
+fn home(uid: u32) -> Option<PathBuf> {
+    // SAFETY: zero is a valid entry: numbers, and pointers that are null.
+    let mut user = unsafe { std::mem::zeroed::<libc::passwd>() };
+    let mut buffer = vec![0; USER_BYTES_MAX];
+    let mut found = std::ptr::null_mut();
+    // SAFETY: the buffer is as long as is said, and everything outlives the call.
+    let code =
+        unsafe { libc::getpwuid_r(uid, &raw mut user, buffer.as_mut_ptr(), buffer.len(), &raw mut found) };
+    if code != 0 || found.is_null() || user.pw_dir.is_null() {
+        return None;
+    }
+    // SAFETY: the entry was found, so this is a text in the buffer.
+    let home = unsafe { CStr::from_ptr(user.pw_dir) };
+    Some(PathBuf::from(OsStr::from_bytes(home.to_bytes()))).filter(|home| home.is_absolute())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_home_directory_is_that_of_the_database_of_users() {
+        let uid = rustix::process::geteuid().as_raw();
+        let users = std::fs::read_to_string("/etc/passwd").unwrap();
+        let mut users = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        let expected = users.find(|user| user[2] == uid.to_string()).map(|user| PathBuf::from(user[5]));
+        assert_eq!(home(uid), expected);
+        assert_eq!(home(u32::MAX - 7), None);
+    }
+}
