@@ -1,13 +1,15 @@
 //! What `tenure doctor` says about the engine.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use rustix::fs::{fstat, fstatfs, fstatvfs};
+use rustix::fs::{fstat, fstatfs, fstatvfs, statfs};
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::{Finding, Severity};
 
 use crate::error::process_state;
 use crate::liveness;
+use crate::queue::place;
 use crate::store::Store;
 
 /// Less free space than this is worth a warning.
@@ -45,6 +47,7 @@ pub(crate) fn check(store: &Store) -> Vec<Finding> {
     findings.extend(file_system(store));
     findings.push(namespaces());
     findings.push(clients(store));
+    findings.push(queues(store));
     match store.look(|transaction| Ok((transaction.now(), transaction.used_bytes()))) {
         Ok((now, used)) => {
             findings.push(size(store, used));
@@ -112,6 +115,36 @@ fn file_system(store: &Store) -> Vec<Finding> {
         });
     }
     findings
+}
+
+/// Looks at the store of the queues from outside: the doctor makes none where there was none.
+fn queues(store: &Store) -> Finding {
+    let path = match place::find(&store.directory) {
+        Ok((path, _)) => path,
+        Err(error) => {
+            let finding = finding(Severity::Warning, "queues", error.to_string());
+            return Finding { hint: error.hint().map(str::to_owned), ..finding };
+        }
+    };
+    let text = path.display();
+    let Ok(data) = std::fs::metadata(path.join("data.mdb")) else {
+        return finding(Severity::Good, "queues", format!("none yet; they will be in {text}"));
+    };
+    let number = statfs(&path).map(|stat| stat.f_type).unwrap_or_default();
+    let known = FILE_SYSTEMS.iter().find(|(known, _, _)| *known == number);
+    let (name, severity) = known.map_or(("disk", Severity::Good), |(_, name, severity)| (*name, *severity));
+    let (used, most) = (data.blocks() * 512, data.len());
+    let found = format!("{text} ({name}), {} KiB of at most {} KiB in use", used >> 10, most >> 10);
+    let (severity, hint) = if name == "tmpfs" {
+        (Severity::Warning, "what is queued is lost when the machine restarts: name a directory on a disk")
+    } else if severity != Severity::Good {
+        (severity, "name a directory on a local disk, or use an engine with a server")
+    } else if used.saturating_mul(100) >= most.saturating_mul(USED_PERCENT_WARNING) {
+        (Severity::Warning, "let consumers take what is in line, or purge what nobody needs")
+    } else {
+        return finding(Severity::Good, "queues", found);
+    };
+    Finding { hint: Some(hint.to_owned()), ..finding(severity, "queues", found) }
 }
 
 fn namespaces() -> Finding {

@@ -48,7 +48,7 @@ pub(crate) fn open(directory: &Directory, clock: &dyn Clock) -> Result<(Room, Se
 /// Says where the queues of a place are, and what must be above of it.
 ///
 /// It depends on the place alone, so that all who share locks share queues.
-fn find(directory: &Directory) -> Result<(PathBuf, Vec<PathBuf>)> {
+pub(crate) fn find(directory: &Directory) -> Result<(PathBuf, Vec<PathBuf>)> {
     let default = default_place();
     if default.canonicalize().unwrap_or(default) != directory.place {
         return Ok((directory.place.join("queue"), Vec::new()));

@@ -87,6 +87,11 @@ impl Process {
         }
     }
 
+    /// Whether there is an answer, without waiting long for one.
+    pub(crate) fn try_read(&mut self) -> Option<String> {
+        self.answers.recv_timeout(std::time::Duration::from_millis(1)).ok()
+    }
+
     pub(crate) fn ask(&mut self, command: &str) -> String {
         self.tell(command);
         self.read()
@@ -163,7 +168,7 @@ fn set_failpoint(words: &str) {
     *FAILPOINT.lock().unwrap() = Some((what.to_owned(), place.to_owned()));
 }
 
-fn say(answer: &str) {
+pub(crate) fn say(answer: &str) {
     println!("> {answer}");
 }
 
@@ -232,6 +237,7 @@ async fn obey(client: &mut Client, claims: &mut HashMap<String, ClaimId>, line: 
                 Err(error) => say(&format!("{error:?}")),
             }
         }
+        ["push" | "get" | "ack" | "pour" | "work", ..] => crate::queue::obey(client, claims, &words).await,
         ["at", what, place] => set_failpoint(&format!("{what} {place}")),
         ["count", path, rounds] => count(client, Path::new(path), rounds.parse().unwrap()).await,
         ["keeper"] => keeper(client),
@@ -271,6 +277,13 @@ async fn hear(
     confirmed: &mut HashSet<ClaimId>,
     wake: Wake,
 ) {
+    if let Wake::Queue(queue) = &wake {
+        // Another may have been quicker.
+        if !client.take_items(queue.as_str(), 1).await.is_empty() {
+            say(&format!("woken {}", SystemClock.now().nanos()));
+        }
+        return;
+    }
     for (name, claim) in claims {
         let is_meant = match wake {
             Wake::Granted { claim: woken, .. } | Wake::Look(woken) => woken == *claim,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, ClientId, Label, Name};
+use tenure_core::claim::{ClaimId, Label, Name};
 use tenure_core::clock::{Clock, Instant, SystemClock, Timer, Timestamp};
 use tenure_core::engine::{Engine, RenewAnswer, RenewRequest};
 use tenure_core::error::Result;
@@ -18,9 +18,10 @@ use tenure_core::queue::contract::{
 use tenure_core::queue::record::PlainQueue;
 use tenure_core::queue::step;
 use tenure_core::token::Token;
-use tenure_local::{Config, Local};
+use tenure_local::Config;
 
-use crate::world::{TestPlace, random_id, run};
+use crate::child::say;
+use crate::world::{Client, TestPlace, random_id, run};
 
 mod death;
 mod store;
@@ -40,6 +41,12 @@ impl TestClock {
     pub(crate) fn advance(&self, period: Duration) {
         self.nanos.fetch_add(period.as_nanos() as u64, Ordering::Relaxed);
         self.time_of_day.fetch_add(period.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// The time since boot begins anew; meanwhile the day goes on.
+    pub(crate) fn reboot(&self, downtime: Duration) {
+        self.advance(downtime);
+        self.nanos.store(5_000_000_000, Ordering::Relaxed);
     }
 
     pub(crate) fn set_time_of_day(&self, time: Timestamp) {
@@ -65,22 +72,7 @@ impl Clock for TestClock {
     }
 }
 
-/// A client that uses queues.
-pub(crate) struct Consumer {
-    pub(crate) id: ClientId,
-    pub(crate) engine: Local,
-}
-
-impl Consumer {
-    pub(crate) async fn connect(config: Config, clock: Arc<dyn Clock>) -> Consumer {
-        let id = ClientId::new(random_id());
-        Consumer { id, engine: Local::connect(config, id, clock).await.unwrap() }
-    }
-
-    pub(crate) async fn at(place: &Path) -> Consumer {
-        Consumer::connect(Config::in_directory(place), Arc::new(SystemClock)).await
-    }
-
+impl Client {
     pub(crate) fn queues(&self) -> &dyn QueueEngine {
         Engine::queues(&self.engine).unwrap()
     }
@@ -93,16 +85,16 @@ impl Consumer {
         self.try_push(push(queue, group, payload)).await.unwrap().item
     }
 
-    pub(crate) async fn take(&self, queue: &str, most: usize) -> Vec<Dispatched> {
-        self.queues().take(vec![self.request(queue, most)]).await.remove(0).unwrap().items
+    pub(crate) async fn take_items(&self, queue: &str, most: usize) -> Vec<Dispatched> {
+        self.queues().take(vec![self.request_items(queue, most)]).await.remove(0).unwrap().items
     }
 
     /// Takes one item, which must be there.
-    pub(crate) async fn take_one(&self, queue: &str) -> Dispatched {
-        self.take(queue, 1).await.pop().expect("there is an item")
+    pub(crate) async fn take_item(&self, queue: &str) -> Dispatched {
+        self.take_items(queue, 1).await.pop().expect("there is an item")
     }
 
-    pub(crate) fn request(&self, queue: &str, most: usize) -> Take {
+    pub(crate) fn request_items(&self, queue: &str, most: usize) -> Take {
         let label = Label::new("host", std::process::id(), "test", "");
         let rules = Rules { ttl: Duration::from_secs(30), interval: Interval::Off, attempts_max: 0, label };
         let claims = (0..most).map(|_| new_claim()).collect();
@@ -149,7 +141,7 @@ pub(crate) fn text(item: &Dispatched) -> &str {
 /// The engine beside the model, on one clock.
 struct Twins {
     clock: Arc<TestClock>,
-    consumers: Vec<Consumer>,
+    consumers: Vec<Client>,
     models: HashMap<Name, PlainQueue>,
     claims: Vec<(Name, ClaimId)>,
     random: fastrand::Rng,
@@ -160,7 +152,7 @@ impl Twins {
         let clock = TestClock::new();
         let mut consumers = Vec::new();
         for _ in 0..3 {
-            consumers.push(Consumer::connect(Config::in_directory(place), clock.clone()).await);
+            consumers.push(Client::connect_with(Config::in_directory(place), clock.clone()).await.unwrap());
         }
         let random = fastrand::Rng::with_seed(seed);
         Twins { clock, consumers, models: HashMap::new(), claims: Vec::new(), random }
@@ -226,7 +218,7 @@ impl Twins {
             1 => Interval::Group(Duration::from_millis(20)),
             _ => Interval::Off,
         };
-        let mut take = self.consumers[who].request(queue.as_str(), most);
+        let mut take = self.consumers[who].request_items(queue.as_str(), most);
         let label = take.rules.label.clone();
         let (ttl, attempts_max) =
             (Duration::from_millis(100 + self.random.u64(0..300)), self.random.u32(0..4));
@@ -318,7 +310,7 @@ fn the_engine_answers_as_the_model_does() {
 fn names_of_255_bytes_and_payloads_of_256_kib_are_kept() {
     let directory = TestPlace::new();
     run(async {
-        let here = Consumer::at(&directory.place()).await;
+        let here = Client::connect(&directory.place()).await;
         let (queue, group, dedup) = ("q".repeat(255), "g".repeat(255), "d".repeat(255));
         let mut first = push(&queue, &group, "");
         first.payload = vec![7; 256 << 10].into();
@@ -329,7 +321,7 @@ fn names_of_255_bytes_and_payloads_of_256_kib_are_kept() {
         assert!(again.is_duplicate && again.item == pushed.item);
         // A group whose name is the beginning of the other's is another one.
         here.push(&queue, &group[1..], "other").await;
-        let items = here.take(&queue, 3).await;
+        let items = here.take_items(&queue, 3).await;
         assert_eq!(items.len(), 2);
         assert_eq!((&items[0].payload, items[0].group.as_ref()), (&first.payload, first.group.as_ref()));
         let page = here.queues().queues("qq".to_owned(), None, 10).await.unwrap();
@@ -342,4 +334,48 @@ fn names_of_255_bytes_and_payloads_of_256_kib_are_kept() {
         }
         assert_eq!(here.stats(&queue).await, QueueStats::default());
     });
+}
+
+/// Does with queues what a child is told to do. A group `-` is none.
+pub(crate) async fn obey(client: &mut Client, claims: &mut HashMap<String, ClaimId>, words: &[&str]) {
+    match *words {
+        ["push", queue, group, payload] => match client.try_push(push(queue, group_of(group), payload)).await
+        {
+            Ok(pushed) => say(&format!("pushed {}", pushed.item)),
+            Err(error) => say(&format!("{error:?}")),
+        },
+        ["get", queue] => {
+            let taken = client.queues().take(vec![client.request_items(queue, 1)]).await.remove(0);
+            match taken.map(|mut taken| taken.items.pop()) {
+                Ok(Some(item)) => {
+                    say(&format!("got {} {} {}", text(&item), item.attempt, item.token));
+                    claims.insert(text(&item).to_owned(), item.claim);
+                }
+                Ok(None) => say("nothing"),
+                Err(error) => say(&format!("{error:?}")),
+            }
+        }
+        ["ack", queue, payload] => say(&format!("{:?}", client.ack(queue, claims[payload]).await)),
+        ["pour", queue, group, count] => {
+            for number in 0..count.parse::<u32>().unwrap() {
+                client.push(queue, group_of(group), &number.to_string()).await;
+                say(&format!("poured {number}"));
+            }
+        }
+        ["work", queue] => loop {
+            for item in client.take_items(queue, 3).await {
+                let group = item.group.as_ref().map_or("-", Name::as_str);
+                say(&format!("did {group} {} {}", text(&item), item.token));
+                client.ack(queue, item.claim).await;
+            }
+            if client.stats(queue).await.waiting == 0 {
+                client.next_wake().await;
+            }
+        },
+        _ => panic!("unknown command {words:?}"),
+    }
+}
+
+fn group_of(word: &str) -> &str {
+    if word == "-" { "" } else { word }
 }

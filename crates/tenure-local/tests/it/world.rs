@@ -86,8 +86,12 @@ impl Client {
     }
 
     pub(crate) async fn try_connect(config: Config) -> Result<Client> {
+        Client::connect_with(config, Arc::new(SystemClock)).await
+    }
+
+    pub(crate) async fn connect_with(config: Config, clock: Arc<dyn Clock>) -> Result<Client> {
         let id = ClientId::new(random_id());
-        let engine = Local::connect(config, id, Arc::new(SystemClock)).await?;
+        let engine = Local::connect(config, id, clock).await?;
         let wakes = engine.wakes();
         Ok(Client { id, engine, wakes })
     }
