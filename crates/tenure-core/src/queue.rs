@@ -74,6 +74,14 @@ impl Queue {
         Queue { tenure, name: Name::new(name), rules }
     }
 
+    /// Returns the name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a bad name.
+    pub fn name(&self) -> Result<Name> {
+        self.name.clone()
+    }
+
     fn rules(&mut self) -> &mut Rules {
         Arc::make_mut(&mut self.rules)
     }
