@@ -335,7 +335,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         // What it had been told of, or watched for, is for another now.
         match self.next_ready()? {
             Some(at) if at <= self.now => self.call_one(),
-            Some(_) if was_first => self.call_watcher(),
+            Some(_) if was_first => self.call_watchers(),
             _ => {}
         }
         Ok(())
