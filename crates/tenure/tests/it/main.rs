@@ -3,3 +3,4 @@
 mod fence;
 #[cfg(feature = "postgres")]
 mod pool;
+mod refunds;
