@@ -357,7 +357,8 @@ pub(crate) fn usage_failure(error: &clap::Error) -> Failure {
     let (message, hint) = match tip {
         Some(tip) => (message, tip.to_owned()),
         None if is_about_program => {
-            (message, "write the program after `--`: tenure run NAME -- CMD…".to_owned())
+            let command = if text.contains("tenure queue work") { "queue work" } else { "run" };
+            (message, format!("write the program after `--`: tenure {command} NAME -- CMD…"))
         }
         None => match message.split_once(PARSE_TIME_HINT) {
             Some((message, _)) => (message.trim_end_matches(": ").to_owned(), PARSE_TIME_HINT.to_owned()),

@@ -457,7 +457,7 @@ impl<'a> Crew<'a> {
                 Verdict::Retry { after, reason } => delivery.retry_because(after, &reason).await,
                 Verdict::Return => delivery.put_back().await.map(|()| false),
                 // Another has it or will have it soon. If its time is not quite over, it can be had a little sooner.
-                Verdict::Lost(_) => delivery.put_back().await.map(|()| false),
+                Verdict::Lost(loss) => delivery.retry_because(Duration::ZERO, loss.reason()).await,
             }
         });
         let took = clock::now().since(countdown.granted_at);
