@@ -318,7 +318,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
     }
 
     fn vanish(&mut self, client: ClientId) -> Result<(), R::Error> {
-        let was_first = self.head.idle.first().is_some_and(|idle| idle.client == client);
+        let place = self.head.idle.iter().position(|idle| idle.client == client);
         self.head.idle.retain(|idle| idle.client != client);
         for claim in self.record.claims_of(client)? {
             let Some(id) = self.record.lane_of(claim)? else { continue };
@@ -335,7 +335,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         // What it had been told of, or watched for, is for another now.
         match self.next_ready()? {
             Some(at) if at <= self.now => self.call_one(),
-            Some(_) if was_first => self.call_watcher(),
+            Some(_) if place.is_some_and(|place| place < WATCHERS) => self.call_watchers(),
             _ => {}
         }
         Ok(())
@@ -570,7 +570,7 @@ mod tests {
         let queue = &mut PlainQueue::default();
         push(queue, &item(TTL), NOW).unwrap();
         let watches = |queue: &mut _, client| take(queue, &request(client, 1), NOW).unwrap().0.look_in;
-        assert_eq!((watches(queue, 1), watches(queue, 2)), (Some(TTL), None));
+        assert_eq!((watches(queue, 1), watches(queue, 2)), (Some(TTL), Some(TTL + STANDBY)));
         assert_eq!(vanish(queue, ClientId::new(1), NOW).unwrap(), [ClientId::new(2)]);
         assert_eq!(watches(queue, 2), Some(TTL));
     }
