@@ -104,7 +104,9 @@ impl Watcher {
     /// Watches nobody for a queue any more.
     pub(crate) fn forget_consumers(&self, queue: &Name) {
         let claim = self.watched.lock().unwrap_or_else(PoisonError::into_inner).queues.remove(queue);
-        claim.map(|claim| self.forget(claim));
+        if let Some(claim) = claim {
+            self.forget(claim);
+        }
     }
 
     fn set(
