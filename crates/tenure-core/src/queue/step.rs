@@ -318,13 +318,25 @@ impl<'a, R: QueueRecord> Step<'a, R> {
     }
 
     fn vanish(&mut self, client: ClientId) -> Result<(), R::Error> {
+        let was_first = self.head.idle.first().is_some_and(|idle| idle.client == client);
         self.head.idle.retain(|idle| idle.client != client);
         for claim in self.record.claims_of(client)? {
-            let Some((id, was)) = self.delivered(claim)? else { continue };
+            let Some(id) = self.record.lane_of(claim)? else { continue };
+            let Some(was) = self.record.lane(&id)? else { continue };
             let mut lane = was.clone();
             self.end_delivery(&mut lane)?;
-            lane.ready_at = self.now.max(lane.rests_until);
+            // One that has ended before keeps its place, but goes too: nobody need look at this client again.
+            lane.ready_at = was.ready_at.min(self.now.max(lane.rests_until));
             self.set_ready(&id, Some(&was), lane)?;
+        }
+        if !self.calls.is_empty() {
+            return Ok(());
+        }
+        // What it had been told of, or watched for, is for another now.
+        match self.next_ready()? {
+            Some(at) if at <= self.now => self.call_one(),
+            Some(_) if was_first => self.call_watcher(),
+            _ => {}
         }
         Ok(())
     }
@@ -353,7 +365,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
 
     fn purge(&mut self, which: Which, item: Option<ItemId>, most: usize) -> Result<usize, R::Error> {
         let mut count = 0;
-        let mut after = item.map(|item| ItemId(item.0 - 1));
+        let mut after = item.and_then(|item| item.0.checked_sub(1)).map(ItemId);
         while count < most {
             let next = match which {
                 Which::Live => self.record.item_after(after)?.map(|item| item.id),
@@ -431,7 +443,7 @@ pub fn settle<R: QueueRecord>(
     Ok((answer, step.end()?))
 }
 
-/// Ends all deliveries of a client that is known to be dead.
+/// Ends all deliveries of a client that is known to be dead, and tells another in its place.
 pub fn vanish<R: QueueRecord>(record: &mut R, client: ClientId, now: Timestamp) -> Result<Calls, R::Error> {
     let mut step = Step::begin(record, now)?;
     step.vanish(client)?;
@@ -515,5 +527,72 @@ fn standing(lane: Option<Lane>, item: ItemId, now: Timestamp) -> (u32, ItemState
             }
             _ => (attempts, ItemState::Waiting { ready_in: ready_at.since(now) }),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::contract::Rules;
+    use super::super::record::PlainQueue;
+    use super::*;
+    use crate::claim::{Label, Name};
+
+    const NOW: Timestamp = Timestamp::from_micros(1_000_000);
+    const TTL: Duration = Duration::from_secs(1);
+
+    fn request(client: u64, claim: u128) -> Take {
+        let label = Label::new("host", 1, "test", "");
+        let rules = Rules { ttl: TTL, interval: Interval::Off, attempts_max: 0, label };
+        let queue = Name::new("q").unwrap();
+        let (client, claims) = (ClientId::new(client), vec![ClaimId::new(claim)]);
+        Take { queue, client, claims, rules: Arc::new(rules), floor: Token::ZERO }
+    }
+
+    fn item(delay: Duration) -> Push {
+        Push { queue: Name::new("q").unwrap(), group: None, payload: Arc::new([]), delay, dedup: None }
+    }
+
+    #[test]
+    fn whoever_dies_after_it_was_told_is_replaced() {
+        let queue = &mut PlainQueue::default();
+        for client in [1, 2] {
+            take(queue, &request(client, 1), NOW).unwrap();
+        }
+        let (_, calls) = push(queue, &item(Duration::ZERO), NOW).unwrap();
+        assert_eq!(calls, [ClientId::new(2)]);
+        assert_eq!(vanish(queue, ClientId::new(2), NOW).unwrap(), [ClientId::new(1)]);
+    }
+
+    #[test]
+    fn whoever_dies_while_it_watches_for_what_is_due_is_replaced() {
+        let queue = &mut PlainQueue::default();
+        push(queue, &item(TTL), NOW).unwrap();
+        let watches = |queue: &mut _, client| take(queue, &request(client, 1), NOW).unwrap().0.look_in;
+        assert_eq!((watches(queue, 1), watches(queue, 2)), (Some(TTL), None));
+        assert_eq!(vanish(queue, ClientId::new(1), NOW).unwrap(), [ClientId::new(2)]);
+        assert_eq!(watches(queue, 2), Some(TTL));
+    }
+
+    #[test]
+    fn a_dead_client_has_nothing_not_even_what_had_ended_before() {
+        let queue = &mut PlainQueue::default();
+        push(queue, &item(Duration::ZERO), NOW).unwrap();
+        assert_eq!(take(queue, &request(1, 1), NOW).unwrap().0.items.len(), 1);
+        let later = NOW + TTL + TTL;
+        vanish(queue, ClientId::new(1), later).unwrap();
+        assert!(queue.claims_of(ClientId::new(1)).unwrap().is_empty());
+        let stats = stats(queue, later).unwrap();
+        assert_eq!((stats.waiting, stats.in_flight), (1, 0));
+        assert_eq!(queue.next_lane().unwrap().unwrap().1.ready_at, NOW + TTL);
+    }
+
+    #[test]
+    fn to_purge_an_item_that_never_was_removes_nothing() {
+        let queue = &mut PlainQueue::default();
+        push(queue, &item(Duration::ZERO), NOW).unwrap();
+        assert_eq!(purge(queue, Which::Live, Some(ItemId(0)), 1, NOW).unwrap().0, 0);
+        assert_eq!(purge(queue, Which::Dead, Some(ItemId(0)), 1, NOW).unwrap().0, 0);
     }
 }
