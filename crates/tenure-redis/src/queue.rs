@@ -288,7 +288,9 @@ impl QueueEngine for Queues {
             script: &self.library.renew,
             name: |renewal: &RenewRequest| &renewal.resource,
             bytes: |_| 0,
-            push: |cmd, renewal| drop(cmd.arg(renewal.claim.to_string())),
+            push: |cmd, renewal| {
+                cmd.arg(renewal.claim.to_string());
+            },
             answer: |_, item| match number(&item)? {
                 0 => Ok(RenewAnswer::Lost),
                 micros => Ok(RenewAnswer::Renewed { ends_in: Duration::from_micros(micros) }),

@@ -284,7 +284,7 @@ impl<'a, 'b> Pair<'a, 'b> {
                 let taken = queues.take(vec![take]).await.remove(0).unwrap();
                 let settle = |claim| Settle { queue: self.name.clone(), claim, settlement: Settlement::Ack };
                 let acks: Vec<Settle> = taken.items.iter().map(|item| settle(item.claim)).collect();
-                queues.settle(acks).await.into_iter().for_each(|answer| drop(answer.unwrap()));
+                assert!(queues.settle(acks).await.iter().all(Result::is_ok));
                 if taken.items.is_empty() && taken.look_in.is_none() {
                     break;
                 }
