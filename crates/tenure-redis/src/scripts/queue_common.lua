@@ -123,7 +123,7 @@ local function lane_of(number, value)
 end
 local function behind_of(group, number, due) return group .. TAB .. number .. due end
 
--- Who asked in vain, in that order: the first one watches for what is due. Who is not heard of any more is dropped here.
+-- Who asked in vain, in that order: the first two watch for what is due. Who is not heard of any more is dropped here.
 local function forget_idle(client)
   call('HDEL', IDLE_ENDS, client)
   return call('ZREM', IDLE, client)
@@ -132,7 +132,8 @@ local function idle_at(place)
   while has_idle do
     local client = call('ZRANGE', IDLE, place, place)[1]
     if not client then
-      has_idle = false
+      has_idle = place == 1
+      return nil
     elseif tonumber(call('HGET', IDLE_ENDS, client) or 0) > now then
       return client
     else
@@ -146,7 +147,10 @@ local function call_one()
   forget_idle(client)
   called[#called + 1] = client
 end
-local function call_watcher() called[#called + 1] = idle_at(0) end
+local function call_watchers()
+  called[#called + 1] = idle_at(0)
+  called[#called + 1] = idle_at(1)
+end
 
 -- Lets a lane stand where it is ready, and tells somebody who is idle.
 local function set_ready(lane, first, ready)
@@ -156,7 +160,7 @@ local function set_ready(lane, first, ready)
   read_book()
   if max(ready, rests_until) <= now then return call_one() end
   flush()
-  if call('ZRANGE', LANES, 0, 0)[1] == member then call_watcher() end
+  if call('ZRANGE', LANES, 0, 0)[1] == member then call_watchers() end
 end
 
 -- Until when an empty group rests. One that has items says so itself.
@@ -233,7 +237,7 @@ local function finish()
       local heard = try(PUBLISH, INBOX .. client, 'Q ' .. NAME)
       -- Who does not listen is gone, and somebody else is told. On a cluster the count says nothing.
       if heard == 0 and PUBLISH == 'PUBLISH' then
-        if forget_idle(client) == 1 then call_watcher() else call_one() end
+        if forget_idle(client) == 1 then call_watchers() else call_one() end
       end
     end
     at = at + 1

@@ -5,6 +5,8 @@
 -- How many lanes are looked at in one step, and after how many bytes an answer is long enough: a call must not block the
 -- server for long.
 local STEP, BYTES_MAX = 32, 1048576
+-- How much later than the first one the second one looks who watches: it is there for when the first is dead.
+local STANDBY = 250000
 local WORN_OUT = 'every delivery ended without an answer'
 
 -- Hands out some of what is ready. Returns how many were, and whether there may be more.
@@ -75,18 +77,21 @@ local function be_idle(client)
   call('HSET', IDLE_ENDS, client, padded(now + CONSUMER_LIFE))
   call('PEXPIRE', IDLE, CONSUMER_LIFE / 1000)
   call('PEXPIRE', IDLE_ENDS, CONSUMER_LIFE / 1000)
-  return idle_at(0) == client and next_in() or -1
+  local is_first = idle_at(0) == client
+  if not is_first and idle_at(1) ~= client then return -1 end
+  local next = next_in()
+  return (is_first or next < 0) and next or next + STANDBY
 end
 
 -- A client that got all it wanted is not idle. Tells others of what it leaves.
 local function be_busy(client)
-  local was_first = idle_at(0) == client
+  local watched = idle_at(0) == client or idle_at(1) == client
   forget_idle(client)
   local next = next_in()
   if next == 0 then
     call_one()
-  elseif next > 0 and was_first then
-    call_watcher()
+  elseif next > 0 and watched then
+    call_watchers()
   end
 end
 
