@@ -32,6 +32,7 @@ const BENCHES: &[Bench] = &[
     ("redis-uncontended", redis::uncontended),
     ("redis-contended", redis::contended),
     ("redis-hand-over", redis::hand_over),
+    ("redis-queue", redis::queue),
     ("redis-million", redis::a_million_leases),
     ("redlock-uncontended", redlock::uncontended),
     ("postgres-uncontended", postgres::uncontended),
