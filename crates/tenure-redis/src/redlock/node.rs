@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
+use tenure_core::claim::ClaimId;
 use tenure_core::engine::Incarnation;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -15,7 +16,7 @@ use super::library::LIBRARY;
 use crate::answer::{Unexpected, number};
 use crate::error::Fault;
 use crate::link::Link;
-use crate::script::{Form, Script};
+use crate::script::{Form, Script, hex};
 
 /// One server.
 pub(crate) struct Node {
@@ -29,10 +30,16 @@ pub(crate) struct Node {
 }
 
 /// A call: the same for all servers.
+///
+/// A batch has all ids in one text, and says once what neighbours ask for alike: what a server reads and an allocation for each costs as
+/// much as what it does.
 pub(crate) struct Request {
-    pub(crate) script: &'static Script,
-    pub(crate) keys: Vec<String>,
-    pub(crate) arguments: Vec<Vec<u8>>,
+    script: &'static Script,
+    keys: Vec<String>,
+    ids: Vec<u8>,
+    /// How many ask alike, and what for.
+    runs: Vec<(usize, Vec<String>)>,
+    arguments: Vec<Vec<u8>>,
 }
 
 /// What a server answered.
@@ -49,7 +56,29 @@ pub(crate) struct Said {
 
 impl Request {
     pub(crate) fn new(script: &'static Script) -> Request {
-        Request { script, keys: Vec::new(), arguments: Vec::new() }
+        Request { script, keys: Vec::new(), ids: Vec::new(), runs: Vec::new(), arguments: Vec::new() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Adds a claim to the batch, and what is asked for it.
+    pub(crate) fn ask(&mut self, key: String, id: ClaimId, words: Vec<String>) {
+        let is_alike = self.runs.last().is_some_and(|(_, last)| *last == words);
+        if !is_alike {
+            self.runs.push((0, words));
+        }
+        self.ask_alike(key, id);
+    }
+
+    /// Adds a claim to the batch, for which the same is asked as for the one before.
+    pub(crate) fn ask_alike(&mut self, key: String, id: ClaimId) {
+        self.keys.push(key);
+        self.ids.extend_from_slice(&hex(id));
+        if let Some((count, _)) = self.runs.last_mut() {
+            *count += 1;
+        }
     }
 
     /// Adds a resource.
@@ -72,6 +101,15 @@ impl Request {
             cmd.arg(key);
         }
         cmd.arg(incarnation.0);
+        if !self.ids.is_empty() {
+            cmd.arg(self.ids.as_slice());
+        }
+        for (count, words) in &self.runs {
+            cmd.arg(*count);
+            for word in words {
+                cmd.arg(word);
+            }
+        }
         for argument in &self.arguments {
             cmd.arg(argument.as_slice());
         }
@@ -113,7 +151,7 @@ impl Node {
                 (answer, _) => break answer?,
             };
         };
-        let said = said(value, incarnation).map_err(|Unexpected(what)| Fault::Cut {
+        let said = said(value, incarnation, request.keys.len()).map_err(|Unexpected(what)| Fault::Cut {
             server: self.name.clone(),
             why: format!("it answered {what}"),
         })?;
@@ -145,12 +183,18 @@ impl Node {
     }
 }
 
-fn said(value: Value, incarnation: Incarnation) -> Result<Said, Unexpected> {
-    let Value::Array(items) = value else { return Err(Unexpected(format!("{value:?}"))) };
-    let mut items = items.into_iter();
-    let now = number(&items.next().unwrap_or(Value::Nil))?;
-    let items: Vec<Value> = items.collect();
-    let counts = !matches!(&items[..], [Value::BulkString(text)] if text == b"Q");
+fn said(value: Value, incarnation: Incarnation, asked: usize) -> Result<Said, Unexpected> {
+    let Value::Array(mut items) = value else { return Err(Unexpected(format!("{value:?}"))) };
+    if items.is_empty() {
+        return Err(Unexpected("nothing".to_owned()));
+    }
+    let now = number(&items.remove(0))?;
+    let mut counts = true;
+    match &items[..] {
+        [Value::BulkString(text)] if text == b"Q" => counts = false,
+        [Value::BulkString(text), Value::Int(same)] if text == b"S" => items = vec![Value::Int(*same); asked],
+        _ => {}
+    }
     Ok(Said { now, counts, items, incarnation })
 }
 
