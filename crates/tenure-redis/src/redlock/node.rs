@@ -1,7 +1,7 @@
 //! One server of a quorum, and calls to all of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -25,6 +25,10 @@ pub(crate) struct Node {
     pub(crate) name: String,
     /// It has turned out not to count, or may have come to that.
     pub(crate) doubt: Arc<Notify>,
+    /// The longest ttl of the quorum, in ms, as it is taken for: a server whose marker says otherwise does not count.
+    longest: AtomicU64,
+    /// What the server's marker says, where that is less than this client's `max_ttl`; else 0.
+    falls_short: AtomicU64,
     /// The user's rights do not reach so far: scripts are called in their place.
     may_not_call_functions: AtomicBool,
 }
@@ -95,12 +99,12 @@ impl Request {
         self
     }
 
-    fn command(&self, form: Form, shared: &[String; 4], incarnation: Incarnation) -> Cmd {
+    fn command(&self, form: Form, shared: &[String; 4], incarnation: Incarnation, longest: u64) -> Cmd {
         let mut cmd = self.script.begin(form, self.keys.len() + shared.len());
         for key in shared.iter().chain(&self.keys) {
             cmd.arg(key);
         }
-        cmd.arg(incarnation.0);
+        cmd.arg(format!("{} {longest}", incarnation.0));
         if !self.ids.is_empty() {
             cmd.arg(self.ids.as_slice());
         }
@@ -118,8 +122,28 @@ impl Request {
 }
 
 impl Node {
-    pub(crate) fn new(link: Link, name: String) -> Node {
-        Node { link, name, doubt: Arc::new(Notify::new()), may_not_call_functions: AtomicBool::new(false) }
+    /// `longest` is the client's `max_ttl`, in ms.
+    pub(crate) fn new(link: Link, name: String, longest: u64) -> Node {
+        Node {
+            link,
+            name,
+            doubt: Arc::new(Notify::new()),
+            longest: AtomicU64::new(longest),
+            falls_short: AtomicU64::new(0),
+            may_not_call_functions: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes in what the marker says is the longest ttl, beside the client's own, in ms. A client with a shorter one goes by the marker's: it
+    /// asks for no more than its own. One with a longer one must not: a server that has forgotten its holds would be let in too early.
+    pub(crate) fn learn(&self, marked: u64, own: u64) {
+        self.longest.store(marked.max(own), Ordering::Relaxed);
+        self.falls_short.store(if marked < own { marked } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Returns the longest ttl that the server's marker allows, in ms, if that is less than this client's.
+    pub(crate) fn falls_short(&self) -> Option<u64> {
+        Some(self.falls_short.load(Ordering::Relaxed)).filter(|longest| *longest > 0)
     }
 
     /// Whether it can be asked now, or perhaps in a moment: the first connection is being made.
@@ -138,7 +162,8 @@ impl Node {
             if self.may_not_call_functions.load(Ordering::Relaxed) { Form::Known } else { Form::Function };
         let mut is_loaded = false;
         let (value, incarnation) = loop {
-            let build = |incarnation: Incarnation| request.command(form, shared, incarnation);
+            let longest = self.longest.load(Ordering::Relaxed);
+            let build = |incarnation: Incarnation| request.command(form, shared, incarnation, longest);
             form = match (self.link.call(deadline, &build).await, form) {
                 (Err(fault), Form::Function) if fault.is_no_function() && !is_loaded => {
                     is_loaded = true;

@@ -1,8 +1,8 @@
 -- What one server of a quorum does. It decides for itself alone; a majority of such decisions is a grant (`quorum.rs`).
 --
 -- KEYS: the boot marker, the largest number of all counters, finished ids, observed resources, then the key of each resource.
--- ARGV: the incarnation of the server, then what each operation takes. What takes a batch begins with all ids in one text, and
--- then has for each run of alike requests: how many, and what they ask for.
+-- ARGV: the marker as the client knows it: the incarnation of the server, and the longest ttl of the quorum in ms. Then what each operation
+-- takes. What takes a batch begins with all ids in one text, and then has for each run of alike requests: how many, and what they ask for.
 --
 -- A mutex or a writer is the string under the resource's own key, as clients of the classic protocol have it. Beside it, under
 -- `tenure.1.<letter>:<key>`, are C: its counter; H: when shared holds come free, and T: their texts; Q: the places of waiters, W: their
@@ -35,7 +35,8 @@ local function padded(number)
   return format('%08d%08d', high, number - high * HALF)
 end
 
--- Begins a call, and returns whether the server counts: not if it has started anew since it was let in.
+-- Begins a call, and returns whether the server counts: not if it has started anew since it was let in, or if the client takes another
+-- ttl for the longest. Then also what the marker says.
 local function begin(KEYS, ARGV)
   if not call then open() end
   BOOT, MAX, FINISHED, OBSERVED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -49,7 +50,7 @@ local function begin(KEYS, ARGV)
     has_finished = call('EXISTS', FINISHED) == 1
     has_observers = call('EXISTS', OBSERVED) == 1
   end
-  return marks[1] == ARGV[1]
+  return marks[1] == ARGV[1], marks[1]
 end
 
 -- A server that is full refuses what could make it fuller, but not after the first write of a script.
@@ -701,33 +702,43 @@ operation('observe', {}, function(KEYS, ARGV)
   return { digits(now) }
 end)
 
--- Whether the server counts, and if not, what is to be done: R(eady); W(ait) for so many ms; L(earn) what it has forgotten. A server
--- that has started anew is seen by this, and waits from then on.
+-- Of a marker: the incarnation, and the longest ttl.
+local function parts(marker) return (marker or ''):match('^(%d+) (%d+)$') end
+
+-- Whether the server counts, and if not, what is to be done: R(eady), if the longest ttl is another one than the client takes it for, too; W(ait)
+-- for so many ms; L(earn) what it has forgotten. Then the largest number, and the longest ttl. A server that has started anew is seen by
+-- this, and waits from then on.
 operation('settle', {}, function(KEYS, ARGV)
-  local counts = begin(KEYS, ARGV)
-  if counts then return { digits(now), 'R', 0, digits(top) } end
-  if call('GET', SEEN) ~= ARGV[1] then
-    call('SET', WAIT, ARGV[1], 'PX', ARGV[2])
-    call('SET', SEEN, ARGV[1])
+  local _, marker = begin(KEYS, ARGV)
+  local run, longest = parts(marker)
+  local present = parts(ARGV[1])
+  if run == present then return { padded(now), 'R', 0, padded(top), longest } end
+  if call('GET', SEEN) ~= present then
+    call('SET', WAIT, present, 'PX', ARGV[2])
+    call('SET', SEEN, present)
   end
   local left = call('PTTL', WAIT)
-  if left > 0 then return { digits(now), 'W', left, digits(top) } end
-  return { digits(now), 'L', 0, digits(top) }
+  if left > 0 then return { padded(now), 'W', left, padded(top), 0 } end
+  return { padded(now), 'L', 0, padded(top), 0 }
 end)
 
--- Looks whether the server counts, and writes nothing: 1 or 0, and the largest number.
+-- Looks whether the server counts, and writes nothing: 1 or 0, the largest number, and the longest ttl.
 operation('mark', { 'no-writes' }, function(KEYS, ARGV)
-  local counts = begin(KEYS, ARGV)
-  return { digits(now), counts and 1 or 0, digits(top) }
+  local _, marker = begin(KEYS, ARGV)
+  local run, longest = parts(marker)
+  local counts = run ~= nil and run == parts(ARGV[1])
+  return { padded(now), counts and 1 or 0, padded(top), counts and longest or 0 }
 end)
 
--- Lets the server count from now on, with numbers above what others have given. Unless told to do so by an operator (1), only if it has waited.
+-- Lets the server count from now on, with numbers above what others have given, and with this longest ttl. Unless told to do so by an
+-- operator (1), only if it has waited.
 operation('admit', {}, function(KEYS, ARGV)
   begin(KEYS, ARGV)
-  if ARGV[3] ~= '1' and (call('GET', SEEN) ~= ARGV[1] or call('EXISTS', WAIT) == 1) then return { digits(now), 0 } end
+  local present = parts(ARGV[1])
+  if ARGV[4] ~= '1' and (call('GET', SEEN) ~= present or call('EXISTS', WAIT) == 1) then return { padded(now), 0 } end
   top, is_top_new = max(top, tonumber(ARGV[2])), true
-  call('SET', BOOT, ARGV[1])
-  call('DEL', SEEN, WAIT)
   keep_top()
-  return { digits(now), 1 }
+  call('SET', BOOT, present .. ' ' .. ARGV[3])
+  call('DEL', SEEN, WAIT)
+  return { padded(now), 1 }
 end)

@@ -8,5 +8,6 @@ mod faults;
 mod foreign;
 mod quorum;
 mod redlock;
+mod redlock_servers;
 mod replicas;
 mod round_trips;
