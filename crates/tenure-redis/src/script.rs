@@ -173,7 +173,7 @@ impl<R> Arguments<R> {
 }
 
 /// An id as its `Display` shows it.
-fn hex(id: ClaimId) -> [u8; 32] {
+pub(crate) fn hex(id: ClaimId) -> [u8; 32] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let bytes = id.bits().to_be_bytes();
     std::array::from_fn(|at| {

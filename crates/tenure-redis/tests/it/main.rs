@@ -9,5 +9,6 @@ mod foreign;
 mod queues;
 mod quorum;
 mod redlock;
+mod redlock_servers;
 mod replicas;
 mod round_trips;
