@@ -24,7 +24,8 @@ fn next(client: &Tenure, queue: &str) -> Delivery {
 
 fn push(client: &Tenure, queue: &str, group: &str, payload: &str) {
     let push = client.queue(queue).push(payload);
-    block_on(async { if group.is_empty() { push.await } else { push.group(group).await } }).expect("it is pushed");
+    block_on(async { if group.is_empty() { push.await } else { push.group(group).await } })
+        .expect("it is pushed");
 }
 
 /// The letters of the keys that a queue has, and whether each ends by itself.
@@ -126,18 +127,30 @@ fn while_it_works(url: &str, disturb: impl FnOnce(&AtomicBool) + Send) {
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
                     let queue = client.queue("q").ttl(Duration::from_secs(2)).max_attempts(0);
-                    let Ok(Some(delivery)) = block_on(queue.next_within(Duration::from_millis(300))) else { continue };
+                    let Ok(Some(delivery)) = block_on(queue.next_within(Duration::from_millis(300))) else {
+                        continue;
+                    };
                     let text = String::from_utf8_lossy(delivery.payload()).into_owned();
                     let (item, token) = (delivery.item(), delivery.token());
                     let answer = block_on(delivery.ack());
-                    acked.lock().expect("no panic").push((item, text, token, answer.map_err(|error| error.kind())));
+                    acked.lock().expect("no panic").push((
+                        item,
+                        text,
+                        token,
+                        answer.map_err(|error| error.kind()),
+                    ));
                 }
             });
         }
         let drained = || {
             let stats = block_on(consumers[0].queue("q").stats()).ok()?;
-            let done: BTreeSet<_> =
-                acked.lock().expect("no panic").iter().filter(|(.., answer)| answer.is_ok()).map(|(_, text, ..)| text.clone()).collect();
+            let done: BTreeSet<_> = acked
+                .lock()
+                .expect("no panic")
+                .iter()
+                .filter(|(.., answer)| answer.is_ok())
+                .map(|(_, text, ..)| text.clone())
+                .collect();
             (stats.waiting + stats.in_flight == 0 && done.len() >= ITEMS * 9 / 10).then_some(())
         };
         let until = now() + Duration::from_secs(60);
@@ -213,11 +226,8 @@ fn forgotten_functions_and_scripts_are_sent_again() {
 #[test]
 fn who_is_gone_is_not_told_in_place_of_another() {
     let server = RedisServer::start(RedisOptions::default());
-    let (proxy, producer, patient) = (
-        Proxy::start(([127, 0, 0, 1], server.port())),
-        connect(&server.url()),
-        connect(&server.url()),
-    );
+    let (proxy, producer, patient) =
+        (Proxy::start(([127, 0, 0, 1], server.port())), connect(&server.url()), connect(&server.url()));
     let gone = connect(&format!("redis://127.0.0.1:{}", proxy.port()));
     let waiting = std::thread::spawn(move || {
         let delivery = next(&patient, "q");
@@ -225,11 +235,15 @@ fn who_is_gone_is_not_told_in_place_of_another() {
         block_on(delivery.ack()).expect("it is in flight");
         at
     });
-    wait_for("a consumer", || (server.ask(&["ZCARD", "tenure.1.j:tenure:q"]) == Reply::Integer(1)).then_some(()));
+    wait_for("a consumer", || {
+        (server.ask(&["ZCARD", "tenure.1.j:tenure:q"]) == Reply::Integer(1)).then_some(())
+    });
     let idle = Box::pin(async move { gone.queue("q").next().await });
     let mut idle = idle;
     assert!(block_on(futures_util::future::poll_immediate(&mut idle)).is_none());
-    wait_for("another", || (server.ask(&["ZCARD", "tenure.1.j:tenure:q"]) == Reply::Integer(2)).then_some(()));
+    wait_for("another", || {
+        (server.ask(&["ZCARD", "tenure.1.j:tenure:q"]) == Reply::Integer(2)).then_some(())
+    });
     // It would be told first: it has asked last.
     proxy.refuse();
     proxy.cut();
@@ -264,7 +278,8 @@ fn a_full_server_takes_nothing_more_and_can_be_emptied() {
 #[test]
 fn queues_of_all_slots_are_served() {
     let client = connect(&shared(Topology::Cluster));
-    let names: Vec<String> = (0..60).map(|number| format!("slots {number} {{{}}}", fastrand::u64(..))).collect();
+    let names: Vec<String> =
+        (0..60).map(|number| format!("slots {number} {{{}}}", fastrand::u64(..))).collect();
     block_on(async {
         let pushes = names.iter().map(|name| async { client.queue(name).push(name).group("g").await });
         futures_util::future::try_join_all(pushes).await.expect("all are pushed");
@@ -302,7 +317,8 @@ fn a_slot_that_moves_takes_its_queue_along() {
 fn a_push_waits_for_replicas_where_it_should() {
     let master = RedisServer::start(RedisOptions::default());
     let client = connect(&format!("{}?replicas=1", master.url()));
-    let refused = block_on(async { client.queue("q").push("work").await }).expect_err("nobody acknowledges it");
+    let refused =
+        block_on(async { client.queue("q").push("work").await }).expect_err("nobody acknowledges it");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.to_string().contains("0 of 1 replicas"), "{refused}");
 }
