@@ -89,7 +89,12 @@ impl Queues {
     }
 
     /// Answers the requests of a batch that are about one queue, in their order.
-    async fn of_one_queue<R: Sync, A>(&self, verb: &Verb<R, A>, queue: &Name, requests: &[&R]) -> Vec<Result<A>> {
+    async fn of_one_queue<R: Sync, A>(
+        &self,
+        verb: &Verb<R, A>,
+        queue: &Name,
+        requests: &[&R],
+    ) -> Vec<Result<A>> {
         let failed = |error: Error| error.with_engine(ENGINE).with_resource(queue);
         let mut answers = Vec::with_capacity(requests.len());
         let mut rest = requests;

@@ -29,7 +29,8 @@ const CALLS: [&str; 5] = ["fcall", "evalsha", "lpush", "rpoplpush", "lrem"];
 pub(crate) fn queue(report: &mut Report) -> Outcome {
     let place = Place::start()?;
     for (tasks, against_commands, against_bullmq) in LEVELS {
-        let (mut ours, mut grouped, mut bare, mut bullmq) = (Side::default(), Side::default(), Side::default(), Vec::new());
+        let (mut ours, mut grouped, mut bare, mut bullmq) =
+            (Side::default(), Side::default(), Side::default(), Vec::new());
         for _ in 0..ROUNDS {
             ours.add(&one_worker()?.block_on(tenure_items(&place, tasks, false))?);
             grouped.add(&one_worker()?.block_on(tenure_items(&place, tasks, true))?);
@@ -38,7 +39,8 @@ pub(crate) fn queue(report: &mut Report) -> Outcome {
         for _ in 0..3 {
             bullmq.push(bullmq_items(&place, tasks)?);
         }
-        let what = |against: &str| format!("redis, queue, {tasks} task(s): items (push, next, ack) {against}");
+        let what =
+            |against: &str| format!("redis, queue, {tasks} task(s): items (push, next, ack) {against}");
         report.add(
             &what("against LPUSH, RPOPLPUSH, LREM"),
             ours.text(),
@@ -92,7 +94,9 @@ impl Side {
     fn text(&self) -> String {
         let (rate, server, client) = (self.rate() / 1000.0, median(&self.server), median(&self.client));
         let calls = median(&self.calls);
-        format!("{rate:.1} k items/s (an item: {server:.1} µs server, {client:.1} µs client, {calls:.3} calls)")
+        format!(
+            "{rate:.1} k items/s (an item: {server:.1} µs server, {client:.1} µs client, {calls:.3} calls)"
+        )
     }
 }
 

@@ -120,9 +120,11 @@ impl<'a, 'b> Pair<'a, 'b> {
 
     fn any_push(&mut self) -> Push {
         let group = *self.random.choice(&[None, None, Some("a"), Some("ab"), Some("a b{}")]).unwrap();
-        let dedup = *self.random.choice(&[None, None, None, Some("1"), Some("2"), Some("3"), Some("4")]).unwrap();
+        let dedup =
+            *self.random.choice(&[None, None, None, Some("1"), Some("2"), Some("3"), Some("4")]).unwrap();
         let payload: Vec<u8> = (0..self.random.usize(0..12)).map(|_| self.random.u8(..)).collect();
-        let delay = Duration::from_micros(if self.random.u8(0..4) == 0 { self.random.u64(..3_000_000) } else { 0 });
+        let delay =
+            Duration::from_micros(if self.random.u8(0..4) == 0 { self.random.u64(..3_000_000) } else { 0 });
         let name = |text: &str| Name::new(text).unwrap();
         let (group, dedup) = (group.map(name), dedup.map(name));
         Push { queue: self.name.clone(), group, payload: payload.into(), delay, dedup }
@@ -148,7 +150,9 @@ impl<'a, 'b> Pair<'a, 'b> {
         let got = self.world.runtime.block_on(self.world.queues.take(takes));
         for (mut expected, got) in expected.into_iter().zip(got) {
             let got = got.unwrap();
-            if self.may_look_later() && got.look_in.is_none_or(|got| expected.look_in.is_some_and(|due| due < got)) {
+            if self.may_look_later()
+                && got.look_in.is_none_or(|got| expected.look_in.is_some_and(|due| due < got))
+            {
                 expected.look_in = got.look_in;
             }
             assert_eq!(got, expected, "{}", self.said());
@@ -351,7 +355,9 @@ fn the_functions_do_what_step_does() {
         world.compare(0..200);
         // Nothing is left of a queue but what ends by itself.
         for key in world.server.ask(&["KEYS", "*"]).parts() {
-            let Reply::Integer(left) = world.server.ask(&["PTTL", &key.to_string()]) else { panic!("a number") };
+            let Reply::Integer(left) = world.server.ask(&["PTTL", &key.to_string()]) else {
+                panic!("a number")
+            };
             assert!(left >= 0, "{key} is left for ever");
         }
         world.server.clock().advance(Duration::from_secs(2 * 3600));
@@ -367,15 +373,27 @@ fn the_scripts_do_what_step_does() {
 
 /// Each rule of the operations, and the operations without it.
 const WEAKER: &[(&str, &str, &str)] = &[
-    ("a delivery that has ended is lost", "and ends_of(state) > now and not ended[claim]", "and not ended[claim]"),
+    (
+        "a delivery that has ended is lost",
+        "and ends_of(state) > now and not ended[claim]",
+        "and not ended[claim]",
+    ),
     ("a claim ends a delivery once", " and not ended[claim]", ""),
     ("an ended delivery is not renewed", "if ends > now then", "if ends > 0 then"),
-    ("a group waits for its first", "if is_behind then return later(SET_BEHIND", "if false then return later(SET_BEHIND"),
+    (
+        "a group waits for its first",
+        "if is_behind then return later(SET_BEHIND",
+        "if false then return later(SET_BEHIND",
+    ),
     ("within one call too", "has_items[lane] = true", ""),
     ("the next of a group follows", "later(DEL_BEHIND, behind)", ""),
     ("a group keeps to itself", "(' .. group .. '\\n'", "(' .. group .. '\\255'"),
     ("a delay holds back", "due = now + tonumber(delay)", "due = now"),
-    ("behind others too", "set_ready(lane, number, max(due, now, rests))", "set_ready(lane, number, max(now, rests))"),
+    (
+        "behind others too",
+        "set_ready(lane, number, max(due, now, rests))",
+        "set_ready(lane, number, max(now, rests))",
+    ),
     ("tokens grow", "max(last_token + 1, now, rules.floor + 1)", "max(now, rules.floor + 1)"),
     ("a floor counts", "max(last_token + 1, now, rules.floor + 1)", "max(last_token + 1, now)"),
     ("the queue rests", "rests_until = now + rules.period", "rests_until = now"),
@@ -396,11 +414,23 @@ const WEAKER: &[(&str, &str, &str)] = &[
     ("a little later", "next or next + STANDBY", "next"),
     ("who got enough is not idle", "idle_at(1) == client\n  forget_idle(client)", "idle_at(1) == client"),
     ("what is left is told of", "if next == 0 then", "if false then"),
-    ("a silent client is not told", "or 0) > now then\n      return client", "or 0) > 0 then\n      return client"),
+    (
+        "a silent client is not told",
+        "or 0) > now then\n      return client",
+        "or 0) > 0 then\n      return client",
+    ),
     ("an old delivery is forgotten", "if claim ~= NOBODY then later(DEL_CLAIMS, claim) end", ""),
     ("what is in flight is not removed", "if state and claim_of(state) ~= NOBODY then return false end", ""),
-    ("a replayed item is new", "local number = next_item()\n      local lane", "local number = dead\n      local lane"),
-    ("a call leaves nothing to the next one", "pending, called = {}, {}", "pending, called = pending or {}, called or {}"),
+    (
+        "a replayed item is new",
+        "local number = next_item()\n      local lane",
+        "local number = dead\n      local lane",
+    ),
+    (
+        "a call leaves nothing to the next one",
+        "pending, called = {}, {}",
+        "pending, called = pending or {}, called or {}",
+    ),
 ];
 
 #[test]
@@ -428,7 +458,12 @@ fn states_are_told_apart() {
             label: Label::new("host", 1, "program", "text"),
         });
         for _ in 0..2 {
-            let push = Push { group: Some(Name::new("g").unwrap()), delay: Duration::ZERO, dedup: None, ..pair.any_push() };
+            let push = Push {
+                group: Some(Name::new("g").unwrap()),
+                delay: Duration::ZERO,
+                dedup: None,
+                ..pair.any_push()
+            };
             pair.world.runtime.block_on(pair.world.queues.push(vec![push])).remove(0).unwrap();
         }
         let take = Take {
@@ -444,7 +479,8 @@ fn states_are_told_apart() {
         let items = pair.world.queues.items(pair.name.clone(), Which::Live, None, 9);
         let states: Vec<ItemState> =
             pair.world.runtime.block_on(items).unwrap().into_iter().map(|view| view.state).collect();
-        let in_flight = ItemState::InFlight { label: pair.rules.label.clone(), ends_in: Duration::from_secs(1) };
+        let in_flight =
+            ItemState::InFlight { label: pair.rules.label.clone(), ends_in: Duration::from_secs(1) };
         assert_eq!(states, [in_flight, ItemState::Behind]);
     });
 }
