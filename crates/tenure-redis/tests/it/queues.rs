@@ -1,6 +1,7 @@
 //! Queues on real servers: what lies where and for how long, who is told, and what a fault may not do.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::IntoFuture;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -103,7 +104,8 @@ fn a_rest_of_an_empty_group_ends_by_itself() {
 
 /// Workers that acknowledge each item once, and what they saw, while a test disturbs them.
 fn while_it_works(url: &str, disturb: impl FnOnce(&AtomicBool) + Send) {
-    const ITEMS: usize = 600;
+    const ITEMS: usize = 800;
+    const GROUPS: usize = 5;
     let (producers, consumers) = ([connect(url), connect(url)], [connect(url), connect(url), connect(url)]);
     let (acked, is_over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -111,7 +113,7 @@ fn while_it_works(url: &str, disturb: impl FnOnce(&AtomicBool) + Send) {
         for (producer, client) in producers.iter().enumerate() {
             scope.spawn(move || {
                 for number in 0..ITEMS / 2 {
-                    let (group, payload) = (format!("g{}", number % 5), format!("{producer}/{number}"));
+                    let (group, payload) = (format!("g{}", number % GROUPS), format!("{producer}/{number}"));
                     let until = now() + SOON;
                     // Under a dedup id, a push whose answer was lost may be repeated.
                     let push = || client.queue("q").push(&payload).group(&group).dedup(&payload);
@@ -119,6 +121,8 @@ fn while_it_works(url: &str, disturb: impl FnOnce(&AtomicBool) + Send) {
                         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
                         assert!(now() < until, "{error}");
                     }
+                    // It is to last for some faults.
+                    pause(Duration::from_millis(2));
                 }
             });
         }
@@ -131,14 +135,9 @@ fn while_it_works(url: &str, disturb: impl FnOnce(&AtomicBool) + Send) {
                         continue;
                     };
                     let text = String::from_utf8_lossy(delivery.payload()).into_owned();
-                    let (item, token) = (delivery.item(), delivery.token());
+                    let token = delivery.token();
                     let answer = block_on(delivery.ack());
-                    acked.lock().expect("no panic").push((
-                        item,
-                        text,
-                        token,
-                        answer.map_err(|error| error.kind()),
-                    ));
+                    acked.lock().expect("no panic").push((token, text, answer.map_err(|error| error.kind())));
                 }
             });
         }
@@ -160,17 +159,23 @@ fn while_it_works(url: &str, disturb: impl FnOnce(&AtomicBool) + Send) {
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    let acked = acked.into_inner().expect("no panic");
+    let mut acked = acked.into_inner().expect("no panic");
     let (mut done, mut seen): (BTreeMap<_, usize>, BTreeSet<_>) = Default::default();
-    for (_, text, _, answer) in &acked {
+    for (_, text, answer) in &acked {
         seen.insert(text.clone());
         *done.entry(text.clone()).or_default() += usize::from(answer.is_ok());
     }
     assert_eq!(seen.len(), ITEMS, "an item was lost");
     assert!(done.values().all(|times| *times <= 1), "an item was acknowledged twice: {done:?}");
-    let mut tokens: Vec<_> = acked.iter().map(|(item, _, token, _)| (*token, *item)).collect();
-    tokens.sort_unstable();
-    assert!(tokens.windows(2).all(|pair| pair[0].0 < pair[1].0), "two deliveries have one token");
+    acked.sort_by_key(|(token, ..)| *token);
+    assert!(acked.windows(2).all(|pair| pair[0].0 < pair[1].0), "two deliveries have one token");
+    let mut last: BTreeMap<_, usize> = BTreeMap::new();
+    for (_, text, _) in acked.iter().filter(|(.., answer)| answer.is_ok()) {
+        let (producer, number) = text.split_once('/').expect("as it was pushed");
+        let number: usize = number.parse().expect("as it was pushed");
+        let before = last.insert((producer, number % GROUPS), number);
+        assert!(before.is_none_or(|before| before < number), "{text} comes after {before:?}");
+    }
 }
 
 #[test]
@@ -281,9 +286,9 @@ fn queues_of_all_slots_are_served() {
     let names: Vec<String> =
         (0..60).map(|number| format!("slots {number} {{{}}}", fastrand::u64(..))).collect();
     block_on(async {
-        let pushes = names.iter().map(|name| async { client.queue(name).push(name).group("g").await });
+        let pushes = names.iter().map(|name| client.queue(name).push(name).group("g").into_future());
         futures_util::future::try_join_all(pushes).await.expect("all are pushed");
-        let works = names.iter().map(|name| async {
+        let works = names.iter().map(async |name| {
             let delivery = client.queue(name).next().await?;
             assert_eq!(delivery.payload(), name.as_bytes());
             delivery.ack().await
@@ -303,10 +308,8 @@ fn a_slot_that_moves_takes_its_queue_along() {
     while_it_works(&cluster.url(), |is_over| {
         let (mut here, mut there) = (from, to);
         for _ in 0..4 {
-            pause(Duration::from_millis(200));
-            if is_over.load(Ordering::Relaxed) {
-                return;
-            }
+            pause(Duration::from_millis(100));
+            assert!(!is_over.load(Ordering::Relaxed), "it was over before the slot has moved");
             cluster.migrate_slot(slot, here, there);
             (here, there) = (there, here);
         }
@@ -331,7 +334,7 @@ fn large_payloads_are_handed_out_in_parts() {
     block_on(async {
         let pushes = (0..40).map(|_| async { client.queue("q").push(&payload).await });
         futures_util::future::try_join_all(pushes).await.expect("all are pushed");
-        let works = (0..40).map(|_| async {
+        let works = (0..40).map(async |_| {
             let delivery = client.queue("q").next().await?;
             assert_eq!(delivery.payload().len(), payload.len());
             delivery.ack().await
@@ -340,4 +343,35 @@ fn large_payloads_are_handed_out_in_parts() {
         works.await.expect("all are handed out");
     });
     assert_eq!(block_on(client.queue("q").depth()).expect("an answer"), 0);
+}
+
+#[test]
+fn the_rights_of_the_page_are_enough() {
+    const PAGE: &str = include_str!("../../../../docs/engines/redis.md");
+    let rule = PAGE.split("```text\nACL SETUSER ").nth(1).and_then(|rest| rest.split("\n```").next());
+    let rule = rule.expect("the page says which rights are needed");
+    let server = RedisServer::start(RedisOptions::default());
+    let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(rule.split_whitespace()).collect();
+    server.command(&words);
+    let client = connect(&server.url().replace("redis://", "redis://locks:secret@"));
+    let queue = client.queue("q").group_interval(Duration::from_millis(1)).ttl(Duration::from_secs(5));
+    for number in 0..3 {
+        push(&client, "q", "g", &number.to_string());
+    }
+    block_on(async {
+        queue.push("once").dedup("id").await?;
+        queue.next().await?.fail("because").await?;
+        queue.next().await?.retry_after(Duration::ZERO).await?;
+        queue.next().await?.put_back().await?;
+        assert_eq!(queue.replay(None).await?, 1);
+        assert_eq!(queue.items(None, 9).await?.len(), 4);
+        while let Some(delivery) = queue.next_within(Duration::from_millis(300)).await? {
+            delivery.ack().await?;
+        }
+        queue.push("once").dedup("id").await?;
+        queue.push("more").await?;
+        assert_eq!(client.queues("").await?.len(), 1);
+        queue.purge(None).await
+    })
+    .expect("the rights of the page are enough");
 }
