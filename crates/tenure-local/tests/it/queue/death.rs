@@ -86,7 +86,9 @@ fn an_idle_consumer_is_woken_by_the_death_of_one_that_came_later() {
             // It knows when to look for what is late, so the end of a later delivery is no news for it.
             let mut idle = Process::start(&directory.place());
             assert_eq!(idle.ask(&format!("get {queue}")), "nothing");
-            // This one is idle after the other, so it is the one that is told; nobody tells the first.
+            let second = Client::connect(&directory.place()).await;
+            assert!(second.take_items(&queue, 1).await.is_empty());
+            // This one is idle after the others, so it is the one that is told; the model tells the first ones nothing.
             let mut busy = Process::start(&directory.place());
             assert_eq!(busy.ask(&format!("get {queue}")), "nothing");
             here.push(&queue, "", "item").await;
