@@ -12,6 +12,9 @@
 //! | `sections` form name ttl_ms count | `section` token from until slot, for each; `done` |
 //! | `flights` key tasks value | `loading` for each load; `flown` tasks loads found, of which all found the same |
 //! | `hang` key ttl_ms | `loading`, and then it loads for ever |
+//! | `consume` queue ttl_ms count | `item` payload token from until, before it acknowledges each; `done` |
+//! | `hold` queue ttl_ms | `item` payload token, and it keeps the delivery |
+//! | `settle` | `settled`, or `failed` error |
 //! | `die` place passes | `armed` |
 //!
 //! A form is that of [`Form`]; the slot is missing where there is none.
@@ -29,7 +32,7 @@ use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use tenure_core::clock::Instant;
 use tenure_core::engine::{Connect, Reach};
-use tenure_core::{Lease, Settings, Tenure, Token};
+use tenure_core::{Delivery, Lease, Queue, Settings, Tenure, Token};
 use tokio::sync::mpsc;
 
 use crate::Setup;
@@ -294,6 +297,7 @@ fn perform(connect: Connect, life: &Life, commands: impl Iterator<Item = String>
     };
     say("connected".to_owned());
     let mut leases = HashMap::new();
+    let mut delivery = None;
     for line in commands {
         let command: Vec<&str> = line.split('\t').collect();
         match command[..] {
@@ -325,6 +329,19 @@ fn perform(connect: Connect, life: &Life, commands: impl Iterator<Item = String>
             }
             ["flights", key, tasks, value] => say(flights(&tenure, key, tasks, value, &say)),
             ["hang", key, ttl] => say(hang(&tenure, key, ttl, &say)),
+            ["consume", queue, ttl, count] => say(consume(&queue_of(&tenure, queue, ttl), count, &say)),
+            ["hold", queue, ttl] => match pollster::block_on(queue_of(&tenure, queue, ttl).next()) {
+                Ok(item) => {
+                    say(item_line(&item));
+                    delivery = Some(item);
+                }
+                Err(error) => say(format!("failed\t{error}")),
+            },
+            ["settle"] => match delivery.take().map(|item: Delivery| pollster::block_on(item.ack())) {
+                Some(Ok(())) => say("settled".to_owned()),
+                Some(Err(error)) => say(format!("failed\t{}", error.kind().as_str())),
+                None => say("failed\tno such delivery".to_owned()),
+            },
             ["die", place, passes] => {
                 life.die_at(place, passes.parse().expect("the check sends a number"));
                 say("armed".to_owned());
@@ -406,6 +423,35 @@ fn flights(tenure: &Tenure, key: &str, tasks: &str, value: &str, say: &impl Fn(S
         .collect();
     let found: Vec<String> = found.into_iter().collect();
     format!("flown\t{tasks}\t{}\t{}", loads.get(), found.join(" and "))
+}
+
+fn queue_of(tenure: &Tenure, name: &str, ttl: &str) -> Queue {
+    tenure.queue(name).ttl(Duration::from_millis(ttl.parse().expect("the check sends a number")))
+}
+
+fn item_line(item: &Delivery) -> String {
+    format!("item\t{}\t{}", String::from_utf8_lossy(item.payload()), item.token())
+}
+
+/// Takes items and acknowledges them, until a payload says `stop` or so many are done.
+fn consume(queue: &Queue, count: &str, say: &impl Fn(String)) -> String {
+    for _ in 0..count.parse().expect("the check sends a number") {
+        let worked = pollster::block_on(async {
+            let delivery = queue.next().await?;
+            let from = now();
+            pause(Duration::from_micros(500)).await;
+            let line = format!("{}\t{}\t{}", item_line(&delivery), from.nanos(), now().nanos());
+            say(line.clone());
+            delivery.ack().await?;
+            Ok::<_, tenure_core::Error>(line)
+        });
+        match worked {
+            Ok(line) if line.starts_with("item\tstop\t") => break,
+            Ok(_) => {}
+            Err(error) => return format!("failed\t{error}"),
+        }
+    }
+    "done".to_owned()
 }
 
 /// Loads a value for ever.

@@ -13,6 +13,9 @@ use tenure_core::engine::{
     RenewRequest,
 };
 use tenure_core::inspect::View;
+use tenure_core::queue::contract::{
+    Push, Pushed, QueueEngine, Rules, Settle, SettleAnswer, Settlement, Take, Taken,
+};
 use tenure_core::step::Release;
 use tenure_core::{Busy, ClaimId, Label, Name, Result, Token};
 use tokio::sync::oneshot;
@@ -214,6 +217,44 @@ impl Direct {
             Box::pin(async move { engine.inspect(prefix, after, most).await })
         });
         page.await.expect("an inspection is answered")
+    }
+
+    /// Has the engine's queues do something.
+    pub(crate) async fn on_queues<T: Send + 'static>(
+        &self,
+        ask: impl for<'a> FnOnce(&'a dyn QueueEngine) -> BoxFuture<'a, T> + Send + 'static,
+    ) -> T {
+        let ask = |engine: Arc<dyn Engine>| -> BoxFuture<'static, T> {
+            Box::pin(async move { ask(engine.queues().expect("the engine has queues")).await })
+        };
+        self.ask("what is asked of a queue", ask).await
+    }
+
+    /// Puts items in line in one call.
+    pub(crate) async fn push(&self, pushes: Vec<Push>) -> Vec<Pushed> {
+        let pushed = self.on_queues(|queues| queues.push(pushes)).await;
+        pushed.into_iter().map(|pushed| pushed.expect("a push is answered")).collect()
+    }
+
+    /// Takes up to `most` items that nobody renews.
+    pub(crate) async fn take(&self, queue: &Name, rules: &Arc<Rules>, most: usize) -> Taken {
+        let claims = (0..most).map(|_| claim_id()).collect();
+        let (queue, client, rules) = (queue.clone(), self.client, rules.clone());
+        let take = Take { queue, client, claims, rules, floor: Token::ZERO };
+        let taken = self.on_queues(|queues| queues.take(vec![take])).await;
+        one(taken).expect("a take is answered")
+    }
+
+    /// Renews a delivery.
+    pub(crate) async fn renew_delivery(&self, queue: &Name, claim: ClaimId) -> RenewAnswer {
+        let request = RenewRequest { resource: queue.clone(), claim, is_waiter: false };
+        one(self.on_queues(|queues| queues.renew(vec![request])).await).expect("a renewal is answered")
+    }
+
+    /// Ends a delivery.
+    pub(crate) async fn settle(&self, queue: &Name, claim: ClaimId, settlement: Settlement) -> SettleAnswer {
+        let settle = Settle { queue: queue.clone(), claim, settlement };
+        one(self.on_queues(|queues| queues.settle(vec![settle])).await).expect("a settlement is answered")
     }
 
     async fn ask<T: Send + 'static>(

@@ -62,6 +62,7 @@ pub mod loss;
 pub mod mutex;
 pub mod observe;
 pub mod period;
+pub mod queue;
 pub mod rw_lock;
 pub mod semaphore;
 pub mod several;
@@ -290,6 +291,34 @@ macro_rules! for_each_check {
             period {
                 a_run_that_was_killed_is_made_up_for,
                 a_run_that_finished_is_not_repeated,
+            }
+            queue {
+                an_item_is_with_one_consumer,
+                a_group_is_served_in_order,
+                what_has_no_group_is_parallel,
+                groups_are_parallel,
+                groups_take_turns,
+                who_waits_is_told_of_a_push,
+                many_who_wait_are_all_served,
+                a_silent_consumer_is_replaced,
+                a_delivery_outlives_its_ttl,
+                a_stopped_consumers_ack_is_refused,
+                a_killed_consumer_is_replaced,
+                a_retry_holds_its_group_back,
+                a_delay_holds_back,
+                an_interval_is_never_undercut,
+                a_group_interval_is_never_undercut,
+                a_dedup_id_is_pushed_once,
+                what_fails_is_a_dead_letter,
+                the_last_attempt_is_buried,
+                what_is_let_go_comes_again,
+                a_wait_dropped_at_any_moment_loses_nothing,
+                payloads_are_bytes,
+                what_is_there_is_told,
+                a_batch_is_answered_in_order,
+                processes_share_a_queue_in_order,
+                a_killed_client_loses_nothing,
+                it_behaves_like_the_model,
             }
             death {
                 a_killed_holder_is_replaced,

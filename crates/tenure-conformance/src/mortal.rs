@@ -16,6 +16,10 @@ use tenure_core::engine::{
     RenewAnswer, RenewRequest, Wake,
 };
 use tenure_core::inspect::View;
+use tenure_core::queue::contract::{
+    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
+    Taken, Which,
+};
 use tenure_core::{ClaimId, Name, Result, Token, failpoint};
 
 /// The places at which the life of every client can end: around each call of its engine.
@@ -199,5 +203,80 @@ impl Engine for Mortal {
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
         self.engine.check()
+    }
+
+    fn queues(&self) -> Option<&dyn QueueEngine> {
+        self.engine.queues().is_some().then_some(self)
+    }
+}
+
+impl Mortal {
+    /// As [`Mortal::call`], of the engine's queues.
+    fn call_queues<'a, T: Send + 'a>(
+        &'a self,
+        before: &'static str,
+        after: &'static str,
+        call: impl FnOnce(&'a dyn QueueEngine) -> BoxFuture<'a, T> + Send + 'a,
+    ) -> BoxFuture<'a, T> {
+        self.call(before, after, |engine| call(engine.queues().expect("this engine has queues")))
+    }
+}
+
+impl QueueEngine for Mortal {
+    fn capability(&self) -> &QueueCapability {
+        self.engine.queues().expect("this engine has queues").capability()
+    }
+
+    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
+        self.call_queues("push.before", "push.after", |queues| queues.push(pushes))
+    }
+
+    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+        self.call_queues("take.before", "take.after", |queues| queues.take(takes))
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        self.call_queues("renew.before", "renew.after", |queues| queues.renew(renewals))
+    }
+
+    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+        self.call_queues("settle.before", "settle.after", |queues| queues.settle(settlements))
+    }
+
+    fn queues(
+        &self,
+        prefix: String,
+        after: Option<Name>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
+        self.call_queues("queues.before", "queues.after", move |queues| queues.queues(prefix, after, most))
+    }
+
+    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
+        self.call_queues("stats.before", "stats.after", |queues| queues.stats(queue))
+    }
+
+    fn items(
+        &self,
+        queue: Name,
+        which: Which,
+        after: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
+        self.call_queues("items.before", "items.after", move |queues| queues.items(queue, which, after, most))
+    }
+
+    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
+        self.call_queues("replay.before", "replay.after", move |queues| queues.replay(queue, item, most))
+    }
+
+    fn purge(
+        &self,
+        queue: Name,
+        which: Which,
+        item: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<usize>> {
+        self.call_queues("purge.before", "purge.after", move |queues| queues.purge(queue, which, item, most))
     }
 }

@@ -189,7 +189,7 @@ impl fmt::Display for Kind {
 }
 
 /// Who holds something, for people: `host/pid/program`, then a space and a free text if there is one.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Label(Arc<str>);
 
 impl Label {

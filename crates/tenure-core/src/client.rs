@@ -20,6 +20,9 @@ use crate::inspect::View;
 use crate::io;
 use crate::ledger::{Identity, Ledger, Now};
 use crate::mutex::Mutex;
+use crate::queue::Queue;
+use crate::queue::contract::{QueueCapability, QueueStats};
+use crate::queue::desk::Desk;
 use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::several::{Several, Wanted};
@@ -74,6 +77,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
+    pub(crate) client: ClientId,
     /// What a primitive starts from.
     pub(crate) terms: Arc<Terms>,
     /// The terms that were used last.
@@ -83,9 +87,11 @@ pub(crate) struct Shared {
     has_ended: AtomicBool,
     ledger: StdMutex<Ledger>,
     floors: StdMutex<HashMap<Name, Token>>,
+    /// What is asked of queues.
+    pub(crate) desk: Desk,
     /// The process whose thread this is.
     pid: u32,
-    runtime: tokio::runtime::Handle,
+    pub(crate) runtime: tokio::runtime::Handle,
     /// Which of the ledger's lanes matter: whether a second call may be under way.
     lanes: u8,
     is_closing: AtomicBool,
@@ -129,7 +135,7 @@ impl Shared {
         result
     }
 
-    fn poke(&self) {
+    pub(crate) fn poke(&self) {
         if !self.is_poked.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
@@ -228,21 +234,23 @@ impl Shared {
         if shared.has_ended.load(Ordering::Acquire) {
             return Err(gone());
         }
-        let asked = self.runtime.spawn(async move {
-            let answer = ask(shared.engine.clone());
-            let until = shared.clock.now() + shared.settings.answer_timeout;
-            let Ok(mut timer) = shared.clock.timer() else { return answer.await };
-            let timeout = std::future::poll_fn(move |cx| timer.poll_until(until, cx));
-            match select(answer, std::pin::pin!(timeout)).await {
-                Either::Left((answer, _)) => answer,
-                Either::Right(_) => Err(Error::new(
-                    ErrorKind::Unavailable,
-                    "ask",
-                    format!("no answer within {:?}", shared.settings.answer_timeout),
-                )),
-            }
-        });
+        let asked = self.runtime.spawn(async move { shared.in_time(ask(shared.engine.clone())).await? });
         asked.await.map_err(|_| gone())?.map_err(|error| error.with_engine(engine))
+    }
+
+    /// Waits for an answer, on the client's thread, for no longer than the answer timeout.
+    pub(crate) async fn in_time<T>(&self, answer: impl Future<Output = T>) -> Result<T> {
+        let until = self.clock.now() + self.settings.answer_timeout;
+        let Ok(mut timer) = self.clock.timer() else { return Ok(answer.await) };
+        let timeout = std::future::poll_fn(move |cx| timer.poll_until(until, cx));
+        match select(std::pin::pin!(answer), std::pin::pin!(timeout)).await {
+            Either::Left((answer, _)) => Ok(answer),
+            Either::Right(_) => {
+                let message = format!("no answer within {:?}", self.settings.answer_timeout);
+                Err(Error::new(ErrorKind::Unavailable, "ask", message)
+                    .with_hint("is the store running and reachable? try `tenure doctor`"))
+            }
+        }
     }
 }
 
@@ -265,17 +273,19 @@ impl Tenure {
                     silence_max: engine.capability().silence_max,
                 };
                 let terms = Arc::new(Terms::of_mutex(label));
-                let lanes = if engine.capability().calls_max > 1 { u8::MAX } else { 0b111 };
+                let lanes = if engine.capability().calls_max > 1 { u8::MAX } else { 0b1111 };
                 Arc::new(Shared {
                     engine,
                     clock,
                     settings,
+                    client,
                     last_terms: StdMutex::new(terms.clone()),
                     terms,
                     ended: Notify::new(),
                     has_ended: AtomicBool::new(false),
                     ledger: StdMutex::new(Ledger::new(identity)),
                     floors: StdMutex::new(HashMap::new()),
+                    desk: Desk::default(),
                     pid: std::process::id(),
                     runtime,
                     lanes,
@@ -338,6 +348,36 @@ impl Tenure {
     /// Names a pool of so many slots (1 to 1 048 576): each holder has a number that no other has.
     pub fn slot_pool(&self, name: &str, slots: u32) -> SlotPool {
         SlotPool::new(self.connection.clone(), name, slots)
+    }
+
+    /// Names a queue: first in, first out within each group.
+    pub fn queue(&self, name: &str) -> Queue {
+        Queue::new(self.clone(), name)
+    }
+
+    /// Lists the queues whose names begin with `prefix` (empty: all), by name, and what is in them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the engine has no queues; [`ErrorKind::Unavailable`] if it does not answer in time.
+    ///
+    /// # Cost
+    /// One round trip for each page of up to 128 queues.
+    pub async fn queues(&self, prefix: &str) -> Result<Vec<(Name, QueueStats)>> {
+        let mut found: Vec<(Name, QueueStats)> = Vec::new();
+        loop {
+            let (prefix, after) = (prefix.to_owned(), found.last().map(|(name, _)| name.clone()));
+            let page = self.connection.shared.on_queues(move |queues| queues.queues(prefix, after, 128));
+            let page = page.await?;
+            if page.is_empty() {
+                return Ok(found);
+            }
+            found.extend(page);
+        }
+    }
+
+    /// Returns what the engine's queues can do. None: it has none.
+    pub fn queue_capability(&self) -> Option<&QueueCapability> {
+        self.shared().engine.queues().map(|queues| queues.capability())
     }
 
     /// Names several at once: all of them are taken, or none.

@@ -17,7 +17,7 @@ use futures_util::stream::BoxStream;
 use crate::claim::ClientId;
 use crate::client::Shared;
 use crate::clock::{Clock, Instant, Timer};
-use crate::engine::{ClaimAnswer, Connect, Engine, ReleaseAnswer, RenewAnswer, Wake};
+use crate::engine::{ClaimAnswer, Connect, Engine, ReleaseAnswer, RenewAnswer, RenewRequest, Wake};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ledger::Sent;
 
@@ -47,6 +47,7 @@ enum News {
 const CLAIMS: usize = 0;
 const RENEWALS: usize = 1;
 const RELEASES: usize = 2;
+const DELIVERIES: usize = 3;
 
 /// Starts the thread, connects on it, and returns what `ready` is told.
 pub(crate) fn start(
@@ -102,7 +103,7 @@ struct Loop {
     timer: Box<dyn Timer>,
     wakes: Option<BoxStream<'static, Wake>>,
     /// What is under way in each lane, the oldest first.
-    calls: [VecDeque<Call>; 3],
+    calls: [VecDeque<Call>; 4],
 }
 
 impl Loop {
@@ -112,7 +113,8 @@ impl Loop {
             let now = self.shared.clock.now();
             if self.shared.is_closing() {
                 close_by = close_by.min(now + self.shared.settings.answer_timeout);
-                if now >= close_by || !self.shared.ledger().has_releases() {
+                let is_quiet = self.shared.desk.is_quiet() && !self.shared.ledger().has_releases();
+                if now >= close_by || is_quiet {
                     return;
                 }
             }
@@ -120,14 +122,17 @@ impl Loop {
             match poll_fn(|cx| self.poll_news(cx, next)).await {
                 News::Look => {}
                 News::Answered(sent, answers) => self.answer(sent, answers),
-                News::Woken(wake) => self.shared.with_ledger(|ledger, now| ledger.on_wake(now, wake)),
+                News::Woken(wake) => {
+                    self.shared.desk.on_wake(&wake);
+                    self.shared.with_ledger(|ledger, now| ledger.on_wake(now, wake));
+                }
             }
         }
     }
 
     /// Looks at what is due, sends what is to be sent, and returns when to look again at the latest.
     fn look(&mut self, now: Instant) -> Instant {
-        for lane in [CLAIMS, RENEWALS, RELEASES] {
+        for lane in [CLAIMS, RENEWALS, RELEASES, DELIVERIES] {
             while self.calls[lane].front().is_some_and(|call| now >= call.times_out_at)
                 && let Some(call) = self.calls[lane].pop_front()
             {
@@ -137,7 +142,7 @@ impl Loop {
         }
         let shared = self.shared.clone();
         let is_more = shared.with_ledger(|ledger, now| ledger.on_due(now));
-        for lane in [RELEASES, CLAIMS, RENEWALS] {
+        for lane in [RELEASES, CLAIMS, RENEWALS, DELIVERIES] {
             while self.may_call(lane)
                 && let Some(call) = self.call(lane, now)
             {
@@ -172,6 +177,11 @@ impl Loop {
                 let (sent, renewals) = ledger.take_renewals(now, most);
                 (sent, Box::pin(async move { Answers::Renewals(engine.renew(renewals).await) }))
             }
+            DELIVERIES => {
+                let most = engine.queues().map_or(most, |queues| queues.capability().batch_max);
+                let (sent, renewals) = ledger.take_deliveries(now, most);
+                (sent, Box::pin(async move { Answers::Renewals(renew_deliveries(&*engine, renewals).await) }))
+            }
             _ => {
                 let (sent, releases) = ledger.take_releases(now, most);
                 (sent, Box::pin(async move { Answers::Releases(engine.release(releases).await) }))
@@ -182,7 +192,7 @@ impl Loop {
     }
 
     fn poll_news(&mut self, cx: &mut Context<'_>, next: Instant) -> Poll<News> {
-        for lane in [CLAIMS, RENEWALS, RELEASES] {
+        for lane in [CLAIMS, RENEWALS, RELEASES, DELIVERIES] {
             let calls = &mut self.calls[lane];
             for at in 0..calls.len() {
                 if let Poll::Ready(answers) = calls[at].answers.as_mut().poll(cx) {
@@ -222,6 +232,14 @@ impl Loop {
     }
 }
 
+/// Renews what was taken from queues.
+async fn renew_deliveries(engine: &dyn Engine, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+    match engine.queues() {
+        Some(queues) => queues.renew(renewals).await,
+        None => vec![Ok(RenewAnswer::Lost); renewals.len()],
+    }
+}
+
 /// What a call that is given up counts as.
 fn unanswered(lane: usize, sent: &[Sent], after: std::time::Duration) -> Answers {
     fn all<T>(sent: &[Sent], operation: &'static str, after: std::time::Duration) -> Vec<Result<T>> {
@@ -231,7 +249,7 @@ fn unanswered(lane: usize, sent: &[Sent], after: std::time::Duration) -> Answers
     }
     match lane {
         CLAIMS => Answers::Claims(all(sent, "claim", after)),
-        RENEWALS => Answers::Renewals(all(sent, "renew", after)),
+        RENEWALS | DELIVERIES => Answers::Renewals(all(sent, "renew", after)),
         _ => Answers::Releases(all(sent, "release", after)),
     }
 }

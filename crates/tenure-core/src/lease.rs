@@ -45,6 +45,19 @@ impl Lease {
         Lease { connection, state, key, use_made, is_released: false }
     }
 
+    /// The lease of a delivery, whose end its delivery sees to.
+    pub(crate) fn of_delivery(connection: Arc<Connection>, state: Arc<LeaseState>, key: Key) -> Lease {
+        Lease { connection, state, key, use_made: Use::Used, is_released: true }
+    }
+
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        self.key
+    }
+
     /// Returns the fencing token: larger than that of every earlier grant of the resource.
     pub fn token(&self) -> Token {
         self.state.token()
@@ -89,7 +102,7 @@ impl Lease {
         self.lost_error()
     }
 
-    fn lost_error(&self) -> Error {
+    pub(crate) fn lost_error(&self) -> Error {
         Error::new(ErrorKind::Lost, "hold", "the lease is lost")
             .with_resource(self.resource())
             .with_engine(self.connection.shared.engine.name())

@@ -131,6 +131,8 @@ struct Entry {
     has_stray_copy: bool,
     /// The engine has not heard of the holder since the grant.
     is_unconfirmed: bool,
+    /// It is a delivery of a queue, which is renewed there.
+    is_delivery: bool,
     /// How often in a row a request has failed.
     attempt: u8,
     lease: Arc<LeaseState>,
@@ -176,6 +178,7 @@ pub(crate) struct Ledger {
     claims: VecDeque<Key>,
     renewals: VecDeque<Key>,
     releases: VecDeque<Key>,
+    deliveries: VecDeque<Key>,
     /// The bonds of the few entries that have one.
     bonds: HashMap<u32, Arc<Bond>>,
     /// Why nothing can be asked any more.
@@ -221,6 +224,7 @@ impl Ledger {
             claims: VecDeque::new(),
             renewals: VecDeque::new(),
             releases: VecDeque::new(),
+            deliveries: VecDeque::new(),
             bonds: HashMap::new(),
             closed: None,
             told: Told::default(),
@@ -258,6 +262,7 @@ impl Ledger {
             is_busy: false,
             has_stray_copy: false,
             is_unconfirmed: false,
+            is_delivery: false,
             attempt: 0,
             lease,
             pending: Some(Box::new(Pending {
@@ -282,6 +287,43 @@ impl Ledger {
             self.schedule.set(index, give_up_at);
         }
         Key { index, generation: self.generation }
+    }
+
+    /// Enters a delivery of a queue that was taken by a request sent at `sent`. None: it is over already, or nobody would
+    /// renew it.
+    pub(crate) fn adopt(
+        &mut self,
+        now: &Now<'_>,
+        lease: LeaseState,
+        (token, sent, ends_in): (Token, Instant, Duration),
+    ) -> Option<(Key, Arc<LeaseState>)> {
+        lease.grant(token, None, deadline(sent, ends_in));
+        if self.closed.is_some() || lease.is_over(now.at + GRAIN) {
+            return None;
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let (generation, lease) = (self.generation, Arc::new(lease));
+        let index = self.entries.insert(Entry {
+            generation,
+            phase: Phase::Held,
+            is_busy: false,
+            has_stray_copy: false,
+            is_unconfirmed: false,
+            is_delivery: true,
+            attempt: 0,
+            lease: lease.clone(),
+            pending: None,
+        }) as u32;
+        self.schedule_renewal(now, index);
+        Some((Key { index, generation }, lease))
+    }
+
+    /// Lets go of a delivery. Says whether it is still held.
+    pub(crate) fn disown(&mut self, now: Instant, key: Key) -> bool {
+        let Some(entry) = self.entry(key) else { return false };
+        let is_held = entry.phase == Phase::Held && !entry.lease.is_over(now);
+        self.remove(key.index);
+        is_held
     }
 
     /// Returns how a wish ended, once; until then keeps the waker of who asks.
@@ -597,9 +639,23 @@ impl Ledger {
 
     /// Takes up to `most` renewals and heartbeats that are to be sent.
     pub(crate) fn take_renewals(&mut self, now: Instant, most: usize) -> (Vec<Sent>, Vec<RenewRequest>) {
+        self.take_from(now, most, |ledger| &mut ledger.renewals)
+    }
+
+    /// Takes up to `most` renewals of deliveries that are to be sent.
+    pub(crate) fn take_deliveries(&mut self, now: Instant, most: usize) -> (Vec<Sent>, Vec<RenewRequest>) {
+        self.take_from(now, most, |ledger| &mut ledger.deliveries)
+    }
+
+    fn take_from(
+        &mut self,
+        now: Instant,
+        most: usize,
+        lane: fn(&mut Ledger) -> &mut VecDeque<Key>,
+    ) -> (Vec<Sent>, Vec<RenewRequest>) {
         let (mut sent, mut requests) = (Vec::new(), Vec::new());
         while requests.len() < most
-            && let Some(key) = self.renewals.pop_front()
+            && let Some(key) = lane(self).pop_front()
         {
             let Some(entry) = self.entry(key) else { continue };
             if matches!(entry.phase, Phase::Waiting | Phase::Ready | Phase::Held) {
@@ -645,9 +701,9 @@ impl Ledger {
         std::mem::take(&mut self.told)
     }
 
-    /// Whether a lane (claims, renewals, releases) holds enough for a second call.
+    /// Whether a lane (claims, renewals, releases, deliveries) holds enough for a second call.
     pub(crate) fn has_enough(&self, lane: usize) -> bool {
-        self.lanes() & (8 << lane) != 0
+        self.lanes() & (16 << lane) != 0
     }
 
     /// Which lanes hold something to send, a bit each, and above them which hold enough for a second call.
@@ -655,9 +711,9 @@ impl Ledger {
         let has = |lane: &VecDeque<Key>, bit: u8| match lane.len() {
             0 => 0,
             count if count < SECOND_CALL_MIN => bit,
-            _ => bit | bit << 3,
+            _ => bit | bit << 4,
         };
-        has(&self.claims, 1) | has(&self.renewals, 2) | has(&self.releases, 4)
+        has(&self.claims, 1) | has(&self.renewals, 2) | has(&self.releases, 4) | has(&self.deliveries, 8)
     }
 
     /// When the next entry is due.

@@ -50,6 +50,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use lease::{Acquire, Lease};
 pub use ledger::Place;
 pub use mutex::Mutex;
+pub use queue::{Delivery, Pushing, Queue};
 pub use rw_lock::{ReadLock, RwLock, WriteLock};
 pub use semaphore::Semaphore;
 pub use several::{Leases, Several, Wanted};

@@ -3,6 +3,8 @@
 //!
 //! Clients that name the same store contend with each other. What is held is gone with the process.
 
+mod queues;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -23,6 +25,8 @@ use crate::engine::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::inspect::{View, inspect, shows_the_same};
+use crate::queue::contract::{QueueCapability, QueueEngine};
+use crate::queue::record::PlainQueue;
 use crate::record::PlainRecord;
 use crate::step::{Command, Outcome, Transition, forget_at, step};
 use crate::token::Token;
@@ -68,6 +72,7 @@ struct State {
     idle: BTreeSet<(Timestamp, Name)>,
     inboxes: HashMap<ClientId, mpsc::UnboundedSender<Wake>>,
     observers: HashMap<Name, watch::Sender<()>>,
+    queues: BTreeMap<Name, PlainQueue>,
 }
 
 impl Store {
@@ -109,6 +114,7 @@ impl Store {
                     client,
                     inbox: Mutex::new(Some(inbox)),
                     capability: Capability::of_step(),
+                    queues: QueueCapability::of_step(),
                 });
                 Ok(engine)
             })
@@ -210,6 +216,7 @@ struct Memory {
     client: ClientId,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Wake>>>,
     capability: Capability,
+    queues: QueueCapability,
 }
 
 impl Drop for Memory {
@@ -336,6 +343,10 @@ impl Engine for Memory {
             found: format!("{} records in this process", self.store.records()),
             hint: None,
         }])
+    }
+
+    fn queues(&self) -> Option<&dyn QueueEngine> {
+        Some(self)
     }
 
     fn blocking(&self) -> Option<&dyn BlockingEngine> {

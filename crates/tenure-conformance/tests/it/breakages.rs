@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::broken_engine::Call;
+use crate::broken_queue::Line;
 use crate::broken_record::Rule;
 use crate::broken_setup::{Breakage, Broken};
 
@@ -19,7 +20,7 @@ const AT_ONCE: usize = 16;
 /// No check may take longer, whatever the engine does.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(60);
 
-use Breakage::{Calls, OwnWorld, PromisesMore, Record};
+use Breakage::{Calls, OwnWorld, PromisesMore, Queues, Record};
 
 /// Which check fails on which breakage, saying what.
 #[rustfmt::skip]
@@ -226,6 +227,49 @@ const BREAKAGES: &[(&str, Breakage, &str)] = &[
     ("period::a_run_that_was_killed_is_made_up_for", OwnWorld, "two run at once"),
     ("period::a_run_that_finished_is_not_repeated", Calls(Call::LimitsIgnored), "ran twice"),
     ("period::a_run_that_finished_is_not_repeated", Record(Rule::RestsSkipped), "ran twice"),
+    ("queue::an_item_is_with_one_consumer", OwnWorld, "an item is handed out"),
+    ("queue::an_item_is_with_one_consumer", Queues(Line::AcksIgnored), "is counted"),
+    ("queue::a_group_is_served_in_order", Queues(Line::GroupsIgnored), "Some(\"g\")|two of a group"),
+    ("queue::a_group_is_served_in_order", Queues(Line::TokensRepeat), "no larger token"),
+    ("queue::what_has_no_group_is_parallel", Queues(Line::OneGroup), "an item is handed out"),
+    ("queue::groups_are_parallel", Queues(Line::OneGroup), "an item is handed out"),
+    ("queue::groups_are_parallel", Queues(Line::GroupsIgnored), "holds back another"),
+    ("queue::groups_take_turns", Queues(Line::OneGroup), "take turns"),
+    ("queue::who_waits_is_told_of_a_push", Queues(Line::Untold), "who waits is served|told after"),
+    ("queue::many_who_wait_are_all_served", Queues(Line::Untold), "all are served|an item is handed out"),
+    ("queue::a_silent_consumer_is_replaced", Queues(Line::EndsLate), "an item is handed out"),
+    ("queue::a_silent_consumer_is_replaced", Queues(Line::LateSettled), "came too late"),
+    ("queue::a_silent_consumer_is_replaced", Queues(Line::TokensRepeat), "no larger token"),
+    ("queue::a_silent_consumer_is_replaced", Queues(Line::AtMostOnce), "too early"),
+    ("queue::a_delivery_outlives_its_ttl", Queues(Line::RenewalsLie), "two consumers"),
+    ("queue::a_stopped_consumers_ack_is_refused", Queues(Line::EndsLate), "an item is handed out"),
+    ("queue::a_killed_consumer_is_replaced", Queues(Line::EndsLate), "handed out again"),
+    ("queue::a_killed_consumer_is_replaced", PromisesMore, "handed out again"),
+    ("queue::a_retry_holds_its_group_back", Queues(Line::RetriesAtOnce), "too early"),
+    ("queue::a_retry_holds_its_group_back", Queues(Line::GroupsIgnored), "waits for a retry|too early"),
+    ("queue::a_delay_holds_back", Queues(Line::DelaysIgnored), "too early"),
+    ("queue::a_delay_holds_back", Queues(Line::Untold), "when it is due"),
+    ("queue::a_delay_holds_back", Queues(Line::OneGroup), "an item is handed out"),
+    ("queue::an_interval_is_never_undercut", Queues(Line::IntervalsIgnored), "too early"),
+    ("queue::a_group_interval_is_never_undercut", Queues(Line::IntervalsIgnored), "too early"),
+    ("queue::a_dedup_id_is_pushed_once", Queues(Line::DedupIgnored), "pushed twice"),
+    ("queue::what_fails_is_a_dead_letter", Queues(Line::FailuresGone), "are listed"),
+    ("queue::what_fails_is_a_dead_letter", Queues(Line::Untold), "replayed is handed out"),
+    ("queue::the_last_attempt_is_buried", Queues(Line::AttemptsUnlimited), "second of two attempts"),
+    ("queue::what_is_let_go_comes_again", Queues(Line::ReturnsCount), "uncounted"),
+    ("queue::what_is_let_go_comes_again", Queues(Line::RetriesAtOnce), "too early"),
+    ("queue::a_wait_dropped_at_any_moment_loses_nothing", Queues(Line::ReturnsCount), "nobody saw counts|an item is handed out"),
+    ("queue::a_wait_dropped_at_any_moment_loses_nothing", Queues(Line::AtMostOnce), "an item is handed out"),
+    ("queue::payloads_are_bytes", Queues(Line::PayloadsText), "not what was pushed"),
+    ("queue::what_is_there_is_told", Queues(Line::Uncounted), "is counted"),
+    ("queue::what_is_there_is_told", Queues(Line::GroupsIgnored), "standing"),
+    ("queue::a_batch_is_answered_in_order", Queues(Line::BatchesReversed), "out of order|in its order"),
+    ("queue::processes_share_a_queue_in_order", Queues(Line::GroupsIgnored), "at once|out of order"),
+    ("queue::processes_share_a_queue_in_order", Queues(Line::AcksIgnored), "all is acknowledged"),
+    ("queue::a_killed_client_loses_nothing", Queues(Line::AtMostOnce), "an item is lost"),
+    ("queue::it_behaves_like_the_model", Queues(Line::DelaysIgnored), "unlike the model"),
+    ("queue::it_behaves_like_the_model", Queues(Line::ReturnsCount), "unlike the model"),
+    ("queue::it_behaves_like_the_model", Queues(Line::FailuresGone), "unlike the model"),
     ("death::a_killed_holder_is_replaced", Record(Rule::HoldsNeverEnd), "next in the queue"),
     ("death::a_killed_holder_is_replaced", PromisesMore, "next in the queue"),
     ("death::a_killed_waiter_is_skipped", Record(Rule::HoldsNeverEnd), "next waiter"),

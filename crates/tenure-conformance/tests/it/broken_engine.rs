@@ -15,7 +15,10 @@ use tenure_core::engine::{
     ReleaseRequest, RenewAnswer, RenewRequest, Wake,
 };
 use tenure_core::inspect::View;
+use tenure_core::queue::contract::QueueEngine;
 use tenure_core::{ClaimId, Error, ErrorKind, Name, Result, Token};
+
+use crate::broken_queue::Line;
 
 /// What goes wrong with calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +115,8 @@ pub(crate) enum Fault {
     OnlyMutexes,
     /// Calls go wrong.
     Call(Call),
+    /// Queues go wrong.
+    Queue(Line),
 }
 
 /// What broken engines of one store share.
@@ -139,14 +144,22 @@ impl Fault {
     }
 }
 
-struct BrokenEngine {
-    engine: Arc<dyn Engine>,
+pub(crate) struct BrokenEngine {
+    pub(crate) engine: Arc<dyn Engine>,
     capability: Capability,
     fault: Fault,
     shared: Arc<Forgetful>,
 }
 
 impl BrokenEngine {
+    /// What is wrong with its queues.
+    pub(crate) fn line(&self) -> Option<Line> {
+        match self.fault {
+            Fault::Queue(line) => Some(line),
+            _ => None,
+        }
+    }
+
     fn is(&self, call: Call) -> bool {
         self.fault == Fault::Call(call)
     }
@@ -427,7 +440,7 @@ impl Engine for BrokenEngine {
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
         match self.fault {
-            Fault::Call(Call::GrantsUntold) => stream::pending().boxed(),
+            Fault::Call(Call::GrantsUntold) | Fault::Queue(Line::Untold) => stream::pending().boxed(),
             // What a heartbeat tells is changed, what a wake tells is not.
             Fault::Call(Call::TokensRepeat | Call::TokensFall | Call::EndsLater) => self
                 .engine
@@ -445,5 +458,9 @@ impl Engine for BrokenEngine {
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
         self.engine.check()
+    }
+
+    fn queues(&self) -> Option<&dyn QueueEngine> {
+        Some(self)
     }
 }

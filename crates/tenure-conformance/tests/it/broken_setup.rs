@@ -9,6 +9,7 @@ use tenure_core::engine::Connect;
 use tenure_core::memory::Store;
 
 use crate::broken_engine::{Call, Fault, Forgetful};
+use crate::broken_queue::Line;
 use crate::broken_record::{BrokenRecord, Rule};
 
 /// How an engine can be broken.
@@ -22,6 +23,8 @@ pub(crate) enum Breakage {
     OnlyMutexes,
     /// What is asked or answered is changed on the way.
     Calls(Call),
+    /// What is asked of queues, or answered, is changed on the way.
+    Queues(Line),
     /// A rule of the model is broken.
     Record(Rule),
 }
@@ -57,6 +60,7 @@ impl Setup for Broken {
             Breakage::PromisesMore => Fault::PromisesMore.connector(memory, self.store.clone().connector()),
             Breakage::OnlyMutexes => Fault::OnlyMutexes.connector(memory, self.store.clone().connector()),
             Breakage::Calls(call) => Fault::Call(call).connector(memory, self.store.clone().connector()),
+            Breakage::Queues(line) => Fault::Queue(line).connector(memory, self.store.clone().connector()),
             Breakage::Record(_) => self.store.clone().connector(),
         }
     }

@@ -4,6 +4,7 @@
 
 mod breakages;
 mod broken_engine;
+mod broken_queue;
 mod broken_record;
 mod broken_setup;
 mod lossy_lines;

@@ -368,7 +368,7 @@ impl Ledger {
         self.entries[index as usize].lease.deadline() - GRAIN
     }
 
-    fn schedule_renewal(&mut self, now: &Now<'_>, index: u32) {
+    pub(super) fn schedule_renewal(&mut self, now: &Now<'_>, index: u32) {
         let entry = &self.entries[index as usize];
         let ttl = entry.lease.terms().ttl;
         let third = ttl.min(self.identity.silence_max) / 3;
@@ -382,7 +382,9 @@ impl Ledger {
         let entry = &mut self.entries[index as usize];
         if !entry.is_busy {
             entry.is_busy = true;
-            self.renewals.push_back(Key { index, generation: entry.generation });
+            let key = Key { index, generation: entry.generation };
+            let lane = if entry.is_delivery { &mut self.deliveries } else { &mut self.renewals };
+            lane.push_back(key);
         }
     }
 

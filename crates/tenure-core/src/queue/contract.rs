@@ -121,7 +121,7 @@ pub enum Interval {
 }
 
 /// How a consumer takes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rules {
     /// How long a delivery lives without renewal.
     pub ttl: Duration,

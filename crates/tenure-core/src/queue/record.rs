@@ -32,7 +32,7 @@ pub struct Head {
     pub dead: u64,
     /// Until when nothing is handed out, by the interval of the whole queue.
     pub rests_until: Timestamp,
-    /// Who asked in vain, in that order. The first one is told when the next item will be ready.
+    /// Who asked in vain, in that order. The first two are told when the next item will be ready.
     pub idle: Vec<Idle>,
 }
 

@@ -17,6 +17,11 @@ use crate::token::Token;
 /// How many dedup ids a push forgets at most whose time is over: more than it adds.
 const FORGOTTEN_MAX: usize = 2;
 
+/// How many idle clients watch for what is due: the second is there for when the first one is dead.
+const WATCHERS: usize = 2;
+/// How much later than the first the second one looks.
+const STANDBY: Duration = Duration::from_millis(250);
+
 /// Whom a step wants told that there may be something for them.
 pub type Calls = Vec<ClientId>;
 
@@ -58,18 +63,16 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         Ok(self.record.next_lane()?.map(|(_, lane)| lane.ready_at.max(self.head.rests_until)))
     }
 
-    /// The most recently idle client is told: the first one goes on watching for what is due.
+    /// The most recently idle client is told: the first ones go on watching for what is due.
     fn call_one(&mut self) {
         if let Some(idle) = self.head.idle.pop() {
             self.calls.push(idle.client);
         }
     }
 
-    /// The client that watches for what is due is told to look again.
-    fn call_watcher(&mut self) {
-        if let Some(first) = self.head.idle.first() {
-            self.calls.push(first.client);
-        }
+    /// The clients that watch for what is due are told to look again.
+    fn call_watchers(&mut self) {
+        self.calls.extend(self.head.idle.iter().take(WATCHERS).map(|idle| idle.client));
     }
 
     /// Stores a lane that can be handed out from a moment on, and tells an idle client.
@@ -82,7 +85,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         if ready_at <= self.now {
             self.call_one();
         } else if self.record.next_lane()?.is_some_and(|(first, _)| first == *id) {
-            self.call_watcher();
+            self.call_watchers();
         }
         Ok(())
     }
@@ -151,17 +154,18 @@ impl<'a, R: QueueRecord> Step<'a, R> {
             let Some(item) = self.hand_out(take, *claim)? else { break };
             items.push(item);
         }
-        let was_first = self.head.idle.first().is_some_and(|idle| idle.client == take.client);
+        let place = self.head.idle.iter().position(|idle| idle.client == take.client);
         let next_ready = self.next_ready()?;
         let mut look_in = None;
         if items.len() < take.claims.len() {
             let until = self.now + CONSUMER_LIFE;
-            match self.head.idle.iter_mut().find(|idle| idle.client == take.client) {
+            let place = place.unwrap_or(self.head.idle.len());
+            match self.head.idle.get_mut(place) {
                 Some(idle) => idle.until = until,
                 None => self.head.idle.push(Idle { client: take.client, until }),
             }
-            if self.head.idle[0].client == take.client {
-                look_in = next_ready.map(|at| at.since(self.now));
+            if place < WATCHERS {
+                look_in = next_ready.map(|at| at.since(self.now) + STANDBY * place as u32);
             }
             return Ok(Taken { items, look_in });
         }
@@ -169,7 +173,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         match next_ready {
             // More is ready than this client wants.
             Some(at) if at <= self.now => self.call_one(),
-            Some(_) if was_first => self.call_watcher(),
+            Some(_) if place.is_some_and(|place| place < WATCHERS) => self.call_watchers(),
             _ => {}
         }
         Ok(Taken { items, look_in })

@@ -1,0 +1,204 @@
+//! Queues that change what is asked of them, or what they answer.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tenure_core::engine::{RenewAnswer, RenewRequest};
+use tenure_core::queue::contract::{
+    Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Rules, Settle,
+    SettleAnswer, Settlement, Take, Taken, Which,
+};
+use tenure_core::{Name, Result, Token};
+
+use crate::broken_engine::BrokenEngine;
+
+/// What goes wrong with a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// Acknowledgements are answered, and nothing is removed.
+    AcksIgnored,
+    /// What is handed out is gone.
+    AtMostOnce,
+    /// Every item stands for itself.
+    GroupsIgnored,
+    /// All items are of one group.
+    OneGroup,
+    /// Nobody is told of what comes.
+    Untold,
+    /// Renewals are answered, and nothing is renewed.
+    RenewalsLie,
+    /// A delivery does not end for an hour.
+    EndsLate,
+    /// A settlement that came too late is answered as if it had not.
+    LateSettled,
+    /// Every delivery has the same token.
+    TokensRepeat,
+    /// A retry comes at once.
+    RetriesAtOnce,
+    /// Delays are ignored.
+    DelaysIgnored,
+    /// Intervals are ignored.
+    IntervalsIgnored,
+    /// Dedup ids are ignored.
+    DedupIgnored,
+    /// What fails is gone.
+    FailuresGone,
+    /// Attempts are not counted.
+    AttemptsUnlimited,
+    /// What is put back counts as an attempt.
+    ReturnsCount,
+    /// Payloads are text.
+    PayloadsText,
+    /// Nothing is ever counted.
+    Uncounted,
+    /// The pushes of one call are done in reverse, and answered as if they had not.
+    BatchesReversed,
+}
+
+impl BrokenEngine {
+    fn whole(&self) -> &dyn QueueEngine {
+        self.engine.queues().expect("the engine memory has queues")
+    }
+
+    fn goes_wrong(&self, line: Line) -> bool {
+        self.line() == Some(line)
+    }
+}
+
+impl QueueEngine for BrokenEngine {
+    fn capability(&self) -> &QueueCapability {
+        self.whole().capability()
+    }
+
+    fn push(&self, mut pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
+        for push in &mut pushes {
+            match self.line() {
+                Some(Line::GroupsIgnored) => push.group = None,
+                Some(Line::OneGroup) => push.group = Some(Name::new("all").expect("a good name")),
+                Some(Line::DelaysIgnored) => push.delay = Duration::ZERO,
+                Some(Line::DedupIgnored) => push.dedup = None,
+                Some(Line::PayloadsText) => {
+                    push.payload = String::from_utf8_lossy(&push.payload).as_bytes().into();
+                }
+                _ => {}
+            }
+        }
+        if self.goes_wrong(Line::BatchesReversed) {
+            pushes.reverse();
+        }
+        self.whole().push(pushes)
+    }
+
+    fn take(&self, mut takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+        for take in &mut takes {
+            let mut rules = Rules::clone(&take.rules);
+            match self.line() {
+                Some(Line::EndsLate) => rules.ttl = Duration::from_secs(3600),
+                Some(Line::IntervalsIgnored) => rules.interval = Interval::Off,
+                Some(Line::AttemptsUnlimited) => rules.attempts_max = 0,
+                _ => {}
+            }
+            take.rules = rules.into();
+        }
+        let queues: Vec<Name> = takes.iter().map(|take| take.queue.clone()).collect();
+        async move {
+            let mut taken = self.whole().take(takes).await;
+            for (queue, taken) in queues.iter().zip(&mut taken) {
+                let Ok(taken) = taken else { continue };
+                for item in &mut taken.items {
+                    if self.goes_wrong(Line::TokensRepeat) {
+                        item.token = Token::new(7);
+                    }
+                    if self.goes_wrong(Line::AtMostOnce) {
+                        let (queue, claim) = (queue.clone(), item.claim);
+                        let settle = Settle { queue, claim, settlement: Settlement::Ack };
+                        self.whole().settle(vec![settle]).await;
+                    }
+                }
+            }
+            taken
+        }
+        .boxed()
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        if self.goes_wrong(Line::RenewalsLie) || self.goes_wrong(Line::AtMostOnce) {
+            let ends_in = Duration::from_secs(30);
+            let answers = renewals.iter().map(|_| Ok(RenewAnswer::Renewed { ends_in })).collect();
+            return std::future::ready(answers).boxed();
+        }
+        self.whole().renew(renewals)
+    }
+
+    fn settle(&self, mut settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+        let is_lie = self.goes_wrong(Line::LateSettled) || self.goes_wrong(Line::AtMostOnce);
+        for settle in &mut settlements {
+            match (self.line(), &mut settle.settlement) {
+                (Some(Line::AcksIgnored), Settlement::Ack) => {
+                    settle.queue = Name::new("none").expect("a name")
+                }
+                (Some(Line::RetriesAtOnce), Settlement::Retry { after, .. }) => *after = Duration::ZERO,
+                (Some(Line::AttemptsUnlimited), Settlement::Retry { attempts_max, .. }) => *attempts_max = 0,
+                (Some(Line::FailuresGone), settlement @ Settlement::Fail { .. }) => {
+                    *settlement = Settlement::Ack;
+                }
+                (Some(Line::ReturnsCount), settlement @ Settlement::Return) => {
+                    let (after, reason) = (Duration::ZERO, String::new());
+                    *settlement = Settlement::Retry { after, attempts_max: 0, reason };
+                }
+                _ => {}
+            }
+        }
+        let is_lie = is_lie || self.goes_wrong(Line::AcksIgnored);
+        async move {
+            let answers = self.whole().settle(settlements).await;
+            let lie = |answer| match answer {
+                Ok(SettleAnswer::Lost) if is_lie => Ok(SettleAnswer::Settled),
+                answer => answer,
+            };
+            answers.into_iter().map(lie).collect()
+        }
+        .boxed()
+    }
+
+    fn queues(
+        &self,
+        prefix: String,
+        after: Option<Name>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
+        self.whole().queues(prefix, after, most)
+    }
+
+    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
+        if self.goes_wrong(Line::Uncounted) {
+            return std::future::ready(Ok(QueueStats::default())).boxed();
+        }
+        self.whole().stats(queue)
+    }
+
+    fn items(
+        &self,
+        queue: Name,
+        which: Which,
+        after: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
+        self.whole().items(queue, which, after, most)
+    }
+
+    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
+        self.whole().replay(queue, item, most)
+    }
+
+    fn purge(
+        &self,
+        queue: Name,
+        which: Which,
+        item: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<usize>> {
+        self.whole().purge(queue, which, item, most)
+    }
+}

@@ -1,0 +1,124 @@
+//! The queues of the engine `memory:`: the model itself.
+
+use std::ops::Bound;
+
+use futures_util::future::BoxFuture;
+
+use super::{Memory, Store, ready};
+use crate::claim::Name;
+use crate::clock::Timestamp;
+use crate::engine::{RenewAnswer, RenewRequest, Wake};
+use crate::error::Result;
+use crate::queue::contract::{
+    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
+    Taken, Which,
+};
+use crate::queue::record::PlainQueue;
+use crate::queue::step::{self, Calls};
+
+/// What a step of the model says, which cannot fail here.
+type Stepped<T> = std::result::Result<T, std::convert::Infallible>;
+
+impl Store {
+    /// Does something with a queue, and tells whom it concerns.
+    fn queue<T>(
+        &self,
+        queue: &Name,
+        work: impl FnOnce(&mut PlainQueue, Timestamp) -> Stepped<(T, Calls)>,
+    ) -> Result<T> {
+        let now = self.now();
+        let mut state = self.state();
+        let record = state.queues.entry(queue.clone()).or_default();
+        let Ok((answer, calls)) = work(record, now);
+        if record.is_idle() {
+            state.queues.remove(queue);
+        }
+        for client in calls {
+            state.send(client, Wake::Queue(queue.clone()));
+        }
+        Ok(answer)
+    }
+}
+
+impl QueueEngine for Memory {
+    fn capability(&self) -> &QueueCapability {
+        &self.queues
+    }
+
+    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
+        let push = |push: &Push| self.store.queue(&push.queue, |queue, now| step::push(queue, push, now));
+        ready(pushes.iter().map(push).collect())
+    }
+
+    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+        let take = |take: &Take| self.store.queue(&take.queue, |queue, now| step::take(queue, take, now));
+        ready(takes.iter().map(take).collect())
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        let renew = |request: &RenewRequest| {
+            let renewed = self.store.queue(&request.resource, |queue, now| {
+                Ok((step::renew(queue, request.claim, now)?, Calls::new()))
+            });
+            Ok(renewed?.map_or(RenewAnswer::Lost, |ends_in| RenewAnswer::Renewed { ends_in }))
+        };
+        ready(renewals.iter().map(renew).collect())
+    }
+
+    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+        let settle = |settle: &Settle| {
+            self.store
+                .queue(&settle.queue, |queue, now| step::settle(queue, settle.claim, &settle.settlement, now))
+        };
+        ready(settlements.iter().map(settle).collect())
+    }
+
+    fn queues(
+        &self,
+        prefix: String,
+        after: Option<Name>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
+        let now = self.store.now();
+        let mut state = self.store.state();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let named = state.queues.range_mut((from, Bound::Unbounded));
+        let named = named.filter(|(name, _)| name.as_str().starts_with(&prefix)).take(most);
+        let found = named.map(|(name, queue)| {
+            let Ok(stats) = step::stats(queue, now);
+            (name.clone(), stats)
+        });
+        ready(Ok(found.collect()))
+    }
+
+    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
+        ready(self.store.queue(&queue, |queue, now| Ok((step::stats(queue, now)?, Calls::new()))))
+    }
+
+    fn items(
+        &self,
+        queue: Name,
+        which: Which,
+        after: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
+        ready(
+            self.store
+                .queue(&queue, |queue, now| Ok((step::items(queue, which, after, most, now)?, Calls::new()))),
+        )
+    }
+
+    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
+        ready(self.store.queue(&queue, |queue, now| step::replay(queue, item, most, now)))
+    }
+
+    fn purge(
+        &self,
+        queue: Name,
+        which: Which,
+        item: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<usize>> {
+        ready(self.store.queue(&queue, |queue, now| step::purge(queue, which, item, most, now)))
+    }
+}

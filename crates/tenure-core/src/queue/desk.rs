@@ -1,0 +1,451 @@
+//! What a client asks of queues: pushes and settlements in batches, and one line of tasks for each queue that they take from.
+//!
+//! All of it runs on the client's own thread. What arrives while a call is under way becomes the next batch. The tasks of a
+//! client that take from one queue by the same rules stand in one line, for which one *counter* asks the engine: so a thousand
+//! tasks are one idle client, and a wake costs one call.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, select};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::Delivery;
+use super::contract::{
+    CONSUMER_LIFE, CONSUMER_LOOK, Dispatched, Push, Pushed, QueueEngine, Rules, Settle, SettleAnswer,
+    Settlement, Take, Taken,
+};
+use crate::backoff;
+use crate::claim::{ClaimId, Name, Terms};
+use crate::client::{Connection, Shared};
+use crate::clock::Instant;
+use crate::engine::Wake;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lease::Lease;
+use crate::lease_state::LeaseState;
+
+/// How often an idle client looks that nobody tells of what is ready.
+const LOOK_UNTOLD: Duration = Duration::from_secs(1);
+/// The shortest time to the next look, so that rounding cannot make a busy loop.
+const LOOK_MIN: Duration = Duration::from_millis(1);
+
+/// What is asked of queues by one client.
+#[derive(Default)]
+pub(crate) struct Desk {
+    pushes: OnceLock<Line<Push, Pushed>>,
+    settlements: OnceLock<Line<Settle, SettleAnswer>>,
+    /// How many settlements are under way, of deliveries that their users let go.
+    settling: AtomicUsize,
+    counters: Mutex<HashMap<(Name, Arc<Rules>), Counter>>,
+}
+
+/// Requests of one verb, and who waits for their answers.
+type Line<R, A> = mpsc::UnboundedSender<(R, oneshot::Sender<Result<A>>)>;
+
+/// A verb of the engine.
+type Call<R, A> = for<'a> fn(&'a dyn QueueEngine, Vec<R>) -> BoxFuture<'a, Vec<Result<A>>>;
+
+/// The tasks that take from one queue by the same rules.
+struct Counter {
+    line: VecDeque<Want>,
+    /// Somebody came or went, or something may be ready.
+    news: Arc<Notify>,
+}
+
+/// A task that wants an item.
+struct Want {
+    delivery: oneshot::Sender<Result<Option<Delivery>>>,
+    /// It does not wait.
+    is_try: bool,
+    since: Instant,
+}
+
+impl Desk {
+    /// Takes in news of the engine.
+    pub(crate) fn on_wake(&self, wake: &Wake) {
+        match wake {
+            Wake::Queue(queue) => self.look(|name| name == queue),
+            Wake::LookAtAll | Wake::RenewAll => self.look(|_| true),
+            Wake::Granted { .. } | Wake::Look(_) => {}
+        }
+    }
+
+    /// Something may be ready in some queues.
+    fn look(&self, is_meant: impl Fn(&Name) -> bool) {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        counters
+            .iter()
+            .filter(|((name, _), _)| is_meant(name))
+            .for_each(|(_, counter)| counter.news.notify_one());
+    }
+
+    /// Whether nothing is under way that must not be left undone.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.settling.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Shared {
+    /// Asks the engine's queues for something that is not worth a batch.
+    pub(crate) async fn on_queues<T: Send + 'static>(
+        self: &Arc<Shared>,
+        ask: impl for<'a> FnOnce(&'a dyn QueueEngine) -> BoxFuture<'a, Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.queues()?;
+        self.on_thread(move |engine| {
+            Box::pin(async move {
+                let Some(queues) = engine.queues() else { return Err(no_queues(engine.name())) };
+                ask(queues).await
+            })
+        })
+        .await
+    }
+
+    /// Returns the engine's queues.
+    pub(crate) fn queues(&self) -> Result<&dyn QueueEngine> {
+        self.engine.queues().ok_or_else(|| no_queues(self.engine.name()))
+    }
+
+    /// Puts an item in line. Who said under which id is asked for as long as a user waits for an answer.
+    pub(crate) async fn push(self: &Arc<Shared>, push: Push) -> Result<Pushed> {
+        self.queues()?;
+        let line = self.desk.pushes.get_or_init(|| self.serve_line(|queues, pushes| queues.push(pushes)));
+        let give_up_at = self.clock.now() + self.settings.answer_timeout;
+        let (queue, may_repeat) = (push.queue.clone(), push.dedup.is_some());
+        let mut attempt = 0;
+        loop {
+            let answer = self.ask(line, push.clone()).await;
+            let Err(error) = answer else { return answer };
+            let delay = backoff::delay(attempt, self.clock.random());
+            let is_over = self.clock.now() + delay >= give_up_at;
+            if error.kind() != ErrorKind::Unavailable || !may_repeat || is_over {
+                let is_unknown = error.kind() == ErrorKind::Unavailable && !may_repeat;
+                let error = error.with_resource(&queue).with_engine(self.engine.name());
+                let hint =
+                    "it may have been pushed: give it a dedup id, and it can be pushed again without harm";
+                return Err(if is_unknown { error.with_hint(hint) } else { error });
+            }
+            attempt = attempt.saturating_add(1);
+            self.pause(delay).await?;
+        }
+    }
+
+    /// Ends a delivery, and asks until it is answered or the lease would be over.
+    async fn settle(self: &Arc<Shared>, settle: Settle, until: Instant) -> Result<SettleAnswer> {
+        let line = &self.desk.settlements;
+        let line = line.get_or_init(|| self.serve_line(|queues, settlements| queues.settle(settlements)));
+        let mut attempt = 0;
+        let mut unanswered = None;
+        loop {
+            let error = match (self.ask(line, settle.clone()).await, unanswered.take()) {
+                // An earlier copy, whose answer was lost, may have ended it.
+                (Ok(SettleAnswer::Lost), Some(error)) => return Err(error),
+                (Err(error), _) if error.kind() == ErrorKind::Unavailable => error,
+                (answer, _) => return answer,
+            };
+            let delay = backoff::delay(attempt, self.clock.random());
+            if self.clock.now() + delay >= until {
+                return Err(error);
+            }
+            attempt = attempt.saturating_add(1);
+            unanswered = Some(error);
+            self.pause(delay).await?;
+        }
+    }
+
+    /// Begins to end a delivery. Goes on if nobody waits for the answer.
+    pub(crate) fn start_settling(
+        self: &Arc<Shared>,
+        settle: Settle,
+        until: Instant,
+    ) -> oneshot::Receiver<Result<SettleAnswer>> {
+        let (sender, answer) = oneshot::channel();
+        let shared = self.clone();
+        self.desk.settling.fetch_add(1, Ordering::AcqRel);
+        self.runtime.spawn(async move {
+            let answered = shared.settle(settle, until).await;
+            if let Err(Err(error)) = sender.send(answered) {
+                tracing::debug!(%error, "an item that was let go comes back when its delivery ends");
+            }
+            shared.desk.settling.fetch_sub(1, Ordering::AcqRel);
+            // The thread may be waiting for this one to end.
+            shared.poke();
+        });
+        answer
+    }
+
+    async fn ask<R, A>(&self, line: &Line<R, A>, request: R) -> Result<A> {
+        let (sender, answer) = oneshot::channel();
+        let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
+        line.send((request, sender)).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Starts to send what is put in a line, in batches.
+    fn serve_line<R: Send + 'static, A: Send + 'static>(self: &Arc<Shared>, call: Call<R, A>) -> Line<R, A> {
+        let (line, mut asked) = mpsc::unbounded_channel::<(R, oneshot::Sender<Result<A>>)>();
+        let shared = self.clone();
+        let most = self.engine.queues().map_or(1, |queues| queues.capability().batch_max);
+        self.runtime.spawn(async move {
+            let mut batch = Vec::new();
+            while asked.recv_many(&mut batch, most).await > 0 {
+                let (requests, waiting): (Vec<R>, Vec<_>) = batch.drain(..).unzip();
+                let answered = match shared.queues() {
+                    Ok(queues) => shared.in_time(call(queues, requests)).await,
+                    Err(error) => Err(error),
+                };
+                match answered {
+                    // Who is gone does not want to know.
+                    Ok(answers) => waiting.into_iter().zip(answers).for_each(|(who, answer)| {
+                        who.send(answer).ok();
+                    }),
+                    Err(error) => waiting.into_iter().for_each(|who| {
+                        who.send(Err(error.clone())).ok();
+                    }),
+                }
+            }
+        });
+        line
+    }
+}
+
+fn no_queues(engine: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, "use a queue", "this engine has no queues")
+        .with_engine(engine)
+        .with_hint("the engines that have are on the page of the queue")
+}
+
+/// A place in the line of a queue. Dropping it gives the place up, and what has come for it goes back.
+pub(crate) struct Place {
+    delivery: oneshot::Receiver<Result<Option<Delivery>>>,
+    news: Arc<Notify>,
+}
+
+impl Place {
+    /// Waits for an item. None: nothing is ready, and the place was not to wait.
+    pub(crate) async fn delivery(mut self) -> Result<Option<Delivery>> {
+        let gone = Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
+        (&mut self.delivery).await.map_err(|_| gone)?
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.delivery.close();
+        self.news.notify_one();
+    }
+}
+
+impl Connection {
+    /// Takes a place in the line of a queue.
+    pub(crate) fn want(self: &Arc<Connection>, queue: &Name, rules: &Arc<Rules>, is_try: bool) -> Place {
+        let (sender, delivery) = oneshot::channel();
+        let shared = &self.shared;
+        let want = Want { delivery: sender, is_try, since: shared.clock.now() };
+        let key = (queue.clone(), rules.clone());
+        let mut counters = shared.desk.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counter) = counters.get_mut(&key) {
+            counter.line.push_back(want);
+            counter.news.notify_one();
+            return Place { delivery, news: counter.news.clone() };
+        }
+        let news = Arc::new(Notify::new());
+        counters.insert(key, Counter { line: VecDeque::from([want]), news: news.clone() });
+        let clerk = Clerk {
+            shared: shared.clone(),
+            connection: Arc::downgrade(self),
+            queue: queue.clone(),
+            rules: rules.clone(),
+            news: news.clone(),
+            is_idle: false,
+            last_heard: None,
+            attempt: 0,
+        };
+        shared.runtime.spawn(clerk.serve());
+        Place { delivery, news }
+    }
+}
+
+/// Asks the engine for one counter, until nobody stands there any more.
+struct Clerk {
+    shared: Arc<Shared>,
+    /// Who waits keeps the connection; a clerk must not.
+    connection: std::sync::Weak<Connection>,
+    queue: Name,
+    rules: Arc<Rules>,
+    news: Arc<Notify>,
+    /// The engine takes this client to wait.
+    is_idle: bool,
+    last_heard: Option<Instant>,
+    /// How often in a row the engine did not answer.
+    attempt: u8,
+}
+
+impl Clerk {
+    async fn serve(mut self) {
+        while let Some(wants) = self.wants() {
+            if wants == 0 {
+                // Nobody waits any more: others are to be told of what comes.
+                self.is_idle = false;
+                drop(self.take(Vec::new()).await);
+                continue;
+            }
+            let most = self.shared.queues().map_or(1, |queues| queues.capability().batch_max);
+            let claims: Vec<ClaimId> = (0..wants.min(most)).map(|_| self.claim_id()).collect();
+            let sent = self.shared.clock.now();
+            let pause = match self.take(claims.clone()).await {
+                Ok(taken) => self.hand_out(sent, claims.len(), taken),
+                Err(error) => {
+                    if error.kind() == ErrorKind::Unavailable {
+                        // It may have been done: what was handed out to nobody goes back.
+                        claims.into_iter().for_each(|claim| give_back(&self.shared, &self.queue, claim));
+                    }
+                    self.refuse(error)
+                }
+            };
+            if let Some(pause) = pause {
+                self.pause(pause).await;
+            }
+        }
+    }
+
+    /// Counts who stands in line. None: the counter is closed.
+    fn wants(&mut self) -> Option<usize> {
+        let mut counters = self.shared.desk.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (self.queue.clone(), self.rules.clone());
+        let counter = counters.get_mut(&key)?;
+        counter.line.retain(|want| !want.delivery.is_closed());
+        if counter.line.is_empty() && !self.is_idle {
+            counters.remove(&key);
+            return None;
+        }
+        Some(counter.line.len())
+    }
+
+    fn claim_id(&self) -> ClaimId {
+        let random = || u128::from(self.shared.clock.random());
+        ClaimId::new(random() << 64 | random())
+    }
+
+    async fn take(&self, claims: Vec<ClaimId>) -> Result<Taken> {
+        let queues = self.shared.queues()?;
+        let take = Take {
+            queue: self.queue.clone(),
+            client: self.shared.client,
+            claims,
+            rules: self.rules.clone(),
+            floor: self.shared.floor(&self.queue),
+        };
+        let answers = self.shared.in_time(queues.take(vec![take])).await?;
+        let gone = || Error::new(ErrorKind::Internal, "take", "the engine did not answer");
+        answers.into_iter().next().ok_or_else(gone)?
+    }
+
+    /// Hands what was taken to those who stand in line, and says how long to wait then.
+    fn hand_out(&mut self, sent: Instant, wanted: usize, taken: Taken) -> Option<Duration> {
+        (self.attempt, self.last_heard) = (0, Some(sent));
+        self.is_idle = taken.items.len() < wanted;
+        let Taken { items, look_in } = taken;
+        for item in items {
+            self.hand_to_next(sent, item);
+        }
+        if !self.is_idle {
+            return None;
+        }
+        self.answer_all(|want| want.is_try, || Ok(None));
+        let told = self.shared.queues().is_ok_and(|queues| queues.capability().tells_consumers);
+        let look = if told { CONSUMER_LOOK } else { LOOK_UNTOLD };
+        Some(look_in.map_or(look, |look_in| look_in.clamp(LOOK_MIN, look)))
+    }
+
+    /// Hands an item to the first in line who still wants one; back, if nobody does.
+    fn hand_to_next(&self, sent: Instant, item: Dispatched) {
+        let claim = item.claim;
+        let Some(mut delivery) = self.delivery(sent, item) else {
+            return give_back(&self.shared, &self.queue, claim);
+        };
+        let key = (self.queue.clone(), self.rules.clone());
+        loop {
+            let mut counters = self.shared.desk.counters.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(want) = counters.get_mut(&key).and_then(|counter| counter.line.pop_front()) else {
+                // Dropped unseen, it goes back; not under the lock.
+                drop(counters);
+                return;
+            };
+            drop(counters);
+            match want.delivery.send(Ok(Some(delivery))) {
+                Err(Ok(Some(unwanted))) => delivery = unwanted,
+                _ => return,
+            }
+        }
+    }
+
+    fn delivery(&self, sent: Instant, item: Dispatched) -> Option<Delivery> {
+        let connection = self.connection.upgrade()?;
+        let terms = Terms {
+            ttl: self.rules.ttl,
+            label: self.rules.label.clone(),
+            ..Terms::clone(&self.shared.terms)
+        };
+        let terms = self.shared.share(&Arc::new(terms));
+        let lease = LeaseState::new(self.queue.clone(), item.claim, terms);
+        let granted = (item.token, sent, item.ends_in);
+        let (key, state) = self.shared.tell(|ledger, now| ledger.adopt(now, lease, granted))?;
+        let lease = Lease::of_delivery(connection, state, key);
+        Some(Delivery::new(lease, self.rules.clone(), item))
+    }
+
+    /// Tells those who have waited for too long that the engine does not answer, or all why it refuses, and says how long
+    /// to wait then.
+    fn refuse(&mut self, error: Error) -> Option<Duration> {
+        let error = error.with_resource(&self.queue).with_engine(self.shared.engine.name());
+        if error.kind() != ErrorKind::Unavailable {
+            self.is_idle = false;
+            self.answer_all(|_| true, || Err(error.clone()));
+            return None;
+        }
+        let delay = backoff::delay(self.attempt, self.shared.clock.random());
+        self.attempt = self.attempt.saturating_add(1);
+        let at = self.shared.clock.now() + delay;
+        let answer_timeout = self.shared.settings.answer_timeout;
+        let is_over = |want: &Want| {
+            let patience = if want.is_try { answer_timeout } else { CONSUMER_LIFE.max(answer_timeout) };
+            let since = self.last_heard.map_or(want.since, |heard| heard.max(want.since));
+            at >= since + patience
+        };
+        self.answer_all(is_over, || Err(error.clone()));
+        Some(delay)
+    }
+
+    fn answer_all(&self, is_meant: impl Fn(&Want) -> bool, answer: impl Fn() -> Result<Option<Delivery>>) {
+        let key = (self.queue.clone(), self.rules.clone());
+        let mut counters = self.shared.desk.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(counter) = counters.get_mut(&key) else { return };
+        let (meant, others) = counter.line.drain(..).partition(|want| is_meant(want));
+        counter.line = others;
+        drop(counters);
+        let meant: VecDeque<Want> = meant;
+        for want in meant {
+            // Who is gone does not want to know.
+            want.delivery.send(answer()).ok();
+        }
+    }
+
+    /// Waits until something may be ready, somebody comes or goes, or time has passed.
+    async fn pause(&self, period: Duration) {
+        let until = self.shared.clock.now() + period;
+        let news = std::pin::pin!(self.news.notified());
+        let Ok(mut timer) = self.shared.clock.timer() else { return news.await };
+        let over = std::pin::pin!(std::future::poll_fn(|cx| timer.poll_until(until, cx)));
+        select(news, over).await;
+    }
+}
+
+/// Puts back what nobody has seen.
+pub(super) fn give_back(shared: &Arc<Shared>, queue: &Name, claim: ClaimId) {
+    let settle = Settle { queue: queue.clone(), claim, settlement: Settlement::Return };
+    let until = shared.clock.now() + shared.settings.answer_timeout;
+    drop(shared.start_settling(settle, until));
+}
