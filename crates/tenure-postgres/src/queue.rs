@@ -71,7 +71,7 @@ impl Postgres {
     async fn transact(&self, statements: &[Bound<'_>], calls: &Calls) -> Result<Vec<Row>, Fault> {
         let mut connection = self.connections.lend().await?;
         let (one, watcher) =
-            (calls.one.iter().map(bytes).collect(), calls.watcher.iter().map(bytes).collect());
+            (calls.one.iter().map(bytes).collect(), calls.watchers.iter().map(bytes).collect());
         let (one, watcher): (Vec<&[u8]>, Vec<&[u8]>) = (one, watcher);
         let own = client_number(self.inbox().client());
         let values: [&[Value<'_>]; 2] =
@@ -81,7 +81,7 @@ impl Postgres {
             behind.push((&self.texts.call, values[0]));
         }
         if !watcher.is_empty() {
-            behind.push((&self.texts.call_watcher, values[1]));
+            behind.push((&self.texts.call_watchers, values[1]));
         }
         let mut answers = connection.transact(self.owns_sessions(), statements, &behind).await?;
         connection.keep();
@@ -294,12 +294,12 @@ impl QueueDatabase for Postgres {
         Ok(rows.len())
     }
 
-    async fn note_idle(&self, queue: &Name) -> Result<bool, Fault> {
+    async fn note_idle(&self, queue: &Name) -> Result<usize, Fault> {
         let (queue, own) = (bytes(queue), client_number(self.inbox().client()));
         let values: [Value<'_>; 2] = [(&queue, Type::BYTEA), (&own, Type::INT8)];
         let rows = self.transact_alone(&[(&self.texts.note_idle, &values)]).await?;
         let row = rows.first().ok_or_else(|| Fault::internal("an idle client was not noted"))?;
-        row.try_get(0).map_err(strange)
+        Ok(usize::try_from(number(row, 0)?).unwrap_or(0))
     }
 
     async fn unnote_idle(&self, queue: &Name) -> Result<(), Fault> {

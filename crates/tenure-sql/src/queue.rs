@@ -45,14 +45,14 @@ use crate::fault::Fault;
 pub struct Calls {
     /// In these queues something may be ready: one idle client of each is told, and is not idle any more.
     pub one: Vec<Name>,
-    /// In these something will be: the client that watches for what is due is told.
-    pub watcher: Vec<Name>,
+    /// In these something will be: the clients that watch for what is due are told.
+    pub watchers: Vec<Name>,
 }
 
 impl Calls {
     /// Whether there is nobody.
     pub fn is_empty(&self) -> bool {
-        self.one.is_empty() && self.watcher.is_empty()
+        self.one.is_empty() && self.watchers.is_empty()
     }
 }
 
@@ -132,9 +132,9 @@ pub trait QueueDatabase: Database {
         items: &[ItemId],
     ) -> impl Future<Output = Result<usize, Fault>> + Send;
 
-    /// Notes that this client is idle, and returns whether it is the one that watches for what is due. Not called where nobody
-    /// can be told.
-    fn note_idle(&self, queue: &Name) -> impl Future<Output = Result<bool, Fault>> + Send;
+    /// Notes that this client is idle, and returns how many others are for longer: the first ones watch for what is due. Not
+    /// called where nobody can be told.
+    fn note_idle(&self, queue: &Name) -> impl Future<Output = Result<usize, Fault>> + Send;
 
     /// Forgets that this client is idle.
     fn unnote_idle(&self, queue: &Name) -> impl Future<Output = Result<(), Fault>> + Send;

@@ -5,6 +5,7 @@
 //! with IN it might be executed again for each row, and lock more than was wanted.
 
 use tenure_core::queue::contract::{CONSUMER_LIFE, DEDUP_MEMORY};
+use tenure_core::queue::step::WATCHERS;
 use tenure_sql::{Dialect, QUEUE_VERSION, QueueTables};
 
 use crate::dialect::PostgresDialect;
@@ -43,13 +44,13 @@ pub(crate) struct Texts {
     pub(crate) remove_dead: String,
     /// `queue, id or NULL, most`: a row for each.
     pub(crate) replay: String,
-    /// `queue, client`: whether it watches.
+    /// `queue, client`: how many are idle for longer.
     pub(crate) note_idle: String,
     pub(crate) unnote_idle: String,
     /// `queues, client`: calls one that is idle, and not this client.
     pub(crate) call: String,
     /// `queues`.
-    pub(crate) call_watcher: String,
+    pub(crate) call_watchers: String,
 }
 
 impl Texts {
@@ -77,7 +78,7 @@ impl Texts {
             note_idle: note_idle(&tables),
             unnote_idle: unnote_idle(&tables, prefix),
             call: call(&tables, prefix),
-            call_watcher: call_watcher(&tables, prefix),
+            call_watchers: call_watchers(&tables, prefix),
             tables,
         }
     }
@@ -330,7 +331,7 @@ fn note_idle(tables: &QueueTables) -> String {
            ON CONFLICT (queue, client) DO UPDATE SET until = excluded.until, \
              since = CASE WHEN i.until > {CLOCK} THEN i.since ELSE excluded.since END \
            RETURNING since, client) \
-         SELECT NOT EXISTS (SELECT 1 FROM {idle} i WHERE i.queue = $1 AND i.client <> $2 AND i.until > {CLOCK} \
+         SELECT (SELECT count(*) FROM {idle} i WHERE i.queue = $1 AND i.client <> $2 AND i.until > {CLOCK} \
            AND (i.since, i.client) < (n.since, n.client)) FROM n"
     )
 }
@@ -349,7 +350,7 @@ fn unnote_idle(tables: &QueueTables, prefix: &str) -> String {
     format!(
         "WITH d AS (DELETE FROM {idle} WHERE queue = $1 AND client = $2 RETURNING since, client), \
          f AS (SELECT queue, client, since FROM {idle} WHERE queue = $1 AND client <> $2 AND until > {CLOCK} \
-           ORDER BY since, client LIMIT 1) \
+           ORDER BY since, client LIMIT {WATCHERS}) \
          SELECT {notify} FROM f, d WHERE (f.since, f.client) > (d.since, d.client)"
     )
 }
@@ -368,12 +369,12 @@ fn call(tables: &QueueTables, prefix: &str) -> String {
     )
 }
 
-fn call_watcher(tables: &QueueTables, prefix: &str) -> String {
+fn call_watchers(tables: &QueueTables, prefix: &str) -> String {
     let idle = &tables.idle;
     let notify = notify(prefix, "W", "x");
     format!(
         "SELECT {notify} FROM unnest($1) AS q(queue) CROSS JOIN LATERAL (SELECT i.queue, i.client FROM {idle} i \
-           WHERE i.queue = q.queue AND i.until > (SELECT {CLOCK}) ORDER BY i.since, i.client LIMIT 1) x"
+           WHERE i.queue = q.queue AND i.until > (SELECT {CLOCK}) ORDER BY i.since, i.client LIMIT {WATCHERS}) x"
     )
 }
 

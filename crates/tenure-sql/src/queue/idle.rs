@@ -15,7 +15,7 @@ const AGAIN: Duration = Duration::from_secs(4);
 #[derive(Clone, Copy, Debug)]
 struct Note {
     at: Instant,
-    is_watcher: bool,
+    place: usize,
 }
 
 /// The queues in which this client is idle.
@@ -28,13 +28,13 @@ impl Idle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn note(&self, queue: &Name, is_watcher: bool) {
-        self.lock().insert(queue.clone(), Note { at: Instant::now(), is_watcher });
+    pub(crate) fn note(&self, queue: &Name, place: usize) {
+        self.lock().insert(queue.clone(), Note { at: Instant::now(), place });
     }
 
-    /// Returns whether this client watches a queue, if it is noted as idle there and need not be again.
-    pub(crate) fn is_watcher(&self, queue: &Name) -> Option<bool> {
-        self.lock().get(queue).filter(|note| note.at.elapsed() < AGAIN).map(|note| note.is_watcher)
+    /// Returns how many clients are idle for longer, if this one is noted as idle and need not be again.
+    pub(crate) fn place(&self, queue: &Name) -> Option<usize> {
+        self.lock().get(queue).filter(|note| note.at.elapsed() < AGAIN).map(|note| note.place)
     }
 
     pub(crate) fn has(&self, queue: &Name) -> bool {

@@ -10,6 +10,7 @@ use tenure_core::queue::contract::{
     ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
     Taken, Which,
 };
+use tenure_core::queue::step::{STANDBY, WATCHERS};
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::sync::OnceCell;
 
@@ -68,6 +69,9 @@ impl<D: QueueDatabase> Hosted<D> {
     fn calls_of(&self, pushes: &[&Push]) -> (Calls, BTreeSet<Name>) {
         let (mut calls, mut own) = (Calls::default(), BTreeSet::new());
         if !self.database.hears() {
+            // Others look for themselves. This client can do better.
+            let ready = pushes.iter().filter(|push| push.delay.is_zero());
+            own.extend(ready.map(|push| push.queue.clone()));
             return (calls, own);
         }
         let mut seen = HashSet::new();
@@ -77,7 +81,7 @@ impl<D: QueueDatabase> Hosted<D> {
                 continue;
             }
             if !is_now {
-                calls.watcher.push(push.queue.clone());
+                calls.watchers.push(push.queue.clone());
             } else if self.database.inbox().idle.has(&push.queue) {
                 own.insert(push.queue.clone());
             } else {
@@ -166,7 +170,7 @@ impl<D: QueueDatabase> Hosted<D> {
                 continue;
             }
             if is_for_others {
-                self.call_later(Calls { one: vec![take.queue.clone()], watcher: Vec::new() });
+                self.call_later(Calls { one: vec![take.queue.clone()], watchers: Vec::new() });
             }
             if taken.items.len() == take.claims.len() {
                 break;
@@ -175,17 +179,13 @@ impl<D: QueueDatabase> Hosted<D> {
                 taken.look_in = next_in;
                 return Ok(taken);
             }
-            match idle.is_watcher(&take.queue) {
-                Some(is_watcher) => {
-                    taken.look_in = next_in.filter(|_| is_watcher);
-                    return Ok(taken);
-                }
-                None => {
-                    let is_watcher = self.database.note_idle(&take.queue).await?;
-                    idle.note(&take.queue, is_watcher);
-                    // Once more: what was pushed meanwhile was told to nobody.
-                }
+            if let Some(place) = idle.place(&take.queue) {
+                let next_in = next_in.filter(|_| place < WATCHERS);
+                taken.look_in = next_in.map(|next_in| next_in + STANDBY * place as u32);
+                return Ok(taken);
             }
+            idle.note(&take.queue, self.database.note_idle(&take.queue).await?);
+            // Once more: what was pushed meanwhile was told to nobody.
         }
         if idle.forget(&take.queue) {
             self.database.unnote_idle(&take.queue).await?;
@@ -211,7 +211,7 @@ impl<D: QueueDatabase> Hosted<D> {
         let settled = retried(D::ENGINE, || self.database.settle_all(settlements)).await?;
         let mut calls = Calls::default();
         for queue in settled.ready.into_iter().collect::<BTreeSet<_>>() {
-            match self.database.inbox().idle.has(&queue) {
+            match !self.database.hears() || self.database.inbox().idle.has(&queue) {
                 true => self.database.inbox().put(Wake::Queue(queue)),
                 false => calls.one.push(queue),
             }
@@ -221,7 +221,7 @@ impl<D: QueueDatabase> Hosted<D> {
             matches!(one.settlement, Retry { after, .. } if !after.is_zero())
         };
         let watched: BTreeSet<Name> = settlements.iter().filter(waits).map(|one| one.queue.clone()).collect();
-        calls.watcher.extend(watched);
+        calls.watchers.extend(watched);
         self.call_later(calls);
         Ok(settled.answers)
     }
@@ -250,7 +250,7 @@ impl<D: QueueDatabase> Hosted<D> {
             }
         }
         if count > 0 {
-            self.call_later(Calls { one: vec![queue.clone()], watcher: Vec::new() });
+            self.call_later(Calls { one: vec![queue.clone()], watchers: Vec::new() });
         }
         Ok(count)
     }
