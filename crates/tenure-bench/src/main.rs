@@ -9,6 +9,7 @@ mod local;
 mod measure;
 mod mysql;
 mod postgres;
+mod postgres_queue;
 mod recovery;
 mod redis;
 mod redlock;
@@ -36,6 +37,7 @@ const BENCHES: &[Bench] = &[
     ("redis-million", redis::a_million_leases),
     ("redlock-uncontended", redlock::uncontended),
     ("postgres-uncontended", postgres::uncontended),
+    ("postgres-queue", postgres_queue::against_skip_locked),
     ("etcd-uncontended", etcd::uncontended),
     ("etcd-contended", etcd::contended),
     ("mysql-uncontended", mysql::uncontended),

@@ -18,9 +18,9 @@ use crate::token::Token;
 const FORGOTTEN_MAX: usize = 2;
 
 /// How many idle clients watch for what is due: the second is there for when the first one is dead.
-const WATCHERS: usize = 2;
+pub const WATCHERS: usize = 2;
 /// How much later than the first the second one looks.
-const STANDBY: Duration = Duration::from_millis(250);
+pub const STANDBY: Duration = Duration::from_millis(250);
 
 /// Whom a step wants told that there may be something for them.
 pub type Calls = Vec<ClientId>;
