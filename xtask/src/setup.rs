@@ -110,9 +110,15 @@ pub(crate) const KAZOO: Tool = Tool { name: "kazoo", probe: "", source: Source::
 /// Another client of the classic lock protocol.
 pub(crate) const REDLOCK: Tool =
     Tool { name: "node-redlock", probe: "", source: Source::Node(&["redlock@4.2.0", "ioredis@5.8.2"]) };
+/// Another queue on Redis, which `bench` measures ours beside.
+pub(crate) const BULLMQ: Tool =
+    Tool { name: "bullmq", probe: "", source: Source::Node(&["bullmq@5.61.0", "ioredis@5.8.2"]) };
 
 /// What no engine needs, but `ci` and `bench`.
 const CHORES: [&Tool; 7] = [&CC, &FLOCK, &RUSTFMT, &CLIPPY, &NEXTEST, &TYPOS, &DENY];
+
+/// What benches compare ours with, beside the clients that tests need.
+const FOR_BENCHES: [&Tool; 1] = [&BULLMQ];
 
 /// What the tests with Redis need.
 pub(crate) const FOR_REDIS: [&Tool; 6] = [&REDIS, &OPENSSL, &PYTHON, &NPM, &REDIS_PY, &REDLOCK];
@@ -139,7 +145,7 @@ pub(crate) fn of_engines() -> Vec<&'static Tool> {
 /// Installs what is missing and prints versions.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
-    let tools = [&CHORES[..], &of_engines()].concat();
+    let tools = [&CHORES[..], &of_engines(), &FOR_BENCHES].concat();
     need(run, &tools)?;
     for tool in tools {
         println!("{:<14} {}", tool.name, tool.version(run).unwrap_or_default());

@@ -1,4 +1,5 @@
-// Takes and releases node-redlock's locks: node node_redlock_pairs.js PORT[,PORT...] TASKS WARM_UP PERIOD (s). Prints pairs for a second.
+// Takes and releases node-redlock's locks: node node_redlock_pairs.js PORT[,PORT...] TASKS WARM_UP PERIOD (s).
+// Prints pairs for a second, all pairs since the beginning, and processor time in seconds.
 
 const Redis = require("ioredis");
 const Redlock = require("redlock");
@@ -23,7 +24,9 @@ async function main() {
   await pause(warmUp);
   const [before, began] = [pairs, process.hrtime.bigint()];
   await pause(period);
-  console.log((pairs - before) / (Number(process.hrtime.bigint() - began) / 1e9));
+  const rate = (pairs - before) / (Number(process.hrtime.bigint() - began) / 1e9);
+  const { user, system } = process.cpuUsage();
+  console.log(rate, pairs, (user + system) / 1e6);
   isOver = true;
   await Promise.all(workers);
   servers.forEach((server) => server.disconnect());

@@ -9,6 +9,7 @@ mod local;
 mod measure;
 mod mysql;
 mod postgres;
+mod postgres_queue;
 mod recovery;
 mod redis;
 mod redlock;
@@ -32,9 +33,11 @@ const BENCHES: &[Bench] = &[
     ("redis-uncontended", redis::uncontended),
     ("redis-contended", redis::contended),
     ("redis-hand-over", redis::hand_over),
+    ("redis-queue", redis::queue),
     ("redis-million", redis::a_million_leases),
     ("redlock-uncontended", redlock::uncontended),
     ("postgres-uncontended", postgres::uncontended),
+    ("postgres-queue", postgres_queue::against_skip_locked),
     ("etcd-uncontended", etcd::uncontended),
     ("etcd-contended", etcd::contended),
     ("mysql-uncontended", mysql::uncontended),

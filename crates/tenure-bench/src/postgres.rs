@@ -32,7 +32,7 @@ pub(crate) fn uncontended(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-fn server_cpu(server: &PostgresServer) -> Duration {
+pub(crate) fn server_cpu(server: &PostgresServer) -> Duration {
     let pid = server.pid();
     let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     processor_time(list.split_whitespace().filter_map(|pid| pid.parse().ok()))

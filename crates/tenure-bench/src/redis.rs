@@ -7,6 +7,7 @@ mod contended;
 mod hand_over;
 mod million;
 mod peers;
+mod queue;
 mod uncontended;
 
 use std::future::Future;
@@ -26,6 +27,7 @@ use crate::measure::{cpu, now};
 pub(crate) use contended::contended;
 pub(crate) use hand_over::hand_over;
 pub(crate) use million::a_million_leases;
+pub(crate) use queue::queue;
 pub(crate) use uncontended::uncontended;
 
 /// How a task ends.

@@ -10,7 +10,7 @@ use tenure_core::engine::{Connect, Engine};
 use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};
 
 use crate::foreign::{PERIOD, WARM_UP, clients, pairs_a_second};
-use crate::measure::{Outcome, median};
+use crate::measure::{Outcome, cpu, median};
 use crate::report::{Report, Target};
 
 const SERVERS: usize = 5;
@@ -19,6 +19,44 @@ const ROUNDS: usize = 3;
 const TASKS: [(usize, Target); 2] = [(1, Target::AtLeast(1.0, "≥ 1.0")), (64, Target::AtLeast(5.0, "≥ 5.0"))];
 
 type Answer<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// What one side has done.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+struct Side {
+    /// Pairs a second.
+    rate: f64,
+    /// Processor time of a pair, in microseconds: of all servers, and of the client.
+    servers: f64,
+    client: f64,
+}
+
+impl Side {
+    fn new(rate: f64, pairs: f64, servers: f64, client: f64) -> Side {
+        let each = |seconds: f64| seconds / pairs * 1e6;
+        Side { rate, servers: each(servers), client: each(client) }
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "{:.0} pairs/s (a pair: {:.0} µs servers, {:.0} µs client)",
+            self.rate, self.servers, self.client
+        )
+    }
+}
+
+/// Returns the processor time of all servers so far, in seconds.
+fn servers_cpu(servers: &[RedisServer]) -> f64 {
+    let fields = ["used_cpu_user:", "used_cpu_sys:"];
+    let texts = servers.iter().map(|server| server.command(&["INFO", "cpu"]));
+    texts
+        .flat_map(|text| {
+            let of_field = |line: &str| {
+                fields.iter().find_map(|field| line.strip_prefix(field)?.trim().parse::<f64>().ok())
+            };
+            text.lines().filter_map(of_field).collect::<Vec<f64>>()
+        })
+        .sum()
+}
 
 pub(crate) fn uncontended(report: &mut Report) -> Outcome {
     let servers: Vec<RedisServer> =
@@ -29,8 +67,8 @@ pub(crate) fn uncontended(report: &mut Report) -> Outcome {
         for _ in 0..ROUNDS {
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-            let (pairs, share) = runtime.block_on(tenure_pairs(&url, tasks))?;
-            ours.push(pairs);
+            let (side, share) = runtime.block_on(tenure_pairs(&url, &servers, tasks))?;
+            ours.push(side);
             written_back = written_back.max(share);
             theirs.push(redlock_pairs(&servers, tasks)?);
         }
@@ -38,19 +76,21 @@ pub(crate) fn uncontended(report: &mut Report) -> Outcome {
         report.add(
             &format!("redlock, {SERVERS} servers, uncontended, {tasks} task(s): pairs against node-redlock"),
             format!(
-                "{ours:.0} pairs/s, {:.2} % needed a second round trip for the token",
+                "{}, {:.2} % needed a second round trip for the token",
+                ours.text(),
                 written_back * 100.0
             ),
-            format!("{theirs:.0} pairs/s"),
-            ours / theirs,
+            theirs.text(),
+            ours.rate / theirs.rate,
             target,
         );
     }
     Ok(())
 }
 
-/// Returns pairs a second, and the share of acquires whose token had to be written back.
-async fn tenure_pairs(url: &str, tasks: usize) -> Answer<(f64, f64)> {
+/// Returns what was done, and the share of acquires whose token had to be written back.
+async fn tenure_pairs(url: &str, servers: &[RedisServer], tasks: usize) -> Answer<(Side, f64)> {
+    let (servers_before, client_before) = (servers_cpu(servers), cpu());
     let config = Config::parse(url)?;
     let engine: Arc<OnceLock<Arc<Redlock>>> = Arc::default();
     let kept = engine.clone();
@@ -66,11 +106,14 @@ async fn tenure_pairs(url: &str, tasks: usize) -> Answer<(f64, f64)> {
     tenure.migrate().await?;
     let (rate, all) = pairs_a_second(&tenure, tasks).await?;
     tenure.close().await;
+    let (by_servers, by_client) = (servers_cpu(servers) - servers_before, cpu() - client_before);
+    let side = Side::new(rate, all as f64, by_servers, by_client.as_secs_f64());
     let stamps = engine.get().map_or(0, |engine| engine.stamps());
-    Ok((rate, stamps as f64 / all as f64))
+    Ok((side, stamps as f64 / all as f64))
 }
 
-fn redlock_pairs(servers: &[RedisServer], tasks: usize) -> Answer<f64> {
+fn redlock_pairs(servers: &[RedisServer], tasks: usize) -> Answer<Side> {
+    let before = servers_cpu(servers);
     let ports: Vec<String> = servers.iter().map(|server| server.port().to_string()).collect();
     let mut node = Command::new("node");
     node.env("NODE_PATH", clients().join("node_modules"));
@@ -81,5 +124,8 @@ fn redlock_pairs(servers: &[RedisServer], tasks: usize) -> Answer<f64> {
     if !output.status.success() {
         return Err(format!("`cargo xtask setup` installs node-redlock: {output:?}").into());
     }
-    Ok(String::from_utf8(output.stdout)?.trim().parse()?)
+    let text = String::from_utf8(output.stdout)?;
+    let numbers: Vec<f64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    let [rate, pairs, client] = numbers[..] else { return Err(format!("node-redlock said {text}").into()) };
+    Ok(Side::new(rate, pairs, servers_cpu(servers) - before, client))
 }

@@ -64,6 +64,24 @@ pub(crate) fn add(report: &mut Report, engine: &str, tasks: usize, commits: &str
     );
 }
 
+/// Adds the line of an engine's queue: a push, a take and an acknowledgement are one.
+pub(crate) fn add_queue(
+    report: &mut Report,
+    engine: &str,
+    tasks: usize,
+    commits: &str,
+    ours: &Side,
+    bare: &Side,
+) {
+    report.add(
+        &format!("{engine}, {tasks} task(s), {commits}: push + next + ack against SKIP LOCKED by hand"),
+        ours.text(),
+        format!("{CONNECTIONS} connections: {}", bare.text()),
+        median(&ours.rates) / median(&bare.rates),
+        Target::AtLeast(0.6, "≥ 0.6"),
+    );
+}
+
 /// The processor time of processes so far.
 pub(crate) fn processor_time(pids: impl Iterator<Item = u32>) -> Duration {
     let ticks = |pid: u32| {

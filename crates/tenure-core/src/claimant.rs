@@ -82,13 +82,15 @@ impl Claimant {
         let capability = engine.capability();
         let limits = &self.terms.limits;
         let unsupported = if !capability.kinds.contains(&self.terms.kind) {
-            Some("this kind of resource")
+            Some(because(format!("a {}", self.terms.kind), capability.kinds_reason))
         } else if !(capability.has_rests || limits.min_hold.is_zero() && limits.lock_delay.is_zero()) {
-            Some("min_hold and lock_delay: its units cannot rest")
+            Some("min_hold and lock_delay: its units cannot rest".to_owned())
         } else if self.terms.unless_fresh && !capability.keeps_values {
-            Some("single-flight: it keeps no value beyond the hold")
+            Some("single-flight: it keeps no value beyond the hold".to_owned())
         } else if self.terms.ttl < capability.ttl_min || self.terms.ttl > capability.ttl_max {
-            Some("this ttl")
+            let (least, most) = (capability.ttl_min, capability.ttl_max);
+            let what = format!("a ttl of {:?}, but {least:?} to {most:?}", self.terms.ttl);
+            Some(because(what, if self.terms.ttl > most { capability.ttl_reason } else { "" }))
         } else {
             None
         };
@@ -100,6 +102,11 @@ impl Claimant {
         let floor = self.connection.shared.floor(&resource);
         Ok(Wish { resource, terms: self.connection.shared.share(&self.terms), wait, floor })
     }
+}
+
+/// Says what an engine cannot do, and why if it has a reason.
+fn because(what: String, reason: &str) -> String {
+    if reason.is_empty() { what } else { format!("{what}: {reason}") }
 }
 
 fn tried<T>(asked: Asked, held: fn(Lease) -> Result<T>) -> Result<Option<T>> {

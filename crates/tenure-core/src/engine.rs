@@ -60,6 +60,8 @@ pub struct Capability {
     pub reach: Reach,
     /// The kinds that it grants.
     pub kinds: &'static [Kind],
+    /// Why it grants no others, for whoever asks for one; empty: nothing is to be said.
+    pub kinds_reason: &'static str,
     /// Whether claims are granted in the order in which they were received.
     pub is_fifo: bool,
     /// Which free slot a claim is given.
@@ -72,6 +74,8 @@ pub struct Capability {
     pub ttl_min: Duration,
     /// The longest ttl.
     pub ttl_max: Duration,
+    /// Why no longer ttl is possible, for whoever asks for one; empty: nothing is to be said.
+    pub ttl_reason: &'static str,
     /// What a ttl is rounded up to.
     pub ttl_grain: Duration,
     /// The longest that a hold lives whose client the store does not hear at all, however long its ttl.
@@ -111,12 +115,14 @@ impl Capability {
         Capability {
             reach: Reach::Process,
             kinds: &[Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::SlotPool],
+            kinds_reason: "",
             is_fifo: true,
             slot_order: SlotOrder::LongestFree,
             has_rests: true,
             keeps_values: true,
             ttl_min: TTL_MIN,
             ttl_max: TTL_MAX,
+            ttl_reason: "",
             ttl_grain: Duration::from_millis(1),
             silence_max: TTL_MAX,
             hand_over: HandOver::Window,

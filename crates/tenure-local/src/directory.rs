@@ -9,6 +9,8 @@
 //!     alive/<client>    see liveness.rs
 //!     bell/<client>     see wake.rs
 //!     sweep             locked while somebody sweeps
+//!   queue/              of a named place: the queues, which outlive boots (see queue/place.rs for the default one)
+//!     setup  format  gate  data.mdb
 //! ```
 //!
 //! Everything is opened relative to descriptors, so nobody can put another directory in between. The place is

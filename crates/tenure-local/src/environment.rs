@@ -61,6 +61,13 @@ impl Environment {
         self.rows
     }
 
+    /// Whether commits wait for the disk.
+    #[cfg(test)]
+    pub(crate) fn is_synced(&self) -> bool {
+        let flags = self.env.flags().unwrap().unwrap();
+        !flags.intersects(EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC | EnvFlags::MAP_ASYNC)
+    }
+
     /// How large the store may grow.
     pub(crate) fn map_bytes(&self) -> u64 {
         self.env.info().map_size as u64

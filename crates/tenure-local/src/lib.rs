@@ -1,6 +1,6 @@
 //! The `local` engine: many processes, one machine, no server, nothing to install.
 //!
-//! The state is one LMDB environment in a directory that only its user may enter: `/run/tenure` where that
+//! The state of locks is one LMDB environment in a directory that only its user may enter: `/run/tenure` where that
 //! exists, else `/tmp/tenure-<uid>`, or the directory of the URL. Every process runs
 //! [`step`](tenure_core::step::step) itself, inside a write transaction. Two things that a machine knows and a
 //! network never does make the engine better than a lease: *who is dead* (a lock on a file per client, and a
@@ -15,9 +15,11 @@
 //! * Time is `CLOCK_BOOTTIME`: a step of the wall clock neither ends nor prolongs anything.
 //! * Killing a process between any two instructions damages nothing.
 //!
+//! * Queues are in a second environment, in a place that survives a reboot, and every commit of it is synced.
+//!
 //! # What is not
 //!
-//! * Nothing survives a reboot, on purpose: whoever held something is dead.
+//! * No lock survives a reboot, on purpose: whoever held something is dead.
 //! * A process that is stopped (`SIGSTOP`) *inside* a transaction, which lasts microseconds, blocks the others.
 //!   After two seconds they get [`Unavailable`](tenure_core::error::ErrorKind::Unavailable) with its pid.
 //! * A client that is *closed* while it still holds something, in a process that lives on, ends its holds, but a

@@ -47,14 +47,6 @@ const RESERVE_PART: u64 = 8;
 /// The most that pushes leave free. 128 settlements write some 5 MiB of pages.
 const RESERVE_BYTES_MAX: u64 = 64 << 20;
 
-/// Whom a client that waits for items watches.
-enum Watch {
-    /// It does not wait.
-    Nobody,
-    /// These, and no others.
-    Clients(Vec<ClientId>),
-}
-
 impl Transaction<'_> {
     fn queue_id(&self, name: &Name) -> Result<Option<u64>, Failure> {
         let id = self.rows().get(self.reader(), &queue_key(name))?.map(TryInto::try_into).transpose();
@@ -121,7 +113,8 @@ impl Transaction<'_> {
         if used + reserve > most { Err(Failure::Full) } else { Ok(()) }
     }
 
-    fn queue_take(&mut self, take: &Take) -> Result<(Taken, Watch), Failure> {
+    /// Takes, and says whom a client must watch that waits.
+    fn queue_take(&mut self, take: &Take) -> Result<(Taken, Vec<ClientId>), Failure> {
         let store = self.store;
         let is_wanted = !take.claims.is_empty();
         let from = ClientId::new(store.clock.random());
@@ -137,7 +130,10 @@ impl Transaction<'_> {
                 }
                 Ok::<_, Failure>(is_anybody_dead)
             };
-            let sample = queue.clients(from, SAMPLE)?;
+            let mut sample = queue.clients(from, SAMPLE)?;
+            if sample.len() < SAMPLE {
+                sample.extend(queue.clients(ClientId::new(0), SAMPLE)?);
+            }
             end(queue, sample)?;
             let (mut taken, more) = step::take(queue, take, now)?;
             if taken.items.len() < take.claims.len() {
@@ -152,17 +148,15 @@ impl Transaction<'_> {
                 }
             }
             calls.extend(more);
-            // Whoever is told looks in vain otherwise.
-            calls.retain(|client| *client != take.client);
             let first = queue.idle().next();
             let watch = match first {
-                _ if taken.items.len() == take.claims.len() => Watch::Nobody,
-                Some(first) if first != take.client => Watch::Clients(vec![first]),
-                _ => Watch::Clients(queue.clients(ClientId::new(0), CLIENTS_MAX)?),
+                _ if taken.items.len() == take.claims.len() => Vec::new(),
+                Some(first) if first != take.client => vec![first],
+                _ => queue.clients(ClientId::new(0), CLIENTS_MAX)?,
             };
             Ok((taken, calls, watch, first.filter(|first| *first != take.client)))
         })?;
-        let Some((taken, calls, watch, first)) = done else { return Ok((Taken::default(), Watch::Nobody)) };
+        let Some((taken, calls, watch, first)) = done else { return Ok((Taken::default(), Vec::new())) };
         self.call(&take.queue, calls);
         if let Some(first) = first
             && !taken.items.is_empty()
@@ -307,11 +301,10 @@ impl QueueEngine for Local {
                 .await;
             let answers = asked.into_iter().zip(answers).map(|((queue, is_over), answer)| {
                 let (taken, watch) = answer?;
-                match watch {
-                    _ if is_over => self.watcher.forget_consumers(&queue),
-                    Watch::Clients(clients) => self.watcher.watch_consumers(&queue, &clients, false),
-                    // It comes back, and those whom it watches may be there still.
-                    Watch::Nobody => {}
+                if is_over {
+                    self.watcher.forget_consumers(&queue);
+                } else if !watch.is_empty() {
+                    self.watcher.watch_consumers(&queue, &watch);
                 }
                 Ok(taken)
             });

@@ -307,6 +307,12 @@ impl Store {
         self.ringer.ring(&self.directory, client, news);
     }
 
+    /// Whether commits wait for the disk.
+    #[cfg(test)]
+    pub(crate) fn is_synced(&self) -> bool {
+        self.environment.is_synced()
+    }
+
     /// How large the store may grow.
     pub(crate) fn map_bytes(&self) -> u64 {
         self.environment.map_bytes()

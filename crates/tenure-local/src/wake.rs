@@ -256,7 +256,7 @@ pub(crate) async fn listen(
                 Some(News::Look(claim)) => inbox.put(Wake::Look(claim)),
                 Some(News::Changed(name)) => observers.ring(Some(&name)),
                 Some(News::Queue(name)) => inbox.put(Wake::Queue(name)),
-                Some(News::Consumes(client, name)) => watcher.watch_consumers(&name, &[client], true),
+                Some(News::Consumes(client, name)) => watcher.watch_consumers(&name, &[client]),
                 None => {}
             }
         }

@@ -84,25 +84,19 @@ impl Watcher {
         self.set(&mut watched, reason, name, claim, clients.to_vec());
     }
 
-    /// Watches these clients for a queue, instead of those before or beside them.
-    pub(crate) fn watch_consumers(self: &Arc<Self>, queue: &Name, clients: &[ClientId], is_more: bool) {
+    /// Watches these clients for a queue too. Those before stay: news of a client that takes may come before the answer
+    /// of the take that makes this one wait.
+    pub(crate) fn watch_consumers(self: &Arc<Self>, queue: &Name, clients: &[ClientId]) {
+        let Some(worker) = self.worker.upgrade() else { return };
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let claim = match watched.queues.get(queue) {
-            Some(claim) => *claim,
-            // It does not wait any more.
-            None if is_more => return,
-            None => {
-                let Some(worker) = self.worker.upgrade() else { return };
-                let (high, low) = (worker.store.clock.random(), worker.store.clock.random());
-                let claim = ClaimId::new(u128::from(high) << 64 | u128::from(low));
-                watched.queues.insert(queue.clone(), claim);
-                claim
-            }
-        };
+        let claim = *watched.queues.entry(queue.clone()).or_insert_with(|| {
+            let (high, low) = (worker.store.clock.random(), worker.store.clock.random());
+            ClaimId::new(u128::from(high) << 64 | u128::from(low))
+        });
         let mut clients = clients.to_vec();
-        if is_more && let Some(before) = watched.claims.get(&claim) {
-            clients
-                .extend(before.clients.iter().filter(|client| !clients.contains(client)).collect::<Vec<_>>());
+        if let Some(before) = watched.claims.get(&claim) {
+            let others = before.clients.iter().filter(|client| !clients.contains(client));
+            clients.extend(others.copied().collect::<Vec<_>>());
         }
         self.set(&mut watched, Reason::Consumes, queue, claim, clients);
     }
@@ -110,7 +104,9 @@ impl Watcher {
     /// Watches nobody for a queue any more.
     pub(crate) fn forget_consumers(&self, queue: &Name) {
         let claim = self.watched.lock().unwrap_or_else(PoisonError::into_inner).queues.remove(queue);
-        claim.map(|claim| self.forget(claim));
+        if let Some(claim) = claim {
+            self.forget(claim);
+        }
     }
 
     fn set(

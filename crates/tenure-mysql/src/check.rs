@@ -26,7 +26,7 @@ pub(crate) async fn check(database: &MySql) -> Vec<Finding> {
         Err(fault) => return vec![judge::unseen("server", &fault, Severity::Bad)],
     };
     let mut findings = facts.judge();
-    findings.push(match migrate::version(&database.pool, &database.config.prefix).await {
+    findings.push(match migrate::version(&database.pool, &database.tables().version).await {
         Ok(version) => judge::tables(&database.config.prefix, version.as_deref()),
         Err(fault) => judge::unseen("tables", &fault, Severity::Bad),
     });

@@ -88,7 +88,7 @@ impl Dialect for MySqlDialect {
 
 /// Rows of a table by their keys. A DELETE cannot name its index, and for small tables both servers would rather read all of
 /// it. A join with the keys leaves no choice. No literal of ours has parentheses or commas in it.
-fn joined(table: &str, keys: &str, rows: &str) -> String {
+pub(crate) fn joined(table: &str, keys: &str, rows: &str) -> String {
     let keys: Vec<&str> = keys.split(", ").collect();
     let rows = rows.trim_start_matches('(').trim_end_matches(')').split("),(").map(|row| {
         let columns = row.split(',').enumerate().map(|(at, value)| format!("{value} AS k{at}"));

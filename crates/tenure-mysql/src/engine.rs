@@ -6,11 +6,13 @@ use futures_util::future::BoxFuture;
 use tenure_core::Result;
 use tenure_core::claim::ClientId;
 use tenure_core::engine::{Capability, Finding, Incarnation, Reach};
-use tenure_sql::{Database, Fault, Hosted, Inbox, Letter, Tables};
+use tenure_core::queue::contract::QueueCapability;
+use tenure_sql::{Database, Fault, Hosted, Inbox, Letter, QueueTables, Tables};
 
 use crate::config::Config;
 use crate::connection::{Lent, Pool};
 use crate::dialect::MySqlDialect;
+use crate::queue::Hints;
 use crate::{check, migrate, wake};
 
 const ENGINE: &str = "mysql";
@@ -24,6 +26,10 @@ pub struct MySql {
     pub(crate) config: Config,
     tables: Tables,
     capability: Capability,
+    pub(crate) queue_capability: QueueCapability,
+    pub(crate) queue_tables: QueueTables,
+    /// Where the items are that this client has.
+    pub(crate) hints: Hints,
     inbox: Inbox,
 }
 
@@ -43,7 +49,11 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> 
     wake::limit(&mut capability);
     let (tables, inbox, purges) =
         (Tables { deletes: config.purges, ..Tables::new(&config.prefix) }, Inbox::new(client), config.purges);
-    Ok(Hosted::new(MySql { pool, config, tables, capability, inbox }, purges))
+    let (queue_capability, queue_tables) =
+        (tenure_sql::queue_capability(false), QueueTables::new(&config.prefix));
+    let hints = Hints::default();
+    let database = MySql { pool, config, tables, capability, queue_capability, queue_tables, hints, inbox };
+    Ok(Hosted::new(database, purges))
 }
 
 impl Database for MySql {
@@ -84,6 +94,7 @@ impl Database for MySql {
     fn migrate(&self) -> BoxFuture<'_, std::result::Result<Option<String>, Fault>> {
         Box::pin(async {
             migrate::migrate(&self.pool, &self.config.prefix).await?;
+            migrate::migrate_queues(&self.pool, &self.config.prefix).await?;
             Ok(Some(format!("the tables {}… are of version {}", self.config.prefix, tenure_sql::VERSION)))
         })
     }

@@ -15,6 +15,7 @@ mod dialect;
 mod engine;
 mod error;
 mod migrate;
+mod queue;
 mod wake;
 mod wire;
 

@@ -2,16 +2,20 @@
 //!
 //! Statements are sent as plain text: a pooler in transaction mode knows no names that were given on another connection.
 
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
+use futures_util::future::maybe_done;
 use tenure_core::error::ErrorKind;
 use tenure_sql::{Connection, Fault, Row};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
-use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{SimpleQueryMessage, Statement};
 
 use crate::config::Config;
 use crate::error::fault;
@@ -54,6 +58,82 @@ impl Connection for Lent {
         // Dropped while it is still in here, the object returns to the pool.
         drop(self.object.take());
     }
+}
+
+/// A statement with values for its parameters.
+pub(crate) type Bound<'a> = (&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]);
+
+/// Begins a transaction as [`Dialect::BEGIN`](tenure_sql::Dialect::BEGIN) does, by one statement fewer.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
+     SELECT set_config('lock_timeout', '1000', true), set_config('idle_in_transaction_session_timeout', '2000', true)";
+
+impl Lent {
+    /// Carries out a transaction in one round trip, and returns the rows of each statement. `behind` is sent with it, to be
+    /// executed after the commit; what becomes of it is nobody's business.
+    ///
+    /// `is_own`: nobody else uses the server's side of this connection, so that statements may keep their plans there.
+    pub(crate) async fn transact(
+        &mut self,
+        is_own: bool,
+        statements: &[Bound<'_>],
+        behind: &[Bound<'_>],
+    ) -> Result<Vec<Vec<tokio_postgres::Row>>, Fault> {
+        let Some(client) = &self.object else { return Err(Fault::internal("the connection is gone")) };
+        let carried_out = async {
+            let mut plans = Vec::new();
+            if is_own {
+                for (text, values) in statements.iter().chain(behind) {
+                    let types: Vec<Type> = values.iter().map(|(_, kind)| kind.clone()).collect();
+                    plans.push(client.prepare_typed_cached(text, &types).await?);
+                }
+            }
+            // All are sent before the first is answered: futures send when they are first polled.
+            let all = statements.iter().enumerate().map(|(at, bound)| query(client, plans.get(at), *bound));
+            let after = behind
+                .iter()
+                .enumerate()
+                .map(|(at, bound)| query(client, plans.get(statements.len() + at), *bound));
+            let (begun, done, committed, _told) = futures_util::future::join4(
+                client.batch_execute(BEGIN),
+                in_order(all),
+                client.batch_execute("COMMIT"),
+                in_order(after),
+            )
+            .await;
+            begun?;
+            let done = done.into_iter().collect::<Result<Vec<_>, _>>()?;
+            committed?;
+            Ok::<_, tokio_postgres::Error>(done)
+        };
+        let answers = timeout(ANSWER_TIMEOUT, carried_out).await;
+        let answers =
+            answers.map_err(|_| Fault::unavailable(format!("no answer within {ANSWER_TIMEOUT:?}")))?;
+        answers.map_err(|error| fault(&error))
+    }
+}
+
+async fn query(
+    client: &Object,
+    plan: Option<&Statement>,
+    (text, values): Bound<'_>,
+) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
+    let Some(plan) = plan else { return client.query_typed(text, values).await };
+    let values: Vec<_> = values.iter().map(|(value, _)| *value).collect();
+    client.query(plan, &values).await
+}
+
+/// Polls all for the first time in their order, which is the order in which they are sent.
+async fn in_order<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut all: Vec<_> = futures.map(|future| Box::pin(maybe_done(future))).collect();
+    poll_fn(|cx| {
+        let mut is_done = true;
+        for future in &mut all {
+            is_done &= future.as_mut().poll(cx).is_ready();
+        }
+        if is_done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    all.iter_mut().filter_map(|future| future.as_mut().take_output()).collect()
 }
 
 impl Drop for Lent {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tenure_core::claim::ClientId;
 use tenure_core::engine::{Capability, Finding, Incarnation, Reach};
+use tenure_core::queue::contract::QueueCapability;
 use tenure_core::{ErrorKind, Result};
 use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Letter, Tables};
 use tokio::task::AbortHandle;
@@ -14,6 +15,7 @@ use tokio::task::AbortHandle;
 use crate::config::Config;
 use crate::connection::{Connections, Lent};
 use crate::dialect::PostgresDialect;
+use crate::queue::Texts;
 use crate::wake::{Ear, changes_channel, listen, own_channel, tell};
 use crate::{check, migrate};
 
@@ -31,6 +33,8 @@ pub struct Postgres {
     pub(crate) config: Config,
     tables: Tables,
     capability: Capability,
+    pub(crate) queue_capability: QueueCapability,
+    pub(crate) texts: Texts,
     inbox: Arc<Inbox>,
     ear: Arc<Ear>,
     listener: Option<AbortHandle>,
@@ -71,7 +75,9 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
     capability.tells_waiters = false;
     capability.batch_max = BATCH_MAX;
     let tables = Tables { deletes: config.purges, ..Tables::new(&config.prefix) };
-    let mut database = Postgres { connections, tables, capability, inbox, ear, listener, config };
+    let (texts, queue_capability) = (Texts::new(&config.prefix), tenure_sql::queue_capability(false));
+    let mut database =
+        Postgres { connections, tables, capability, queue_capability, texts, inbox, ear, listener, config };
     if database.config.listens {
         database.listen_to_oneself(&channels[0]).await.map_err(failed)?;
     }
@@ -102,6 +108,11 @@ pub(crate) fn tls(ca: Option<&std::path::Path>) -> tokio_postgres_rustls::MakeRu
 }
 
 impl Postgres {
+    /// Whether nobody else uses the server's side of a connection: no pooler lies between, as far as can be known.
+    pub(crate) fn owns_sessions(&self) -> bool {
+        self.config.given.is_none() && self.hears()
+    }
+
     /// Says something to oneself, by another connection: whoever does not hear it sits behind a pooler in transaction
     /// mode, and waits with heartbeats alone.
     async fn listen_to_oneself(&mut self, channel: &str) -> std::result::Result<(), Fault> {
@@ -123,6 +134,7 @@ impl Postgres {
         if echoes == 2 {
             self.ear.hears.store(true, Ordering::Release);
             self.capability.tells_waiters = true;
+            self.queue_capability.tells_consumers = true;
             return Ok(());
         }
         // What it would listen on is another's connection.
@@ -171,6 +183,7 @@ impl Database for Postgres {
     fn migrate(&self) -> BoxFuture<'_, std::result::Result<Option<String>, Fault>> {
         Box::pin(async {
             migrate::migrate(&self.connections, &self.config.prefix).await?;
+            migrate::migrate_queues(&self.connections, &self.config.prefix).await?;
             Ok(Some(format!("the tables {}… are of version {}", self.config.prefix, tenure_sql::VERSION)))
         })
     }

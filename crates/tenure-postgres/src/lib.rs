@@ -9,6 +9,7 @@ mod connection;
 mod dialect;
 mod error;
 mod migrate;
+mod queue;
 mod wake;
 
 mod engine;

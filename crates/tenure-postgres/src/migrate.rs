@@ -1,7 +1,7 @@
 //! The tables: made on first use.
 
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Fault, VERSION};
+use tenure_sql::{Connection, Fault, QUEUE_VERSION, VERSION};
 
 use crate::connection::Connections;
 use crate::dialect::schema;
@@ -11,23 +11,38 @@ const MIGRATION_LOCK: i64 = 0x7465_6e75_7265;
 
 /// Makes the tables if they are not there, and refuses those of another version.
 pub(crate) async fn ensure(connections: &Connections, prefix: &str) -> Result<(), Fault> {
-    match version(connections, prefix).await? {
-        Some(found) if found == VERSION.to_string() => Ok(()),
+    let version = version(connections, &format!("{prefix}version")).await?;
+    if is_known(version, VERSION, prefix)? { Ok(()) } else { migrate(connections, prefix).await }
+}
+
+/// The same for the tables of the queues.
+pub(crate) async fn ensure_queues(connections: &Connections, prefix: &str) -> Result<(), Fault> {
+    let version = version(connections, &format!("{prefix}queue_version")).await?;
+    if is_known(version, QUEUE_VERSION, &format!("{prefix}queue_"))? {
+        return Ok(());
+    }
+    migrate_queues(connections, prefix).await
+}
+
+/// Whether the tables are there. Those of another version are an error.
+fn is_known(found: Option<String>, known: u32, prefix: &str) -> Result<bool, Fault> {
+    match found {
+        Some(found) if found == known.to_string() => Ok(true),
         Some(found) => Err(Fault::Failed {
             kind: ErrorKind::Unsupported,
             message: format!(
-                "the tables {prefix}… are of version {found}, and this program knows version {VERSION}"
+                "the tables {prefix}… are of version {found}, and this program knows version {known}"
             ),
             hint: "use the same version of tenure everywhere, or another `?prefix=`",
         }),
-        None => migrate(connections, prefix).await,
+        None => Ok(false),
     }
 }
 
 /// Returns the version of the tables. None: they are not there.
-async fn version(connections: &Connections, prefix: &str) -> Result<Option<String>, Fault> {
+async fn version(connections: &Connections, table: &str) -> Result<Option<String>, Fault> {
     let mut connection = connections.lend().await?;
-    match connection.run(format!("SELECT max(version) FROM {prefix}version")).await {
+    match connection.run(format!("SELECT max(version) FROM {table}")).await {
         Ok(answers) => {
             connection.keep();
             Ok(answers.into_iter().flatten().flatten().flatten().next())
@@ -38,8 +53,17 @@ async fn version(connections: &Connections, prefix: &str) -> Result<Option<Strin
     }
 }
 
-/// Makes the tables.
+/// Makes the tables of the locks.
 pub(crate) async fn migrate(connections: &Connections, prefix: &str) -> Result<(), Fault> {
+    make(connections, prefix, schema(prefix)).await
+}
+
+/// Makes the tables of the queues.
+pub(crate) async fn migrate_queues(connections: &Connections, prefix: &str) -> Result<(), Fault> {
+    make(connections, prefix, crate::queue::schema(prefix)).await
+}
+
+async fn make(connections: &Connections, prefix: &str, tables: Vec<String>) -> Result<(), Fault> {
     let mut connection = connections.lend().await?;
     let mut script = vec!["BEGIN".to_owned(), format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")];
     if let Some((schema, _)) = prefix.split_once('.') {
@@ -49,7 +73,7 @@ pub(crate) async fn migrate(connections: &Connections, prefix: &str) -> Result<(
             script.push(format!("CREATE SCHEMA IF NOT EXISTS {schema}"));
         }
     }
-    script.extend(schema(prefix));
+    script.extend(tables);
     script.push("COMMIT".to_owned());
     connection.run(script.join(";\n")).await?;
     connection.keep();

@@ -125,6 +125,10 @@ async fn listen_once(
                             ear.heard.notify_waiters();
                         } else if said.channel() == channels[1] {
                             read_name(said.payload()).iter().for_each(|name| inbox.changed(name));
+                        } else if let Some(called) = said.payload().strip_prefix("Q ") {
+                            read_name(called).into_iter().for_each(|queue| inbox.called(queue));
+                        } else if let Some(watched) = said.payload().strip_prefix("W ") {
+                            read_name(watched).into_iter().for_each(|queue| inbox.put(Wake::Queue(queue)));
                         } else {
                             read(said.payload()).into_iter().for_each(|wake| inbox.put(wake));
                         }

@@ -31,20 +31,20 @@ pub(crate) fn answers(value: Value) -> Result<Answers> {
     Ok(Answers { now: Timestamp::from_micros(number(&now)?), items: items.collect() })
 }
 
-fn array(value: Value) -> Result<Vec<Value>> {
+pub(crate) fn array(value: Value) -> Result<Vec<Value>> {
     match value {
         Value::Array(items) => Ok(items),
         other => Err(unexpected(&other)),
     }
 }
 
-fn unexpected(value: &Value) -> Unexpected {
+pub(crate) fn unexpected(value: &Value) -> Unexpected {
     let mut text = format!("{value:?}");
     text.truncate(text.char_indices().nth(200).map_or(text.len(), |(end, _)| end));
     Unexpected(text)
 }
 
-fn bytes(value: &Value) -> Result<&[u8]> {
+pub(crate) fn bytes(value: &Value) -> Result<&[u8]> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
         other => Err(unexpected(other)),
@@ -232,11 +232,17 @@ fn busy(items: &[Value]) -> Result<Busy> {
 pub(crate) enum Message {
     Granted(ClaimId, Grant, u64),
     Look(ClaimId),
+    /// Something is ready in a queue.
+    Ready(Name),
 }
 
 /// Reads a message of an inbox.
 pub(crate) fn message(payload: &[u8]) -> Option<Message> {
-    let mut words = std::str::from_utf8(payload).ok()?.split(' ');
+    let text = std::str::from_utf8(payload).ok()?;
+    if let Some(queue) = text.strip_prefix("Q ") {
+        return Name::new(queue).ok().map(Message::Ready);
+    }
+    let mut words = text.split(' ');
     let kind = words.next()?;
     let claim = words.next()?.parse().ok()?;
     match kind {

@@ -3,7 +3,7 @@
 //! What is asked is here, and what follows from the answers in `judge`. A server that refuses a question is not an
 //! error: the finding says that it could not be looked at.
 
-mod judge;
+pub(crate) mod judge;
 
 use std::time::Duration;
 
@@ -55,28 +55,57 @@ async fn of_server(store: &Store, link: &Link) -> (String, Vec<Finding>) {
         Err(fault) => return (server, vec![judge::unseen("server", &fault, Severity::Bad)]),
     };
     let facts = Facts {
-        server: ask(link, &["INFO", "server"]).await,
-        memory: ask(link, &["INFO", "memory"]).await,
-        persistence: ask(link, &["INFO", "persistence"]).await,
-        replication: ask(link, &["INFO", "replication"]).await,
-        cluster: ask(link, &["CLUSTER", "INFO"]).await,
-        fsync: setting(link, "appendfsync").await,
-        save: setting(link, "save").await,
-        replicas_min: setting(link, "min-replicas-to-write").await,
         replicas_wanted: store.servers.replicas(),
         is_cluster: store.servers.is_cluster(),
+        cluster: ask(link, &["CLUSTER", "INFO"]).await,
+        ..facts(link).await
     };
     let mut findings = facts.judge();
     findings.push(clock(link).await);
     findings.push(judge::latency(pings));
+    findings.push(scripts(link).await);
+    (server, findings)
+}
+
+/// As [`of_server`], for one of a quorum, which has no replicas, and whose clock is looked at elsewhere.
+pub(crate) async fn of_quorum(link: &Link) -> Vec<Finding> {
+    let pings = match pings(link).await {
+        Ok(pings) => pings,
+        Err(fault) => return vec![judge::unseen("server", &fault, Severity::Bad)],
+    };
+    let facts = Facts { is_quorum: true, ..facts(link).await };
+    let mut findings = facts.judge();
+    findings.push(judge::latency(pings));
+    findings.push(scripts(link).await);
+    findings
+}
+
+/// What a server says that is alone.
+async fn facts(link: &Link) -> Facts {
+    Facts {
+        server: ask(link, &["INFO", "server"]).await,
+        memory: ask(link, &["INFO", "memory"]).await,
+        persistence: ask(link, &["INFO", "persistence"]).await,
+        replication: ask(link, &["INFO", "replication"]).await,
+        cluster: Ok(String::new()),
+        fsync: setting(link, "appendfsync").await,
+        save: setting(link, "save").await,
+        replicas_min: setting(link, "min-replicas-to-write").await,
+        replicas_wanted: 0,
+        is_cluster: false,
+        is_quorum: false,
+    }
+}
+
+/// Whether functions, or scripts in their place, can be called.
+async fn scripts(link: &Link) -> Finding {
     let unknown = "0".repeat(40);
     let known = ask(link, &["EVALSHA", &unknown, "0"]).await;
     let text = ask(link, &["EVAL", "return 'yes'", "0"]).await;
     // A function that nobody has, and a library that cannot be: refused for that, or for want of rights.
     let function = ask(link, &["FCALL", &unknown, "0"]).await;
     let library = ask(link, &["FUNCTION", "LOAD", ""]).await;
-    findings.push(judge::scripts([&function, &library], [&known, &text]));
-    (server, findings)
+    judge::scripts([&function, &library], [&known, &text])
 }
 
 async fn call(link: &Link, words: &[&str]) -> Result<Value, Fault> {

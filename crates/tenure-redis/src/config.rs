@@ -200,7 +200,7 @@ impl Config {
                 // Not even its name is shown: a `?` in a password makes a "setting" of the password's end.
                 _ => {
                     return Err(invalid("it has a setting that is not known").with_hint(
-                        "the settings are prefix, db, replicas, ca, sentinel_user and sentinel_password; write `?` in a password as %3F",
+                        "the settings are prefix, db, replicas, ca, max_ttl, sentinel_user and sentinel_password; write `?` in a password as %3F",
                     ));
                 }
             }

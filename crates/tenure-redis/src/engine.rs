@@ -14,6 +14,7 @@ use tenure_core::engine::{
     RenewAnswer, RenewRequest, Wake, claim_answer, release_answer, renew_answer,
 };
 use tenure_core::inspect::View;
+use tenure_core::queue::contract::QueueEngine;
 use tenure_core::step::Outcome;
 use tenure_core::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
@@ -23,6 +24,7 @@ use crate::config::Config;
 use crate::drift::{Drift, Step};
 use crate::error::Fault;
 use crate::keys::{Key, Keys};
+use crate::queue::Queues;
 use crate::script::{self, Arguments, Form, LIBRARY, Script};
 use crate::topology::Servers;
 use crate::wake::Switchboard;
@@ -40,6 +42,7 @@ const CALLS_MAX: usize = 2;
 pub struct Redis {
     pub(crate) store: Arc<Store>,
     capability: Capability,
+    queues: Queues,
 }
 
 /// What the engine's parts share.
@@ -48,12 +51,12 @@ pub(crate) struct Store {
     pub(crate) servers: Servers,
     pub(crate) keys: Keys,
     pub(crate) switchboard: Switchboard,
-    replicas: u8,
+    pub(crate) replicas: u8,
     /// Renewals during which too few replicas acknowledged.
     pub(crate) unacknowledged: AtomicU64,
     is_looking: AtomicBool,
     /// The user's rights do not reach so far: scripts are called in their place.
-    may_not_call_functions: AtomicBool,
+    pub(crate) may_not_call_functions: AtomicBool,
     drift: Drift,
 }
 
@@ -121,7 +124,8 @@ impl Redis {
         capability.remembers_ends = false;
         capability.batch_max = BATCH_MAX;
         capability.calls_max = CALLS_MAX;
-        Ok(Redis { store, capability })
+        let queues = Queues::new(store.clone());
+        Ok(Redis { store, capability, queues })
     }
 
     async fn submit<R: Sync, A>(
@@ -173,7 +177,7 @@ impl Redis {
         self.submit(verb, renewals, |renewal, context, item| {
             let outcome = answer::renewed(item).map_err(|what| internal("renew", &what))?;
             if matches!(outcome, Outcome::Renewed(_)) {
-                self.store.check_replicas("renew", context)?;
+                self.store.check_replicas("renew", "grant", context)?;
             }
             Ok(renew_answer(renewal, outcome, context.incarnation))
         })
@@ -206,7 +210,7 @@ impl Redis {
 
 impl Store {
     /// Subscribes to the inbox of a slot. Free if that is done.
-    async fn listen(&self, operation: &'static str, slot: u16) -> Result<()> {
+    pub(crate) async fn listen(&self, operation: &'static str, slot: u16) -> Result<()> {
         let inbox = self.keys.inbox(slot, self.client);
         let subscribed = self.servers.subscribe(slot, inbox.as_bytes()).await;
         subscribed.map_err(|fault| fault.to_error(operation))
@@ -243,7 +247,6 @@ impl Store {
         self.call_as(operation, script, slot, &keys, false, arguments).await
     }
 
-    /// Calls a script, in the best form that the server takes.
     async fn call_as(
         &self,
         operation: &'static str,
@@ -262,6 +265,18 @@ impl Store {
             arguments(&mut cmd);
             cmd
         };
+        self.call_built(operation, slot, is_replicated, || LIBRARY.load(), build).await
+    }
+
+    /// Calls an operation of a library, in the best form that the server takes.
+    pub(crate) async fn call_built(
+        &self,
+        operation: &'static str,
+        slot: u16,
+        is_replicated: bool,
+        load: impl Fn() -> Cmd + Send + Sync,
+        build: impl Fn(Form, Incarnation) -> Cmd + Send + Sync,
+    ) -> Result<(Vec<Value>, Context)> {
         let send = async |form: Form| {
             let sent_at = SystemClock.now();
             let (value, incarnation, acknowledged) = if is_replicated {
@@ -282,7 +297,7 @@ impl Store {
             form = match (send(form).await, form) {
                 (Err(fault), Form::Function) if fault.is_no_function() && !is_loaded => {
                     is_loaded = true;
-                    if self.load_functions(slot).await { Form::Function } else { Form::Known }
+                    if self.load_functions(slot, &load).await { Form::Function } else { Form::Known }
                 }
                 (Err(fault), Form::Function)
                     if fault.is_no_function() || self.are_functions_refused(&fault) =>
@@ -302,8 +317,8 @@ impl Store {
 
     /// Loads the library on the server of a slot: it is new there, or somebody has flushed it. Returns whether it is
     /// there now.
-    async fn load_functions(&self, slot: u16) -> bool {
-        match self.servers.call(slot, |_| LIBRARY.load()).await {
+    async fn load_functions(&self, slot: u16, load: impl Fn() -> Cmd + Send + Sync) -> bool {
+        match self.servers.call(slot, |_| load()).await {
             Ok(_) => true,
             // Another client was faster.
             Err(fault) if fault.is_loaded_already() => true,
@@ -360,11 +375,16 @@ impl Store {
     }
 
     /// Refuses to pass on a grant that too few replicas have. The claim is repeated, and with it the wait.
-    fn check_replicas(&self, operation: &'static str, context: &Context) -> Result<()> {
+    pub(crate) fn check_replicas(
+        &self,
+        operation: &'static str,
+        what: &str,
+        context: &Context,
+    ) -> Result<()> {
         let wanted = u32::from(self.replicas);
         match context.acknowledged {
             Some(count) if count < wanted => {
-                let message = format!("{count} of {wanted} replicas have acknowledged the grant");
+                let message = format!("{count} of {wanted} replicas have acknowledged the {what}");
                 let hint = "are the replicas up and connected? else lower `replicas`, and rely on the token";
                 Err(Error::new(ErrorKind::Unavailable, operation, message).with_hint(hint))
             }
@@ -400,7 +420,7 @@ impl Engine for Redis {
                 let outcome = answer::claimed(claim, context.now, item);
                 let outcome = outcome.map_err(|what| internal("claim", &what))?;
                 if matches!(outcome, Outcome::Granted(_)) {
-                    self.store.check_replicas("claim", context)?;
+                    self.store.check_replicas("claim", "grant", context)?;
                 }
                 claim_answer(claim, outcome, context.incarnation)
             })
@@ -501,6 +521,10 @@ impl Engine for Redis {
             let why = "only semaphores and slot pools have a capacity to change";
             Err(Error::new(ErrorKind::Invalid, "resize", why).with_engine(ENGINE).with_resource(&resource))
         })
+    }
+
+    fn queues(&self) -> Option<&dyn QueueEngine> {
+        Some(&self.queues)
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {

@@ -19,7 +19,7 @@ use crate::topology::CALL_TIMEOUT;
 /// How many keys the server looks at in one step of a scan.
 const SCAN_COUNT: usize = 1000;
 /// The most resources in one look.
-const PAGE_MAX: usize = 128;
+pub(crate) const PAGE_MAX: usize = 128;
 
 /// Lists resources by name. Each page costs a scan of the whole keyspace, since keys have no order.
 pub(crate) async fn inspect(
@@ -31,7 +31,8 @@ pub(crate) async fn inspect(
     let most = most.min(PAGE_MAX);
     let mut views = Vec::new();
     while views.is_empty() && most > 0 {
-        let names = names(store, &prefix, after.as_ref(), most).await?;
+        let patterns = store.keys.patterns(&prefix);
+        let names = names(store, &patterns, &prefix, after.as_ref(), most).await?;
         let names: Vec<Name> = names.into_iter().collect();
         let Some(last) = names.last() else { break };
         after = Some(last.clone());
@@ -41,16 +42,23 @@ pub(crate) async fn inspect(
 }
 
 /// Returns the first names, by order of bytes, that begin with a prefix and come after one.
-async fn names(store: &Store, prefix: &str, after: Option<&Name>, most: usize) -> Result<BTreeSet<Name>> {
+/// `patterns` match a key of each.
+pub(crate) async fn names(
+    store: &Store,
+    patterns: &[String],
+    prefix: &str,
+    after: Option<&Name>,
+    most: usize,
+) -> Result<BTreeSet<Name>> {
     let mut names = BTreeSet::new();
     let masters = store.servers.masters().await.map_err(|fault| fault.to_error("inspect"))?;
     for server in masters {
-        for pattern in store.keys.patterns(prefix) {
+        for pattern in patterns {
             let mut cursor = 0_u64;
             loop {
                 let scan = |_: Incarnation| {
                     let mut cmd = redis::cmd("SCAN");
-                    cmd.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
+                    cmd.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT);
                     cmd
                 };
                 let deadline = Instant::now() + CALL_TIMEOUT;

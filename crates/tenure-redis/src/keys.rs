@@ -20,6 +20,9 @@ pub(crate) const INBOX: &str = "tenure.1.inbox:";
 /// What the channels begin with on which observers hear of changes.
 pub(crate) const CHANGES: &str = "tenure.1.changes:";
 
+/// The letters of a queue's keys.
+const QUEUE_KEYS: [char; 14] = ['b', 'l', 'g', 'n', 'i', 'o', 'c', 'z', 'j', 'u', 'd', 't', 'y', 'm'];
+
 /// The key of a resource and its slot (0 unless on Cluster).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
@@ -94,6 +97,20 @@ impl Keys {
         ]
     }
 
+    /// Returns the keys of a queue, in the order in which its scripts take them: the book, the lanes and their states, the
+    /// numbers of the items and the items, those behind the first of their group, the claims, the groups that rest, who is idle and how
+    /// long, the dedup ids and how long, the numbers of the dead letters and the letters.
+    pub(crate) fn of_queue(&self, key: &Key) -> [String; QUEUE_KEYS.len()] {
+        let tag = self.tag(key.slot);
+        QUEUE_KEYS.map(|letter| format!("{OWN}{letter}:{tag}{}", key.text))
+    }
+
+    /// Returns patterns that match a key of every queue whose name begins with `names` and that holds anything.
+    pub(crate) fn patterns_of_queues(&self, names: &str) -> [String; 1] {
+        let tag = if self.has_slots { "{*}" } else { "" };
+        [format!("{OWN}[ny]:{tag}{}*", quoted(&format!("{}{names}", self.prefix)))]
+    }
+
     /// Returns the tag that puts keys into a slot; empty unless on Cluster.
     pub(crate) fn tag(&self, slot: u16) -> &'static str {
         if self.has_slots { &tags()[usize::from(slot)] } else { "" }
@@ -103,6 +120,11 @@ impl Keys {
     pub(crate) fn shared(&self, slot: u16) -> [String; 4] {
         let (tag, prefix) = (self.tag(slot), &self.prefix);
         ["token", "finished", "queues", "observed"].map(|what| format!("{OWN}{what}:{tag}{prefix}"))
+    }
+
+    /// Returns what the inbox channels of a slot begin with, up to the client.
+    pub(crate) fn inboxes(&self, slot: u16) -> String {
+        format!("{INBOX}{}", self.tag(slot))
     }
 
     /// Returns the channel on which a client hears of grants in a slot.
@@ -191,6 +213,7 @@ mod tests {
             all.push(keys.inbox(key.slot, ClientId::new(7)));
             all.push(keys.changes(&key));
             all.push(format!("{OWN}q:{}{}", keys.tag(key.slot), key.text));
+            all.extend(keys.of_queue(&key));
             for other in all {
                 assert_eq!(slot_of(other.as_bytes()), key.slot, "{other} of {name}");
             }

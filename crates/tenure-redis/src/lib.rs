@@ -14,6 +14,7 @@ mod keys;
 mod link;
 mod observe;
 mod pause;
+mod queue;
 mod quorum;
 #[doc(hidden)]
 pub mod raw;

@@ -36,6 +36,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::answer::in_millis;
 use crate::config::{Config, Topology};
 use crate::dial::Dialer;
 use crate::error::Fault;
@@ -56,6 +57,9 @@ pub(crate) const ENGINE: &str = "redlock";
 const BATCH_MAX: usize = 128;
 /// The most slots of a pool: each is a lock of its own.
 const SLOTS_MAX: u32 = 1024;
+/// Why there are no semaphores.
+const UNITS: &str = "a majority of servers cannot count units: of two units on three servers, three clients may each be granted one by two \
+    servers; a slot pool, whose slots are locks of their own, can be used in place of a semaphore";
 /// Servers come and go one by one: the quorum has one life.
 pub(crate) const INCARNATION: Incarnation = Incarnation(0);
 
@@ -100,13 +104,7 @@ impl Quorum {
             Err(Error::new(kind, "claim", message).with_resource(&claim.resource).with_hint(hint))
         };
         if terms.kind == Kind::Semaphore {
-            return refused(
-                ErrorKind::Unsupported,
-                "a majority of servers cannot count units: of two units on three servers, three clients may each be granted one by two \
-                 servers"
-                    .to_owned(),
-                "use a slot pool, whose slots are locks of their own, or another engine",
-            );
+            return refused(ErrorKind::Unsupported, UNITS.to_owned(), "use a slot pool, or another engine");
         }
         if terms.kind == Kind::SlotPool && terms.capacity > SLOTS_MAX {
             return refused(
@@ -120,6 +118,14 @@ impl Quorum {
                 ErrorKind::Invalid,
                 "the weight does not fit the capacity".to_owned(),
                 "see the limits of the kind",
+            );
+        }
+        if let Some(longest) = self.falls_short() {
+            let longest = Duration::from_millis(longest);
+            return refused(
+                ErrorKind::Invalid,
+                format!("`max_ttl` is {:?} here and {longest:?} on the servers", self.max_ttl),
+                "name theirs in the URL, or raise it for all clients: `tenure doctor --init` with this URL",
             );
         }
         if terms.ttl > self.max_ttl {
@@ -159,7 +165,7 @@ impl Redlock {
             let link = Link::start(dialer.clone(), Place::Fixed(server.clone()), ears, false);
             // Before the first connection comes up: none of them misses a message.
             link.want(inbox.as_bytes());
-            nodes.push(Node::new(link, server.to_string()));
+            nodes.push(Node::new(link, server.to_string(), in_millis(config.max_ttl)));
             heard.push(news);
         }
         let quorum = Arc::new(Quorum {
@@ -173,6 +179,7 @@ impl Redlock {
             stamps: Default::default(),
         });
         quorum.wait_for_a_majority().await.map_err(failed)?;
+        quorum.learn_longest().await;
         let mut tasks = Vec::new();
         for (node, news) in heard.into_iter().enumerate() {
             tasks.push(tokio::spawn(notices::listen(Arc::downgrade(&quorum), node, news)).abort_handle());
@@ -218,6 +225,8 @@ fn capability(max_ttl: Duration) -> Capability {
     let mut capability = Capability::of_step();
     capability.reach = Reach::Network;
     capability.kinds = &[Kind::Mutex, Kind::RwLock, Kind::SlotPool];
+    capability.kinds_reason = UNITS;
+    capability.ttl_reason = "a server that has forgotten its holds waits for the longest ttl, `max_ttl` in the URL of all clients";
     // Tickets are clients' clocks.
     capability.is_fifo = false;
     capability.slot_order = SlotOrder::AnyFree;
@@ -428,7 +437,8 @@ impl Engine for Redlock {
 
     fn resize(&self, resource: Name, _capacity: u32) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let why = "the servers of a quorum do not keep the number of slots";
+            let why = "each slot is a lock of its own, and how many there are is in the claims: no server keeps it, so no majority could agree \
+                on another number while some hold";
             Err(Error::new(ErrorKind::Unsupported, "resize", why)
                 .with_engine(ENGINE)
                 .with_resource(&resource)
@@ -448,3 +458,6 @@ impl Engine for Redlock {
         Box::pin(async move { self.quorum.init().await.map(Some) })
     }
 }
+
+#[cfg(test)]
+mod tests;

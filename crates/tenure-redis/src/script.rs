@@ -67,36 +67,51 @@ impl Library {
             ("observe", include_str!("scripts/observe.lua")),
         ]
         .map(|(name, text)| (name, adapt(text)));
-        let mut body = shared.clone();
-        for (_, text) in &operations {
-            // Each in a block of its own: they name what they alone need alike.
-            let _ = write!(body, "do\n{text}end\n");
-        }
-        // Libraries of several versions lie side by side, so the name says which one it is.
-        let library = format!("tenure_1_{}", &hash(&body)[..12]);
-        let text = format!(
-            "#!lua name={library}\n\
-             local IS_SCRIPT = false\n\
-             local function operation(name, flags, run)\n  \
-             redis.register_function({{ function_name = '{library}_' .. name, callback = run, flags = flags }})\n\
-             end\n{body}"
-        );
-        let [claim, renew, release, publish, break_hold, resize, look, observe] =
-            operations.map(|(name, text)| {
-                let text = format!(
-                    "local IS_SCRIPT, run = true\nlocal function operation(_, _, what) run = what end\n{shared}{text}return run(KEYS, ARGV)\n"
-                );
-                Script::new(format!("{library}_{name}"), text)
-            });
+        let (text, scripts) = assemble("tenure_1", &shared, operations);
+        let [claim, renew, release, publish, break_hold, resize, look, observe] = scripts;
         Library { text, claim, renew, release, publish, break_hold, resize, look, observe }
     }
 
     /// Makes the command that loads the library. A server that has it refuses.
     pub(crate) fn load(&self) -> Cmd {
-        let mut cmd = redis::cmd("FUNCTION");
-        cmd.arg("LOAD").arg(&self.text);
-        cmd
+        load(&self.text)
     }
+}
+
+/// Makes a library of operations behind what they share, and each of them as a script.
+pub(crate) fn assemble<const N: usize>(
+    name: &str,
+    shared: &str,
+    operations: [(&str, String); N],
+) -> (String, [Script; N]) {
+    let mut body = shared.to_owned();
+    for (_, text) in &operations {
+        // Each in a block of its own: they name what they alone need alike.
+        let _ = write!(body, "do\n{text}end\n");
+    }
+    // Libraries of several versions lie side by side, so the name says which one it is.
+    let library = format!("{name}_{}", &hash(&body)[..12]);
+    let text = format!(
+        "#!lua name={library}\n\
+         local IS_SCRIPT = false\n\
+         local function operation(name, flags, run)\n  \
+         redis.register_function({{ function_name = '{library}_' .. name, callback = run, flags = flags }})\n\
+         end\n{body}"
+    );
+    let scripts = operations.map(|(name, text)| {
+        let text = format!(
+            "local IS_SCRIPT, run = true\nlocal function operation(_, _, what) run = what end\n{shared}{text}return run(KEYS, ARGV)\n"
+        );
+        Script::new(format!("{library}_{name}"), text)
+    });
+    (text, scripts)
+}
+
+/// Makes the command that loads a library. A server that has it refuses.
+pub(crate) fn load(text: &str) -> Cmd {
+    let mut cmd = redis::cmd("FUNCTION");
+    cmd.arg("LOAD").arg(text);
+    cmd
 }
 
 pub(crate) fn hash(text: &str) -> String {
@@ -158,7 +173,7 @@ impl<R> Arguments<R> {
 }
 
 /// An id as its `Display` shows it.
-fn hex(id: ClaimId) -> [u8; 32] {
+pub(crate) fn hex(id: ClaimId) -> [u8; 32] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let bytes = id.bits().to_be_bytes();
     std::array::from_fn(|at| {

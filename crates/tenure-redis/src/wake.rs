@@ -74,6 +74,7 @@ async fn pass_on(
                         Wake::Granted { claim, grant, incarnation: Incarnation(incarnation) }
                     }
                     Message::Granted(claim, ..) | Message::Look(claim) => Wake::Look(claim),
+                    Message::Ready(queue) => Wake::Queue(queue),
                 })
             }
             News::Message { channel, .. } if channel.starts_with(CHANGES.as_bytes()) => {

@@ -12,17 +12,18 @@ use tenure_core::engine::{
     RenewAnswer, RenewRequest, Wake, claim_answer, release_answer,
 };
 use tenure_core::inspect::View;
+use tenure_core::queue::contract::QueueEngine;
 use tenure_core::step::{Command, Outcome, Release};
 use tenure_core::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::task::AbortHandle;
 
-use crate::database::Database;
 use crate::fault::Fault;
 use crate::observe;
 use crate::pause::pause;
 use crate::plain;
 use crate::purge::{Purged, purge, sweep};
+use crate::queue::{Desk, QueueDatabase, forget};
 use crate::renew::renew;
 use crate::transaction::carry_out;
 
@@ -30,17 +31,20 @@ use crate::transaction::carry_out;
 const PURGE_PERIOD: Duration = Duration::from_secs(60);
 
 /// An engine on a SQL database.
-pub struct Hosted<D: Database> {
-    database: Arc<D>,
+pub struct Hosted<D: QueueDatabase> {
+    pub(crate) database: Arc<D>,
+    pub(crate) desk: Arc<Desk>,
     purging: Option<AbortHandle>,
 }
 
-impl<D: Database> Hosted<D> {
+impl<D: QueueDatabase> Hosted<D> {
     /// Makes the engine of a database whose tables are there. On a tokio runtime. `purges`: idle rows are removed.
     pub fn new(database: D, purges: bool) -> Hosted<D> {
         let database = Arc::new(database);
-        let purging = purges.then(|| tokio::spawn(keep_purging(database.clone())).abort_handle());
-        Hosted { database, purging }
+        let desk = Arc::<Desk>::default();
+        let purging =
+            purges.then(|| tokio::spawn(keep_purging(database.clone(), desk.clone())).abort_handle());
+        Hosted { database, desk, purging }
     }
 
     /// Returns the database.
@@ -103,7 +107,7 @@ fn release_part(request: &ReleaseRequest) -> (&Name, Command<'_>) {
     (&request.resource, Command::Release(request.release))
 }
 
-fn all_failed<D: Database, R, A>(
+fn all_failed<D: QueueDatabase, R, A>(
     operation: &'static str,
     requests: &[R],
     fault: &Fault,
@@ -113,7 +117,7 @@ fn all_failed<D: Database, R, A>(
     requests.iter().map(|request| Err(error.clone().with_resource(name(request)))).collect()
 }
 
-async fn keep_purging<D: Database>(database: Arc<D>) {
+async fn keep_purging<D: QueueDatabase>(database: Arc<D>, desk: Arc<Desk>) {
     loop {
         // All clients of a fleet begin at another moment.
         pause(PURGE_PERIOD.mul_f64(0.5 + fastrand::f64())).await;
@@ -126,10 +130,15 @@ async fn keep_purging<D: Database>(database: Arc<D>) {
                 tracing::debug!(engine = D::ENGINE, ?fault, "idle resources cannot be forgotten now")
             }
         }
+        if desk.is_open()
+            && let Err(fault) = forget(&*database).await
+        {
+            tracing::debug!(engine = D::ENGINE, ?fault, "what queues remember cannot be forgotten now");
+        }
     }
 }
 
-impl<D: Database> Drop for Hosted<D> {
+impl<D: QueueDatabase> Drop for Hosted<D> {
     fn drop(&mut self) {
         if let Some(purging) = &self.purging {
             purging.abort();
@@ -137,13 +146,13 @@ impl<D: Database> Drop for Hosted<D> {
     }
 }
 
-impl<D: Database> std::fmt::Debug for Hosted<D> {
+impl<D: QueueDatabase> std::fmt::Debug for Hosted<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Hosted").field("engine", &D::ENGINE).finish_non_exhaustive()
     }
 }
 
-impl<D: Database> Engine for Hosted<D> {
+impl<D: QueueDatabase> Engine for Hosted<D> {
     fn name(&self) -> &'static str {
         D::ENGINE
     }
@@ -252,6 +261,10 @@ impl<D: Database> Engine for Hosted<D> {
         }))
     }
 
+    fn queues(&self) -> Option<&dyn QueueEngine> {
+        Some(self)
+    }
+
     fn wakes(&self) -> BoxStream<'static, Wake> {
         self.database.inbox().wakes()
     }
@@ -276,6 +289,9 @@ impl<D: Database> Engine for Hosted<D> {
                 }
             }
             self.ask("purge", sweep(&*self.database)).await?;
+            if self.desk.is_open() {
+                self.ask("purge", forget(&*self.database)).await?;
+            }
             Ok(Some(count))
         })
     }

@@ -87,7 +87,11 @@ pub(crate) fn stored(row: &Row) -> Result<(Name, Stored), Fault> {
     Ok((name, Stored { head, entries, finished_until, next_slot, value, observed_until }))
 }
 
-pub(crate) fn read_name(bytes: &[u8]) -> Result<Name, Fault> {
+/// Reads a name that was stored as bytes.
+///
+/// # Errors
+/// If it is none.
+pub fn read_name(bytes: &[u8]) -> Result<Name, Fault> {
     let text = std::str::from_utf8(bytes).ok();
     text.and_then(|text| Name::new(text).ok()).ok_or_else(|| Fault::internal("a stored name is none"))
 }

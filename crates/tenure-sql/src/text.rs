@@ -140,10 +140,12 @@ pub(crate) fn client_number(client: ClientId) -> i64 {
 }
 
 /// Reads the columns of a row, one after the other.
-pub(crate) struct Columns<'a>(std::slice::Iter<'a, Option<String>>);
+#[derive(Debug)]
+pub struct Columns<'a>(std::slice::Iter<'a, Option<String>>);
 
 impl<'a> Columns<'a> {
-    pub(crate) fn of(row: &'a Row) -> Columns<'a> {
+    /// Begins with the first column.
+    pub fn of(row: &'a Row) -> Columns<'a> {
         Columns(row.iter())
     }
 
@@ -153,43 +155,79 @@ impl<'a> Columns<'a> {
         Ok(column.as_deref())
     }
 
-    pub(crate) fn maybe(&mut self) -> Result<Option<i64>, Fault> {
+    /// A number, or NULL.
+    ///
+    /// # Errors
+    /// If the column is something else.
+    pub fn maybe(&mut self) -> Result<Option<i64>, Fault> {
         let Some(text) = self.text()? else { return Ok(None) };
         text.parse().map(Some).map_err(|_| Fault::internal(format!("{text:?} is not a number")))
     }
 
-    pub(crate) fn number(&mut self) -> Result<i64, Fault> {
+    /// A number.
+    ///
+    /// # Errors
+    /// If the column is something else.
+    pub fn number(&mut self) -> Result<i64, Fault> {
         self.maybe()?.ok_or_else(|| Fault::internal("a number is missing"))
     }
 
-    pub(crate) fn unsigned(&mut self) -> Result<u64, Fault> {
+    /// A number that is not negative.
+    ///
+    /// # Errors
+    /// If the column is something else.
+    pub fn unsigned(&mut self) -> Result<u64, Fault> {
         let number = self.number()?;
         u64::try_from(number).map_err(|_| Fault::internal(format!("{number} is negative")))
     }
 
-    pub(crate) fn small(&mut self) -> Result<u32, Fault> {
+    /// A number of 32 bits.
+    ///
+    /// # Errors
+    /// If the column is something else.
+    pub fn small(&mut self) -> Result<u32, Fault> {
         let number = self.number()?;
         u32::try_from(number).map_err(|_| Fault::internal(format!("{number} is out of range")))
     }
 
-    pub(crate) fn period(&mut self) -> Result<Duration, Fault> {
+    /// Microseconds.
+    ///
+    /// # Errors
+    /// If the column is something else.
+    pub fn period(&mut self) -> Result<Duration, Fault> {
         self.unsigned().map(Duration::from_micros)
     }
 
-    pub(crate) fn moment(&mut self) -> Result<Timestamp, Fault> {
+    /// Microseconds since 1970.
+    ///
+    /// # Errors
+    /// If the column is something else.
+    pub fn moment(&mut self) -> Result<Timestamp, Fault> {
         self.unsigned().map(Timestamp::from_micros)
     }
 
-    pub(crate) fn token(&mut self) -> Result<Token, Fault> {
+    /// A token.
+    ///
+    /// # Errors
+    /// If the column is something else.
+    pub fn token(&mut self) -> Result<Token, Fault> {
         self.unsigned().map(Token::new)
     }
 
-    pub(crate) fn client(&mut self) -> Result<ClientId, Fault> {
+    /// A client.
+    ///
+    /// # Errors
+    /// If the column is something else.
+    pub fn client(&mut self) -> Result<ClientId, Fault> {
         let number = self.number()?;
         Ok(ClientId::new(u64::from_ne_bytes(number.to_ne_bytes())))
     }
 
-    pub(crate) fn maybe_bytes(&mut self) -> Result<Option<Vec<u8>>, Fault> {
+    /// Bytes as hexadecimal digits, or NULL.
+    ///
+    /// # Errors
+    /// If the column is something else.
+    pub fn maybe_bytes(&mut self) -> Result<Option<Vec<u8>>, Fault> {
         let Some(text) = self.text()? else { return Ok(None) };
         let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
         let bytes = text.as_bytes().chunks(2).map(|pair| match pair {
@@ -200,11 +238,19 @@ impl<'a> Columns<'a> {
         bytes.map(Some).ok_or_else(|| Fault::internal("a column holds no hexadecimal digits"))
     }
 
-    pub(crate) fn bytes(&mut self) -> Result<Vec<u8>, Fault> {
+    /// Bytes as hexadecimal digits.
+    ///
+    /// # Errors
+    /// If the column is something else.
+    pub fn bytes(&mut self) -> Result<Vec<u8>, Fault> {
         self.maybe_bytes()?.ok_or_else(|| Fault::internal("bytes are missing"))
     }
 
-    pub(crate) fn maybe_claim(&mut self) -> Result<Option<ClaimId>, Fault> {
+    /// A claim as hexadecimal digits, or NULL.
+    ///
+    /// # Errors
+    /// If the column is something else.
+    pub fn maybe_claim(&mut self) -> Result<Option<ClaimId>, Fault> {
         let Some(bytes) = self.maybe_bytes()? else { return Ok(None) };
         let bits = bytes.try_into().map_err(|_| Fault::internal("a claim has not 16 bytes"))?;
         Ok(Some(ClaimId::new(u128::from_be_bytes(bits))))

@@ -20,13 +20,11 @@ use crate::load::{
     ENTRIES_WHOLE, Entries, Script, Stored, claim_columns, entry, head_columns, moment, moment_asked, names,
     part, rows, stored,
 };
-use crate::pause::pause;
+use crate::pause::retried;
 use crate::text::{Dialect, Values};
 use crate::wake::Letter;
 use crate::write::{Written, write};
 
-/// How often a transaction that the database gave up is tried again before its user is told.
-const ATTEMPTS: u32 = 8;
 /// How long locking may take. The database's own limit counts for each lock, and a row that several wait for has two of them.
 const LOCK_MAX: Duration = Duration::from_millis(1100);
 /// How many resources are tried at once when a batch is tried one by one. One connection is left for others.
@@ -102,23 +100,7 @@ async fn carry_out_together<D: Database>(
     database: &D,
     batch: &[(&Name, Command<'_>)],
 ) -> Result<Vec<Done>, Fault> {
-    let mut attempt = 0;
-    loop {
-        match carry_out_once(database, batch).await {
-            Err(Fault::GivenUp(why)) if attempt < ATTEMPTS => {
-                tracing::debug!(
-                    engine = D::ENGINE,
-                    why,
-                    attempt,
-                    "a transaction was given up, and is tried again"
-                );
-                attempt += 1;
-                // Whoever won needs a moment.
-                pause(Duration::from_micros(fastrand::u64(0..500 << attempt))).await;
-            }
-            outcome => return outcome,
-        }
-    }
+    retried(D::ENGINE, || carry_out_once(database, batch)).await
 }
 
 async fn carry_out_once<D: Database>(

@@ -10,6 +10,8 @@ use tenure_core::engine::{Incarnation, Wake};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::queue::Idle;
+
 /// Something that a client is to be told after a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Letter {
@@ -43,13 +45,20 @@ pub struct Inbox {
     tell: UnboundedSender<Wake>,
     wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
     observers: Mutex<HashMap<Name, Vec<Arc<Notify>>>>,
+    pub(crate) idle: Idle,
 }
 
 impl Inbox {
     /// Makes the inbox of a client.
     pub fn new(client: ClientId) -> Inbox {
         let (tell, wakes) = unbounded_channel();
-        Inbox { client, tell, wakes: Mutex::new(Some(wakes)), observers: Mutex::default() }
+        Inbox {
+            client,
+            tell,
+            wakes: Mutex::new(Some(wakes)),
+            observers: Mutex::default(),
+            idle: Idle::default(),
+        }
     }
 
     /// Returns whose it is.
@@ -68,8 +77,15 @@ impl Inbox {
         lock(&self.observers).get(resource).into_iter().flatten().for_each(|notify| notify.notify_one());
     }
 
-    /// News may have been missed: waiters and observers look for themselves.
+    /// Something may be ready in a queue, and this client was taken from its idle clients to be told.
+    pub fn called(&self, queue: Name) {
+        self.idle.forget(&queue);
+        self.put(Wake::Queue(queue));
+    }
+
+    /// News may have been missed: waiters, observers and consumers look for themselves.
     pub fn missed(&self) {
+        self.idle.forget_all().into_iter().for_each(|queue| self.put(Wake::Queue(queue)));
         lock(&self.observers).values().flatten().for_each(|notify| notify.notify_one());
         self.put(Wake::LookAtAll);
     }

@@ -34,6 +34,8 @@ pub struct Head {
     pub rests_until: Timestamp,
     /// Who asked in vain, in that order. The first two are told when the next item will be ready.
     pub idle: Vec<Idle>,
+    /// When something will be ready, as those know who watch for it. None: they know of nothing.
+    pub watched: Option<Timestamp>,
 }
 
 /// A client that asked in vain.

@@ -18,9 +18,9 @@ use crate::token::Token;
 const FORGOTTEN_MAX: usize = 2;
 
 /// How many idle clients watch for what is due: the second is there for when the first one is dead.
-const WATCHERS: usize = 2;
+pub const WATCHERS: usize = 2;
 /// How much later than the first the second one looks.
-const STANDBY: Duration = Duration::from_millis(250);
+pub const STANDBY: Duration = Duration::from_millis(250);
 
 /// Whom a step wants told that there may be something for them.
 pub type Calls = Vec<ClientId>;
@@ -38,14 +38,33 @@ struct Step<'a, R> {
 
 impl<'a, R: QueueRecord> Step<'a, R> {
     fn begin(record: &'a mut R, now: Timestamp) -> Result<Step<'a, R>, R::Error> {
-        let mut head = record.head()?;
-        head.idle.retain(|idle| idle.until > now);
-        Ok(Step { record, head, now, calls: Vec::new() })
+        let head = record.head()?;
+        let mut step = Step { record, head, now, calls: Vec::new() };
+        step.dismiss(|idle| idle.until <= now);
+        Ok(step)
     }
 
-    fn end(self) -> Result<Calls, R::Error> {
+    /// Stores the head. If something is ready sooner than those know who watch for it, they are told.
+    fn end(mut self) -> Result<Calls, R::Error> {
+        if !self.head.idle.is_empty()
+            && let Some(at) = self.next_ready()?
+            && at > self.now
+            && self.head.watched.is_none_or(|watched| at < watched)
+        {
+            self.head.watched = Some(at);
+            self.calls.extend(self.head.idle.iter().take(WATCHERS).map(|idle| idle.client));
+        }
         self.record.set_head(self.head)?;
         Ok(self.calls)
+    }
+
+    /// Takes clients off the list of the idle. If one of them watched, others must be told for what.
+    fn dismiss(&mut self, is_meant: impl Fn(&Idle) -> bool) {
+        let watchers = self.head.idle.len().min(WATCHERS);
+        if self.head.idle[..watchers].iter().any(&is_meant) {
+            self.head.watched = None;
+        }
+        self.head.idle.retain(|idle| !is_meant(idle));
     }
 
     /// When something is next ready.
@@ -65,27 +84,19 @@ impl<'a, R: QueueRecord> Step<'a, R> {
 
     /// The most recently idle client is told: the first ones go on watching for what is due.
     fn call_one(&mut self) {
-        if let Some(idle) = self.head.idle.pop() {
-            self.calls.push(idle.client);
+        if let Some(idle) = self.head.idle.last() {
+            let client = idle.client;
+            self.calls.push(client);
+            self.dismiss(|idle| idle.client == client);
         }
     }
 
-    /// The clients that watch for what is due are told to look again.
-    fn call_watchers(&mut self) {
-        self.calls.extend(self.head.idle.iter().take(WATCHERS).map(|idle| idle.client));
-    }
-
-    /// Stores a lane that can be handed out from a moment on, and tells an idle client.
+    /// Stores a lane that can be handed out from a moment on. If that is now, an idle client is told.
     fn set_ready(&mut self, id: &LaneId, was: Option<&Lane>, lane: Lane) -> Result<(), R::Error> {
         let ready_at = lane.ready_at.max(self.head.rests_until);
         self.record.set_lane(id, was, Some(lane))?;
-        if self.head.idle.is_empty() {
-            return Ok(());
-        }
         if ready_at <= self.now {
             self.call_one();
-        } else if self.record.next_lane()?.is_some_and(|(first, _)| first == *id) {
-            self.call_watchers();
         }
         Ok(())
     }
@@ -154,27 +165,26 @@ impl<'a, R: QueueRecord> Step<'a, R> {
             let Some(item) = self.hand_out(take, *claim)? else { break };
             items.push(item);
         }
-        let place = self.head.idle.iter().position(|idle| idle.client == take.client);
-        let next_ready = self.next_ready()?;
         let mut look_in = None;
         if items.len() < take.claims.len() {
             let until = self.now + CONSUMER_LIFE;
+            let place = self.head.idle.iter().position(|idle| idle.client == take.client);
             let place = place.unwrap_or(self.head.idle.len());
             match self.head.idle.get_mut(place) {
                 Some(idle) => idle.until = until,
                 None => self.head.idle.push(Idle { client: take.client, until }),
             }
             if place < WATCHERS {
-                look_in = next_ready.map(|at| at.since(self.now) + STANDBY * place as u32);
+                self.head.watched = self.next_ready()?;
+                let at = self.head.watched;
+                look_in = at.map(|at| at.since(self.now) + STANDBY * place as u32);
             }
             return Ok(Taken { items, look_in });
         }
-        self.head.idle.retain(|idle| idle.client != take.client);
-        match next_ready {
-            // More is ready than this client wants.
-            Some(at) if at <= self.now => self.call_one(),
-            Some(_) if place.is_some_and(|place| place < WATCHERS) => self.call_watchers(),
-            _ => {}
+        self.dismiss(|idle| idle.client == take.client);
+        // More is ready than this client wants.
+        if self.next_ready()?.is_some_and(|at| at <= self.now) {
+            self.call_one();
         }
         Ok(Taken { items, look_in })
     }
@@ -318,8 +328,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
     }
 
     fn vanish(&mut self, client: ClientId) -> Result<(), R::Error> {
-        let was_first = self.head.idle.first().is_some_and(|idle| idle.client == client);
-        self.head.idle.retain(|idle| idle.client != client);
+        self.dismiss(|idle| idle.client == client);
         for claim in self.record.claims_of(client)? {
             let Some(id) = self.record.lane_of(claim)? else { continue };
             let Some(was) = self.record.lane(&id)? else { continue };
@@ -329,14 +338,9 @@ impl<'a, R: QueueRecord> Step<'a, R> {
             lane.ready_at = was.ready_at.min(self.now.max(lane.rests_until));
             self.set_ready(&id, Some(&was), lane)?;
         }
-        if !self.calls.is_empty() {
-            return Ok(());
-        }
-        // What it had been told of, or watched for, is for another now.
-        match self.next_ready()? {
-            Some(at) if at <= self.now => self.call_one(),
-            Some(_) if was_first => self.call_watchers(),
-            _ => {}
+        // What it had been told of is for another now.
+        if self.calls.is_empty() && self.next_ready()?.is_some_and(|at| at <= self.now) {
+            self.call_one();
         }
         Ok(())
     }
@@ -570,7 +574,7 @@ mod tests {
         let queue = &mut PlainQueue::default();
         push(queue, &item(TTL), NOW).unwrap();
         let watches = |queue: &mut _, client| take(queue, &request(client, 1), NOW).unwrap().0.look_in;
-        assert_eq!((watches(queue, 1), watches(queue, 2)), (Some(TTL), None));
+        assert_eq!((watches(queue, 1), watches(queue, 2)), (Some(TTL), Some(TTL + STANDBY)));
         assert_eq!(vanish(queue, ClientId::new(1), NOW).unwrap(), [ClientId::new(2)]);
         assert_eq!(watches(queue, 2), Some(TTL));
     }

@@ -6,6 +6,7 @@ mod handover;
 mod kinds;
 mod line;
 mod oracle;
+mod queue;
 mod record;
 mod several;
 mod step;

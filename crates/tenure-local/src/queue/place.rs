@@ -115,6 +115,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn commits_of_queues_wait_for_the_disk_and_those_of_locks_do_not() {
+        let files = tenure_testkit::TestDirectory::new();
+        let config = crate::Config::in_directory(files.path().join("place"));
+        let clock = std::sync::Arc::new(tenure_core::clock::SystemClock);
+        let (worker, setup) = crate::job::Worker::open(&config, clock).unwrap();
+        drop(setup);
+        assert!(!worker.store.is_synced());
+        assert!(worker.store.open_queues(1 << 20).unwrap().is_synced());
+    }
+
+    #[test]
     fn the_home_directory_is_that_of_the_database_of_users() {
         let uid = rustix::process::geteuid().as_raw();
         let users = std::fs::read_to_string("/etc/passwd").unwrap();

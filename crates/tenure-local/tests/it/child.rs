@@ -346,6 +346,8 @@ fn fork(client: &Client) {
         let answer = client.engine.blocking().unwrap().claim(&claim);
         let text = answer.map_or_else(|error| format!("{error:?}"), |answer| format!("{answer:?}"));
         rustix::io::write(&writer, text.as_bytes()).unwrap();
+        let pushed = pollster::block_on(client.try_push(crate::queue::push("q", "", "of the child")));
+        rustix::io::write(&writer, format!(" {pushed:?}").as_bytes()).unwrap();
         rustix::io::write(&writer, b"\n").unwrap();
         // Its copies of everything stay open, until it is killed or the test has been over for long.
         let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 });

@@ -246,9 +246,12 @@ fn a_forked_child_neither_lives_for_its_parent_nor_uses_its_client() {
         let here = Client::connect(&directory.place()).await;
         let mut parent = Process::start(&directory.place());
         assert!(parent.ask("try m").starts_with("granted"));
+        assert!(parent.ask("push q g item").starts_with("pushed"));
         let answer = parent.ask("fork");
         let (child, answer) = answer.split_once(' ').unwrap();
-        assert!(answer.contains("unsupported") && answer.contains("forked"), "{answer}");
+        // Of the claim, and of the push.
+        assert_eq!(answer.matches("this process was forked").count(), 2, "{answer}");
+        assert_eq!(here.stats("q").await.waiting, 1);
         assert!(answer.contains("connect in the child only"), "{answer}");
         assert!(parent.ask("try n").starts_with("granted"), "the parent goes on");
         assert!(matches!(here.try_mutex("m").await.1, ClaimAnswer::Busy(_)));

@@ -336,6 +336,53 @@ fn names_of_255_bytes_and_payloads_of_256_kib_are_kept() {
     });
 }
 
+/// `ITEMS=1000000` for a million of them.
+#[test]
+fn many_groups_are_worked_off_in_the_order_of_their_pushes() {
+    const BATCH: usize = 128;
+    let count = std::env::var("ITEMS").map_or(5000, |items| items.parse::<usize>().unwrap());
+    let directory = TestPlace::new();
+    run(async {
+        let here = Client::connect(&directory.place()).await;
+        let clock = SystemClock;
+        let rate = |what: &str, count: usize, begun_at: Instant| {
+            println!("{what}: {:.0} a second", count as f64 / clock.now().since(begun_at).as_secs_f64());
+        };
+        let begun_at = clock.now();
+        for from in (0..count).step_by(BATCH) {
+            let numbers = from..count.min(from + BATCH);
+            let pushes =
+                numbers.map(|number| push("q", &format!("group {number}"), &number.to_string())).collect();
+            for pushed in here.queues().push(pushes).await {
+                pushed.unwrap();
+            }
+        }
+        rate("pushes in batches of 128", count, begun_at);
+        assert_eq!(here.stats("q").await.waiting, count as u64);
+        let (begun_at, mut done) = (clock.now(), 0);
+        while done < count {
+            let items = here.take_items("q", BATCH).await;
+            assert!(!items.is_empty());
+            let settle = |item: &Dispatched| {
+                assert_eq!(text(item), done.to_string());
+                done += 1;
+                Settle { queue: name("q"), claim: item.claim, settlement: Settlement::Ack }
+            };
+            let settlements = items.iter().map(settle).collect();
+            for settled in here.queues().settle(settlements).await {
+                assert_eq!(settled.unwrap(), SettleAnswer::Settled);
+            }
+        }
+        rate("items taken and acknowledged in batches of 128", count, begun_at);
+        let begun_at = clock.now();
+        for _ in 0..500 {
+            here.push("single", "g", "item").await;
+        }
+        rate("pushes one by one", 500, begun_at);
+        assert_eq!(here.stats("q").await, QueueStats::default());
+    });
+}
+
 /// Does with queues what a child is told to do. A group `-` is none.
 pub(crate) async fn obey(client: &mut Client, claims: &mut HashMap<String, ClaimId>, words: &[&str]) {
     match *words {

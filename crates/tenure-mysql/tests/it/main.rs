@@ -4,5 +4,6 @@ mod conformance;
 mod crew;
 mod faults;
 mod load;
+mod queue;
 mod way;
 mod wire;

@@ -6,4 +6,5 @@ mod crew;
 mod faults;
 mod load;
 mod pool;
+mod queue;
 mod way;

@@ -42,13 +42,15 @@ pub(super) struct Facts {
     pub(super) replicas_wanted: u8,
     /// Whether the URL is that of a cluster.
     pub(super) is_cluster: bool,
+    /// Whether it is one of a quorum's.
+    pub(super) is_quorum: bool,
 }
 
-pub(super) fn finding(severity: Severity, what: &'static str, found: String) -> Finding {
+pub(crate) fn finding(severity: Severity, what: &'static str, found: String) -> Finding {
     Finding { severity, what, found, hint: None }
 }
 
-pub(super) fn hinted(
+pub(crate) fn hinted(
     severity: Severity,
     what: &'static str,
     found: String,
@@ -82,14 +84,17 @@ impl Facts {
             Ok(text) => judge(text),
             Err(fault) => unseen(what, fault, Severity::Warning),
         };
-        vec![
+        let mut findings = vec![
             with("version", &self.server, &version),
             with("topology", &self.server, &|text| self.topology(text)),
             with("role", &self.replication, &role),
-            with("replicas", &self.replication, &|text| self.replicas(text)),
             with("memory", &self.memory, &memory),
             with("persistence", &self.persistence, &|text| self.persistence(text)),
-        ]
+        ];
+        if !self.is_quorum {
+            findings.insert(3, with("replicas", &self.replication, &|text| self.replicas(text)));
+        }
+        findings
     }
 
     fn topology(&self, server: &str) -> Finding {
@@ -97,7 +102,12 @@ impl Facts {
         match (field(server, "redis_mode"), self.is_cluster) {
             (Some("cluster"), false) => {
                 let found = "a node of a cluster, which refuses most keys".to_owned();
-                hinted(Severity::Bad, what, found, "write `redis+cluster://` for `redis://`")
+                let hint = if self.is_quorum {
+                    "name servers of their own: the masters of a cluster are not independent"
+                } else {
+                    "write `redis+cluster://` for `redis://`"
+                };
+                hinted(Severity::Bad, what, found, hint)
             }
             (_, true) => match &self.cluster {
                 Ok(text) => cluster(text),
@@ -152,6 +162,9 @@ impl Facts {
             let found = "the server cannot write to its disk, and may refuse every claim".to_owned();
             return hinted(Severity::Bad, what, found, "free some space, and see the server's log");
         }
+        if self.is_quorum {
+            return self.memory_of_numbers(has_log, has_snapshots);
+        }
         if has_log {
             return log(self.fsync.as_deref());
         }
@@ -162,6 +175,38 @@ impl Facts {
         };
         let hint = "set `appendonly yes`, or see to it that what is locked checks tokens";
         hinted(Severity::Warning, what, found.to_owned(), hint)
+    }
+}
+
+impl Facts {
+    /// What a server of a quorum keeps: it waits after every start, so what matters is only how far the numbers have come, should all
+    /// servers start anew.
+    fn memory_of_numbers(&self, has_log: bool, has_snapshots: Option<bool>) -> Finding {
+        let what = "persistence";
+        let waits = "a server that starts anew waits for the longest ttl in any case";
+        let kept = match (has_log, self.fsync.as_deref(), has_snapshots) {
+            (true, Some(fsync), _) => format!("log, `appendfsync {fsync}`"),
+            (true, None, _) => "log".to_owned(),
+            (false, _, Some(true)) => "snapshots".to_owned(),
+            (false, _, Some(false)) => {
+                let found =
+                    "none: should all servers start anew at once, none knows how far tokens have come"
+                        .to_owned();
+                let hint = "set `appendonly yes`, or rely on the clocks of all clients after that";
+                return hinted(Severity::Warning, what, found, hint);
+            }
+            (false, _, None) => {
+                let found = "no log; whether there are snapshots is not known, since CONFIG GET is refused"
+                    .to_owned();
+                return hinted(
+                    Severity::Warning,
+                    what,
+                    found,
+                    "see that the server keeps something over a restart",
+                );
+            }
+        };
+        finding(Severity::Good, what, format!("{kept}; {waits}"))
     }
 }
 
@@ -325,7 +370,7 @@ pub(super) fn prefix(prefix: &str) -> Option<Finding> {
 }
 
 /// Puts what several servers found together: what they all say alike is said once, the rest with their names.
-pub(super) fn merged(found: Vec<(String, Vec<Finding>)>) -> Vec<Finding> {
+pub(crate) fn merged(found: Vec<(String, Vec<Finding>)>) -> Vec<Finding> {
     let count = found.len();
     let mut order: Vec<&'static str> = Vec::new();
     let mut alike: Vec<(Finding, Vec<String>)> = Vec::new();

@@ -21,6 +21,7 @@ fn good_facts() -> Facts {
         replicas_min: Some("0".to_owned()),
         replicas_wanted: 0,
         is_cluster: false,
+        is_quorum: false,
     }
 }
 

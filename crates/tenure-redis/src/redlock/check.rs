@@ -8,9 +8,11 @@ use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{Finding, Severity};
 
 use super::Quorum;
+use super::boot::Mark;
 use super::library::LIBRARY;
 use super::node::Request;
-use crate::answer::number;
+use crate::check::judge::merged;
+use crate::check::of_quorum;
 use crate::quorum::majority;
 
 /// How long one server is waited for.
@@ -22,8 +24,15 @@ impl Quorum {
     /// Looks at every server, and at what they are together.
     pub(crate) async fn check_servers(self: &Arc<Self>) -> Vec<Finding> {
         let found = join_all((0..self.nodes.len()).map(|node| self.check_server(node))).await;
-        let count = found.iter().filter(|(counts, _)| *counts).count();
-        let (all, most) = (found.len(), majority(found.len()));
+        let (mut marks, mut of_each, mut alike) = (Vec::new(), Vec::new(), Vec::new());
+        for ((mark, findings, facts), node) in found.into_iter().zip(&self.nodes) {
+            marks.extend(mark.filter(|mark| mark.counts));
+            of_each.extend(findings);
+            if !facts.is_empty() {
+                alike.push((node.name.clone(), facts));
+            }
+        }
+        let (all, count, most) = (self.nodes.len(), marks.len(), majority(self.nodes.len()));
         let mut findings = vec![finding(
             if count == all {
                 Severity::Good
@@ -39,11 +48,38 @@ impl Quorum {
                  `tenure doctor --init`",
             ),
         )];
-        findings.extend(found.into_iter().flat_map(|(_, findings)| findings));
+        findings.extend(self.check_longest(&marks));
+        findings.extend(of_each);
+        findings.extend(merged(alike));
         findings
     }
 
-    async fn check_server(self: &Arc<Self>, node: usize) -> (bool, Vec<Finding>) {
+    /// Whether the servers and this client mean the same longest ttl.
+    fn check_longest(&self, marks: &[Mark]) -> Option<Finding> {
+        let (least, most) =
+            (marks.iter().map(|mark| mark.longest).min()?, marks.iter().map(|mark| mark.longest).max()?);
+        let [least_text, most_text] =
+            [least, most].map(|longest| format!("{:?}", Duration::from_millis(longest)));
+        Some(if least < self.own_longest() {
+            finding(
+                Severity::Bad,
+                "max_ttl",
+                format!("{least_text} on the servers and {:?} in the URL: claims are refused", self.max_ttl),
+                Some("name theirs in the URL, or raise it for all clients: `tenure doctor --init`"),
+            )
+        } else if least < most {
+            finding(
+                Severity::Warning,
+                "max_ttl",
+                format!("{least_text} on some servers, {most_text} on others"),
+                Some("`tenure doctor --init` was not done to its end: repeat it"),
+            )
+        } else {
+            finding(Severity::Good, "max_ttl", format!("{most_text} on all servers that count"), None)
+        })
+    }
+
+    async fn check_server(self: &Arc<Self>, node: usize) -> (Option<Mark>, Vec<Finding>, Vec<Finding>) {
         let name = &self.nodes[node].name;
         let before = SystemClock.time_of_day();
         let said = match self.ask(node, WITHIN, true, &Request::new(&LIBRARY.mark)).await {
@@ -53,13 +89,13 @@ impl Quorum {
                 let hint = error.hint().unwrap_or("is it running and reachable?").to_owned();
                 let mut away = finding(Severity::Warning, "server", fault.to_string(), None);
                 away.hint = Some(hint);
-                return (false, vec![away]);
+                return (None, vec![away], Vec::new());
             }
         };
         let after = SystemClock.time_of_day();
-        let counts = said.items.first().and_then(|item| number(item).ok()) == Some(1);
+        let mark = Mark::of(&said);
         let mut findings = Vec::new();
-        findings.push(if counts {
+        findings.push(if mark.counts {
             finding(Severity::Good, "marker", format!("{name} counts in its present run {:016x}", said.incarnation.0), None)
         } else {
             finding(
@@ -82,7 +118,7 @@ impl Quorum {
                 Some("keep the clocks of all servers by NTP, without steps: a jump forward ends holds too early"),
             )
         });
-        (counts, findings)
+        (Some(mark), findings, of_quorum(&self.nodes[node].link).await)
     }
 }
 

@@ -117,11 +117,7 @@ impl Quorum {
         let within = patience(asked.iter().map(|(own, _)| own.claim.terms.ttl));
         let proposal = if self.has_plain_tokens { 0 } else { SystemClock.time_of_day().micros() };
         let mut request = Request::new(&LIBRARY.claim);
-        for (own, slot) in &asked {
-            let proposal = proposal.max(own.claim.floor.get() + 1);
-            request = request.key(self.key_text(&own.claim.resource)).arg(own.claim.id.to_string());
-            request = request.arg(text::claim(own, proposal, *slot));
-        }
+        text::claims(&mut request, &asked, proposal, |own| self.key_text(&own.claim.resource));
         let count = self.nodes.len();
         let mut polls: Vec<Poll> = asked.into_iter().map(|(own, slot)| Poll::new(own, slot, count)).collect();
         let (tell, mut news) = unbounded_channel();
@@ -181,8 +177,7 @@ impl Quorum {
         let mut request = Request::new(&LIBRARY.stamp);
         for (at, token) in &asked {
             let claim = &polls[*at].own.claim;
-            request =
-                request.key(self.key_text(&claim.resource)).arg(claim.id.to_string()).arg(token.to_string());
+            request.ask(self.key_text(&claim.resource), claim.id, vec![token.to_string()]);
         }
         let quorum = self.clone();
         tokio::spawn(async move {
@@ -302,8 +297,8 @@ impl Quorum {
         tokio::spawn(async move {
             let mut request = Request::new(&LIBRARY.release);
             for (own, ending) in &endings {
-                request = request.key(quorum.key_text(&own.claim.resource)).arg(own.claim.id.to_string());
-                request = request.arg(text::ending(Some(own), *ending));
+                let (key, how) = (quorum.key_text(&own.claim.resource), text::ending(Some(own), *ending));
+                request.ask(key, own.claim.id, vec![how]);
             }
             if let Err(fault) = quorum.ask(node, Duration::from_millis(500), false, &request).await {
                 tracing::debug!(%fault, "what was granted in vain is not given back");

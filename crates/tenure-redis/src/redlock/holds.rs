@@ -37,10 +37,8 @@ impl Quorum {
         let start = SystemClock.now();
         let mut request = Request::new(&LIBRARY.renew);
         for (own, _) in holds {
-            request = request.key(self.key_text(&own.claim.resource));
-        }
-        for (own, _) in holds {
-            request = request.arg(own.claim.id.to_string());
+            // Without anything that is asked, there is no run.
+            request.ask_alike(self.key_text(&own.claim.resource), own.claim.id);
         }
         let within = patience(holds.iter().map(|(own, _)| own.claim.terms.ttl));
         let most = majority(self.nodes.len());
@@ -120,8 +118,7 @@ impl Quorum {
             life = life.max(own.as_ref().map_or(RELEASE_WITHIN, |own| own.claim.terms.ttl));
             let is_finished = release.maybe_in_flight || own.as_ref().is_some_and(|own| own.has_stray_copy);
             let ending = Ending::Released { is_unused: release.is_unused, is_finished };
-            request = request.key(self.key_text(resource)).arg(release.claim.to_string());
-            request = request.arg(text::ending(own.as_ref(), ending));
+            request.ask(self.key_text(resource), release.claim, vec![text::ending(own.as_ref(), ending)]);
         }
         let request = Arc::new(request);
         let (tell, mut heard) = unbounded_channel();
@@ -199,12 +196,12 @@ pub(crate) fn forget_on_all(quorum: &Arc<Quorum>, forsaken: Vec<(Own, Vec<usize>
                     }
                     how => how,
                 };
-                request = request.key(quorum.key_text(&own.claim.resource)).arg(own.claim.id.to_string());
-                request = request.arg(text::ending(Some(own), ending));
+                let (key, how) = (quorum.key_text(&own.claim.resource), text::ending(Some(own), ending));
+                request.ask(key, own.claim.id, vec![how]);
                 life = life.max(own.claim.terms.ttl);
             }
         }
-        if !request.keys.is_empty() {
+        if !request.is_empty() {
             tokio::spawn(insist(quorum.clone(), node, Arc::new(request), life, |_| {}));
         }
     }

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
-use crate::script::{Script, hash};
+use crate::script::{self, Script, hash};
 
 const TEXT: &str = include_str!("../scripts/redlock.lua");
 
@@ -64,8 +64,6 @@ pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
 impl Library {
     /// Makes the command that loads the library. A server that has it refuses.
     pub(crate) fn load(&self) -> Cmd {
-        let mut cmd = redis::cmd("FUNCTION");
-        cmd.arg("LOAD").arg(&self.text);
-        cmd
+        script::load(&self.text)
     }
 }

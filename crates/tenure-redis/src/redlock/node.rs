@@ -1,10 +1,11 @@
 //! One server of a quorum, and calls to all of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
+use tenure_core::claim::ClaimId;
 use tenure_core::engine::Incarnation;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -15,7 +16,7 @@ use super::library::LIBRARY;
 use crate::answer::{Unexpected, number};
 use crate::error::Fault;
 use crate::link::Link;
-use crate::script::{Form, Script};
+use crate::script::{Form, Script, hex};
 
 /// One server.
 pub(crate) struct Node {
@@ -24,15 +25,25 @@ pub(crate) struct Node {
     pub(crate) name: String,
     /// It has turned out not to count, or may have come to that.
     pub(crate) doubt: Arc<Notify>,
+    /// The longest ttl of the quorum, in ms, as it is taken for: a server whose marker says otherwise does not count.
+    longest: AtomicU64,
+    /// What the server's marker says, where that is less than this client's `max_ttl`; else 0.
+    falls_short: AtomicU64,
     /// The user's rights do not reach so far: scripts are called in their place.
     may_not_call_functions: AtomicBool,
 }
 
 /// A call: the same for all servers.
+///
+/// A batch has all ids in one text, and says once what neighbours ask for alike: what a server reads and an allocation for each costs as
+/// much as what it does.
 pub(crate) struct Request {
-    pub(crate) script: &'static Script,
-    pub(crate) keys: Vec<String>,
-    pub(crate) arguments: Vec<Vec<u8>>,
+    script: &'static Script,
+    keys: Vec<String>,
+    ids: Vec<u8>,
+    /// How many ask alike, and what for.
+    runs: Vec<(usize, Vec<String>)>,
+    arguments: Vec<Vec<u8>>,
 }
 
 /// What a server answered.
@@ -49,7 +60,29 @@ pub(crate) struct Said {
 
 impl Request {
     pub(crate) fn new(script: &'static Script) -> Request {
-        Request { script, keys: Vec::new(), arguments: Vec::new() }
+        Request { script, keys: Vec::new(), ids: Vec::new(), runs: Vec::new(), arguments: Vec::new() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Adds a claim to the batch, and what is asked for it.
+    pub(crate) fn ask(&mut self, key: String, id: ClaimId, words: Vec<String>) {
+        let is_alike = self.runs.last().is_some_and(|(_, last)| *last == words);
+        if !is_alike {
+            self.runs.push((0, words));
+        }
+        self.ask_alike(key, id);
+    }
+
+    /// Adds a claim to the batch, for which the same is asked as for the one before.
+    pub(crate) fn ask_alike(&mut self, key: String, id: ClaimId) {
+        self.keys.push(key);
+        self.ids.extend_from_slice(&hex(id));
+        if let Some((count, _)) = self.runs.last_mut() {
+            *count += 1;
+        }
     }
 
     /// Adds a resource.
@@ -66,12 +99,21 @@ impl Request {
         self
     }
 
-    fn command(&self, form: Form, shared: &[String; 4], incarnation: Incarnation) -> Cmd {
+    fn command(&self, form: Form, shared: &[String; 4], incarnation: Incarnation, longest: u64) -> Cmd {
         let mut cmd = self.script.begin(form, self.keys.len() + shared.len());
         for key in shared.iter().chain(&self.keys) {
             cmd.arg(key);
         }
-        cmd.arg(incarnation.0);
+        cmd.arg(format!("{} {longest}", incarnation.0));
+        if !self.ids.is_empty() {
+            cmd.arg(self.ids.as_slice());
+        }
+        for (count, words) in &self.runs {
+            cmd.arg(*count);
+            for word in words {
+                cmd.arg(word);
+            }
+        }
         for argument in &self.arguments {
             cmd.arg(argument.as_slice());
         }
@@ -80,8 +122,28 @@ impl Request {
 }
 
 impl Node {
-    pub(crate) fn new(link: Link, name: String) -> Node {
-        Node { link, name, doubt: Arc::new(Notify::new()), may_not_call_functions: AtomicBool::new(false) }
+    /// `longest` is the client's `max_ttl`, in ms.
+    pub(crate) fn new(link: Link, name: String, longest: u64) -> Node {
+        Node {
+            link,
+            name,
+            doubt: Arc::new(Notify::new()),
+            longest: AtomicU64::new(longest),
+            falls_short: AtomicU64::new(0),
+            may_not_call_functions: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes in what the marker says is the longest ttl, beside the client's own, in ms. A client with a shorter one goes by the marker's: it
+    /// asks for no more than its own. One with a longer one must not: a server that has forgotten its holds would be let in too early.
+    pub(crate) fn learn(&self, marked: u64, own: u64) {
+        self.longest.store(marked.max(own), Ordering::Relaxed);
+        self.falls_short.store(if marked < own { marked } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Returns the longest ttl that the server's marker allows, in ms, if that is less than this client's.
+    pub(crate) fn falls_short(&self) -> Option<u64> {
+        Some(self.falls_short.load(Ordering::Relaxed)).filter(|longest| *longest > 0)
     }
 
     /// Whether it can be asked now, or perhaps in a moment: the first connection is being made.
@@ -100,7 +162,8 @@ impl Node {
             if self.may_not_call_functions.load(Ordering::Relaxed) { Form::Known } else { Form::Function };
         let mut is_loaded = false;
         let (value, incarnation) = loop {
-            let build = |incarnation: Incarnation| request.command(form, shared, incarnation);
+            let longest = self.longest.load(Ordering::Relaxed);
+            let build = |incarnation: Incarnation| request.command(form, shared, incarnation, longest);
             form = match (self.link.call(deadline, &build).await, form) {
                 (Err(fault), Form::Function) if fault.is_no_function() && !is_loaded => {
                     is_loaded = true;
@@ -113,7 +176,7 @@ impl Node {
                 (answer, _) => break answer?,
             };
         };
-        let said = said(value, incarnation).map_err(|Unexpected(what)| Fault::Cut {
+        let said = said(value, incarnation, request.keys.len()).map_err(|Unexpected(what)| Fault::Cut {
             server: self.name.clone(),
             why: format!("it answered {what}"),
         })?;
@@ -145,12 +208,18 @@ impl Node {
     }
 }
 
-fn said(value: Value, incarnation: Incarnation) -> Result<Said, Unexpected> {
-    let Value::Array(items) = value else { return Err(Unexpected(format!("{value:?}"))) };
-    let mut items = items.into_iter();
-    let now = number(&items.next().unwrap_or(Value::Nil))?;
-    let items: Vec<Value> = items.collect();
-    let counts = !matches!(&items[..], [Value::BulkString(text)] if text == b"Q");
+fn said(value: Value, incarnation: Incarnation, asked: usize) -> Result<Said, Unexpected> {
+    let Value::Array(mut items) = value else { return Err(Unexpected(format!("{value:?}"))) };
+    if items.is_empty() {
+        return Err(Unexpected("nothing".to_owned()));
+    }
+    let now = number(&items.remove(0))?;
+    let mut counts = true;
+    match &items[..] {
+        [Value::BulkString(text)] if text == b"Q" => counts = false,
+        [Value::BulkString(text), Value::Int(same)] if text == b"S" => items = vec![Value::Int(*same); asked],
+        _ => {}
+    }
     Ok(Said { now, counts, items, incarnation })
 }
 

@@ -1,8 +1,11 @@
 //! What claims look like for the scripts, and what their answers mean.
 
+use std::sync::Arc;
+
 use redis::Value;
 use tenure_core::claim::{ClaimId, Kind, Label};
 
+use super::node::Request;
 use super::own::Own;
 use crate::answer::{Unexpected, in_millis, number, text};
 
@@ -66,20 +69,11 @@ fn life(own: &Own) -> u64 {
     in_millis(tenure_core::step::confirm_window(own.claim.terms.ttl))
 }
 
-/// What a claim asks for.
-pub(crate) fn claim(own: &Own, proposal: u64, slot: Option<u32>) -> String {
+/// What a claim asks for, as the last columns of its hold.
+fn terms(own: &Own, slot: Option<u32>) -> String {
     let (claim, terms) = (&own.claim, &own.claim.terms);
-    let digit = u8::from;
     format!(
-        "{} {} {} {} {} {} {proposal} {} {} {:08} {} {} {} {} {} {} {}",
-        letter(own),
-        terms.capacity,
-        digit(claim.wait),
-        digit(terms.unless_fresh),
-        digit(claim.floor_forced),
-        claim.floor.get(),
-        own.ticket,
-        life(own),
+        "{:08} {} {} {} {} {} {} {}",
         in_millis(terms.ttl),
         claim.client,
         terms.limits.max_hold.map_or(0, in_millis),
@@ -89,6 +83,64 @@ pub(crate) fn claim(own: &Own, proposal: u64, slot: Option<u32>) -> String {
         slot.map_or_else(|| "-".to_owned(), |slot| slot.to_string()),
         terms.label.as_str(),
     )
+}
+
+/// How long the key of a mutex without anything special lives; 0 for any other claim.
+fn plain_life(own: &Own) -> u64 {
+    let terms = &own.claim.terms;
+    let is_plain = terms.kind == Kind::Mutex && terms.limits == Default::default() && !terms.unless_fresh;
+    if is_plain { in_millis(terms.ttl) } else { 0 }
+}
+
+/// Whether two claims differ in nothing but their names, ids, floors and tickets.
+fn are_alike((one, slot): &(Own, Option<u32>), (next, next_slot): &(Own, Option<u32>)) -> bool {
+    let what = |own: &Own| (own.claim.client, own.claim.wait, own.claim.floor_forced, own.attempt);
+    let terms_alike = Arc::ptr_eq(&one.claim.terms, &next.claim.terms) || one.claim.terms == next.claim.terms;
+    slot == next_slot && what(one) == what(next) && terms_alike
+}
+
+/// How many claims from the first one on are a run, and by how much each ticket is larger than the one before.
+fn run(asked: &[(Own, Option<u32>)], proposal: u64) -> (usize, u64) {
+    let (Some(first), second) = (asked.first(), asked.get(1)) else { return (0, 0) };
+    let step = second.map_or(0, |(own, _)| u64::from(Some(own.ticket) == first.0.ticket.checked_add(1)));
+    let is_of_run = |(at, next): &(usize, &(Own, Option<u32>))| {
+        let (floor, first_floor) = (next.0.claim.floor.get(), first.0.claim.floor.get());
+        // Floors below the proposal do not matter, unless a server's clock is very wrong.
+        let floors_alike = floor == first_floor || floor.max(first_floor) < proposal;
+        next.0.ticket == first.0.ticket + *at as u64 * step && floors_alike && are_alike(first, next)
+    };
+    (asked.iter().enumerate().take_while(is_of_run).count(), step)
+}
+
+/// Asks for claims, with a number that servers may take for a token.
+pub(crate) fn claims(
+    request: &mut Request,
+    asked: &[(Own, Option<u32>)],
+    proposal: u64,
+    key: impl Fn(&Own) -> String,
+) {
+    let digit = u8::from;
+    let mut rest = asked;
+    while let Some((own, slot)) = rest.first() {
+        let (count, step) = run(rest, proposal);
+        let (alike, others) = rest.split_at(count.max(1));
+        let floor = alike.iter().map(|(own, _)| own.claim.floor.get()).max().unwrap_or(0);
+        let what = format!(
+            "{} {} {} {} {} {floor} {} {} {step} {} {}",
+            letter(own),
+            own.claim.terms.capacity,
+            digit(own.claim.wait),
+            digit(own.claim.terms.unless_fresh),
+            digit(own.claim.floor_forced),
+            proposal.max(floor + 1),
+            own.ticket,
+            life(own),
+            plain_life(own),
+        );
+        request.ask(key(own), own.claim.id, vec![what, terms(own, *slot)]);
+        alike[1..].iter().for_each(|(own, _)| request.ask_alike(key(own), own.claim.id));
+        rest = others;
+    }
 }
 
 /// How a claim ends.
@@ -115,6 +167,8 @@ pub(crate) fn ending(own: Option<&Own>, ending: Ending) -> String {
     };
     let (finished, unused) = (digit(is_finished), digit(is_unused));
     match own {
+        // Alike for all: neither the attempt nor the place matters any more.
+        _ if mode == 'r' => format!("r 0 {finished} {unused} 0 0 "),
         None => format!("{mode} 0 {finished} {unused} 0 0 "),
         Some(own) => {
             let (claim, fresh) = (&own.claim, digit(own.claim.terms.unless_fresh));
@@ -158,9 +212,13 @@ fn millis_if_any(value: &Value) -> Result<Option<u64>> {
 
 /// Reads a server's answer to a claim.
 pub(crate) fn answer(value: Value) -> Result<NodeAnswer> {
+    if let Value::Int(_) = value {
+        return Ok(NodeAnswer::Granted(number(&value)?, None));
+    }
     let items = items(value)?;
     let field = |at: usize| items.get(at).ok_or_else(|| Unexpected(format!("{} fields", items.len())));
     match text(field(0)?)? {
+        // Granted before, to an earlier copy.
         "G" => {
             let slot = items.get(2).and_then(|slot| text(slot).ok()?.parse().ok());
             Ok(NodeAnswer::Granted(number(field(1)?)?, slot))

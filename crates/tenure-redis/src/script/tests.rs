@@ -160,7 +160,7 @@ impl<'a, 'b> Pair<'a, 'b> {
                 let message = self.inboxes.get_message().expect("a waiter is told of its grant");
                 match answer::message(message.get_payload_bytes()).expect("a message that can be read") {
                     answer::Message::Granted(claim, grant, incarnation) => break (claim, grant, incarnation),
-                    answer::Message::Look(_) => {}
+                    answer::Message::Look(_) | answer::Message::Ready(_) => {}
                 }
             };
             assert_eq!(got, (expected.0, expected.1, 7), "a waiter is told something else:\n{:#?}", {

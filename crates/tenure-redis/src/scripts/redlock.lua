@@ -1,7 +1,8 @@
 -- What one server of a quorum does. It decides for itself alone; a majority of such decisions is a grant (`quorum.rs`).
 --
 -- KEYS: the boot marker, the largest number of all counters, finished ids, observed resources, then the key of each resource.
--- ARGV: the incarnation of the server, then what each operation takes.
+-- ARGV: the marker as the client knows it: the incarnation of the server, and the longest ttl of the quorum in ms. Then what each operation
+-- takes. What takes a batch begins with all ids in one text, and then has for each run of alike requests: how many, and what they ask for.
 --
 -- A mutex or a writer is the string under the resource's own key, as clients of the classic protocol have it. Beside it, under
 -- `tenure.1.<letter>:<key>`, are C: its counter; H: when shared holds come free, and T: their texts; Q: the places of waiters, W: their
@@ -12,11 +13,11 @@
 -- stamped. Times: `now` in microseconds, `t` and all ends in milliseconds, by this server's clock.
 
 local call, try
-local floor, max, min, sub, format, concat, upper
+local floor, max, min, sub, byte, format, concat, upper
 local function open()
   call, try = redis.call, redis.pcall
   floor, max, min = math.floor, math.max, math.min
-  sub, format, concat, upper = string.sub, string.format, table.concat, string.upper
+  sub, byte, format, concat, upper = string.sub, string.byte, string.format, table.concat, string.upper
 end
 
 local FINISHED_MEMORY, COUNTER_MEMORY, QUEUE_LIFE = 60000, 3600000, 60000
@@ -34,7 +35,8 @@ local function padded(number)
   return format('%08d%08d', high, number - high * HALF)
 end
 
--- Begins a call, and returns whether the server counts: not if it has started anew since it was let in.
+-- Begins a call, and returns whether the server counts: not if it has started anew since it was let in, or if the client takes another
+-- ttl for the longest. Then also what the marker says.
 local function begin(KEYS, ARGV)
   if not call then open() end
   BOOT, MAX, FINISHED, OBSERVED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -48,7 +50,7 @@ local function begin(KEYS, ARGV)
     has_finished = call('EXISTS', FINISHED) == 1
     has_observers = call('EXISTS', OBSERVED) == 1
   end
-  return marks[1] == ARGV[1]
+  return marks[1] == ARGV[1], marks[1]
 end
 
 -- A server that is full refuses what could make it fuller, but not after the first write of a script.
@@ -62,10 +64,23 @@ local function raise(key, number)
   call('SET', beside('C', key), digits(number), 'PX', COUNTER_MEMORY)
   if number > top then top, is_top_new = number, true end
 end
-local function done(answers)
-  if is_top_new then call('SET', MAX, digits(top)) end
-  return answers
+local function keep_top()
+  if is_top_new then call('SET', MAX, padded(top)) end
+  is_top_new = false
 end
+
+-- The answers to a batch. Where all are the same number, it is said once.
+local function done(answers)
+  keep_top()
+  local first = answers[2]
+  if #answers < 3 or type(first) ~= 'number' then return answers end
+  for i = 3, #answers do
+    if answers[i] ~= first then return answers end
+  end
+  return { answers[1], 'S', first }
+end
+-- The id of a request, counted from 1.
+local function id_at(ids, i) return sub(ids, 32 * i - 31, 32 * i) end
 
 local function changed(key)
   if has_observers and call('ZSCORE', OBSERVED, key) then call('PUBLISH', CHANGES .. key, '') end
@@ -343,15 +358,13 @@ local function grant(record, queue, claim)
   end
   if leave(queue, claim.id) and claim.kind == 'p' then wake(record, queue) end
   changed(record.key)
-  return { 'G', digits(number) }
+  return number
 end
 
-local CLAIM = '^(%a) (%d+) (%d) (%d) (%d) (%d+) (%d+) (%d+) (%d+) (.*)$'
-local function decide(key, id, text)
+local function decide(key, id, asked, terms, ticket)
   if is_finished(id) then return { 'F' } end
-  local kind, capacity, wait, fresh, forced, above, proposal, ticket, life, terms = text:match(CLAIM)
-  local claim = unpack_terms({ id = id, kind = kind, capacity = tonumber(capacity) }, terms)
-  claim.floor, claim.proposal, claim.ticket = tonumber(above), tonumber(proposal), tonumber(ticket)
+  local claim = unpack_terms({ id = id, kind = asked.kind, capacity = asked.capacity }, terms)
+  claim.floor, claim.proposal, claim.ticket = asked.floor, asked.proposal, ticket
   local record = holds_of(key)
   local hold = hold_of(record, id)
   if hold then
@@ -363,112 +376,225 @@ local function decide(key, id, text)
   end
   local against = conflict(record, claim)
   if against then return against end
-  if claim.floor > now + AHEAD_MAX and forced == '0' then return { 'A', digits(now) } end
-  if fresh == '1' then
+  if claim.floor > now + AHEAD_MAX and not asked.is_forced then return { 'A', digits(now) } end
+  if asked.fresh == '1' then
     local value = call('HMGET', beside('V', key), 'fresh', 'token', 'bytes')
     if value[1] and tonumber(value[1]) > t then return { 'V', digits(value[1] - t), value[2], value[3] } end
   end
   local queue = queue_of(key)
   prune(queue)
-  if is_free(record, claim) and not is_behind(queue, id, claim.ticket, kind) then return grant(record, queue, claim) end
-  if wait == '1' then
-    enqueue(queue, id, ticket, tonumber(life), concat({ kind, fresh, claim.client, claim.label }, ' '))
+  if is_free(record, claim) and not is_behind(queue, id, ticket, claim.kind) then return grant(record, queue, claim) end
+  if asked.waits then
+    enqueue(queue, id, digits(ticket), asked.life, concat({ claim.kind, asked.fresh, claim.client, claim.label }, ' '))
     changed(key)
   end
   return busy(record, queue, claim)
 end
 
--- Takes for each resource the id of a claim, and what it asks for: "kind capacity wait fresh forced floor proposal ticket life terms".
+-- What is beside the keys from one to another.
+local function all_beside(letters, KEYS, first, last)
+  local keys, n = {}, 0
+  for at = first, last do
+    for i = 1, #letters do
+      n = n + 1
+      keys[n] = 'tenure.1.' .. letters[i] .. ':' .. KEYS[at]
+    end
+  end
+  return keys
+end
+local WHO_ELSE, COUNTER, LEFT = { 'H', 'Q' }, { 'C' }, { 'Q', 'V' }
+
+-- The common case: mutexes without anything special (a life, or 0), which are free and nobody waits for. Each is taken by one command; the
+-- others are left out of the answers.
+--
+-- A counter of its own is written only where there is one, or where it would not be the proposal: else the largest of all, which is
+-- written before anything is granted, is what the next claim is told, and servers that agree go on to do so.
+local function take_free(KEYS, first, last, ids, asked, terms, answers)
+  local others = call('EXISTS', unpack(all_beside(WHO_ELSE, KEYS, first, last)))
+  local places = all_beside(COUNTER, KEYS, first, last)
+  local counters = call('MGET', unpack(places))
+  local base, before, numbers, largest = asked.floor + 1, top, {}, top
+  -- A client whose clock is very wrong does not spoil the numbers.
+  if asked.proposal <= now + AHEAD_MAX then base = max(base, asked.proposal) end
+  for i = 1, last - first + 1 do
+    local number = max(base, (counters[i] and tonumber(counters[i]) or before) + 1)
+    numbers[i], largest = number, max(largest, number)
+  end
+  if largest >= NUMBER_MAX then return end
+  if largest > top then
+    top, is_top_new = largest, true
+    keep_top()
+  end
+  local ends, granted, tail, tail_number = digits(t + asked.plain_life - 1), ' ' .. padded(now) .. ' ' .. terms, nil, nil
+  for at = first, last do
+    local i, key, id = at - first + 1, KEYS[at], id_at(ids, at - 4)
+    local is_alone = others == 0 or call('EXISTS', beside('H', key), beside('Q', key)) == 0
+    if is_alone and not is_finished(id) then
+      local number = numbers[i]
+      if number ~= tail_number then tail, tail_number = ' m ' .. padded(number) .. granted, number end
+      if call('SET', key, id .. tail, 'NX', 'PXAT', ends) then
+        if counters[i] or before >= base then call('SET', places[i], digits(number), 'PX', COUNTER_MEMORY) end
+        changed(key)
+        answers[at - 3] = number
+      end
+    end
+  end
+end
+
+local CLAIM = '^(%a) (%d+) (%d) (%d) (%d) (%d+) (%d+) (%d+) (%d) (%d+) (%d+)$'
+
+-- Takes for each run "kind capacity wait fresh forced floor proposal ticket step life plain_life", and the terms. Each claim's ticket is
+-- a step after that of the one before.
 operation('claim', {}, function(KEYS, ARGV)
-  if not begin(KEYS, ARGV) then return { digits(now), 'Q' } end
-  local answers = { digits(now) }
-  for i = 5, #KEYS do
-    answers[i - 3] = decide(KEYS[i], ARGV[2 * i - 8], ARGV[2 * i - 7])
+  if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
+  local answers, ids, at, run = { padded(now) }, ARGV[2], 4, 3
+  while at < #KEYS do
+    local first, last, terms = at + 1, at + ARGV[run], ARGV[run + 2]
+    local kind, capacity, wait, fresh, forced, above, proposal, ticket, step, life, plain_life = ARGV[run + 1]:match(CLAIM)
+    local asked = {
+      kind = kind, capacity = tonumber(capacity), waits = wait == '1', fresh = fresh, is_forced = forced == '1', floor = tonumber(above),
+      proposal = tonumber(proposal), life = tonumber(life), plain_life = tonumber(plain_life),
+    }
+    if asked.plain_life > 0 and asked.floor <= now + AHEAD_MAX then take_free(KEYS, first, last, ids, asked, terms, answers) end
+    for place = first, last do
+      if not answers[place - 3] then
+        answers[place - 3] = decide(KEYS[place], id_at(ids, place - 4), asked, terms, ticket + (place - first) * step)
+      end
+    end
+    at, run = last, run + 3
   end
   return done(answers)
 end)
 
--- Takes for each resource an id and a token: the counter is to be at the token while the claim holds. Answers with the token, or
+-- Takes for each run a token: the counter is to be at the token while the claim holds. Answers with the token, or
 -- with a larger number, which the claim must take; 0: it does not hold here.
 operation('stamp', {}, function(KEYS, ARGV)
-  if not begin(KEYS, ARGV) then return { digits(now), 'Q' } end
-  local answers = { digits(now) }
-  for i = 5, #KEYS do
-    local key, id, token = KEYS[i], ARGV[2 * i - 8], tonumber(ARGV[2 * i - 7])
-    local record = holds_of(key)
-    local hold, answer = hold_of(record, id), 0
-    if hold then
-      local last = counter(key)
-      if hold.number < token then
-        -- Another one that shares it may have been granted that number since: each has its own.
-        hold.number = last < token and token or last + 1
-        raise(key, hold.number)
-        put(record, hold)
+  if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
+  local answers, ids, at, run = { padded(now) }, ARGV[2], 4, 3
+  while at < #KEYS do
+    local token, last = tonumber(ARGV[run + 1]), at + ARGV[run]
+    for place = at + 1, last do
+      local key = KEYS[place]
+      local record = holds_of(key)
+      local hold, answer = hold_of(record, id_at(ids, place - 4)), 0
+      if hold then
+        if hold.number < token then
+          -- A mutex or a writer has the last number that was given here.
+          local own = record.own and hold.number
+          local known = tonumber(call('GET', beside('C', key)) or own or top)
+          -- Another one that shares it may have been granted that number since: each has its own.
+          hold.number = known < token and token or known + 1
+          raise(key, hold.number)
+          put(record, hold)
+        end
+        answer = hold.number
       end
-      answer = digits(hold.number)
+      answers[place - 3] = answer
     end
-    answers[i - 3] = answer
+    at, run = last, run + 2
   end
   return done(answers)
 end)
 
--- Takes the id of each. Answers for how long each hold lives on; 0: it does not hold here.
+-- Whether a hold as it is stored is that of a claim, still holds, and has nothing special: no longest or shortest time, no rest.
+local MUTEX = 109
+local function is_plain(held, id)
+  return held and sub(held, 1, 32) == id and byte(held, 34) == MUTEX and sub(held, 95, 101) == ' 0 0 0 '
+end
+
+-- Answers for how long each hold lives on; 0: it does not hold here.
 operation('renew', { 'allow-oom' }, function(KEYS, ARGV)
-  if not begin(KEYS, ARGV) then return { digits(now), 'Q' } end
+  if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
   insist()
-  local answers = { digits(now) }
-  for i = 5, #KEYS do
-    local key, answer = KEYS[i], 0
-    local record = holds_of(key)
-    local hold = hold_of(record, ARGV[i - 3])
-    if hold then
-      extend(hold)
-      put(record, hold)
-      answer = hold.ends - t
-      local value = call('HMGET', beside('V', key), 'claim', 'keep')
-      if value[1] == hold.id and value[2] == '' then call('PEXPIREAT', beside('V', key), hold.ends) end
+  local answers, ids = { padded(now) }, ARGV[2]
+  local holds = call('MGET', unpack(KEYS, 5))
+  local has_values = call('EXISTS', unpack(all_beside({ 'V' }, KEYS, 5, #KEYS))) > 0
+  for at = 5, #KEYS do
+    local key, id, held = KEYS[at], id_at(ids, at - 4), holds[at - 4]
+    local life = not has_values and is_plain(held, id) and tonumber(sub(held, 70, 77))
+    -- The common case: only the end is new. Not if that is earlier than it was, as after the clock was set back.
+    if life and call('PEXPIREAT', key, digits(t + life - 1), 'GT') == 1 then
+      answers[at - 3] = life
+    else
+      local record, answer = holds_of(key), 0
+      local hold = hold_of(record, id)
+      if hold then
+        extend(hold)
+        put(record, hold)
+        answer = hold.ends - t
+        local value = call('HMGET', beside('V', key), 'claim', 'keep')
+        if value[1] == hold.id and value[2] == '' then call('PEXPIREAT', beside('V', key), hold.ends) end
+      end
+      answers[at - 3] = answer
     end
-    answers[i - 3] = answer
   end
-  return answers
+  return done(answers)
 end)
 
--- Takes for each resource an id, and how it ends: "mode attempt finish unused ticket life waiter". The mode is r: release or withdraw;
+-- The common case: mutexes without anything special, for which nobody waits. They go by one command; the others are left out
+-- of the answers.
+local function let_go(KEYS, first, last, ids, answers)
+  local holds = call('MGET', unpack(KEYS, first, last))
+  local left = call('EXISTS', unpack(all_beside(LEFT, KEYS, first, last)))
+  local gone, n = {}, 0
+  for at = first, last do
+    local key = KEYS[at]
+    local is_alone = left == 0 or call('EXISTS', beside('Q', key), beside('V', key)) == 0
+    if is_alone and is_plain(holds[at - first + 1], id_at(ids, at - 4)) then
+      n = n + 1
+      gone[n], answers[at - 3] = key, 1
+      changed(key)
+    end
+  end
+  if n > 0 then call('DEL', unpack(gone)) end
+end
+
+local function finish_with(key, id, mode, attempt, unused, ticket, life, waiter)
+  local answer, record, queue = 0, holds_of(key), queue_of(key)
+  local hold = mode ~= 'u' and hold_of(record, id)
+  -- What a later attempt was granted is not given back by an earlier one.
+  if hold and (mode == 'r' or hold.attempt <= tonumber(attempt)) then
+    local rest = unused == '1' and 0 or hold.min
+    end_hold(record, hold, floor(min(hold.granted, now) / 1000) + rest)
+    answer = 1
+  end
+  if mode == 'b' then
+    if not hold and not is_finished(id) or answer == 1 then enqueue(queue, id, ticket, tonumber(life), waiter) end
+  elseif mode ~= 'c' and leave(queue, id) then
+    answer = 1
+  end
+  if answer == 1 then
+    wake(record, queue)
+    changed(key)
+  end
+  return answer
+end
+
+-- Takes for each run how the claims end: "mode attempt finish unused ticket life waiter". The mode is r: release or withdraw;
 -- c: give back what an attempt was granted; b: the same, and wait on; u: do not wait any more. 1: there was something to end.
 operation('release', { 'allow-oom' }, function(KEYS, ARGV)
   begin(KEYS, ARGV)
   insist()
-  local answers = { digits(now) }
-  for i = 5, #KEYS do
-    local key, id, answer = KEYS[i], ARGV[2 * i - 8], 0
-    local mode, attempt, is_finish, unused, ticket, life, waiter =
-      ARGV[2 * i - 7]:match('^(%a) (%d+) (%d) (%d) (%d+) (%d+) (.*)$')
-    local record, queue = holds_of(key), queue_of(key)
-    local hold = mode ~= 'u' and hold_of(record, id)
-    -- What a later attempt was granted is not given back by an earlier one.
-    if hold and (mode == 'r' or hold.attempt <= tonumber(attempt)) then
-      local rest = unused == '1' and 0 or hold.min
-      end_hold(record, hold, floor(min(hold.granted, now) / 1000) + rest)
-      answer = 1
+  local answers, ids, at, run = { padded(now) }, ARGV[2], 4, 3
+  while at < #KEYS do
+    local first, last = at + 1, at + ARGV[run]
+    local mode, attempt, is_finish, unused, ticket, life, waiter = ARGV[run + 1]:match('^(%a) (%d+) (%d) (%d) (%d+) (%d+) (.*)$')
+    if mode == 'r' then let_go(KEYS, first, last, ids, answers) end
+    for place = first, last do
+      local id = id_at(ids, place - 4)
+      if not answers[place - 3] then
+        answers[place - 3] = finish_with(KEYS[place], id, mode, attempt, unused, ticket, life, waiter)
+      end
+      if is_finish == '1' then finish(id) end
     end
-    if mode == 'b' then
-      if not hold and not is_finished(id) or answer == 1 then enqueue(queue, id, ticket, tonumber(life), waiter) end
-    elseif mode ~= 'c' and leave(queue, id) then
-      answer = 1
-    end
-    if is_finish == '1' then finish(id) end
-    if answer == 1 then
-      wake(record, queue)
-      changed(key)
-    end
-    answers[i - 3] = answer
+    at, run = last, run + 2
   end
-  return answers
+  return done(answers)
 end)
 
 -- Takes an id, the token, "fresh keep" in ms from now (empty: as long as the hold), and bytes. 1: it is set; 0: it does not hold here.
 operation('publish', {}, function(KEYS, ARGV)
-  if not begin(KEYS, ARGV) then return { digits(now), 'Q' } end
+  if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
   local key, id, fresh, keep = KEYS[5], ARGV[2], ARGV[4], ARGV[5]
   local record = holds_of(key)
   local hold = hold_of(record, id)
@@ -491,7 +617,7 @@ end)
 
 -- Writes a value that a majority may lack: token, "fresh" and "keep" in ms from now, bytes. An older one gives way.
 operation('mend', {}, function(KEYS, ARGV)
-  if not begin(KEYS, ARGV) then return { digits(now), 'Q' } end
+  if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
   local value = beside('V', KEYS[5])
   if tonumber(call('HGET', value, 'token') or 0) >= tonumber(ARGV[2]) then return { digits(now), 0 } end
   call('DEL', value)
@@ -526,8 +652,8 @@ end)
 
 -- Shows resources: kind, capacity, holds (text and how much longer), waiters (id, ticket and text), counter, value.
 operation('look', { 'no-writes' }, function(KEYS, ARGV)
-  if not begin(KEYS, ARGV) then return { digits(now), 'Q' } end
-  local answers = { digits(now) }
+  if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
+  local answers = { padded(now) }
   local function show(holds, hold)
     if hold.free > t then
       holds[#holds + 1] = pack(hold)
@@ -576,32 +702,43 @@ operation('observe', {}, function(KEYS, ARGV)
   return { digits(now) }
 end)
 
--- Whether the server counts, and if not, what is to be done: R(eady); W(ait) for so many ms; L(earn) what it has forgotten. A server
--- that has started anew is seen by this, and waits from then on.
+-- Of a marker: the incarnation, and the longest ttl.
+local function parts(marker) return (marker or ''):match('^(%d+) (%d+)$') end
+
+-- Whether the server counts, and if not, what is to be done: R(eady), if the longest ttl is another one than the client takes it for, too; W(ait)
+-- for so many ms; L(earn) what it has forgotten. Then the largest number, and the longest ttl. A server that has started anew is seen by
+-- this, and waits from then on.
 operation('settle', {}, function(KEYS, ARGV)
-  local counts = begin(KEYS, ARGV)
-  if counts then return { digits(now), 'R', 0, digits(top) } end
-  if call('GET', SEEN) ~= ARGV[1] then
-    call('SET', WAIT, ARGV[1], 'PX', ARGV[2])
-    call('SET', SEEN, ARGV[1])
+  local _, marker = begin(KEYS, ARGV)
+  local run, longest = parts(marker)
+  local present = parts(ARGV[1])
+  if run == present then return { padded(now), 'R', 0, padded(top), longest } end
+  if call('GET', SEEN) ~= present then
+    call('SET', WAIT, present, 'PX', ARGV[2])
+    call('SET', SEEN, present)
   end
   local left = call('PTTL', WAIT)
-  if left > 0 then return { digits(now), 'W', left, digits(top) } end
-  return { digits(now), 'L', 0, digits(top) }
+  if left > 0 then return { padded(now), 'W', left, padded(top), 0 } end
+  return { padded(now), 'L', 0, padded(top), 0 }
 end)
 
--- Looks whether the server counts, and writes nothing: 1 or 0, and the largest number.
+-- Looks whether the server counts, and writes nothing: 1 or 0, the largest number, and the longest ttl.
 operation('mark', { 'no-writes' }, function(KEYS, ARGV)
-  local counts = begin(KEYS, ARGV)
-  return { digits(now), counts and 1 or 0, digits(top) }
+  local _, marker = begin(KEYS, ARGV)
+  local run, longest = parts(marker)
+  local counts = run ~= nil and run == parts(ARGV[1])
+  return { padded(now), counts and 1 or 0, padded(top), counts and longest or 0 }
 end)
 
--- Lets the server count from now on, with numbers above what others have given. Unless told to do so by an operator (1), only if it has waited.
+-- Lets the server count from now on, with numbers above what others have given, and with this longest ttl. Unless told to do so by an
+-- operator (1), only if it has waited.
 operation('admit', {}, function(KEYS, ARGV)
   begin(KEYS, ARGV)
-  if ARGV[3] ~= '1' and (call('GET', SEEN) ~= ARGV[1] or call('EXISTS', WAIT) == 1) then return { digits(now), 0 } end
+  local present = parts(ARGV[1])
+  if ARGV[4] ~= '1' and (call('GET', SEEN) ~= present or call('EXISTS', WAIT) == 1) then return { padded(now), 0 } end
   top, is_top_new = max(top, tonumber(ARGV[2])), true
-  call('SET', BOOT, ARGV[1])
+  keep_top()
+  call('SET', BOOT, present .. ' ' .. ARGV[3])
   call('DEL', SEEN, WAIT)
-  return done({ digits(now), 1 })
+  return { padded(now), 1 }
 end)

@@ -1,4 +1,5 @@
 //! Tests that measure time: each gets the whole machine.
 
 mod failover;
+mod queue_failover;
 mod quorum;

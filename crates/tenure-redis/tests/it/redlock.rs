@@ -20,9 +20,18 @@ const SHORT: &str = "?max_ttl=3s";
 
 /// Starts servers, and makes a quorum of them.
 pub(crate) fn start(servers: usize, options: &RedisOptions) -> (Vec<RedisServer>, String) {
+    start_with(servers, options, "")
+}
+
+/// As [`start`], with settings such as the longest ttl. The URL has them not.
+pub(crate) fn start_with(
+    servers: usize,
+    options: &RedisOptions,
+    settings: &str,
+) -> (Vec<RedisServer>, String) {
     let servers: Vec<RedisServer> = (0..servers).map(|_| RedisServer::start(options.clone())).collect();
     let url = quorum_url(&servers);
-    init(&url);
+    init(&format!("{url}{settings}"));
     (servers, url)
 }
 
@@ -92,7 +101,7 @@ fn lost_requests_and_replies_cost_nothing_but_time() {
 
 /// A client that holds by the words of two of three servers, and one that reaches them all.
 fn on_two_of_three(options: &RedisOptions, settings: &str) -> (Vec<RedisServer>, Proxy, Tenure, Tenure) {
-    let (servers, url) = start(3, options);
+    let (servers, url) = start_with(3, options, settings);
     let proxy = Proxy::start(([127, 0, 0, 1], servers[2].port()));
     proxy.refuse();
     proxy.cut();

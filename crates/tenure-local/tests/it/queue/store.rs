@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::{Engine, Severity};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::queue::contract::{Interval, Rules, Take};
+use tenure_core::queue::contract::{Interval, Rules, Settle, SettleAnswer, Settlement, Take};
 use tenure_local::Config;
 
 use super::{TestClock, name, push, text};
@@ -114,26 +114,33 @@ fn a_full_store_refuses_pushes_and_can_be_worked_off() {
     run(async {
         let config = Config::in_directory(directory.place()).with_queue_map_bytes(2 << 20);
         let here = Client::try_connect(config).await.unwrap();
-        let payload = "x".repeat(3000);
         for round in 0..3 {
             let mut pushed = 0;
+            // Small ones fill the last page.
             let error = loop {
-                match here.try_push(push("q", "g", &payload)).await {
-                    Ok(_) => pushed += 1,
+                let pushes = (0..64).map(|_| push("q", "", "small")).collect();
+                match here.queues().push(pushes).await.remove(0) {
+                    Ok(_) => pushed += 64,
                     Err(error) => break error,
                 }
             };
-            assert!(pushed > 100, "round {round}: {pushed}");
+            assert!(pushed > 1000, "round {round}: {pushed}");
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             assert!(error.to_string().contains("largest size"), "{error}");
             assert!(error.hint().unwrap().contains("nothing is lost"), "{error:?}");
             // A large one has no room either, while what is there goes on.
             here.try_push(push("q", "", &"x".repeat(256 << 10))).await.unwrap_err();
             assert_eq!(here.stats("q").await.waiting, pushed);
-            for _ in 0..pushed {
-                let item = here.take_item("q").await;
-                assert_eq!(text(&item), payload);
-                assert_eq!(format!("{:?}", here.ack("q", item.claim).await), "Settled");
+            let mut done = 0;
+            while done < pushed {
+                let items = here.take_items("q", 64).await;
+                assert_eq!(items.len(), 64);
+                done += 64;
+                let settle = |claim| Settle { queue: name("q"), claim, settlement: Settlement::Ack };
+                let settlements = items.iter().map(|item| settle(item.claim)).collect();
+                for settled in here.queues().settle(settlements).await {
+                    assert_eq!(settled.unwrap(), SettleAnswer::Settled);
+                }
             }
             assert!(here.take_items("q", 1).await.is_empty());
         }

@@ -15,10 +15,12 @@ use tenure_testkit::Proxy;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
 use crate::crew::{now, pause};
-use crate::redlock::start;
+use crate::redlock::start_with;
 
 const SERVERS: usize = 5;
 const CLIENTS: usize = 6;
+/// A server that has started anew is soon let in again.
+const SETTINGS: &str = "?max_ttl=1s";
 const NAMES: [&str; 2] = ["one", "two"];
 const TTL: Duration = Duration::from_millis(400);
 /// Two faults a second and more.
@@ -60,7 +62,7 @@ impl Way {
     fn connect(&self, is_plain: bool) -> Tenure {
         let hosts: Vec<String> =
             self.proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port())).collect();
-        let config = Config::parse(&format!("redlock://{}?max_ttl=1s", hosts.join(","))).expect("a URL");
+        let config = Config::parse(&format!("redlock://{}{SETTINGS}", hosts.join(","))).expect("a URL");
         let config = if is_plain { config.with_plain_tokens() } else { config };
         let connector: Connect = Box::new(move |client| {
             Box::pin(async move { Ok(Arc::new(Redlock::connect(config, client).await?) as Arc<dyn Engine>) })
@@ -181,7 +183,7 @@ fn judge(shared: &Shared, faults: usize) -> Report {
 }
 
 fn chaos(is_plain: bool, lasts: Duration) -> Report {
-    let (servers, _) = start(SERVERS, &RedisOptions::default().clock());
+    let (servers, _) = start_with(SERVERS, &RedisOptions::default().clock(), SETTINGS);
     let ports: Vec<u16> = servers.iter().map(RedisServer::port).collect();
     let ways: [Mutex<Way>; CLIENTS] = std::array::from_fn(|_| Mutex::new(Way::new(&ports)));
     let (shared, fence) = (Shared::default(), Memory::new());

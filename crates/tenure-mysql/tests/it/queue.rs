@@ -1,0 +1,47 @@
+//! Queues on a real server, beside the model.
+
+use std::sync::Arc;
+
+use tenure_conformance::queue_model::{Crowd, agrees_with_the_model, crowd};
+use tenure_core::claim::ClientId;
+use tenure_core::engine::Engine;
+use tenure_testkit::mariadb;
+
+use crate::conformance::connector;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+async fn engine(url: &str) -> Arc<dyn Engine> {
+    connector(url)(ClientId::new(fastrand::u64(..))).await.expect("the server answers")
+}
+
+/// A name that no other test of the run uses.
+fn name(what: &str) -> String {
+    format!("{what} {:x}", fastrand::u64(..))
+}
+
+#[test]
+fn queues_do_what_the_model_says() {
+    runtime().block_on(async {
+        let engine = engine(&mariadb::shared()).await;
+        let queues = engine.queues().expect("it has queues");
+        for _ in 0..4 {
+            agrees_with_the_model(queues, &name("model"), fastrand::u64(..), 500, true).await;
+        }
+    });
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_in_a_crowd() {
+    runtime().block_on(async {
+        let mut engines = Vec::new();
+        for _ in 0..8 {
+            engines.push(engine(&mariadb::shared()).await);
+        }
+        for (groups, items) in [(50, 300), (3, 100)] {
+            crowd(&engines, &name("crowd"), Crowd { groups, items, workers: 2 }).await;
+        }
+    });
+}

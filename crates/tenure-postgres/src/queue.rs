@@ -1,0 +1,314 @@
+//! The queues' verbs as sets of rows: a transaction of each is one round trip.
+
+mod read;
+mod text;
+
+use std::time::Duration;
+
+use tenure_core::claim::{ClaimId, ClientId, Name};
+use tenure_core::queue::contract::{
+    Interval, ItemId, Push, Pushed, QueueCapability, REASON_BYTES_MAX, Settle, SettleAnswer, Settlement,
+    Take, Which,
+};
+use tenure_core::queue::step::WORN_OUT;
+use tenure_sql::{Calls, Connection, Database, Fault, Found, QueueDatabase, QueueTables, Settled};
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+pub(crate) use text::{Texts, schema};
+
+use crate::connection::Bound;
+use crate::engine::Postgres;
+use crate::migrate;
+use crate::queue::read::{claim, dispatched, maybe_period, name, number, strange};
+
+/// A value and its type.
+type Value<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// What becomes of an item, as the statement has it.
+#[derive(Clone, Copy)]
+enum Kind {
+    Ack = 0,
+    Retry = 1,
+    Fail = 2,
+    Return = 3,
+}
+
+fn bytes(name: &Name) -> &[u8] {
+    name.as_str().as_bytes()
+}
+
+fn micros(period: Duration) -> i64 {
+    i64::try_from(period.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn client_number(client: ClientId) -> i64 {
+    i64::from_ne_bytes(client.bits().to_ne_bytes())
+}
+
+fn claim_bytes(claims: &[ClaimId]) -> Vec<[u8; 16]> {
+    claims.iter().map(|claim| claim.bits().to_be_bytes()).collect()
+}
+
+fn slices(claims: &[[u8; 16]]) -> Vec<&[u8]> {
+    claims.iter().map(<[u8; 16]>::as_slice).collect()
+}
+
+fn cut(reason: &str) -> &[u8] {
+    let mut end = reason.len().min(REASON_BYTES_MAX);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    reason[..end].as_bytes()
+}
+
+impl Postgres {
+    /// Carries out a transaction, and returns the rows of its last statement.
+    async fn transact(&self, statements: &[Bound<'_>], calls: &Calls) -> Result<Vec<Row>, Fault> {
+        let mut connection = self.connections.lend().await?;
+        let (one, watcher) =
+            (calls.one.iter().map(bytes).collect(), calls.watchers.iter().map(bytes).collect());
+        let (one, watcher): (Vec<&[u8]>, Vec<&[u8]>) = (one, watcher);
+        let own = client_number(self.inbox().client());
+        let values: [&[Value<'_>]; 2] =
+            [&[(&one, Type::BYTEA_ARRAY), (&own, Type::INT8)], &[(&watcher, Type::BYTEA_ARRAY)]];
+        let mut behind: Vec<Bound<'_>> = Vec::new();
+        if !one.is_empty() {
+            behind.push((&self.texts.call, values[0]));
+        }
+        if !watcher.is_empty() {
+            behind.push((&self.texts.call_watchers, values[1]));
+        }
+        let mut answers = connection.transact(self.owns_sessions(), statements, &behind).await?;
+        connection.keep();
+        Ok(answers.pop().unwrap_or_default())
+    }
+
+    async fn transact_alone(&self, statements: &[Bound<'_>]) -> Result<Vec<Row>, Fault> {
+        self.transact(statements, &Calls::default()).await
+    }
+
+    async fn hand_out_at_intervals(
+        &self,
+        queue: &[u8],
+        take: &[Value<'_>],
+        wants: usize,
+    ) -> Result<Vec<Row>, Fault> {
+        // Whoever takes from this queue stands in line for the row in which its rest is noted.
+        let head: [Value<'_>; 1] = [(&queue, Type::BYTEA)];
+        debug_assert!(wants > 0, "a take wants something");
+        self.transact_alone(&[(&self.texts.lock_head, &head), (&self.texts.take_at_intervals, take)]).await
+    }
+}
+
+impl QueueDatabase for Postgres {
+    fn queue_capability(&self) -> &QueueCapability {
+        &self.queue_capability
+    }
+
+    fn queue_tables(&self) -> &QueueTables {
+        &self.texts.tables
+    }
+
+    async fn ensure_queues(&self) -> Result<(), Fault> {
+        migrate::ensure_queues(&self.connections, &self.config.prefix).await
+    }
+
+    async fn enter(&self, pushes: &[&Push], calls: &Calls) -> Result<Vec<Pushed>, Fault> {
+        let queues: Vec<&[u8]> = pushes.iter().map(|push| bytes(&push.queue)).collect();
+        let groups: Vec<Option<&[u8]>> = pushes.iter().map(|push| push.group.as_ref().map(bytes)).collect();
+        let payloads: Vec<&[u8]> = pushes.iter().map(|push| &*push.payload).collect();
+        let delays: Vec<i64> = pushes.iter().map(|push| micros(push.delay)).collect();
+        let dedups: Vec<Option<&[u8]>> = pushes.iter().map(|push| push.dedup.as_ref().map(bytes)).collect();
+        let values: [Value<'_>; 5] = [
+            (&queues, Type::BYTEA_ARRAY),
+            (&payloads, Type::BYTEA_ARRAY),
+            (&delays, Type::INT8_ARRAY),
+            (&groups, Type::BYTEA_ARRAY),
+            (&dedups, Type::BYTEA_ARRAY),
+        ];
+        let has_groups = groups.iter().any(Option::is_some);
+        let has_dedups = dedups.iter().any(Option::is_some);
+        let statement: Bound<'_> = match (has_groups, has_dedups) {
+            (false, false) => (&self.texts.push, &values[..3]),
+            (true, false) => (&self.texts.push_groups, &values[..4]),
+            (_, true) => (&self.texts.push_all, &values),
+        };
+        let rows = self.transact(&[statement], calls).await?;
+        if rows.len() != pushes.len() {
+            return Err(Fault::internal("a push was left out"));
+        }
+        let read = |row: &Row| {
+            let item = ItemId(number(row, 0)?.unsigned_abs());
+            Ok(Pushed { item, is_duplicate: row.try_get(1).map_err(strange)? })
+        };
+        rows.iter().map(read).collect()
+    }
+
+    async fn hand_out(&self, take: &Take, claims: &[ClaimId]) -> Result<Found, Fault> {
+        let queue = bytes(&take.queue);
+        let ids = claim_bytes(claims);
+        let ids = slices(&ids);
+        let client = client_number(take.client);
+        let (ttl, floor) = (micros(take.rules.ttl), signed(take.floor.get()));
+        let label = take.rules.label.as_str().as_bytes();
+        let attempts = i64::from(take.rules.attempts_max);
+        let (period, is_of_queue) = match take.rules.interval {
+            Interval::Off => (0, false),
+            Interval::Queue(period) => (micros(period), !period.is_zero()),
+            Interval::Group(period) => (micros(period), false),
+        };
+        let most = if is_of_queue { 1 } else { claims.len() as i64 };
+        let values: [Value<'_>; 9] = [
+            (&queue, Type::BYTEA),
+            (&ids, Type::BYTEA_ARRAY),
+            (&most, Type::INT8),
+            (&client, Type::INT8),
+            (&ttl, Type::INT8),
+            (&label, Type::BYTEA),
+            (&floor, Type::INT8),
+            (&attempts, Type::INT8),
+            (&period, Type::INT8),
+        ];
+        let rows = match is_of_queue {
+            true => self.hand_out_at_intervals(queue, &values, claims.len()).await?,
+            false => self.transact_alone(&[(&self.texts.take, &values)]).await?,
+        };
+        let mut found = Found::default();
+        for row in &rows {
+            // The last row says how the queue stands.
+            let Some(item) = row.try_get::<_, Option<i64>>(0).map_err(strange)? else {
+                found.next_in = maybe_period(row, 6)?;
+                found.is_for_others = row.try_get::<_, Option<i64>>(5).map_err(strange)? == Some(1);
+                continue;
+            };
+            let item = ItemId(item.unsigned_abs());
+            match claim(row, 1)? {
+                Some(claim) => found.items.push(dispatched(row, item, claim, take.rules.ttl)?),
+                None => found.worn.push(item),
+            }
+        }
+        Ok(found)
+    }
+
+    async fn extend(&self, claims: &[ClaimId]) -> Result<Vec<(ClaimId, Duration)>, Fault> {
+        let ids = claim_bytes(claims);
+        let ids = slices(&ids);
+        let rows = self.transact_alone(&[(&self.texts.renew, &[(&ids, Type::BYTEA_ARRAY)])]).await?;
+        let read = |row: &Row| {
+            let claim = claim(row, 0)?.ok_or_else(|| Fault::internal("a claim is missing"))?;
+            Ok((claim, Duration::from_micros(number(row, 1)?.unsigned_abs())))
+        };
+        rows.iter().map(read).collect()
+    }
+
+    async fn settle_all(&self, settlements: &[&Settle]) -> Result<Settled, Fault> {
+        let claims: Vec<ClaimId> = settlements.iter().map(|one| one.claim).collect();
+        let ids = claim_bytes(&claims);
+        let ids = slices(&ids);
+        let queues: Vec<&[u8]> = settlements.iter().map(|one| bytes(&one.queue)).collect();
+        let (mut kinds, mut afters) = (Vec::new(), Vec::new());
+        let (mut mosts, mut reasons): (Vec<i64>, Vec<&[u8]>) = (Vec::new(), Vec::new());
+        for one in settlements {
+            let (kind, after, most, reason) = match &one.settlement {
+                Settlement::Ack => (Kind::Ack, 0, 0, ""),
+                Settlement::Retry { after, attempts_max, reason } => {
+                    (Kind::Retry, micros(*after), i64::from(*attempts_max), reason.as_str())
+                }
+                Settlement::Fail { reason } => (Kind::Fail, 0, 0, reason.as_str()),
+                Settlement::Return => (Kind::Return, 0, 0, ""),
+            };
+            kinds.push(kind as i64);
+            afters.push(after);
+            mosts.push(most);
+            reasons.push(cut(reason));
+        }
+        let lock: [Value<'_>; 1] = [(&ids, Type::BYTEA_ARRAY)];
+        let values: [Value<'_>; 6] = [
+            (&queues, Type::BYTEA_ARRAY),
+            (&ids, Type::BYTEA_ARRAY),
+            (&kinds, Type::INT8_ARRAY),
+            (&afters, Type::INT8_ARRAY),
+            (&mosts, Type::INT8_ARRAY),
+            (&reasons, Type::BYTEA_ARRAY),
+        ];
+        let is_plain = kinds.iter().all(|kind| *kind == Kind::Ack as i64);
+        let settle: Bound<'_> = match is_plain {
+            true => (&self.texts.acknowledge, &values[..2]),
+            false => (&self.texts.settle, &values),
+        };
+        let rows = self.transact_alone(&[(&self.texts.lock_groups, &lock), settle]).await?;
+        let mut settled = Settled::default();
+        let mut answers = std::collections::HashMap::new();
+        for row in &rows {
+            let claim = claim(row, 0)?.ok_or_else(|| Fault::internal("a claim is missing"))?;
+            let answer = if number(row, 1)? == 1 { SettleAnswer::Buried } else { SettleAnswer::Settled };
+            answers.insert(claim, answer);
+            if number(row, 2)? == 1 {
+                settled.ready.push(name(row, 3)?);
+            }
+        }
+        let answer = |one: &&Settle| answers.get(&one.claim).copied().unwrap_or(SettleAnswer::Lost);
+        settled.answers = settlements.iter().map(answer).collect();
+        Ok(settled)
+    }
+
+    async fn bury(&self, queue: &Name, items: &[ItemId], attempts: u32) -> Result<(), Fault> {
+        let queue = bytes(queue);
+        let items: Vec<i64> = items.iter().map(|item| signed(item.0)).collect();
+        let (attempts, reason) = (i64::from(attempts), WORN_OUT.as_bytes());
+        let values: [Value<'_>; 4] = [
+            (&queue, Type::BYTEA),
+            (&items, Type::INT8_ARRAY),
+            (&attempts, Type::INT8),
+            (&reason, Type::BYTEA),
+        ];
+        let statements: [Bound<'_>; 2] =
+            [(&self.texts.lock_groups_of, &values[..2]), (&self.texts.bury, &values)];
+        self.transact_alone(&statements).await.map(drop)
+    }
+
+    async fn replay_some(&self, queue: &Name, item: Option<ItemId>, most: usize) -> Result<usize, Fault> {
+        let queue = bytes(queue);
+        let item = item.map(|item| signed(item.0));
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let values: [Value<'_>; 3] = [(&queue, Type::BYTEA), (&item, Type::INT8), (&most, Type::INT8)];
+        Ok(self.transact_alone(&[(&self.texts.replay, &values)]).await?.len())
+    }
+
+    async fn remove(&self, queue: &Name, which: Which, items: &[ItemId]) -> Result<usize, Fault> {
+        let queue = bytes(queue);
+        let items: Vec<i64> = items.iter().map(|item| signed(item.0)).collect();
+        let values: [Value<'_>; 2] = [(&queue, Type::BYTEA), (&items, Type::INT8_ARRAY)];
+        let rows = match which {
+            Which::Live => {
+                let lock = (&*self.texts.lock_groups_of, &values[..]);
+                self.transact_alone(&[lock, (&self.texts.withdraw, &values)]).await?
+            }
+            Which::Dead => self.transact_alone(&[(&self.texts.remove_dead, &values)]).await?,
+        };
+        Ok(rows.len())
+    }
+
+    async fn note_idle(&self, queue: &Name) -> Result<usize, Fault> {
+        let (queue, own) = (bytes(queue), client_number(self.inbox().client()));
+        let values: [Value<'_>; 2] = [(&queue, Type::BYTEA), (&own, Type::INT8)];
+        let rows = self.transact_alone(&[(&self.texts.note_idle, &values)]).await?;
+        let row = rows.first().ok_or_else(|| Fault::internal("an idle client was not noted"))?;
+        Ok(usize::try_from(number(row, 0)?).unwrap_or(0))
+    }
+
+    async fn unnote_idle(&self, queue: &Name) -> Result<(), Fault> {
+        let (queue, own) = (bytes(queue), client_number(self.inbox().client()));
+        let values: [Value<'_>; 2] = [(&queue, Type::BYTEA), (&own, Type::INT8)];
+        self.transact_alone(&[(&self.texts.unnote_idle, &values)]).await.map(drop)
+    }
+
+    async fn call(&self, calls: &Calls) -> Result<(), Fault> {
+        self.transact(&[], calls).await.map(drop)
+    }
+}

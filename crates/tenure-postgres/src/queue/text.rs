@@ -1,0 +1,423 @@
+//! The statements.
+//!
+//! The clock is asked for once in a statement, by a query of its own: the planner takes the answer for a number, and finds
+//! rows by it in an index. `FOR UPDATE` stands in a query of its own, whose rows are changed by the next: as a condition
+//! with IN it might be executed again for each row, and lock more than was wanted.
+
+use tenure_core::queue::contract::{CONSUMER_LIFE, DEDUP_MEMORY};
+use tenure_core::queue::step::WATCHERS;
+use tenure_sql::{Dialect, QUEUE_VERSION, QueueTables};
+
+use crate::dialect::PostgresDialect;
+
+const CLOCK: &str = PostgresDialect::CLOCK;
+/// When who found only rows that others have locked looks again, in microseconds: they are about to be handed out.
+const LOCKED_LOOK: i64 = 5_000;
+
+/// All statements, with the names of the tables in them.
+#[derive(Debug)]
+pub(crate) struct Texts {
+    pub(crate) tables: QueueTables,
+    /// `queues, payloads, delays`, then groups, then dedup ids: `id, is_duplicate` for each, in order.
+    pub(crate) push: String,
+    pub(crate) push_groups: String,
+    pub(crate) push_all: String,
+    /// `queue, claims, most, client, ttl, label, floor, attempts_max, period`: `id, claim, grp, payload, attempts, token,
+    /// next_in`. A row without a claim is of an item that is worn out; the one without an id says how the queue stands.
+    pub(crate) take: String,
+    /// The same behind `lock_head`, for who keeps an interval of the whole queue.
+    pub(crate) take_at_intervals: String,
+    pub(crate) lock_head: String,
+    /// `claims`: `claim, ttl` for those that live.
+    pub(crate) renew: String,
+    /// `claims`: locks the groups of their items.
+    pub(crate) lock_groups: String,
+    /// `queues, claims`, then kinds, periods, most attempts and reasons: `claim, is_buried, is_ready, queue`.
+    pub(crate) acknowledge: String,
+    pub(crate) settle: String,
+    /// `queue, ids`: locks the groups of these items.
+    pub(crate) lock_groups_of: String,
+    /// `queue, ids, attempts, reason`.
+    pub(crate) bury: String,
+    /// `queue, ids`: a row for each that was removed.
+    pub(crate) withdraw: String,
+    pub(crate) remove_dead: String,
+    /// `queue, id or NULL, most`: a row for each.
+    pub(crate) replay: String,
+    /// `queue, client`: how many are idle for longer.
+    pub(crate) note_idle: String,
+    pub(crate) unnote_idle: String,
+    /// `queues, client`: calls one that is idle, and not this client.
+    pub(crate) call: String,
+    /// `queues`.
+    pub(crate) call_watchers: String,
+}
+
+impl Texts {
+    pub(crate) fn new(prefix: &str) -> Texts {
+        let tables = QueueTables::new(prefix);
+        Texts {
+            push: push(&tables, false, false),
+            push_groups: push(&tables, true, false),
+            push_all: push(&tables, true, true),
+            take: take(&tables, false),
+            take_at_intervals: take(&tables, true),
+            lock_head: lock_head(&tables),
+            renew: renew(&tables),
+            lock_groups: lock_groups(&tables, "i.claim = ANY($1)"),
+            acknowledge: settle(&tables, false),
+            settle: settle(&tables, true),
+            lock_groups_of: lock_groups(&tables, "i.queue = $1 AND i.id = ANY($2)"),
+            bury: bury(&tables),
+            withdraw: withdraw(&tables),
+            remove_dead: format!(
+                "DELETE FROM {} WHERE queue = $1 AND id = ANY($2) RETURNING id",
+                tables.dead
+            ),
+            replay: replay(&tables),
+            note_idle: note_idle(&tables),
+            unnote_idle: unnote_idle(&tables, prefix),
+            call: call(&tables, prefix),
+            call_watchers: call_watchers(&tables, prefix),
+            tables,
+        }
+    }
+}
+
+fn push(tables: &QueueTables, has_groups: bool, has_dedups: bool) -> String {
+    let QueueTables { item, dedup, number, .. } = tables;
+    if !has_groups {
+        return format!(
+            "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now) \
+             INSERT INTO {item} (queue, id, payload, pushed_at, due_at, ready_at) \
+             SELECT v.queue, nextval('{number}'), v.payload, t.now, t.now + v.delay, t.now + v.delay \
+             FROM unnest($1, $2, $3) WITH ORDINALITY AS v(queue, payload, delay, at), t ORDER BY v.at \
+             RETURNING id, false"
+        );
+    }
+    let (arrays, columns) = match has_dedups {
+        true => ("$1, $2, $3, $4, $5", "queue, payload, delay, grp, dedup"),
+        false => ("$1, $2, $3, $4", "queue, payload, delay, grp"),
+    };
+    let all = format!(
+        "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
+         a AS MATERIALIZED (SELECT nextval('{number}') AS id, s.*, t.now AS pushed_at, t.now + s.delay AS due_at \
+           FROM (SELECT * FROM unnest({arrays}) WITH ORDINALITY AS v({columns}, at) ORDER BY at) s, t), "
+    );
+    if !has_dedups {
+        let enter = enter(tables, "a");
+        return format!("{all} {enter} SELECT id, false FROM a ORDER BY at");
+    }
+    let memory = DEDUP_MEMORY.as_micros();
+    let is_known = format!(
+        "d.until > {CLOCK} OR EXISTS (SELECT 1 FROM {item} i WHERE i.queue = d.queue AND i.id = d.item)"
+    );
+    let enter = enter(tables, "w");
+    format!(
+        "{all} \
+         k AS (INSERT INTO {dedup} AS d (queue, dedup, item, until) \
+           SELECT queue, dedup, id, pushed_at + {memory} FROM a WHERE dedup IS NOT NULL ORDER BY queue, dedup \
+           ON CONFLICT (queue, dedup) DO UPDATE SET item = CASE WHEN {is_known} THEN d.item ELSE excluded.item END, \
+             until = CASE WHEN {is_known} THEN d.until ELSE excluded.until END \
+           RETURNING queue, dedup, item), \
+         w AS MATERIALIZED (SELECT a.* FROM a LEFT JOIN k ON k.queue = a.queue AND k.dedup = a.dedup \
+           WHERE a.dedup IS NULL OR k.item = a.id), \
+         {enter} \
+         SELECT coalesce(k.item, a.id), coalesce(k.item <> a.id, false) \
+         FROM a LEFT JOIN k ON k.queue = a.queue AND k.dedup = a.dedup ORDER BY a.at"
+    )
+}
+
+/// Puts what is in a query into the lines: `id, queue, grp, payload, pushed_at, due_at`.
+///
+/// The group's row is locked by this, made if need be, and says who was there first: what is stored by then, and not when the
+/// statement began.
+fn enter(tables: &QueueTables, from: &str) -> String {
+    let QueueTables { item, group, .. } = tables;
+    format!(
+        "g AS (INSERT INTO {group} AS g (queue, grp, first) \
+           SELECT queue, grp, min(id) FROM {from} WHERE grp IS NOT NULL GROUP BY queue, grp ORDER BY queue, grp \
+           ON CONFLICT (queue, grp) DO UPDATE SET first = coalesce(g.first, excluded.first) \
+           RETURNING queue, grp, first, token, rests_until), \
+         e AS (INSERT INTO {item} (queue, id, grp, payload, pushed_at, due_at, ready_at, token, rests_until) \
+           SELECT v.queue, v.id, v.grp, v.payload, v.pushed_at, v.due_at, \
+             CASE WHEN v.grp IS NULL THEN v.due_at WHEN g.first = v.id THEN greatest(v.due_at, g.rests_until) END, \
+             coalesce(g.token, 0), coalesce(g.rests_until, 0) \
+           FROM {from} v LEFT JOIN g ON g.queue = v.queue AND g.grp = v.grp)"
+    )
+}
+
+fn lock_head(tables: &QueueTables) -> String {
+    let head = &tables.head;
+    format!(
+        "INSERT INTO {head} AS h (queue, rests_until) VALUES ($1, 0) \
+         ON CONFLICT (queue) DO UPDATE SET rests_until = h.rests_until"
+    )
+}
+
+fn take(tables: &QueueTables, at_intervals: bool) -> String {
+    let QueueTables { item, head, idle, .. } = tables;
+    let rest = match at_intervals {
+        true => format!(
+            "h AS (UPDATE {head} h SET rests_until = t.now + $9 FROM t WHERE h.queue = $1 AND EXISTS (SELECT 1 FROM u)), "
+        ),
+        false => String::new(),
+    };
+    let rests_until = match at_intervals {
+        // Type it, and leave it be.
+        true => "i.rests_until",
+        false => "CASE WHEN $9 > 0 AND i.grp IS NOT NULL THEN t.now + $9 ELSE i.rests_until END",
+    };
+    let rests = match at_intervals {
+        true => "(SELECT CASE WHEN EXISTS (SELECT 1 FROM u) THEN t.now + $9 ELSE r.until END FROM t, r)",
+        false => "(SELECT until FROM r)",
+    };
+    format!(
+        "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
+         r AS MATERIALIZED (SELECT coalesce((SELECT rests_until FROM {head} WHERE queue = $1), 0) AS until), \
+         c AS MATERIALIZED (SELECT id, ready_at, attempts FROM {item} \
+           WHERE queue = $1 AND ready_at <= (SELECT t.now FROM t, r WHERE r.until <= t.now) \
+           ORDER BY ready_at, id LIMIT $3 FOR UPDATE SKIP LOCKED), \
+         n AS (SELECT id, row_number() OVER (ORDER BY ready_at, id) AS at FROM c WHERE $8 = 0 OR attempts < $8), \
+         u AS (UPDATE {item} i SET claim = $2[n.at], client = $4, ttl = $5, label = $6, expires_at = t.now + $5, \
+             attempts = i.attempts + 1, token = greatest(i.token + 1, t.now, $7 + 1), \
+             rests_until = {rests_until}, ready_at = greatest(t.now + $5, {rests_until}) \
+           FROM n, t WHERE i.queue = $1 AND i.id = n.id \
+           RETURNING n.at, i.id, i.claim, i.grp, i.payload, i.attempts, i.token), \
+         {rest} \
+         m AS MATERIALIZED (SELECT (SELECT ready_at FROM {item} WHERE queue = $1 AND ready_at IS NOT NULL \
+           AND id NOT IN (SELECT id FROM c) ORDER BY ready_at, id LIMIT 1) AS ready_at) \
+         SELECT id, claim, grp, payload, attempts, token, NULL::bigint AS next_in FROM (SELECT * FROM u ORDER BY at) o \
+         UNION ALL \
+         SELECT id, NULL, NULL, NULL, attempts, NULL, NULL FROM c WHERE $8 > 0 AND attempts >= $8 \
+         UNION ALL \
+         SELECT NULL, NULL, NULL, NULL, NULL, \
+           CASE WHEN m.ready_at <= t.now AND (SELECT count(*) FROM c) >= $3 \
+             AND EXISTS (SELECT 1 FROM {idle} WHERE queue = $1 AND client <> $4 AND until > t.now) THEN 1 END, \
+           greatest(least(m.ready_at, CASE WHEN EXISTS (SELECT 1 FROM u) THEN t.now + $5 END), \
+             {rests}, t.now + {LOCKED_LOOK}) - t.now \
+           FROM t, m WHERE m.ready_at IS NOT NULL OR EXISTS (SELECT 1 FROM u)"
+    )
+}
+
+fn renew(tables: &QueueTables) -> String {
+    let item = &tables.item;
+    // A clock that was set back must not shorten what was promised.
+    format!(
+        "WITH l AS MATERIALIZED (SELECT queue, id FROM {item} WHERE claim = ANY($1) AND expires_at > {CLOCK} \
+           ORDER BY id FOR UPDATE) \
+         UPDATE {item} i SET expires_at = greatest(i.expires_at, {CLOCK} + i.ttl), \
+           ready_at = greatest(i.expires_at, {CLOCK} + i.ttl, i.rests_until) \
+         FROM l WHERE i.queue = l.queue AND i.id = l.id RETURNING i.claim, i.ttl"
+    )
+}
+
+fn lock_groups(tables: &QueueTables, whose: &str) -> String {
+    let QueueTables { item, group, .. } = tables;
+    format!(
+        "SELECT g.first FROM {group} g JOIN {item} i ON i.queue = g.queue AND i.grp = g.grp WHERE {whose} \
+         ORDER BY g.queue, g.grp FOR UPDATE OF g"
+    )
+}
+
+/// What follows when items are `gone` whose groups are locked: the next of each group can be handed out, or the group goes.
+fn advance(tables: &QueueTables) -> String {
+    let QueueTables { item, group, .. } = tables;
+    format!(
+        "h AS MATERIALIZED (SELECT o.queue, o.grp, o.token, o.rests_until, (SELECT n.id FROM {item} n \
+             WHERE n.queue = o.queue AND n.grp = o.grp AND n.id NOT IN (SELECT id FROM gone) ORDER BY n.grp, n.id LIMIT 1) AS next \
+           FROM gone o WHERE o.grp IS NOT NULL AND o.ready_at IS NOT NULL), \
+         up AS (UPDATE {item} n SET ready_at = greatest(n.due_at, t.now, h.rests_until), token = h.token, \
+             rests_until = h.rests_until \
+           FROM h, t WHERE n.queue = h.queue AND n.id = h.next RETURNING n.queue, n.grp, n.ready_at), \
+         rest AS (UPDATE {group} g SET first = NULL, token = h.token, rests_until = h.rests_until FROM h, t \
+           WHERE h.next IS NULL AND h.rests_until > t.now AND g.queue = h.queue AND g.grp = h.grp), \
+         done AS (DELETE FROM {group} g USING h, t \
+           WHERE h.next IS NULL AND h.rests_until <= t.now AND g.queue = h.queue AND g.grp = h.grp) "
+    )
+}
+
+fn settle(tables: &QueueTables, has_all: bool) -> String {
+    let QueueTables { item, dead, .. } = tables;
+    let advance = advance(tables);
+    let begin = format!("WITH t AS MATERIALIZED (SELECT {CLOCK} AS now)");
+    if !has_all {
+        return format!(
+            "{begin}, \
+             l AS MATERIALIZED (SELECT i.queue, i.id, i.grp, i.claim FROM {item} i \
+               JOIN unnest($1, $2) AS v(queue, claim) ON v.claim = i.claim AND v.queue = i.queue \
+               WHERE i.claim = ANY($2) AND i.expires_at > {CLOCK} ORDER BY i.id FOR UPDATE OF i), \
+             gone AS (DELETE FROM {item} i USING l WHERE i.queue = l.queue AND i.id = l.id \
+               RETURNING i.queue, i.id, i.grp, i.token, i.rests_until, i.ready_at), \
+             {advance} \
+             SELECT l.claim, 0::bigint, CASE WHEN up.ready_at <= t.now THEN 1::bigint ELSE 0 END, l.queue \
+             FROM l CROSS JOIN t LEFT JOIN up ON up.queue = l.queue AND up.grp = l.grp"
+        );
+    }
+    format!(
+        "{begin}, \
+         l AS MATERIALIZED (SELECT i.queue, i.id, i.grp, i.claim, v.kind, v.after, v.reason, \
+             (v.kind IN (0, 2) OR v.kind = 1 AND v.most > 0 AND i.attempts >= v.most) AS goes \
+           FROM {item} i JOIN unnest($1, $2, $3, $4, $5, $6) AS v(queue, claim, kind, after, most, reason) \
+             ON v.claim = i.claim AND v.queue = i.queue \
+           WHERE i.claim = ANY($2) AND i.expires_at > {CLOCK} ORDER BY i.id FOR UPDATE OF i), \
+         kept AS (UPDATE {item} i SET claim = NULL, client = NULL, expires_at = NULL, ttl = NULL, label = NULL, \
+             attempts = i.attempts - CASE WHEN l.kind = 3 THEN 1 ELSE 0 END, \
+             ready_at = greatest(t.now + l.after, i.rests_until) \
+           FROM l, t WHERE i.queue = l.queue AND i.id = l.id AND NOT l.goes RETURNING i.queue, i.id, i.ready_at), \
+         gone AS (DELETE FROM {item} i USING l WHERE i.queue = l.queue AND i.id = l.id AND l.goes \
+           RETURNING i.queue, i.id, i.grp, i.token, i.rests_until, i.ready_at, i.payload, i.pushed_at, i.attempts), \
+         died AS (INSERT INTO {dead} (queue, id, grp, payload, pushed_at, attempts, reason, died_at) \
+           SELECT o.queue, o.id, o.grp, o.payload, o.pushed_at, o.attempts, l.reason, t.now \
+           FROM gone o JOIN l ON l.queue = o.queue AND l.id = o.id CROSS JOIN t WHERE l.kind <> 0), \
+         {advance} \
+         SELECT l.claim, CASE WHEN l.kind = 1 AND l.goes THEN 1::bigint ELSE 0 END, \
+           CASE WHEN coalesce(kept.ready_at, up.ready_at) <= t.now THEN 1::bigint ELSE 0 END, l.queue \
+         FROM l CROSS JOIN t LEFT JOIN kept ON kept.queue = l.queue AND kept.id = l.id \
+           LEFT JOIN up ON up.queue = l.queue AND up.grp = l.grp"
+    )
+}
+
+fn bury(tables: &QueueTables) -> String {
+    let QueueTables { item, dead, .. } = tables;
+    let advance = advance(tables);
+    format!(
+        "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
+         l AS MATERIALIZED (SELECT id FROM {item} WHERE queue = $1 AND id = ANY($2) AND attempts >= $3 \
+           AND ready_at <= (SELECT now FROM t) ORDER BY id FOR UPDATE), \
+         gone AS (DELETE FROM {item} i USING l WHERE i.queue = $1 AND i.id = l.id \
+           RETURNING i.queue, i.id, i.grp, i.token, i.rests_until, i.ready_at, i.payload, i.pushed_at, i.attempts), \
+         died AS (INSERT INTO {dead} (queue, id, grp, payload, pushed_at, attempts, reason, died_at) \
+           SELECT o.queue, o.id, o.grp, o.payload, o.pushed_at, o.attempts, $4, t.now FROM gone o, t), \
+         {advance} \
+         SELECT id FROM gone"
+    )
+}
+
+fn withdraw(tables: &QueueTables) -> String {
+    let item = &tables.item;
+    let advance = advance(tables);
+    format!(
+        "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
+         l AS MATERIALIZED (SELECT id FROM {item} WHERE queue = $1 AND id = ANY($2) AND claim IS NULL \
+           ORDER BY id FOR UPDATE), \
+         gone AS (DELETE FROM {item} i USING l WHERE i.queue = $1 AND i.id = l.id \
+           RETURNING i.queue, i.id, i.grp, i.token, i.rests_until, i.ready_at), \
+         {advance} \
+         SELECT id FROM gone"
+    )
+}
+
+fn replay(tables: &QueueTables) -> String {
+    let QueueTables { dead, number, .. } = tables;
+    let enter = enter(tables, "a");
+    format!(
+        "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
+         l AS MATERIALIZED (SELECT id FROM {dead} WHERE queue = $1 AND ($2 IS NULL OR id = $2) ORDER BY id LIMIT $3 FOR UPDATE), \
+         x AS (DELETE FROM {dead} d USING l WHERE d.queue = $1 AND d.id = l.id \
+           RETURNING d.queue, d.id, d.grp, d.payload, d.pushed_at), \
+         a AS MATERIALIZED (SELECT nextval('{number}') AS id, s.queue, s.grp, s.payload, s.pushed_at, (SELECT now FROM t) AS due_at \
+           FROM (SELECT * FROM x ORDER BY id) s), \
+         {enter} \
+         SELECT id FROM a"
+    )
+}
+
+fn note_idle(tables: &QueueTables) -> String {
+    let idle = &tables.idle;
+    let life = CONSUMER_LIFE.as_micros();
+    format!(
+        "WITH n AS (INSERT INTO {idle} AS i (queue, client, since, until) VALUES ($1, $2, {CLOCK}, {CLOCK} + {life}) \
+           ON CONFLICT (queue, client) DO UPDATE SET until = excluded.until, \
+             since = CASE WHEN i.until > {CLOCK} THEN i.since ELSE excluded.since END \
+           RETURNING since, client) \
+         SELECT (SELECT count(*) FROM {idle} i WHERE i.queue = $1 AND i.client <> $2 AND i.until > {CLOCK} \
+           AND (i.since, i.client) < (n.since, n.client)) FROM n"
+    )
+}
+
+/// The call of a function that tells a client, which is a column.
+fn notify(prefix: &str, word: &str, from: &str) -> String {
+    format!(
+        "pg_notify('{prefix}' || lpad(to_hex({from}.client), 16, '0'), '{word} ' || encode({from}.queue, 'hex'))"
+    )
+}
+
+/// The client that goes watches no more: the next one looks when something is due.
+fn unnote_idle(tables: &QueueTables, prefix: &str) -> String {
+    let idle = &tables.idle;
+    let notify = notify(prefix, "W", "f");
+    format!(
+        "WITH d AS (DELETE FROM {idle} WHERE queue = $1 AND client = $2 RETURNING since, client), \
+         f AS (SELECT queue, client, since FROM {idle} WHERE queue = $1 AND client <> $2 AND until > {CLOCK} \
+           ORDER BY since, client LIMIT {WATCHERS}) \
+         SELECT {notify} FROM f, d WHERE (f.since, f.client) > (d.since, d.client)"
+    )
+}
+
+/// The most recently idle client is called: the first one goes on watching for what is due.
+fn call(tables: &QueueTables, prefix: &str) -> String {
+    let QueueTables { item, idle, .. } = tables;
+    let notify = notify(prefix, "Q", "d");
+    format!(
+        "WITH p AS MATERIALIZED (SELECT q.queue, x.client FROM unnest($1) AS q(queue) CROSS JOIN LATERAL \
+             (SELECT i.client FROM {idle} i WHERE i.queue = q.queue AND i.client <> $2 AND i.until > (SELECT {CLOCK}) \
+              ORDER BY i.since DESC, i.client DESC LIMIT 1 FOR UPDATE SKIP LOCKED) x \
+           WHERE EXISTS (SELECT 1 FROM {item} r WHERE r.queue = q.queue AND r.ready_at <= (SELECT {CLOCK}))), \
+         d AS (DELETE FROM {idle} i USING p WHERE i.queue = p.queue AND i.client = p.client RETURNING i.queue, i.client) \
+         SELECT {notify} FROM d"
+    )
+}
+
+fn call_watchers(tables: &QueueTables, prefix: &str) -> String {
+    let idle = &tables.idle;
+    let notify = notify(prefix, "W", "x");
+    format!(
+        "SELECT {notify} FROM unnest($1) AS q(queue) CROSS JOIN LATERAL (SELECT i.queue, i.client FROM {idle} i \
+           WHERE i.queue = q.queue AND i.until > (SELECT {CLOCK}) ORDER BY i.since, i.client LIMIT {WATCHERS}) x"
+    )
+}
+
+/// The statements that make the tables.
+pub(crate) fn schema(prefix: &str) -> Vec<String> {
+    let QueueTables { item, group, dead, dedup, head, idle, number, version } = QueueTables::new(prefix);
+    let index = format!("{}queue_", prefix.rsplit('.').next().unwrap_or(prefix));
+    vec![
+        format!("CREATE SEQUENCE IF NOT EXISTS {number}"),
+        format!(
+            "CREATE TABLE IF NOT EXISTS {item} (queue bytea NOT NULL, id bigint NOT NULL, grp bytea, \
+             payload bytea NOT NULL, pushed_at bigint NOT NULL, due_at bigint NOT NULL, ready_at bigint, \
+             attempts bigint NOT NULL DEFAULT 0, token bigint NOT NULL DEFAULT 0, rests_until bigint NOT NULL DEFAULT 0, \
+             claim bytea, client bigint, expires_at bigint, ttl bigint, label bytea, PRIMARY KEY (queue, id))"
+        ),
+        format!(
+            "CREATE INDEX IF NOT EXISTS {index}item_ready ON {item} (queue, ready_at, id) WHERE ready_at IS NOT NULL"
+        ),
+        format!("CREATE INDEX IF NOT EXISTS {index}item_claim ON {item} (claim) WHERE claim IS NOT NULL"),
+        format!(
+            "CREATE INDEX IF NOT EXISTS {index}item_grp ON {item} (queue, grp, id) WHERE grp IS NOT NULL"
+        ),
+        format!(
+            "CREATE TABLE IF NOT EXISTS {group} (queue bytea NOT NULL, grp bytea NOT NULL, first bigint, \
+             token bigint NOT NULL DEFAULT 0, rests_until bigint NOT NULL DEFAULT 0, PRIMARY KEY (queue, grp))"
+        ),
+        format!("CREATE INDEX IF NOT EXISTS {index}group_rest ON {group} (rests_until) WHERE first IS NULL"),
+        format!(
+            "CREATE TABLE IF NOT EXISTS {dead} (queue bytea NOT NULL, id bigint NOT NULL, grp bytea, \
+             payload bytea NOT NULL, pushed_at bigint NOT NULL, attempts bigint NOT NULL, reason bytea NOT NULL, \
+             died_at bigint NOT NULL, PRIMARY KEY (queue, id))"
+        ),
+        format!(
+            "CREATE TABLE IF NOT EXISTS {dedup} (queue bytea NOT NULL, dedup bytea NOT NULL, item bigint NOT NULL, \
+             until bigint NOT NULL, PRIMARY KEY (queue, dedup))"
+        ),
+        format!("CREATE INDEX IF NOT EXISTS {index}dedup_until ON {dedup} (until)"),
+        format!("CREATE TABLE IF NOT EXISTS {head} (queue bytea PRIMARY KEY, rests_until bigint NOT NULL)"),
+        format!(
+            "CREATE TABLE IF NOT EXISTS {idle} (queue bytea NOT NULL, client bigint NOT NULL, since bigint NOT NULL, \
+             until bigint NOT NULL, PRIMARY KEY (queue, client))"
+        ),
+        format!("CREATE TABLE IF NOT EXISTS {version} (version integer PRIMARY KEY)"),
+        format!("INSERT INTO {version} VALUES ({QUEUE_VERSION}) ON CONFLICT DO NOTHING"),
+    ]
+}

@@ -1,0 +1,145 @@
+//! Queues on real servers, beside the model.
+
+use std::sync::Arc;
+
+use tenure_conformance::queue_model::{Crowd, agrees_with_the_model, crowd};
+use tenure_core::claim::ClientId;
+use tenure_core::ErrorKind;
+use tenure_core::engine::Engine;
+use tenure_testkit::SqlConnection;
+use tenure_testkit::postgres::{self, PostgresOptions, PostgresServer};
+
+use crate::conformance::connector;
+use crate::crew::connect;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+async fn engine(url: &str) -> Arc<dyn Engine> {
+    connector(url)(ClientId::new(fastrand::u64(..))).await.expect("the server answers")
+}
+
+fn with(url: &str, setting: &str) -> String {
+    let join = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{join}{setting}")
+}
+
+/// A name that no other test of the run uses.
+fn name(what: &str) -> String {
+    format!("{what} {:x}", fastrand::u64(..))
+}
+
+#[test]
+fn queues_do_what_the_model_says() {
+    runtime().block_on(async {
+        for (url, has_short_ttls) in [
+            (postgres::shared(), false),
+            (with(&postgres::shared(), "listen=off"), true),
+            (postgres::shared_behind_pgbouncer(), true),
+        ] {
+            let engine = engine(&url).await;
+            let queues = engine.queues().expect("it has queues");
+            for _ in 0..4 {
+                agrees_with_the_model(queues, &name("model"), fastrand::u64(..), 500, has_short_ttls).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_in_a_crowd() {
+    runtime().block_on(async {
+        let mut engines = Vec::new();
+        for _ in 0..8 {
+            engines.push(engine(&postgres::shared()).await);
+        }
+        for (groups, items) in [(50, 400), (3, 200)] {
+            crowd(&engines, &name("crowd"), Crowd { groups, items, workers: 2 }).await;
+        }
+    });
+}
+
+fn start() -> (PostgresServer, SqlConnection) {
+    let server = PostgresServer::start(&PostgresOptions::default());
+    let connection = server.connect().expect("the server takes one more");
+    (server, connection)
+}
+
+const TABLES: &str = "SELECT count(*) FROM pg_class WHERE relname LIKE 'tenure_queue_%' AND relkind IN ('r', 'S')";
+
+#[test]
+fn tables_of_the_queues_are_made_when_the_first_one_is_used() {
+    let (server, mut raw) = start();
+    let client = connect(&server.url());
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+    assert_eq!(raw.run(TABLES).first(), Some("0"), "who only locks has no use for them");
+    // Beside an installation that knows no queues, and whose user may not make any.
+    raw.run("CREATE ROLE worker LOGIN");
+    raw.run("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO worker");
+    let worker = connect(&server.url().replace("//postgres@", "//worker@"));
+    let refused = pollster::block_on(async { worker.queue("q").push("x").await }).expect_err("it may not");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    pollster::block_on(async { worker.mutex("n").acquire().await?.release().await }).expect("locks go on");
+    let queue = client.queue("q");
+    pollster::block_on(async { queue.push("x").await }).expect("they are made");
+    assert_ne!(raw.run(TABLES).first(), Some("0"));
+    raw.run("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO worker");
+    raw.run("GRANT USAGE ON SEQUENCE tenure_queue_number TO worker");
+    pollster::block_on(async {
+        let queue = worker.queue("q");
+        queue.push("y").await?;
+        queue.next().await?.ack().await
+    })
+    .expect("that is all it needs");
+    raw.run("UPDATE tenure_queue_version SET version = 99");
+    let other = connect(&server.url());
+    let refused = pollster::block_on(async { other.queue("q").push("x").await }).expect_err("it is not known");
+    assert!(refused.to_string().contains("99"), "{refused}");
+    pollster::block_on(lease.release()).expect("it is held");
+}
+
+#[test]
+fn who_may_not_delete_is_told_that_queues_must() {
+    let (server, _) = start();
+    let client = connect(&with(&server.url(), "purge=off"));
+    let refused = pollster::block_on(async { client.queue("q").push("x").await }).expect_err("nothing may go");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("DELETE")), "{refused:?}");
+}
+
+#[test]
+fn a_client_that_dies_in_a_transaction_keeps_nothing() {
+    let (server, mut raw) = start();
+    let client = connect(&server.url());
+    let queue = client.queue("q");
+    pollster::block_on(async {
+        queue.push("a1").group("a").await?;
+        queue.push("b1").group("b").await
+    })
+    .expect("they are pushed");
+    // Somebody is stopped in the midst of a take of the first item, and of an acknowledgement in the other group.
+    raw.run("BEGIN");
+    raw.run("SELECT id FROM tenure_queue_item ORDER BY id LIMIT 1 FOR UPDATE");
+    raw.run("SELECT grp FROM tenure_queue_group WHERE grp = 'b' FOR UPDATE");
+    pollster::block_on(async {
+        let taken = queue.next().await.expect("what is locked is passed over");
+        assert_eq!(taken.payload(), b"b1");
+        let refused = queue.push("b2").group("b").await.expect_err("the group is locked");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        queue.push("c1").group("c").await.expect("another group is not");
+        let mut killer = server.connect().expect("the server takes one more");
+        killer.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'",
+        );
+        taken.ack().await.expect("it is held");
+        for payload in ["a1", "c1"] {
+            let taken = queue.next().await.expect("nobody has it");
+            assert_eq!(taken.payload(), payload.as_bytes());
+            taken.ack().await.expect("it is held");
+        }
+        assert_eq!(queue.depth().await.expect("a count"), 0);
+    });
+    let groups = server.connect().expect("one more").run("SELECT count(*) FROM tenure_queue_group");
+    assert_eq!(groups.first(), Some("0"), "an empty group costs nothing");
+}

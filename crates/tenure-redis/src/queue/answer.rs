@@ -1,0 +1,146 @@
+//! What the operations on queues answer, as text and numbers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tenure_core::claim::{Label, Name};
+use tenure_core::clock::Timestamp;
+use tenure_core::queue::contract::{
+    Dispatched, ItemId, ItemState, ItemView, Pushed, QueueStats, Take, Taken, Which,
+};
+use tenure_core::token::Token;
+
+use crate::answer::{Unexpected, array, bytes, number, text, unexpected};
+
+type Result<T> = std::result::Result<T, Unexpected>;
+
+/// A number of an item as it is stored.
+pub(super) fn padded(item: ItemId) -> String {
+    format!("{:016}", item.0)
+}
+
+/// Reads a period in microseconds where -1 means none.
+fn period_if_any(value: &Value) -> Result<Option<Duration>> {
+    match value {
+        Value::Int(..0) => Ok(None),
+        value => Ok(Some(Duration::from_micros(number(value)?))),
+    }
+}
+
+pub(super) fn pushed(value: &Value) -> Result<Pushed> {
+    // The number of what was pushed before is given as text.
+    let is_duplicate = !matches!(value, Value::Int(_));
+    Ok(Pushed { item: ItemId(number(value)?), is_duplicate })
+}
+
+/// An item as it is stored.
+struct Stored<'a> {
+    pushed_at: Timestamp,
+    group: Option<Name>,
+    payload: &'a [u8],
+}
+
+/// Reads an item: when it was pushed, until when it is held back, the group, a tab, the payload.
+fn stored(value: &[u8]) -> Option<Stored<'_>> {
+    let micros = |from: usize| std::str::from_utf8(value.get(from..from + 16)?).ok()?.parse::<u64>().ok();
+    let rest = value.get(32..)?;
+    let tab = rest.iter().position(|byte| *byte == b'\t')?;
+    let group = match &rest[..tab] {
+        [] => None,
+        group => Some(Name::new(std::str::from_utf8(group).ok()?).ok()?),
+    };
+    Some(Stored { pushed_at: Timestamp::from_micros(micros(0)?), group, payload: &rest[tab + 1..] })
+}
+
+pub(super) fn taken(take: &Take, value: Value) -> Result<Taken> {
+    let answer = array(value)?;
+    let Some((look_in, fields)) = answer.split_first() else {
+        return Err(Unexpected("an empty answer".to_owned()));
+    };
+    let mut items = Vec::with_capacity(fields.len() / 4);
+    for (claim, item) in take.claims.iter().zip(fields.chunks_exact(4)) {
+        let [id, attempt, token, value] = item else { continue };
+        let Stored { group, payload, .. } = stored(bytes(value)?).ok_or_else(|| unexpected(value))?;
+        items.push(Dispatched {
+            claim: *claim,
+            item: ItemId(number(id)?),
+            group,
+            payload: payload.into(),
+            attempt: u32::try_from(number(attempt)?).unwrap_or(u32::MAX),
+            token: Token::new(number(token)?),
+            ends_in: take.rules.ttl,
+        });
+    }
+    Ok(Taken { items, look_in: period_if_any(look_in)? })
+}
+
+pub(super) fn stats(items: &[Value]) -> Result<QueueStats> {
+    let [live, in_flight, dead, next_in] = items else {
+        return Err(Unexpected(format!("{} fields", items.len())));
+    };
+    let mut stats = QueueStats::default();
+    stats.in_flight = number(in_flight)?;
+    stats.waiting = number(live)?.saturating_sub(stats.in_flight);
+    stats.dead = number(dead)?;
+    stats.next_in = period_if_any(next_in)?;
+    Ok(stats)
+}
+
+/// Reads how many there were, and behind which there may be more.
+pub(super) fn count(items: &[Value]) -> Result<(usize, Option<String>)> {
+    let Some((count, rest)) = items.split_first() else { return Err(Unexpected("no fields".to_owned())) };
+    let seen = rest.first().map(text).transpose()?.filter(|seen| !seen.is_empty());
+    Ok((number(count)? as usize, seen.map(str::to_owned)))
+}
+
+/// Reads an item as `queue_items.lua` shows it.
+pub(super) fn view(which: Which, now: Timestamp, value: Value) -> Result<ItemView> {
+    let fields = array(value)?;
+    let view = match which {
+        Which::Live => live_view(now, &fields),
+        Which::Dead => dead_view(now, &fields),
+    };
+    view.ok_or_else(|| Unexpected(format!("an item of {} fields", fields.len())))
+}
+
+/// A column of digits.
+fn digits(text: &[u8], from: usize, to: usize) -> Option<u64> {
+    std::str::from_utf8(text.get(from..to)?).ok()?.parse().ok()
+}
+
+fn live_view(now: Timestamp, fields: &[Value]) -> Option<ItemView> {
+    let [id, value, state, ready] = fields else { return None };
+    let Stored { pushed_at, group, payload } = stored(bytes(value).ok()?)?;
+    let state = bytes(state).ok()?;
+    let since = |micros: u64| Timestamp::from_micros(micros).since(now);
+    let (mut attempts, mut ends_in) = (0, Duration::ZERO);
+    if !state.is_empty() {
+        attempts = u32::try_from(digits(state, 96, 106)?).ok()?;
+        // It is zero where nobody has it.
+        ends_in = since(digits(state, 16, 32)?);
+    }
+    let state = match ready {
+        Value::Int(..0) => ItemState::Behind,
+        _ if !ends_in.is_zero() => {
+            let label = Label::from_stored(&String::from_utf8_lossy(state.get(122..)?));
+            ItemState::InFlight { label, ends_in }
+        }
+        ready => ItemState::Waiting { ready_in: since(number(ready).ok()?) },
+    };
+    let item = ItemId(number(id).ok()?);
+    Some(ItemView { item, group, payload: payload.into(), attempts, age: now.since(pushed_at), state })
+}
+
+fn dead_view(now: Timestamp, fields: &[Value]) -> Option<ItemView> {
+    let [id, letter] = fields else { return None };
+    let letter = bytes(letter).ok()?;
+    let since = now.since(Timestamp::from_micros(digits(letter, 0, 16)?));
+    let attempts = u32::try_from(digits(letter, 16, 26)?).ok()?;
+    let end = 29 + usize::try_from(digits(letter, 26, 29)?).ok()?;
+    let reason = String::from_utf8_lossy(letter.get(29..end)?).into_owned();
+    let Stored { pushed_at, group, payload } = stored(letter.get(end..)?)?;
+    let (item, payload): (_, Arc<[u8]>) = (ItemId(number(id).ok()?), payload.into());
+    let (age, state) = (now.since(pushed_at), ItemState::Dead { reason, since });
+    Some(ItemView { item, group, payload, attempts, age, state })
+}

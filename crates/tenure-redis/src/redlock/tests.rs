@@ -1,0 +1,125 @@
+//! What one server does with messages that come late, in an order that no network can be told to make.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tenure_core::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
+use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::engine::Engine;
+use tenure_core::token::Token;
+use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};
+
+use super::library::LIBRARY;
+use super::node::{Request, Said};
+use super::own::Own;
+use super::text::{self, Ending};
+use super::{Quorum, Redlock};
+use crate::config::Config;
+
+const WITHIN: Duration = Duration::from_secs(5);
+
+fn claim(id: u128, name: &str) -> Claim {
+    let terms = Terms::of_mutex(Label::from_stored("tests"));
+    Claim {
+        resource: Name::new(name).expect("a good name"),
+        id: ClaimId::new(id),
+        client: ClientId::new(1),
+        terms: Arc::new(terms),
+        wait: false,
+        floor: Token::ZERO,
+        floor_forced: false,
+    }
+}
+
+fn attempt(claim: &Claim, attempt: u32) -> Own {
+    let now = SystemClock.now();
+    Own { claim: claim.clone(), attempt, ticket: 7, held: None, heard_at: now, has_stray_copy: false }
+}
+
+/// Makes a quorum, and asks its first server alone.
+fn with_a_quorum(test: impl AsyncFnOnce(&Quorum)) {
+    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(RedisOptions::default())).collect();
+    let config = Config::parse(&quorum_url(&servers)).expect("the kit's URLs are right");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+    runtime.block_on(async {
+        let engine = Redlock::connect(config, ClientId::new(1)).await.expect("the servers answer");
+        engine.migrate().await.expect("all servers are there");
+        test(&engine.quorum).await;
+    });
+}
+
+async fn ask(quorum: &Quorum, request: Request) -> Said {
+    let said = quorum.ask(0, WITHIN, true, &request).await.expect("the server answers");
+    assert!(said.counts, "it counts");
+    said
+}
+
+async fn asks(quorum: &Quorum, own: &Own) -> Value {
+    let mut request = Request::new(&LIBRARY.claim);
+    let proposal = SystemClock.time_of_day().micros();
+    text::claims(&mut request, &[(own.clone(), None)], proposal, |own| quorum.key_text(&own.claim.resource));
+    ask(quorum, request).await.items.remove(0)
+}
+
+async fn ends(quorum: &Quorum, own: &Own, ending: Ending) -> Value {
+    let mut request = Request::new(&LIBRARY.release);
+    let how = text::ending(Some(own), ending);
+    request.ask(quorum.key_text(&own.claim.resource), own.claim.id, vec![how]);
+    ask(quorum, request).await.items.remove(0)
+}
+
+#[test]
+fn what_a_later_attempt_was_granted_is_not_given_back_by_an_earlier_one() {
+    with_a_quorum(async |quorum| {
+        for ending in [Ending::Cancelled, Ending::GivenBack] {
+            let claim = claim(1, "late");
+            let (first, second) = (attempt(&claim, 1), attempt(&claim, 2));
+            let Value::Int(number) = asks(quorum, &first).await else { panic!("it is free") };
+            // Nobody heard of it, so it is asked for again; the first attempt's give-back is still under way.
+            let again = text::answer(asks(quorum, &second).await).expect("an answer");
+            let text::NodeAnswer::Granted(same, _) = again else { panic!("it has it: {again:?}") };
+            assert_eq!(same, number.cast_unsigned(), "it is the same grant");
+            assert_eq!(ends(quorum, &first, ending).await, Value::Int(0), "{ending:?} comes too late");
+            let other =
+                text::answer(asks(quorum, &attempt(&self::claim(2, "late"), 1)).await).expect("an answer");
+            assert!(matches!(other, text::NodeAnswer::Busy(_)), "the claim still holds: {other:?}");
+            assert_eq!(ends(quorum, &second, ending).await, Value::Int(1), "its own does give it back");
+            // It waits on, where it gave back only what it was granted in vain.
+            let released = Ending::Released { is_unused: true, is_finished: false };
+            ends(quorum, &second, released).await;
+        }
+    });
+}
+
+#[test]
+fn a_batch_grants_each_name_once_and_says_what_is_alike_once() {
+    with_a_quorum(async |quorum| {
+        let names = ["a", "b", "a", "c"];
+        let owns: Vec<(Own, Option<u32>)> =
+            names.iter().zip(1..).map(|(name, id)| (attempt(&claim(id, name), 1), None)).collect();
+        let mut request = Request::new(&LIBRARY.claim);
+        let key = |own: &Own| quorum.key_text(&own.claim.resource);
+        text::claims(&mut request, &owns, SystemClock.time_of_day().micros(), key);
+        let answers: Vec<text::NodeAnswer> = ask(quorum, request)
+            .await
+            .items
+            .into_iter()
+            .map(|item| text::answer(item).expect("an answer"))
+            .collect();
+        let is_granted = |at: usize| matches!(answers[at], text::NodeAnswer::Granted(..));
+        assert!(is_granted(0) && is_granted(1) && is_granted(3), "{answers:?}");
+        assert!(
+            matches!(answers[2], text::NodeAnswer::Busy(_)),
+            "the name is taken in the same batch: {answers:?}"
+        );
+        let mut request = Request::new(&LIBRARY.release);
+        let how = Ending::Released { is_unused: false, is_finished: false };
+        for (own, _) in &owns {
+            request.ask(key(own), own.claim.id, vec![text::ending(Some(own), how)]);
+        }
+        let ended = ask(quorum, request).await.items;
+        assert_eq!(ended, [1, 1, 0, 1].map(Value::Int), "only what was held has ended");
+    });
+}

@@ -1,0 +1,133 @@
+-- Hands out what is ready. Takes, for each consumer: its client, the ttl, the kind of interval (- q g) and its period, after how
+-- many attempts an item is dead (0: never), the floor, the label, how many claims there are, and the claims. Answers each with
+-- after how long to look again (-1: not asked for), and then four for each item: its number, attempt, token, and value.
+
+-- How many lanes are looked at in one step, and after how many bytes an answer is long enough: a call must not block the
+-- server for long.
+local STEP, BYTES_MAX = 32, 1048576
+-- How much later than the first one the second one looks who watches: it is there for when the first is dead.
+local STANDBY = 250000
+local WORN_OUT = 'every delivery ended without an answer'
+
+-- Hands out some of what is ready. Returns how many were, and whether there may be more.
+local function hand_out(rules, claims, given, answer)
+  local want = min(#claims - given, STEP)
+  if rules.interval == 'q' and rules.period > 0 then want = 1 end
+  local members = call('ZRANGEBYSCORE', LANES, '-inf', now_text, 'LIMIT', 0, want)
+  if not members[1] then return 0, false end
+  local firsts, lanes = {}, {}
+  for at, member in ipairs(members) do
+    firsts[at] = sub(member, 1, 16)
+    lanes[at] = member == firsts[at] and member or sub(member, 17)
+  end
+  local states, values = call('HMGET', STATES, unpack(lanes)), call('HMGET', ITEMS, unpack(firsts))
+  local bytes, written = 0, 4 * given + 1
+  for at, first in ipairs(firsts) do
+    local lane, state, value = lanes[at], states[at], values[at]
+    local attempts, rests, rests_text = 0, 0, ZERO
+    if state then
+      attempts, rests_text = attempts_of(state), sub(state, 81, 96)
+      if rests_text ~= ZERO then rests = tonumber(rests_text) end
+      local claim = claim_of(state)
+      if claim ~= NOBODY then later(DEL_CLAIMS, claim) end
+    end
+    local is_worn_out = rules.attempts_max > 0 and attempts >= rules.attempts_max
+    if is_worn_out or not value then
+      -- Whose turn comes by that may stand before the others. (Without a value it is none of ours: somebody has removed it.)
+      flush()
+      if value then bury(lane, first, rests, attempts, WORN_OUT) else advance(lane, first, rests) end
+      flush()
+      return at - 1, true, bytes
+    end
+    last_token = max(last_token + 1, now, rules.floor + 1)
+    local ready, ends_text = rules.ends_text, rules.ends_text
+    if rules.interval == 'g' and is_group(lane) then
+      rests = now + rules.period
+      rests_text = padded(rests)
+    end
+    if rests > rules.ends then ready = rests_text end
+    local claim = claims[given + at]
+    later(SET_STATES, lane, first .. ends_text .. claim .. rules.client .. rests_text
+      .. format('%010d', attempts + 1) .. rules.ttl_text .. rules.label)
+    later(SET_CLAIMS, claim, lane)
+    later(SET_LANES, ready, members[at])
+    answer[written + 1], answer[written + 2], answer[written + 3], answer[written + 4] =
+      first, attempts + 1, last_token, value
+    written = written + 4
+    bytes = bytes + #value
+  end
+  if rules.interval == 'q' then rests_until = now + rules.period end
+  flush()
+  return #firsts, #firsts == want, bytes
+end
+
+-- After how long something is ready, -1 if nothing is in line.
+local function next_in()
+  local first = call('ZRANGE', LANES, 0, 0, 'WITHSCORES')
+  return first[1] and max(max(tonumber(first[2]), rests_until) - now, 0) or -1
+end
+
+-- Notes that a client has asked in vain. Returns after how long it is to look again.
+local function be_idle(client)
+  if not has_idle or tonumber(call('HGET', IDLE_ENDS, client) or 0) <= now then
+    local last = call('ZRANGE', IDLE, -1, -1, 'WITHSCORES')[2]
+    call('ZADD', IDLE, padded(max(now, tonumber(last or 0) + 1)), client)
+    has_idle = true
+  end
+  call('HSET', IDLE_ENDS, client, padded(now + CONSUMER_LIFE))
+  call('PEXPIRE', IDLE, CONSUMER_LIFE / 1000)
+  call('PEXPIRE', IDLE_ENDS, CONSUMER_LIFE / 1000)
+  local is_first = idle_at(0) == client
+  if not is_first and idle_at(1) ~= client then return -1 end
+  local next = next_in()
+  return (is_first or next < 0) and next or next + STANDBY
+end
+
+-- A client that got all it wanted is not idle. Tells others of what it leaves.
+local function be_busy(client)
+  local watched = idle_at(0) == client or idle_at(1) == client
+  forget_idle(client)
+  local next = next_in()
+  if next == 0 then
+    call_one()
+  elseif next > 0 and watched then
+    call_watchers()
+  end
+end
+
+operation('take', { 'allow-oom' }, function(KEYS, ARGV)
+  begin(KEYS, ARGV)
+  insist()
+  read_book()
+  local answers, i = { now_text }, 4
+  while ARGV[i] do
+    local rules = {
+      client = ARGV[i], interval = ARGV[i + 2], period = tonumber(ARGV[i + 3]), attempts_max = tonumber(ARGV[i + 4]),
+      floor = tonumber(ARGV[i + 5]), label = ARGV[i + 6],
+    }
+    local ttl = tonumber(ARGV[i + 1])
+    rules.ends = now + ttl
+    rules.ends_text, rules.ttl_text = padded(rules.ends), padded(ttl)
+    local count, claims = tonumber(ARGV[i + 7]), {}
+    for at = 1, count do claims[at] = ARGV[i + 7 + at] end
+    i = i + 8 + count
+    local answer, given, total = { -1 }, 0, 0
+    local more = count > 0
+    while more and given < count and rests_until <= now and total < BYTES_MAX do
+      local some, bytes
+      some, more, bytes = hand_out(rules, claims, given, answer)
+      given, total = given + some, total + (bytes or 0)
+    end
+    if given > 0 then is_book_new = true end
+    if given < count and total >= BYTES_MAX then
+      answer[1] = 0
+    elseif given < count then
+      answer[1] = be_idle(rules.client)
+    elseif has_idle then
+      be_busy(rules.client)
+    end
+    answers[#answers + 1] = answer
+  end
+  finish()
+  return answers
+end)

@@ -1,0 +1,144 @@
+//! The queues: what is the same on every database. Each verb is statements of the database's own, made for sets of rows:
+//! to load and write records around [`step`](tenure_core::queue::step) would cost a queue half of its speed.
+//!
+//! # Rows
+//! An item is a row, and the state of its lane stands in the row of the lane's first item: that one has a `ready_at`. So an
+//! item without a group is one row, from its push to its end. A group with items has a row beside them, which is its lock.
+//!
+//! # Locks
+//! Whoever puts an item into a group or takes one out of it locks the group's row first, and only then looks at what is in
+//! the group. A push that waits for an acknowledgement of the last item finds the group gone, and makes it again; an
+//! acknowledgement that waits for a push finds the item that was pushed. The order is: dedup ids, dead letters, groups (by
+//! queue and name), items (by number). A take locks items alone, and waits for nobody: rows that somebody has locked are
+//! passed over. So it may not end an item's life, which would need the group's lock: whoever finds an item that was handed
+//! out too often ends it in a transaction of its own, and looks again.
+//!
+//! # Telling
+//! Who took less than it wanted notes itself in the table of idle clients, *and then looks again*; who makes something
+//! ready commits, *and then reads that table*. So at least one of the two sees the other.
+
+mod forget;
+mod idle;
+mod look;
+mod schema;
+mod verbs;
+
+use std::future::Future;
+use std::time::Duration;
+
+use tenure_core::claim::{ClaimId, Name};
+use tenure_core::queue::contract::{
+    Dispatched, ItemId, Push, Pushed, QueueCapability, Settle, SettleAnswer, Take, Which,
+};
+
+pub(crate) use forget::forget;
+pub(crate) use idle::Idle;
+pub use schema::{QUEUE_VERSION, QueueTables};
+pub(crate) use verbs::Desk;
+pub use verbs::queue_capability;
+
+use crate::database::Database;
+use crate::fault::Fault;
+
+/// Whom to tell, behind a commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// In these queues something may be ready: one idle client of each is told, and is not idle any more.
+    pub one: Vec<Name>,
+    /// In these something will be: the clients that watch for what is due are told.
+    pub watchers: Vec<Name>,
+}
+
+impl Calls {
+    /// Whether there is nobody.
+    pub fn is_empty(&self) -> bool {
+        self.one.is_empty() && self.watchers.is_empty()
+    }
+}
+
+/// What a take found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// What was handed out, in order.
+    pub items: Vec<Dispatched>,
+    /// What has been handed out too often, and stands in the way.
+    pub worn: Vec<ItemId>,
+    /// After how long something else can be taken, as far as it is known.
+    pub next_in: Option<Duration>,
+    /// More is ready, and another client is idle.
+    pub is_for_others: bool,
+}
+
+/// What became of settlements.
+#[derive(Clone, Debug, Default)]
+pub struct Settled {
+    /// The answers, in order.
+    pub answers: Vec<SettleAnswer>,
+    /// In these queues something has become ready.
+    pub ready: Vec<Name>,
+}
+
+/// A database with queues. All of these are done wholly or not at all.
+pub trait QueueDatabase: Database {
+    /// What its queues can do.
+    fn queue_capability(&self) -> &QueueCapability;
+
+    /// The names of the queues' tables.
+    fn queue_tables(&self) -> &QueueTables;
+
+    /// Makes the tables of the queues if they are not there, and refuses those of another version.
+    fn ensure_queues(&self) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Puts items in line, and tells whom there is to tell. No dedup id comes twice.
+    fn enter(
+        &self,
+        pushes: &[&Push],
+        calls: &Calls,
+    ) -> impl Future<Output = Result<Vec<Pushed>, Fault>> + Send;
+
+    /// Hands out what is ready, under some of the claims of a take.
+    fn hand_out(&self, take: &Take, claims: &[ClaimId]) -> impl Future<Output = Result<Found, Fault>> + Send;
+
+    /// Extends deliveries, and returns for how long those that had not ended.
+    fn extend(
+        &self,
+        claims: &[ClaimId],
+    ) -> impl Future<Output = Result<Vec<(ClaimId, Duration)>, Fault>> + Send;
+
+    /// Ends deliveries. No claim comes twice.
+    fn settle_all(&self, settlements: &[&Settle]) -> impl Future<Output = Result<Settled, Fault>> + Send;
+
+    /// Makes those of these items dead letters that are ready and have been handed out so often.
+    fn bury(
+        &self,
+        queue: &Name,
+        items: &[ItemId],
+        attempts: u32,
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Puts the oldest dead letters in line again, or one.
+    fn replay_some(
+        &self,
+        queue: &Name,
+        item: Option<ItemId>,
+        most: usize,
+    ) -> impl Future<Output = Result<usize, Fault>> + Send;
+
+    /// Removes those of these items that nobody has.
+    fn remove(
+        &self,
+        queue: &Name,
+        which: Which,
+        items: &[ItemId],
+    ) -> impl Future<Output = Result<usize, Fault>> + Send;
+
+    /// Notes that this client is idle, and returns how many others are for longer: the first ones watch for what is due. Not
+    /// called where nobody can be told.
+    fn note_idle(&self, queue: &Name) -> impl Future<Output = Result<usize, Fault>> + Send;
+
+    /// Forgets that this client is idle.
+    fn unnote_idle(&self, queue: &Name) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Tells clients.
+    fn call(&self, calls: &Calls) -> impl Future<Output = Result<(), Fault>> + Send;
+}

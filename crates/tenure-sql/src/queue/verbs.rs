@@ -1,0 +1,406 @@
+//! The verbs of the contract: batches are cut, faults are repeated or told, and idle clients are noted and called.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use tenure_core::claim::{ClaimId, Name};
+use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
+use tenure_core::queue::contract::{
+    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
+    Taken, Which,
+};
+use tenure_core::queue::step::{STANDBY, WATCHERS};
+use tenure_core::{Error, ErrorKind, Result};
+use tokio::sync::OnceCell;
+
+use crate::fault::Fault;
+use crate::hosted::Hosted;
+use crate::pause::retried;
+use crate::queue::{Calls, Found, QueueDatabase, look};
+
+/// How many bytes of payloads go into one statement, but for a single one that is larger.
+const CHUNK_BYTES: usize = 1 << 20;
+/// How many rows an operator's verb takes at a time: others go on in between.
+const PAGE: usize = 500;
+
+/// What a client keeps of its queues beside the database.
+#[derive(Debug, Default)]
+pub(crate) struct Desk {
+    /// The tables are there.
+    is_ready: OnceCell<()>,
+}
+
+impl Desk {
+    /// Whether the tables are there, as far as this client knows.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_ready.initialized()
+    }
+}
+
+/// What queues on a database can do.
+pub fn queue_capability(tells_consumers: bool) -> QueueCapability {
+    let mut capability = QueueCapability::of_step();
+    capability.tells_consumers = tells_consumers;
+    capability.is_durable = true;
+    capability
+}
+
+impl<D: QueueDatabase> Hosted<D> {
+    /// Makes the tables when the first queue is used: who only locks needs no right to make them.
+    async fn open(&self) -> std::result::Result<(), Fault> {
+        if !self.database.tables().deletes {
+            return Err(Fault::Failed {
+                kind: ErrorKind::Unsupported,
+                message: "a queue removes its items, and `?purge=off` says that nothing may be deleted"
+                    .to_owned(),
+                hint: "let the user DELETE, and connect without `?purge=off`",
+            });
+        }
+        let ensured = self.desk.is_ready.get_or_try_init(|| self.database.ensure_queues()).await;
+        ensured.map(|_| ())
+    }
+
+    fn fail(&self, operation: &'static str, fault: &Fault, queue: &Name) -> Error {
+        fault.to_error(operation, D::ENGINE).with_engine(D::ENGINE).with_resource(queue)
+    }
+
+    /// Whom a push has to tell, and those queues in which that is this client itself.
+    fn calls_of(&self, pushes: &[&Push]) -> (Calls, BTreeSet<Name>) {
+        let (mut calls, mut own) = (Calls::default(), BTreeSet::new());
+        if !self.database.hears() {
+            // Others look for themselves. This client can do better.
+            let ready = pushes.iter().filter(|push| push.delay.is_zero());
+            own.extend(ready.map(|push| push.queue.clone()));
+            return (calls, own);
+        }
+        let mut seen = HashSet::new();
+        for push in pushes {
+            let is_now = push.delay.is_zero();
+            if !seen.insert((&push.queue, is_now)) {
+                continue;
+            }
+            if !is_now {
+                calls.watchers.push(push.queue.clone());
+            } else if self.database.inbox().idle.has(&push.queue) {
+                own.insert(push.queue.clone());
+            } else {
+                calls.one.push(push.queue.clone());
+            }
+        }
+        (calls, own)
+    }
+
+    async fn push_chunk(&self, pushes: &[&Push]) -> std::result::Result<Vec<Pushed>, Fault> {
+        let (calls, own) = self.calls_of(pushes);
+        let pushed = retried(D::ENGINE, || self.database.enter(pushes, &calls)).await?;
+        // A wake of somebody who wants nothing any more would be lost on the others: whoever is woken looks, and what it leaves
+        // behind is told to the next.
+        own.into_iter().for_each(|queue| self.database.inbox().put(Wake::Queue(queue)));
+        Ok(pushed)
+    }
+
+    async fn push_all(&self, pushes: &[Push]) -> Vec<std::result::Result<Pushed, Fault>> {
+        if let Err(fault) = self.open().await {
+            return pushes.iter().map(|_| Err(fault.clone())).collect();
+        }
+        // Of those with the same dedup id, the first one counts.
+        let mut firsts: HashMap<(&Name, &Name), usize> = HashMap::new();
+        let first_of: Vec<usize> = pushes
+            .iter()
+            .enumerate()
+            .map(|(at, push)| match &push.dedup {
+                Some(dedup) => *firsts.entry((&push.queue, dedup)).or_insert(at),
+                None => at,
+            })
+            .collect();
+        let mut answers: Vec<Option<std::result::Result<Pushed, Fault>>> = vec![None; pushes.len()];
+        let mut rest = (0..pushes.len()).filter(|at| first_of[*at] == *at).peekable();
+        while rest.peek().is_some() {
+            let (mut chunk, mut bytes) = (Vec::new(), 0);
+            while let Some(at) =
+                rest.next_if(|at| bytes == 0 || bytes + pushes[*at].payload.len() <= CHUNK_BYTES)
+            {
+                bytes += pushes[at].payload.len().max(1);
+                chunk.push(at);
+            }
+            let part: Vec<&Push> = chunk.iter().map(|at| &pushes[*at]).collect();
+            match self.push_chunk(&part).await {
+                Ok(pushed) => {
+                    chunk.iter().zip(pushed).for_each(|(at, pushed)| answers[*at] = Some(Ok(pushed)))
+                }
+                Err(fault) => {
+                    // What comes behind must not overtake it.
+                    let unsent = chunk.into_iter().chain(rest.by_ref());
+                    unsent.for_each(|at| answers[at] = Some(Err(fault.clone())));
+                }
+            }
+        }
+        let answer = |at: usize| match &answers[first_of[at]] {
+            Some(Ok(pushed)) if first_of[at] != at => Ok(Pushed { is_duplicate: true, ..*pushed }),
+            Some(answer) => answer.clone(),
+            None => Err(Fault::internal("a push was left out")),
+        };
+        (0..pushes.len()).map(answer).collect()
+    }
+
+    async fn take_one(&self, take: &Take) -> std::result::Result<Taken, Fault> {
+        self.open().await?;
+        let idle = &self.database.inbox().idle;
+        let mut taken = Taken::default();
+        loop {
+            let claims = &take.claims[taken.items.len()..];
+            if claims.is_empty() {
+                break;
+            }
+            let found = match retried(D::ENGINE, || self.database.hand_out(take, claims)).await {
+                Ok(found) => found,
+                // What has been handed out must not wait for its ttl.
+                Err(_) if !taken.items.is_empty() => {
+                    taken.look_in = Some(Duration::ZERO);
+                    return Ok(taken);
+                }
+                Err(fault) => return Err(fault),
+            };
+            let Found { items, worn, next_in, is_for_others } = found;
+            taken.items.extend(items);
+            if !worn.is_empty() {
+                let attempts = take.rules.attempts_max;
+                retried(D::ENGINE, || self.database.bury(&take.queue, &worn, attempts)).await?;
+                continue;
+            }
+            if is_for_others {
+                self.call_later(Calls { one: vec![take.queue.clone()], watchers: Vec::new() });
+            }
+            if taken.items.len() == take.claims.len() {
+                break;
+            }
+            if !self.database.hears() {
+                taken.look_in = next_in;
+                return Ok(taken);
+            }
+            if let Some(place) = idle.place(&take.queue) {
+                let next_in = next_in.filter(|_| place < WATCHERS);
+                taken.look_in = next_in.map(|next_in| next_in + STANDBY * place as u32);
+                return Ok(taken);
+            }
+            idle.note(&take.queue, self.database.note_idle(&take.queue).await?);
+            // Once more: what was pushed meanwhile was told to nobody.
+        }
+        if idle.forget(&take.queue) {
+            self.database.unnote_idle(&take.queue).await?;
+        }
+        Ok(taken)
+    }
+
+    /// Tells clients, and lets nobody wait for that.
+    fn call_later(&self, calls: Calls) {
+        if calls.is_empty() || !self.database.hears() {
+            return;
+        }
+        let database = self.database.clone();
+        tokio::spawn(async move {
+            if let Err(fault) = database.call(&calls).await {
+                tracing::debug!(engine = D::ENGINE, ?fault, "consumers look for themselves");
+            }
+        });
+    }
+
+    async fn settle_some(&self, settlements: &[&Settle]) -> std::result::Result<Vec<SettleAnswer>, Fault> {
+        self.open().await?;
+        let settled = retried(D::ENGINE, || self.database.settle_all(settlements)).await?;
+        let mut calls = Calls::default();
+        for queue in settled.ready.into_iter().collect::<BTreeSet<_>>() {
+            match !self.database.hears() || self.database.inbox().idle.has(&queue) {
+                true => self.database.inbox().put(Wake::Queue(queue)),
+                false => calls.one.push(queue),
+            }
+        }
+        let waits = |one: &&&Settle| {
+            use tenure_core::queue::contract::Settlement::Retry;
+            matches!(one.settlement, Retry { after, .. } if !after.is_zero())
+        };
+        let watched: BTreeSet<Name> = settlements.iter().filter(waits).map(|one| one.queue.clone()).collect();
+        calls.watchers.extend(watched);
+        self.call_later(calls);
+        Ok(settled.answers)
+    }
+
+    async fn renew_some(&self, claims: &[ClaimId]) -> std::result::Result<HashMap<ClaimId, Duration>, Fault> {
+        self.open().await?;
+        let extended = retried(D::ENGINE, || self.database.extend(claims)).await?;
+        Ok(extended.into_iter().collect())
+    }
+
+    async fn replay_all(
+        &self,
+        queue: &Name,
+        item: Option<ItemId>,
+        most: usize,
+    ) -> std::result::Result<usize, Fault> {
+        self.open().await?;
+        let most = if item.is_some() { most.min(1) } else { most };
+        let mut count = 0;
+        while count < most {
+            let part = PAGE.min(most - count);
+            let replayed = retried(D::ENGINE, || self.database.replay_some(queue, item, part)).await?;
+            count += replayed;
+            if replayed < part {
+                break;
+            }
+        }
+        if count > 0 {
+            self.call_later(Calls { one: vec![queue.clone()], watchers: Vec::new() });
+        }
+        Ok(count)
+    }
+
+    async fn purge_all(
+        &self,
+        queue: &Name,
+        which: Which,
+        item: Option<ItemId>,
+        most: usize,
+    ) -> std::result::Result<usize, Fault> {
+        self.open().await?;
+        let (mut count, mut after) = (0, item.map(|item| ItemId(item.0.saturating_sub(1))));
+        while count < most {
+            let part = if item.is_some() { 1 } else { PAGE.min(most - count) };
+            let mut found = look::numbers(&*self.database, queue, which, after, part).await?;
+            let is_last = found.len() < part || item.is_some();
+            found.retain(|found| item.is_none_or(|item| item == *found));
+            let Some(last) = found.last() else { break };
+            after = Some(*last);
+            count += retried(D::ENGINE, || self.database.remove(queue, which, &found)).await?;
+            if is_last {
+                break;
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl<D: QueueDatabase> QueueEngine for Hosted<D> {
+    fn capability(&self) -> &QueueCapability {
+        self.database.queue_capability()
+    }
+
+    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
+        Box::pin(async move {
+            let answers = self.push_all(&pushes).await;
+            let told = |(answer, push): (std::result::Result<_, Fault>, &Push)| {
+                answer.map_err(|fault| self.fail("push", &fault, &push.queue))
+            };
+            answers.into_iter().zip(&pushes).map(told).collect()
+        })
+    }
+
+    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+        Box::pin(async move {
+            let taken = join_all(takes.iter().map(|take| self.take_one(take))).await;
+            let told = |(taken, take): (std::result::Result<_, Fault>, &Take)| {
+                taken.map_err(|fault| self.fail("take", &fault, &take.queue))
+            };
+            taken.into_iter().zip(&takes).map(told).collect()
+        })
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        Box::pin(async move {
+            let claims: Vec<ClaimId> = renewals.iter().map(|renewal| renewal.claim).collect();
+            let extended = self.renew_some(&claims).await;
+            let answer = |renewal: &RenewRequest| match &extended {
+                Ok(extended) => Ok(match extended.get(&renewal.claim) {
+                    Some(ends_in) => RenewAnswer::Renewed { ends_in: *ends_in },
+                    None => RenewAnswer::Lost,
+                }),
+                Err(fault) => Err(self.fail("renew", fault, &renewal.resource)),
+            };
+            renewals.iter().map(answer).collect()
+        })
+    }
+
+    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+        Box::pin(async move {
+            // Whoever settles a claim a second time has lost it by then.
+            let mut firsts = BTreeMap::new();
+            for (at, one) in settlements.iter().enumerate() {
+                firsts.entry(one.claim).or_insert(at);
+            }
+            let mut order: Vec<usize> = firsts.into_values().collect();
+            order.sort_unstable();
+            let unique: Vec<&Settle> = order.iter().map(|at| &settlements[*at]).collect();
+            match self.settle_some(&unique).await {
+                Ok(answers) => {
+                    let mut all: Vec<_> = settlements.iter().map(|_| Ok(SettleAnswer::Lost)).collect();
+                    order.into_iter().zip(answers).for_each(|(at, answer)| all[at] = Ok(answer));
+                    all
+                }
+                Err(fault) => {
+                    settlements.iter().map(|one| Err(self.fail("settle", &fault, &one.queue))).collect()
+                }
+            }
+        })
+    }
+
+    fn queues(
+        &self,
+        prefix: String,
+        after: Option<Name>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
+        Box::pin(async move {
+            let asked = async {
+                self.open().await?;
+                look::queues(&*self.database, &prefix, after.as_ref(), most).await
+            };
+            asked.await.map_err(|fault| fault.to_error("list queues", D::ENGINE))
+        })
+    }
+
+    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
+        Box::pin(async move {
+            let asked = async {
+                self.open().await?;
+                look::stats(&*self.database, &queue).await
+            };
+            asked.await.map_err(|fault| self.fail("look at a queue", &fault, &queue))
+        })
+    }
+
+    fn items(
+        &self,
+        queue: Name,
+        which: Which,
+        after: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
+        Box::pin(async move {
+            let asked = async {
+                self.open().await?;
+                look::items(&*self.database, &queue, which, after, most).await
+            };
+            asked.await.map_err(|fault| self.fail("list items", &fault, &queue))
+        })
+    }
+
+    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
+        Box::pin(async move {
+            let replayed = self.replay_all(&queue, item, most).await;
+            replayed.map_err(|fault| self.fail("replay", &fault, &queue))
+        })
+    }
+
+    fn purge(
+        &self,
+        queue: Name,
+        which: Which,
+        item: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<usize>> {
+        Box::pin(async move {
+            let purged = self.purge_all(&queue, which, item, most).await;
+            purged.map_err(|fault| self.fail("purge", &fault, &queue))
+        })
+    }
+}
