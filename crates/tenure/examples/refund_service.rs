@@ -21,6 +21,8 @@ pub(crate) type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 /// The least time between two refunds of a merchant.
 const SPACING: Duration = Duration::from_millis(200);
+/// How often the example looks how far its workers are.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A refund that somebody asked for.
 pub(crate) struct Refund {
@@ -154,12 +156,12 @@ fn main() -> Outcome {
         workers.push(start_worker(&engine, &path)?);
     }
     while ledger.refunds()?.len() < 4 {
-        std::thread::yield_now();
+        std::thread::park_timeout(LOOK_EVERY);
     }
     // Whatever it is doing.
     workers[0].kill()?;
     while queue.depth()? > 0 {
-        std::thread::yield_now();
+        std::thread::park_timeout(LOOK_EVERY);
     }
     for worker in &mut workers {
         worker.kill()?;

@@ -29,7 +29,7 @@ pub(crate) fn start_work(world: &World, flags: &[&str], script: &str) -> Child {
     world.start(&[&["queue", "work"], flags, &["--", "sh", "-c", script]].concat())
 }
 
-pub(crate) fn work(world: &World, flags: &[&str], script: &str) -> Output {
+fn work(world: &World, flags: &[&str], script: &str) -> Output {
     finish(start_work(world, flags, script))
 }
 

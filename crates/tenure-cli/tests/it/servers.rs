@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::queue::{push, start_work};
 use crate::world::{World, code, finish, is_alive, now, signal, stderr, stdout};
 
 /// Makes a test of each function of this file, in the world that `$world` makes. `nothing stays`: but of those that need
@@ -194,4 +195,31 @@ pub(crate) fn assert_told_that_it_is_down(world: &World, port: u16) {
     let doctor = world.output(&["doctor"]);
     assert_eq!(code(&doctor), 69, "{doctor:?}");
     assert!(stdout(&doctor).contains("bad      connect: "), "{doctor:?}");
+}
+
+/// Called by the engines whose store has queues.
+pub(crate) fn a_queue_is_served_in_order_though_a_worker_is_killed(world: &World) {
+    for number in 0..6 {
+        for group in ["a", "b"] {
+            push(world, "x", &[&number.to_string(), "--group", group]);
+        }
+    }
+    // It dies with the first item of a group, whose others wait for the end of its delivery.
+    let script = "echo $$ > pid; while :; do sleep 0.02; done";
+    let killed = start_work(world, &["x", "--ttl", "1s"], script);
+    let cmd = world.pid("pid");
+    signal(killed.id(), Signal::KILL);
+    let script = "mkdir busy.$TENURE_GROUP || exit 9; cat >> $TENURE_GROUP; echo $TENURE_ATTEMPT >> attempts; rmdir busy.$TENURE_GROUP";
+    let flags = ["x", "--parallel", "2", "--drain", "--max-attempts", "2"];
+    let workers = [start_work(world, &flags, script), start_work(world, &flags, script)];
+    for worker in workers {
+        let output = finish(worker);
+        assert_eq!((code(&output), stderr(&output).as_str()), (0, ""), "{output:?}");
+    }
+    assert!(!is_alive(cmd));
+    for group in ["a", "b"] {
+        assert_eq!(fs::read_to_string(world.path(group)).expect("it was served"), "012345");
+    }
+    let attempts = fs::read_to_string(world.path("attempts")).expect("attempts");
+    assert_eq!(attempts.lines().filter(|attempt| *attempt == "2").count(), 1, "{attempts}");
 }
