@@ -41,11 +41,13 @@ pub(crate) fn purge(purge: &Purge, engine: &str) -> Outcome {
     let queue = tenure.queue(name);
     if !purge.force {
         let stats = pollster::block_on(queue.stats())?;
+        let dead = counted(stats.dead, "dead letter", "", "");
+        let waiting = counted(stats.waiting, "item", "that waits", "that wait");
         let what = match (item, is_dead, is_waiting) {
             (Some(item), ..) => format!("item {item}"),
-            (None, true, true) => format!("{} dead and {} that wait", stats.dead, stats.waiting),
-            (None, true, false) => counted(stats.dead, "dead letter", "", ""),
-            (None, false, _) => format!("{} that wait", counted(stats.waiting, "item", "", "")),
+            (None, true, true) => format!("{}, and {waiting},", dead.trim_end()),
+            (None, true, false) => dead,
+            (None, false, _) => waiting,
         };
         if !question::ask(&format!("Remove {} from {name:?}? It cannot be undone.", what.trim_end()))? {
             return Ok(exit::DECLINED);

@@ -230,3 +230,28 @@ fn a_wait_can_be_stopped_and_continued_by_a_shell() {
     assert_eq!(shell.end(), 0);
     assert_eq!(code(&finish(holder)), 0);
 }
+
+#[test]
+fn a_line_shows_how_far_a_worker_is_and_ctrl_c_lets_it_finish() {
+    let world = World::new();
+    for payload in ["a", "b"] {
+        crate::queue::push(&world, "x", &[payload]);
+    }
+    let script = "while ! test -e go; do sleep 0.01; done";
+    let session = Session::start(&world, &[tenure(), "queue", "work", "x", "--", "sh", "-c", script]);
+    session.wait_for("x: 0 done, 0 failed; 1 wait, 1 in flight", 1);
+    session.type_in("\x03");
+    session.wait_for("finishing the item that runs; once more puts back what runs", 1);
+    fs::write(world.path("go"), "").expect("a file");
+    assert_eq!(session.end(), 0);
+    let purge = [tenure(), "queue", "purge", "x", "--waiting"];
+    let session = Session::start(&world, &purge);
+    session.wait_for("Remove 1 item that waits from \"x\"? It cannot be undone. [y/N]", 1);
+    session.type_in("n\n");
+    assert_eq!(session.end(), 1);
+    let session = Session::start(&world, &purge);
+    session.wait_for("[y/N]", 1);
+    session.type_in("y\n");
+    session.wait_for("1 item was removed from \"x\"", 1);
+    assert_eq!(session.end(), 0);
+}
