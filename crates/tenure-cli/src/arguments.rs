@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::exit::{self, Failure};
 use crate::keeper::OnLoss;
+use crate::queue::Queue;
 
 /// Locks, leases and queues for programs, on the store you already run or on this machine alone.
 #[derive(Debug, Parser)]
@@ -30,6 +31,9 @@ pub(crate) enum Command {
     /// Run a program under a lock
     #[command(long_about = RUN_HELP, after_help = exit::HELP)]
     Run(Box<Run>),
+    /// Put work in line, and do it in order
+    #[command(subcommand)]
+    Queue(Queue),
     /// Run a program once for all who want its output, and share it
     #[command(long_about = CACHE_HELP)]
     Cache(Box<Cache>),
@@ -328,7 +332,7 @@ pub(crate) struct Man {
 const PARSE_TIME_HINT: &str = "write a time as 250ms, 30s, 5m or 1h30m";
 
 /// Reads `30s`, `5m`, `1h30m`, `250ms`.
-fn parse_time(text: &str) -> Result<Duration, &'static str> {
+pub(crate) fn parse_time(text: &str) -> Result<Duration, &'static str> {
     humantime::parse_duration(text).map_err(|_| PARSE_TIME_HINT)
 }
 

@@ -1,4 +1,4 @@
-//! What `tenure run` waits for, in one place: signals, reports of the keeper, the client, and time.
+//! What `tenure run` and `tenure queue work` wait for, in one place: signals, reports of the keeper, the client, and time.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -136,34 +136,47 @@ impl Events {
     ///
     /// Reports come before signals, so that a signal is passed on to whatever was started before it.
     pub(crate) fn next(&self, keeper: &Keeper, timeout: Option<Duration>) -> io::Result<News> {
+        self.next_of(&[(0, keeper)], timeout).map(|(_, news)| news)
+    }
+
+    /// As [`Events::next`] for several numbered keepers: says whose report it is, or which of them is gone.
+    pub(crate) fn next_of(
+        &self,
+        keepers: &[(usize, &Keeper)],
+        timeout: Option<Duration>,
+    ) -> io::Result<(usize, News)> {
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         });
-        let mut polled = [
-            PollFd::new(keeper.socket(), PollFlags::IN),
+        let mut polled = vec![
             PollFd::new(&self.signals.descriptor, PollFlags::IN),
             PollFd::new(&self.bell.0, PollFlags::IN),
         ];
+        polled.extend(keepers.iter().map(|(_, keeper)| PollFd::new(keeper.socket(), PollFlags::IN)));
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [has_report, has_signal, is_rung] = polled.map(|polled| !polled.revents().is_empty());
-        if has_report {
+        let mut happened = polled.iter().map(|polled| !polled.revents().is_empty());
+        let (has_signal, is_rung) = (happened.next() == Some(true), happened.next() == Some(true));
+        for ((number, keeper), has_report) in keepers.iter().zip(happened) {
+            if !has_report {
+                continue;
+            }
             match keeper.receive() {
-                Ok(Some(report)) => return Ok(News::Report(report)),
+                Ok(Some(report)) => return Ok((*number, News::Report(report))),
                 Err(rustix::io::Errno::AGAIN) => {}
-                Ok(None) | Err(_) => return Ok(News::KeeperGone),
+                Ok(None) | Err(_) => return Ok((*number, News::KeeperGone)),
             }
         }
         if has_signal && let Some(signal) = read_signal(&self.signals.descriptor) {
-            return Ok(News::Signal(signal));
+            return Ok((0, News::Signal(signal)));
         }
         if is_rung {
             // Whoever rings again after this is heard the next time.
             let _ = rustix::io::read(&self.bell.0, &mut [0; 8]);
         }
-        Ok(News::Look)
+        Ok((0, News::Look))
     }
 }

@@ -4,7 +4,7 @@
 //! lease. So the work is a child of a process that does nothing but watch: it kills the work when `tenure` is
 //! gone or the lease's deadline has come, waits until nothing of it is left, and only then ends. It shares the
 //! client's life with the engine, so that nobody else is granted the lock before that. With `--leader` it serves one
-//! term after the other. It is forked before
+//! term after the other, and for `tenure queue work` one item; there each lane has a keeper of its own. It is forked before
 //! `tenure` has any thread; `docs/adr/0009-keeper-process.md` says why it is not a program of its own.
 
 mod duty;
@@ -12,7 +12,7 @@ pub(crate) mod message;
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -57,13 +57,28 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Forks the keeper, which waits for its order to start. `mask` is what the work's signal mask will be.
     pub(crate) fn start(job: Job, mask: SignalSet) -> io::Result<Keeper> {
+        Keeper::start_beside(job, mask, &mut Vec::new())
+    }
+
+    /// Forks several keepers of the same job, each of which works for itself.
+    pub(crate) fn start_several(job: &Job, mask: SignalSet, count: usize) -> io::Result<Vec<Keeper>> {
+        let mut keepers = Vec::new();
+        for _ in 0..count {
+            let keeper = Keeper::start_beside(job.clone(), mask, &mut keepers)?;
+            keepers.push(keeper);
+        }
+        Ok(keepers)
+    }
+
+    fn start_beside(job: Job, mask: SignalSet, others: &mut Vec<Keeper>) -> io::Result<Keeper> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         match sys::fork()? {
             Forked::Parent { child } => Ok(Keeper { pid: child, socket: ours }),
             Forked::Child => {
-                // Its copy would keep the socket open, and `tenure` would seem alive for ever.
+                // Copies would keep the sockets open, and `tenure` would seem alive for ever, also to the other keepers.
                 drop(ours);
+                others.clear();
                 let code = duty::serve(job, theirs, mask).map_or(1, |()| 0);
                 std::process::exit(code)
             }
@@ -80,21 +95,24 @@ impl Keeper {
         &self.socket
     }
 
-    /// Orders the keeper to start the work, and gives it a share of the client's life.
+    /// Orders the keeper to start the work, and gives it what the work reads (else: what this process
+    /// would) and a share of the client's life.
     pub(crate) fn start_work(
         &self,
         deadline: Instant,
         environment: Vec<(String, String)>,
+        input: Option<&OwnedFd>,
         life: Option<&OwnedFd>,
     ) -> Result<(), Errno> {
-        let order = Order::Start { deadline: deadline.nanos(), environment };
-        message::send(&self.socket, &order, life, SendFlags::DONTWAIT)
+        let order = Order::Start { deadline: deadline.nanos(), environment, has_input: input.is_some() };
+        let descriptors: Vec<_> = input.into_iter().chain(life).map(AsFd::as_fd).collect();
+        message::send(&self.socket, &order, &descriptors, SendFlags::DONTWAIT)
     }
 
     /// Gives an order. One that cannot be given is lost: then the keeper is gone, which is told by
     /// [`Keeper::receive`], or stopped, and will kill the work at the deadline that it knows.
     pub(crate) fn order(&self, order: &Order) {
-        let _ = message::send(&self.socket, order, None, SendFlags::DONTWAIT);
+        let _ = message::send(&self.socket, order, &[], SendFlags::DONTWAIT);
     }
 
     /// Returns the next report, without waiting. None: the keeper is gone.

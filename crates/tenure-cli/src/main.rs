@@ -1,12 +1,13 @@
 //! The `tenure` command: run a program under a lock, and look at locks.
 //!
-//! One file per command. `run.rs` is the main one: it acquires, hands the work to the keeper (`keeper.rs`),
+//! One file per command, a folder for `tenure queue`. `run.rs` is the main one: it acquires, hands the work to the keeper (`keeper.rs`),
 //! and watches the lease. What the command does, the library can do too.
 
 mod arguments;
 mod cache;
 mod clock;
 mod completions;
+mod countdown;
 mod doctor;
 mod elect;
 mod events;
@@ -16,6 +17,7 @@ mod keeper;
 mod lock;
 mod output;
 mod question;
+mod queue;
 mod release;
 mod resize;
 mod run;
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
     };
     let messages = match &arguments.command {
         Command::Run(run) => Messages { json: run.json, quiet: run.quiet },
+        Command::Queue(queue) => queue.messages(),
         _ => Messages::TEXT,
     };
     let code = carry_out(arguments, messages).unwrap_or_else(|failure| {
@@ -71,6 +74,7 @@ fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
     let engine = engine.as_deref().unwrap_or(ENGINE_DEFAULT);
     match arguments.command {
         Command::Run(run) => run::run(*run, engine, messages),
+        Command::Queue(queue) => queue::queue(queue, engine, messages),
         Command::Cache(cache) => cache::cache(&cache, engine),
         Command::Elect(elect) => elect::elect(&elect, engine),
         Command::Status(status) => status::status(&status, engine),

@@ -96,7 +96,7 @@ impl Messages {
     pub(crate) const TEXT: Messages = Messages { json: false, quiet: false };
 
     /// Shows an event to programs.
-    pub(crate) fn event(self, event: &Event<'_>) {
+    pub(crate) fn event(self, event: &impl Serialize) {
         if self.json {
             let line = serde_json::to_string(event).expect("an event holds nothing that JSON has not");
             say(&line);

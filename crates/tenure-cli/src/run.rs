@@ -16,6 +16,7 @@ use tenure::{Instant, Lease, Tenure};
 
 use crate::arguments::Run;
 use crate::clock;
+use crate::countdown::Countdown;
 use crate::events::{Events, News, Signals, Stopped, stop};
 use crate::exit::{self, Failure, Outcome};
 use crate::keeper::message::{Order, Report, Status};
@@ -25,9 +26,6 @@ use crate::terminal::Terminal;
 use crate::waiting::{Ended, Held, acquire, keeper_gone};
 use crate::work::Work;
 
-/// The work is killed this long before the deadline, so that it is dead at the deadline. A kill takes well
-/// under a millisecond for each process; a fiftieth of the ttl where that is less.
-const KILL_AHEAD_MAX: Duration = Duration::from_millis(20);
 /// How soon what is left of the work is said to take its time.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a candidate waits before it asks a store again that did not answer: it has waited for the answer, too.
@@ -184,11 +182,7 @@ struct Shift<'a> {
     lease: &'a Lease,
     terminal: Option<Terminal>,
     program: Option<Pid>,
-    granted_at: Instant,
-    /// The first deadline. A grant to a waiter lives only briefly until it is confirmed.
-    first_deadline: Instant,
-    /// The last deadline that the keeper was told.
-    told_deadline: Instant,
+    countdown: Countdown,
     /// Why the work is being ended, once it is.
     loss: Option<Loss>,
     is_ignoring_loss: bool,
@@ -201,7 +195,7 @@ struct Shift<'a> {
 
 /// Why a lease ended before its work did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Loss {
+pub(crate) enum Loss {
     /// The engine said so.
     Broken,
     /// Its end has come or is near.
@@ -211,7 +205,8 @@ enum Loss {
 }
 
 impl Loss {
-    fn reason(self) -> &'static str {
+    /// Says it to people.
+    pub(crate) fn reason(self) -> &'static str {
         match self {
             Loss::Broken => "the engine has ended it: somebody broke it, or the store has forgotten it",
             Loss::NotRenewed => {
@@ -238,9 +233,7 @@ impl<'a> Shift<'a> {
             lease,
             terminal: Terminal::open(),
             program: None,
-            granted_at: clock::now(),
-            first_deadline: lease.deadline(),
-            told_deadline: lease.deadline(),
+            countdown: Countdown::new(lease, arguments.ttl, arguments.grace),
             loss: None,
             is_ignoring_loss: false,
             is_told_to_end: false,
@@ -260,8 +253,8 @@ impl<'a> Shift<'a> {
             ("TENURE_CLAIM".to_owned(), self.lease.claim().to_string()),
         ];
         environment.extend(self.lease.slot().map(|slot| ("TENURE_SLOT".to_owned(), slot.to_string())));
-        let deadline = self.told_deadline - self.kill_ahead();
-        if self.keeper.start_work(deadline, environment, life.as_ref()).is_err() {
+        let deadline = self.countdown.kills_at();
+        if self.keeper.start_work(deadline, environment, None, life.as_ref()).is_err() {
             return Err(keeper_gone());
         }
         drop(life);
@@ -324,50 +317,27 @@ impl<'a> Shift<'a> {
         if self.loss.is_some() {
             // Whatever is renewed now, the work is being ended. The keeper kills it in time; if it does not,
             // because somebody has stopped it, this process does.
-            return Some(self.kill_if_overdue());
+            return Some(self.countdown.kill_if_overdue(self.program));
         }
         if self.is_ignoring_loss {
             return None;
         }
-        let deadline = self.lease.deadline();
-        if deadline > self.told_deadline {
-            self.told_deadline = deadline;
-            self.keeper.order(&Order::Deadline((deadline - self.kill_ahead()).nanos()));
+        let pause = self.countdown.follow(self.lease, self.keeper);
+        if pause.is_none() && self.arguments.on_loss == OnLoss::Terminate {
+            let is_held_out = self.is_held_out(self.lease.deadline());
+            self.begin_end(if is_held_out { Loss::MaxHold } else { Loss::NotRenewed });
+            return Some(self.countdown.kill_if_overdue(self.program));
         }
-        let now = clock::now();
-        let left = deadline.since(now);
-        let grace = self.grace();
-        if left <= grace && self.arguments.on_loss == OnLoss::Terminate {
-            self.begin_end(if self.is_held_out(deadline) { Loss::MaxHold } else { Loss::NotRenewed });
-            return Some(self.kill_if_overdue());
-        }
-        // Renewals come when two thirds of the ttl are left. After half of it, one is late: look more often.
-        let half = self.arguments.ttl / 2;
-        let pause =
-            if left > half { left - half } else { (self.arguments.ttl / 20).min(left.saturating_sub(grace)) };
+        let pause = pause.unwrap_or_default();
         let patience = self.lingers_since.filter(|_| !self.has_said_lingering).map(|_| PATIENCE);
         Some(pause.min(patience.unwrap_or(pause)).max(Duration::from_millis(1)))
-    }
-
-    /// How long before the deadline the work is asked to end.
-    fn grace(&self) -> Duration {
-        let grace = self.arguments.grace.min(self.arguments.ttl / 3);
-        if self.lease.deadline() > self.first_deadline {
-            return grace;
-        }
-        // A third of what there was at first: that may be much less than the ttl.
-        grace.min(self.first_deadline.since(self.granted_at) / 3)
     }
 
     /// Whether a deadline is the end that `--max-hold` sets. It is computed with a margin of about 1 %.
     fn is_held_out(&self, deadline: Instant) -> bool {
         self.arguments.max_hold.is_some_and(|max_hold| {
-            deadline + max_hold / 50 + Duration::from_millis(20) >= self.granted_at + max_hold
+            deadline + max_hold / 50 + Duration::from_millis(20) >= self.countdown.granted_at + max_hold
         })
-    }
-
-    fn kill_ahead(&self) -> Duration {
-        KILL_AHEAD_MAX.min(self.arguments.ttl / 50)
     }
 
     fn on_lost(&mut self) {
@@ -397,31 +367,7 @@ impl<'a> Shift<'a> {
             return;
         }
         self.loss = Some(loss);
-        let kill_at = self.kill_at(loss);
-        self.told_deadline = kill_at;
-        self.keeper.order(&Order::Terminate { kill_at: kill_at.nanos() });
-    }
-
-    /// When the work is killed: after the grace, and in any case before anybody else can be granted the lock.
-    fn kill_at(&self, loss: Loss) -> Instant {
-        let end = self.lease.deadline() - self.kill_ahead();
-        match loss {
-            Loss::Broken => end.min(clock::now() + self.arguments.grace),
-            Loss::NotRenewed | Loss::MaxHold => end,
-        }
-    }
-
-    /// Kills the work in the keeper's place if that is late, and returns when to look again.
-    fn kill_if_overdue(&self) -> Duration {
-        let late = self.told_deadline + self.kill_ahead();
-        let now = clock::now();
-        if now < late {
-            return late.since(now);
-        }
-        if let Some(program) = self.program {
-            Work::new(program).signal(Signal::KILL);
-        }
-        PATIENCE
+        self.countdown.end_work(self.lease, self.keeper, loss == Loss::Broken);
     }
 
     fn say_lingering(&mut self) {
@@ -501,21 +447,11 @@ impl<'a> Shift<'a> {
         }
     }
 
-    /// Ends the work in the keeper's place. As a subreaper this process has got the keeper's orphans.
+    /// Ends the work in the keeper's place.
     fn end_work(&mut self) {
         let Some(program) = self.program else { return };
         self.take_terminal();
-        let mut work = Work::new(program);
-        loop {
-            work.kill();
-            work.reap(|_, _| {});
-            if !work.is_left() {
-                return;
-            }
-            let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-            // Interrupted or not, it looks again.
-            let _ = rustix::thread::nanosleep(&pause);
-        }
+        Work::new(program).end();
     }
 
     /// The system fails this process: nothing can be watched any more.
@@ -526,7 +462,7 @@ impl<'a> Shift<'a> {
 }
 
 /// The program cannot be executed: the codes of shells.
-fn not_started(program: &str, errno: i32) -> Failure {
+pub(crate) fn not_started(program: &str, errno: i32) -> Failure {
     let error = io::Error::from_raw_os_error(errno);
     if error.kind() == io::ErrorKind::NotFound {
         let hint = "check its name, PATH, and the interpreter that its first line names";

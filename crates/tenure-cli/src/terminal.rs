@@ -1,13 +1,20 @@
-//! Whose turn at the terminal it is: the work's while it runs, the shell's when it is stopped.
+//! Whose turn at the terminal it is (the work's while it runs, the shell's when it is stopped), and a line on it.
 
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
+use tenure::Instant;
 
-use crate::sys;
+use crate::output::Messages;
+use crate::{clock, sys};
+
+/// How often the line on a terminal is written anew, at most.
+pub(crate) const SHOW_EVERY: Duration = Duration::from_millis(250);
 
 /// The controlling terminal.
 #[derive(Debug)]
@@ -47,5 +54,50 @@ impl Terminal {
     /// Whether a group has the terminal.
     pub(crate) fn is_with(&self, group: Pid) -> bool {
         tcgetpgrp(&self.descriptor).is_ok_and(|current| current == group)
+    }
+}
+
+/// One line on a terminal that is written again and again.
+pub(crate) struct Line {
+    /// Whether there is a terminal to show it on.
+    pub(crate) is_shown: bool,
+    shown: String,
+    shown_at: Instant,
+}
+
+impl Line {
+    /// A line that says nothing yet.
+    pub(crate) fn new(messages: Messages) -> Line {
+        let is_shown = !messages.json && !messages.quiet && io::stderr().is_terminal();
+        Line { is_shown, shown: String::new(), shown_at: Instant::from_nanos(0) }
+    }
+
+    /// Says something else.
+    pub(crate) fn show(&mut self, text: &str) {
+        let now = clock::now();
+        if text == self.shown || now.since(self.shown_at) < SHOW_EVERY && !self.shown.is_empty() {
+            return;
+        }
+        // A line that is wider than the terminal would scroll it with every change.
+        let columns = rustix::termios::tcgetwinsize(rustix::stdio::stderr()).map_or(0, |size| size.ws_col);
+        let most = if columns == 0 { 80 } else { usize::from(columns) - 1 };
+        let cut: String = text.chars().take(most).collect();
+        self.write(&format!("\r\x1b[2K{cut}"));
+        self.shown = text.to_owned();
+        self.shown_at = now;
+    }
+
+    /// Takes the line away.
+    pub(crate) fn clear(&mut self) {
+        if !self.shown.is_empty() {
+            self.write("\r\x1b[2K");
+            self.shown.clear();
+        }
+    }
+
+    /// There is nobody to tell that a terminal cannot be written to.
+    fn write(&self, text: &str) {
+        let mut stderr = io::stderr().lock();
+        drop(stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush()));
     }
 }

@@ -1,7 +1,6 @@
 //! The way to the lock: who holds it, what is shown meanwhile, and what ends the waiting.
 
 use std::future::Future;
-use std::io::{self, IsTerminal, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,9 +15,8 @@ use crate::exit::{self, Failure};
 use crate::keeper::Keeper;
 use crate::lock::Lock;
 use crate::output::{Event, Holder, Messages, duration, millis};
+use crate::terminal::{Line, SHOW_EVERY};
 
-/// How often the line on a terminal is written anew, at most.
-const SHOW_EVERY: Duration = Duration::from_millis(250);
 /// How often the engine is asked who holds the lock, for that line.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -277,46 +275,5 @@ fn whole_seconds(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..60 => format!("{seconds}s"),
         _ => duration(time),
-    }
-}
-
-/// One line on a terminal that is written again and again.
-struct Line {
-    is_shown: bool,
-    shown: String,
-    shown_at: Instant,
-}
-
-impl Line {
-    fn new(messages: Messages) -> Line {
-        let is_shown = !messages.json && !messages.quiet && io::stderr().is_terminal();
-        Line { is_shown, shown: String::new(), shown_at: Instant::from_nanos(0) }
-    }
-
-    fn show(&mut self, text: &str) {
-        let now = clock::now();
-        if text == self.shown || now.since(self.shown_at) < SHOW_EVERY && !self.shown.is_empty() {
-            return;
-        }
-        // A line that is wider than the terminal would scroll it with every change.
-        let columns = rustix::termios::tcgetwinsize(rustix::stdio::stderr()).map_or(0, |size| size.ws_col);
-        let most = if columns == 0 { 80 } else { usize::from(columns) - 1 };
-        let cut: String = text.chars().take(most).collect();
-        self.write(&format!("\r\x1b[2K{cut}"));
-        self.shown = text.to_owned();
-        self.shown_at = now;
-    }
-
-    fn clear(&mut self) {
-        if !self.shown.is_empty() {
-            self.write("\r\x1b[2K");
-            self.shown.clear();
-        }
-    }
-
-    /// There is nobody to tell that a terminal cannot be written to.
-    fn write(&self, text: &str) {
-        let mut stderr = io::stderr().lock();
-        drop(stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush()));
     }
 }

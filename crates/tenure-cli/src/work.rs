@@ -60,6 +60,21 @@ impl Work {
         self.was_killed = true;
     }
 
+    /// Kills all of the work and waits until nothing of it is left, in the place of a keeper that is gone. As a subreaper this
+    /// process has got that keeper's orphans; it must have no other children.
+    pub(crate) fn end(&mut self) {
+        loop {
+            self.kill();
+            self.reap(|_, _| {});
+            if !self.is_left() {
+                return;
+            }
+            let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+            // Interrupted or not, it looks again.
+            let _ = rustix::thread::nanosleep(&pause);
+        }
+    }
+
     fn signal_others(&self, signal: Signal) {
         for group in self.left().unwrap_or_default() {
             if group != self.group {

@@ -13,6 +13,26 @@ use crate::error::{Error, Result};
 use crate::several::Wanted;
 use crate::{client, election, lease, mutex, rw_lock, semaphore, several, single_flight, slot_pool};
 
+/// A type around that of the async face, made from one with all its settings.
+macro_rules! wrapper {
+    ($(#[$doc:meta])* $name:ident, $inner:ty) => {
+        $(#[$doc])*
+        #[derive(Clone)]
+        pub struct $name($inner);
+
+        impl From<$inner> for $name {
+            /// Takes it over with all its settings.
+            fn from(inner: $inner) -> $name {
+                $name(inner)
+            }
+        }
+    };
+}
+
+mod queue;
+
+pub use queue::{Delivery, Pushing, Queue};
+
 /// A client of an engine (see [`client::Tenure`]).
 #[derive(Clone)]
 pub struct Tenure(client::Tenure);
@@ -51,6 +71,11 @@ impl Tenure {
         Several(self.0.all(wanted))
     }
 
+    /// Names a queue.
+    pub fn queue(&self, name: &str) -> Queue {
+        Queue::from(self.0.queue(name))
+    }
+
     /// Names an election.
     pub fn election(&self, name: &str) -> Election {
         Election(self.0.election(name))
@@ -71,22 +96,6 @@ impl From<client::Tenure> for Tenure {
     fn from(tenure: client::Tenure) -> Tenure {
         Tenure(tenure)
     }
-}
-
-/// A type around that of the async face, made from one with all its settings.
-macro_rules! wrapper {
-    ($(#[$doc:meta])* $name:ident, $inner:ty) => {
-        $(#[$doc])*
-        #[derive(Clone)]
-        pub struct $name($inner);
-
-        impl From<$inner> for $name {
-            /// Takes it over with all its settings.
-            fn from(inner: $inner) -> $name {
-                $name(inner)
-            }
-        }
-    };
 }
 
 /// Lets a primitive be one of several.

@@ -11,8 +11,8 @@
 use crate::{Result, Settings};
 
 pub use tenure_core::blocking::{
-    Election, Leaders, Lease, Leases, Mutex, ReadLock, RwLock, Semaphore, Several, SingleFlight, Slot,
-    SlotPool, Tenure, Term, WriteLock,
+    Delivery, Election, Leaders, Lease, Leases, Mutex, Pushing, Queue, ReadLock, RwLock, Semaphore, Several,
+    SingleFlight, Slot, SlotPool, Tenure, Term, WriteLock,
 };
 
 /// Connects with the engine that a URL names.

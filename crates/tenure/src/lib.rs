@@ -13,6 +13,7 @@
 pub mod blocking;
 #[cfg(feature = "fence")]
 pub mod fence;
+pub mod queue;
 mod url;
 
 pub use tenure_core::claim::Kind;

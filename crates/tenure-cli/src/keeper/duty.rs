@@ -115,7 +115,7 @@ impl Duty {
                 let report = Report::Ended { status, is_overdue: self.is_overdue };
                 // The work is over, so the keeper may wait for a `tenure` that is stopped. One that is gone is
                 // told nothing.
-                let _ = send(&self.socket, &report, None, SendFlags::empty());
+                let _ = send(&self.socket, &report, &[], SendFlags::empty());
             }
             if self.is_alone || !self.job.is_repeated {
                 return Ok(());
@@ -236,10 +236,7 @@ impl Duty {
     fn obey(&mut self) {
         while !self.is_alone {
             match receive::<Order>(&self.socket) {
-                Ok(Some((order, descriptor))) => {
-                    self.life = self.life.take().or(descriptor);
-                    self.carry_out(order);
-                }
+                Ok(Some((order, descriptors))) => self.carry_out(order, descriptors),
                 Err(Errno::AGAIN) => return,
                 // Whatever is wrong with the socket: nobody can say any more that the lease goes on.
                 Ok(None) | Err(_) => self.is_alone = true,
@@ -247,11 +244,14 @@ impl Duty {
         }
     }
 
-    fn carry_out(&mut self, order: Order) {
+    fn carry_out(&mut self, order: Order, descriptors: Vec<OwnedFd>) {
         match (order, &self.work) {
-            (Order::Start { deadline, environment }, None) => {
+            (Order::Start { deadline, environment, has_input }, None) => {
+                let mut descriptors = descriptors.into_iter();
+                let input = if has_input { descriptors.next() } else { None };
+                self.life = self.life.take().or(descriptors.next());
                 self.deadline = deadline;
-                self.start(environment);
+                self.start(environment, input);
             }
             // Renewals only ever put the deadline off.
             (Order::Deadline(deadline), _) => self.deadline = self.deadline.max(deadline),
@@ -268,9 +268,12 @@ impl Duty {
         }
     }
 
-    fn start(&mut self, environment: Vec<(String, String)>) {
+    fn start(&mut self, environment: Vec<(String, String)>, input: Option<OwnedFd>) {
         let mut command = Command::new(&self.job.program);
         command.args(&self.job.arguments).envs(environment).process_group(0);
+        if let Some(input) = input {
+            command.stdin(input);
+        }
         // The work gets the mask that `tenure` was given. A SIGCHLD that is missed meanwhile is made up for: the
         // keeper reaps before it waits.
         let own_mask = self.mask.block_only();
@@ -294,7 +297,7 @@ impl Duty {
 
     /// Tells `tenure`, unless it is gone, or is stopped and has a full socket.
     fn tell(&self, report: &Report) {
-        let _ = send(&self.socket, report, None, SendFlags::DONTWAIT);
+        let _ = send(&self.socket, report, &[], SendFlags::DONTWAIT);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -14,16 +14,21 @@ use serde::{Deserialize, Serialize};
 
 /// The largest message: a name of 255 bytes and some numbers fit several times.
 const MESSAGE_BYTES_MAX: usize = 2048;
+/// The most descriptors that come with a message.
+const DESCRIPTORS_MAX: usize = 2;
 
 /// What `tenure` tells the keeper. Times are nanoseconds of `CLOCK_BOOTTIME`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Starts the work. The descriptor that shares the client's life comes with it.
+    /// Starts the work. Descriptors come with it: first what the work reads, if it is given something, then what shares the
+    /// client's life.
     Start {
         /// When the work must be dead.
         deadline: u64,
         /// What is added to its environment.
         environment: Vec<(String, String)>,
+        /// Whether the first descriptor is the work's stdin.
+        has_input: bool,
     },
     /// The lease was renewed: the work must be dead only then.
     Deadline(u64),
@@ -91,29 +96,28 @@ impl Status {
 pub(crate) fn send(
     socket: &OwnedFd,
     message: &impl Serialize,
-    descriptor: Option<&OwnedFd>,
+    descriptors: &[BorrowedFd<'_>],
     flags: SendFlags,
 ) -> Result<(), Errno> {
     let mut buffer = [0; MESSAGE_BYTES_MAX];
     let bytes = postcard::to_slice(message, &mut buffer).map_err(|_| Errno::MSGSIZE)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = descriptor.map(|descriptor| [descriptor.as_fd()]);
-    if let Some(descriptors) = &descriptors {
+    if !descriptors.is_empty() {
         let has_room = control.push(SendAncillaryMessage::ScmRights(descriptors));
-        debug_assert!(has_room, "the buffer is made for one descriptor");
+        debug_assert!(has_room, "a message comes with {DESCRIPTORS_MAX} descriptors at most");
     }
     let flags = flags | SendFlags::NOSIGNAL;
     rustix::io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)).map(drop)
 }
 
-/// Receives a message and the descriptor that came with it, without waiting. None: the other side is gone.
+/// Receives a message and the descriptors that came with it, without waiting. None: the other side is gone.
 ///
 /// # Errors
 /// `EAGAIN` if there is no message now.
-pub(crate) fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> Result<Option<(T, Option<OwnedFd>)>, Errno> {
+pub(crate) fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> Result<Option<(T, Vec<OwnedFd>)>, Errno> {
     let mut buffer = [0; MESSAGE_BYTES_MAX];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let mut receive = || {
@@ -127,21 +131,23 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> Result<Option<(T
         received => received,
     };
     let bytes = received?.bytes;
-    let mut descriptor = None;
+    let mut descriptors = Vec::new();
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            descriptor = descriptors.last();
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
         }
     }
     if bytes == 0 {
         return Ok(None);
     }
     let message = postcard::from_bytes(&buffer[..bytes]).map_err(|_| Errno::BADMSG)?;
-    Ok(Some((message, descriptor)))
+    Ok(Some((message, descriptors)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -153,18 +159,19 @@ mod tests {
         let order = Order::Start {
             deadline: u64::MAX,
             environment: vec![("TENURE_NAME".to_owned(), name.clone()), ("T".to_owned(), name)],
+            has_input: true,
         };
-        send(&one, &order, Some(&other), SendFlags::empty()).expect("sent");
-        send(&one, &Order::Deadline(7), None, SendFlags::empty()).expect("sent");
-        let (first, descriptor) = receive::<Order>(&other).expect("one is there").expect("not the end");
+        send(&one, &order, &[other.as_fd(), one.as_fd()], SendFlags::empty()).expect("sent");
+        send(&one, &Order::Deadline(7), &[], SendFlags::empty()).expect("sent");
+        let (first, descriptors) = receive::<Order>(&other).expect("one is there").expect("not the end");
         assert_eq!(format!("{first:?}"), format!("{order:?}"));
-        assert!(descriptor.is_some());
-        let (second, descriptor) = receive::<Order>(&other).expect("one is there").expect("not the end");
+        assert_eq!(descriptors.len(), 2);
+        let (second, none) = receive::<Order>(&other).expect("one is there").expect("not the end");
         assert!(matches!(second, Order::Deadline(7)));
-        assert!(descriptor.is_none());
+        assert!(none.is_empty());
         assert_eq!(receive::<Order>(&other).expect_err("none is there"), Errno::AGAIN);
         drop(one);
-        drop(first);
+        drop((first, descriptors));
         assert!(receive::<Order>(&other).expect("no error").is_none());
     }
 
@@ -172,8 +179,8 @@ mod tests {
     fn what_was_sent_last_arrives_though_the_sender_ended_before_it_had_read_all() {
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .expect("a pair of sockets");
-        send(&one, &Order::Deadline(7), None, SendFlags::empty()).expect("sent");
-        send(&other, &Order::Deadline(8), None, SendFlags::empty()).expect("sent");
+        send(&one, &Order::Deadline(7), &[], SendFlags::empty()).expect("sent");
+        send(&other, &Order::Deadline(8), &[], SendFlags::empty()).expect("sent");
         drop(one);
         let (last, _) = receive::<Order>(&other).expect("no error").expect("not the end yet");
         assert!(matches!(last, Order::Deadline(7)));

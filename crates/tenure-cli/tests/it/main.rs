@@ -11,6 +11,7 @@ mod look;
 mod mysql;
 mod pages;
 mod postgres;
+mod queue;
 mod redis;
 mod run;
 mod servers;

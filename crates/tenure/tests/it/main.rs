@@ -4,3 +4,4 @@ mod fence;
 mod fleet;
 #[cfg(feature = "postgres")]
 mod pool;
+mod refunds;

@@ -1,0 +1,38 @@
+//! `tenure queue`: put work in line, do it in order, and look at what is there.
+//!
+//! `work.rs` runs programs for items, `crew.rs` is its loop; the others are one call of the library each.
+
+mod arguments;
+mod crew;
+mod look;
+mod operate;
+mod push;
+mod work;
+
+pub(crate) use arguments::Queue;
+
+use crate::exit::Outcome;
+use crate::output::Messages;
+
+impl Queue {
+    /// Returns how messages are to be shown.
+    pub(crate) fn messages(&self) -> Messages {
+        match self {
+            Queue::Work(work) => Messages { json: work.json, quiet: work.quiet },
+            _ => Messages::TEXT,
+        }
+    }
+}
+
+/// Does what is asked of a queue.
+pub(crate) fn queue(queue: Queue, engine: &str, messages: Messages) -> Outcome {
+    match queue {
+        Queue::Push(push) => push::push(push, engine),
+        Queue::Work(work) => work::work(*work, engine, messages),
+        Queue::Ls(ls) => look::ls(&ls, engine),
+        Queue::Peek(peek) => look::peek(&peek, engine),
+        Queue::Dead(dead) => look::dead(&dead, engine),
+        Queue::Replay(replay) => operate::replay(&replay, engine),
+        Queue::Purge(purge) => operate::purge(&purge, engine),
+    }
+}

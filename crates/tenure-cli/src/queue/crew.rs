@@ -1,0 +1,706 @@
+//! The loop of `tenure queue work`: lanes that each take an item, have it worked on by a keeper, and settle it.
+//!
+//! One thread serves all lanes; it waits for signals, keepers, the client and time in one place (`events.rs`). Invariant: an item is
+//! settled only after its keeper has said that nothing of the work is left, or after this process has made sure of it in the
+//! keeper's place. What ends the work in time is the countdown that `tenure run` has, too.
+
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
+use rustix::process::{Pid, Signal};
+use serde::Serialize;
+use tenure::queue::QueueStats;
+use tenure::{Delivery, ErrorKind, Instant, Queue, Result, Tenure};
+
+use crate::clock;
+use crate::countdown::Countdown;
+use crate::events::{Events, News, Stopped, stop};
+use crate::exit::{self, Failure, Outcome};
+use crate::keeper::Keeper;
+use crate::keeper::message::{Order, Report, Status};
+use crate::output::{Messages, duration, millis};
+use crate::run::{Loss, not_started};
+use crate::terminal::{Line, SHOW_EVERY};
+use crate::waiting::keeper_gone;
+use crate::work::Work as Processes;
+
+use super::arguments::Work;
+
+/// How often the engine is asked what is left, for the line on a terminal.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often it is asked that with `--drain` while nothing runs here.
+const DRAIN_LOOK: Duration = Duration::from_millis(200);
+/// How long a lane waits before it asks a store again that did not answer: it has waited for the answer, too.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// Something that is under way in the client.
+type Soon<T> = Pin<Box<dyn Future<Output = Result<T>>>>;
+
+/// What happened to an item, for `--json`. Field names are stable.
+#[derive(Debug, Serialize)]
+struct ItemEvent<'a> {
+    event: &'static str,
+    queue: &'a str,
+    item: u64,
+    group: Option<&'a str>,
+    attempt: u32,
+    token: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    took_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_in_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+/// An item as it is spoken of after its delivery has been settled.
+struct Told {
+    item: u64,
+    group: Option<String>,
+    attempt: u32,
+    token: u64,
+}
+
+impl Told {
+    fn of(delivery: &Delivery) -> Told {
+        let group = delivery.group().map(str::to_owned);
+        let (item, token) = (delivery.item().0, delivery.token().get());
+        Told { item, group, attempt: delivery.attempt(), token }
+    }
+
+    fn event<'a>(&'a self, event: &'static str, queue: &'a str) -> ItemEvent<'a> {
+        let (item, group, attempt, token) = (self.item, self.group.as_deref(), self.attempt, self.token);
+        let (pid, code, signal, took_ms, retry_in_ms, reason) = (None, None, None, None, None, None);
+        ItemEvent {
+            event,
+            queue,
+            item,
+            group,
+            attempt,
+            token,
+            pid,
+            code,
+            signal,
+            took_ms,
+            retry_in_ms,
+            reason,
+        }
+    }
+}
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "item {}", self.item)?;
+        if let Some(group) = &self.group {
+            write!(f, " of {group:?}")?;
+        }
+        if self.attempt > 1 { write!(f, ", attempt {}", self.attempt) } else { Ok(()) }
+    }
+}
+
+/// An item that is worked on.
+struct Turn {
+    delivery: Arc<Delivery>,
+    told: Told,
+    countdown: Countdown,
+    lost: Pin<Box<dyn Future<Output = tenure::Error>>>,
+    is_lost: bool,
+    program: Option<Pid>,
+    /// Why the work is being ended, once it is.
+    loss: Option<Loss>,
+    /// The work is being ended because the command is.
+    is_stopped: bool,
+}
+
+/// What becomes of an item whose work is over.
+#[derive(Clone, Debug)]
+enum Verdict {
+    Done,
+    Retry { after: Duration, reason: String },
+    Return,
+    Lost(Loss),
+}
+
+/// A settlement that is under way. It says whether the item is a dead letter now.
+struct Settling {
+    told: Told,
+    verdict: Verdict,
+    status: Option<Status>,
+    took: Duration,
+    answer: Soon<bool>,
+}
+
+/// What a lane is doing.
+enum Stand {
+    Idle,
+    /// The store did not answer; it is asked again then.
+    Silent(Instant),
+    Taking(Soon<Delivery>),
+    Working(Box<Turn>),
+    Settling(Box<Settling>),
+}
+
+/// One item at a time, with a keeper of its own.
+struct Lane {
+    /// None: it is gone.
+    keeper: Option<Keeper>,
+    /// Whether the keeper shares the client's life. It does so from its first item on: an engine notes each sharer.
+    has_life: bool,
+    stand: Stand,
+}
+
+/// All lanes.
+pub(super) struct Crew<'a> {
+    tenure: &'a Tenure,
+    queue: Queue,
+    arguments: &'a Work,
+    events: &'a Events,
+    messages: Messages,
+    program: &'a str,
+    lanes: Vec<Lane>,
+    /// Turns whose keeper is gone, and whose processes are ended when no other keeper is left.
+    forsaken: Vec<Box<Turn>>,
+    is_stopping: bool,
+    /// By which signal the work was stopped.
+    stopped_by: Option<i32>,
+    failure: Option<Failure>,
+    is_silent: bool,
+    looking: Option<Soon<QueueStats>>,
+    looks_at: Instant,
+    /// Whether nothing has run here since the engine was asked what is left.
+    is_quiet: bool,
+    stats: QueueStats,
+    done: u64,
+    failed: u64,
+    line: Line,
+}
+
+impl<'a> Crew<'a> {
+    /// Makes a crew of one lane for each keeper.
+    pub(super) fn new(
+        tenure: &'a Tenure,
+        queue: Queue,
+        arguments: &'a Work,
+        events: &'a Events,
+        keepers: Vec<Keeper>,
+        messages: Messages,
+        program: &'a str,
+    ) -> Crew<'a> {
+        let lane = |keeper| Lane { keeper: Some(keeper), has_life: false, stand: Stand::Idle };
+        Crew {
+            tenure,
+            queue,
+            arguments,
+            events,
+            messages,
+            program,
+            lanes: keepers.into_iter().map(lane).collect(),
+            forsaken: Vec::new(),
+            is_stopping: false,
+            stopped_by: None,
+            failure: None,
+            is_silent: false,
+            looking: None,
+            looks_at: clock::now(),
+            is_quiet: false,
+            stats: QueueStats::default(),
+            done: 0,
+            failed: 0,
+            line: Line::new(messages),
+        }
+    }
+
+    /// Takes items and has them worked on until told to stop, or until nothing is left with `--drain`.
+    pub(super) fn serve(&mut self) -> Outcome {
+        let waker = self.events.waker();
+        let mut context = Context::from_waker(&waker);
+        loop {
+            // What the keepers have said counts before what the clock says: the work may have ended in time while this
+            // process was stopped.
+            let mut timeout = Some(Duration::ZERO);
+            if !self.lanes.iter().filter_map(|lane| lane.keeper.as_ref()).any(|k| self.events.has_report(k)) {
+                timeout = self.advance(&mut context);
+                if self.is_over() {
+                    break;
+                }
+            }
+            let numbered = self.lanes.iter().enumerate();
+            let keepers: Vec<_> =
+                numbered.filter_map(|(number, lane)| Some((number, lane.keeper.as_ref()?))).collect();
+            match self.events.next_of(&keepers, timeout) {
+                Ok((number, News::Report(report))) => self.on_report(number, &report),
+                Ok((number, News::KeeperGone)) => self.on_keeper_gone(number),
+                Ok((_, News::Signal(signal))) => self.on_signal(signal),
+                Ok((_, News::Look)) => {}
+                Err(error) => {
+                    // The keepers end the work when this process does.
+                    return Err(Failure::system("wait for CMD", error));
+                }
+            }
+        }
+        self.line.clear();
+        match (self.failure.take(), self.stopped_by) {
+            (Some(failure), _) => Err(failure),
+            (None, Some(signal)) => Ok(Status::Signal(signal).code()),
+            (None, None) => Ok(0),
+        }
+    }
+
+    /// Waits for the keepers, and ends what a keeper that was killed left behind.
+    pub(super) fn dismiss(&mut self) {
+        for lane in &mut self.lanes {
+            if let Some(keeper) = lane.keeper.take() {
+                keeper.wait();
+            }
+        }
+        for turn in self.forsaken.drain(..) {
+            if let Some(program) = turn.program {
+                Processes::new(program).end();
+            }
+            drop(turn.lost);
+            if let Some(delivery) = Arc::into_inner(turn.delivery)
+                && let Err(error) = pollster::block_on(delivery.put_back())
+            {
+                self.messages.warning(&format!("{error}; it is handed out again when its time is over"));
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_stopping && self.lanes.iter().all(|lane| matches!(lane.stand, Stand::Idle))
+    }
+
+    /// Does what there is to do now, and returns when there may be more.
+    fn advance(&mut self, context: &mut Context<'_>) -> Option<Duration> {
+        let mut timeout: Option<Duration> = None;
+        for number in 0..self.lanes.len() {
+            let again = self.advance_lane(number, context);
+            timeout = [timeout, again].into_iter().flatten().min();
+        }
+        let again = self.look(context);
+        [timeout, again].into_iter().flatten().min()
+    }
+
+    fn advance_lane(&mut self, number: usize, context: &mut Context<'_>) -> Option<Duration> {
+        loop {
+            let lane = &mut self.lanes[number];
+            let is_taking = !self.is_stopping && lane.keeper.is_some();
+            match &mut lane.stand {
+                Stand::Idle if !is_taking => return None,
+                Stand::Silent(_) | Stand::Taking(_) if !is_taking => {
+                    // What was on its way goes back, as if it had never been handed out.
+                    lane.stand = Stand::Idle;
+                    return None;
+                }
+                Stand::Silent(until) => {
+                    let left = until.since(clock::now());
+                    if !left.is_zero() {
+                        return Some(left);
+                    }
+                    lane.stand = Stand::Idle;
+                }
+                Stand::Idle => {
+                    let queue = self.queue.clone();
+                    lane.stand = Stand::Taking(Box::pin(async move { queue.next().await }));
+                }
+                Stand::Taking(next) => match next.as_mut().poll(context) {
+                    Poll::Pending => return None,
+                    Poll::Ready(Ok(delivery)) => self.begin(number, delivery),
+                    Poll::Ready(Err(error)) => self.on_take_failed(number, error),
+                },
+                Stand::Working(turn) => {
+                    let keeper = lane.keeper.as_ref()?;
+                    let (pause, loss) = turn.watch(keeper, context);
+                    if let Some(loss) = loss {
+                        let text = format!("{} is lost, CMD is ended: {}", turn.told, loss.reason());
+                        self.messages.warning(&text);
+                    }
+                    return Some(pause);
+                }
+                Stand::Settling(settling) => match settling.answer.as_mut().poll(context) {
+                    Poll::Pending => return None,
+                    Poll::Ready(answer) => {
+                        if let Stand::Settling(settling) = std::mem::replace(&mut lane.stand, Stand::Idle) {
+                            self.settled(&settling, answer);
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    /// Has a keeper begin to work on an item.
+    fn begin(&mut self, number: usize, delivery: Delivery) {
+        self.is_silent = false;
+        self.is_quiet = false;
+        let told = Told::of(&delivery);
+        let countdown = Countdown::new(delivery.lease(), self.arguments.ttl, self.arguments.grace);
+        let lane = &mut self.lanes[number];
+        let started = match &lane.keeper {
+            Some(keeper) => {
+                let tenure = (!lane.has_life).then_some(self.tenure);
+                start(tenure, keeper, &self.arguments.name, &delivery, &countdown)
+            }
+            None => Err(keeper_gone()),
+        };
+        lane.has_life |= started.is_ok();
+        if let Err(failure) = started {
+            self.failure.get_or_insert(failure);
+            self.is_stopping = true;
+            let answer = Box::pin(async move { delivery.put_back().await.map(|()| false) });
+            let (verdict, status, took) = (Verdict::Return, None, Duration::ZERO);
+            lane.stand = Stand::Settling(Box::new(Settling { told, verdict, status, took, answer }));
+            return;
+        }
+        let delivery = Arc::new(delivery);
+        let watched = delivery.clone();
+        let lost = Box::pin(async move { watched.lease().lost().await });
+        lane.stand = Stand::Working(Box::new(Turn {
+            delivery,
+            told,
+            countdown,
+            lost,
+            is_lost: false,
+            program: None,
+            loss: None,
+            is_stopped: false,
+        }));
+    }
+
+    fn on_take_failed(&mut self, number: usize, error: tenure::Error) {
+        if error.kind() != ErrorKind::Unavailable || self.arguments.drain {
+            self.is_stopping = true;
+            self.failure.get_or_insert(error.into());
+            self.lanes[number].stand = Stand::Idle;
+            return;
+        }
+        // A worker that runs for months outlives a store that is away for minutes.
+        if !self.is_silent {
+            self.messages.warning(&format!("{error}; trying again until it is back"));
+        }
+        self.is_silent = true;
+        self.lanes[number].stand = Stand::Silent(clock::now() + SILENCE);
+    }
+
+    fn on_report(&mut self, number: usize, report: &Report) {
+        let lane = &mut self.lanes[number];
+        let Stand::Working(turn) = &mut lane.stand else { return };
+        match *report {
+            Report::Started { pid } => {
+                turn.program = Pid::from_raw(pid);
+                let event = ItemEvent { pid: Some(pid), ..turn.told.event("started", &self.arguments.name) };
+                self.messages.event(&event);
+            }
+            Report::Ended { status, is_overdue } => {
+                // The keeper killed it at the deadline while this process was stopped.
+                let loss = turn.loss.or(is_overdue.then_some(Loss::NotRenewed)).filter(|_| !turn.is_stopped);
+                let verdict = self.verdict(number, status, loss);
+                self.settle(number, verdict, Some(status));
+            }
+            Report::NotStarted { errno } => {
+                // This keeper has ended.
+                if let Some(keeper) = lane.keeper.take() {
+                    keeper.wait();
+                }
+                self.failure.get_or_insert(not_started(self.program, errno));
+                self.is_stopping = true;
+                self.settle(number, Verdict::Return, None);
+            }
+            Report::Stopped { .. } | Report::Lingering => {}
+        }
+    }
+
+    fn verdict(&self, number: usize, status: Status, loss: Option<Loss>) -> Verdict {
+        let Stand::Working(turn) = &self.lanes[number].stand else { return Verdict::Return };
+        if let Some(loss) = loss {
+            return Verdict::Lost(loss);
+        }
+        if turn.is_stopped {
+            // Whatever it says: it was told to end, and nobody knows how much it has done.
+            return Verdict::Return;
+        }
+        let growing = turn.delivery.retry_delay();
+        let later = i32::from(exit::BUSY);
+        match status {
+            Status::Code(0) => Verdict::Done,
+            Status::Code(code) if code == later => {
+                let after = self.arguments.retry_after.unwrap_or(growing);
+                Verdict::Retry { after, reason: format!("exit code {code}: to be tried again later") }
+            }
+            Status::Code(code) => Verdict::Retry { after: growing, reason: format!("exit code {code}") },
+            Status::Signal(signal) => Verdict::Retry { after: growing, reason: format!("signal {signal}") },
+        }
+    }
+
+    /// Begins to settle what a lane has worked on.
+    fn settle(&mut self, number: usize, verdict: Verdict, status: Option<Status>) {
+        let lane = &mut self.lanes[number];
+        let Stand::Working(turn) = std::mem::replace(&mut lane.stand, Stand::Idle) else { return };
+        let Turn { delivery, told, countdown, lost, .. } = *turn;
+        drop(lost);
+        let delivery = Arc::into_inner(delivery).expect("only the future that was just dropped had another");
+        let asked = verdict.clone();
+        let answer: Soon<bool> = Box::pin(async move {
+            match asked {
+                Verdict::Done => delivery.ack().await.map(|()| false),
+                Verdict::Retry { after, reason } => delivery.retry_because(after, &reason).await,
+                Verdict::Return => delivery.put_back().await.map(|()| false),
+                // Another has it or will have it soon. If its time is not quite over, it can be had a little sooner.
+                Verdict::Lost(_) => delivery.put_back().await.map(|()| false),
+            }
+        });
+        let took = clock::now().since(countdown.granted_at);
+        lane.stand = Stand::Settling(Box::new(Settling { told, verdict, status, took, answer }));
+    }
+
+    /// Tells what became of an item.
+    fn settled(&mut self, settling: &Settling, answer: Result<bool>) {
+        let Settling { told, verdict, status, took, .. } = settling;
+        let name = &self.arguments.name;
+        let (code, signal) = match status {
+            Some(Status::Code(code)) => (Some(*code), None),
+            Some(Status::Signal(signal)) => (None, Some(*signal)),
+            None => (None, None),
+        };
+        let took_ms = Some(millis(*took));
+        let tell = |event, retry_in: Option<Duration>, reason: Option<&str>| {
+            let retry_in_ms = retry_in.map(millis);
+            let event = ItemEvent { code, signal, took_ms, retry_in_ms, reason, ..told.event(event, name) };
+            self.messages.event(&event);
+        };
+        let took = duration(*took);
+        if let Verdict::Lost(loss) = verdict {
+            // What there is to say about that to people has been said when it was lost.
+            self.failed += 1;
+            return tell("lost", None, Some(loss.reason()));
+        }
+        let text = match (verdict, answer) {
+            (_, Err(error)) => {
+                self.failed += 1;
+                tell("lost", None, Some(&error.to_string()));
+                self.line.clear();
+                return self.messages.warning(&format!("{told} was not settled: {error}"));
+            }
+            (Verdict::Retry { reason, .. }, Ok(true)) => {
+                self.failed += 1;
+                tell("dead", None, Some(reason));
+                format!("{told} is a dead letter now: {reason}")
+            }
+            (Verdict::Retry { after, reason }, Ok(false)) => {
+                self.failed += 1;
+                tell("retried", Some(*after), Some(reason));
+                format!("{told} failed: {reason}; it is tried again in {}", duration(*after))
+            }
+            (Verdict::Done, Ok(_)) => {
+                self.done += 1;
+                tell("done", None, None);
+                if !self.arguments.verbose {
+                    return;
+                }
+                format!("{told} is done after {took}")
+            }
+            (Verdict::Return | Verdict::Lost(_), Ok(_)) => {
+                tell("returned", None, None);
+                format!("{told} was put back")
+            }
+        };
+        self.line.clear();
+        self.messages.message(&text);
+    }
+
+    fn on_signal(&mut self, signal: i32) {
+        match Signal::from_named_raw(signal) {
+            Some(Signal::INT | Signal::TERM | Signal::HUP) if !self.is_stopping => {
+                self.is_stopping = true;
+                let running = self.turns().count();
+                if running > 0 {
+                    self.line.clear();
+                    let what = if running == 1 {
+                        "the item that runs".to_owned()
+                    } else {
+                        format!("{running} items")
+                    };
+                    self.messages.message(&format!("finishing {what}; once more puts back what runs"));
+                }
+            }
+            Some(Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT) => {
+                self.is_stopping = true;
+                if self.turns().count() > 0 {
+                    self.stopped_by.get_or_insert(signal);
+                }
+                self.stop_work();
+            }
+            Some(Signal::TSTP) => {
+                self.line.clear();
+                self.order_all(Signal::TSTP);
+                stop(Stopped::Itself);
+                self.order_all(Signal::CONT);
+            }
+            _ => {}
+        }
+    }
+
+    fn turns(&mut self) -> impl Iterator<Item = (&Keeper, &mut Turn)> {
+        self.lanes.iter_mut().filter_map(|lane| match &mut lane.stand {
+            Stand::Working(turn) => Some((lane.keeper.as_ref()?, &mut **turn)),
+            _ => None,
+        })
+    }
+
+    fn order_all(&mut self, signal: Signal) {
+        for (keeper, _) in self.turns() {
+            keeper.order(&Order::Signal(signal.as_raw()));
+        }
+    }
+
+    /// Ends all work; its items go back.
+    fn stop_work(&mut self) {
+        for (keeper, turn) in self.turns() {
+            if turn.loss.is_none() && !turn.is_stopped {
+                turn.is_stopped = true;
+                turn.countdown.end_work(turn.delivery.lease(), keeper, true);
+            }
+        }
+    }
+
+    /// A keeper has ended without having been told to. What it kept is ended when the others are gone: until then this process
+    /// could not tell their work from what that one left behind.
+    fn on_keeper_gone(&mut self, number: usize) {
+        let lane = &mut self.lanes[number];
+        if let Some(keeper) = lane.keeper.take() {
+            keeper.wait();
+        }
+        if let Stand::Working(turn) = std::mem::replace(&mut lane.stand, Stand::Idle) {
+            if let Some(program) = turn.program {
+                Processes::new(program).signal(Signal::KILL);
+            }
+            self.forsaken.push(turn);
+        }
+        self.failure.get_or_insert(keeper_gone());
+        self.is_stopping = true;
+        self.stop_work();
+    }
+
+    /// Asks the engine what is left, where that is to be known, and shows it.
+    fn look(&mut self, context: &mut Context<'_>) -> Option<Duration> {
+        let is_busy =
+            self.lanes.iter().any(|lane| matches!(lane.stand, Stand::Working(_) | Stand::Settling(_)));
+        let is_draining = self.arguments.drain && !is_busy && !self.is_stopping;
+        if !is_draining && !self.line.is_shown || self.is_stopping {
+            return None;
+        }
+        if let Some(looking) = &mut self.looking
+            && let Poll::Ready(stats) = looking.as_mut().poll(context)
+        {
+            self.looking = None;
+            self.on_stats(stats, is_busy);
+        }
+        let now = clock::now();
+        if self.looking.is_none() && now >= self.looks_at && !self.is_stopping {
+            self.looks_at = now + if is_draining { DRAIN_LOOK } else { LOOK_EVERY };
+            self.is_quiet = !is_busy;
+            let queue = self.queue.clone();
+            self.looking = Some(Box::pin(async move { queue.stats().await }));
+            // It is polled at once, or nothing would be asked.
+            return Some(Duration::ZERO);
+        }
+        if self.line.is_shown {
+            let QueueStats { waiting, in_flight, .. } = self.stats;
+            let (name, done, failed) = (&self.arguments.name, self.done, self.failed);
+            let text = format!("{name}: {done} done, {failed} failed; {waiting} wait, {in_flight} in flight");
+            self.line.show(&text);
+        }
+        let pause = if self.looking.is_some() { SHOW_EVERY } else { self.looks_at.since(now) };
+        Some(pause.max(Duration::from_millis(1)))
+    }
+
+    fn on_stats(&mut self, stats: Result<QueueStats>, is_busy: bool) {
+        match stats {
+            Ok(stats) => {
+                self.stats = stats;
+                // If something was handed out here meanwhile, it is asked again.
+                let is_empty = stats.waiting == 0 && stats.in_flight == 0;
+                self.is_stopping |= self.arguments.drain && self.is_quiet && !is_busy && is_empty;
+            }
+            Err(error) if self.arguments.drain => {
+                self.is_stopping = true;
+                self.failure.get_or_insert(error.into());
+            }
+            // The line informs only: without an answer it keeps what it says.
+            Err(_) => {}
+        }
+    }
+}
+
+impl Turn {
+    /// Looks after the lease: returns when to look again, and why the work is being ended if that has just begun.
+    fn watch(&mut self, keeper: &Keeper, context: &mut Context<'_>) -> (Duration, Option<Loss>) {
+        if !self.is_lost && self.lost.as_mut().poll(context).is_ready() {
+            self.is_lost = true;
+        }
+        let lease = self.delivery.lease();
+        if self.loss.is_some() || self.is_stopped {
+            return (self.countdown.kill_if_overdue(self.program), None);
+        }
+        let loss = match self.is_lost {
+            true if clock::now() < lease.deadline() => Loss::Broken,
+            true => Loss::NotRenewed,
+            false => match self.countdown.follow(lease, keeper) {
+                Some(pause) => return (pause.max(Duration::from_millis(1)), None),
+                None => Loss::NotRenewed,
+            },
+        };
+        self.loss = Some(loss);
+        self.countdown.end_work(lease, keeper, loss == Loss::Broken);
+        (self.countdown.kill_if_overdue(self.program), Some(loss))
+    }
+}
+
+/// Gives a keeper an item to work on, and a share of the life of `tenure`, if it has none yet.
+fn start(
+    tenure: Option<&Tenure>,
+    keeper: &Keeper,
+    name: &str,
+    delivery: &Delivery,
+    countdown: &Countdown,
+) -> std::result::Result<(), Failure> {
+    let keeper_pid = keeper.pid().as_raw_nonzero().get().unsigned_abs();
+    // Before the work begins: from then on the engine takes this client for alive while the keeper lives.
+    let life = tenure.map(|tenure| tenure.share_life(keeper_pid)).transpose()?.flatten();
+    let environment = [
+        ("TENURE_NAME", name.to_owned()),
+        ("TENURE_ITEM", delivery.item().to_string()),
+        ("TENURE_GROUP", delivery.group().unwrap_or_default().to_owned()),
+        ("TENURE_ATTEMPT", delivery.attempt().to_string()),
+        ("TENURE_TOKEN", delivery.token().to_string()),
+        ("TENURE_CLAIM", delivery.claim().to_string()),
+    ];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
+    let input = input(delivery.payload()).map_err(|error| Failure::system("hand over a payload", error))?;
+    keeper
+        .start_work(countdown.kills_at(), environment, Some(&input), life.as_ref())
+        .map_err(|_| keeper_gone())
+}
+
+/// Makes a file in memory of a payload. A pipe would need somebody to fill it, and would break where CMD does not read it.
+fn input(payload: &[u8]) -> std::result::Result<OwnedFd, rustix::io::Errno> {
+    let file = memfd_create("tenure-item", MemfdFlags::CLOEXEC)?;
+    let mut rest = payload;
+    while !rest.is_empty() {
+        let written = rustix::io::retry_on_intr(|| rustix::io::write(&file, rest))?;
+        rest = &rest[written..];
+    }
+    seek(&file, SeekFrom::Start(0))?;
+    Ok(file)
+}

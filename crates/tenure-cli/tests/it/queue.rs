@@ -1,0 +1,366 @@
+//! `tenure queue`, on this machine.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Child, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::world::{World, code, finish, is_alive, keeper, now, signal, stderr, stdout, wait_for};
+
+/// Says what it works on, and goes on until it is ended.
+const HANG: &str = "echo $$ >> pids; echo $TENURE_ATTEMPT >> attempts; while :; do sleep 0.02; done";
+
+pub(crate) fn push(world: &World, name: &str, flags: &[&str]) -> u64 {
+    let output = world.output(&[&["queue", "push", name], flags].concat());
+    assert_eq!(code(&output), 0, "{output:?}");
+    stdout(&output).trim().parse().expect("a number")
+}
+
+fn push_stdin(world: &World, arguments: &[&str], bytes: &[u8]) -> Output {
+    let mut command = world.tenure(&[&["queue", "push"], arguments].concat());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the command starts");
+    child.stdin.take().expect("it is piped").write_all(bytes).expect("it reads");
+    child.wait_with_output().expect("it ends")
+}
+
+pub(crate) fn start_work(world: &World, flags: &[&str], script: &str) -> Child {
+    world.start(&[&["queue", "work"], flags, &["--", "sh", "-c", script]].concat())
+}
+
+pub(crate) fn work(world: &World, flags: &[&str], script: &str) -> Output {
+    finish(start_work(world, flags, script))
+}
+
+fn json(world: &World, arguments: &[&str]) -> serde_json::Value {
+    let output = world.output(&[&["queue"], arguments, &["--json"]].concat());
+    assert_eq!(code(&output), 0, "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn lines(world: &World, name: &str) -> Vec<String> {
+    let text = fs::read_to_string(world.path(name)).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Waits for so many lines of a file that a script writes.
+fn wait_for_lines(world: &World, name: &str, count: usize) -> Vec<String> {
+    wait_for(&format!("{count} lines of {name}"), || {
+        let lines = lines(world, name);
+        (lines.len() >= count).then_some(lines)
+    })
+}
+
+#[test]
+fn a_payload_is_what_was_pushed_byte_for_byte() {
+    let world = World::new();
+    let bytes: Vec<u8> = (0..=255).cycle().take(200_000).collect();
+    assert_eq!(code(&push_stdin(&world, &["x"], &bytes)), 0);
+    push(&world, "x", &["an argument"]);
+    assert_eq!(code(&push_stdin(&world, &["x", "-"], b"typed\n")), 0);
+    let output = work(&world, &["x", "--drain"], "cat");
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert_eq!(output.stdout, [&bytes[..], b"an argument", b"typed\n"].concat());
+    let most = vec![0; 256 * 1024 + 1];
+    assert_eq!(code(&push_stdin(&world, &["x"], &most)), 64);
+    assert_eq!(code(&push_stdin(&world, &["x"], &most[1..])), 0);
+}
+
+#[test]
+fn each_line_is_an_item_in_order() {
+    let world = World::new();
+    let text: String = (0..300).map(|number| format!("line {number}\n")).collect();
+    let pushed = push_stdin(&world, &["x", "--lines", "--group", "g"], text.as_bytes());
+    assert_eq!(stdout(&pushed).lines().count(), 300);
+    let peeked = json(&world, &["peek", "x", "-n", "1000"]);
+    let payloads: Vec<&str> =
+        peeked.as_array().unwrap().iter().map(|item| item["payload"].as_str().unwrap()).collect();
+    assert_eq!(payloads, text.lines().collect::<Vec<_>>());
+    assert_eq!((&peeked[0]["state"], &peeked[1]["state"]), (&"waiting".into(), &"behind".into()));
+}
+
+#[test]
+fn cmd_finds_what_it_works_on_in_its_environment() {
+    let world = World::new();
+    let item = push(&world, "x", &["a", "--group", "g"]);
+    let script =
+        "echo $TENURE_NAME,$TENURE_GROUP,$TENURE_ATTEMPT,$TENURE_ITEM,$TENURE_TOKEN,${#TENURE_CLAIM}";
+    let output = stdout(&work(&world, &["x", "--drain"], script));
+    let fields: Vec<&str> = output.trim().split(',').collect();
+    let item = item.to_string();
+    assert_eq!((&fields[..4], fields[5]), (&["x", "g", "1", item.as_str()][..], "32"));
+    assert!(fields[4].parse::<u64>().is_ok_and(|token| token > 0));
+}
+
+#[test]
+fn a_duplicate_is_answered_with_the_first_item() {
+    let world = World::new();
+    let first = push(&world, "x", &["a", "--dedup", "d"]);
+    let second = world.output(&["queue", "push", "x", "b", "--dedup", "d", "--json"]);
+    let told: serde_json::Value = serde_json::from_slice(&second.stdout).unwrap();
+    assert_eq!(told, serde_json::json!({ "queue": "x", "item": first, "is_duplicate": true }));
+    assert!(stderr(&second).contains("nothing was pushed"), "{second:?}");
+    assert_eq!(json(&world, &["peek", "x"]).as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn a_killed_worker_takes_cmd_along_and_another_has_its_item_at_once() {
+    let world = World::new();
+    push(&world, "x", &["a", "--group", "g"]);
+    let first = start_work(&world, &["x"], HANG);
+    let cmd = world.pid("pids");
+    let keeper = keeper(first.id());
+    let script = "kill -0 $(head -n 1 pids) 2>/dev/null && echo it lives; echo $TENURE_ATTEMPT";
+    let second = start_work(&world, &["x", "--drain"], script);
+    let killed_at = now();
+    signal(first.id(), Signal::KILL);
+    let output = finish(second);
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, "2\n"), "{output:?}");
+    // The ttl is 30 s.
+    assert!(killed_at.elapsed() < Duration::from_secs(3), "{:?}", killed_at.elapsed());
+    assert!(!is_alive(cmd) && !is_alive(keeper));
+    drop(first);
+}
+
+#[test]
+fn a_worker_of_several_lanes_that_is_killed_takes_them_all_along() {
+    let world = World::new();
+    for _ in 0..3 {
+        push(&world, "x", &["a"]);
+    }
+    let first = start_work(&world, &["x", "--parallel", "3"], HANG);
+    let pids: Vec<u32> = wait_for_lines(&world, "pids", 3).iter().map(|pid| pid.parse().unwrap()).collect();
+    pids.iter().for_each(|pid| world.watch(*pid));
+    signal(first.id(), Signal::KILL);
+    let output = work(&world, &["x", "--drain"], "echo $TENURE_ATTEMPT");
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, "2\n2\n2\n"), "{output:?}");
+    assert!(pids.iter().all(|pid| !is_alive(*pid)));
+    drop(first);
+}
+
+#[test]
+fn a_stopped_worker_loses_cmd_before_another_has_its_item() {
+    let world = World::new();
+    push(&world, "x", &["a"]);
+    let first = start_work(&world, &["x", "--ttl", "1s"], HANG);
+    let cmd = world.pid("pids");
+    signal(first.id(), Signal::STOP);
+    let script = "kill -0 $(head -n 1 pids) 2>/dev/null && echo it lives; echo $TENURE_ATTEMPT";
+    let output = work(&world, &["x", "--drain"], script);
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, "2\n"), "{output:?}");
+    assert!(!is_alive(cmd));
+    signal(first.id(), Signal::CONT);
+    signal(first.id(), Signal::TERM);
+    assert_eq!(code(&finish(first)), 0, "it goes on with other items");
+}
+
+#[test]
+fn a_killed_keeper_ends_the_worker_and_its_item_goes_back() {
+    let world = World::new();
+    push(&world, "x", &["a"]);
+    let worker = start_work(&world, &["x"], HANG);
+    let cmd = world.pid("pids");
+    signal(keeper(worker.id()), Signal::KILL);
+    let output = finish(worker);
+    assert_eq!(code(&output), 69, "{output:?}");
+    assert!(stderr(&output).contains("keeper"), "{output:?}");
+    assert!(!is_alive(cmd));
+    let item = &json(&world, &["peek", "x"])[0];
+    assert_eq!((&item["state"], &item["attempts"]), (&"waiting".into(), &0.into()), "{item}");
+}
+
+#[test]
+fn the_exit_code_says_what_becomes_of_an_item() {
+    let world = World::new();
+    push(&world, "x", &["a"]);
+    // Later, then a failure that kills itself, then success.
+    let script = "case $TENURE_ATTEMPT in 1) exit 75;; 2) kill -9 $$;; *) echo $TENURE_ATTEMPT;; esac";
+    let output = work(&world, &["x", "--drain", "--retry-after", "50ms", "--json"], script);
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, "3\n"), "{output:?}");
+    let events: Vec<serde_json::Value> =
+        stderr(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(told, ["started", "retried", "started", "retried", "started", "done"]);
+    assert_eq!((&events[1]["code"], &events[1]["retry_in_ms"]), (&75.into(), &50.into()));
+    assert_eq!((&events[3]["signal"], &events[3]["retry_in_ms"]), (&9.into(), &2000.into()));
+    assert_eq!(json(&world, &["ls"])[0]["waiting"].as_u64().unwrap_or_default(), 0);
+}
+
+#[test]
+fn what_fails_too_often_is_a_dead_letter_that_can_be_replayed_or_removed() {
+    let world = World::new();
+    let item = push(&world, "x", &["a", "--group", "g"]);
+    push(&world, "x", &["b", "--group", "g"]);
+    let output = work(&world, &["x", "--drain", "--max-attempts", "1"], "test $(cat) = b || exit 3");
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert_eq!(stderr(&output), format!("tenure: item {item} of \"g\" is a dead letter now: exit code 3\n"));
+    let dead = &json(&world, &["dead", "x"])[0];
+    assert_eq!(
+        (&dead["item"], &dead["reason"], &dead["payload"]),
+        (&item.into(), &"exit code 3".into(), &"a".into())
+    );
+    assert_eq!(code(&world.output(&["queue", "replay", "x", "7"])), 64);
+    assert_eq!(json(&world, &["replay", "x", &item.to_string()])["replayed"], 1);
+    let again = world.output(&["queue", "peek", "x"]);
+    assert!(
+        stdout(&again).lines().nth(1).is_some_and(|line| line.contains("ready") && line.ends_with("a")),
+        "{again:?}"
+    );
+    let refused = world.output(&["queue", "purge", "x", "--waiting"]);
+    assert_eq!(code(&refused), 64, "without a terminal it wants --force: {refused:?}");
+    assert_eq!(code(&world.output(&["queue", "purge", "x", "--force"])), 64, "it is not said what");
+    assert_eq!(json(&world, &["purge", "x", "--waiting", "--dead", "--force"])["removed"], 1);
+    assert_eq!(stdout(&world.output(&["queue", "peek", "x"])), "nothing waits, and nothing is in flight\n");
+}
+
+#[test]
+fn lanes_work_at_the_same_time_and_drain_ends_them() {
+    let world = World::new();
+    for _ in 0..8 {
+        push(&world, "x", &["a"]);
+    }
+    // Only if four run at once does any of them end.
+    let script = "touch run.$TENURE_ITEM; while [ $(ls | grep -c '^run') -lt 4 ]; do sleep 0.01; done";
+    let output = work(&world, &["x", "--drain", "--parallel", "4"], script);
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert_eq!(
+        fs::read_dir(world.directory.path())
+            .unwrap()
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("run."))
+            .count(),
+        8
+    );
+}
+
+#[test]
+fn drain_waits_for_what_is_held_back_and_for_what_others_have() {
+    let world = World::new();
+    push(&world, "x", &["late", "--delay", "700ms"]);
+    push(&world, "y", &["a"]);
+    assert_eq!(stdout(&work(&world, &["x", "--drain"], "cat")), "late");
+    let other = start_work(&world, &["y"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    world.pid("pid");
+    let mut drain = start_work(&world, &["y", "--drain"], "true");
+    wait_for_stats(&world, "y", "in_flight", 1);
+    assert!(drain.try_wait().unwrap().is_none(), "another has it");
+    fs::write(world.path("go"), "").unwrap();
+    assert_eq!(code(&finish(drain)), 0);
+    signal(other.id(), Signal::TERM);
+    assert_eq!(code(&finish(other)), 0);
+}
+
+fn wait_for_stats(world: &World, name: &str, field: &str, count: u64) {
+    wait_for(field, || (json(world, &["ls", name])[0][field].as_u64() == Some(count)).then_some(()));
+}
+
+#[test]
+fn an_interval_is_kept_over_all_lanes_and_workers() {
+    let world = World::new();
+    for number in 0..6 {
+        push(&world, "x", &["a", "--group", if number % 2 == 0 { "even" } else { "odd" }]);
+    }
+    let flags = ["x", "--interval", "150ms", "--parallel", "2", "--drain"];
+    let script = "echo $TENURE_TOKEN >> tokens";
+    let workers = [start_work(&world, &flags, script), start_work(&world, &flags, script)];
+    for worker in workers {
+        assert_eq!(code(&finish(worker)), 0);
+    }
+    // A token is the store's time of a dispatch, in microseconds.
+    let mut tokens: Vec<u64> = lines(&world, "tokens").iter().map(|token| token.parse().unwrap()).collect();
+    tokens.sort_unstable();
+    assert_eq!(tokens.len(), 6);
+    assert!(tokens.windows(2).all(|pair| pair[1] - pair[0] >= 150_000), "{tokens:?}");
+}
+
+#[test]
+fn two_workers_serve_each_group_in_order_one_at_a_time() {
+    let world = World::new();
+    for number in 0..8 {
+        for group in ["a", "b", "c"] {
+            push(&world, "x", &[&format!("{number}"), "--group", group]);
+        }
+    }
+    let script =
+        "mkdir busy.$TENURE_GROUP || exit 9; sleep 0.01; cat >> $TENURE_GROUP; rmdir busy.$TENURE_GROUP";
+    let flags = ["x", "--parallel", "2", "--drain", "--max-attempts", "1"];
+    let workers = [start_work(&world, &flags, script), start_work(&world, &flags, script)];
+    for worker in workers {
+        let output = finish(worker);
+        assert_eq!((code(&output), stderr(&output).as_str()), (0, ""), "{output:?}");
+    }
+    for group in ["a", "b", "c"] {
+        assert_eq!(fs::read_to_string(world.path(group)).unwrap(), "01234567");
+    }
+}
+
+#[test]
+fn a_worker_that_is_told_to_stop_finishes_what_runs_and_takes_nothing_new() {
+    let world = World::new();
+    push(&world, "x", &["a"]);
+    push(&world, "x", &["b"]);
+    let worker = start_work(&world, &["x"], "echo $$ >> pids; while ! test -e go; do sleep 0.01; done; cat");
+    world.pid("pids");
+    signal(worker.id(), Signal::TERM);
+    wait_for("that it was heard", || has_heard(worker.id()).then_some(()));
+    let text = "tenure: finishing the item that runs; once more puts back what runs\n";
+    fs::write(world.path("go"), "").unwrap();
+    let output = finish(worker);
+    assert_eq!((code(&output), stdout(&output).as_str(), stderr(&output).as_str()), (0, "a", text));
+    let left = json(&world, &["peek", "x"]);
+    assert_eq!((left.as_array().map(Vec::len), &left[0]["payload"]), (Some(1), &"b".into()));
+}
+
+#[test]
+fn a_worker_that_is_told_twice_ends_what_runs_and_puts_it_back() {
+    let world = World::new();
+    push(&world, "x", &["a"]);
+    let script = "trap 'echo term > got; exit 0' TERM; echo $$ >> pids; while :; do sleep 0.02; done";
+    let worker = start_work(&world, &["x"], script);
+    let cmd = world.pid("pids");
+    signal(worker.id(), Signal::INT);
+    wait_for("that it was heard", || has_heard(worker.id()).then_some(()));
+    signal(worker.id(), Signal::TERM);
+    let output = finish(worker);
+    assert_eq!(code(&output), 128 + 15, "{output:?}");
+    assert!(stderr(&output).contains("was put back"), "{output:?}");
+    assert!(!is_alive(cmd) && world.path("got").exists());
+    let item = &json(&world, &["peek", "x"])[0];
+    assert_eq!((&item["state"], &item["attempts"]), (&"waiting".into(), &0.into()), "{item}");
+}
+
+/// Whether no signal waits to be read by a process.
+fn has_heard(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().filter(|line| line.starts_with("SigPnd:") || line.starts_with("ShdPnd:"));
+    pending.clone().count() == 2 && pending.into_iter().all(|line| line.ends_with("0000000000000000"))
+}
+
+#[test]
+fn a_program_that_cannot_be_started_leaves_the_item() {
+    let world = World::new();
+    push(&world, "x", &["a"]);
+    let output = world.output(&["queue", "work", "x", "--drain", "--", "./no-such-program"]);
+    assert_eq!(code(&output), 127, "{output:?}");
+    let item = &json(&world, &["peek", "x"])[0];
+    assert_eq!((&item["state"], &item["attempts"]), (&"waiting".into(), &0.into()), "{item}");
+}
+
+#[test]
+fn peek_says_who_has_an_item() {
+    let world = World::new();
+    push(&world, "x", &["a\u{1b}[2J", "--group", "g"]);
+    push(&world, "x", &["b", "--group", "g"]);
+    let worker = start_work(&world, &["x", "--label", "till 7"], HANG);
+    world.pid("pids");
+    let peeked = json(&world, &["peek", "x"]);
+    assert_eq!((&peeked[0]["state"], &peeked[0]["holder"]["text"]), (&"in_flight".into(), &"till 7".into()));
+    assert_eq!((&peeked[1]["state"], &peeked[1]["attempts"]), (&"behind".into(), &0.into()));
+    let text = stdout(&world.output(&["queue", "peek", "x"]));
+    assert!(text.contains("with ") && text.contains("a\\u{1b}[2J") && !text.contains('\u{1b}'), "{text}");
+    let removed = world.output(&["queue", "purge", "x", &peeked[0]["item"].to_string(), "--force"]);
+    assert_eq!(code(&removed), 64, "a consumer has it: {removed:?}");
+    signal(worker.id(), Signal::QUIT);
+    assert_eq!(code(&finish(worker)), 128 + 3);
+}
