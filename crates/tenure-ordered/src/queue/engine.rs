@@ -23,8 +23,10 @@ use super::store::{Change, Changed, Glance, Moment, QueueStore};
 
 /// How long a request is tried while others change the queue first. A client waits for 2 s.
 const PATIENCE: Duration = Duration::from_millis(1800);
+/// How often one tries without a pause.
+const TRIES_AT_ONCE: u32 = 10;
 /// The longest pause between two tries.
-const PAUSE_MAX: Duration = Duration::from_millis(64);
+const PAUSE_MAX: Duration = Duration::from_millis(32);
 /// A transaction that is heavier takes no further request: with one more payload it is below etcd's 1.5 MiB, and ZooKeeper's 1 MiB.
 const BYTES_MAX: usize = 640 * 1024;
 /// The most rows that a transaction begins to add to.
@@ -177,9 +179,10 @@ impl<S: QueueStore> Queues<S> {
         // Taken: whoever is dropped midway leaves nothing that may be wrong.
         let mut known = slot.take();
         let mut is_fresh = false;
-        let mut tries = 0;
+        let mut tries = 0u32;
+        // The same until the queue or the clock has changed: the numbers of new items come from it.
+        let mut moment = self.store.time().await?;
         loop {
-            let moment = self.store.time().await?;
             let mut current = match known.take() {
                 Some(current) => current,
                 None => {
@@ -238,6 +241,7 @@ impl<S: QueueStore> Queues<S> {
                 Changed::No(glance) => {
                     is_fresh = true;
                     known = Some(Known::of(glance, &wanted).map_err(|gap| self.unread(operation, gap))?);
+                    moment = self.store.time().await?;
                 }
             }
             tries += 1;
@@ -246,12 +250,7 @@ impl<S: QueueStore> Queues<S> {
                 return Err(Error::new(ErrorKind::Unavailable, operation, why)
                     .with_hint("fewer clients, larger batches, or several queues"));
             }
-            // The first one to lose tries again at once; who loses again makes room.
-            if tries > 1 {
-                let longest = Duration::from_millis(1 << tries.min(6)).min(PAUSE_MAX);
-                let part = (SystemClock.random() >> 11) as f64 / (1u64 << 53) as f64;
-                sleep_until(Instant::now() + longest.mul_f64(part)).await;
-            }
+            make_room(tries).await;
         }
     }
 
@@ -319,6 +318,16 @@ impl<R> Sorted<R> {
         }
         let missing = || Err(damaged("use a queue", "a request was left out"));
         answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
+    }
+}
+
+/// Whoever loses tries again at once, since one of those who do wins each time, and a pause would be a turn that is left to
+/// others. Only among many is each try too dear for the store.
+async fn make_room(tries: u32) {
+    if let Some(over) = tries.checked_sub(TRIES_AT_ONCE) {
+        let longest = Duration::from_millis(1 << over.min(16)).min(PAUSE_MAX);
+        let part = (SystemClock.random() >> 11) as f64 / (1u64 << 53) as f64;
+        sleep_until(Instant::now() + longest.mul_f64(part)).await;
     }
 }
 

@@ -317,6 +317,10 @@ impl QueueRecord for Rows<'_> {
     }
 
     fn lane(&mut self, id: &LaneId) -> Result<Option<Lane>, Gap> {
+        // What is being pushed has a number that nothing had before.
+        if matches!(id, LaneId::Item(item) if *item > self.head.last_item) {
+            return Ok(None);
+        }
         self.one(&ahead::lane(id))?.map(|value| read(&value)).transpose()
     }
 
