@@ -39,10 +39,12 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<Etcd>> 
     let status = status.map_err(|fault| fault.to_error("connect"))?;
     let cluster = status.header.map_or(0, |header| header.cluster_id);
     let wakes = Arc::new(Wakes::default());
+    let watches = Watches::start(&endpoints);
     let parts = Parts {
         keys: Keys::new(&config.prefix, config.layout),
         lives: Lives::new(Leases::start(&endpoints), config.election_timeout),
-        waits: Waits::new(Watches::start(&endpoints), wakes.clone()),
+        waits: Waits::new(watches.clone(), wakes.clone()),
+        watches,
         endpoints,
         client,
         cluster,

@@ -9,6 +9,7 @@
 //! <prefix>value/<name> k           the same, kept beyond the hold
 //! <prefix>value/<name> l           it is fresh for as long as this is there
 //! <prefix>done/<claim>             a claim that must not be let in any more
+//! <prefix>queue...                 queues: see `queue.rs`
 //! ```
 //!
 //! What looks like a space is the control character 0x1f, below everything that a name may hold: keys stand in the order of
@@ -125,6 +126,32 @@ impl Keys {
 
     pub(crate) fn done(&self, claim: ClaimId) -> Vec<u8> {
         self.of("done", &claim.to_string())
+    }
+
+    /// The head of a queue.
+    pub(crate) fn queue_head(&self, queue: &Name) -> Vec<u8> {
+        self.of("queues", queue.as_str())
+    }
+
+    /// What the heads of all queues begin with whose names begin so.
+    pub(crate) fn queue_heads(&self, prefix: &str) -> Vec<u8> {
+        self.of("queues", prefix)
+    }
+
+    /// A row of a queue.
+    pub(crate) fn queue_row(&self, queue: &Name, row: &[u8]) -> Vec<u8> {
+        let mut key = self.of("queue", queue.as_str());
+        key.push(END);
+        key.extend_from_slice(row);
+        key
+    }
+
+    pub(crate) fn queue_clock(&self) -> Vec<u8> {
+        format!("{}queue-clock", self.prefix).into_bytes()
+    }
+
+    pub(crate) fn queue_called(&self, client: ClientId) -> Vec<u8> {
+        self.of("queue-called", &client.to_string())
     }
 
     /// Reads the name off a key of a room.

@@ -3,6 +3,7 @@
 //! What the engine promises, and when it does not, is on its page, `docs/engines/etcd.md`.
 
 mod check;
+mod clock;
 mod config;
 mod endpoints;
 mod engine;
@@ -11,6 +12,7 @@ mod keys;
 mod lease;
 mod life;
 mod proto;
+mod queue;
 #[doc(hidden)]
 pub mod raw;
 mod rpc;

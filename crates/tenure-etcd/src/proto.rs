@@ -39,6 +39,7 @@ calls! { Call:
     TxnRequest -> TxnResponse at "KV/Txn";
     LeaseGrantRequest -> LeaseGrantResponse at "Lease/LeaseGrant";
     LeaseRevokeRequest -> LeaseRevokeResponse at "Lease/LeaseRevoke";
+    LeaseTimeToLiveRequest -> LeaseTimeToLiveResponse at "Lease/LeaseTimeToLive";
     AlarmRequest -> AlarmResponse at "Maintenance/Alarm";
     MemberListRequest -> MemberListResponse at "Cluster/MemberList";
     AuthenticateRequest -> AuthenticateResponse at "Auth/Authenticate";
@@ -464,6 +465,26 @@ pub(crate) struct LeaseRevokeRequest {
 pub(crate) struct LeaseRevokeResponse {
     #[prost(message, optional, tag = "1")]
     pub(crate) header: Option<ResponseHeader>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct LeaseTimeToLiveRequest {
+    #[prost(int64, tag = "1")]
+    pub(crate) id: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct LeaseTimeToLiveResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<ResponseHeader>,
+    #[prost(int64, tag = "2")]
+    pub(crate) id: i64,
+    /// Whole seconds that are left; -1 if there is no such lease.
+    #[prost(int64, tag = "3")]
+    pub(crate) ttl: i64,
+    /// With so many it was granted.
+    #[prost(int64, tag = "4")]
+    pub(crate) granted_ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

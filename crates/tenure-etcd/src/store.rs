@@ -9,9 +9,12 @@ use tenure_core::claim::{ClaimId, ClientId, Keep, Name, Terms};
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::{Capability, Finding, HandOver, Incarnation, Reach, SlotOrder};
 use tenure_core::line::{Blocker, Entry, Line, Place, Resized, Rest};
+use tenure_core::queue::contract::QueueEngine;
 use tenure_core::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
-use tenure_ordered::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Rule, Store, Wakes};
+use tenure_ordered::{
+    Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Queues, Rule, Store, Wakes,
+};
 
 use crate::endpoints::Endpoints;
 use crate::error::Fault;
@@ -21,8 +24,9 @@ use crate::proto::{
     Answered, Call, Compare, CompareResult, DeleteRangeRequest, KeyValue, Operation, PutRequest,
     RangeRequest, RangeResponse, RequestOp, ResponseOp, Target, TxnRequest, TxnResponse, end_of_prefix,
 };
+use crate::queue::{self, Shelf};
 use crate::wake::{Waits, comes, goes};
-use crate::watch::Wanted;
+use crate::watch::{Wanted, Watches};
 
 /// How long a call may take. Shorter than the client's patience, so that another endpoint can be tried within it.
 const CALL_MAX: Duration = Duration::from_millis(1500);
@@ -54,6 +58,7 @@ pub struct Etcd {
     pub(crate) lives: Arc<Lives>,
     wakes: Arc<Wakes>,
     waits: Waits,
+    queues: Queues<Shelf>,
 }
 
 /// What it is made of.
@@ -65,6 +70,7 @@ pub(crate) struct Parts {
     pub(crate) lives: Lives,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) waits: Waits,
+    pub(crate) watches: Watches,
 }
 
 impl std::fmt::Debug for Etcd {
@@ -80,7 +86,7 @@ struct Seen {
     is_broken: bool,
 }
 
-fn failed(operation: &'static str) -> impl Fn(Fault) -> Error {
+pub(crate) fn failed(operation: &'static str) -> impl Fn(Fault) -> Error {
     move |fault| fault.to_error(operation)
 }
 
@@ -88,15 +94,15 @@ fn broken(operation: &'static str) -> Error {
     Error::new(ErrorKind::Internal, operation, "an answer of another form than asked for")
 }
 
-fn put(key: Vec<u8>, value: Vec<u8>, lease: i64) -> RequestOp {
+pub(crate) fn put(key: Vec<u8>, value: Vec<u8>, lease: i64) -> RequestOp {
     Operation::Put(PutRequest { key, value, lease, ..PutRequest::default() }).into()
 }
 
-fn delete(key: Vec<u8>) -> RequestOp {
+pub(crate) fn delete(key: Vec<u8>) -> RequestOp {
     Operation::DeleteRange(DeleteRangeRequest { key, ..DeleteRangeRequest::default() }).into()
 }
 
-fn read(request: RangeRequest) -> RequestOp {
+pub(crate) fn read(request: RangeRequest) -> RequestOp {
     Operation::Range(request).into()
 }
 
@@ -129,7 +135,7 @@ fn none_since(prefix: Vec<u8>, revision: i64) -> Compare {
     compare
 }
 
-fn ranges(responses: &[ResponseOp]) -> impl Iterator<Item = &RangeResponse> {
+pub(crate) fn ranges(responses: &[ResponseOp]) -> impl Iterator<Item = &RangeResponse> {
     responses.iter().filter_map(|response| match &response.response {
         Some(Answered::Range(range)) => Some(range),
         _ => None,
@@ -150,10 +156,19 @@ fn parts(answer: &TxnResponse) -> impl Iterator<Item = Option<&TxnResponse>> {
 
 impl Etcd {
     pub(crate) fn new(parts: Parts) -> Etcd {
-        let Parts { endpoints, keys, client, cluster, lives, wakes, waits } = parts;
+        let Parts { endpoints, keys, client, cluster, lives, wakes, waits, watches } = parts;
         let capability = capability(keys.layout());
         let (incarnation, lives) = (Incarnation(cluster), Arc::new(lives));
-        Etcd { endpoints, keys, client, capability, incarnation, lives, wakes, waits }
+        let shelf = queue::Parts {
+            endpoints: endpoints.clone(),
+            keys: keys.clone(),
+            client,
+            lives: lives.clone(),
+            wakes: wakes.clone(),
+            watches,
+        };
+        let queues = Queues::new(Shelf::new(shelf), client);
+        Etcd { endpoints, keys, client, capability, incarnation, lives, wakes, waits, queues }
     }
 
     pub(crate) async fn call<Q: Call>(&self, request: Q) -> Result<Q::Answer, Fault> {
@@ -764,6 +779,11 @@ impl Store for Etcd {
 
     fn follow(&self, name: &Name) -> BoxStream<'static, Result<()>> {
         self.waits.follow([self.keys.line(name), self.keys.value(name)])
+    }
+
+    fn queues(&self) -> Option<&dyn QueueEngine> {
+        // Beside the keys of others, ours might be taken for theirs.
+        (self.keys.layout() == Layout::Tenure).then_some(&self.queues as &dyn QueueEngine)
     }
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {

@@ -22,6 +22,7 @@ mod observe;
 mod operate;
 mod ordered;
 mod own;
+mod queue;
 mod release;
 mod renew;
 mod store;
@@ -29,5 +30,6 @@ mod sweep;
 mod wake;
 
 pub use ordered::Ordered;
+pub use queue::{Change, Changed, Found, Glance, Key, Moment, QueueStore, Queues, Value, Wanted};
 pub use store::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Resting, Rule, Store};
 pub use wake::Wakes;

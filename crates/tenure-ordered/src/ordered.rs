@@ -13,6 +13,7 @@ use tenure_core::engine::{
     RenewRequest, Wake,
 };
 use tenure_core::inspect::View;
+use tenure_core::queue::contract::QueueEngine;
 use tenure_core::token::Token;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -187,6 +188,10 @@ impl<S: Store> Engine for Ordered<S> {
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
         self.shared.store.wakes().stream()
+    }
+
+    fn queues(&self) -> Option<&dyn QueueEngine> {
+        self.shared.store.queues()
     }
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {

@@ -10,6 +10,7 @@ use tenure_core::claim::{Claim, ClaimId, Keep, Name, Terms};
 use tenure_core::clock::Instant;
 use tenure_core::engine::{Capability, Finding, Incarnation};
 use tenure_core::line::{Blocker, Line, Place, Resized, Rest};
+use tenure_core::queue::contract::QueueEngine;
 use tenure_core::token::Token;
 
 use crate::wake::Wakes;
@@ -211,6 +212,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns one item for each change of a resource, or several; the first one at once.
     fn follow(&self, name: &Name) -> BoxStream<'static, Result<()>>;
+
+    /// Returns its queues, where it has such.
+    fn queues(&self) -> Option<&dyn QueueEngine> {
+        None
+    }
 
     /// Looks whether the store can be trusted.
     fn check(&self) -> BoxFuture<'_, Vec<Finding>>;

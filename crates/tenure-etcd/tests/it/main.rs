@@ -6,3 +6,4 @@ mod etcdctl;
 mod faults;
 mod late;
 mod load;
+mod queue;

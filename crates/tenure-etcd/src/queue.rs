@@ -1,0 +1,275 @@
+//! The queues' rows as keys.
+//!
+//! ```text
+//! <prefix>queues/<name>            the head
+//! <prefix>queue/<name> <row>       the rows: see `tenure_ordered`'s
+//! <prefix>queue-clock              which lease is the clock: `1 <lease> <its time when it was granted, µs> <term>`
+//! <prefix>queue-called/<client>    for which queue a client was called last; on a lease of its own
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tenure_core::Result;
+use tenure_core::claim::{ClientId, Name};
+use tenure_core::engine::Wake;
+use tenure_core::queue::contract::{CONSUMER_LIFE, QueueCapability};
+use tenure_ordered::{Change, Changed, Found, Glance, Life, Moment, QueueStore, Value, Wakes, Wanted};
+
+use crate::clock::QueueClock;
+use crate::endpoints::Endpoints;
+use crate::keys::Keys;
+use crate::life::{Lives, lease_of};
+use crate::proto::{
+    Compare, CompareResult, Operation, PutRequest, RangeRequest, RangeResponse, RequestOp, Target, TxnRequest,
+};
+use crate::store::{deadline, delete, failed, put, ranges, read};
+use crate::wake::comes;
+use crate::watch::{Notice, Wanted as Watched, Watches};
+
+/// How many operations are in one part of a transaction: etcd takes 128 in each, unless it is told otherwise.
+const PART: usize = 100;
+/// The shortest interval: what leases can count would be no shorter.
+const INTERVAL_MIN: Duration = Duration::from_secs(2);
+
+/// What etcd gives for queues.
+pub(crate) struct Shelf {
+    endpoints: Endpoints,
+    keys: Keys,
+    client: ClientId,
+    capability: QueueCapability,
+    clock: Arc<QueueClock>,
+    lives: Arc<Lives>,
+    wakes: Arc<Wakes>,
+    watches: Watches,
+    ear: tokio::sync::Mutex<Ear>,
+}
+
+/// How this client hears that it is called.
+#[derive(Default)]
+struct Ear {
+    life: Option<Life>,
+    listening: Option<Listening>,
+}
+
+/// Ends with the client.
+struct Listening(tokio::task::AbortHandle);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What a shelf is made of.
+pub(crate) struct Parts {
+    pub(crate) endpoints: Endpoints,
+    pub(crate) keys: Keys,
+    pub(crate) client: ClientId,
+    pub(crate) lives: Arc<Lives>,
+    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) watches: Watches,
+}
+
+fn capability() -> QueueCapability {
+    let mut capability = QueueCapability::of_step();
+    capability.interval_min = INTERVAL_MIN;
+    capability.interval_grain = Duration::from_secs(1);
+    capability.is_durable = true;
+    capability.survives_failover = true;
+    capability
+}
+
+fn range(keys: &Keys, queue: &Name, wanted: &Wanted) -> RequestOp {
+    let (key, range_end) = (keys.queue_row(queue, &wanted.from), keys.queue_row(queue, &wanted.to));
+    let limit = i64::try_from(wanted.most).unwrap_or(i64::MAX);
+    read(RangeRequest { key, range_end, limit, ..RangeRequest::default() })
+}
+
+fn found(keys: &Keys, queue: &Name, range: &RangeResponse) -> Found {
+    let prefix = keys.queue_row(queue, b"").len();
+    let row = |key: &crate::proto::KeyValue| (key.key[prefix..].to_vec(), Value::from(&key.value[..]));
+    Found { rows: range.kvs.iter().map(row).collect(), has_more: range.more }
+}
+
+impl Shelf {
+    pub(crate) fn new(parts: Parts) -> Shelf {
+        let Parts { endpoints, keys, client, lives, wakes, watches } = parts;
+        let clock = Arc::new(QueueClock::new(endpoints.clone(), keys.queue_clock()));
+        let ear = tokio::sync::Mutex::default();
+        Shelf { endpoints, keys, client, capability: capability(), clock, lives, wakes, watches, ear }
+    }
+
+    /// Asks for the head, the clock, and rows.
+    fn look(&self, queue: &Name, wanted: &[Wanted]) -> Vec<RequestOp> {
+        let first = [self.keys.queue_head(queue), self.keys.queue_clock()];
+        let first = first.into_iter().map(|key| read(RangeRequest { key, ..RangeRequest::default() }));
+        let rows = wanted.iter().map(|wanted| range(&self.keys, queue, wanted));
+        parts(first.chain(rows).collect())
+    }
+
+    /// Reads the answers of [`Shelf::look`], and which clock there was.
+    fn glance<'a>(&self, queue: &Name, mut answers: impl Iterator<Item = &'a RangeResponse>) -> (Glance, i64) {
+        let head = answers.next().and_then(|head| head.kvs.first());
+        let clock = answers.next().and_then(|clock| clock.kvs.first()).map_or(0, |clock| clock.mod_revision);
+        let glance = Glance {
+            version: head.map_or(0, |head| head.mod_revision),
+            head: head.map(|head| Value::from(&head.value[..])),
+            found: answers.map(|answer| found(&self.keys, queue, answer)).collect(),
+        };
+        (glance, clock)
+    }
+
+    /// Tells a client, if it listens: its key is there for as long as it does.
+    fn call(&self, client: ClientId, queue: &Name) -> RequestOp {
+        let key = self.keys.queue_called(client);
+        let listens = Compare::of(key.clone(), CompareResult::Greater, Target::Create(0));
+        let value = queue.as_str().as_bytes().to_vec();
+        let told = PutRequest { key, value, ignore_lease: true, ..PutRequest::default() };
+        let success = vec![Operation::Put(told).into()];
+        Operation::Txn(TxnRequest { compare: vec![listens], success, failure: Vec::new() }).into()
+    }
+
+    async fn listen_at(&self, ear: &mut Ear) -> Result<()> {
+        let life = self.lives.of(CONSUMER_LIFE).await.map_err(failed("take"))?;
+        let key = self.keys.queue_called(self.client);
+        if ear.listening.as_ref().is_none_or(|listening| listening.0.is_finished()) {
+            let (watches, wakes, key) = (self.watches.clone(), self.wakes.clone(), key.clone());
+            ear.listening = Some(Listening(tokio::spawn(hear(watches, wakes, key)).abort_handle()));
+            ear.life = None;
+        }
+        if ear.life != Some(life) {
+            let put = PutRequest { key, value: Vec::new(), lease: lease_of(life), ..PutRequest::default() };
+            match self.endpoints.call(put, deadline()).await {
+                Ok(_) => ear.life = Some(life),
+                Err(fault) if fault.is_no_lease() => self.lives.look_after(life).await,
+                Err(fault) => return Err(fault.to_error("take")),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Passes on for which queues this client is called.
+async fn hear(watches: Watches, wakes: Arc<Wakes>, key: Vec<u8>) {
+    loop {
+        let wanted: Watched = comes(key.clone());
+        let mut watch = watches.watch(wanted);
+        loop {
+            match watch.next().await {
+                // What was told before it began was not heard.
+                Ok(Notice::Began { .. }) => wakes.put(Wake::LookAtAll),
+                Ok(Notice::Events { events, .. }) => {
+                    let called = events.iter().filter_map(|event| event.kv.as_ref());
+                    let names = called.filter_map(|kv| Name::new(std::str::from_utf8(&kv.value).ok()?).ok());
+                    names.for_each(|queue| wakes.put(Wake::Queue(queue)));
+                }
+                Err(_) => break,
+            }
+        }
+        crate::endpoints::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Puts operations into transactions of their own, so that none has more than etcd takes.
+fn parts(operations: Vec<RequestOp>) -> Vec<RequestOp> {
+    if operations.len() <= PART {
+        return operations;
+    }
+    let part = |success: &[RequestOp]| {
+        Operation::Txn(TxnRequest { success: success.to_vec(), ..TxnRequest::default() }).into()
+    };
+    operations.chunks(PART).map(part).collect()
+}
+
+impl QueueStore for Shelf {
+    const ENGINE: &'static str = "etcd";
+
+    fn capability(&self) -> &QueueCapability {
+        &self.capability
+    }
+
+    fn wakes(&self) -> &Wakes {
+        &self.wakes
+    }
+
+    fn time(&self) -> BoxFuture<'_, Result<Moment>> {
+        Box::pin(async move { self.clock.time().await.map_err(failed("read the clock")) })
+    }
+
+    fn read<'a>(&'a self, queue: &'a Name, wanted: &'a [Wanted]) -> BoxFuture<'a, Result<Glance>> {
+        Box::pin(async move {
+            let success = self.look(queue, wanted);
+            let request = TxnRequest { success, ..TxnRequest::default() };
+            let answer = self.endpoints.call(request, deadline()).await.map_err(failed("read"))?;
+            let (glance, clock) = self.glance(queue, flat(&answer.responses).into_iter());
+            self.clock.forget(clock);
+            Ok(glance)
+        })
+    }
+
+    fn change<'a>(&'a self, change: Change<'a>) -> BoxFuture<'a, Result<Changed>> {
+        Box::pin(async move {
+            let Change { queue, version, epoch, head, rows, calls, otherwise } = change;
+            let key = self.keys.queue_head(queue);
+            let is = |key, revision| Compare::of(key, CompareResult::Equal, Target::Mod(revision));
+            let compare = vec![is(key.clone(), version), is(self.clock.key(), epoch)];
+            let rows = rows.into_iter().map(|(row, value)| {
+                let key = self.keys.queue_row(queue, &row);
+                match value {
+                    Some(value) => put(key, value.to_vec(), 0),
+                    None => delete(key),
+                }
+            });
+            let calls = calls.into_iter().map(|client| self.call(client, queue));
+            let success = parts([put(key, head, 0)].into_iter().chain(rows).chain(calls).collect());
+            let request = TxnRequest { compare, success, failure: self.look(queue, otherwise) };
+            let answer = self.endpoints.call(request, deadline()).await.map_err(failed("change a queue"))?;
+            if answer.succeeded {
+                return Ok(Changed::Yes(answer.header.as_ref().map_or(0, |header| header.revision)));
+            }
+            let (glance, clock) = self.glance(queue, flat(&answer.responses).into_iter());
+            self.clock.forget(clock);
+            Ok(Changed::No(glance))
+        })
+    }
+
+    fn heads<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Name>,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(Name, Value)>>> {
+        Box::pin(async move {
+            let all = self.keys.queue_heads(prefix);
+            let behind = after.map(|after| [&self.keys.queue_head(after)[..], &[0]].concat());
+            let request = RangeRequest {
+                key: behind.unwrap_or_default().max(all.clone()),
+                range_end: crate::proto::end_of_prefix(&all),
+                limit: i64::try_from(most).unwrap_or(i64::MAX),
+                ..RangeRequest::default()
+            };
+            let answer = self.endpoints.call(request, deadline()).await.map_err(failed("list queues"))?;
+            let head = |key: &crate::proto::KeyValue| {
+                let name = &key.key[self.keys.queue_heads("").len()..];
+                let name = Name::new(std::str::from_utf8(name).ok()?).ok()?;
+                Some((name, Value::from(&key.value[..])))
+            };
+            Ok(answer.kvs.iter().filter_map(head).collect())
+        })
+    }
+
+    fn listen(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.listen_at(&mut *self.ear.lock().await).await })
+    }
+}
+
+/// The ranges of a transaction and of those in it, in their order.
+fn flat(responses: &[crate::proto::ResponseOp]) -> Vec<&RangeResponse> {
+    let inner = responses.iter().flat_map(|response| match &response.response {
+        Some(crate::proto::Answered::Txn(part)) => flat(&part.responses),
+        _ => ranges(std::slice::from_ref(response)).collect(),
+    });
+    inner.collect()
+}

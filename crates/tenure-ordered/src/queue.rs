@@ -1,0 +1,19 @@
+//! Queues on an ordered store: the model of `tenure_core::queue::step` itself, on rows in the order of their keys.
+//!
+//! A queue has one small *head*, which every change of the queue changes. A client keeps what it has read or written
+//! ([`excerpt`]) for as long as the head is the same. It does the model's step on that, reads what it lacks and begins anew, and
+//! stores what the step changed in one transaction that asks whether the head is still the same. So nothing is handed out
+//! twice, a client that has a queue to itself needs one round trip for a batch, and one whose transaction fails is given what
+//! it has to know for the next try in the answer.
+//!
+//! Time is the store's ([`Moment`]): what is judged to be due is due by its earliest, and what is to last is counted from its
+//! latest. How a store that shows no clock has one is its own affair.
+
+mod engine;
+mod excerpt;
+mod rows;
+mod store;
+
+pub use engine::Queues;
+pub use excerpt::{Found, Key, Value, Wanted};
+pub use store::{Change, Changed, Glance, Moment, QueueStore};

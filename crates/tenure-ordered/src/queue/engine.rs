@@ -1,0 +1,693 @@
+//! The engine: the model's steps, on what is known of a queue, and one transaction for what they change.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use tenure_core::claim::{ClaimId, ClientId, Name};
+use tenure_core::clock::{Clock, SystemClock, Timestamp};
+use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
+use tenure_core::queue::contract::{
+    Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats,
+    Rules, Settle, SettleAnswer, Settlement, Take, Taken, Which,
+};
+use tenure_core::queue::record::{Head, LaneId};
+use tenure_core::queue::step::{self, Calls};
+use tenure_core::{Error, ErrorKind, Result};
+use tokio::time::{Instant, sleep_until};
+
+use super::excerpt::{Excerpt, Gap, Value, Wanted};
+use super::rows::{Parcel, Rows, Top, ahead};
+use super::store::{Change, Changed, Glance, Moment, QueueStore};
+
+/// How long a request is tried while others change the queue first. A client waits for 2 s.
+const PATIENCE: Duration = Duration::from_millis(1800);
+/// How often one tries without a pause.
+const TRIES_AT_ONCE: u32 = 10;
+/// The longest pause between two tries.
+const PAUSE_MAX: Duration = Duration::from_millis(32);
+/// A transaction that is heavier takes no further request: with one more payload it is below etcd's 1.5 MiB, and ZooKeeper's 1 MiB.
+const BYTES_MAX: usize = 640 * 1024;
+/// The most rows that a transaction begins to add to.
+const ROWS_MAX: usize = 1500;
+/// What is known of a queue is forgotten when it is larger: a client may use many queues.
+const KNOWN_MAX: usize = 4 << 20;
+/// How many queues a client knows something of.
+const QUEUES_MAX: usize = 256;
+/// How many deliveries of its own a client knows the places of.
+const PLACES_MAX: usize = 10_000;
+/// How many items are taken, replayed or purged in one step.
+const STEP_MAX: usize = 32;
+/// How much later than the answer the dispatch of an item may be that is held back by an interval, at least.
+const SLACK_MIN: Duration = Duration::from_millis(20);
+
+/// What is known of a queue at one version of its head.
+#[derive(Debug, Default)]
+struct Known {
+    version: i64,
+    top: Top,
+    excerpt: Excerpt,
+}
+
+/// The queues of a client.
+pub struct Queues<S> {
+    store: S,
+    client: ClientId,
+    known: Mutex<HashMap<Name, Arc<tokio::sync::Mutex<Option<Known>>>>>,
+    /// Where the items are that this client took: what is known here saves reading it.
+    places: Mutex<HashMap<ClaimId, (LaneId, ItemId)>>,
+    /// How long transactions took lately, the longest.
+    took: Mutex<Duration>,
+}
+
+/// What a step is done with.
+struct Desk<'a> {
+    rows: Rows<'a>,
+    now: Timestamp,
+    moment: Moment,
+}
+
+impl Desk<'_> {
+    /// What is counted from now must last so much longer, since it may be later than it is taken to be.
+    fn doubt(&self) -> Duration {
+        self.moment.latest.since(self.now)
+    }
+}
+
+/// What came of one request.
+type Stepped<A> = std::result::Result<(A, Calls), Gap>;
+
+impl<S> std::fmt::Debug for Queues<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queues").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn damaged(operation: &'static str, why: &'static str) -> Error {
+    Error::new(ErrorKind::Internal, operation, why)
+        .with_hint("do all clients have the same version of tenure? If so, report it")
+}
+
+impl Known {
+    fn of(glance: Glance, wanted: &[Wanted]) -> Result<Known, Gap> {
+        let top = glance.head.map_or_else(|| Ok(Top::default()), |head| Top::decode(&head))?;
+        let mut known = Known { version: glance.version, top, excerpt: Excerpt::default() };
+        known.learn(glance.found, wanted);
+        Ok(known)
+    }
+
+    fn learn(&mut self, found: Vec<super::excerpt::Found>, wanted: &[Wanted]) {
+        for (wanted, found) in wanted.iter().zip(found) {
+            self.excerpt.learn(wanted, found);
+        }
+    }
+}
+
+impl<S: QueueStore> Queues<S> {
+    /// Makes the queues of a client.
+    pub fn new(store: S, client: ClientId) -> Queues<S> {
+        let (known, places, took) = Default::default();
+        Queues { store, client, known, places, took }
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    fn slot(&self, queue: &Name) -> Arc<tokio::sync::Mutex<Option<Known>>> {
+        let mut known = lock(&self.known);
+        if known.len() >= QUEUES_MAX && !known.contains_key(queue) {
+            known.retain(|_, slot| Arc::strong_count(slot) > 1);
+        }
+        known.entry(queue.clone()).or_default().clone()
+    }
+
+    async fn read(&self, queue: &Name, wanted: &[Wanted]) -> Result<Known> {
+        let glance = self.store.read(queue, wanted).await?;
+        Known::of(glance, wanted).map_err(|gap| self.unread("read", gap))
+    }
+
+    fn unread(&self, operation: &'static str, gap: Gap) -> Error {
+        match gap {
+            Gap::Damaged(why) => damaged(operation, why),
+            Gap::Unknown(_) => damaged(operation, "a row that was read is not known"),
+        }
+    }
+
+    /// Answers requests about one queue, in their order, in as few transactions as they fit in.
+    async fn serve<R, A>(
+        &self,
+        operation: &'static str,
+        queue: &Name,
+        requests: &[R],
+        hints: impl Fn(&Excerpt, &R) -> Vec<Wanted>,
+        step: impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
+    ) -> Vec<Result<A>> {
+        let slot = self.slot(queue);
+        let mut known = slot.lock().await;
+        let mut answers = Vec::with_capacity(requests.len());
+        while answers.len() < requests.len() {
+            let rest = &requests[answers.len()..];
+            match self.transact(operation, queue, &mut known, rest, &hints, &step).await {
+                Ok(done) => answers.extend(done.into_iter().map(Ok)),
+                Err(error) => answers.extend(rest.iter().map(|_| Err(error.clone()))),
+            }
+        }
+        answers
+    }
+
+    /// Answers the first of some requests, as many as fit in one transaction, and at least one.
+    async fn transact<R, A>(
+        &self,
+        operation: &'static str,
+        queue: &Name,
+        slot: &mut Option<Known>,
+        requests: &[R],
+        hints: &impl Fn(&Excerpt, &R) -> Vec<Wanted>,
+        step: &impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
+    ) -> Result<Vec<A>> {
+        let until = Instant::now() + PATIENCE;
+        let hints = |excerpt: &Excerpt| -> Vec<Wanted> {
+            requests.iter().take(STEP_MAX).flat_map(|request| hints(excerpt, request)).collect()
+        };
+        // Taken: whoever is dropped midway leaves nothing that may be wrong.
+        let mut known = slot.take();
+        let mut is_fresh = false;
+        let mut tries = 0u32;
+        // The same until the queue or the clock has changed: the numbers of new items come from it.
+        let mut moment = self.store.time().await?;
+        loop {
+            let mut current = match known.take() {
+                Some(current) => current,
+                None => {
+                    is_fresh = true;
+                    self.read(queue, &hints(&Excerpt::default())).await?
+                }
+            };
+            let now = moment.earliest.max(current.top.clock);
+            let (answers, calls, head) = match steps(&mut current, moment, now, requests, step) {
+                Ok(done) => done,
+                Err(Gap::Unknown(gap)) => {
+                    current.excerpt.forget_changes();
+                    let mut wanted = hints(&current.excerpt);
+                    wanted.retain(|wanted| !current.excerpt.knows(wanted));
+                    wanted.push(gap);
+                    known = Some(self.fill(queue, current, &wanted).await?);
+                    is_fresh = true;
+                    continue;
+                }
+                Err(gap) => return Err(self.unread(operation, gap)),
+            };
+            let rows = current.excerpt.changes();
+            if rows.is_empty() && head == current.top.head {
+                current.excerpt.forget_changes();
+                if is_fresh {
+                    *slot = Some(current);
+                    return Ok(answers);
+                }
+                // It was said by what was known before, which may be old.
+                let wanted = hints(&current.excerpt);
+                known = Some(self.refresh(queue, current, &wanted).await?);
+                is_fresh = true;
+                continue;
+            }
+            let top = Top { clock: now, head };
+            let wanted = hints(&current.excerpt);
+            let change = Change {
+                queue,
+                version: current.version,
+                epoch: moment.epoch,
+                head: top.encode().map_err(|gap| self.unread(operation, gap))?,
+                rows,
+                calls: calls.iter().copied().filter(|client| *client != self.client).collect(),
+                otherwise: &wanted,
+            };
+            match self.store.change(change).await? {
+                Changed::Yes(version) => {
+                    current.excerpt.settle();
+                    (current.version, current.top) = (version, top);
+                    *slot = Some(current).filter(|current| current.excerpt.size() <= KNOWN_MAX);
+                    if calls.contains(&self.client) {
+                        self.store.wakes().put(Wake::Queue(queue.clone()));
+                    }
+                    return Ok(answers);
+                }
+                Changed::No(glance) => {
+                    is_fresh = true;
+                    known = Some(Known::of(glance, &wanted).map_err(|gap| self.unread(operation, gap))?);
+                    moment = self.store.time().await?;
+                }
+            }
+            tries += 1;
+            if Instant::now() >= until {
+                let why = format!("others changed the queue first, {tries} times");
+                return Err(Error::new(ErrorKind::Unavailable, operation, why)
+                    .with_hint("fewer clients, larger batches, or several queues"));
+            }
+            make_room(tries).await;
+        }
+    }
+
+    /// Reads what is not known. If the queue has changed, all else is forgotten.
+    async fn fill(&self, queue: &Name, mut known: Known, wanted: &[Wanted]) -> Result<Known> {
+        let glance = self.store.read(queue, wanted).await?;
+        if glance.version == known.version {
+            known.learn(glance.found, wanted);
+            return Ok(known);
+        }
+        Known::of(glance, wanted).map_err(|gap| self.unread("read", gap))
+    }
+
+    /// Makes sure that what is known is what is stored.
+    async fn refresh(&self, queue: &Name, known: Known, wanted: &[Wanted]) -> Result<Known> {
+        let read = self.read(queue, wanted).await?;
+        Ok(if read.version == known.version { known } else { read })
+    }
+
+    /// Looks at a queue, and changes nothing.
+    async fn look<A>(
+        &self,
+        operation: &'static str,
+        queue: &Name,
+        wanted: Vec<Wanted>,
+        look: impl Fn(&mut Desk<'_>) -> std::result::Result<A, Gap>,
+    ) -> Result<A> {
+        let look = |desk: &mut Desk<'_>, (): &()| Ok((look(desk)?, Calls::new()));
+        let answers = self.serve(operation, queue, &[()], |_, ()| wanted.clone(), look).await;
+        answers.into_iter().next().unwrap_or_else(|| Err(damaged(operation, "no answer")))
+    }
+}
+
+/// Requests of several queues, sorted by queue.
+struct Sorted<R> {
+    queues: Vec<(Name, Vec<usize>, Vec<R>)>,
+    total: usize,
+}
+
+impl<R> Sorted<R> {
+    fn new(requests: Vec<R>, queue_of: impl Fn(&R) -> Name) -> Sorted<R> {
+        let mut queues: Vec<(Name, Vec<usize>, Vec<R>)> = Vec::new();
+        let total = requests.len();
+        for (index, request) in requests.into_iter().enumerate() {
+            let name = queue_of(&request);
+            match queues.iter_mut().find(|(queue, ..)| *queue == name) {
+                Some((_, places, requests)) => {
+                    places.push(index);
+                    requests.push(request);
+                }
+                None => queues.push((name, vec![index], vec![request])),
+            }
+        }
+        Sorted { queues, total }
+    }
+
+    /// Puts the answers of all queues in the order of the requests.
+    fn answers<A>(self, engine: &'static str, served: Vec<Vec<Result<A>>>) -> Vec<Result<A>> {
+        let mut answers: Vec<Option<Result<A>>> = (0..self.total).map(|_| None).collect();
+        for ((queue, places, _), served) in self.queues.into_iter().zip(served) {
+            for (place, answer) in places.into_iter().zip(served) {
+                let told = |error: Error| error.with_resource(&queue).with_engine(engine);
+                answers[place] = Some(answer.map_err(told));
+            }
+        }
+        let missing = || Err(damaged("use a queue", "a request was left out"));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
+    }
+}
+
+/// Whoever loses tries again at once, since one of those who do wins each time, and a pause would be a turn that is left to
+/// others. Only among many is each try too dear for the store.
+async fn make_room(tries: u32) {
+    if let Some(over) = tries.checked_sub(TRIES_AT_ONCE) {
+        let longest = Duration::from_millis(1 << over.min(16)).min(PAUSE_MAX);
+        let part = (SystemClock.random() >> 11) as f64 / (1u64 << 53) as f64;
+        sleep_until(Instant::now() + longest.mul_f64(part)).await;
+    }
+}
+
+/// Does the first of some steps on what is known: those that fit in one transaction.
+fn steps<R, A>(
+    known: &mut Known,
+    moment: Moment,
+    now: Timestamp,
+    requests: &[R],
+    step: &impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
+) -> std::result::Result<(Vec<A>, Calls, Head), Gap> {
+    let mut head = known.top.head.clone();
+    let (mut answers, mut calls) = (Vec::new(), Calls::new());
+    for request in requests {
+        let rows = Rows { excerpt: &mut known.excerpt, head: &mut head };
+        let mut desk = Desk { rows, now, moment };
+        let (answer, called) = step(&mut desk, request)?;
+        answers.push(answer);
+        calls.extend(called);
+        let (rows, bytes) = known.excerpt.weight();
+        if rows >= ROWS_MAX || bytes >= BYTES_MAX || answers.len() >= STEP_MAX {
+            break;
+        }
+    }
+    calls.sort_unstable();
+    calls.dedup();
+    Ok((answers, calls, head))
+}
+
+impl<S: QueueStore> Queues<S> {
+    async fn push_all(&self, queue: &Name, pushes: &[Push]) -> Vec<Result<Pushed>> {
+        // Numbers for payloads that are too large for their items.
+        let numbered: Vec<(u64, &Push)> = pushes.iter().map(|push| (SystemClock.random(), push)).collect();
+        let hints = |_: &Excerpt, (_, push): &(u64, &Push)| {
+            let lane = push.group.as_ref().map(|group| ahead::lane(&LaneId::Group(group.clone())));
+            let dedup = push.dedup.as_ref().map(ahead::dedup);
+            lane.into_iter().chain(dedup).chain([ahead::dedup_ends(), ahead::places(2)]).collect()
+        };
+        let answers = self.serve("push", queue, &numbered, hints, |desk, (number, push)| {
+            let limits = self.store.capability();
+            let count = desk.rows.head.items + desk.rows.head.dead;
+            if push.payload.len() > limits.payload_bytes_max || count >= limits.items_max {
+                return Ok((None, Calls::new()));
+            }
+            let (parcel, payload) = Parcel::pack(&push.payload, *number);
+            let delay = if push.delay.is_zero() { push.delay } else { push.delay + desk.doubt() };
+            let (queue, group, dedup) = (push.queue.clone(), push.group.clone(), push.dedup.clone());
+            let packed = Push { queue, group, payload, delay, dedup };
+            let (pushed, calls) = step::push(&mut desk.rows, &packed, desk.now)?;
+            if let (Parcel::Apart(body), false) = (parcel, pushed.is_duplicate) {
+                desk.rows.put_body(body, push.payload.clone());
+            }
+            Ok((Some(pushed), calls))
+        });
+        let answers = answers.await.into_iter().zip(pushes);
+        answers.map(|(answer, push)| answer?.ok_or_else(|| self.refusal(push))).collect()
+    }
+
+    fn refusal(&self, push: &Push) -> Error {
+        let limits = self.store.capability();
+        let refused = |why: String| Error::new(ErrorKind::Invalid, "push", why);
+        if push.payload.len() > limits.payload_bytes_max {
+            let (bytes, most) = (push.payload.len(), limits.payload_bytes_max);
+            return refused(format!("the payload has {bytes} bytes, and {most} are allowed"))
+                .with_hint("put it where it can be fetched by a name, and push the name");
+        }
+        let most = limits.items_max;
+        refused(format!("the queue has {most} items, dead letters included, and takes no more"))
+            .with_hint("let more consumers take from it, purge its dead letters, or use another engine for queues that grow")
+    }
+
+    async fn take(&self, take: &Take) -> Result<Taken> {
+        self.may(&take.rules)?;
+        if !take.claims.is_empty() {
+            self.store.listen().await?;
+        }
+        let mut taken = Taken::default();
+        let mut rest = &take.claims[..];
+        loop {
+            let (claims, others) = rest.split_at(rest.len().min(STEP_MAX));
+            let part = self.take_some(&Take { claims: claims.to_vec(), ..take.clone() }).await;
+            let part = match part {
+                // What was taken before is not lost: only these are not known of.
+                Err(_) if !taken.items.is_empty() => return Ok(taken),
+                part => part?,
+            };
+            let is_all = part.items.len() == claims.len();
+            taken.items.extend(part.items);
+            taken.look_in = part.look_in;
+            if !is_all || others.is_empty() {
+                return Ok(taken);
+            }
+            rest = others;
+        }
+    }
+
+    /// Whether the store can do what the rules say.
+    fn may(&self, rules: &Rules) -> Result<()> {
+        let (Interval::Queue(period) | Interval::Group(period)) = rules.interval else { return Ok(()) };
+        let limits = self.store.capability();
+        let grain = limits.interval_grain.as_micros().max(1);
+        if period.is_zero() || (period >= limits.interval_min && period.as_micros() % grain == 0) {
+            return Ok(());
+        }
+        let why = format!("an interval of {period:?} cannot be kept");
+        let hint = format!(
+            "intervals are multiples of {:?}, from {:?} on",
+            limits.interval_grain, limits.interval_min
+        );
+        Err(Error::new(ErrorKind::Unsupported, "take", why).with_hint(hint))
+    }
+
+    async fn take_some(&self, take: &Take) -> Result<Taken> {
+        let has_interval = take.rules.interval != Interval::Off;
+        let slack = if has_interval { SLACK_MIN + *lock(&self.took) * 2 } else { Duration::ZERO };
+        let hints = |excerpt: &Excerpt, take: &&Take| {
+            let items = ahead::items_of_places(excerpt, take.claims.len());
+            [vec![ahead::places(take.claims.len() + 2)], items].concat()
+        };
+        let sent = SystemClock.now();
+        let takes = [take];
+        let answers = self.serve("take", &take.queue, &takes, hints, |desk, take| {
+            let (ttl, doubt) = (take.rules.ttl, desk.doubt());
+            let longer = |period: Duration| period + doubt + slack;
+            let interval = match take.rules.interval {
+                Interval::Off => Interval::Off,
+                Interval::Queue(period) => Interval::Queue(longer(period)),
+                Interval::Group(period) => Interval::Group(longer(period)),
+            };
+            let rules = Rules { ttl: ttl + doubt, interval, ..Rules::clone(&take.rules) };
+            let take = Take { rules: Arc::new(rules), ..Take::clone(take) };
+            let (mut taken, calls) = step::take(&mut desk.rows, &take, desk.now)?;
+            for item in &mut taken.items {
+                item.payload = unpack(&desk.rows, &item.payload)?;
+                item.ends_in = ttl;
+            }
+            Ok((taken, calls))
+        });
+        let taken = answers.await.pop().unwrap_or_else(|| Err(damaged("take", "no answer")))?;
+        let took = SystemClock.now().since(sent);
+        {
+            let mut longest = lock(&self.took);
+            *longest = took.max(*longest * 7 / 8).min(PATIENCE);
+        }
+        if has_interval && took > slack && !taken.items.is_empty() {
+            // It might come too late, so that the next one came too early after it.
+            return self.put_back(take, taken).await;
+        }
+        let mut places = lock(&self.places);
+        if places.len() >= PLACES_MAX {
+            // Of deliveries that ended by themselves.
+            places.clear();
+        }
+        for item in &taken.items {
+            places.insert(item.claim, (LaneId::of(item.group.as_ref(), item.item), item.item));
+        }
+        Ok(taken)
+    }
+
+    async fn put_back(&self, take: &Take, taken: Taken) -> Result<Taken> {
+        let back = |claim| Settle { queue: take.queue.clone(), claim, settlement: Settlement::Return };
+        let back: Vec<Settle> = taken.items.iter().map(|item| back(item.claim)).collect();
+        for answer in self.settle_all(&take.queue, &back).await {
+            answer?;
+        }
+        Ok(Taken { items: Vec::new(), look_in: Some(SLACK_MIN) })
+    }
+
+    async fn renew_all(&self, queue: &Name, requests: &[RenewRequest]) -> Vec<Result<RenewAnswer>> {
+        let hints = |_: &Excerpt, request: &RenewRequest| vec![ahead::claim(request.claim)];
+        self.serve("renew", queue, requests, hints, |desk, request| {
+            // By the latest that it may be: what is renewed must last from now on.
+            let now = desk.now.max(desk.moment.latest);
+            let renewed = step::renew(&mut desk.rows, request.claim, now)?;
+            let answer = renewed.map_or(RenewAnswer::Lost, |ends_in| RenewAnswer::Renewed { ends_in });
+            Ok((answer, Calls::new()))
+        })
+        .await
+    }
+
+    /// The rows of a delivery of this client.
+    fn around(&self, excerpt: &Excerpt, claim: ClaimId) -> Vec<Wanted> {
+        let mut wanted = vec![ahead::claim(claim)];
+        if let Some((lane, item)) = lock(&self.places).get(&claim).cloned() {
+            wanted.extend([ahead::lane(&lane), ahead::item(item), ahead::places(2)]);
+            if let LaneId::Group(group) = &lane {
+                wanted.extend(ahead::next_in_group(excerpt, group, item));
+            }
+        }
+        wanted
+    }
+
+    async fn settle_all(&self, queue: &Name, settlements: &[Settle]) -> Vec<Result<SettleAnswer>> {
+        let hints = |excerpt: &Excerpt, settle: &Settle| self.around(excerpt, settle.claim);
+        let answers = self.serve("settle", queue, settlements, hints, |desk, settle| {
+            let mut settlement = settle.settlement.clone();
+            if let Settlement::Retry { after, .. } = &mut settlement
+                && !after.is_zero()
+            {
+                *after += desk.doubt();
+            }
+            step::settle(&mut desk.rows, settle.claim, &settlement, desk.now)
+        });
+        let answers = answers.await;
+        let mut places = lock(&self.places);
+        for (settle, answer) in settlements.iter().zip(&answers) {
+            if answer.is_ok() {
+                places.remove(&settle.claim);
+            }
+        }
+        answers
+    }
+
+    /// Does something with up to `most` items, some at a time.
+    async fn some(
+        &self,
+        operation: &'static str,
+        queue: &Name,
+        wanted: Vec<Wanted>,
+        most: usize,
+        step: impl Fn(&mut Desk<'_>, usize) -> Stepped<usize>,
+    ) -> Result<usize> {
+        let mut count = 0;
+        while count < most {
+            let part = (most - count).min(STEP_MAX);
+            let parts = [part];
+            let answers = self.serve(operation, queue, &parts, |_, _| wanted.clone(), |desk, part| step(desk, *part));
+            let done = answers.await.pop().unwrap_or(Ok(0));
+            let done = done.map_err(|error| error.with_resource(queue).with_engine(S::ENGINE))?;
+            count += done;
+            if done < part {
+                break;
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// Returns the payload of an item.
+fn unpack(rows: &Rows<'_>, packed: &[u8]) -> std::result::Result<Value, Gap> {
+    match Parcel::unpack(packed)? {
+        Parcel::Inline(payload) => Ok(payload),
+        Parcel::Apart(body) => rows.body(body)?.ok_or(Gap::Damaged("a payload is missing")),
+    }
+}
+
+impl<S: QueueStore> QueueEngine for Queues<S> {
+    fn capability(&self) -> &QueueCapability {
+        self.store.capability()
+    }
+
+    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
+        Box::pin(async move {
+            let sorted = Sorted::new(pushes, |push: &Push| push.queue.clone());
+            let served = sorted.queues.iter().map(|(queue, _, requests)| self.push_all(queue, requests));
+            let served = join_all(served).await;
+            sorted.answers(S::ENGINE, served)
+        })
+    }
+
+    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+        Box::pin(async move {
+            let told = |take: &Take, error: Error| error.with_resource(&take.queue).with_engine(S::ENGINE);
+            let taken = takes.iter().map(|take| async move {
+                self.take(take).await.map_err(|error| told(take, error))
+            });
+            join_all(taken).await
+        })
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        Box::pin(async move {
+            let sorted = Sorted::new(renewals, |request: &RenewRequest| request.resource.clone());
+            let served = sorted.queues.iter().map(|(queue, _, requests)| self.renew_all(queue, requests));
+            let served = join_all(served).await;
+            sorted.answers(S::ENGINE, served)
+        })
+    }
+
+    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+        Box::pin(async move {
+            let sorted = Sorted::new(settlements, |settle: &Settle| settle.queue.clone());
+            let served = sorted.queues.iter().map(|(queue, _, requests)| self.settle_all(queue, requests));
+            let served = join_all(served).await;
+            sorted.answers(S::ENGINE, served)
+        })
+    }
+
+    fn queues(
+        &self,
+        prefix: String,
+        after: Option<Name>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
+        Box::pin(async move {
+            let heads = self.store.heads(&prefix, after.as_ref(), most).await;
+            let heads = heads.map_err(|error| error.with_engine(S::ENGINE))?;
+            let stats = heads.into_iter().map(|(name, _)| async move {
+                let stats = QueueEngine::stats(self, name.clone()).await?;
+                Ok((name, stats))
+            });
+            join_all(stats).await.into_iter().collect()
+        })
+    }
+
+    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
+        Box::pin(async move {
+            let look = |desk: &mut Desk<'_>| step::stats(&mut desk.rows, desk.now);
+            let stats = self.look("count", &queue, vec![ahead::places(2)], look).await;
+            stats.map_err(|error| error.with_resource(&queue).with_engine(S::ENGINE))
+        })
+    }
+
+    fn items(
+        &self,
+        queue: Name,
+        which: Which,
+        after: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
+        Box::pin(async move {
+            let what = if which == Which::Live { 'i' } else { 'd' };
+            let wanted = vec![ahead::after(what, after, most.max(1))];
+            let items = self.look("list items", &queue, wanted, |desk| {
+                let mut views = step::items(&mut desk.rows, which, after, most, desk.now)?;
+                for view in &mut views {
+                    view.payload = unpack(&desk.rows, &view.payload)?;
+                }
+                Ok(views)
+            });
+            items.await.map_err(|error| error.with_resource(&queue).with_engine(S::ENGINE))
+        })
+    }
+
+    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
+        Box::pin(async move {
+            let wanted = vec![ahead::after('d', None, most.clamp(1, STEP_MAX))];
+            let most = if item.is_some() { most.min(1) } else { most };
+            let replay = |desk: &mut Desk<'_>, most| step::replay(&mut desk.rows, item, most, desk.now);
+            self.some("replay", &queue, wanted, most, replay).await
+        })
+    }
+
+    fn purge(
+        &self,
+        queue: Name,
+        which: Which,
+        item: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<usize>> {
+        Box::pin(async move {
+            // No item has the number 0.
+            if item == Some(ItemId(0)) {
+                return Ok(0);
+            }
+            let what = if which == Which::Live { 'i' } else { 'd' };
+            let wanted = vec![ahead::after(what, None, most.clamp(1, STEP_MAX))];
+            let most = if item.is_some() { most.min(1) } else { most };
+            let purge = |desk: &mut Desk<'_>, most| step::purge(&mut desk.rows, which, item, most, desk.now);
+            self.some("purge", &queue, wanted, most, purge).await
+        })
+    }
+}

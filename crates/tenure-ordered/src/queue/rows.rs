@@ -1,0 +1,449 @@
+//! A queue in rows: every question of the model is a look at one row, or at the first one of a range.
+//!
+//! | key | value |
+//! | --- | --- |
+//! | `l<lane>` | the lane; a lane is `g<group>` or `i<item>` |
+//! | `p<when it is ready><its first item><lane>` | the lane again: the first of these is handed out next |
+//! | `c<claim>` | the lane of which it has the first item |
+//! | `i<item>` | group, times, and the payload or where it is |
+//! | `b<number>` | a large payload |
+//! | `n<group> <item>` | nothing: the order within a group |
+//! | `d<item>` | attempts, when, why, and the item |
+//! | `u<dedup id>`, `v<until><dedup id>` | what is remembered; nothing |
+//!
+//! Numbers are 16 hexadecimal digits. What looks like a space is 0x1f, which no name has. The head stands apart, and
+//! bears the number of the format of all of them.
+//!
+//! Payloads beyond [`INLINE_MAX`] have rows of their own, which stay where they are when an item dies or comes back. In
+//! the model an item's payload is what [`Parcel`] says, so that no step has to carry bytes that nobody asked for.
+
+use serde::{Deserialize, Serialize};
+use tenure_core::claim::{ClaimId, ClientId, Name};
+use tenure_core::clock::Timestamp;
+use tenure_core::queue::contract::ItemId;
+use tenure_core::queue::record::{Dead, Head, Item, Lane, LaneId, QueueRecord, Remembered};
+
+use super::excerpt::{Excerpt, Gap, Key, Value, Wanted};
+
+/// Up to so many bytes a payload is part of its item: a transaction that buries hundreds of them stays small.
+const INLINE_MAX: usize = 1024;
+/// Ends a group's name in a key.
+const END: u8 = 0x1f;
+/// The number of the format.
+const FORMAT: u8 = 1;
+
+/// The head as it is stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Top {
+    /// The latest moment at which anything was judged: time never goes back for a queue.
+    pub(crate) clock: Timestamp,
+    pub(crate) head: Head,
+}
+
+impl Top {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, Gap> {
+        postcard::to_extend(self, vec![FORMAT]).map_err(|_| Gap::Damaged("a head cannot be written"))
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Top, Gap> {
+        match bytes.split_first() {
+            Some((&FORMAT, rest)) => read(rest),
+            Some(_) => Err(Gap::Damaged("the queue was written by another version of tenure")),
+            None => Err(Gap::Damaged("a head is empty")),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredItem<'a> {
+    group: Option<&'a str>,
+    pushed_at: Timestamp,
+    due_at: Timestamp,
+    payload: &'a [u8],
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredDead<'a> {
+    attempts: u32,
+    died_at: Timestamp,
+    reason: &'a str,
+    #[serde(borrow)]
+    item: StoredItem<'a>,
+}
+
+/// A payload, or where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Parcel {
+    Inline(Value),
+    /// In the row of this number.
+    Apart(u64),
+}
+
+impl Parcel {
+    /// Packs a payload. `number`: of its row, if it needs one.
+    pub(crate) fn pack(payload: &[u8], number: u64) -> (Parcel, Value) {
+        if payload.len() <= INLINE_MAX {
+            return (Parcel::Inline(payload.into()), [&[0], payload].concat().into());
+        }
+        (Parcel::Apart(number), [&[1][..], &number.to_be_bytes()].concat().into())
+    }
+
+    pub(crate) fn unpack(packed: &[u8]) -> Result<Parcel, Gap> {
+        match packed.split_first() {
+            Some((0, payload)) => Ok(Parcel::Inline(payload.into())),
+            Some((1, number)) if let Ok(number) = number.try_into() => {
+                Ok(Parcel::Apart(u64::from_be_bytes(number)))
+            }
+            _ => Err(Gap::Damaged("a payload cannot be read")),
+        }
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Gap> {
+    postcard::from_bytes(bytes).map_err(|_| Gap::Damaged("a row cannot be read"))
+}
+
+fn write<T: Serialize>(value: &T) -> Result<Value, Gap> {
+    let bytes = postcard::to_allocvec(value).map_err(|_| Gap::Damaged("a row cannot be written"))?;
+    Ok(bytes.into())
+}
+
+fn key(what: char, parts: &[&[u8]]) -> Key {
+    let mut key = vec![what as u8];
+    parts.iter().for_each(|part| key.extend_from_slice(part));
+    key
+}
+
+fn number(number: u64) -> [u8; 16] {
+    let mut digits = [0; 16];
+    for (at, digit) in digits.iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(number >> (60 - 4 * at) & 15) as usize];
+    }
+    digits
+}
+
+fn read_number(digits: &[u8]) -> Result<u64, Gap> {
+    let text = std::str::from_utf8(digits).ok();
+    text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or(Gap::Damaged("a key has no number"))
+}
+
+fn read_name(bytes: &[u8]) -> Result<Name, Gap> {
+    let name = std::str::from_utf8(bytes).ok().and_then(|text| Name::new(text).ok());
+    name.ok_or(Gap::Damaged("a key has no name"))
+}
+
+fn lane_key(lane: &LaneId) -> Vec<u8> {
+    match lane {
+        LaneId::Group(group) => [b"g", group.as_str().as_bytes()].concat(),
+        LaneId::Item(item) => [&b"i"[..], &number(item.0)].concat(),
+    }
+}
+
+fn read_lane(bytes: &[u8]) -> Result<LaneId, Gap> {
+    match bytes.split_first() {
+        Some((b'g', group)) => Ok(LaneId::Group(read_name(group)?)),
+        Some((b'i', item)) => Ok(LaneId::Item(ItemId(read_number(item)?))),
+        _ => Err(Gap::Damaged("a lane cannot be read")),
+    }
+}
+
+fn place_key(id: &LaneId, lane: &Lane) -> Key {
+    let (ready_at, first) = lane.place();
+    // No item has the number 0.
+    let first = first.map_or(0, |first| first.0);
+    key('p', &[&number(ready_at.micros()), &number(first), &lane_key(id)])
+}
+
+/// What a place begins with before its lane.
+const PLACE_BYTES: usize = 1 + 16 + 16;
+
+fn group_key(group: &Name, item: u64) -> Key {
+    key('n', &[group.as_str().as_bytes(), &[END], &number(item)])
+}
+
+fn body_key(body: u64) -> Key {
+    key('b', &[&number(body)])
+}
+
+fn stored(item: &Item) -> StoredItem<'_> {
+    StoredItem {
+        group: item.group.as_ref().map(Name::as_str),
+        pushed_at: item.pushed_at,
+        due_at: item.due_at,
+        payload: &item.payload,
+    }
+}
+
+fn item_of(id: ItemId, stored: &StoredItem<'_>) -> Result<Item, Gap> {
+    let group = stored.group.map(|group| read_name(group.as_bytes())).transpose()?;
+    let (pushed_at, due_at) = (stored.pushed_at, stored.due_at);
+    Ok(Item { id, group, payload: stored.payload.into(), pushed_at, due_at })
+}
+
+/// Which rows a step will look at first.
+pub(crate) mod ahead {
+    use super::*;
+
+    fn all(what: u8, most: usize) -> Wanted {
+        Wanted { from: vec![what], to: vec![what + 1], most }
+    }
+
+    /// The lanes that are ready first.
+    pub(crate) fn places(most: usize) -> Wanted {
+        all(b'p', most)
+    }
+
+    /// The dedup ids that are forgotten first.
+    pub(crate) fn dedup_ends() -> Wanted {
+        all(b'v', 2)
+    }
+
+    pub(crate) fn dedup(id: &Name) -> Wanted {
+        Wanted::one(key('u', &[id.as_str().as_bytes()]))
+    }
+
+    pub(crate) fn lane(lane: &LaneId) -> Wanted {
+        Wanted::one(key('l', &[&lane_key(lane)]))
+    }
+
+    pub(crate) fn claim(claim: ClaimId) -> Wanted {
+        Wanted::one(key('c', &[claim.to_string().as_bytes()]))
+    }
+
+    pub(crate) fn item(item: ItemId) -> Wanted {
+        Wanted::one(key('i', &[&number(item.0)]))
+    }
+
+    /// The items that are handed out first, and their large payloads, as far as it is known which these are.
+    pub(crate) fn items_of_places(excerpt: &Excerpt, most: usize) -> Vec<Wanted> {
+        let places = places(most);
+        let items = excerpt.known(&places).filter_map(|(place, _)| read_number(place.get(17..33)?).ok());
+        let items: Vec<Wanted> = items.map(|first| item(ItemId(first))).collect();
+        let bodies: Vec<Wanted> = items.iter().filter_map(|item| body_of(excerpt, item)).collect();
+        [items, bodies].concat()
+    }
+
+    fn body_of(excerpt: &Excerpt, item: &Wanted) -> Option<Wanted> {
+        let value = excerpt.get(&item.from).ok()??;
+        let stored: StoredItem<'_> = read(&value).ok()?;
+        match Parcel::unpack(stored.payload).ok()? {
+            Parcel::Inline(_) => None,
+            Parcel::Apart(body) => Some(Wanted::one(body_key(body))),
+        }
+    }
+
+    /// What comes after an item in its group, as far as it is known.
+    pub(crate) fn next_in_group(excerpt: &Excerpt, name: &Name, after: ItemId) -> Vec<Wanted> {
+        let range = group(name, after);
+        let next = excerpt.known(&range).next().and_then(|(key, _)| read_number(&key[key.len() - 16..]).ok());
+        next.map(|next| item(ItemId(next))).into_iter().chain([range]).collect()
+    }
+
+    /// Items or dead letters after a number.
+    pub(crate) fn after(what: char, after: Option<ItemId>, most: usize) -> Wanted {
+        let from = key(what, &[&number(after.map_or(0, |after| after.0 + 1))]);
+        Wanted { from, to: vec![what as u8 + 1], most }
+    }
+
+    /// The items of a group after a number.
+    pub(crate) fn group(group: &Name, after: ItemId) -> Wanted {
+        let to = key('n', &[group.as_str().as_bytes(), &[END + 1]]);
+        Wanted { from: group_key(group, after.0 + 1), to, most: 2 }
+    }
+}
+
+/// A queue in rows, of which a part is known.
+pub(crate) struct Rows<'a> {
+    pub(crate) excerpt: &'a mut Excerpt,
+    pub(crate) head: &'a mut Head,
+}
+
+impl Rows<'_> {
+    fn one(&self, wanted: &Wanted) -> Result<Option<Value>, Gap> {
+        self.excerpt.get(&wanted.from)
+    }
+
+    fn first(&self, wanted: &Wanted) -> Result<Option<(Key, Value)>, Gap> {
+        self.excerpt.first(&wanted.from, &wanted.to, wanted.most)
+    }
+
+    /// Returns a large payload.
+    pub(crate) fn body(&self, body: u64) -> Result<Option<Value>, Gap> {
+        self.excerpt.get(&body_key(body))
+    }
+
+    /// Stores a large payload.
+    pub(crate) fn put_body(&mut self, body: u64, payload: Value) {
+        self.excerpt.set(body_key(body), Some(payload));
+    }
+
+    /// An item is in the queue: its payload stays.
+    fn keep_body(&mut self, payload: &[u8]) -> Result<(), Gap> {
+        if let Parcel::Apart(body) = Parcel::unpack(payload)? {
+            self.excerpt.leave(&body_key(body));
+        }
+        Ok(())
+    }
+
+    /// An item leaves the queue, or comes back at once.
+    fn drop_body(&mut self, payload: &[u8]) -> Result<(), Gap> {
+        if let Parcel::Apart(body) = Parcel::unpack(payload)? {
+            self.excerpt.set(body_key(body), None);
+        }
+        Ok(())
+    }
+
+    fn dead(id: ItemId, value: &Value) -> Result<Dead, Gap> {
+        let stored: StoredDead<'_> = read(value)?;
+        let reason = stored.reason.to_owned();
+        let (attempts, died_at) = (stored.attempts, stored.died_at);
+        Ok(Dead { item: item_of(id, &stored.item)?, attempts, reason, died_at })
+    }
+}
+
+/// How many rows are read when the first one of a range is not known: the next steps want the next ones.
+const PAGE: usize = 16;
+
+impl QueueRecord for Rows<'_> {
+    type Error = Gap;
+
+    fn head(&mut self) -> Result<Head, Gap> {
+        Ok(self.head.clone())
+    }
+
+    fn set_head(&mut self, head: Head) -> Result<(), Gap> {
+        *self.head = head;
+        Ok(())
+    }
+
+    fn lane(&mut self, id: &LaneId) -> Result<Option<Lane>, Gap> {
+        // What is being pushed has a number that nothing had before.
+        if matches!(id, LaneId::Item(item) if *item > self.head.last_item) {
+            return Ok(None);
+        }
+        self.one(&ahead::lane(id))?.map(|value| read(&value)).transpose()
+    }
+
+    fn next_lane(&mut self) -> Result<Option<(LaneId, Lane)>, Gap> {
+        let Some((place, lane)) = self.first(&ahead::places(PAGE))? else { return Ok(None) };
+        Ok(Some((read_lane(place.get(PLACE_BYTES..).unwrap_or_default())?, read(&lane)?)))
+    }
+
+    fn set_lane(&mut self, id: &LaneId, was: Option<&Lane>, lane: Option<Lane>) -> Result<(), Gap> {
+        if let Some(was) = was {
+            self.excerpt.set(place_key(id, was), None);
+        }
+        let value = lane.as_ref().map(write).transpose()?;
+        if let Some(lane) = &lane {
+            self.excerpt.set(place_key(id, lane), value.clone());
+        }
+        self.excerpt.set(key('l', &[&lane_key(id)]), value);
+        Ok(())
+    }
+
+    fn lane_of(&mut self, claim: ClaimId) -> Result<Option<LaneId>, Gap> {
+        self.one(&ahead::claim(claim))?.map(|lane| read_lane(&lane)).transpose()
+    }
+
+    fn set_lane_of(&mut self, claim: ClaimId, lane: Option<&LaneId>) -> Result<(), Gap> {
+        let lane = lane.map(|lane| lane_key(lane).into());
+        self.excerpt.set(ahead::claim(claim).from, lane);
+        Ok(())
+    }
+
+    fn claims_of(&mut self, _client: ClientId) -> Result<Vec<ClaimId>, Gap> {
+        // Asked for where deaths are noticed, which these stores do not.
+        Ok(Vec::new())
+    }
+
+    fn item(&mut self, id: ItemId) -> Result<Option<Item>, Gap> {
+        self.one(&ahead::item(id))?.map(|value| item_of(id, &read(&value)?)).transpose()
+    }
+
+    fn item_after(&mut self, after: Option<ItemId>) -> Result<Option<Item>, Gap> {
+        let Some((key, value)) = self.first(&ahead::after('i', after, PAGE))? else { return Ok(None) };
+        item_of(ItemId(read_number(&key[1..])?), &read(&value)?).map(Some)
+    }
+
+    fn item_of(&mut self, group: &Name, after: ItemId) -> Result<Option<ItemId>, Gap> {
+        let Some((key, _)) = self.first(&ahead::group(group, after))? else { return Ok(None) };
+        read_number(&key[key.len() - 16..]).map(|item| Some(ItemId(item)))
+    }
+
+    fn put_item(&mut self, item: Item) -> Result<(), Gap> {
+        self.keep_body(&item.payload)?;
+        if let Some(group) = &item.group {
+            self.excerpt.set(group_key(group, item.id.0), Some([].into()));
+        }
+        let value = write(&stored(&item))?;
+        self.excerpt.set(ahead::item(item.id).from, Some(value));
+        Ok(())
+    }
+
+    fn remove_item(&mut self, id: ItemId) -> Result<Option<Item>, Gap> {
+        let Some(item) = self.item(id)? else { return Ok(None) };
+        self.drop_body(&item.payload)?;
+        if let Some(group) = &item.group {
+            self.excerpt.set(group_key(group, id.0), None);
+        }
+        self.excerpt.set(ahead::item(id).from, None);
+        Ok(Some(item))
+    }
+
+    fn dead_after(&mut self, after: Option<ItemId>) -> Result<Option<Dead>, Gap> {
+        let Some((key, value)) = self.first(&ahead::after('d', after, PAGE))? else { return Ok(None) };
+        Rows::dead(ItemId(read_number(&key[1..])?), &value).map(Some)
+    }
+
+    fn put_dead(&mut self, dead: Dead) -> Result<(), Gap> {
+        self.keep_body(&dead.item.payload)?;
+        let stored = StoredDead {
+            attempts: dead.attempts,
+            died_at: dead.died_at,
+            reason: &dead.reason,
+            item: stored(&dead.item),
+        };
+        let value = write(&stored)?;
+        self.excerpt.set(key('d', &[&number(dead.item.id.0)]), Some(value));
+        Ok(())
+    }
+
+    fn remove_dead(&mut self, id: ItemId) -> Result<Option<Dead>, Gap> {
+        let key = key('d', &[&number(id.0)]);
+        let Some(value) = self.excerpt.get(&key)? else { return Ok(None) };
+        let dead = Rows::dead(id, &value)?;
+        self.drop_body(&dead.item.payload)?;
+        self.excerpt.set(key, None);
+        Ok(Some(dead))
+    }
+
+    fn dedup(&mut self, id: &Name) -> Result<Option<Remembered>, Gap> {
+        self.one(&ahead::dedup(id))?.map(|value| read(&value)).transpose()
+    }
+
+    fn next_dedup(&mut self) -> Result<Option<(Name, Remembered)>, Gap> {
+        let Some((end, _)) = self.first(&ahead::dedup_ends())? else { return Ok(None) };
+        let id = read_name(end.get(1 + 16..).unwrap_or_default())?;
+        let remembered = self.dedup(&id)?.ok_or(Gap::Damaged("a dedup id is missing"))?;
+        Ok(Some((id, remembered)))
+    }
+
+    fn set_dedup(
+        &mut self,
+        id: &Name,
+        was: Option<Remembered>,
+        remembered: Option<Remembered>,
+    ) -> Result<(), Gap> {
+        let name = id.as_str().as_bytes();
+        if let Some(was) = was {
+            self.excerpt.set(key('v', &[&number(was.until.micros()), name]), None);
+        }
+        if let Some(remembered) = &remembered {
+            let end = key('v', &[&number(remembered.until.micros()), name]);
+            self.excerpt.set(end, Some([].into()));
+        }
+        let value = remembered.as_ref().map(write).transpose()?;
+        self.excerpt.set(ahead::dedup(id).from, value);
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! What an ordered store must give for queues.
+
+use futures_util::future::BoxFuture;
+use tenure_core::Result;
+use tenure_core::claim::{ClientId, Name};
+use tenure_core::clock::Timestamp;
+use tenure_core::queue::contract::QueueCapability;
+
+use super::excerpt::{Found, Key, Value, Wanted};
+use crate::wake::Wakes;
+
+/// What the store's clock says: it is not before `earliest`, and was not after `latest` when this was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// What is due by this moment is due.
+    pub earliest: Timestamp,
+    /// What is to last is counted from here.
+    pub latest: Timestamp,
+    /// Which clock this is: a later one need not agree with an earlier one.
+    pub epoch: i64,
+}
+
+/// A queue's head and some of its rows, all at one version.
+#[derive(Clone, Debug, Default)]
+pub struct Glance {
+    /// The version of the head; 0 if there is none.
+    pub version: i64,
+    /// The head.
+    pub head: Option<Value>,
+    /// What was asked for, in that order.
+    pub found: Vec<Found>,
+}
+
+/// Changes of a queue, all or none of which are made.
+#[derive(Clone, Debug)]
+pub struct Change<'a> {
+    /// The queue.
+    pub queue: &'a Name,
+    /// Only if the head has this version.
+    pub version: i64,
+    /// Only if this is still the clock.
+    pub epoch: i64,
+    /// The new head.
+    pub head: Vec<u8>,
+    /// What becomes of other rows.
+    pub rows: Vec<(Key, Option<Value>)>,
+    /// Who is told that something may be ready.
+    pub calls: Vec<ClientId>,
+    /// What is read if nothing is changed.
+    pub otherwise: &'a [Wanted],
+}
+
+/// What became of a change.
+#[derive(Clone, Debug)]
+pub enum Changed {
+    /// It is made; the head's version now.
+    Yes(i64),
+    /// The head, or the clock, was another one.
+    No(Glance),
+}
+
+/// A store that keeps rows in the order of their keys, and changes several of them as one.
+///
+/// Every answer is linearizable. A call that fails with [`tenure_core::ErrorKind::Unavailable`] may have been carried out,
+/// and no call is repeated by the store.
+pub trait QueueStore: Send + Sync + 'static {
+    /// The engine's one word.
+    const ENGINE: &'static str;
+
+    /// What its queues can do.
+    fn capability(&self) -> &QueueCapability;
+
+    /// Where news for this client go.
+    fn wakes(&self) -> &Wakes;
+
+    /// Reads the store's clock.
+    fn time(&self) -> BoxFuture<'_, Result<Moment>>;
+
+    /// Reads a queue.
+    fn read<'a>(&'a self, queue: &'a Name, wanted: &'a [Wanted]) -> BoxFuture<'a, Result<Glance>>;
+
+    /// Changes a queue.
+    fn change<'a>(&'a self, change: Change<'a>) -> BoxFuture<'a, Result<Changed>>;
+
+    /// Lists up to `most` heads, by the names of their queues.
+    fn heads<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Name>,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(Name, Value)>>>;
+
+    /// Has this client told from now on what others call it for.
+    fn listen(&self) -> BoxFuture<'_, Result<()>>;
+}
