@@ -264,9 +264,10 @@ impl Direct {
     ) -> T {
         let engine = self.engine.clone().expect("an engine is there until it is dropped");
         let answer = self.runtime.spawn(ask(engine));
-        within(self.patience, &format!("{what} is answered"), answer)
-            .await
-            .expect("the engine does not panic")
+        match within(self.patience, &format!("{what} is answered"), answer).await {
+            Ok(answer) => answer,
+            Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+        }
     }
 }
 

@@ -300,6 +300,7 @@ macro_rules! for_each_check {
                 groups_take_turns,
                 who_waits_is_told_of_a_push,
                 many_who_wait_are_all_served,
+                who_waits_by_other_rules_is_told_too,
                 a_silent_consumer_is_replaced,
                 a_delivery_outlives_its_ttl,
                 a_stopped_consumers_ack_is_refused,

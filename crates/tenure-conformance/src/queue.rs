@@ -5,21 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, poll_immediate};
-use tenure_core::claim::ClientId;
-use tenure_core::clock::{Clock, Instant, SystemClock, Timestamp};
+use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::queue::contract::{
-    CONSUMER_LOOK, Dispatched, Interval, ItemState, ItemView, Push, QueueCapability, QueueStats, Rules,
-    SettleAnswer, Settlement, Take, Which,
+    CONSUMER_LOOK, Interval, ItemState, Push, QueueCapability, Rules, SettleAnswer, Settlement,
 };
-use tenure_core::queue::record::PlainQueue;
-use tenure_core::queue::step;
-use tenure_core::{ClaimId, Delivery, ErrorKind, Label, Name, Queue, Tenure, Token};
+use tenure_core::{Delivery, ErrorKind, Label, Name, Queue, Tenure, Token};
 
 use crate::Setup;
 use crate::actor::Actor;
 use crate::cancellation::poll_times;
-use crate::direct::{Direct, claim_id};
 use crate::history::{Section, overlaps, stale_tokens};
+use crate::queue_model::agrees_with_the_model;
 use crate::stage::{LONG, SHORT, Stage, assert_passed, name, now, pause, resource};
 
 /// Whether the engine has queues, and what they can do; if not, the skip is noted.
@@ -216,6 +212,30 @@ pub async fn many_who_wait_are_all_served(setup: &impl Setup) {
     }
     served.sort_by_key(|text| text.parse::<u32>().expect("a number"));
     assert_eq!(served, payloads, "each item once");
+}
+
+/// Tasks of one client that wait for one queue by different rules are all told.
+pub async fn who_waits_by_other_rules_is_told_too(setup: &impl Setup) {
+    if queues(setup, "who_waits_by_other_rules_is_told_too").await.is_none() {
+        return;
+    }
+    let (a, b, queue) = (setup.client().await, setup.client().await, name("rules"));
+    let (patient, quick, push) = (a.queue(&queue), a.queue(&queue).ttl(2 * LONG), b.queue(&queue));
+    let mut waiting = [Box::pin(patient.next()), Box::pin(quick.next())];
+    for waits in &mut waiting {
+        assert!(poll_immediate(waits).await.is_none(), "nothing is there");
+        pause(Duration::from_millis(100)).await;
+    }
+    let pushed = now();
+    push_all(&push, None, &["1"]).await;
+    // By now one of the two has what it wanted.
+    pause(Duration::from_millis(200)).await;
+    push_all(&push, None, &["2"]).await;
+    for delivery in setup.within("both are served", join_all(waiting)).await {
+        ack(setup, delivery.expect("an item")).await;
+    }
+    let took = now().since(pushed);
+    assert!(took < CONSUMER_LOOK / 2, "one is told after {took:?} only");
 }
 
 /// A delivery that nobody renews ends after its ttl and not before; the item comes again, and the late ack is refused.
@@ -754,141 +774,10 @@ pub async fn it_behaves_like_the_model(setup: &impl Setup) {
     if queues(setup, "it_behaves_like_the_model").await.is_none() {
         return;
     }
-    let direct = setup.direct().await;
-    for _ in 0..4 {
-        let mut pair = Pair::new(resource("model"));
-        for _ in 0..40 {
-            pair.ask(&direct).await;
-        }
-    }
-}
-
-/// A queue of the engine, and the same one in the model.
-struct Pair {
-    queue: Name,
-    model: PlainQueue,
-    clock: Timestamp,
-    /// What is in flight: the claims of the engine and of the model.
-    claims: Vec<(ClaimId, ClaimId)>,
-    log: Vec<String>,
-}
-
-impl Pair {
-    fn new(queue: Name) -> Pair {
-        let clock = Timestamp::from_micros(1_000_000);
-        Pair { queue, model: PlainQueue::default(), clock, claims: Vec::new(), log: Vec::new() }
-    }
-
-    /// Asks both for something, and compares.
-    async fn ask(&mut self, direct: &Direct) {
-        self.clock = self.clock + Duration::from_millis(1);
-        let pick = |most: u64| SystemClock.random() % most;
-        match pick(10) {
-            0..=2 => self.push(direct, pick(4) as usize, pick(6) == 0, pick(5) == 0).await,
-            3..=5 => self.take(direct, 1 + pick(3) as usize).await,
-            6..=8 if !self.claims.is_empty() => {
-                let at = pick(self.claims.len() as u64) as usize;
-                self.settle(direct, at, pick(7)).await;
-            }
-            9 if pick(2) == 0 => {
-                let (queue, most) = (self.queue.clone(), pick(3) as usize);
-                let count = direct.on_queues(move |queues| queues.replay(queue, None, most)).await;
-                let Ok((expected, _)) = step::replay(&mut self.model, None, most, self.clock);
-                self.compare("replay", &count.expect("an answer"), &expected);
-            }
-            9 if pick(3) == 0 => {
-                let which = if pick(2) == 0 { Which::Live } else { Which::Dead };
-                let queue = self.queue.clone();
-                let count = direct.on_queues(move |queues| queues.purge(queue, which, None, 2)).await;
-                let Ok((expected, _)) = step::purge(&mut self.model, which, None, 2, self.clock);
-                self.compare("purge", &count.expect("an answer"), &expected);
-            }
-            _ => {}
-        }
-        self.look(direct).await;
-    }
-
-    async fn push(&mut self, direct: &Direct, group: usize, is_late: bool, has_id: bool) {
-        let group = ["a", "b", "c"].get(group).copied();
-        let payload = format!("{}", self.log.len());
-        let mut push = push_of(&self.queue, group, &payload);
-        push.delay = if is_late { LONG } else { Duration::ZERO };
-        push.dedup = has_id.then(|| Name::new("id").expect("a good name"));
-        let pushed = direct.push(vec![push.clone()]).await[0];
-        let Ok((expected, _)) = step::push(&mut self.model, &push, self.clock);
-        self.compare(&format!("push {push:?}"), &pushed.is_duplicate, &expected.is_duplicate);
-    }
-
-    async fn take(&mut self, direct: &Direct, most: usize) {
-        let rules = Arc::new(Rules { attempts_max: 3, ..Rules::clone(&rules(LONG)) });
-        let taken = direct.take(&self.queue, &rules, most).await.items;
-        let claims: Vec<ClaimId> = (0..most).map(|_| claim_id()).collect();
-        let (queue, client) = (self.queue.clone(), ClientId::new(1));
-        let take = Take { queue, client, claims, rules, floor: Token::ZERO };
-        let Ok((expected, _)) = step::take(&mut self.model, &take, self.clock);
-        let told = |items: &[Dispatched]| -> Vec<_> {
-            let told = |item: &Dispatched| (item.payload.clone(), item.group.clone(), item.attempt);
-            items.iter().map(told).collect()
-        };
-        self.compare(&format!("take {most}"), &told(&taken), &told(&expected.items));
-        self.claims.extend(taken.iter().zip(&expected.items).map(|(a, b)| (a.claim, b.claim)));
-    }
-
-    async fn settle(&mut self, direct: &Direct, at: usize, how: u64) {
-        let (claim, expected) = self.claims[at];
-        let retry = |after| Settlement::Retry { after, attempts_max: 3, reason: "again".to_owned() };
-        let settlement = match how {
-            0..=2 => Settlement::Ack,
-            3 => retry(Duration::ZERO),
-            4 => retry(LONG),
-            5 => Settlement::Fail { reason: "broken".to_owned() },
-            _ => Settlement::Return,
-        };
-        let answer = direct.settle(&self.queue, claim, settlement.clone()).await;
-        let Ok((expected, _)) = step::settle(&mut self.model, expected, &settlement, self.clock);
-        // A claim that is used up is kept now and then: it must be refused.
-        if how != 2 {
-            self.claims.swap_remove(at);
-        }
-        self.compare(&format!("{settlement:?}"), &answer, &expected);
-    }
-
-    /// Compares all that can be seen.
-    async fn look(&mut self, direct: &Direct) {
-        let queue = self.queue.clone();
-        let stats = direct.on_queues(move |queues| queues.stats(queue)).await.expect("a count");
-        let Ok(expected) = step::stats(&mut self.model, self.clock);
-        let told = |stats: QueueStats| {
-            let is_ready = stats.next_in == Some(Duration::ZERO);
-            (stats.waiting, stats.in_flight, stats.dead, is_ready, stats.next_in.is_some())
-        };
-        self.compare("stats", &told(stats), &told(expected));
-        for which in [Which::Live, Which::Dead] {
-            let queue = self.queue.clone();
-            let items = direct.on_queues(move |queues| queues.items(queue, which, None, 64)).await;
-            let Ok(expected) = step::items(&mut self.model, which, None, 64, self.clock);
-            let told = |items: &[ItemView]| -> Vec<_> { items.iter().map(standing).collect() };
-            self.compare("items", &told(&items.expect("a list")), &told(&expected));
-        }
-    }
-
-    #[track_caller]
-    fn compare<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, engine: &T, model: &T) {
-        if what != "stats" && what != "items" {
-            self.log.push(format!("{what} -> {engine:?}"));
-        }
-        assert_eq!(engine, model, "unlike the model: {what} after\n{}", self.log.join("\n"));
-    }
-}
-
-/// What of an item's standing does not depend on when it is looked at.
-fn standing(item: &ItemView) -> (String, Option<Name>, u32, String) {
-    let state = match &item.state {
-        ItemState::Waiting { ready_in } if ready_in.is_zero() => "ready".to_owned(),
-        ItemState::Waiting { .. } => "later".to_owned(),
-        ItemState::Behind => "behind".to_owned(),
-        ItemState::InFlight { label, .. } => format!("with {label}"),
-        ItemState::Dead { reason, .. } => format!("dead: {reason}"),
-    };
-    (String::from_utf8_lossy(&item.payload).into_owned(), item.group.clone(), item.attempts, state)
+    let (direct, queue, seed) = (setup.direct().await, name("model"), SystemClock.random());
+    direct
+        .on_queues(move |queues| {
+            Box::pin(async move { agrees_with_the_model(queues, &queue, seed, 100, false).await })
+        })
+        .await;
 }

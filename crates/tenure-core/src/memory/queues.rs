@@ -24,9 +24,9 @@ impl Store {
     fn queue<T>(
         &self,
         queue: &Name,
+        now: Timestamp,
         work: impl FnOnce(&mut PlainQueue, Timestamp) -> Stepped<(T, Calls)>,
     ) -> Result<T> {
-        let now = self.now();
         let mut state = self.state();
         let record = state.queues.entry(queue.clone()).or_default();
         let Ok((answer, calls)) = work(record, now);
@@ -46,18 +46,24 @@ impl QueueEngine for Memory {
     }
 
     fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
-        let push = |push: &Push| self.store.queue(&push.queue, |queue, now| step::push(queue, push, now));
+        // All of a call is done at one moment.
+        let now = self.store.now();
+        let push =
+            |push: &Push| self.store.queue(&push.queue, now, |queue, now| step::push(queue, push, now));
         ready(pushes.iter().map(push).collect())
     }
 
     fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
-        let take = |take: &Take| self.store.queue(&take.queue, |queue, now| step::take(queue, take, now));
+        let now = self.store.now();
+        let take =
+            |take: &Take| self.store.queue(&take.queue, now, |queue, now| step::take(queue, take, now));
         ready(takes.iter().map(take).collect())
     }
 
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        let now = self.store.now();
         let renew = |request: &RenewRequest| {
-            let renewed = self.store.queue(&request.resource, |queue, now| {
+            let renewed = self.store.queue(&request.resource, now, |queue, now| {
                 Ok((step::renew(queue, request.claim, now)?, Calls::new()))
             });
             Ok(renewed?.map_or(RenewAnswer::Lost, |ends_in| RenewAnswer::Renewed { ends_in }))
@@ -66,9 +72,11 @@ impl QueueEngine for Memory {
     }
 
     fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+        let now = self.store.now();
         let settle = |settle: &Settle| {
-            self.store
-                .queue(&settle.queue, |queue, now| step::settle(queue, settle.claim, &settle.settlement, now))
+            self.store.queue(&settle.queue, now, |queue, now| {
+                step::settle(queue, settle.claim, &settle.settlement, now)
+            })
         };
         ready(settlements.iter().map(settle).collect())
     }
@@ -83,16 +91,20 @@ impl QueueEngine for Memory {
         let mut state = self.store.state();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let named = state.queues.range_mut((from, Bound::Unbounded));
-        let named = named.filter(|(name, _)| name.as_str().starts_with(&prefix)).take(most);
-        let found = named.map(|(name, queue)| {
+        let named = named.filter(|(name, _)| name.as_str().starts_with(&prefix));
+        let counted = named.map(|(name, queue)| {
             let Ok(stats) = step::stats(queue, now);
             (name.clone(), stats)
         });
-        ready(Ok(found.collect()))
+        let is_used = |stats: &QueueStats| stats.waiting + stats.in_flight + stats.dead > 0;
+        ready(Ok(counted.filter(|(_, stats)| is_used(stats)).take(most).collect()))
     }
 
     fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
-        ready(self.store.queue(&queue, |queue, now| Ok((step::stats(queue, now)?, Calls::new()))))
+        ready(
+            self.store
+                .queue(&queue, self.store.now(), |queue, now| Ok((step::stats(queue, now)?, Calls::new()))),
+        )
     }
 
     fn items(
@@ -102,14 +114,13 @@ impl QueueEngine for Memory {
         after: Option<ItemId>,
         most: usize,
     ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
-        ready(
-            self.store
-                .queue(&queue, |queue, now| Ok((step::items(queue, which, after, most, now)?, Calls::new()))),
-        )
+        ready(self.store.queue(&queue, self.store.now(), |queue, now| {
+            Ok((step::items(queue, which, after, most, now)?, Calls::new()))
+        }))
     }
 
     fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
-        ready(self.store.queue(&queue, |queue, now| step::replay(queue, item, most, now)))
+        ready(self.store.queue(&queue, self.store.now(), |queue, now| step::replay(queue, item, most, now)))
     }
 
     fn purge(
@@ -119,6 +130,9 @@ impl QueueEngine for Memory {
         item: Option<ItemId>,
         most: usize,
     ) -> BoxFuture<'_, Result<usize>> {
-        ready(self.store.queue(&queue, |queue, now| step::purge(queue, which, item, most, now)))
+        ready(
+            self.store
+                .queue(&queue, self.store.now(), |queue, now| step::purge(queue, which, item, most, now)),
+        )
     }
 }

@@ -6,7 +6,8 @@
 //! - **Order.** Items of one group are handed out one at a time, in the order of their pushes: the next one only when the
 //!   one before is acknowledged or dead. A push that began after another was answered comes after it. Items without a group
 //!   stand for themselves. What is ready is handed out in the order in which it became ready, so groups take turns.
-//! - **Time** is the store's, judged when something is taken: nothing has to run for a delay to pass.
+//! - **Time** is the store's, judged when something is taken: nothing has to run for a delay to pass. All that one call does with
+//!   one queue is done at one moment.
 //! - **Telling.** A client that took less than it wanted is *idle*. When something becomes ready, the engine sends
 //!   [`Wake::Queue`](crate::engine::Wake::Queue) to an idle client, or to several; one that wakes few must do so again when who
 //!   was woken leaves more behind. An idle client that is told nothing looks again after [`CONSUMER_LOOK`], so a wake that is lost
@@ -306,8 +307,8 @@ pub trait QueueEngine: Send + Sync {
     /// Ends deliveries.
     fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>>;
 
-    /// Lists up to `most` queues whose names begin with `prefix` and come after `after`, by name. A page is empty only at
-    /// the end.
+    /// Lists up to `most` queues that have items or dead letters, whose names begin with `prefix` and come after `after`, by
+    /// name. A page is empty only at the end.
     fn queues(
         &self,
         prefix: String,

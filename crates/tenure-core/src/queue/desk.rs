@@ -66,18 +66,23 @@ impl Desk {
     /// Takes in news of the engine.
     pub(crate) fn on_wake(&self, wake: &Wake) {
         match wake {
-            Wake::Queue(queue) => self.look(|name| name == queue),
-            Wake::LookAtAll | Wake::RenewAll => self.look(|_| true),
+            Wake::Queue(queue) => self.look(|name, _| name == queue),
+            Wake::LookAtAll | Wake::RenewAll => self.look(|_, _| true),
             Wake::Granted { .. } | Wake::Look(_) => {}
         }
     }
 
-    /// Something may be ready in some queues.
-    fn look(&self, is_meant: impl Fn(&Name) -> bool) {
+    /// Has those look who wait for a queue by other rules.
+    fn look_beside(&self, queue: &Name, rules: &Arc<Rules>) {
+        self.look(|name, others| name == queue && others != rules);
+    }
+
+    /// Something may be ready at some counters.
+    fn look(&self, is_meant: impl Fn(&Name, &Arc<Rules>) -> bool) {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         counters
             .iter()
-            .filter(|((name, _), _)| is_meant(name))
+            .filter(|((name, rules), _)| is_meant(name, rules))
             .for_each(|(_, counter)| counter.news.notify_one());
     }
 
@@ -290,6 +295,7 @@ impl Clerk {
                 // Nobody waits any more: others are to be told of what comes.
                 self.is_idle = false;
                 drop(self.take(Vec::new()).await);
+                self.shared.desk.look_beside(&self.queue, &self.rules);
                 continue;
             }
             let most = self.shared.queues().map_or(1, |queues| queues.capability().batch_max);
@@ -347,6 +353,10 @@ impl Clerk {
     fn hand_out(&mut self, sent: Instant, wanted: usize, taken: Taken) -> Option<Duration> {
         (self.attempt, self.last_heard) = (0, Some(sent));
         self.is_idle = taken.items.len() < wanted;
+        if !self.is_idle {
+            // The engine takes this client to be idle no more, and others of it may wait by other rules.
+            self.shared.desk.look_beside(&self.queue, &self.rules);
+        }
         let Taken { items, look_in } = taken;
         for item in items {
             self.hand_to_next(sent, item);

@@ -9,8 +9,8 @@ use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
 use tenure_core::queue::contract::{
-    Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats,
-    Rules, Settle, SettleAnswer, Settlement, Take, Taken, Which,
+    Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Rules, Settle,
+    SettleAnswer, Settlement, Take, Taken, Which,
 };
 use tenure_core::queue::record::{Head, LaneId};
 use tenure_core::queue::step::{self, Calls};
@@ -554,7 +554,8 @@ impl<S: QueueStore> Queues<S> {
         while count < most {
             let part = (most - count).min(STEP_MAX);
             let parts = [part];
-            let answers = self.serve(operation, queue, &parts, |_, _| wanted.clone(), |desk, part| step(desk, *part));
+            let answers =
+                self.serve(operation, queue, &parts, |_, _| wanted.clone(), |desk, part| step(desk, *part));
             let done = answers.await.pop().unwrap_or(Ok(0));
             let done = done.map_err(|error| error.with_resource(queue).with_engine(S::ENGINE))?;
             count += done;
@@ -591,9 +592,9 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
     fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
         Box::pin(async move {
             let told = |take: &Take, error: Error| error.with_resource(&take.queue).with_engine(S::ENGINE);
-            let taken = takes.iter().map(|take| async move {
-                self.take(take).await.map_err(|error| told(take, error))
-            });
+            let taken = takes
+                .iter()
+                .map(|take| async move { self.take(take).await.map_err(|error| told(take, error)) });
             join_all(taken).await
         })
     }

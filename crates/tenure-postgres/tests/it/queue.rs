@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tenure_conformance::queue_model::{Crowd, agrees_with_the_model, crowd};
-use tenure_core::claim::ClientId;
 use tenure_core::ErrorKind;
+use tenure_core::claim::ClientId;
 use tenure_core::engine::Engine;
 use tenure_testkit::SqlConnection;
 use tenure_testkit::postgres::{self, PostgresOptions, PostgresServer};
@@ -66,7 +66,8 @@ fn start() -> (PostgresServer, SqlConnection) {
     (server, connection)
 }
 
-const TABLES: &str = "SELECT count(*) FROM pg_class WHERE relname LIKE 'tenure_queue_%' AND relkind IN ('r', 'S')";
+const TABLES: &str =
+    "SELECT count(*) FROM pg_class WHERE relname LIKE 'tenure_queue_%' AND relkind IN ('r', 'S')";
 
 #[test]
 fn tables_of_the_queues_are_made_when_the_first_one_is_used() {
@@ -94,7 +95,8 @@ fn tables_of_the_queues_are_made_when_the_first_one_is_used() {
     .expect("that is all it needs");
     raw.run("UPDATE tenure_queue_version SET version = 99");
     let other = connect(&server.url());
-    let refused = pollster::block_on(async { other.queue("q").push("x").await }).expect_err("it is not known");
+    let refused =
+        pollster::block_on(async { other.queue("q").push("x").await }).expect_err("it is not known");
     assert!(refused.to_string().contains("99"), "{refused}");
     pollster::block_on(lease.release()).expect("it is held");
 }
@@ -103,7 +105,8 @@ fn tables_of_the_queues_are_made_when_the_first_one_is_used() {
 fn who_may_not_delete_is_told_that_queues_must() {
     let (server, _) = start();
     let client = connect(&with(&server.url(), "purge=off"));
-    let refused = pollster::block_on(async { client.queue("q").push("x").await }).expect_err("nothing may go");
+    let refused =
+        pollster::block_on(async { client.queue("q").push("x").await }).expect_err("nothing may go");
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.hint().is_some_and(|hint| hint.contains("DELETE")), "{refused:?}");
 }

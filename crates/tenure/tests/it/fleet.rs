@@ -220,3 +220,9 @@ fn each_item_has_its_effect_once_on_local() {
 fn each_item_has_its_effect_once_on_redis() {
     run(&tenure_testkit::redis::shared(Topology::Single));
 }
+
+#[cfg(feature = "postgres")]
+#[test]
+fn each_item_has_its_effect_once_on_postgres() {
+    run(&tenure_testkit::postgres::shared());
+}
