@@ -212,13 +212,13 @@ impl Shared {
     pub(crate) async fn pause(&self, period: Duration) -> Result<()> {
         let clock = self.clock.clone();
         let until = clock.now() + period;
-        let paused = self.runtime.spawn(async move {
+        let mut paused = Abandoned(self.runtime.spawn(async move {
             let mut timer = clock.timer()?;
             std::future::poll_fn(|cx| timer.poll_until(until, cx)).await;
             std::io::Result::Ok(())
-        });
+        }));
         let gone = |_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
-        paused.await.map_err(gone)?.map_err(|error| {
+        (&mut paused.0).await.map_err(gone)?.map_err(|error| {
             Error::new(ErrorKind::Unsupported, "wait", "cannot make a timer").with_source(error)
         })
     }
@@ -251,6 +251,16 @@ impl Shared {
                     .with_hint("is the store running and reachable? try `tenure doctor`"))
             }
         }
+    }
+}
+
+/// A task that ends when nobody waits for it any more. Each timer is a file descriptor: one for every acknowledgement of the last two
+/// seconds would be more than a process may have.
+struct Abandoned<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for Abandoned<T> {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

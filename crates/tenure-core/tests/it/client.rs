@@ -313,3 +313,26 @@ fn a_waker_may_use_the_client() {
     eventually("the waker has run", || runs_at_once.has_run.load(std::sync::atomic::Ordering::Acquire));
     drop(pollster::block_on(asking).expect("handed over"));
 }
+
+/// How many files this process has open.
+#[cfg(target_os = "linux")]
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_acknowledgement_leaves_no_timer_behind() {
+    pollster::block_on(async {
+        let tenure = tenure_core::memory::connect("timers").await.expect("connects");
+        let queue = tenure.queue("q");
+        let before = open_files();
+        for _ in 0..400 {
+            queue.push("work").await.expect("it is pushed");
+            queue.next().await.expect("it is there").ack().await.expect("it is in flight");
+        }
+        let left = open_files().saturating_sub(before);
+        // Other tests of this process open some, too.
+        assert!(left < 200, "400 acknowledgements have left {left} timers");
+    });
+}

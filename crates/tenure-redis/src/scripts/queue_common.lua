@@ -34,6 +34,8 @@ local last_item, last_token, rests_until, is_book_new
 local has_idle, has_rests, has_dedups
 -- What is yet to be written, by command and key; and who is to be told that something is ready.
 local pending, targets, called
+-- The moment for which the first two of the idle watch: as it is, and as it is stored. Nil: it was not read.
+local watched, was_watched
 
 -- A number of microseconds, in 16 digits. Halves are integers on every platform, and printing a float of that size takes several
 -- times as long.
@@ -54,6 +56,7 @@ local function begin(KEYS, ARGV)
   now_text = padded(now)
   last_item, is_book_new = nil, false
   pending, called = {}, {}
+  watched, was_watched = nil, nil
   targets = { CLAIMS, STATES, LANES, BEHIND, ITEMS, NUMBERS, STATES, CLAIMS, LANES, BEHIND, ITEMS, NUMBERS }
   local unusual = call('EXISTS', IDLE, RESTS, DEDUPS)
   has_idle, has_rests, has_dedups = false, false, false
@@ -123,10 +126,34 @@ local function lane_of(number, value)
 end
 local function behind_of(group, number, due) return group .. TAB .. number .. due end
 
--- Who asked in vain, in that order: the first two watch for what is due. Who is not heard of any more is dropped here.
+-- After which time something is ready, false if nothing is in line.
+local function next_ready()
+  read_book()
+  local first = call('ZRANGE', LANES, 0, 0, 'WITHSCORES')
+  return first[1] and max(tonumber(first[2]), rests_until)
+end
+
+-- Who asked in vain, in that order: the first two watch for what is due, and `watched` is the moment that they know of, false for
+-- none. Who is not heard of any more is dropped here.
+local WATCHED = 'watched'
+local function read_watched()
+  if watched == nil then
+    watched = tonumber(call('HGET', IDLE_ENDS, WATCHED) or 0)
+    if watched == 0 then watched = false end
+    was_watched = watched
+  end
+  return watched
+end
 local function forget_idle(client)
+  local rank = call('ZRANK', IDLE, client)
+  if not rank then return false end
+  if rank < 2 then
+    read_watched()
+    watched = false
+  end
   call('HDEL', IDLE_ENDS, client)
-  return call('ZREM', IDLE, client)
+  call('ZREM', IDLE, client)
+  return true
 end
 local function idle_at(place)
   while has_idle do
@@ -147,20 +174,32 @@ local function call_one()
   forget_idle(client)
   called[#called + 1] = client
 end
+-- If something is ready sooner than those know who watch for it, they are told.
 local function call_watchers()
-  called[#called + 1] = idle_at(0)
-  called[#called + 1] = idle_at(1)
+  local first, second = idle_at(0), idle_at(1)
+  local at = first and next_ready()
+  if not at or at <= now then return end
+  local known = read_watched()
+  if known and known <= at then return end
+  watched = at
+  called[#called + 1] = first
+  called[#called + 1] = second
 end
 
--- Lets a lane stand where it is ready, and tells somebody who is idle.
+-- Ends one of the requests of a call.
+local function end_request()
+  if not has_idle then return end
+  flush()
+  call_watchers()
+end
+
+-- Lets a lane stand where it is ready. If that is now, somebody who is idle is told.
 local function set_ready(lane, first, ready)
   local member = member_of(lane, first)
   later(SET_LANES, ready == now and now_text or padded(ready), member)
   if not has_idle then return end
   read_book()
-  if max(ready, rests_until) <= now then return call_one() end
-  flush()
-  if call('ZRANGE', LANES, 0, 0)[1] == member then call_watchers() end
+  if max(ready, rests_until) <= now then call_one() end
 end
 
 -- Until when an empty group rests. One that has items says so itself.
@@ -229,6 +268,7 @@ local function finish()
     call('PEXPIRE', DEDUPS, DEDUP_MEMORY / 1000, 'NX')
     call('PEXPIRE', DEDUP_ENDS, DEDUP_MEMORY / 1000, 'NX')
   end
+  end_request()
   local told, at = {}, 1
   while called[at] do
     local client = called[at]
@@ -237,10 +277,13 @@ local function finish()
       local heard = try(PUBLISH, INBOX .. client, 'Q ' .. NAME)
       -- Who does not listen is gone, and somebody else is told. On a cluster the count says nothing.
       if heard == 0 and PUBLISH == 'PUBLISH' then
-        if forget_idle(client) == 1 then call_watchers() else call_one() end
+        if not forget_idle(client) then call_one() end
+        call_watchers()
       end
     end
     at = at + 1
   end
+  if watched == was_watched then return end
+  if watched then call('HSET', IDLE_ENDS, WATCHED, padded(watched)) else call('HDEL', IDLE_ENDS, WATCHED) end
 end
 

@@ -60,6 +60,7 @@ operation('push', {}, function(KEYS, ARGV)
       has_items[lane] = true
       answers[i + 1] = last_item
     end
+    end_request()
   end
   finish()
   return answers

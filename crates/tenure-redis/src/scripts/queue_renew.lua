@@ -22,6 +22,6 @@ operation('renew', { 'allow-oom' }, function(KEYS, ARGV)
       answers[at + 1] = 0
     end
   end
-  finish()
+  flush()
   return answers
 end)

@@ -54,6 +54,7 @@ operation('settle', { 'allow-oom' }, function(KEYS, ARGV)
     else
       answers[at + 1] = 0
     end
+    end_request()
   end
   finish()
   return answers

@@ -61,15 +61,12 @@ local function hand_out(rules, claims, given, answer)
   return #firsts, #firsts == want, bytes
 end
 
--- After how long something is ready, -1 if nothing is in line.
-local function next_in()
-  local first = call('ZRANGE', LANES, 0, 0, 'WITHSCORES')
-  return first[1] and max(max(tonumber(first[2]), rests_until) - now, 0) or -1
-end
-
--- Notes that a client has asked in vain. Returns after how long it is to look again.
+-- Notes that a client has asked in vain. Returns after how long it is to look again, -1: it will be told.
 local function be_idle(client)
-  if not has_idle or tonumber(call('HGET', IDLE_ENDS, client) or 0) <= now then
+  -- Who is not heard of any more makes room.
+  local first, second = idle_at(0), idle_at(1)
+  if first ~= client and second ~= client
+    and (not has_idle or tonumber(call('HGET', IDLE_ENDS, client) or 0) <= now) then
     local last = call('ZRANGE', IDLE, -1, -1, 'WITHSCORES')[2]
     call('ZADD', IDLE, padded(max(now, tonumber(last or 0) + 1)), client)
     has_idle = true
@@ -77,22 +74,18 @@ local function be_idle(client)
   call('HSET', IDLE_ENDS, client, padded(now + CONSUMER_LIFE))
   call('PEXPIRE', IDLE, CONSUMER_LIFE / 1000)
   call('PEXPIRE', IDLE_ENDS, CONSUMER_LIFE / 1000)
-  local is_first = idle_at(0) == client
-  if not is_first and idle_at(1) ~= client then return -1 end
-  local next = next_in()
-  return (is_first or next < 0) and next or next + STANDBY
+  local place = call('ZRANK', IDLE, client)
+  if place > 1 then return -1 end
+  read_watched()
+  watched = next_ready()
+  return watched and max(watched - now, 0) + STANDBY * place or -1
 end
 
--- A client that got all it wanted is not idle. Tells others of what it leaves.
+-- A client that got all it wanted is not idle. Tells another of what it leaves.
 local function be_busy(client)
-  local watched = idle_at(0) == client or idle_at(1) == client
   forget_idle(client)
-  local next = next_in()
-  if next == 0 then
-    call_one()
-  elseif next > 0 and watched then
-    call_watchers()
-  end
+  local at = next_ready()
+  if at and at <= now then call_one() end
 end
 
 operation('take', { 'allow-oom' }, function(KEYS, ARGV)
@@ -126,6 +119,7 @@ operation('take', { 'allow-oom' }, function(KEYS, ARGV)
     elseif has_idle then
       be_busy(rules.client)
     end
+    end_request()
     answers[#answers + 1] = answer
   end
   finish()
