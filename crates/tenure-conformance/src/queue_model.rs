@@ -19,6 +19,7 @@ use tenure_core::queue::contract::{
 use tenure_core::queue::record::PlainQueue;
 use tenure_core::queue::step;
 use tenure_core::token::Token;
+use tokio::runtime::Runtime;
 
 use crate::crew::now as instant;
 
@@ -44,13 +45,17 @@ struct Pair<'a> {
 ///
 /// # Panics
 /// If they differ.
-pub async fn agrees_with_the_model(
+pub fn agrees_with_the_model(
+    runtime: &Runtime,
     engine: &dyn QueueEngine,
     queue: &str,
-    seed: u64,
     steps: usize,
     has_short_ttls: bool,
 ) {
+    runtime.block_on(agree(engine, queue, fastrand::u64(..), steps, has_short_ttls));
+}
+
+async fn agree(engine: &dyn QueueEngine, queue: &str, seed: u64, steps: usize, has_short_ttls: bool) {
     println!("queue {queue}, seed {seed}");
     let mut pair = Pair {
         engine,
@@ -290,7 +295,7 @@ impl Pair<'_> {
     }
 }
 
-/// What a [`crowd`] is to do.
+/// What a [`crowd()`] is to do.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowd {
     /// How many groups there are.
@@ -308,7 +313,11 @@ type Seen = Arc<Mutex<Vec<(usize, usize, usize)>>>;
 ///
 /// # Panics
 /// If an item is lost or acknowledged twice, if two of a group are out at a time, or out of order.
-pub async fn crowd(engines: &[Arc<dyn Engine>], queue: &str, crowd: Crowd) {
+pub fn crowd(runtime: &Runtime, engines: &[Arc<dyn Engine>], queue: &str, crowd: Crowd) {
+    runtime.block_on(work(engines, queue, crowd));
+}
+
+async fn work(engines: &[Arc<dyn Engine>], queue: &str, crowd: Crowd) {
     let queue = Name::new(queue).expect("a name");
     let seen = Seen::default();
     let out: Arc<Vec<Mutex<Option<ClaimId>>>> =
@@ -321,7 +330,7 @@ pub async fn crowd(engines: &[Arc<dyn Engine>], queue: &str, crowd: Crowd) {
         take_all(engine, &queue, worker as u64, seen.clone(), out.clone(), total)
     });
     futures_util::future::join(join_all(pushing), join_all(taking)).await;
-    let seen = seen.lock().expect("no panic");
+    let seen = std::mem::take(&mut *seen.lock().expect("no panic"));
     assert_eq!(seen.len(), total, "each item is acknowledged once");
     let mut next: HashMap<(usize, usize), usize> = HashMap::new();
     for (group, client, number) in seen.iter() {

@@ -8,17 +8,18 @@ mod settle;
 mod text;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::claim::{ClaimId, Name};
+use tenure_core::clock::Timestamp;
 use tenure_core::queue::contract::{
     DEDUP_MEMORY, Dispatched, Interval, ItemId, Push, Pushed, QueueCapability, Settle, Take, Which,
 };
 use tenure_core::token::Token;
 use tenure_sql::{
     Calls, Columns, Connection, Database, Dialect, Fault, Found, QueueDatabase, QueueTables, Row, Settled,
-    read_name,
+    claim_bytes, client_number, micros, read_name, signed,
 };
 
 pub(crate) use text::schema;
@@ -26,7 +27,7 @@ pub(crate) use text::schema;
 use crate::dialect::{MySqlDialect, joined};
 use crate::engine::MySql;
 use crate::migrate;
-use crate::queue::text::{Rows, Script, bytes, literal, micros, signed};
+use crate::queue::text::{Rows, Script, bytes, literal};
 
 const CLOCK: &str = MySqlDialect::CLOCK;
 /// How many claims are known at most by their items. What is not known is asked for.
@@ -69,7 +70,7 @@ fn first(answers: &[Vec<Row>], at: usize) -> Result<Columns<'_>, Fault> {
 }
 
 fn claim_literal(claim: ClaimId) -> String {
-    literal(&claim.bits().to_be_bytes())
+    literal(&claim_bytes(claim))
 }
 
 impl MySql {
@@ -215,6 +216,95 @@ impl MySql {
             ));
         }
     }
+    /// Begins a take: locks what is ready and nobody else has locked.
+    async fn look(
+        &self,
+        connection: &mut <MySql as Database>::Connection,
+        take: &Take,
+        wants: usize,
+    ) -> Result<Looked, Fault> {
+        let QueueTables { item, head, .. } = &self.queue_tables;
+        let queue = literal(bytes(&take.queue));
+        let mut most = wants;
+        let mut script = Script::begin();
+        if period_of_queue(take).is_some() {
+            most = 1;
+            // Whoever takes from this queue stands in line for the row in which its rest is noted.
+            script.add(&format!(
+                "INSERT INTO {head} (queue, rests_until) VALUES ({queue}, 0) ON DUPLICATE KEY UPDATE queue = queue"
+            ));
+        }
+        script.add(&format!("SET @t = {CLOCK}"));
+        script.add(&format!(
+            "SET @r = COALESCE((SELECT rests_until FROM {head} FORCE INDEX (PRIMARY) WHERE queue = {queue}), 0)"
+        ));
+        script.add("SET @b = IF(@r <= @t, @t, -1)");
+        let ready = script.add(&format!(
+            "SELECT id, HEX(grp), HEX(payload), attempts, token, rests_until FROM {item} FORCE INDEX (by_ready) \
+             WHERE queue = {queue} AND ready_at <= @b ORDER BY ready_at, id LIMIT {most} FOR UPDATE SKIP LOCKED"
+        ));
+        let state = script.add(&format!(
+            "SELECT @t, @r, (SELECT ready_at FROM {item} FORCE INDEX (by_ready) WHERE queue = {queue} AND ready_at > @b \
+             ORDER BY ready_at LIMIT 1)"
+        ));
+        let answers = connection.run(script.text()).await?;
+        let mut columns = first(&answers, state)?;
+        let (now, rests_until, next_at) = (columns.number()?, columns.number()?, columns.maybe()?);
+        let ready = answer(&answers, ready).iter().map(read_ready).collect::<Result<_, _>>()?;
+        Ok(Looked { now, rests_until, next_at, ready })
+    }
+
+    /// Adds what hands items out: `id, claim, token, rests_until`.
+    fn add_deliveries(&self, script: &mut Script, take: &Take, rows: &str, ends_at: i64) {
+        script.add(&format!(
+            "UPDATE {} SET t.claim = k.k1, t.client = {}, t.ttl = {}, t.label = {}, t.expires_at = {ends_at}, \
+             t.attempts = t.attempts + 1, t.token = k.k2, t.rests_until = k.k3, t.ready_at = GREATEST({ends_at}, k.k3)",
+            joined(&self.queue_tables.item, "id", rows),
+            client_number(take.client),
+            micros(take.rules.ttl),
+            literal(take.rules.label.as_str().as_bytes()),
+        ));
+    }
+}
+
+/// What a take found.
+struct Looked {
+    now: i64,
+    /// By the interval of the whole queue.
+    rests_until: i64,
+    /// When something else is ready.
+    next_at: Option<i64>,
+    ready: Vec<Ready>,
+}
+
+/// An item that can be handed out, and is locked.
+struct Ready {
+    id: i64,
+    group: Option<Name>,
+    payload: Arc<[u8]>,
+    attempts: u32,
+    token: Token,
+    rests_until: i64,
+}
+
+fn read_ready(row: &Row) -> Result<Ready, Fault> {
+    let mut columns = Columns::of(row);
+    Ok(Ready {
+        id: columns.number()?,
+        group: columns.maybe_bytes()?.map(|bytes| read_name(&bytes)).transpose()?,
+        payload: columns.bytes()?.into(),
+        attempts: columns.small()?,
+        token: columns.token()?,
+        rests_until: columns.number()?,
+    })
+}
+
+/// The least time between two dispatches of the whole queue, if there is one.
+fn period_of_queue(take: &Take) -> Option<Duration> {
+    match take.rules.interval {
+        Interval::Queue(period) if !period.is_zero() => Some(period),
+        _ => None,
+    }
 }
 
 impl QueueDatabase for MySql {
@@ -265,93 +355,51 @@ impl QueueDatabase for MySql {
     }
 
     async fn hand_out(&self, take: &Take, claims: &[ClaimId]) -> Result<Found, Fault> {
-        let QueueTables { item, head, .. } = &self.queue_tables;
-        let queue = literal(bytes(&take.queue));
-        let rules = &take.rules;
-        let of_queue = match rules.interval {
-            Interval::Queue(period) if !period.is_zero() => Some(micros(period)),
-            _ => None,
-        };
-        let most = if of_queue.is_some() { 1 } else { claims.len() };
-        let mut script = Script::begin();
-        if of_queue.is_some() {
-            // Whoever takes from this queue stands in line for the row in which its rest is noted.
-            script.add(&format!(
-                "INSERT INTO {head} (queue, rests_until) VALUES ({queue}, 0) ON DUPLICATE KEY UPDATE queue = queue"
-            ));
-        }
-        script.add(&format!("SET @t = {CLOCK}"));
-        script.add(&format!(
-            "SET @r = COALESCE((SELECT rests_until FROM {head} FORCE INDEX (PRIMARY) WHERE queue = {queue}), 0)"
-        ));
-        script.add("SET @b = IF(@r <= @t, @t, -1)");
-        let ready = script.add(&format!(
-            "SELECT id, HEX(grp), HEX(payload), attempts, token, rests_until FROM {item} FORCE INDEX (by_ready) \
-             WHERE queue = {queue} AND ready_at <= @b ORDER BY ready_at, id LIMIT {most} FOR UPDATE SKIP LOCKED"
-        ));
-        let state = script.add(&format!(
-            "SELECT @t, @r, (SELECT ready_at FROM {item} FORCE INDEX (by_ready) WHERE queue = {queue} AND ready_at > @b \
-             ORDER BY ready_at LIMIT 1)"
-        ));
         let mut connection = self.connection().await?;
-        let answers = connection.run(script.text()).await?;
-        let mut columns = first(&answers, state)?;
-        let (now, rests, next) = (columns.number()?, columns.number()?, columns.maybe()?);
+        let looked = self.look(&mut connection, take, claims.len()).await?;
         let mut found = Found::default();
         let mut rows = Rows::default();
         let mut claims = claims.iter();
-        for row in answer(&answers, ready) {
-            let mut columns = Columns::of(row);
-            let id = columns.number()?;
-            let group = columns.maybe_bytes()?.map(|bytes| read_name(&bytes)).transpose()?;
-            let payload = columns.bytes()?.into();
-            let (attempts, token, was) = (columns.small()?, columns.token()?, columns.number()?);
-            if rules.attempts_max != 0 && attempts >= rules.attempts_max {
+        for ready in looked.ready {
+            let Ready { id, group, payload, attempts, token, rests_until } = ready;
+            if take.rules.attempts_max != 0 && attempts >= take.rules.attempts_max {
                 found.worn.push(ItemId(id.unsigned_abs()));
                 continue;
             }
             let Some(claim) = claims.next() else { break };
-            let token = Token::next(
-                token,
-                tenure_core::clock::Timestamp::from_micros(now.unsigned_abs()),
-                take.floor,
-            );
-            let rests_until = match rules.interval {
-                Interval::Group(period) if group.is_some() => now.saturating_add(micros(period)),
-                _ => was,
+            let token = Token::next(token, Timestamp::from_micros(looked.now.unsigned_abs()), take.floor);
+            let rests_until = match take.rules.interval {
+                Interval::Group(period) if group.is_some() => looked.now.saturating_add(micros(period)),
+                _ => rests_until,
             };
-            let numbers = [signed(token.get()).to_string(), rests_until.to_string()];
-            let [token_text, rests_text] = numbers;
-            rows.add([id.to_string(), claim_literal(*claim), token_text, rests_text]);
+            let token_text = signed(token.get()).to_string();
+            rows.add([id.to_string(), claim_literal(*claim), token_text, rests_until.to_string()]);
             self.hints.add(*claim, Known { id, queue: take.queue.clone(), group: group.clone() });
-            let (item, attempt, ends_in) = (ItemId(id.unsigned_abs()), attempts + 1, rules.ttl);
+            let (item, attempt, ends_in) = (ItemId(id.unsigned_abs()), attempts + 1, take.rules.ttl);
             found.items.push(Dispatched { claim: *claim, item, group, payload, attempt, token, ends_in });
         }
+        let (now, mut rests) = (looked.now, looked.rests_until);
         let mut script = Script::default();
-        let mut next_at = next.map(|at| at.max(rests));
+        let mut next_at = looked.next_at;
         if !rows.0.is_empty() {
-            let ends_at = now.saturating_add(micros(rules.ttl));
-            script.add(&format!(
-                "UPDATE {} SET t.claim = k.k1, t.client = {}, t.ttl = {}, t.label = {}, t.expires_at = {ends_at}, \
-                   t.attempts = t.attempts + 1, t.token = k.k2, t.rests_until = k.k3, t.ready_at = GREATEST({ends_at}, k.k3)",
-                joined(item, "id", &rows.0),
-                i64::from_ne_bytes(take.client.bits().to_ne_bytes()),
-                micros(rules.ttl),
-                literal(rules.label.as_str().as_bytes()),
-            ));
-            if let Some(period) = of_queue {
-                let rests = now.saturating_add(period);
+            let ends_at = now.saturating_add(micros(take.rules.ttl));
+            next_at = Some(next_at.unwrap_or(ends_at).min(ends_at));
+            self.add_deliveries(&mut script, take, &rows.0, ends_at);
+            if let Some(period) = period_of_queue(take) {
+                rests = now.saturating_add(micros(period));
                 script.add(&format!(
-                    "UPDATE {head} FORCE INDEX (PRIMARY) SET rests_until = {rests} WHERE queue = {queue}"
+                    "UPDATE {} FORCE INDEX (PRIMARY) SET rests_until = {rests} WHERE queue = {}",
+                    self.queue_tables.head,
+                    literal(bytes(&take.queue))
                 ));
-                next_at = next_at.map(|at| at.max(rests));
             }
-            next_at = Some(next_at.unwrap_or(ends_at).min(ends_at.max(rests)));
         }
         script.add("COMMIT");
         connection.run(script.text()).await?;
         connection.keep();
-        found.next_in = next_at.map(|at| Duration::from_micros(at.saturating_sub(now).max(0).unsigned_abs()));
+        let next_in =
+            |at: i64| Duration::from_micros(at.max(rests).saturating_sub(now).max(0).unsigned_abs());
+        found.next_in = next_at.map(next_in);
         Ok(found)
     }
 

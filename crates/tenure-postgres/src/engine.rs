@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use crate::config::Config;
 use crate::connection::{Connections, Lent};
 use crate::dialect::PostgresDialect;
-use crate::queue::Texts;
+use crate::queue::{Loners, Texts};
 use crate::wake::{Ear, changes_channel, listen, own_channel, tell};
 use crate::{check, migrate};
 
@@ -35,6 +35,7 @@ pub struct Postgres {
     capability: Capability,
     pub(crate) queue_capability: QueueCapability,
     pub(crate) texts: Texts,
+    pub(crate) loners: Loners,
     inbox: Arc<Inbox>,
     ear: Arc<Ear>,
     listener: Option<AbortHandle>,
@@ -76,8 +77,19 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
     capability.batch_max = BATCH_MAX;
     let tables = Tables { deletes: config.purges, ..Tables::new(&config.prefix) };
     let (texts, queue_capability) = (Texts::new(&config.prefix), tenure_sql::queue_capability(false));
-    let mut database =
-        Postgres { connections, tables, capability, queue_capability, texts, inbox, ear, listener, config };
+    let loners = Loners::default();
+    let mut database = Postgres {
+        connections,
+        tables,
+        capability,
+        queue_capability,
+        texts,
+        loners,
+        inbox,
+        ear,
+        listener,
+        config,
+    };
     if database.config.listens {
         database.listen_to_oneself(&channels[0]).await.map_err(failed)?;
     }

@@ -65,7 +65,11 @@ pub(crate) async fn migrate_queues(connections: &Connections, prefix: &str) -> R
 
 async fn make(connections: &Connections, prefix: &str, tables: Vec<String>) -> Result<(), Fault> {
     let mut connection = connections.lend().await?;
-    let mut script = vec!["BEGIN".to_owned(), format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")];
+    // Whoever makes the tables at this moment is waited for.
+    let mut script = vec![
+        "BEGIN; SET LOCAL lock_timeout = 0".to_owned(),
+        format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"),
+    ];
     if let Some((schema, _)) = prefix.split_once('.') {
         // Whoever may not make schemas is refused even if it is there.
         let found = connection.run(format!("SELECT to_regnamespace('{schema}')")).await?;

@@ -3,15 +3,20 @@
 mod read;
 mod text;
 
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, ClientId, Name};
+use tenure_core::claim::{ClaimId, Name};
 use tenure_core::queue::contract::{
-    Interval, ItemId, Push, Pushed, QueueCapability, REASON_BYTES_MAX, Settle, SettleAnswer, Settlement,
-    Take, Which,
+    Interval, ItemId, Push, Pushed, QueueCapability, Settle, SettleAnswer, Settlement, Take, Which,
+    cut_reason,
 };
 use tenure_core::queue::step::WORN_OUT;
-use tenure_sql::{Calls, Connection, Database, Fault, Found, QueueDatabase, QueueTables, Settled};
+use tenure_sql::{
+    Calls, Connection, Database, Fault, Found, QueueDatabase, QueueTables, Settled, claim_bytes,
+    client_number, micros, signed,
+};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
@@ -38,32 +43,46 @@ fn bytes(name: &Name) -> &[u8] {
     name.as_str().as_bytes()
 }
 
-fn micros(period: Duration) -> i64 {
-    i64::try_from(period.as_micros()).unwrap_or(i64::MAX)
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn client_number(client: ClientId) -> i64 {
-    i64::from_ne_bytes(client.bits().to_ne_bytes())
-}
-
-fn claim_bytes(claims: &[ClaimId]) -> Vec<[u8; 16]> {
-    claims.iter().map(|claim| claim.bits().to_be_bytes()).collect()
+fn all_bytes(claims: &[ClaimId]) -> Vec<[u8; 16]> {
+    claims.iter().copied().map(claim_bytes).collect()
 }
 
 fn slices(claims: &[[u8; 16]]) -> Vec<&[u8]> {
     claims.iter().map(<[u8; 16]>::as_slice).collect()
 }
 
-fn cut(reason: &str) -> &[u8] {
-    let mut end = reason.len().min(REASON_BYTES_MAX);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
+/// How many claims are known at most to be of items without groups.
+const LONERS_MAX: usize = 100_000;
+
+/// Claims of this client that are of items without groups: a hint that saves a statement, and no truth.
+#[derive(Debug, Default)]
+pub(crate) struct Loners(Mutex<HashSet<ClaimId>>);
+
+impl Loners {
+    fn lock(&self) -> MutexGuard<'_, HashSet<ClaimId>> {
+        // A panic elsewhere cannot leave it half-changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    reason[..end].as_bytes()
+
+    fn add(&self, claim: ClaimId) {
+        let mut loners = self.lock();
+        if loners.len() >= LONERS_MAX {
+            loners.clear();
+        }
+        loners.insert(claim);
+    }
+
+    fn are(&self, claims: &[ClaimId]) -> bool {
+        let loners = self.lock();
+        claims.iter().all(|claim| loners.contains(claim))
+    }
+
+    fn forget(&self, claims: &[ClaimId]) {
+        let mut loners = self.lock();
+        claims.iter().for_each(|claim| {
+            loners.remove(claim);
+        });
+    }
 }
 
 impl Postgres {
@@ -92,15 +111,9 @@ impl Postgres {
         self.transact(statements, &Calls::default()).await
     }
 
-    async fn hand_out_at_intervals(
-        &self,
-        queue: &[u8],
-        take: &[Value<'_>],
-        wants: usize,
-    ) -> Result<Vec<Row>, Fault> {
+    async fn hand_out_at_intervals(&self, queue: &[u8], take: &[Value<'_>]) -> Result<Vec<Row>, Fault> {
         // Whoever takes from this queue stands in line for the row in which its rest is noted.
         let head: [Value<'_>; 1] = [(&queue, Type::BYTEA)];
-        debug_assert!(wants > 0, "a take wants something");
         self.transact_alone(&[(&self.texts.lock_head, &head), (&self.texts.take_at_intervals, take)]).await
     }
 }
@@ -151,7 +164,7 @@ impl QueueDatabase for Postgres {
 
     async fn hand_out(&self, take: &Take, claims: &[ClaimId]) -> Result<Found, Fault> {
         let queue = bytes(&take.queue);
-        let ids = claim_bytes(claims);
+        let ids = all_bytes(claims);
         let ids = slices(&ids);
         let client = client_number(take.client);
         let (ttl, floor) = (micros(take.rules.ttl), signed(take.floor.get()));
@@ -175,7 +188,7 @@ impl QueueDatabase for Postgres {
             (&period, Type::INT8),
         ];
         let rows = match is_of_queue {
-            true => self.hand_out_at_intervals(queue, &values, claims.len()).await?,
+            true => self.hand_out_at_intervals(queue, &values).await?,
             false => self.transact_alone(&[(&self.texts.take, &values)]).await?,
         };
         let mut found = Found::default();
@@ -188,7 +201,13 @@ impl QueueDatabase for Postgres {
             };
             let item = ItemId(item.unsigned_abs());
             match claim(row, 1)? {
-                Some(claim) => found.items.push(dispatched(row, item, claim, take.rules.ttl)?),
+                Some(claim) => {
+                    let dispatched = dispatched(row, item, claim, take.rules.ttl)?;
+                    if dispatched.group.is_none() {
+                        self.loners.add(claim);
+                    }
+                    found.items.push(dispatched);
+                }
                 None => found.worn.push(item),
             }
         }
@@ -196,7 +215,7 @@ impl QueueDatabase for Postgres {
     }
 
     async fn extend(&self, claims: &[ClaimId]) -> Result<Vec<(ClaimId, Duration)>, Fault> {
-        let ids = claim_bytes(claims);
+        let ids = all_bytes(claims);
         let ids = slices(&ids);
         let rows = self.transact_alone(&[(&self.texts.renew, &[(&ids, Type::BYTEA_ARRAY)])]).await?;
         let read = |row: &Row| {
@@ -208,7 +227,7 @@ impl QueueDatabase for Postgres {
 
     async fn settle_all(&self, settlements: &[&Settle]) -> Result<Settled, Fault> {
         let claims: Vec<ClaimId> = settlements.iter().map(|one| one.claim).collect();
-        let ids = claim_bytes(&claims);
+        let ids = all_bytes(&claims);
         let ids = slices(&ids);
         let queues: Vec<&[u8]> = settlements.iter().map(|one| bytes(&one.queue)).collect();
         let (mut kinds, mut afters) = (Vec::new(), Vec::new());
@@ -225,7 +244,7 @@ impl QueueDatabase for Postgres {
             kinds.push(kind as i64);
             afters.push(after);
             mosts.push(most);
-            reasons.push(cut(reason));
+            reasons.push(cut_reason(reason).as_bytes());
         }
         let lock: [Value<'_>; 1] = [(&ids, Type::BYTEA_ARRAY)];
         let values: [Value<'_>; 6] = [
@@ -241,9 +260,14 @@ impl QueueDatabase for Postgres {
             true => (&self.texts.acknowledge, &values[..2]),
             false => (&self.texts.settle, &values),
         };
-        let rows = self.transact_alone(&[(&self.texts.lock_groups, &lock), settle]).await?;
+        let are_alone = is_plain && self.loners.are(&claims);
+        let rows = match are_alone {
+            true => self.transact_alone(&[(&self.texts.acknowledge_alone, &values[..2])]).await?,
+            false => self.transact_alone(&[(&self.texts.lock_groups, &lock), settle]).await?,
+        };
+        self.loners.forget(&claims);
         let mut settled = Settled::default();
-        let mut answers = std::collections::HashMap::new();
+        let mut answers = HashMap::new();
         for row in &rows {
             let claim = claim(row, 0)?.ok_or_else(|| Fault::internal("a claim is missing"))?;
             let answer = if number(row, 1)? == 1 { SettleAnswer::Buried } else { SettleAnswer::Settled };

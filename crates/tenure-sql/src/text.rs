@@ -118,11 +118,12 @@ impl<'a> Values<'a> {
 }
 
 /// Numbers of the model as the 63 bits that a column has. What is larger is as good as for ever.
-pub(crate) fn signed(number: u64) -> i64 {
+pub fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-pub(crate) fn micros(period: Duration) -> i64 {
+/// A period in microseconds. What is longer is as good as for ever.
+pub fn micros(period: Duration) -> i64 {
     i64::try_from(period.as_micros()).unwrap_or(i64::MAX)
 }
 
@@ -130,12 +131,13 @@ pub(crate) fn moment(at: Timestamp) -> i64 {
     signed(at.micros())
 }
 
-pub(crate) fn claim_bytes(claim: ClaimId) -> [u8; 16] {
+/// A claim as its column has it.
+pub fn claim_bytes(claim: ClaimId) -> [u8; 16] {
     claim.bits().to_be_bytes()
 }
 
 /// A client's 64 bits, of which the first may stand for a sign.
-pub(crate) fn client_number(client: ClientId) -> i64 {
+pub fn client_number(client: ClientId) -> i64 {
     i64::from_ne_bytes(client.bits().to_ne_bytes())
 }
 

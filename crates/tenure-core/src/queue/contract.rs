@@ -28,6 +28,15 @@ use crate::token::Token;
 pub const PAYLOAD_BYTES_MAX: usize = 256 * 1024;
 /// The longest reason of a dead letter, in bytes. What is longer is cut.
 pub const REASON_BYTES_MAX: usize = 256;
+/// Returns as much of a reason as is kept.
+pub fn cut_reason(reason: &str) -> &str {
+    let mut end = reason.len().min(REASON_BYTES_MAX);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    &reason[..end]
+}
+
 /// How long a dedup id is remembered after its push, at least: as long as its item is in the queue, and this long.
 pub const DEDUP_MEMORY: Duration = Duration::from_secs(300);
 /// After how long an idle client that was told nothing looks again.

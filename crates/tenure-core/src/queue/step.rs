@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::contract::{
     CONSUMER_LIFE, DEDUP_MEMORY, Dispatched, Interval, ItemId, ItemState, ItemView, Push, Pushed, QueueStats,
-    REASON_BYTES_MAX, SettleAnswer, Settlement, Take, Taken, Which,
+    SettleAnswer, Settlement, Take, Taken, Which, cut_reason,
 };
 use super::record::{Dead, Handed, Head, Idle, Item, Lane, LaneId, QueueRecord, Remembered};
 use crate::claim::{ClaimId, ClientId};
@@ -244,12 +244,8 @@ impl<'a, R: QueueRecord> Step<'a, R> {
     fn bury(&mut self, id: &LaneId, was: &Lane, lane: Lane, reason: &str) -> Result<(), R::Error> {
         let attempts = lane.attempts;
         if let Some(item) = self.advance(id, was, lane)? {
-            let mut end = reason.len().min(REASON_BYTES_MAX);
-            while !reason.is_char_boundary(end) {
-                end -= 1;
-            }
             self.head.dead += 1;
-            let reason = reason[..end].to_owned();
+            let reason = cut_reason(reason).to_owned();
             self.record.put_dead(Dead { item, attempts, reason, died_at: self.now })?;
         }
         Ok(())

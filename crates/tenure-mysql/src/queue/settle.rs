@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use tenure_core::claim::{ClaimId, Name};
-use tenure_core::queue::contract::{ItemId, REASON_BYTES_MAX, Settle, SettleAnswer, Settlement};
+use tenure_core::queue::contract::{ItemId, Settle, SettleAnswer, Settlement, cut_reason};
 use tenure_core::queue::step::WORN_OUT;
-use tenure_sql::{Columns, Connection, Database, Dialect, Fault, QueueTables, Row, Settled};
+use tenure_sql::{Columns, Connection, Database, Dialect, Fault, QueueTables, Row, Settled, micros, signed};
 
 use crate::dialect::{MySqlDialect, joined};
 use crate::engine::MySql;
-use crate::queue::text::{Rows, Script, bytes, literal, micros, signed};
+use crate::queue::text::{Rows, Script, bytes, literal};
 use crate::queue::{CLOCK, Known, answer, claim_literal, first};
 
 /// An item whose row is locked.
@@ -34,14 +34,6 @@ enum Fate {
     Dead(String),
     /// It is ready from a moment on, after so many attempts.
     Again(i64, i64),
-}
-
-fn cut(reason: &str) -> String {
-    let mut end = reason.len().min(REASON_BYTES_MAX);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    reason[..end].to_owned()
 }
 
 impl MySql {
@@ -298,11 +290,11 @@ fn fate(item: &Locked, settlement: &Settlement, now: i64) -> (Fate, SettleAnswer
     let settled = SettleAnswer::Settled;
     match settlement {
         Settlement::Ack => (Fate::Gone, settled),
-        Settlement::Fail { reason } => (Fate::Dead(cut(reason)), settled),
+        Settlement::Fail { reason } => (Fate::Dead(cut_reason(reason).to_owned()), settled),
         Settlement::Retry { attempts_max, reason, .. }
             if *attempts_max != 0 && item.attempts >= i64::from(*attempts_max) =>
         {
-            (Fate::Dead(cut(reason)), SettleAnswer::Buried)
+            (Fate::Dead(cut_reason(reason).to_owned()), SettleAnswer::Buried)
         }
         Settlement::Retry { after, .. } => {
             let ready_at = now.saturating_add(micros(*after)).max(item.rests_until);

@@ -1,7 +1,5 @@
 //! Pieces of texts, and the tables.
 
-use std::time::Duration;
-
 use tenure_core::claim::Name;
 use tenure_sql::{Dialect, QUEUE_VERSION, QueueTables};
 
@@ -15,14 +13,6 @@ pub(crate) fn literal(bytes: &[u8]) -> String {
     let mut text = String::new();
     MySqlDialect::push_bytes(&mut text, bytes);
     text
-}
-
-pub(crate) fn micros(period: Duration) -> i64 {
-    i64::try_from(period.as_micros()).unwrap_or(i64::MAX)
-}
-
-pub(crate) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Statements that are sent in one piece.

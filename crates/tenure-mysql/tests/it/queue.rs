@@ -24,24 +24,20 @@ fn name(what: &str) -> String {
 
 #[test]
 fn queues_do_what_the_model_says() {
-    runtime().block_on(async {
-        let engine = engine(&mariadb::shared()).await;
-        let queues = engine.queues().expect("it has queues");
-        for _ in 0..4 {
-            agrees_with_the_model(queues, &name("model"), fastrand::u64(..), 500, true).await;
-        }
-    });
+    let runtime = runtime();
+    let engine = runtime.block_on(engine(&mariadb::shared()));
+    let queues = engine.queues().expect("it has queues");
+    for _ in 0..4 {
+        agrees_with_the_model(&runtime, queues, &name("model"), 500, true);
+    }
 }
 
 #[test]
 fn nothing_is_lost_or_doubled_in_a_crowd() {
-    runtime().block_on(async {
-        let mut engines = Vec::new();
-        for _ in 0..8 {
-            engines.push(engine(&mariadb::shared()).await);
-        }
-        for (groups, items) in [(50, 300), (3, 100)] {
-            crowd(&engines, &name("crowd"), Crowd { groups, items, workers: 2 }).await;
-        }
-    });
+    let runtime = runtime();
+    let url = mariadb::shared();
+    let engines: Vec<_> = (0..8).map(|_| runtime.block_on(engine(&url))).collect();
+    for (groups, items) in [(50, 300), (3, 100)] {
+        crowd(&runtime, &engines, &name("crowd"), Crowd { groups, items, workers: 2 });
+    }
 }

@@ -34,6 +34,8 @@ pub(crate) struct Texts {
     pub(crate) lock_groups: String,
     /// `queues, claims`, then kinds, periods, most attempts and reasons: `claim, is_buried, is_ready, queue`.
     pub(crate) acknowledge: String,
+    /// The same for items without groups, whose end nothing follows from.
+    pub(crate) acknowledge_alone: String,
     pub(crate) settle: String,
     /// `queue, ids`: locks the groups of these items.
     pub(crate) lock_groups_of: String,
@@ -66,6 +68,7 @@ impl Texts {
             renew: renew(&tables),
             lock_groups: lock_groups(&tables, "i.claim = ANY($1)"),
             acknowledge: settle(&tables, false),
+            acknowledge_alone: acknowledge_alone(&tables),
             settle: settle(&tables, true),
             lock_groups_of: lock_groups(&tables, "i.queue = $1 AND i.id = ANY($2)"),
             bury: bury(&tables),
@@ -234,6 +237,15 @@ fn advance(tables: &QueueTables) -> String {
            WHERE h.next IS NULL AND h.rests_until > t.now AND g.queue = h.queue AND g.grp = h.grp), \
          done AS (DELETE FROM {group} g USING h, t \
            WHERE h.next IS NULL AND h.rests_until <= t.now AND g.queue = h.queue AND g.grp = h.grp) "
+    )
+}
+
+fn acknowledge_alone(tables: &QueueTables) -> String {
+    let item = &tables.item;
+    format!(
+        "WITH l AS MATERIALIZED (SELECT queue, id FROM {item} WHERE claim = ANY($2) AND queue = ANY($1) AND grp IS NULL \
+           AND expires_at > {CLOCK} ORDER BY id FOR UPDATE) \
+         DELETE FROM {item} i USING l WHERE i.queue = l.queue AND i.id = l.id RETURNING i.claim, 0::bigint, 0::bigint, i.queue"
     )
 }
 

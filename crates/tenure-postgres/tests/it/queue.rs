@@ -32,32 +32,27 @@ fn name(what: &str) -> String {
 
 #[test]
 fn queues_do_what_the_model_says() {
-    runtime().block_on(async {
-        for (url, has_short_ttls) in [
-            (postgres::shared(), false),
-            (with(&postgres::shared(), "listen=off"), true),
-            (postgres::shared_behind_pgbouncer(), true),
-        ] {
-            let engine = engine(&url).await;
-            let queues = engine.queues().expect("it has queues");
-            for _ in 0..4 {
-                agrees_with_the_model(queues, &name("model"), fastrand::u64(..), 500, has_short_ttls).await;
-            }
+    let runtime = runtime();
+    for (url, has_short_ttls) in [
+        (postgres::shared(), false),
+        (with(&postgres::shared(), "listen=off"), true),
+        (postgres::shared_behind_pgbouncer(), true),
+    ] {
+        let engine = runtime.block_on(engine(&url));
+        let queues = engine.queues().expect("it has queues");
+        for _ in 0..4 {
+            agrees_with_the_model(&runtime, queues, &name("model"), 500, has_short_ttls);
         }
-    });
+    }
 }
 
 #[test]
 fn nothing_is_lost_or_doubled_in_a_crowd() {
-    runtime().block_on(async {
-        let mut engines = Vec::new();
-        for _ in 0..8 {
-            engines.push(engine(&postgres::shared()).await);
-        }
-        for (groups, items) in [(50, 400), (3, 200)] {
-            crowd(&engines, &name("crowd"), Crowd { groups, items, workers: 2 }).await;
-        }
-    });
+    let runtime = runtime();
+    let engines: Vec<_> = (0..8).map(|_| runtime.block_on(engine(&postgres::shared()))).collect();
+    for (groups, items) in [(50, 400), (3, 200)] {
+        crowd(&runtime, &engines, &name("crowd"), Crowd { groups, items, workers: 2 });
+    }
 }
 
 fn start() -> (PostgresServer, SqlConnection) {
@@ -145,4 +140,46 @@ fn a_client_that_dies_in_a_transaction_keeps_nothing() {
     });
     let groups = server.connect().expect("one more").run("SELECT count(*) FROM tenure_queue_group");
     assert_eq!(groups.first(), Some("0"), "an empty group costs nothing");
+}
+
+/// The server has never counted what is in the tables: its planner knows nothing.
+#[test]
+fn a_long_queue_is_not_read_from_end_to_end() {
+    let options = PostgresOptions::default().setting("session_preload_libraries", "auto_explain");
+    let server = PostgresServer::start(&options.setting("auto_explain.log_min_duration", "0"));
+    let mut raw = server.connect().expect("the server takes one more");
+    let client = connect(&server.url());
+    let queue = client.queue("long");
+    let work = || {
+        pollster::block_on(async {
+            queue.push("x").await?;
+            queue.push("y").group("g").await?;
+            queue.push("z").group("g").await?;
+            for _ in 0..2 {
+                queue.next().await?.ack().await?;
+            }
+            queue.next().await?.retry_after(std::time::Duration::ZERO).await?;
+            queue.next().await?.ack().await
+        })
+        .expect("it works");
+    };
+    // Some of what follows is planned before the queue is long, and some when it is.
+    (0..8).for_each(|_| work());
+    raw.run(
+        "INSERT INTO tenure_queue_item (queue, id, grp, payload, pushed_at, due_at, ready_at) \
+         SELECT 'long', 1000000 + i, CASE WHEN i % 2 = 0 THEN ('g' || i % 1000)::bytea END, 'x', 1, 1, \
+           CASE WHEN i % 2 = 1 THEN 9000000000000000 + i END FROM generate_series(1, 100000) i",
+    );
+    (0..3).for_each(|_| work());
+    raw.run("ANALYZE tenure_queue_item");
+    (0..3).for_each(|_| work());
+    let log = std::fs::read_to_string(server.server().directory().join("log")).expect("the server's log");
+    let bad: Vec<&str> = log
+        .split("\tQuery Text: ")
+        .filter(|plan| {
+            plan.contains("Seq Scan on tenure_queue_item")
+                && !plan.starts_with("INSERT INTO tenure_queue_item")
+        })
+        .collect();
+    assert!(bad.is_empty(), "{}", bad[0]);
 }
