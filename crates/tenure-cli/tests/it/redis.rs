@@ -22,7 +22,6 @@ pub(crate) fn world() -> World {
 }
 
 crate::servers::on_a_server!(world);
-crate::servers::on_a_server! { world: a_queue_is_served_in_order_though_a_worker_is_killed, }
 
 #[test]
 fn a_server_that_dies_takes_the_lease_along_by_its_deadline() {

@@ -17,7 +17,11 @@ use crate::world::{World, code, finish, is_alive, now, signal, stderr, stdout};
 macro_rules! on_a_server {
     ($world:path) => {
         $crate::servers::on_a_server! { $world, nothing stays }
-        $crate::servers::on_a_server! { $world: cache_runs_a_program_once, }
+        $crate::servers::on_a_server! {
+            $world:
+            cache_runs_a_program_once,
+            a_queue_is_served_in_order_though_a_worker_is_killed,
+        }
 
         #[test]
         fn a_run_that_was_killed_is_made_up_for_within_its_period() {
@@ -197,7 +201,6 @@ pub(crate) fn assert_told_that_it_is_down(world: &World, port: u16) {
     assert!(stdout(&doctor).contains("bad      connect: "), "{doctor:?}");
 }
 
-/// Called by the engines whose store has queues.
 pub(crate) fn a_queue_is_served_in_order_though_a_worker_is_killed(world: &World) {
     for number in 0..6 {
         for group in ["a", "b"] {

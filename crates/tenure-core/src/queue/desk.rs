@@ -219,7 +219,7 @@ impl Shared {
 fn no_queues(engine: &'static str) -> Error {
     Error::new(ErrorKind::Unsupported, "use a queue", "this engine has no queues")
         .with_engine(engine)
-        .with_hint("the engines that have are on the page of the queue")
+        .with_hint("see docs/primitives/queue.md for the engines that have")
 }
 
 /// A place in the line of a queue. Dropping it gives the place up, and what has come for it goes back.
