@@ -23,8 +23,8 @@ use crate::endpoints::Endpoints;
 use crate::error::Fault;
 use crate::keys::get;
 use crate::proto::{
-    Compare, CompareResult, LeaseGrantRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, Operation, PutRequest,
-    RangeResponse, ResponseHeader, Target, TxnRequest,
+    Compare, CompareResult, LeaseGrantRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, Operation,
+    PutRequest, RangeResponse, ResponseHeader, Target, TxnRequest,
 };
 use crate::store::deadline;
 
@@ -90,13 +90,15 @@ fn now() -> Instant {
 impl Known {
     /// What is still sure of it.
     fn at(self, now: Instant) -> Known {
-        let drift = i128::try_from(now.since(self.at).as_micros() / u128::from(DRIFT_PART)).unwrap_or(i128::MAX);
+        let drift =
+            i128::try_from(now.since(self.at).as_micros() / u128::from(DRIFT_PART)).unwrap_or(i128::MAX);
         Known { least: self.least - drift, most: self.most + drift, at: now, ..self }
     }
 
     fn moment(self, now: Instant) -> Moment {
         let Known { dial, least, most, .. } = self.at(now);
-        let stamp = |ahead: i128| Timestamp::from_micros(u64::try_from(micros(now) + ahead).unwrap_or_default());
+        let stamp =
+            |ahead: i128| Timestamp::from_micros(u64::try_from(micros(now) + ahead).unwrap_or_default());
         // Rounded up: what is counted from here must not be too short.
         Moment { earliest: stamp(least), latest: stamp(most + 1), epoch: dial.epoch }
     }
@@ -243,7 +245,11 @@ impl QueueClock {
     }
 
     /// Sets the clock, unless somebody else has: then what the key is now is returned.
-    async fn set(&self, base: Timestamp, seen: &RangeResponse) -> Result<Result<Known, RangeResponse>, Fault> {
+    async fn set(
+        &self,
+        base: Timestamp,
+        seen: &RangeResponse,
+    ) -> Result<Result<Known, RangeResponse>, Fault> {
         let sent = now();
         let granted = self.endpoints.call(LeaseGrantRequest { ttl: LEASE, id: 0 }, deadline()).await?;
         let heard = now();
@@ -257,7 +263,8 @@ impl QueueClock {
             failure: Vec::new(),
         };
         let answer = self.endpoints.call(change, deadline()).await?;
-        let unused = if answer.succeeded { Dial::read(seen).map(|dial| dial.lease) } else { Some(granted.id) };
+        let unused =
+            if answer.succeeded { Dial::read(seen).map(|dial| dial.lease) } else { Some(granted.id) };
         if let Some(id) = unused {
             let revoked = self.endpoints.call(LeaseRevokeRequest { id }, deadline()).await;
             if let Err(fault) = revoked {

@@ -110,7 +110,11 @@ impl Shelf {
     }
 
     /// Reads the answers of [`Shelf::look`], and which clock there was.
-    fn glance<'a>(&self, queue: &Name, mut answers: impl Iterator<Item = &'a RangeResponse>) -> (Glance, i64) {
+    fn glance<'a>(
+        &self,
+        queue: &Name,
+        mut answers: impl Iterator<Item = &'a RangeResponse>,
+    ) -> (Glance, i64) {
         let head = answers.next().and_then(|head| head.kvs.first());
         let clock = answers.next().and_then(|clock| clock.kvs.first()).map_or(0, |clock| clock.mod_revision);
         let glance = Glance {

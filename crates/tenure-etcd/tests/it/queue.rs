@@ -74,8 +74,10 @@ fn a_killed_leader_loses_no_item_and_changes_no_order() {
             seen.iter().map(|(_, text, _)| text.as_str()).filter(|text| text.starts_with(&prefix)).collect();
         // One whose ack was not answered comes again, before the next one.
         of_group.dedup();
-        let expected: Vec<String> =
-            (0..ITEMS).filter(|item| item % GROUPS == group).map(|item| format!("{prefix}{item:04}")).collect();
+        let expected: Vec<String> = (0..ITEMS)
+            .filter(|item| item % GROUPS == group)
+            .map(|item| format!("{prefix}{item:04}"))
+            .collect();
         assert_eq!(of_group, expected, "by their tokens");
     }
     let stats = pollster::block_on(clients[0].queue("q").stats()).expect("a count");

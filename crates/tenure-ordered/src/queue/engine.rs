@@ -1,6 +1,7 @@
 //! The engine: the model's steps, on what is known of a queue, and one transaction for what they change.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
 use tenure_core::queue::contract::{
-    Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats,
-    Rules, Settle, SettleAnswer, Settlement, Take, Taken, Which,
+    Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Rules, Settle,
+    SettleAnswer, Settlement, Take, Taken, Which,
 };
 use tenure_core::queue::record::{Head, LaneId};
 use tenure_core::queue::step::{self, Calls};
@@ -66,6 +67,8 @@ struct Desk<'a> {
     rows: Rows<'a>,
     now: Timestamp,
     moment: Moment,
+    /// When the moment was, by this machine's clock.
+    at: tenure_core::clock::Instant,
 }
 
 impl Desk<'_> {
@@ -180,9 +183,14 @@ impl<S: QueueStore> Queues<S> {
         let mut known = slot.take();
         let mut is_fresh = false;
         let mut tries = 0u32;
-        // The same until the queue or the clock has changed: the numbers of new items come from it.
-        let mut moment = self.store.time().await?;
         loop {
+            if Instant::now() >= until {
+                let why = format!("others changed the queue first, {tries} times");
+                return Err(Error::new(ErrorKind::Unavailable, operation, why)
+                    .with_hint("fewer clients, larger batches, or several queues"));
+            }
+            let moment = self.store.time().await?;
+            let at = SystemClock.now();
             let mut current = match known.take() {
                 Some(current) => current,
                 None => {
@@ -191,7 +199,7 @@ impl<S: QueueStore> Queues<S> {
                 }
             };
             let now = moment.earliest.max(current.top.clock);
-            let (answers, calls, head) = match steps(&mut current, moment, now, requests, step) {
+            let (answers, calls, head) = match steps(&mut current, (moment, at), now, requests, step) {
                 Ok(done) => done,
                 Err(Gap::Unknown(gap)) => {
                     current.excerpt.forget_changes();
@@ -241,15 +249,9 @@ impl<S: QueueStore> Queues<S> {
                 Changed::No(glance) => {
                     is_fresh = true;
                     known = Some(Known::of(glance, &wanted).map_err(|gap| self.unread(operation, gap))?);
-                    moment = self.store.time().await?;
                 }
             }
             tries += 1;
-            if Instant::now() >= until {
-                let why = format!("others changed the queue first, {tries} times");
-                return Err(Error::new(ErrorKind::Unavailable, operation, why)
-                    .with_hint("fewer clients, larger batches, or several queues"));
-            }
             make_room(tries).await;
         }
     }
@@ -334,7 +336,7 @@ async fn make_room(tries: u32) {
 /// Does the first of some steps on what is known: those that fit in one transaction.
 fn steps<R, A>(
     known: &mut Known,
-    moment: Moment,
+    (moment, at): (Moment, tenure_core::clock::Instant),
     now: Timestamp,
     requests: &[R],
     step: &impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
@@ -343,7 +345,7 @@ fn steps<R, A>(
     let (mut answers, mut calls) = (Vec::new(), Calls::new());
     for request in requests {
         let rows = Rows { excerpt: &mut known.excerpt, head: &mut head };
-        let mut desk = Desk { rows, now, moment };
+        let mut desk = Desk { rows, now, moment, at };
         let (answer, called) = step(&mut desk, request)?;
         answers.push(answer);
         calls.extend(called);
@@ -447,9 +449,10 @@ impl<S: QueueStore> Queues<S> {
             let items = ahead::items_of_places(excerpt, take.claims.len());
             [vec![ahead::places(take.claims.len() + 2)], items].concat()
         };
-        let sent = SystemClock.now();
+        let counted_from = AtomicU64::new(0);
         let takes = [take];
         let answers = self.serve("take", &take.queue, &takes, hints, |desk, take| {
+            counted_from.store(desk.at.nanos(), Ordering::Relaxed);
             let (ttl, doubt) = (take.rules.ttl, desk.doubt());
             let longer = |period: Duration| period + doubt + slack;
             let interval = match take.rules.interval {
@@ -467,7 +470,8 @@ impl<S: QueueStore> Queues<S> {
             Ok((taken, calls))
         });
         let taken = answers.await.pop().unwrap_or_else(|| Err(damaged("take", "no answer")))?;
-        let took = SystemClock.now().since(sent);
+        let counted_from = tenure_core::clock::Instant::from_nanos(counted_from.load(Ordering::Relaxed));
+        let took = SystemClock.now().since(counted_from);
         {
             let mut longest = lock(&self.took);
             *longest = took.max(*longest * 7 / 8).min(PATIENCE);
@@ -554,7 +558,8 @@ impl<S: QueueStore> Queues<S> {
         while count < most {
             let part = (most - count).min(STEP_MAX);
             let parts = [part];
-            let answers = self.serve(operation, queue, &parts, |_, _| wanted.clone(), |desk, part| step(desk, *part));
+            let answers =
+                self.serve(operation, queue, &parts, |_, _| wanted.clone(), |desk, part| step(desk, *part));
             let done = answers.await.pop().unwrap_or(Ok(0));
             let done = done.map_err(|error| error.with_resource(queue).with_engine(S::ENGINE))?;
             count += done;
@@ -591,9 +596,9 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
     fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
         Box::pin(async move {
             let told = |take: &Take, error: Error| error.with_resource(&take.queue).with_engine(S::ENGINE);
-            let taken = takes.iter().map(|take| async move {
-                self.take(take).await.map_err(|error| told(take, error))
-            });
+            let taken = takes
+                .iter()
+                .map(|take| async move { self.take(take).await.map_err(|error| told(take, error)) });
             join_all(taken).await
         })
     }
