@@ -117,6 +117,27 @@ fn an_interval_and_a_delay_are_not_cut_short_by_an_election() {
 }
 
 #[test]
+fn a_clock_that_was_set_anew_makes_nobody_wait_for_what_was_long_before() {
+    let cluster = EtcdCluster::start(&hasty());
+    let url = with_hasty(&cluster.url());
+    let old = connect(&url);
+    push(&old, "q", "g", "first", Duration::ZERO);
+    // The clock's lease grows old; the next leader takes it for new.
+    pause(Duration::from_secs(12));
+    let (pushed, delay) = (now(), Duration::from_secs(2));
+    push(&old, "q", "h", "late", delay);
+    drop(old);
+    cluster.servers()[cluster.leader()].kill();
+    let fresh = connect(&url);
+    let seen = Mutex::new(Vec::new());
+    consume(&fresh.queue("q"), Duration::from_secs(9), &seen);
+    let seen = seen.into_inner().unwrap();
+    let late = seen.iter().find(|(_, text, _)| text == "late").expect("it comes, and soon");
+    assert!(late.2.since(pushed) >= delay, "{:?} is too early", late.2.since(pushed));
+    println!("{:?} after its push", late.2.since(pushed));
+}
+
+#[test]
 fn intervals_that_cannot_be_kept_are_refused() {
     let client = connect(&tenure_testkit::etcd::shared());
     for interval in [Duration::from_secs(1), Duration::from_millis(2500)] {

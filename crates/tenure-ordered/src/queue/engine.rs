@@ -364,9 +364,13 @@ impl<S: QueueStore> Queues<S> {
         // Numbers for payloads that are too large for their items.
         let numbered: Vec<(u64, &Push)> = pushes.iter().map(|push| (SystemClock.random(), push)).collect();
         let hints = |_: &Excerpt, (_, push): &(u64, &Push)| {
-            let lane = push.group.as_ref().map(|group| ahead::lane(&LaneId::Group(group.clone())));
             let dedup = push.dedup.as_ref().map(ahead::dedup);
-            lane.into_iter().chain(dedup).chain([ahead::dedup_ends(), ahead::places(2)]).collect()
+            let always = [ahead::dedup_ends(), ahead::places(2)];
+            // What stands behind what is pushed is asked for when it goes.
+            let group = push.group.iter().flat_map(|group| {
+                [ahead::lane(&LaneId::Group(group.clone())), ahead::group(group, ItemId::default())]
+            });
+            always.into_iter().chain(dedup).chain(group).collect()
         };
         let answers = self.serve("push", queue, &numbered, hints, |desk, (number, push)| {
             let limits = self.store.capability();
