@@ -34,7 +34,7 @@ fn consume(queue: &tenure_core::Queue, patience: Duration, seen: &Mutex<Vec<(u64
             Ok(Some(delivery)) => {
                 last = now();
                 let text = String::from_utf8_lossy(delivery.payload()).into_owned();
-                seen.lock().unwrap().push((delivery.token().get(), text, last));
+                seen.lock().expect("nobody panics with it").push((delivery.token().get(), text, last));
                 // If it is refused, it comes again.
                 if let Err(error) = pollster::block_on(delivery.ack()) {
                     println!("an ack failed: {error}");

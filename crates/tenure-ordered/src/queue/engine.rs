@@ -18,7 +18,7 @@ use tenure_core::queue::step::{self, Calls};
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, sleep_until};
 
-use super::excerpt::{Excerpt, Gap, Value, Wanted};
+use super::excerpt::{Excerpt, Found, Gap, Key, Value, Wanted};
 use super::rows::{Parcel, Rows, Top, ahead};
 use super::store::{Change, Changed, Glance, Moment, QueueStore};
 
@@ -42,6 +42,14 @@ const PLACES_MAX: usize = 10_000;
 const STEP_MAX: usize = 32;
 /// How much later than the answer the dispatch of an item may be that is held back by an interval, at least.
 const SLACK_MIN: Duration = Duration::from_millis(20);
+
+/// What some steps have changed.
+struct Plan {
+    top: Top,
+    rows: Vec<(Key, Option<Value>)>,
+    calls: Calls,
+    epoch: i64,
+}
 
 /// What is known of a queue at one version of its head.
 #[derive(Debug, Default)]
@@ -67,7 +75,7 @@ struct Desk<'a> {
     rows: Rows<'a>,
     now: Timestamp,
     moment: Moment,
-    /// When the moment was, by this machine's clock.
+    /// When the moment was asked for, by this machine's clock.
     at: tenure_core::clock::Instant,
 }
 
@@ -104,7 +112,7 @@ impl Known {
         Ok(known)
     }
 
-    fn learn(&mut self, found: Vec<super::excerpt::Found>, wanted: &[Wanted]) {
+    fn learn(&mut self, found: Vec<Found>, wanted: &[Wanted]) {
         for (wanted, found) in wanted.iter().zip(found) {
             self.excerpt.learn(wanted, found);
         }
@@ -189,8 +197,8 @@ impl<S: QueueStore> Queues<S> {
                 return Err(Error::new(ErrorKind::Unavailable, operation, why)
                     .with_hint("fewer clients, larger batches, or several queues"));
             }
-            let moment = self.store.time().await?;
             let at = SystemClock.now();
+            let moment = self.store.time().await?;
             let mut current = match known.take() {
                 Some(current) => current,
                 None => {
@@ -225,34 +233,53 @@ impl<S: QueueStore> Queues<S> {
                 is_fresh = true;
                 continue;
             }
-            let top = Top { clock: now, head };
             let wanted = hints(&current.excerpt);
-            let change = Change {
-                queue,
-                version: current.version,
-                epoch: moment.epoch,
-                head: top.encode().map_err(|gap| self.unread(operation, gap))?,
-                rows,
-                calls: calls.iter().copied().filter(|client| *client != self.client).collect(),
-                otherwise: &wanted,
-            };
-            match self.store.change(change).await? {
-                Changed::Yes(version) => {
-                    current.excerpt.settle();
-                    (current.version, current.top) = (version, top);
+            let plan = Plan { top: Top { clock: now, head }, rows, calls, epoch: moment.epoch };
+            match self.carry_out(operation, queue, current, plan, &wanted).await? {
+                Ok(current) => {
                     *slot = Some(current).filter(|current| current.excerpt.size() <= KNOWN_MAX);
-                    if calls.contains(&self.client) {
-                        self.store.wakes().put(Wake::Queue(queue.clone()));
-                    }
                     return Ok(answers);
                 }
-                Changed::No(glance) => {
-                    is_fresh = true;
-                    known = Some(Known::of(glance, &wanted).map_err(|gap| self.unread(operation, gap))?);
-                }
+                Err(other) => known = Some(other),
             }
+            is_fresh = true;
             tries += 1;
             make_room(tries).await;
+        }
+    }
+
+    /// Stores what a step has changed, and returns what is known then. Otherwise: what to begin anew on.
+    async fn carry_out(
+        &self,
+        operation: &'static str,
+        queue: &Name,
+        mut known: Known,
+        plan: Plan,
+        wanted: &[Wanted],
+    ) -> Result<std::result::Result<Known, Known>> {
+        let Plan { top, rows, calls, epoch } = plan;
+        let change = Change {
+            queue,
+            version: known.version,
+            epoch,
+            head: top.encode().map_err(|gap| self.unread(operation, gap))?,
+            rows,
+            calls: calls.iter().copied().filter(|client| *client != self.client).collect(),
+            otherwise: wanted,
+        };
+        match self.store.change(change).await? {
+            Changed::Yes(version) => {
+                known.excerpt.settle();
+                (known.version, known.top) = (version, top);
+                if calls.contains(&self.client) {
+                    self.store.wakes().put(Wake::Queue(queue.clone()));
+                }
+                Ok(Ok(known))
+            }
+            Changed::No(glance) => {
+                let other = Known::of(glance, wanted).map_err(|gap| self.unread(operation, gap))?;
+                Ok(Err(other))
+            }
         }
     }
 
