@@ -355,3 +355,31 @@ fn a_full_queue_refuses_what_is_beyond_and_says_what_to_do() {
         assert!(refused.hint().is_some_and(|hint| hint.contains("consumers")));
     });
 }
+
+/// Rows as text: a key, and what is in it in hexadecimal digits.
+fn dump(shared: &Shared) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let row = |(key, value): (&Key, &Value)| {
+        format!("{}={}\n", String::from_utf8_lossy(key).replace('\u{1f}', " "), hex(value))
+    };
+    let head = format!("head={}\n", hex(shared.head.as_deref().unwrap_or_default()));
+    shared.rows.iter().map(row).fold(head, |all, row| all + &row)
+}
+
+#[test]
+fn what_is_stored_can_be_read_by_other_versions() {
+    run(async {
+        let (shared, clients) = clients(1, u64::MAX);
+        let client = &clients[0];
+        let mut first = push(Some("g"), b"first".to_vec());
+        first.dedup = Some(Name::new("id").unwrap());
+        client.push(vec![first, push(Some("g"), b"second".to_vec()), push(None, b"third".to_vec())]).await;
+        let mut request = take(1, 3, Interval::Off);
+        request.claims = (1..=3).map(ClaimId::new).collect();
+        let taken = one_take(client, request).await;
+        let failed = Settlement::Fail { reason: "broken".to_owned() };
+        client.settle(vec![settle(taken.items[1].claim, failed)]).await;
+        let dump = dump(&shared.lock().unwrap());
+        assert_eq!(dump, include_str!("tests/rows.txt"), "the format has changed: give it another number");
+    });
+}
