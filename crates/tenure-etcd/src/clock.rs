@@ -8,7 +8,8 @@
 //!
 //! **A new leader gives every lease its whole time again**, so the age begins anew. The key says in which term of the leader the
 //! lease was granted, and a reading counts only if a read through the majority, made after it, finds the same key in the
-//! same term. Otherwise the clock is set anew: another lease, from the latest moment that is known. All changes of queues ask
+//! same term. Otherwise the clock is set anew: another lease, from the latest moment that its setter knows of, or that any
+//! queue's head has seen. (So no queue has to wait for the clock: its idle consumers write its head each 5 s.) All changes of queues ask
 //! whether the key is still the one by which they judged, so no two clients go by different clocks. The clock may stand still over
 //! a failover for as long as nobody used it before: what is due comes later then, as with etcd's leases. It is never early.
 
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tenure_core::clock::{Clock as _, Instant, SystemClock, Timestamp};
-use tenure_ordered::Moment;
+use tenure_ordered::{Moment, clock_of_head};
 use tokio::time::sleep_until;
 
 use crate::endpoints::Endpoints;
@@ -24,7 +25,7 @@ use crate::error::Fault;
 use crate::keys::get;
 use crate::proto::{
     Compare, CompareResult, LeaseGrantRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, Operation,
-    PutRequest, RangeResponse, ResponseHeader, Target, TxnRequest,
+    PutRequest, RangeRequest, RangeResponse, ResponseHeader, Target, TxnRequest, end_of_prefix,
 };
 use crate::store::deadline;
 
@@ -40,12 +41,16 @@ const EXACT: i128 = 10_000;
 const USED_FOR: Duration = Duration::from_secs(10);
 /// How often a reading begins anew because others set the clock.
 const TRIES: usize = 5;
+/// How many heads are read at once when the clock is set.
+const HEADS_PAGE: i64 = 1000;
 const SECOND: i128 = 1_000_000;
 
 /// The clock of one prefix.
 pub(crate) struct QueueClock {
     endpoints: Endpoints,
     key: Vec<u8>,
+    /// What the heads of all queues begin with.
+    heads: Vec<u8>,
     state: Mutex<State>,
     /// Held by the one who reads it.
     reading: tokio::sync::Mutex<()>,
@@ -152,8 +157,8 @@ fn revision_in(range: &RangeResponse) -> i64 {
 }
 
 impl QueueClock {
-    pub(crate) fn new(endpoints: Endpoints, key: Vec<u8>) -> QueueClock {
-        QueueClock { endpoints, key, state: Mutex::default(), reading: tokio::sync::Mutex::default() }
+    pub(crate) fn new(endpoints: Endpoints, key: Vec<u8>, heads: Vec<u8>) -> QueueClock {
+        QueueClock { endpoints, key, heads, state: Mutex::default(), reading: tokio::sync::Mutex::default() }
     }
 
     /// Which key says which lease it is.
@@ -244,12 +249,30 @@ impl QueueClock {
         Err(Fault::Down { why: "the queues' clock was set by others each time it was read".to_owned() })
     }
 
+    /// Returns the latest moment that any queue has seen.
+    async fn seen_by_queues(&self) -> Result<Timestamp, Fault> {
+        let mut latest = Timestamp::default();
+        let mut key = self.heads.clone();
+        loop {
+            let range_end = end_of_prefix(&self.heads);
+            let page = RangeRequest { key, range_end, limit: HEADS_PAGE, ..RangeRequest::default() };
+            let answer = self.endpoints.call(page, deadline()).await?;
+            let clocks = answer.kvs.iter().filter_map(|head| clock_of_head(&head.value));
+            latest = clocks.fold(latest, Timestamp::max);
+            match answer.kvs.last() {
+                Some(last) if answer.more => key = [&last.key[..], &[0]].concat(),
+                _ => return Ok(latest),
+            }
+        }
+    }
+
     /// Sets the clock, unless somebody else has: then what the key is now is returned.
     async fn set(
         &self,
         base: Timestamp,
         seen: &RangeResponse,
     ) -> Result<Result<Known, RangeResponse>, Fault> {
+        let base = base.max(self.seen_by_queues().await?);
         let sent = now();
         let granted = self.endpoints.call(LeaseGrantRequest { ttl: LEASE, id: 0 }, deadline()).await?;
         let heard = now();

@@ -96,7 +96,7 @@ fn found(keys: &Keys, queue: &Name, range: &RangeResponse) -> Found {
 impl Shelf {
     pub(crate) fn new(parts: Parts) -> Shelf {
         let Parts { endpoints, keys, client, lives, wakes, watches } = parts;
-        let clock = Arc::new(QueueClock::new(endpoints.clone(), keys.queue_clock()));
+        let clock = Arc::new(QueueClock::new(endpoints.clone(), keys.queue_clock(), keys.queue_heads("")));
         let ear = tokio::sync::Mutex::default();
         Shelf { endpoints, keys, client, capability: capability(), clock, lives, wakes, watches, ear }
     }

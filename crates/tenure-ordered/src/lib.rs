@@ -30,6 +30,8 @@ mod sweep;
 mod wake;
 
 pub use ordered::Ordered;
-pub use queue::{Change, Changed, Found, Glance, Key, Moment, QueueStore, Queues, Value, Wanted};
+pub use queue::{
+    Change, Changed, Found, Glance, Key, Moment, QueueStore, Queues, Value, Wanted, clock_of_head,
+};
 pub use store::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Resting, Rule, Store};
 pub use wake::Wakes;

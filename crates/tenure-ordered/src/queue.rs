@@ -13,7 +13,10 @@ mod engine;
 mod excerpt;
 mod rows;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub use engine::Queues;
 pub use excerpt::{Found, Key, Value, Wanted};
+pub use rows::clock_of_head;
 pub use store::{Change, Changed, Glance, Moment, QueueStore};

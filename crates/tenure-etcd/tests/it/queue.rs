@@ -34,7 +34,7 @@ fn consume(queue: &tenure_core::Queue, patience: Duration, seen: &Mutex<Vec<(u64
             Ok(Some(delivery)) => {
                 last = now();
                 let text = String::from_utf8_lossy(delivery.payload()).into_owned();
-                seen.lock().unwrap().push((delivery.token().get(), text, last));
+                seen.lock().expect("nobody panics with it").push((delivery.token().get(), text, last));
                 // If it is refused, it comes again.
                 if let Err(error) = pollster::block_on(delivery.ack()) {
                     println!("an ack failed: {error}");
@@ -114,6 +114,27 @@ fn an_interval_and_a_delay_are_not_cut_short_by_an_election() {
     assert!(times.windows(2).all(|pair| pair[1].since(pair[0]) >= INTERVAL), "the interval is undercut");
     let late = late.into_inner().unwrap();
     assert!(!late.is_empty() && late[0].2.since(pushed) >= delay, "{late:?} after {pushed:?}");
+}
+
+#[test]
+fn a_clock_that_was_set_anew_makes_nobody_wait_for_what_was_long_before() {
+    let cluster = EtcdCluster::start(&hasty());
+    let url = with_hasty(&cluster.url());
+    let old = connect(&url);
+    push(&old, "q", "g", "first", Duration::ZERO);
+    // The clock's lease grows old; the next leader takes it for new.
+    pause(Duration::from_secs(12));
+    let (pushed, delay) = (now(), Duration::from_secs(2));
+    push(&old, "q", "h", "late", delay);
+    drop(old);
+    cluster.servers()[cluster.leader()].kill();
+    let fresh = connect(&url);
+    let seen = Mutex::new(Vec::new());
+    consume(&fresh.queue("q"), Duration::from_secs(9), &seen);
+    let seen = seen.into_inner().unwrap();
+    let late = seen.iter().find(|(_, text, _)| text == "late").expect("it comes, and soon");
+    assert!(late.2.since(pushed) >= delay, "{:?} is too early", late.2.since(pushed));
+    println!("{:?} after its push", late.2.since(pushed));
 }
 
 #[test]

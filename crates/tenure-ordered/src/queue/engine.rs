@@ -1,6 +1,7 @@
 //! The engine: the model's steps, on what is known of a queue, and one transaction for what they change.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tenure_core::queue::step::{self, Calls};
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, sleep_until};
 
-use super::excerpt::{Excerpt, Gap, Value, Wanted};
+use super::excerpt::{Excerpt, Found, Gap, Key, Value, Wanted};
 use super::rows::{Parcel, Rows, Top, ahead};
 use super::store::{Change, Changed, Glance, Moment, QueueStore};
 
@@ -41,6 +42,14 @@ const PLACES_MAX: usize = 10_000;
 const STEP_MAX: usize = 32;
 /// How much later than the answer the dispatch of an item may be that is held back by an interval, at least.
 const SLACK_MIN: Duration = Duration::from_millis(20);
+
+/// What some steps have changed.
+struct Plan {
+    top: Top,
+    rows: Vec<(Key, Option<Value>)>,
+    calls: Calls,
+    epoch: i64,
+}
 
 /// What is known of a queue at one version of its head.
 #[derive(Debug, Default)]
@@ -66,6 +75,8 @@ struct Desk<'a> {
     rows: Rows<'a>,
     now: Timestamp,
     moment: Moment,
+    /// When the moment was asked for, by this machine's clock.
+    at: tenure_core::clock::Instant,
 }
 
 impl Desk<'_> {
@@ -101,7 +112,7 @@ impl Known {
         Ok(known)
     }
 
-    fn learn(&mut self, found: Vec<super::excerpt::Found>, wanted: &[Wanted]) {
+    fn learn(&mut self, found: Vec<Found>, wanted: &[Wanted]) {
         for (wanted, found) in wanted.iter().zip(found) {
             self.excerpt.learn(wanted, found);
         }
@@ -180,9 +191,14 @@ impl<S: QueueStore> Queues<S> {
         let mut known = slot.take();
         let mut is_fresh = false;
         let mut tries = 0u32;
-        // The same until the queue or the clock has changed: the numbers of new items come from it.
-        let mut moment = self.store.time().await?;
         loop {
+            if Instant::now() >= until {
+                let why = format!("others changed the queue first, {tries} times");
+                return Err(Error::new(ErrorKind::Unavailable, operation, why)
+                    .with_hint("fewer clients, larger batches, or several queues"));
+            }
+            let at = SystemClock.now();
+            let moment = self.store.time().await?;
             let mut current = match known.take() {
                 Some(current) => current,
                 None => {
@@ -191,7 +207,7 @@ impl<S: QueueStore> Queues<S> {
                 }
             };
             let now = moment.earliest.max(current.top.clock);
-            let (answers, calls, head) = match steps(&mut current, moment, now, requests, step) {
+            let (answers, calls, head) = match steps(&mut current, (moment, at), now, requests, step) {
                 Ok(done) => done,
                 Err(Gap::Unknown(gap)) => {
                     current.excerpt.forget_changes();
@@ -217,40 +233,53 @@ impl<S: QueueStore> Queues<S> {
                 is_fresh = true;
                 continue;
             }
-            let top = Top { clock: now, head };
             let wanted = hints(&current.excerpt);
-            let change = Change {
-                queue,
-                version: current.version,
-                epoch: moment.epoch,
-                head: top.encode().map_err(|gap| self.unread(operation, gap))?,
-                rows,
-                calls: calls.iter().copied().filter(|client| *client != self.client).collect(),
-                otherwise: &wanted,
-            };
-            match self.store.change(change).await? {
-                Changed::Yes(version) => {
-                    current.excerpt.settle();
-                    (current.version, current.top) = (version, top);
+            let plan = Plan { top: Top { clock: now, head }, rows, calls, epoch: moment.epoch };
+            match self.carry_out(operation, queue, current, plan, &wanted).await? {
+                Ok(current) => {
                     *slot = Some(current).filter(|current| current.excerpt.size() <= KNOWN_MAX);
-                    if calls.contains(&self.client) {
-                        self.store.wakes().put(Wake::Queue(queue.clone()));
-                    }
                     return Ok(answers);
                 }
-                Changed::No(glance) => {
-                    is_fresh = true;
-                    known = Some(Known::of(glance, &wanted).map_err(|gap| self.unread(operation, gap))?);
-                    moment = self.store.time().await?;
-                }
+                Err(other) => known = Some(other),
             }
+            is_fresh = true;
             tries += 1;
-            if Instant::now() >= until {
-                let why = format!("others changed the queue first, {tries} times");
-                return Err(Error::new(ErrorKind::Unavailable, operation, why)
-                    .with_hint("fewer clients, larger batches, or several queues"));
-            }
             make_room(tries).await;
+        }
+    }
+
+    /// Stores what a step has changed, and returns what is known then. Otherwise: what to begin anew on.
+    async fn carry_out(
+        &self,
+        operation: &'static str,
+        queue: &Name,
+        mut known: Known,
+        plan: Plan,
+        wanted: &[Wanted],
+    ) -> Result<std::result::Result<Known, Known>> {
+        let Plan { top, rows, calls, epoch } = plan;
+        let change = Change {
+            queue,
+            version: known.version,
+            epoch,
+            head: top.encode().map_err(|gap| self.unread(operation, gap))?,
+            rows,
+            calls: calls.iter().copied().filter(|client| *client != self.client).collect(),
+            otherwise: wanted,
+        };
+        match self.store.change(change).await? {
+            Changed::Yes(version) => {
+                known.excerpt.settle();
+                (known.version, known.top) = (version, top);
+                if calls.contains(&self.client) {
+                    self.store.wakes().put(Wake::Queue(queue.clone()));
+                }
+                Ok(Ok(known))
+            }
+            Changed::No(glance) => {
+                let other = Known::of(glance, wanted).map_err(|gap| self.unread(operation, gap))?;
+                Ok(Err(other))
+            }
         }
     }
 
@@ -334,7 +363,7 @@ async fn make_room(tries: u32) {
 /// Does the first of some steps on what is known: those that fit in one transaction.
 fn steps<R, A>(
     known: &mut Known,
-    moment: Moment,
+    (moment, at): (Moment, tenure_core::clock::Instant),
     now: Timestamp,
     requests: &[R],
     step: &impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
@@ -343,7 +372,7 @@ fn steps<R, A>(
     let (mut answers, mut calls) = (Vec::new(), Calls::new());
     for request in requests {
         let rows = Rows { excerpt: &mut known.excerpt, head: &mut head };
-        let mut desk = Desk { rows, now, moment };
+        let mut desk = Desk { rows, now, moment, at };
         let (answer, called) = step(&mut desk, request)?;
         answers.push(answer);
         calls.extend(called);
@@ -362,9 +391,13 @@ impl<S: QueueStore> Queues<S> {
         // Numbers for payloads that are too large for their items.
         let numbered: Vec<(u64, &Push)> = pushes.iter().map(|push| (SystemClock.random(), push)).collect();
         let hints = |_: &Excerpt, (_, push): &(u64, &Push)| {
-            let lane = push.group.as_ref().map(|group| ahead::lane(&LaneId::Group(group.clone())));
             let dedup = push.dedup.as_ref().map(ahead::dedup);
-            lane.into_iter().chain(dedup).chain([ahead::dedup_ends(), ahead::places(2)]).collect()
+            let always = [ahead::dedup_ends(), ahead::places(2)];
+            // What stands behind what is pushed is asked for when it goes.
+            let group = push.group.iter().flat_map(|group| {
+                [ahead::lane(&LaneId::Group(group.clone())), ahead::group(group, ItemId::default())]
+            });
+            always.into_iter().chain(dedup).chain(group).collect()
         };
         let answers = self.serve("push", queue, &numbered, hints, |desk, (number, push)| {
             let limits = self.store.capability();
@@ -447,9 +480,10 @@ impl<S: QueueStore> Queues<S> {
             let items = ahead::items_of_places(excerpt, take.claims.len());
             [vec![ahead::places(take.claims.len() + 2)], items].concat()
         };
-        let sent = SystemClock.now();
+        let counted_from = AtomicU64::new(0);
         let takes = [take];
         let answers = self.serve("take", &take.queue, &takes, hints, |desk, take| {
+            counted_from.store(desk.at.nanos(), Ordering::Relaxed);
             let (ttl, doubt) = (take.rules.ttl, desk.doubt());
             let longer = |period: Duration| period + doubt + slack;
             let interval = match take.rules.interval {
@@ -467,7 +501,8 @@ impl<S: QueueStore> Queues<S> {
             Ok((taken, calls))
         });
         let taken = answers.await.pop().unwrap_or_else(|| Err(damaged("take", "no answer")))?;
-        let took = SystemClock.now().since(sent);
+        let counted_from = tenure_core::clock::Instant::from_nanos(counted_from.load(Ordering::Relaxed));
+        let took = SystemClock.now().since(counted_from);
         {
             let mut longest = lock(&self.took);
             *longest = took.max(*longest * 7 / 8).min(PATIENCE);

@@ -54,6 +54,11 @@ impl Top {
     }
 }
 
+/// Returns the latest moment at which anything in a queue was judged, by its head.
+pub fn clock_of_head(head: &[u8]) -> Option<Timestamp> {
+    Top::decode(head).ok().map(|top| top.clock)
+}
+
 #[derive(Serialize, Deserialize)]
 struct StoredItem<'a> {
     group: Option<&'a str>,

@@ -1,0 +1,385 @@
+//! Several clients on one store, beside the model.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tenure_core::claim::{ClaimId, ClientId, Label, Name};
+use tenure_core::clock::{Clock, SystemClock, Timestamp};
+use tenure_core::engine::RenewRequest;
+use tenure_core::queue::contract::{
+    Interval, Push, QueueCapability, QueueEngine, Rules, Settle, SettleAnswer, Settlement, Take, Taken, Which,
+};
+use tenure_core::queue::record::PlainQueue;
+use tenure_core::queue::step;
+use tenure_core::{ErrorKind, Result, Token};
+
+use super::store::{Change, Changed, Glance, Moment, QueueStore};
+use super::{Found, Key, Queues, Value, Wanted};
+use crate::Wakes;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What all clients see.
+#[derive(Default)]
+struct Shared {
+    rows: BTreeMap<Key, Value>,
+    head: Option<Value>,
+    version: i64,
+    now: Timestamp,
+    /// How much later it may be.
+    doubt: Duration,
+    /// How long a change takes.
+    slow: Duration,
+}
+
+struct Fake {
+    shared: Arc<Mutex<Shared>>,
+    capability: QueueCapability,
+    wakes: Wakes,
+    calls: AtomicU64,
+}
+
+impl Fake {
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap()
+    }
+
+    fn glance(shared: &Shared, wanted: &[Wanted]) -> Glance {
+        let found = |wanted: &Wanted| {
+            let mut rows = shared.rows.range(wanted.from.clone()..wanted.to.clone());
+            let row = |(key, value): (&Key, &Value)| (key.clone(), value.clone());
+            let some: Vec<_> = rows.by_ref().take(wanted.most).map(row).collect();
+            Found { rows: some, has_more: rows.next().is_some() }
+        };
+        let (version, head) = (shared.version, shared.head.clone());
+        Glance { version, head, found: wanted.iter().map(found).collect() }
+    }
+}
+
+impl QueueStore for Fake {
+    const ENGINE: &'static str = "fake";
+
+    fn capability(&self) -> &QueueCapability {
+        &self.capability
+    }
+
+    fn wakes(&self) -> &Wakes {
+        &self.wakes
+    }
+
+    fn time(&self) -> BoxFuture<'_, Result<Moment>> {
+        Box::pin(async {
+            let shared = self.shared();
+            Ok(Moment { earliest: shared.now, latest: shared.now + shared.doubt, epoch: 1 })
+        })
+    }
+
+    fn read<'a>(&'a self, _queue: &'a Name, wanted: &'a [Wanted]) -> BoxFuture<'a, Result<Glance>> {
+        Box::pin(async {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            Ok(Fake::glance(&self.shared(), wanted))
+        })
+    }
+
+    fn change<'a>(&'a self, change: Change<'a>) -> BoxFuture<'a, Result<Changed>> {
+        Box::pin(async move {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            let slow = self.shared().slow;
+            tokio::time::sleep_until(tokio::time::Instant::now() + slow).await;
+            let mut shared = self.shared();
+            if shared.version != change.version {
+                return Ok(Changed::No(Fake::glance(&shared, change.otherwise)));
+            }
+            for (key, value) in change.rows {
+                match value {
+                    Some(value) => drop(shared.rows.insert(key, value)),
+                    None => drop(shared.rows.remove(&key)),
+                }
+            }
+            shared.head = Some(change.head.into());
+            shared.version += 1;
+            Ok(Changed::Yes(shared.version))
+        })
+    }
+
+    fn heads<'a>(
+        &'a self,
+        _prefix: &'a str,
+        _after: Option<&'a Name>,
+        _most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(Name, Value)>>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn listen(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+fn clients(count: u64, items_max: u64) -> (Arc<Mutex<Shared>>, Vec<Queues<Fake>>) {
+    let shared = Arc::new(Mutex::new(Shared { now: Timestamp::from_micros(1_000_000), ..Shared::default() }));
+    let client = |id| {
+        let mut capability = QueueCapability::of_step();
+        capability.items_max = items_max;
+        let (wakes, calls) = Default::default();
+        Queues::new(Fake { shared: shared.clone(), capability, wakes, calls }, ClientId::new(id))
+    };
+    let clients = (1..=count).map(client).collect();
+    (shared, clients)
+}
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+}
+
+fn queue() -> Name {
+    Name::new("q").unwrap()
+}
+
+fn rules(interval: Interval) -> Arc<Rules> {
+    let label = Label::new("here", 1, "test", "");
+    Arc::new(Rules { ttl: 3 * SECOND, interval, attempts_max: 3, label })
+}
+
+fn push(group: Option<&str>, payload: Vec<u8>) -> Push {
+    let group = group.map(|group| Name::new(group).unwrap());
+    Push { queue: queue(), group, payload: payload.into(), delay: Duration::ZERO, dedup: None }
+}
+
+fn take(client: u64, count: usize, interval: Interval) -> Take {
+    let claim = |_| ClaimId::new(u128::from(SystemClock.random()));
+    let (queue, client, claims) = (queue(), ClientId::new(client), (0..count).map(claim).collect());
+    Take { queue, client, claims, rules: rules(interval), floor: Token::ZERO }
+}
+
+async fn one_take(client: &Queues<Fake>, take: Take) -> Taken {
+    client.take(vec![take]).await.pop().unwrap().unwrap()
+}
+
+fn settle(claim: ClaimId, settlement: Settlement) -> Settle {
+    Settle { queue: queue(), claim, settlement }
+}
+
+/// One request, at random, to a client and to the model.
+async fn ask(
+    client: &Queues<Fake>,
+    id: u64,
+    model: &mut PlainQueue,
+    now: Timestamp,
+    claims: &mut Vec<ClaimId>,
+) {
+    let pick = |most: u64| SystemClock.random() % most;
+    match pick(12) {
+        0..=3 => {
+            let group = ["a", "b", "c"].get(pick(5) as usize).copied();
+            let size = [3, 2000][pick(2) as usize];
+            let mut push = push(group, vec![pick(256) as u8; size]);
+            push.delay = SECOND * pick(3) as u32;
+            push.dedup = (pick(4) == 0).then(|| Name::new(&format!("id{}", pick(6))).unwrap());
+            let answer = client.push(vec![push.clone()]).await.pop().unwrap().unwrap();
+            assert_eq!(answer, step::push(model, &push, now).unwrap().0, "{push:?}");
+        }
+        4..=6 => {
+            // Without an interval: to one is added how long transactions take.
+            let take = take(id, 1 + pick(3) as usize, Interval::Off);
+            let answer = one_take(client, take.clone()).await;
+            assert_eq!(answer, step::take(model, &take, now).unwrap().0, "{take:?}");
+            claims.extend(answer.items.iter().map(|item| item.claim));
+        }
+        7..=9 if !claims.is_empty() => {
+            let claim = claims.swap_remove(pick(claims.len() as u64) as usize);
+            let settlement = match pick(5) {
+                0 | 1 => Settlement::Ack,
+                2 => Settlement::Retry { after: SECOND, attempts_max: 3, reason: "again".to_owned() },
+                3 => Settlement::Fail { reason: "broken".to_owned() },
+                _ => Settlement::Return,
+            };
+            let answer = client.settle(vec![settle(claim, settlement.clone())]).await.pop().unwrap().unwrap();
+            assert_eq!(answer, step::settle(model, claim, &settlement, now).unwrap().0, "{settlement:?}");
+        }
+        10 if !claims.is_empty() => {
+            let claim = claims[pick(claims.len() as u64) as usize];
+            let request = RenewRequest { resource: queue(), claim, is_waiter: false };
+            let answer = client.renew(vec![request]).await.pop().unwrap().unwrap();
+            let expected = step::renew(model, claim, now).unwrap();
+            assert_eq!(
+                matches!(answer, tenure_core::engine::RenewAnswer::Renewed { .. }),
+                expected.is_some()
+            );
+        }
+        _ => match pick(8) {
+            0 => {
+                let count = client.replay(queue(), None, 2).await.unwrap();
+                assert_eq!(count, step::replay(model, None, 2, now).unwrap().0, "replayed");
+            }
+            1 => {
+                let which = if pick(2) == 0 { Which::Live } else { Which::Dead };
+                let count = client.purge(queue(), which, None, 2).await.unwrap();
+                assert_eq!(count, step::purge(model, which, None, 2, now).unwrap().0, "purged");
+            }
+            _ => {}
+        },
+    }
+}
+
+#[test]
+fn clients_that_know_different_parts_answer_as_the_model_does() {
+    run(async {
+        for _ in 0..30 {
+            let (shared, clients) = clients(3, u64::MAX);
+            let (mut model, mut claims) = (PlainQueue::default(), Vec::new());
+            for _ in 0..120 {
+                let now = {
+                    let mut shared = shared.lock().unwrap();
+                    shared.now = shared.now + Duration::from_millis(SystemClock.random() % 700);
+                    shared.now
+                };
+                let id = SystemClock.random() % 3;
+                let client = &clients[id as usize];
+                ask(client, id + 1, &mut model, now, &mut claims).await;
+                let stats = client.stats(queue()).await.unwrap();
+                assert_eq!(stats, step::stats(&mut model, now).unwrap());
+                for which in [Which::Live, Which::Dead] {
+                    let items = client.items(queue(), which, None, 99).await.unwrap();
+                    assert_eq!(items, step::items(&mut model, which, None, 99, now).unwrap());
+                }
+            }
+            assert_eq!(drain(&shared, &clients[0]).await, Vec::<Key>::new(), "rows are left behind");
+        }
+    });
+}
+
+/// Removes all that is in the queue, and returns what rows are left but those of dedup ids.
+async fn drain(shared: &Mutex<Shared>, client: &Queues<Fake>) -> Vec<Key> {
+    {
+        let mut shared = shared.lock().unwrap();
+        shared.now = shared.now + 100 * SECOND;
+    }
+    loop {
+        let taken = one_take(client, take(1, 20, Interval::Off)).await;
+        if taken.items.is_empty() {
+            break;
+        }
+        for item in taken.items {
+            let acked = client.settle(vec![settle(item.claim, Settlement::Ack)]).await.pop().unwrap();
+            assert_eq!(acked.unwrap(), SettleAnswer::Settled);
+        }
+    }
+    client.purge(queue(), Which::Dead, None, 1000).await.unwrap();
+    let rows = &shared.lock().unwrap().rows;
+    rows.keys().filter(|key| !matches!(key[0], b'u' | b'v')).cloned().collect()
+}
+
+#[test]
+fn a_client_alone_needs_one_call_for_each_verb() {
+    run(async {
+        let (_, clients) = clients(1, u64::MAX);
+        let client = &clients[0];
+        client.push(vec![push(Some("g"), vec![1]), push(None, vec![2])]).await;
+        let count = || client.store().calls.swap(0, Ordering::Relaxed);
+        count();
+        client.push(vec![push(Some("g"), vec![3]), push(None, vec![4])]).await;
+        assert_eq!(count(), 1, "a push");
+        let taken = one_take(client, take(1, 2, Interval::Off)).await;
+        assert_eq!(count(), 1, "a take");
+        client.settle(taken.items.iter().map(|item| settle(item.claim, Settlement::Ack)).collect()).await;
+        assert_eq!(count(), 1, "an ack");
+    });
+}
+
+#[test]
+fn what_is_late_goes_back_when_there_is_an_interval() {
+    run(async {
+        let (shared, clients) = clients(1, u64::MAX);
+        let client = &clients[0];
+        client.push(vec![push(None, vec![1])]).await;
+        shared.lock().unwrap().slow = Duration::from_millis(100);
+        let taken = one_take(client, take(1, 1, Interval::Queue(2 * SECOND))).await;
+        assert_eq!(taken.items, [], "it may be longer since it was counted than the interval allows for");
+        let mut rounds = 0;
+        let item = loop {
+            {
+                let mut shared = shared.lock().unwrap();
+                shared.now = shared.now + 10 * SECOND;
+            }
+            rounds += 1;
+            if let Some(item) = one_take(client, take(1, 1, Interval::Queue(2 * SECOND))).await.items.pop() {
+                break item;
+            }
+        };
+        assert_eq!(
+            (item.attempt, rounds),
+            (1, 1),
+            "it learns how long a transaction takes, and nobody has seen the item"
+        );
+    });
+}
+
+#[test]
+fn what_is_not_known_of_the_time_makes_nothing_shorter() {
+    run(async {
+        let (shared, clients) = clients(2, u64::MAX);
+        shared.lock().unwrap().doubt = SECOND;
+        let mut late = push(Some("g"), vec![1]);
+        late.delay = SECOND;
+        clients[0].push(vec![late, push(None, vec![2])]).await;
+        let first = one_take(&clients[0], take(1, 1, Interval::Off)).await.items.pop().unwrap();
+        assert_eq!((&*first.payload, first.ends_in), (&[2][..], 3 * SECOND), "its user is promised no more");
+        let advance = |period| {
+            let mut shared = shared.lock().unwrap();
+            shared.now = shared.now + period;
+        };
+        let due = async || one_take(&clients[1], take(2, 1, Interval::Off)).await.items;
+        advance(SECOND);
+        assert_eq!(due().await, [], "it may have been pushed a second later");
+        advance(SECOND);
+        assert_eq!(due().await.len(), 1);
+        advance(SECOND);
+        assert_eq!(due().await, [], "the first one's time may have begun a second later");
+        let acked = clients[0].settle(vec![settle(first.claim, Settlement::Ack)]).await.pop().unwrap();
+        assert_eq!(acked.unwrap(), SettleAnswer::Settled);
+    });
+}
+
+#[test]
+fn a_full_queue_refuses_what_is_beyond_and_says_what_to_do() {
+    run(async {
+        let (_, clients) = clients(1, 3);
+        let pushed = clients[0].push((0..4).map(|item| push(None, vec![item])).collect()).await;
+        assert!(pushed[..3].iter().all(|pushed| pushed.is_ok()));
+        let refused = pushed[3].as_ref().expect_err("it is full");
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        assert!(refused.hint().is_some_and(|hint| hint.contains("consumers")));
+    });
+}
+
+/// Rows as text: a key, and what is in it in hexadecimal digits.
+fn dump(shared: &Shared) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let row = |(key, value): (&Key, &Value)| {
+        format!("{}={}\n", String::from_utf8_lossy(key).replace('\u{1f}', " "), hex(value))
+    };
+    let head = format!("head={}\n", hex(shared.head.as_deref().unwrap_or_default()));
+    shared.rows.iter().map(row).fold(head, |all, row| all + &row)
+}
+
+#[test]
+fn what_is_stored_can_be_read_by_other_versions() {
+    run(async {
+        let (shared, clients) = clients(1, u64::MAX);
+        let client = &clients[0];
+        let mut first = push(Some("g"), b"first".to_vec());
+        first.dedup = Some(Name::new("id").unwrap());
+        client.push(vec![first, push(Some("g"), b"second".to_vec()), push(None, b"third".to_vec())]).await;
+        let mut request = take(1, 3, Interval::Off);
+        request.claims = (1..=3).map(ClaimId::new).collect();
+        let taken = one_take(client, request).await;
+        let failed = Settlement::Fail { reason: "broken".to_owned() };
+        client.settle(vec![settle(taken.items[1].claim, failed)]).await;
+        let dump = dump(&shared.lock().unwrap());
+        assert_eq!(dump, include_str!("tests/rows.txt"), "the format has changed: give it another number");
+    });
+}
