@@ -15,7 +15,7 @@ use crate::Setup;
 use crate::actor::Actor;
 use crate::cancellation::poll_times;
 use crate::history::{Section, overlaps, stale_tokens};
-use crate::queue_model::agrees_with_the_model;
+use crate::queue_model::agree;
 use crate::stage::{LONG, SHORT, Stage, assert_passed, name, now, pause, resource};
 
 /// Whether the engine has queues, and what they can do; if not, the skip is noted.
@@ -776,8 +776,6 @@ pub async fn it_behaves_like_the_model(setup: &impl Setup) {
     }
     let (direct, queue, seed) = (setup.direct().await, name("model"), SystemClock.random());
     direct
-        .on_queues(move |queues| {
-            Box::pin(async move { agrees_with_the_model(queues, &queue, seed, 100, false).await })
-        })
+        .on_queues(move |queues| Box::pin(async move { agree(queues, &queue, seed, 100, false).await }))
         .await;
 }

@@ -55,7 +55,13 @@ pub fn agrees_with_the_model(
     runtime.block_on(agree(engine, queue, fastrand::u64(..), steps, has_short_ttls));
 }
 
-async fn agree(engine: &dyn QueueEngine, queue: &str, seed: u64, steps: usize, has_short_ttls: bool) {
+pub(crate) async fn agree(
+    engine: &dyn QueueEngine,
+    queue: &str,
+    seed: u64,
+    steps: usize,
+    has_short_ttls: bool,
+) {
     println!("queue {queue}, seed {seed}");
     let mut pair = Pair {
         engine,
