@@ -119,7 +119,11 @@ impl<'a, 'b> Pair<'a, 'b> {
     }
 
     fn any_push(&mut self) -> Push {
-        let group = *self.random.choice(&[None, None, Some("a"), Some("ab"), Some("a b{}")]).unwrap();
+        // Some groups have items most of the time, others are empty most of the time.
+        let group =
+            *self.random.choice(&[None, None, Some("a"), Some("ab"), Some("a b{}")]).unwrap();
+        let seldom = ["1", "2", "3", "4"].get(self.random.usize(0..8)).copied();
+        let group = seldom.or(group);
         let dedup =
             *self.random.choice(&[None, None, None, Some("1"), Some("2"), Some("3"), Some("4")]).unwrap();
         let payload: Vec<u8> = (0..self.random.usize(0..12)).map(|_| self.random.u8(..)).collect();
