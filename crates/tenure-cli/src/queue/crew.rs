@@ -170,7 +170,7 @@ pub(super) struct Crew<'a> {
     program: &'a str,
     lanes: Vec<Lane>,
     /// Turns whose keeper is gone, and whose processes are ended when no other keeper is left.
-    forsaken: Vec<Box<Turn>>,
+    forsaken: Vec<Turn>,
     is_stopping: bool,
     /// By which signal the work was stopped.
     stopped_by: Option<i32>,
@@ -585,7 +585,7 @@ impl<'a> Crew<'a> {
             if let Some(program) = turn.program {
                 Processes::new(program).signal(Signal::KILL);
             }
-            self.forsaken.push(turn);
+            self.forsaken.push(*turn);
         }
         self.failure.get_or_insert(keeper_gone());
         self.is_stopping = true;
