@@ -35,9 +35,9 @@ fn plays_a_worker() {
 }
 
 fn start_worker(place: &Path) -> Child {
-    let mut command = Command::new(std::env::current_exe().expect("this binary has a path"));
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "refunds::plays_a_worker", "--nocapture"]);
-    command.env(PLACE, place).stdout(Stdio::null()).spawn().expect("a worker starts")
+    command.env(PLACE, place).stdout(Stdio::null()).spawn().expect("this program starts")
 }
 
 /// Workers that end with the test, however it ends.
@@ -45,8 +45,8 @@ struct Workers(Vec<Child>);
 
 impl Workers {
     fn kill(&mut self, number: usize) {
-        self.0[number].kill().expect("a worker that was not waited for is there");
-        self.0[number].wait().expect("a killed worker ends");
+        self.0[number].kill().expect("a worker can be killed");
+        self.0[number].wait().expect("it ends");
     }
 }
 
