@@ -25,7 +25,10 @@ use super::store::{Change, Changed, Glance, Moment, QueueStore};
 /// How long a request is tried while others change the queue first. A client waits for 2 s.
 const PATIENCE: Duration = Duration::from_millis(1800);
 /// How often one tries without a pause.
-const TRIES_AT_ONCE: u32 = 10;
+const TRIES_AT_ONCE: u32 = 30;
+/// Whoever wins against others leaves the queue to them for two transactions, but for each no longer than this: else those that
+/// lost would lose again and again, and be told so.
+const YIELD_MAX: Duration = Duration::from_millis(50);
 /// The longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(32);
 /// A transaction that is heavier takes no further request: with one more payload it is below etcd's 1.5 MiB, and ZooKeeper's 1 MiB.
@@ -57,6 +60,8 @@ struct Known {
     version: i64,
     top: Top,
     excerpt: Excerpt,
+    /// Until when this client leaves the queue to others, against whom it has won.
+    yields_until: Option<Instant>,
 }
 
 /// The queues of a client.
@@ -107,7 +112,7 @@ fn damaged(operation: &'static str, why: &'static str) -> Error {
 impl Known {
     fn of(glance: Glance, wanted: &[Wanted]) -> Result<Known, Gap> {
         let top = glance.head.map_or_else(|| Ok(Top::default()), |head| Top::decode(&head))?;
-        let mut known = Known { version: glance.version, top, excerpt: Excerpt::default() };
+        let mut known = Known { version: glance.version, top, ..Known::default() };
         known.learn(glance.found, wanted);
         Ok(known)
     }
@@ -189,13 +194,14 @@ impl<S: QueueStore> Queues<S> {
         };
         // Taken: whoever is dropped midway leaves nothing that may be wrong.
         let mut known = slot.take();
+        if let Some(until) = known.as_mut().and_then(|known| known.yields_until.take()) {
+            sleep_until(until).await;
+        }
         let mut is_fresh = false;
         let mut tries = 0u32;
         loop {
             if Instant::now() >= until {
-                let why = format!("others changed the queue first, {tries} times");
-                return Err(Error::new(ErrorKind::Unavailable, operation, why)
-                    .with_hint("fewer clients, larger batches, or several queues"));
+                return Err(too_late(operation, tries));
             }
             let at = SystemClock.now();
             let moment = self.store.time().await?;
@@ -235,8 +241,11 @@ impl<S: QueueStore> Queues<S> {
             }
             let wanted = hints(&current.excerpt);
             let plan = Plan { top: Top { clock: now, head }, rows, calls, epoch: moment.epoch };
+            let sent = Instant::now();
             match self.carry_out(operation, queue, current, plan, &wanted).await? {
-                Ok(current) => {
+                Ok(mut current) => {
+                    let pause = (Instant::now() - sent).min(YIELD_MAX);
+                    current.yields_until = (tries > 0).then(|| Instant::now() + 2 * pause);
                     *slot = Some(current).filter(|current| current.excerpt.size() <= KNOWN_MAX);
                     return Ok(answers);
                 }
@@ -348,6 +357,19 @@ impl<R> Sorted<R> {
         let missing = || Err(damaged("use a queue", "a request was left out"));
         answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
     }
+}
+
+fn too_late(operation: &'static str, tries: u32) -> Error {
+    if tries == 0 {
+        return Error::new(
+            ErrorKind::Unavailable,
+            operation,
+            "the store answered too slowly; nothing was changed",
+        );
+    }
+    let why = format!("others changed the queue first, {tries} times; nothing was changed");
+    let hint = "fewer clients, larger batches, or several queues";
+    Error::new(ErrorKind::Unavailable, operation, why).with_hint(hint)
 }
 
 /// Whoever loses tries again at once, since one of those who do wins each time, and a pause would be a turn that is left to
