@@ -120,8 +120,7 @@ impl<'a, 'b> Pair<'a, 'b> {
 
     fn any_push(&mut self) -> Push {
         // Some groups have items most of the time, others are empty most of the time.
-        let group =
-            *self.random.choice(&[None, None, Some("a"), Some("ab"), Some("a b{}")]).unwrap();
+        let group = *self.random.choice(&[None, None, Some("a"), Some("ab"), Some("a b{}")]).unwrap();
         let seldom = ["1", "2", "3", "4"].get(self.random.usize(0..8)).copied();
         let group = seldom.or(group);
         let dedup =
