@@ -81,6 +81,7 @@ async fn agree(engine: &dyn QueueEngine, queue: &str, seed: u64, steps: usize, h
             _ => pair.look().await,
         }
     }
+    pair.now = pair.now + Duration::from_millis(1);
     pair.look().await;
 }
 
