@@ -87,6 +87,7 @@ pub(crate) async fn agree(
             _ => pair.look().await,
         }
     }
+    pair.now = pair.now + Duration::from_millis(1);
     pair.look().await;
 }
 

@@ -64,9 +64,11 @@ impl Connection for Lent {
 pub(crate) type Bound<'a> = (&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]);
 
 /// What the server's side of a connection is told once, where nobody else uses it. Plans are kept: each would otherwise be
-/// made anew for the number of rows in a batch, which takes longer than to carry it out.
+/// made anew for the number of rows in a batch, which takes longer than to carry it out. One that is made while a queue is
+/// empty must do for when it is long, so no plan may read whole tables.
 const OWN: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; SET lock_timeout = 1000; \
-     SET idle_in_transaction_session_timeout = 2000; SET plan_cache_mode = force_generic_plan";
+     SET idle_in_transaction_session_timeout = 2000; SET plan_cache_mode = force_generic_plan; \
+     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 /// Begins a transaction as [`Dialect::BEGIN`](tenure_sql::Dialect::BEGIN) does, by one statement fewer.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
      SELECT set_config('lock_timeout', '1000', true), set_config('idle_in_transaction_session_timeout', '2000', true)";
