@@ -776,6 +776,6 @@ pub async fn it_behaves_like_the_model(setup: &impl Setup) {
     }
     let (direct, queue, seed) = (setup.direct().await, name("model"), SystemClock.random());
     direct
-        .on_queues(move |queues| Box::pin(async move { agree(queues, &queue, seed, 100, false).await }))
+        .on_queues(move |queues| Box::pin(async move { agree(queues, &queue, seed, 300, false).await }))
         .await;
 }
