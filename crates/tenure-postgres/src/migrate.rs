@@ -12,7 +12,10 @@ const MIGRATION_LOCK: i64 = 0x7465_6e75_7265;
 /// Makes the tables if they are not there, and refuses those of another version.
 pub(crate) async fn ensure(connections: &Connections, prefix: &str) -> Result<(), Fault> {
     let version = version(connections, &format!("{prefix}version")).await?;
-    if is_known(version, VERSION, prefix)? { Ok(()) } else { migrate(connections, prefix).await }
+    if is_known(version, VERSION, prefix)? {
+        return Ok(());
+    }
+    make_unless(connections, prefix, schema(prefix), Some(&format!("{prefix}version"))).await
 }
 
 /// The same for the tables of the queues.
@@ -21,7 +24,8 @@ pub(crate) async fn ensure_queues(connections: &Connections, prefix: &str) -> Re
     if is_known(version, QUEUE_VERSION, &format!("{prefix}queue_"))? {
         return Ok(());
     }
-    migrate_queues(connections, prefix).await
+    let last = format!("{prefix}queue_version");
+    make_unless(connections, prefix, crate::queue::schema(prefix), Some(&last)).await
 }
 
 /// Whether the tables are there. Those of another version are an error.
@@ -64,12 +68,19 @@ pub(crate) async fn migrate_queues(connections: &Connections, prefix: &str) -> R
 }
 
 async fn make(connections: &Connections, prefix: &str, tables: Vec<String>) -> Result<(), Fault> {
+    make_unless(connections, prefix, tables, None).await
+}
+
+/// Makes tables, unless this last one of them is there by the time that nobody else makes any. To make what exists locks it
+/// against those who are at work already, and might deadlock with them.
+async fn make_unless(
+    connections: &Connections,
+    prefix: &str,
+    tables: Vec<String>,
+    last: Option<&str>,
+) -> Result<(), Fault> {
     let mut connection = connections.lend().await?;
-    // Whoever makes the tables at this moment is waited for.
-    let mut script = vec![
-        "BEGIN; SET LOCAL lock_timeout = 0".to_owned(),
-        format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"),
-    ];
+    let mut script = Vec::new();
     if let Some((schema, _)) = prefix.split_once('.') {
         // Whoever may not make schemas is refused even if it is there.
         let found = connection.run(format!("SELECT to_regnamespace('{schema}')")).await?;
@@ -77,7 +88,17 @@ async fn make(connections: &Connections, prefix: &str, tables: Vec<String>) -> R
             script.push(format!("CREATE SCHEMA IF NOT EXISTS {schema}"));
         }
     }
-    script.extend(tables);
+    // Whoever makes the tables at this moment is waited for.
+    let begin = format!("BEGIN; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})");
+    connection.run(begin).await?;
+    let mut is_there = false;
+    if let Some(last) = last {
+        let found = connection.run(format!("SELECT to_regclass('{last}')")).await?;
+        is_there = found.into_iter().flatten().flatten().flatten().next().is_some();
+    }
+    if !is_there {
+        script.extend(tables);
+    }
     script.push("COMMIT".to_owned());
     connection.run(script.join(";\n")).await?;
     connection.keep();

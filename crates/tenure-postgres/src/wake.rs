@@ -128,7 +128,7 @@ async fn listen_once(
                         } else if let Some(called) = said.payload().strip_prefix("Q ") {
                             read_name(called).into_iter().for_each(|queue| inbox.called(queue));
                         } else if let Some(watched) = said.payload().strip_prefix("W ") {
-                            read_name(watched).into_iter().for_each(|queue| inbox.put(Wake::Queue(queue)));
+                            read_name(watched).into_iter().for_each(|queue| inbox.watches(queue));
                         } else {
                             read(said.payload()).into_iter().for_each(|wake| inbox.put(wake));
                         }

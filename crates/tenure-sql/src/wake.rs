@@ -83,6 +83,12 @@ impl Inbox {
         self.put(Wake::Queue(queue));
     }
 
+    /// Something will be ready in a queue, or this client is one of those now that watch for it.
+    pub fn watches(&self, queue: Name) {
+        self.idle.advance(&queue);
+        self.put(Wake::Queue(queue));
+    }
+
     /// News may have been missed: waiters, observers and consumers look for themselves.
     pub fn missed(&self) {
         self.idle.forget_all().into_iter().for_each(|queue| self.put(Wake::Queue(queue)));

@@ -15,7 +15,8 @@ const AGAIN: Duration = Duration::from_secs(4);
 #[derive(Clone, Copy, Debug)]
 struct Note {
     at: Instant,
-    place: usize,
+    /// How many were idle for longer. None: some of them have left.
+    place: Option<usize>,
 }
 
 /// The queues in which this client is idle.
@@ -29,12 +30,19 @@ impl Idle {
     }
 
     pub(crate) fn note(&self, queue: &Name, place: usize) {
-        self.lock().insert(queue.clone(), Note { at: Instant::now(), place });
+        self.lock().insert(queue.clone(), Note { at: Instant::now(), place: Some(place) });
     }
 
     /// Returns how many clients are idle for longer, if this one is noted as idle and need not be again.
     pub(crate) fn place(&self, queue: &Name) -> Option<usize> {
-        self.lock().get(queue).filter(|note| note.at.elapsed() < AGAIN).map(|note| note.place)
+        self.lock().get(queue).filter(|note| note.at.elapsed() < AGAIN)?.place
+    }
+
+    /// Somebody has left who was idle for longer: the place is another one.
+    pub(crate) fn advance(&self, queue: &Name) {
+        if let Some(note) = self.lock().get_mut(queue) {
+            note.place = None;
+        }
     }
 
     pub(crate) fn has(&self, queue: &Name) -> bool {
