@@ -757,7 +757,9 @@ pub async fn a_killed_client_loses_nothing(setup: &impl Setup) {
         pause(Duration::from_millis(300)).await;
         actor.kill();
         while let Some(line) = poll_immediate(std::pin::pin!(actor.hear("an item"))).await.flatten() {
-            acked.extend(line.split('\t').nth(1).map(str::to_owned));
+            acked.extend(
+                line.strip_prefix("item\t").and_then(|item| item.split('\t').next()).map(str::to_owned),
+            );
         }
     }
     while queue.depth().await.expect("a count") > 0 {

@@ -242,7 +242,7 @@ pub struct QueueStats {
     pub in_flight: u64,
     /// How many dead letters there are.
     pub dead: u64,
-    /// After how long something can be taken. None: nothing waits but behind what is in flight.
+    /// After how long something can be taken, if no delivery is renewed or ended until then. None: there is nothing.
     pub next_in: Option<Duration>,
 }
 
