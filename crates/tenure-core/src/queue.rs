@@ -555,15 +555,7 @@ impl Delivery {
         let Some(answer) = self.start(settlement) else { return Err(self.lease.lost_error()) };
         let gone = |_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
         let shared = &self.lease.connection().shared;
-        let pause = std::pin::pin!(shared.pause(shared.settings.answer_timeout));
-        let answer = match select(answer, pause).await {
-            Either::Left((answer, _)) => answer.map_err(gone)?,
-            Either::Right(_) => {
-                let message = format!("no answer within {:?}", shared.settings.answer_timeout);
-                Err(Error::new(ErrorKind::Unavailable, "settle", message)
-                    .with_hint("it goes on in the background until the delivery would end"))
-            }
-        };
+        let answer = answer.await.map_err(gone)?;
         let answer = answer
             .map_err(|error| error.with_resource(self.lease.resource()).with_engine(shared.engine.name()))?;
         if answer == SettleAnswer::Lost { Err(self.lease.lost_error()) } else { Ok(answer) }

@@ -35,7 +35,7 @@ const LOOK_MIN: Duration = Duration::from_millis(1);
 #[derive(Default)]
 pub(crate) struct Desk {
     pushes: OnceLock<Line<Push, Pushed>>,
-    settlements: OnceLock<Line<Settle, SettleAnswer>>,
+    settlements: OnceLock<mpsc::UnboundedSender<Settling>>,
     /// How many settlements are under way, of deliveries that their users let go.
     settling: AtomicUsize,
     counters: Mutex<HashMap<(Name, Arc<Rules>), Counter>>,
@@ -43,6 +43,27 @@ pub(crate) struct Desk {
 
 /// Requests of one verb, and who waits for their answers.
 type Line<R, A> = mpsc::UnboundedSender<(R, oneshot::Sender<Result<A>>)>;
+
+/// A settlement on its way.
+struct Settling {
+    settle: Settle,
+    asked_at: Instant,
+    /// When the delivery ends by itself.
+    until: Instant,
+    /// How often it was not answered.
+    attempt: u8,
+    /// Who waits for the answer, until told.
+    told: Option<oneshot::Sender<Result<SettleAnswer>>>,
+}
+
+impl Settling {
+    fn tell(&mut self, answer: Result<SettleAnswer>) {
+        if let Some(told) = self.told.take() {
+            // Who is gone does not want to know.
+            told.send(answer).ok();
+        }
+    }
+}
 
 /// A verb of the engine.
 type Call<R, A> = for<'a> fn(&'a dyn QueueEngine, Vec<R>) -> BoxFuture<'a, Vec<Result<A>>>;
@@ -137,48 +158,92 @@ impl Shared {
         }
     }
 
-    /// Ends a delivery, and asks until it is answered or the lease would be over.
-    async fn settle(self: &Arc<Shared>, settle: Settle, until: Instant) -> Result<SettleAnswer> {
-        let line = &self.desk.settlements;
-        let line = line.get_or_init(|| self.serve_line(|queues, settlements| queues.settle(settlements)));
-        let mut attempt = 0;
-        let mut unanswered = None;
-        loop {
-            let error = match (self.ask(line, settle.clone()).await, unanswered.take()) {
-                // An earlier copy, whose answer was lost, may have ended it.
-                (Ok(SettleAnswer::Lost), Some(error)) => return Err(error),
-                (Err(error), _) if error.kind() == ErrorKind::Unavailable => error,
-                (answer, _) => return answer,
-            };
-            let delay = backoff::delay(attempt, self.clock.random());
-            if self.clock.now() + delay >= until {
-                return Err(error);
-            }
-            attempt = attempt.saturating_add(1);
-            unanswered = Some(error);
-            self.pause(delay).await?;
-        }
-    }
-
-    /// Begins to end a delivery. Goes on if nobody waits for the answer.
+    /// Begins to end a delivery, and asks until it is answered or the delivery would be over. Who waits for the answer is told
+    /// after the answer timeout at the latest that there is none; it goes on if nobody waits.
     pub(crate) fn start_settling(
         self: &Arc<Shared>,
         settle: Settle,
         until: Instant,
     ) -> oneshot::Receiver<Result<SettleAnswer>> {
         let (sender, answer) = oneshot::channel();
-        let shared = self.clone();
         self.desk.settling.fetch_add(1, Ordering::AcqRel);
-        self.runtime.spawn(async move {
-            let answered = shared.settle(settle, until).await;
-            if let Err(Err(error)) = sender.send(answered) {
-                tracing::debug!(%error, "an item that was let go comes back when its delivery ends");
-            }
-            shared.desk.settling.fetch_sub(1, Ordering::AcqRel);
-            // The thread may be waiting for this one to end.
-            shared.poke();
-        });
+        let asked_at = self.clock.now();
+        self.send_settling(Settling { settle, asked_at, until, attempt: 0, told: Some(sender) });
         answer
+    }
+
+    fn send_settling(self: &Arc<Shared>, settling: Settling) {
+        let line = self.desk.settlements.get_or_init(|| self.serve_settlements());
+        // If the thread has ended, nobody waits for it to settle anything.
+        line.send(settling).ok();
+    }
+
+    /// Starts to send settlements, in batches.
+    fn serve_settlements(self: &Arc<Shared>) -> mpsc::UnboundedSender<Settling> {
+        let (line, mut asked) = mpsc::unbounded_channel::<Settling>();
+        let shared = self.clone();
+        let most = self.batch_max();
+        self.runtime.spawn(async move {
+            let mut batch = Vec::new();
+            while asked.recv_many(&mut batch, most).await > 0 {
+                let settlements = batch.iter().map(|settling| settling.settle.clone()).collect();
+                let answers = match shared.queues() {
+                    Ok(queues) => shared.in_time(queues.settle(settlements)).await,
+                    Err(error) => Err(error),
+                };
+                let answers = answers.unwrap_or_else(|error| vec![Err(error); batch.len()]);
+                batch.drain(..).zip(answers).for_each(|(one, answer)| shared.on_settled(one, answer));
+            }
+        });
+        line
+    }
+
+    fn on_settled(self: &Arc<Shared>, mut settling: Settling, answer: Result<SettleAnswer>) {
+        let (now, is_repeated) = (self.clock.now(), settling.attempt > 0);
+        let answer = match answer {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                let delay = backoff::delay(settling.attempt, self.clock.random());
+                let is_over = now + delay >= settling.until;
+                if is_over || now >= settling.asked_at + self.settings.answer_timeout {
+                    settling.tell(Err(error));
+                }
+                if !is_over {
+                    settling.attempt = settling.attempt.saturating_add(1);
+                    return self.settle_later(settling, delay);
+                }
+                None
+            }
+            // An earlier copy, whose answer was lost, may have ended it.
+            Ok(SettleAnswer::Lost) if is_repeated => Some(Err(Error::new(
+                ErrorKind::Unavailable,
+                "settle",
+                "it was not answered, and when it was repeated, the delivery had ended",
+            )
+            .with_hint("it was settled, or it is handed out again"))),
+            answer => Some(answer),
+        };
+        if let Some(answer) = answer {
+            settling.tell(answer);
+        }
+        let were = self.desk.settling.fetch_sub(1, Ordering::AcqRel);
+        if were == 1 && self.is_closing() {
+            // The thread waits for the last one.
+            self.poke();
+        }
+    }
+
+    fn settle_later(self: &Arc<Shared>, settling: Settling, delay: Duration) {
+        let shared = self.clone();
+        self.runtime.spawn(async move {
+            // Without a timer it is repeated at once.
+            shared.pause(delay).await.ok();
+            shared.send_settling(settling);
+        });
+    }
+
+    /// How many requests go into one call.
+    fn batch_max(&self) -> usize {
+        self.engine.queues().map_or(1, |queues| queues.capability().batch_max)
     }
 
     async fn ask<R, A>(&self, line: &Line<R, A>, request: R) -> Result<A> {
@@ -192,7 +257,7 @@ impl Shared {
     fn serve_line<R: Send + 'static, A: Send + 'static>(self: &Arc<Shared>, call: Call<R, A>) -> Line<R, A> {
         let (line, mut asked) = mpsc::unbounded_channel::<(R, oneshot::Sender<Result<A>>)>();
         let shared = self.clone();
-        let most = self.engine.queues().map_or(1, |queues| queues.capability().batch_max);
+        let most = self.batch_max();
         self.runtime.spawn(async move {
             let mut batch = Vec::new();
             while asked.recv_many(&mut batch, most).await > 0 {
@@ -298,7 +363,7 @@ impl Clerk {
                 self.shared.desk.look_beside(&self.queue, &self.rules);
                 continue;
             }
-            let most = self.shared.queues().map_or(1, |queues| queues.capability().batch_max);
+            let most = self.shared.batch_max();
             let claims: Vec<ClaimId> = (0..wants.min(most)).map(|_| self.claim_id()).collect();
             let sent = self.shared.clock.now();
             let pause = match self.take(claims.clone()).await {
