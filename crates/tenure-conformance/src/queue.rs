@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, poll_immediate};
-use tenure_core::clock::{Clock, Instant, SystemClock};
+use tenure_core::clock::Instant;
 use tenure_core::queue::contract::{
     CONSUMER_LOOK, Interval, ItemState, Push, QueueCapability, Rules, SettleAnswer, Settlement,
 };
@@ -780,8 +780,9 @@ pub async fn it_behaves_like_the_model(setup: &impl Setup) {
     if !setup.can(check, what, |_| is_fine).await {
         return;
     }
-    let (direct, queue, seed) = (setup.direct().await, name("model"), SystemClock.random());
+    let (direct, queue) = (setup.direct().await, name("model"));
+    let client = direct.client();
     direct
-        .on_queues(move |queues| Box::pin(async move { agree(queues, &queue, seed, 300, false).await }))
+        .on_queues(move |queues| Box::pin(async move { agree(queues, client, &queue, 300, false).await }))
         .await;
 }

@@ -29,6 +29,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// What is compared.
 struct Pair<'a> {
     engine: &'a dyn QueueEngine,
+    client: ClientId,
     queue: Name,
     model: PlainQueue,
     now: Timestamp,
@@ -52,19 +53,22 @@ pub fn agrees_with_the_model(
     steps: usize,
     has_short_ttls: bool,
 ) {
-    runtime.block_on(agree(engine, queue, fastrand::u64(..), steps, has_short_ttls));
+    runtime.block_on(agree(engine, ClientId::new(7), queue, steps, has_short_ttls));
 }
 
+/// As [`agrees_with_the_model`], for a client that some engines look after.
 pub(crate) async fn agree(
     engine: &dyn QueueEngine,
+    client: ClientId,
     queue: &str,
-    seed: u64,
     steps: usize,
     has_short_ttls: bool,
 ) {
+    let seed = fastrand::u64(..);
     println!("queue {queue}, seed {seed}");
     let mut pair = Pair {
         engine,
+        client,
         queue: Name::new(queue).expect("a name"),
         model: PlainQueue::default(),
         now: Timestamp::from_micros(1_000_000),
@@ -142,7 +146,7 @@ impl Pair<'_> {
         let rules = Rules { ttl: if is_short { SHORT } else { LONG }, interval, attempts_max, label };
         let take = Take {
             queue: self.queue.clone(),
-            client: ClientId::new(7),
+            client: self.client,
             claims: (0..self.random.usize(0..5)).map(|_| ClaimId::new(self.random.u128(..))).collect(),
             rules: Arc::new(rules),
             floor: Token::ZERO,
