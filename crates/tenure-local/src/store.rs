@@ -3,6 +3,7 @@
 //! One store per directory and process: several clients of a process share it. Its time is monotonic within a
 //! boot. What must be told after a commit is told by whoever committed, on its own thread.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -86,6 +87,7 @@ pub(crate) struct Transaction<'a> {
     txn: RwTxn<'a>,
     pass: Pass<'a>,
     letters: Vec<Letter>,
+    now: OnceCell<Timestamp>,
     /// Something of a queue has changed.
     is_changed: bool,
     /// What the gate's page should say of observers after the commit.
@@ -222,6 +224,7 @@ impl Store {
             txn,
             pass,
             letters: Vec::new(),
+            now: OnceCell::new(),
             is_changed: false,
             has_no_observers: false,
         })
@@ -335,9 +338,10 @@ impl Store {
 }
 
 impl<'a> Transaction<'a> {
-    /// The store's time.
+    /// The store's time: the same for all that one transaction does.
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.store.clock.now().nanos() / 1000 + self.store.offset)
+        let read = || Timestamp::from_micros(self.store.clock.now().nanos() / 1000 + self.store.offset);
+        *self.now.get_or_init(read)
     }
 
     pub(crate) fn rows(&self) -> Rows {
