@@ -58,10 +58,6 @@ impl Direct {
         Direct { client, patience, capability, engine, runtime, stop, thread }
     }
 
-    pub(crate) fn client(&self) -> ClientId {
-        self.client
-    }
-
     pub(crate) fn capability(&self) -> &Capability {
         &self.capability
     }

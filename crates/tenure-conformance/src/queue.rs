@@ -15,7 +15,6 @@ use crate::Setup;
 use crate::actor::Actor;
 use crate::cancellation::poll_times;
 use crate::history::{Section, overlaps, stale_tokens};
-use crate::queue_model::agree;
 use crate::stage::{LONG, SHORT, Stage, assert_passed, name, now, pause, resource};
 
 /// Whether the engine has queues, and what they can do; if not, the skip is noted.
@@ -769,20 +768,4 @@ pub async fn a_killed_client_loses_nothing(setup: &impl Setup) {
     }
     acked.dedup();
     assert_eq!(acked, payloads, "an item is lost, or comes out of order");
-}
-
-/// Whatever is asked, the engine answers as the model does: random requests to both, but for what takes time.
-pub async fn it_behaves_like_the_model(setup: &impl Setup) {
-    let Some(capability) = queues(setup, "it_behaves_like_the_model").await else { return };
-    // What is due after a microsecond must be seen to be due by the next request.
-    let is_fine = capability.interval_grain <= Duration::from_millis(1);
-    let (check, what) = ("queue::it_behaves_like_the_model", "clock that is finer than a request");
-    if !setup.can(check, what, |_| is_fine).await {
-        return;
-    }
-    let (direct, queue) = (setup.direct().await, name("model"));
-    let client = direct.client();
-    direct
-        .on_queues(move |queues| Box::pin(async move { agree(queues, client, &queue, 300, false).await }))
-        .await;
 }

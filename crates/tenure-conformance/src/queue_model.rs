@@ -56,14 +56,7 @@ pub fn agrees_with_the_model(
     runtime.block_on(agree(engine, ClientId::new(7), queue, steps, has_short_ttls));
 }
 
-/// As [`agrees_with_the_model`], for a client that some engines look after.
-pub(crate) async fn agree(
-    engine: &dyn QueueEngine,
-    client: ClientId,
-    queue: &str,
-    steps: usize,
-    has_short_ttls: bool,
-) {
+async fn agree(engine: &dyn QueueEngine, client: ClientId, queue: &str, steps: usize, has_short_ttls: bool) {
     let seed = fastrand::u64(..);
     println!("queue {queue}, seed {seed}");
     let mut pair = Pair {
