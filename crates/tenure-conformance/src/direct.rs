@@ -58,6 +58,10 @@ impl Direct {
         Direct { client, patience, capability, engine, runtime, stop, thread }
     }
 
+    pub(crate) fn client(&self) -> ClientId {
+        self.client
+    }
+
     pub(crate) fn capability(&self) -> &Capability {
         &self.capability
     }

@@ -319,6 +319,7 @@ macro_rules! for_each_check {
                 a_batch_is_answered_in_order,
                 processes_share_a_queue_in_order,
                 a_killed_client_loses_nothing,
+                it_behaves_like_the_model,
             }
             death {
                 a_killed_holder_is_replaced,

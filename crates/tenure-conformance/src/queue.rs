@@ -15,6 +15,7 @@ use crate::Setup;
 use crate::actor::Actor;
 use crate::cancellation::poll_times;
 use crate::history::{Section, overlaps, stale_tokens};
+use crate::queue_model::agree;
 use crate::stage::{LONG, SHORT, Stage, assert_passed, name, now, pause, resource};
 
 /// Whether the engine has queues, and what they can do; if not, the skip is noted.
@@ -768,4 +769,16 @@ pub async fn a_killed_client_loses_nothing(setup: &impl Setup) {
     }
     acked.dedup();
     assert_eq!(acked, payloads, "an item is lost, or comes out of order");
+}
+
+/// Whatever is asked, the engine answers as the model does: random requests to both, but for what takes time.
+pub async fn it_behaves_like_the_model(setup: &impl Setup) {
+    if queues(setup, "it_behaves_like_the_model").await.is_none() {
+        return;
+    }
+    let (direct, queue) = (setup.direct().await, name("model"));
+    let client = direct.client();
+    direct
+        .on_queues(move |queues| Box::pin(async move { agree(queues, client, &queue, 150, false).await }))
+        .await;
 }

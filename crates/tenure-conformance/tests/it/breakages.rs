@@ -268,6 +268,8 @@ const BREAKAGES: &[(&str, Breakage, &str)] = &[
     ("queue::processes_share_a_queue_in_order", Queues(Line::GroupsIgnored), "at once|out of order"),
     ("queue::processes_share_a_queue_in_order", Queues(Line::AcksIgnored), "all is acknowledged"),
     ("queue::a_killed_client_loses_nothing", Queues(Line::AtMostOnce), "an item is lost"),
+    ("queue::it_behaves_like_the_model", Queues(Line::DelaysIgnored), "left == right"),
+    ("queue::it_behaves_like_the_model", Queues(Line::GroupsIgnored), "left == right"),
     ("death::a_killed_holder_is_replaced", Record(Rule::HoldsNeverEnd), "next in the queue"),
     ("death::a_killed_holder_is_replaced", PromisesMore, "next in the queue"),
     ("death::a_killed_waiter_is_skipped", Record(Rule::HoldsNeverEnd), "next waiter"),

@@ -328,7 +328,7 @@ pub trait QueueEngine: Send + Sync {
     /// Looks at one queue.
     fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>>;
 
-    /// Lists up to `most` items after `after`, by their numbers.
+    /// Lists up to `most` items after `after`, by their numbers. A page may be shorter; it is empty only at the end.
     fn items(
         &self,
         queue: Name,

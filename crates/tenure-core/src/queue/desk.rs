@@ -290,21 +290,27 @@ fn no_queues(engine: &'static str) -> Error {
 /// A place in the line of a queue. Dropping it gives the place up, and what has come for it goes back.
 pub(crate) struct Place {
     delivery: oneshot::Receiver<Result<Option<Delivery>>>,
-    news: Arc<Notify>,
+    /// Whom to tell that it was given up. None: it was answered.
+    news: Option<Arc<Notify>>,
 }
 
 impl Place {
     /// Waits for an item. None: nothing is ready, and the place was not to wait.
     pub(crate) async fn delivery(mut self) -> Result<Option<Delivery>> {
         let gone = Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
-        (&mut self.delivery).await.map_err(|_| gone)?
+        let answer = (&mut self.delivery).await;
+        // Who is served must not make the others look.
+        self.news = None;
+        answer.map_err(|_| gone)?
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.delivery.close();
-        self.news.notify_one();
+        if let Some(news) = &self.news {
+            self.delivery.close();
+            news.notify_one();
+        }
     }
 }
 
@@ -319,7 +325,7 @@ impl Connection {
         if let Some(counter) = counters.get_mut(&key) {
             counter.line.push_back(want);
             counter.news.notify_one();
-            return Place { delivery, news: counter.news.clone() };
+            return Place { delivery, news: Some(counter.news.clone()) };
         }
         let news = Arc::new(Notify::new());
         counters.insert(key, Counter { line: VecDeque::from([want]), news: news.clone() });
@@ -334,7 +340,7 @@ impl Connection {
             attempt: 0,
         };
         shared.runtime.spawn(clerk.serve());
-        Place { delivery, news }
+        Place { delivery, news: Some(news) }
     }
 }
 
