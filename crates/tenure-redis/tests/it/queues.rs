@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::IntoFuture;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -108,9 +108,11 @@ fn while_it_works(url: &str, disturb: impl FnOnce(&AtomicBool) + Send) {
     const GROUPS: usize = 5;
     let (producers, consumers) = ([connect(url), connect(url)], [connect(url), connect(url), connect(url)]);
     let (acked, is_over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let pushed = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| disturb(&is_over));
         for (producer, client) in producers.iter().enumerate() {
+            let pushed = &pushed;
             scope.spawn(move || {
                 for number in 0..ITEMS / 2 {
                     let (group, payload) = (format!("g{}", number % GROUPS), format!("{producer}/{number}"));
@@ -121,6 +123,7 @@ fn while_it_works(url: &str, disturb: impl FnOnce(&AtomicBool) + Send) {
                         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
                         assert!(now() < until, "{error}");
                     }
+                    pushed.fetch_add(1, Ordering::Relaxed);
                     // It is to last for some faults.
                     pause(Duration::from_millis(2));
                 }
@@ -142,6 +145,10 @@ fn while_it_works(url: &str, disturb: impl FnOnce(&AtomicBool) + Send) {
             });
         }
         let drained = || {
+            // Consumers that keep up leave it empty again and again.
+            if pushed.load(Ordering::Relaxed) < ITEMS {
+                return None;
+            }
             let stats = block_on(consumers[0].queue("q").stats()).ok()?;
             let done: BTreeSet<_> = acked
                 .lock()
