@@ -72,7 +72,7 @@ enum Body {
 }
 
 impl Actor {
-    pub(crate) async fn start<S: Setup>(setup: &S, reach: Reach) -> Actor {
+    pub(crate) async fn start(setup: &dyn Setup, reach: Reach) -> Actor {
         let (say, answers) = mpsc::unbounded_channel();
         let body = match reach {
             Reach::Process => start_thread(setup.connector(), say),
@@ -196,7 +196,7 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(pid, signal).expect("a child that was not waited for takes a signal");
 }
 
-/// How often each actor works in [`work_in_sections`], see [`Stage::rounds`](crate::stage::Stage::rounds).
+/// How often each actor works in [`work_in_sections`], see `rounds` of the `stage`.
 pub(crate) const SECTIONS: usize = 20;
 
 /// Has each actor work in sections under claims of its form, all at the same time.

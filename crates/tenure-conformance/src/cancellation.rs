@@ -9,7 +9,7 @@ use tenure_core::Tenure;
 
 use crate::Setup;
 use crate::form::{Contest, Form, Lock};
-use crate::stage::{LONG, SHORT, Stage, name, now, pause};
+use crate::stage::{LONG, SHORT, name, now, pause};
 
 /// Polls a future up to `most` times, each time that it asks to be polled. None: it was not ready by then.
 pub(crate) async fn poll_times<F: Future + Unpin>(future: &mut F, most: usize) -> Option<F::Output> {
@@ -26,7 +26,7 @@ pub(crate) async fn poll_times<F: Future + Unpin>(future: &mut F, most: usize) -
 }
 
 /// Starts an acquisition and drops it: after every number of polls until it is ready, and after short whiles.
-async fn drop_at_every_moment(setup: &impl Setup, lock: &Lock) {
+async fn drop_at_every_moment(setup: &dyn Setup, lock: &Lock) {
     for polls in 0.. {
         let mut acquire = lock.acquire();
         let polled = poll_times(&mut acquire, polls);
@@ -51,12 +51,12 @@ async fn waiting(client: &Tenure, name: &str) -> u32 {
 }
 
 /// An acquisition of a free mutex that is dropped at any moment leaves it free, for whoever comes next.
-pub async fn an_acquire_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+pub async fn an_acquire_dropped_at_any_moment_leaves_nothing(setup: &dyn Setup) {
     drop_acquires(setup, Form::Mutex).await;
 }
 
 /// Drops acquisitions of what is free.
-pub(crate) async fn drop_acquires(setup: &impl Setup, form: Form) {
+pub(crate) async fn drop_acquires(setup: &dyn Setup, form: Form) {
     let client = setup.client().await;
     let name = name("dropped");
     drop_at_every_moment(setup, &form.of(&client, &name, LONG)).await;
@@ -64,12 +64,12 @@ pub(crate) async fn drop_acquires(setup: &impl Setup, form: Form) {
 }
 
 /// A wait for a held mutex that is dropped at any moment leaves no place in the queue, and no later grant.
-pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &dyn Setup) {
     drop_waits(setup, Contest::MUTEX).await;
 }
 
 /// Drops waits for what is held, before and while it is granted.
-pub(crate) async fn drop_waits(setup: &impl Setup, contest: Contest) {
+pub(crate) async fn drop_waits(setup: &dyn Setup, contest: Contest) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("dropped");
     let (held, lock) = (contest.holder.of(&a, &name, LONG), contest.next.of(&b, &name, LONG));
@@ -108,12 +108,12 @@ pub(crate) async fn drop_waits(setup: &impl Setup, contest: Contest) {
 }
 
 /// A lease that is dropped on a thread without any runtime is released, long before its ttl.
-pub async fn a_lease_dropped_outside_a_runtime_is_released(setup: &impl Setup) {
+pub async fn a_lease_dropped_outside_a_runtime_is_released(setup: &dyn Setup) {
     drop_outside_a_runtime(setup, Contest::MUTEX).await;
 }
 
 /// Drops a lease for which another waits.
-pub(crate) async fn drop_outside_a_runtime(setup: &impl Setup, contest: Contest) {
+pub(crate) async fn drop_outside_a_runtime(setup: &dyn Setup, contest: Contest) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("dropped");
     let lease = setup.take(contest.holder.of(&a, &name, LONG)).await;
@@ -126,7 +126,7 @@ pub(crate) async fn drop_outside_a_runtime(setup: &impl Setup, contest: Contest)
 }
 
 /// A lease is held while the thread of its user does nothing else for three ttls.
-pub async fn a_lease_outlives_a_caller_that_is_blocked(setup: &impl Setup) {
+pub async fn a_lease_outlives_a_caller_that_is_blocked(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("blocked");
     let ttl = setup.ttl(2 * SHORT).await;
@@ -139,7 +139,7 @@ pub async fn a_lease_outlives_a_caller_that_is_blocked(setup: &impl Setup) {
 }
 
 /// A release whose future is dropped, polled or not, goes on.
-pub async fn a_dropped_release_still_releases(setup: &impl Setup) {
+pub async fn a_dropped_release_still_releases(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("dropped");
     for polls in 0..2 {
@@ -157,7 +157,7 @@ pub async fn a_dropped_release_still_releases(setup: &impl Setup) {
 }
 
 /// Many leases that are dropped at once are all released.
-pub async fn many_leases_dropped_at_once_are_released(setup: &impl Setup) {
+pub async fn many_leases_dropped_at_once_are_released(setup: &dyn Setup) {
     const LEASES: usize = 300;
     let (a, b) = (setup.client().await, setup.client().await);
     let stem = name("dropped");

@@ -8,10 +8,10 @@ use tenure_core::step::Release;
 
 use crate::Setup;
 use crate::direct;
-use crate::stage::{SHORT, Stage, resource, ttl_of};
+use crate::stage::{SHORT, resource, ttl_of};
 
 /// A claim that is repeated, because its answer was lost, gets the grant that it had.
-pub async fn a_repeated_claim_gets_the_same_grant(setup: &impl Setup) {
+pub async fn a_repeated_claim_gets_the_same_grant(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("repeated");
     let claim = a.waiting(&resource, &direct::mutex());
@@ -27,7 +27,7 @@ pub async fn a_repeated_claim_gets_the_same_grant(setup: &impl Setup) {
 }
 
 /// A waiting claim that is repeated keeps its place, and waits once.
-pub async fn a_repeated_claim_keeps_its_place(setup: &impl Setup) {
+pub async fn a_repeated_claim_keeps_its_place(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("place");
     let held = a.trying(&resource, &direct::mutex());
@@ -48,7 +48,7 @@ pub async fn a_repeated_claim_keeps_its_place(setup: &impl Setup) {
 }
 
 /// A release that is repeated says that there was nothing to release, and harms nobody.
-pub async fn a_repeated_release_says_already_lost(setup: &impl Setup) {
+pub async fn a_repeated_release_says_already_lost(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("released");
     let claim = a.trying(&resource, &direct::mutex());
@@ -63,7 +63,7 @@ pub async fn a_repeated_release_says_already_lost(setup: &impl Setup) {
 }
 
 /// A copy of a claim that arrives after the claim's release is refused, whether the engine had known it or not.
-pub async fn a_claim_is_not_granted_after_its_own_release(setup: &impl Setup) {
+pub async fn a_claim_is_not_granted_after_its_own_release(setup: &dyn Setup) {
     let direct = setup.direct().await;
     for is_known in [false, true] {
         let resource = resource("late");
@@ -87,7 +87,7 @@ pub async fn a_claim_is_not_granted_after_its_own_release(setup: &impl Setup) {
 }
 
 /// A copy of a claim that arrives after its hold has ended by itself is refused.
-pub async fn an_ended_claim_is_not_granted_again(setup: &impl Setup) {
+pub async fn an_ended_claim_is_not_granted_again(setup: &dyn Setup) {
     let has = |capability: &Capability| capability.remembers_ends;
     if !setup
         .can("an_ended_claim_is_not_granted_again", "memory of holds that ended by themselves", has)
@@ -108,7 +108,7 @@ pub async fn an_ended_claim_is_not_granted_again(setup: &impl Setup) {
 }
 
 /// A copy of a claim that arrives after an operator broke its hold is refused.
-pub async fn a_broken_claim_is_not_granted_again(setup: &impl Setup) {
+pub async fn a_broken_claim_is_not_granted_again(setup: &dyn Setup) {
     let direct = setup.direct().await;
     let resource = resource("broken");
     let claim = direct.trying(&resource, &direct::mutex());
@@ -119,7 +119,7 @@ pub async fn a_broken_claim_is_not_granted_again(setup: &impl Setup) {
 }
 
 /// A release with another claim's id ends nothing.
-pub async fn only_its_own_claim_releases_a_hold(setup: &impl Setup) {
+pub async fn only_its_own_claim_releases_a_hold(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("own");
     let held = a.trying(&resource, &direct::mutex());
@@ -141,7 +141,7 @@ pub async fn only_its_own_claim_releases_a_hold(setup: &impl Setup) {
 }
 
 /// The answers to a batch are in the order of its requests, each for its own.
-pub async fn a_batch_is_answered_in_order(setup: &impl Setup) {
+pub async fn a_batch_is_answered_in_order(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let (free, taken) = (resource("batch-free"), resource("batch-taken"));
     let held = a.trying(&taken, &direct::mutex());
@@ -171,7 +171,7 @@ pub async fn a_batch_is_answered_in_order(setup: &impl Setup) {
 }
 
 /// Only who holds a resource sets its value, and without another wish the value goes with the hold.
-pub async fn a_value_is_published_only_under_its_hold(setup: &impl Setup) {
+pub async fn a_value_is_published_only_under_its_hold(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("value");
     let held = a.trying(&resource, &direct::mutex());

@@ -12,7 +12,7 @@ use crate::Setup;
 use crate::actor::{Actor, Granted, granted_in};
 use crate::form::{Contest, Form};
 use crate::mortal;
-use crate::stage::{LONG, SHORT, Stage, name, now, pause};
+use crate::stage::{LONG, SHORT, name, now, pause};
 
 /// How much longer than the promise a survivor may take on a busy machine.
 const SLACK: Duration = Duration::from_secs(2);
@@ -23,12 +23,12 @@ const AT_ONCE: usize = 6;
 
 /// A mutex whose holder is killed goes to the next waiter: at once where the engine notices deaths, else when
 /// the hold ends.
-pub async fn a_killed_holder_is_replaced(setup: &impl Setup) {
+pub async fn a_killed_holder_is_replaced(setup: &dyn Setup) {
     killed_holder(setup, Contest::MUTEX).await;
 }
 
 /// Kills a holder for whom another waits.
-pub(crate) async fn killed_holder(setup: &impl Setup, contest: Contest) {
+pub(crate) async fn killed_holder(setup: &dyn Setup, contest: Contest) {
     let client = setup.client().await;
     let notices_death = client.capability().notices_death;
     let name = name("killed");
@@ -48,12 +48,12 @@ pub(crate) async fn killed_holder(setup: &impl Setup, contest: Contest) {
 }
 
 /// A waiter that is killed is not waited for.
-pub async fn a_killed_waiter_is_skipped(setup: &impl Setup) {
+pub async fn a_killed_waiter_is_skipped(setup: &dyn Setup) {
     killed_waiter(setup, Contest::MUTEX).await;
 }
 
 /// Kills a waiter behind whom another waits.
-pub(crate) async fn killed_waiter(setup: &impl Setup, contest: Contest) {
+pub(crate) async fn killed_waiter(setup: &dyn Setup, contest: Contest) {
     let (a, b) = (setup.client().await, setup.client().await);
     let notices_death = a.capability().notices_death;
     let name = name("killed");
@@ -81,9 +81,9 @@ async fn waiting(client: &Tenure, name: &str) -> u32 {
 
 /// A client that is killed at any place of its work, the engine's failpoints and both ends of every call, is
 /// survived: others are granted soon, tokens grow, and nothing is left.
-pub async fn a_client_killed_at_any_point_leaves_nothing(setup: &impl Setup) {
+pub async fn a_client_killed_at_any_point_leaves_nothing(setup: &dyn Setup) {
     let reach = setup.capability().await.reach;
-    let failpoints = if reach == Reach::Process { &[][..] } else { failpoints_of(setup) };
+    let failpoints = if reach == Reach::Process { &[][..] } else { setup.failpoints() };
     let places = mortal::PLACES.iter().chain(failpoints);
     let deaths = places.map(|place| async move {
         let mut deaths = 0;
@@ -98,12 +98,8 @@ pub async fn a_client_killed_at_any_point_leaves_nothing(setup: &impl Setup) {
     }
 }
 
-fn failpoints_of<S: Setup>(_setup: &S) -> &'static [&'static str] {
-    S::failpoints()
-}
-
 /// Has a client wait, hold, be renewed and release, until it dies at `place`. Returns whether it did.
-async fn dies_and_is_survived(setup: &impl Setup, reach: Reach, place: &str, passes: u32) -> bool {
+async fn dies_and_is_survived(setup: &dyn Setup, reach: Reach, place: &str, passes: u32) -> bool {
     let survivor = setup.client().await;
     let ttl = setup.ttl(SHORT).await;
     let name = name(&format!("dies/{place}"));

@@ -4,11 +4,11 @@ use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
 
 use crate::form::{Contest, Form};
 use crate::mortal::Life;
-use crate::stage::{SHORT, Stage, name, pause};
+use crate::stage::{SHORT, name, pause};
 use crate::{Setup, cancellation, death, loss};
 
 /// Only one candidate leads; the next leads when it resigns, with a larger token.
-pub async fn one_leads_and_the_next_follows(setup: &impl Setup) {
+pub async fn one_leads_and_the_next_follows(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("leads");
     let (one, two) = (a.election(&name), b.election(&name));
@@ -27,7 +27,7 @@ pub async fn one_leads_and_the_next_follows(setup: &impl Setup) {
 }
 
 /// Everybody sees who leads and what it has published; nobody, once it has resigned.
-pub async fn everybody_sees_the_leader(setup: &impl Setup) {
+pub async fn everybody_sees_the_leader(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("seen");
     let (one, two) = (a.election(&name).label("first"), b.election(&name));
@@ -45,7 +45,7 @@ pub async fn everybody_sees_the_leader(setup: &impl Setup) {
 }
 
 /// Who follows the leaders sees the present one first, and never misses the latest.
-pub async fn changes_end_with_the_latest(setup: &impl Setup) {
+pub async fn changes_end_with_the_latest(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("followed");
     let (one, two) = (a.election(&name), b.election(&name));
@@ -77,7 +77,7 @@ pub async fn changes_end_with_the_latest(setup: &impl Setup) {
 }
 
 /// A leader whose term is broken campaigns again, and does not publish under the old one.
-pub async fn a_leader_that_loses_its_term_campaigns_again(setup: &impl Setup) {
+pub async fn a_leader_that_loses_its_term_campaigns_again(setup: &dyn Setup) {
     let (a, operator) = (setup.client().await, setup.client().await);
     let name = name("again");
     let ttl = setup.ttl(SHORT).await;
@@ -97,7 +97,7 @@ pub async fn a_leader_that_loses_its_term_campaigns_again(setup: &impl Setup) {
 }
 
 /// A leader that is cut off from its engine, for longer than an answer may take, leads again when it is back.
-pub async fn a_leader_that_is_cut_off_campaigns_again(setup: &impl Setup) {
+pub async fn a_leader_that_is_cut_off_campaigns_again(setup: &dyn Setup) {
     let life = Life::of_thread();
     let mut settings = Settings::default();
     settings.answer_timeout = SHORT / 2;
@@ -132,27 +132,27 @@ pub async fn a_leader_that_is_cut_off_campaigns_again(setup: &impl Setup) {
 }
 
 /// A campaign that is dropped at any moment leaves nobody leading.
-pub async fn a_campaign_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+pub async fn a_campaign_dropped_at_any_moment_leaves_nothing(setup: &dyn Setup) {
     cancellation::drop_acquires(setup, Form::Term).await;
     cancellation::drop_waits(setup, Contest::ELECTION).await;
 }
 
 /// A term that is dropped on a thread without any runtime ends.
-pub async fn a_term_dropped_outside_a_runtime_ends(setup: &impl Setup) {
+pub async fn a_term_dropped_outside_a_runtime_ends(setup: &dyn Setup) {
     cancellation::drop_outside_a_runtime(setup, Contest::ELECTION).await;
 }
 
 /// A term that an operator breaks is lost to the leader within its ttl.
-pub async fn a_broken_term_is_lost_to_the_leader(setup: &impl Setup) {
+pub async fn a_broken_term_is_lost_to_the_leader(setup: &dyn Setup) {
     loss::broken_is_lost(setup, Form::Term).await;
 }
 
 /// A leader that is killed is followed by the next candidate, at once where the engine notices deaths.
-pub async fn a_killed_leader_is_followed(setup: &impl Setup) {
+pub async fn a_killed_leader_is_followed(setup: &dyn Setup) {
     death::killed_holder(setup, Contest::ELECTION).await;
 }
 
 /// A candidate that is killed is not waited for.
-pub async fn a_killed_candidate_is_skipped(setup: &impl Setup) {
+pub async fn a_killed_candidate_is_skipped(setup: &dyn Setup) {
     death::killed_waiter(setup, Contest::ELECTION).await;
 }

@@ -10,7 +10,7 @@ use tenure_core::step::Release;
 
 use crate::Setup;
 use crate::direct::{self, Direct};
-use crate::stage::{SHORT, Stage, assert_passed, now, pause, resource, ttl_of};
+use crate::stage::{SHORT, assert_passed, now, pause, resource, ttl_of};
 
 /// How often a check looks whether something has ended.
 const LOOK: Duration = Duration::from_millis(10);
@@ -22,7 +22,7 @@ fn brief(direct: &Direct) -> Terms {
 }
 
 /// Tries until the mutex is granted, lets it go and returns when it was.
-async fn free_at(setup: &impl Setup, direct: &Direct, resource: &Name) -> Instant {
+async fn free_at(setup: &dyn Setup, direct: &Direct, resource: &Name) -> Instant {
     let until = now() + setup.patience();
     loop {
         let claim = direct.trying(resource, &direct::mutex());
@@ -40,7 +40,7 @@ async fn free_at(setup: &impl Setup, direct: &Direct, resource: &Name) -> Instan
 }
 
 /// Renews a hold until it is lost.
-async fn renew_until_lost(setup: &impl Setup, direct: &Direct, claim: &Claim) {
+async fn renew_until_lost(setup: &dyn Setup, direct: &Direct, claim: &Claim) {
     setup
         .eventually("a hold that is renewed ends", async || match direct.renew(claim).await {
             RenewAnswer::Lost => true,
@@ -51,7 +51,7 @@ async fn renew_until_lost(setup: &impl Setup, direct: &Direct, claim: &Claim) {
 }
 
 /// A hold that nobody renews excludes others for its ttl, and then does not.
-pub async fn a_hold_ends_after_its_ttl_and_not_before(setup: &impl Setup) {
+pub async fn a_hold_ends_after_its_ttl_and_not_before(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("ends");
     let terms = brief(&a);
@@ -65,7 +65,7 @@ pub async fn a_hold_ends_after_its_ttl_and_not_before(setup: &impl Setup) {
 }
 
 /// A hold that is renewed lives on, however short its ttl.
-pub async fn a_renewed_hold_outlives_its_ttl(setup: &impl Setup) {
+pub async fn a_renewed_hold_outlives_its_ttl(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("lives");
     let mut terms = direct::mutex();
@@ -85,7 +85,7 @@ pub async fn a_renewed_hold_outlives_its_ttl(setup: &impl Setup) {
 }
 
 /// A renewal of a hold that has ended says so and gives nothing, even if nobody else came.
-pub async fn renewing_never_recreates(setup: &impl Setup) {
+pub async fn renewing_never_recreates(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("recreates");
     let claim = a.trying(&resource, &brief(&a));
@@ -101,7 +101,7 @@ pub async fn renewing_never_recreates(setup: &impl Setup) {
 }
 
 /// A hold with a `max_hold` ends by then, renewed or not.
-pub async fn max_hold_ends_a_renewed_hold(setup: &impl Setup) {
+pub async fn max_hold_ends_a_renewed_hold(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("max-hold");
     let mut terms = direct::mutex();
@@ -118,12 +118,12 @@ pub async fn max_hold_ends_a_renewed_hold(setup: &impl Setup) {
     b.release(&next).await;
 }
 
-async fn can_rest(setup: &impl Setup, check: &str) -> bool {
+async fn can_rest(setup: &dyn Setup, check: &str) -> bool {
     setup.can(&format!("expiry::{check}"), "rests", |capability: &Capability| capability.has_rests).await
 }
 
 /// A mutex with a `min_hold` is not granted again before that, even if it is released.
-pub async fn min_hold_keeps_others_out_after_a_release(setup: &impl Setup) {
+pub async fn min_hold_keeps_others_out_after_a_release(setup: &dyn Setup) {
     if !can_rest(setup, "min_hold_keeps_others_out_after_a_release").await {
         return;
     }
@@ -145,7 +145,7 @@ pub async fn min_hold_keeps_others_out_after_a_release(setup: &impl Setup) {
 }
 
 /// A grant that never reached its user keeps nobody out.
-pub async fn min_hold_does_not_count_for_an_unused_grant(setup: &impl Setup) {
+pub async fn min_hold_does_not_count_for_an_unused_grant(setup: &dyn Setup) {
     if !can_rest(setup, "min_hold_does_not_count_for_an_unused_grant").await {
         return;
     }
@@ -163,7 +163,7 @@ pub async fn min_hold_does_not_count_for_an_unused_grant(setup: &impl Setup) {
 }
 
 /// A mutex with a `lock_delay` whose holder vanished rests for that long after the hold's end.
-pub async fn lock_delay_keeps_others_out_after_a_holder_vanished(setup: &impl Setup) {
+pub async fn lock_delay_keeps_others_out_after_a_holder_vanished(setup: &dyn Setup) {
     if !can_rest(setup, "lock_delay_keeps_others_out_after_a_holder_vanished").await {
         return;
     }
@@ -180,7 +180,7 @@ pub async fn lock_delay_keeps_others_out_after_a_holder_vanished(setup: &impl Se
 }
 
 /// A holder that releases by itself did not vanish: its `lock_delay` keeps nobody out.
-pub async fn a_release_skips_the_lock_delay(setup: &impl Setup) {
+pub async fn a_release_skips_the_lock_delay(setup: &dyn Setup) {
     if !can_rest(setup, "a_release_skips_the_lock_delay").await {
         return;
     }
@@ -197,7 +197,7 @@ pub async fn a_release_skips_the_lock_delay(setup: &impl Setup) {
 }
 
 /// A grant to a waiter that is never heard of again ends after the confirm window, not after its ttl.
-pub async fn an_unconfirmed_grant_ends_after_its_window(setup: &impl Setup) {
+pub async fn an_unconfirmed_grant_ends_after_its_window(setup: &dyn Setup) {
     let has_window = |capability: &Capability| capability.hand_over == HandOver::Window;
     if !setup.can("expiry::an_unconfirmed_grant_ends_after_its_window", "confirm window", has_window).await {
         return;
@@ -241,7 +241,7 @@ async fn unconfirmed_grant_is_short(a: &Direct, b: &Direct) {
 }
 
 /// A waiter that is not heard of loses its place.
-pub async fn a_waiter_without_heartbeat_goes(setup: &impl Setup) {
+pub async fn a_waiter_without_heartbeat_goes(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("silent");
     let held = a.trying(&resource, &direct::mutex());

@@ -9,7 +9,7 @@ use crate::Setup;
 use crate::direct::{self, Direct};
 use crate::form::Form;
 use crate::history::stale_tokens;
-use crate::stage::{LONG, SHORT, Stage, name, resource};
+use crate::stage::{LONG, SHORT, name, resource};
 
 fn assert_grows(last: &mut Token, token: Token) {
     assert!(token > *last, "a later grant has token {token}, an earlier one had {last}");
@@ -17,7 +17,7 @@ fn assert_grows(last: &mut Token, token: Token) {
 }
 
 /// Tokens grow from grant to grant, whichever client is granted.
-pub async fn each_grant_has_a_larger_token(setup: &impl Setup) {
+pub async fn each_grant_has_a_larger_token(setup: &dyn Setup) {
     let clients = [setup.client().await, setup.client().await];
     let name = name("tokens");
     let mut last = Token::ZERO;
@@ -29,7 +29,7 @@ pub async fn each_grant_has_a_larger_token(setup: &impl Setup) {
 }
 
 /// A grant to a waiter has a larger token than the hold it waited for, and than what it was told.
-pub async fn a_waiter_gets_a_larger_token(setup: &impl Setup) {
+pub async fn a_waiter_gets_a_larger_token(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("tokens");
     let first = a.trying(&resource, &direct::mutex());
@@ -45,7 +45,7 @@ pub async fn a_waiter_gets_a_larger_token(setup: &impl Setup) {
 }
 
 /// Tokens grow in the order of the grants, over processes.
-pub async fn tokens_grow_across_processes(setup: &impl Setup) {
+pub async fn tokens_grow_across_processes(setup: &dyn Setup) {
     let name = name("tokens");
     let mut actors = [setup.actor().await, setup.actor().await];
     let rounds = setup.rounds(20).await;
@@ -56,7 +56,7 @@ pub async fn tokens_grow_across_processes(setup: &impl Setup) {
 }
 
 /// Who lets a hold expire has a smaller token than who is granted next, and is told so.
-pub async fn tokens_grow_after_an_expiry(setup: &impl Setup) {
+pub async fn tokens_grow_after_an_expiry(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("tokens");
     let mut last = Token::ZERO;
@@ -74,7 +74,7 @@ pub async fn tokens_grow_after_an_expiry(setup: &impl Setup) {
 }
 
 /// Who is granted a broken hold has a larger token than who held it.
-pub async fn tokens_grow_after_a_break(setup: &impl Setup) {
+pub async fn tokens_grow_after_a_break(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("tokens");
     let mut last = Token::ZERO;
@@ -91,7 +91,7 @@ pub async fn tokens_grow_after_a_break(setup: &impl Setup) {
 
 /// A claim whose client has seen a larger token is granted a larger one still, or refused where the store counts its
 /// tokens by itself.
-pub async fn a_floor_is_honoured(setup: &impl Setup) {
+pub async fn a_floor_is_honoured(setup: &dyn Setup) {
     let direct = setup.direct().await;
     let resource = resource("floor");
     let token = direct.token_of(&resource, &direct::mutex()).await;
@@ -108,7 +108,7 @@ pub async fn a_floor_is_honoured(setup: &impl Setup) {
 }
 
 /// A claim that waits brings its floor along, and its grant lies above it.
-pub async fn a_waiters_floor_is_honoured(setup: &impl Setup) {
+pub async fn a_waiters_floor_is_honoured(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("floor");
     let held = a.trying(&resource, &direct::mutex());
@@ -142,7 +142,7 @@ fn a_minute_ahead(token: Token) -> Token {
 }
 
 /// A floor so far ahead that some clock must be wrong is refused, and poisons nothing.
-pub async fn a_floor_far_ahead_is_refused(setup: &impl Setup) {
+pub async fn a_floor_far_ahead_is_refused(setup: &dyn Setup) {
     let direct = setup.direct().await;
     let resource = resource("floor");
     let token = direct.token_of(&resource, &direct::mutex()).await;

@@ -9,10 +9,10 @@ use tenure_core::step::confirm_window;
 use crate::Setup;
 use crate::direct;
 use crate::form::Form;
-use crate::stage::{LONG, SHORT, Stage, name, now, resource, ttl_of};
+use crate::stage::{LONG, SHORT, name, now, resource, ttl_of};
 
 /// Clients that queue one after the other are served in that order, each once the one before has released.
-pub async fn waiters_are_served_in_order_of_arrival(setup: &impl Setup) {
+pub async fn waiters_are_served_in_order_of_arrival(setup: &dyn Setup) {
     if !is_fifo(setup, "waiters_are_served_in_order_of_arrival").await {
         return;
     }
@@ -35,7 +35,7 @@ pub async fn waiters_are_served_in_order_of_arrival(setup: &impl Setup) {
 }
 
 /// Processes that queue one after the other are served in that order.
-pub async fn processes_are_served_in_order_of_arrival(setup: &impl Setup) {
+pub async fn processes_are_served_in_order_of_arrival(setup: &dyn Setup) {
     if !is_fifo(setup, "processes_are_served_in_order_of_arrival").await {
         return;
     }
@@ -60,12 +60,12 @@ pub async fn processes_are_served_in_order_of_arrival(setup: &impl Setup) {
     setup.assert_nothing_is_left(&name).await;
 }
 
-async fn is_fifo(setup: &impl Setup, check: &str) -> bool {
+async fn is_fifo(setup: &dyn Setup, check: &str) -> bool {
     setup.can(&format!("fifo::{check}"), "order", |capability| capability.is_fifo).await
 }
 
 /// A waiter learns of its grant by a wake, or at the latest by its next heartbeat; not by the end of anything.
-pub async fn a_release_reaches_the_next_waiter_by_itself(setup: &impl Setup) {
+pub async fn a_release_reaches_the_next_waiter_by_itself(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("reaches");
     let lease = setup.take(&a.mutex(&name).ttl(LONG)).await;
@@ -79,7 +79,7 @@ pub async fn a_release_reaches_the_next_waiter_by_itself(setup: &impl Setup) {
 }
 
 /// A waiter that withdraws is not waited for.
-pub async fn a_withdrawn_waiter_is_skipped(setup: &impl Setup) {
+pub async fn a_withdrawn_waiter_is_skipped(setup: &dyn Setup) {
     let (a, b, c) = (setup.client().await, setup.client().await, setup.client().await);
     let name = name("withdrawn");
     let lease = setup.take(&a.mutex(&name)).await;
@@ -101,7 +101,7 @@ async fn waiting(client: &tenure_core::Tenure, name: &str) -> u32 {
 }
 
 /// A waiter that is not heard of any more is not waited for.
-pub async fn a_dead_waiter_is_skipped(setup: &impl Setup) {
+pub async fn a_dead_waiter_is_skipped(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("dead");
     let held = a.trying(&resource, &direct::mutex());
@@ -130,7 +130,7 @@ pub async fn a_dead_waiter_is_skipped(setup: &impl Setup) {
 }
 
 /// A waiter in the middle that leaves does not make those behind it overtake the head.
-pub async fn nobody_is_served_early_when_a_middle_one_leaves(setup: &impl Setup) {
+pub async fn nobody_is_served_early_when_a_middle_one_leaves(setup: &dyn Setup) {
     if !is_fifo(setup, "nobody_is_served_early_when_a_middle_one_leaves").await {
         return;
     }
@@ -155,7 +155,7 @@ pub async fn nobody_is_served_early_when_a_middle_one_leaves(setup: &impl Setup)
 }
 
 /// A grant whose wake never arrives is told by the next heartbeat, with all that the wake would have said.
-pub async fn a_heartbeat_heals_a_lost_wake(setup: &impl Setup) {
+pub async fn a_heartbeat_heals_a_lost_wake(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("heals");
     let held = a.trying(&resource, &direct::mutex());
@@ -178,7 +178,7 @@ pub async fn a_heartbeat_heals_a_lost_wake(setup: &impl Setup) {
 }
 
 /// A waiter is told its place, and when it has moved up.
-pub async fn a_waiter_is_told_its_place(setup: &impl Setup) {
+pub async fn a_waiter_is_told_its_place(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("place");
     let held = a.trying(&resource, &direct::mutex());

@@ -28,7 +28,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! Every check is a `pub async fn` that takes `&impl Setup` and panics if a promise is broken. Checks of the
+//! Every check is a `pub async fn` that takes `&dyn Setup` and panics if a promise is broken. Checks of the
 //! client use its public face; checks of what the public face hides drive the engine itself, with claims made by
 //! hand. Whatever is about exclusion or death has its second party in another process, for which the
 //! test binary executes itself; an engine that reaches no further than one process ([`Reach::Process`]) gets
@@ -81,7 +81,9 @@ pub use actor::play;
 /// How an engine under test is reached.
 pub trait Setup: 'static {
     /// Starts or finds a store for one check. Checks use names of their own, so several may share a store.
-    fn start() -> Self;
+    fn start() -> Self
+    where
+        Self: Sized;
 
     /// Returns what connects one more client with the store.
     fn connector(&self) -> Connect;
@@ -91,10 +93,12 @@ pub trait Setup: 'static {
     fn address(&self) -> String;
 
     /// Finds the store of another process.
-    fn at(address: &str) -> Self;
+    fn at(address: &str) -> Self
+    where
+        Self: Sized;
 
     /// Names the engine's failpoints ([`tenure_core::failpoint`]): a process is killed at each of them.
-    fn failpoints() -> &'static [&'static str] {
+    fn failpoints(&self) -> &'static [&'static str] {
         &[]
     }
 

@@ -9,15 +9,15 @@ use crate::Setup;
 use crate::direct;
 use crate::form::Form;
 use crate::mortal::Life;
-use crate::stage::{LONG, SHORT, Stage, assert_passed, name, now, resource};
+use crate::stage::{LONG, SHORT, assert_passed, name, now, resource};
 
 /// A lease whose hold an operator breaks is lost to its user within its ttl.
-pub async fn a_broken_lease_is_lost_to_its_holder(setup: &impl Setup) {
+pub async fn a_broken_lease_is_lost_to_its_holder(setup: &dyn Setup) {
     broken_is_lost(setup, Form::Mutex).await;
 }
 
 /// Takes something, has an operator break the hold, and looks what its user is told.
-pub(crate) async fn broken_is_lost(setup: &impl Setup, form: Form) {
+pub(crate) async fn broken_is_lost(setup: &dyn Setup, form: Form) {
     let (client, operator) = (setup.client().await, setup.client().await);
     let name = name("broken");
     let start = now();
@@ -34,7 +34,7 @@ pub(crate) async fn broken_is_lost(setup: &impl Setup, form: Form) {
 }
 
 /// A hold that is broken keeps others out until it would have ended, so that its work can stop.
-pub async fn a_broken_hold_rests_until_its_former_end(setup: &impl Setup) {
+pub async fn a_broken_hold_rests_until_its_former_end(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("rests");
     let mut terms = direct::mutex();
@@ -56,7 +56,7 @@ pub async fn a_broken_hold_rests_until_its_former_end(setup: &impl Setup) {
 }
 
 /// A hold that is broken at once is free at once.
-pub async fn breaking_at_once_frees_it(setup: &impl Setup) {
+pub async fn breaking_at_once_frees_it(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("at-once");
     let claim = a.trying(&resource, &direct::mutex());
@@ -73,7 +73,7 @@ pub async fn breaking_at_once_frees_it(setup: &impl Setup) {
 }
 
 /// A break names the token that it means: another's hold is not broken.
-pub async fn breaking_what_is_not_held_says_so(setup: &impl Setup) {
+pub async fn breaking_what_is_not_held_says_so(setup: &dyn Setup) {
     let direct = setup.direct().await;
     let resource = resource("not-held");
     let nothing = direct.break_hold(&resource, Token::new(1), true).await;
@@ -88,12 +88,12 @@ pub async fn breaking_what_is_not_held_says_so(setup: &impl Setup) {
 }
 
 /// Work under `run` is dropped when its lease is lost.
-pub async fn run_drops_its_work_on_loss(setup: &impl Setup) {
+pub async fn run_drops_its_work_on_loss(setup: &dyn Setup) {
     run_drops(setup, Form::Mutex).await;
 }
 
 /// Works under something whose hold an operator breaks meanwhile.
-pub(crate) async fn run_drops(setup: &impl Setup, form: Form) {
+pub(crate) async fn run_drops(setup: &dyn Setup, form: Form) {
     let client = setup.client().await;
     let operator = setup.client().await;
     let name = name("run");
@@ -109,7 +109,7 @@ pub(crate) async fn run_drops(setup: &impl Setup, form: Form) {
 }
 
 /// Releasing a lease that is lost is no error: the answer says so.
-pub async fn a_release_after_a_loss_says_already_lost(setup: &impl Setup) {
+pub async fn a_release_after_a_loss_says_already_lost(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("lost");
     // Long enough that the release comes before the loss is noticed, too.
@@ -124,7 +124,7 @@ pub async fn a_release_after_a_loss_says_already_lost(setup: &impl Setup) {
 }
 
 /// A lease is lost by its deadline even if nothing can be heard from the engine, and nobody is granted before.
-pub async fn a_lease_is_lost_by_its_deadline_when_the_engine_is_silent(setup: &impl Setup) {
+pub async fn a_lease_is_lost_by_its_deadline_when_the_engine_is_silent(setup: &dyn Setup) {
     let life = Life::of_thread();
     let connected = Tenure::connect_with(life.connector(setup.connector()), Settings::default());
     let client = setup.within("a client connects", connected).await.expect("a client connects");
@@ -145,7 +145,7 @@ pub async fn a_lease_is_lost_by_its_deadline_when_the_engine_is_silent(setup: &i
 
 /// A client that was stopped for longer than its ttl, or could not reach its engine, finds its lease lost as soon
 /// as it goes on, and harms nobody.
-pub async fn a_client_that_was_stopped_finds_its_lease_lost(setup: &impl Setup) {
+pub async fn a_client_that_was_stopped_finds_its_lease_lost(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("stopped");
     let ttl = setup.ttl(2 * SHORT).await;

@@ -9,10 +9,10 @@ use crate::Setup;
 use crate::direct::{self, terms};
 use crate::form::Form;
 use crate::history::{overlaps, stale_tokens};
-use crate::stage::{LONG, Stage, name, resource};
+use crate::stage::{LONG, name, resource};
 
 /// A mutex that one client holds is refused to another, until it is released.
-pub async fn excludes_a_second_client(setup: &impl Setup) {
+pub async fn excludes_a_second_client(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("excludes");
     let lease = setup.take(&a.mutex(&name)).await;
@@ -30,7 +30,7 @@ pub async fn excludes_a_second_client(setup: &impl Setup) {
 }
 
 /// A mutex that a client of one process holds is refused to another process, both ways.
-pub async fn a_second_process_is_refused(setup: &impl Setup) {
+pub async fn a_second_process_is_refused(setup: &dyn Setup) {
     let client = setup.client().await;
     let mut actor = setup.actor().await;
     let name = name("refused");
@@ -46,7 +46,7 @@ pub async fn a_second_process_is_refused(setup: &impl Setup) {
 }
 
 /// Processes that contend for a mutex never work under it at the same time.
-pub async fn processes_that_contend_work_one_after_the_other(setup: &impl Setup) {
+pub async fn processes_that_contend_work_one_after_the_other(setup: &dyn Setup) {
     const PROCESSES: usize = 4;
     let rounds = setup.rounds(25).await;
     let name = name("sections");
@@ -65,7 +65,7 @@ pub async fn processes_that_contend_work_one_after_the_other(setup: &impl Setup)
 }
 
 /// A mutex is free for others as soon as its release has been answered.
-pub async fn a_release_frees_it_for_others(setup: &impl Setup) {
+pub async fn a_release_frees_it_for_others(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("free");
     for _ in 0..5 {
@@ -80,7 +80,7 @@ pub async fn a_release_frees_it_for_others(setup: &impl Setup) {
 }
 
 /// A try that is refused leaves no place in the queue behind.
-pub async fn a_try_does_not_queue(setup: &impl Setup) {
+pub async fn a_try_does_not_queue(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("try");
     let held = a.trying(&resource, &direct::mutex());
@@ -97,7 +97,7 @@ pub async fn a_try_does_not_queue(setup: &impl Setup) {
 }
 
 /// A try does not get what has been released to a waiter, even if the waiter has not been heard of since.
-pub async fn a_try_does_not_barge(setup: &impl Setup) {
+pub async fn a_try_does_not_barge(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let resource = resource("barge");
     let held = a.trying(&resource, &direct::mutex());
@@ -111,7 +111,7 @@ pub async fn a_try_does_not_barge(setup: &impl Setup) {
 }
 
 /// Who is refused is told who holds it, since when, under which token, and how many wait.
-pub async fn a_refusal_names_the_holder(setup: &impl Setup) {
+pub async fn a_refusal_names_the_holder(setup: &dyn Setup) {
     let (a, b, c) = (setup.client().await, setup.client().await, setup.client().await);
     let name = name("busy");
     let start = crate::stage::now();
@@ -136,7 +136,7 @@ pub async fn a_refusal_names_the_holder(setup: &impl Setup) {
 }
 
 /// One client holds many names at a time, and each of them excludes others.
-pub async fn a_client_holds_many_names(setup: &impl Setup) {
+pub async fn a_client_holds_many_names(setup: &dyn Setup) {
     const NAMES: usize = 200;
     let (a, b) = (setup.client().await, setup.client().await);
     let stem = name("many");
@@ -152,7 +152,7 @@ pub async fn a_client_holds_many_names(setup: &impl Setup) {
 }
 
 /// Names that differ in any byte are different resources, whatever characters they hold.
-pub async fn names_are_compared_byte_by_byte(setup: &impl Setup) {
+pub async fn names_are_compared_byte_by_byte(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let stem = name("N");
     let longest = format!("{stem}{}", "x".repeat(255 - stem.len()));
@@ -209,7 +209,7 @@ pub async fn names_are_compared_byte_by_byte(setup: &impl Setup) {
 }
 
 /// A name that is in use cannot be claimed as another kind or with another capacity; the error says both.
-pub async fn another_kind_or_capacity_is_a_conflict(setup: &impl Setup) {
+pub async fn another_kind_or_capacity_is_a_conflict(setup: &dyn Setup) {
     let (a, b) = (setup.direct().await, setup.direct().await);
     let kinds = [(Kind::Mutex, 1), (Kind::Semaphore, 3), (Kind::Semaphore, 4), (Kind::SlotPool, 3)];
     let kinds = kinds.into_iter().filter(|(kind, _)| a.capability().kinds.contains(kind));
@@ -250,7 +250,7 @@ pub async fn another_kind_or_capacity_is_a_conflict(setup: &impl Setup) {
 }
 
 /// A name that nobody uses any more may be claimed as another kind, and its tokens go on growing.
-pub async fn an_idle_name_takes_another_kind(setup: &impl Setup) {
+pub async fn an_idle_name_takes_another_kind(setup: &dyn Setup) {
     let has = |capability: &tenure_core::engine::Capability| capability.kinds.contains(&Kind::Semaphore);
     if !setup.can("mutex::an_idle_name_takes_another_kind", "semaphores", has).await {
         return;

@@ -5,10 +5,10 @@ use tenure_core::claim::Kind;
 
 use crate::Setup;
 use crate::direct;
-use crate::stage::{LONG, SHORT, Stage, name, resource};
+use crate::stage::{LONG, SHORT, name, resource};
 
 /// An inspection lists exactly the names in use that begin with the prefix, in order.
-pub async fn inspect_lists_by_prefix_and_in_order(setup: &impl Setup) {
+pub async fn inspect_lists_by_prefix_and_in_order(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let stem = name("inspect");
     let names = ["a", "a/1", "a/2", "ab", "b", "b_1"].map(|end| format!("{stem}:{end}"));
@@ -38,7 +38,7 @@ pub async fn inspect_lists_by_prefix_and_in_order(setup: &impl Setup) {
 }
 
 /// Pages of any size list every name in use once.
-pub async fn inspect_pages_miss_nothing(setup: &impl Setup) {
+pub async fn inspect_pages_miss_nothing(setup: &dyn Setup) {
     let direct = setup.direct().await;
     let stem = name("pages");
     let claims: Vec<_> = (0..10)
@@ -70,7 +70,7 @@ pub async fn inspect_pages_miss_nothing(setup: &impl Setup) {
 }
 
 /// An inspection tells who holds, under which token, since when, and who waits in which order.
-pub async fn inspect_tells_holders_and_waiters(setup: &impl Setup) {
+pub async fn inspect_tells_holders_and_waiters(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("tells");
     let lease = setup.take(&a.mutex(&name).label("holds").ttl(LONG)).await;
@@ -92,7 +92,7 @@ pub async fn inspect_tells_holders_and_waiters(setup: &impl Setup) {
 }
 
 /// An observer is told what is, before anything changes.
-pub async fn an_observer_sees_the_present_first(setup: &impl Setup) {
+pub async fn an_observer_sees_the_present_first(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("present");
     let mut changes = b.observe(&name).expect("a good name");
@@ -107,7 +107,7 @@ pub async fn an_observer_sees_the_present_first(setup: &impl Setup) {
 }
 
 /// An observer that reads slowly misses what is over, but never the latest.
-pub async fn an_observer_never_misses_the_latest(setup: &impl Setup) {
+pub async fn an_observer_never_misses_the_latest(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let name = name("latest");
     let mut changes = b.observe(&name).expect("a good name");
@@ -132,7 +132,7 @@ pub async fn an_observer_never_misses_the_latest(setup: &impl Setup) {
 }
 
 /// An observer sees the end of a hold that ends by itself.
-pub async fn an_observer_sees_an_end_by_itself(setup: &impl Setup) {
+pub async fn an_observer_sees_an_end_by_itself(setup: &dyn Setup) {
     let direct = setup.direct().await;
     let client = setup.client().await;
     let resource = resource("ends");

@@ -6,18 +6,18 @@ use tenure_core::engine::Capability;
 
 use crate::Setup;
 use crate::form::Form;
-use crate::stage::{LONG, SHORT, Stage, name, now, pause};
+use crate::stage::{LONG, SHORT, name, now, pause};
 
 /// A period that does not end while a check runs.
 const PERIOD: Form = Form::Period(3_600_000);
 
-async fn can(setup: &impl Setup, check: &str) -> bool {
+async fn can(setup: &dyn Setup, check: &str) -> bool {
     setup.can(&format!("period::{check}"), "rests", |capability: &Capability| capability.has_rests).await
 }
 
 /// A run that was killed is made up for by another within the period: at once where the engine notices deaths, else
 /// after its ttl.
-pub async fn a_run_that_was_killed_is_made_up_for(setup: &impl Setup) {
+pub async fn a_run_that_was_killed_is_made_up_for(setup: &dyn Setup) {
     if !can(setup, "a_run_that_was_killed_is_made_up_for").await {
         return;
     }
@@ -40,7 +40,7 @@ pub async fn a_run_that_was_killed_is_made_up_for(setup: &impl Setup) {
 }
 
 /// A run that has finished is not repeated within the period, by whatever process, and is after it.
-pub async fn a_run_that_finished_is_not_repeated(setup: &impl Setup) {
+pub async fn a_run_that_finished_is_not_repeated(setup: &dyn Setup) {
     if !can(setup, "a_run_that_finished_is_not_repeated").await {
         return;
     }

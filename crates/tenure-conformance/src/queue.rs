@@ -16,10 +16,10 @@ use crate::actor::Actor;
 use crate::cancellation::poll_times;
 use crate::history::{Section, overlaps, stale_tokens};
 use crate::queue_model::agree;
-use crate::stage::{LONG, SHORT, Stage, assert_passed, name, now, pause, resource};
+use crate::stage::{LONG, SHORT, assert_passed, name, now, pause, resource};
 
 /// Whether the engine has queues, and what they can do; if not, the skip is noted.
-async fn queues(setup: &impl Setup, check: &str) -> Option<QueueCapability> {
+async fn queues(setup: &dyn Setup, check: &str) -> Option<QueueCapability> {
     let found = setup.client().await.queue_capability().cloned();
     let (has, check) = (found.is_some(), format!("queue::{check}"));
     setup.can(&check, "queues", |_| has).await;
@@ -58,21 +58,21 @@ async fn push_all(queue: &Queue, group: Option<&str>, payloads: &[&str]) {
 }
 
 /// Takes what must be ready or become ready.
-async fn next(setup: &impl Setup, queue: &Queue) -> Delivery {
+async fn next(setup: &dyn Setup, queue: &Queue) -> Delivery {
     setup.within("an item is handed out", queue.next()).await.expect("an item is handed out")
 }
 
 /// Tries to take once.
-async fn try_next(setup: &impl Setup, queue: &Queue) -> Option<Delivery> {
+async fn try_next(setup: &dyn Setup, queue: &Queue) -> Option<Delivery> {
     setup.within("a try is answered", queue.try_next()).await.expect("a try is answered")
 }
 
-async fn ack(setup: &impl Setup, delivery: Delivery) {
+async fn ack(setup: &dyn Setup, delivery: Delivery) {
     setup.within("an ack is answered", delivery.ack()).await.expect("a delivery is acknowledged");
 }
 
 /// Takes all that is ready and acknowledges it, and returns the texts in order.
-async fn drain(setup: &impl Setup, queue: &Queue) -> Vec<String> {
+async fn drain(setup: &dyn Setup, queue: &Queue) -> Vec<String> {
     let mut texts = Vec::new();
     while let Some(delivery) = try_next(setup, queue).await {
         texts.push(text(&delivery));
@@ -82,7 +82,7 @@ async fn drain(setup: &impl Setup, queue: &Queue) -> Vec<String> {
 }
 
 /// An item is with one consumer at a time, and gone when it is acknowledged.
-pub async fn an_item_is_with_one_consumer(setup: &impl Setup) {
+pub async fn an_item_is_with_one_consumer(setup: &dyn Setup) {
     if queues(setup, "an_item_is_with_one_consumer").await.is_none() {
         return;
     }
@@ -99,7 +99,7 @@ pub async fn an_item_is_with_one_consumer(setup: &impl Setup) {
 }
 
 /// Items of a group are handed out one at a time, in the order of their pushes.
-pub async fn a_group_is_served_in_order(setup: &impl Setup) {
+pub async fn a_group_is_served_in_order(setup: &dyn Setup) {
     if queues(setup, "a_group_is_served_in_order").await.is_none() {
         return;
     }
@@ -122,7 +122,7 @@ pub async fn a_group_is_served_in_order(setup: &impl Setup) {
 }
 
 /// Items without a group are with several consumers at once, the first pushed first.
-pub async fn what_has_no_group_is_parallel(setup: &impl Setup) {
+pub async fn what_has_no_group_is_parallel(setup: &dyn Setup) {
     if queues(setup, "what_has_no_group_is_parallel").await.is_none() {
         return;
     }
@@ -137,7 +137,7 @@ pub async fn what_has_no_group_is_parallel(setup: &impl Setup) {
 }
 
 /// A group waits for the item that is in flight, and holds back no other group.
-pub async fn groups_are_parallel(setup: &impl Setup) {
+pub async fn groups_are_parallel(setup: &dyn Setup) {
     if queues(setup, "groups_are_parallel").await.is_none() {
         return;
     }
@@ -157,7 +157,7 @@ pub async fn groups_are_parallel(setup: &impl Setup) {
 }
 
 /// Groups take turns, however much one of them has.
-pub async fn groups_take_turns(setup: &impl Setup) {
+pub async fn groups_take_turns(setup: &dyn Setup) {
     if queues(setup, "groups_take_turns").await.is_none() {
         return;
     }
@@ -169,7 +169,7 @@ pub async fn groups_take_turns(setup: &impl Setup) {
 }
 
 /// Who waits is told of a push by another client, long before it would look by itself.
-pub async fn who_waits_is_told_of_a_push(setup: &impl Setup) {
+pub async fn who_waits_is_told_of_a_push(setup: &dyn Setup) {
     let Some(capability) = queues(setup, "who_waits_is_told_of_a_push").await else { return };
     let (a, b, queue) = (setup.client().await, setup.client().await, name("told"));
     let (a, b) = (a.queue(&queue), b.queue(&queue));
@@ -189,7 +189,7 @@ pub async fn who_waits_is_told_of_a_push(setup: &impl Setup) {
 }
 
 /// Each of many who wait is served, though few are told at a time.
-pub async fn many_who_wait_are_all_served(setup: &impl Setup) {
+pub async fn many_who_wait_are_all_served(setup: &dyn Setup) {
     if queues(setup, "many_who_wait_are_all_served").await.is_none() {
         return;
     }
@@ -215,7 +215,7 @@ pub async fn many_who_wait_are_all_served(setup: &impl Setup) {
 }
 
 /// Tasks of one client that wait for one queue by different rules are all told.
-pub async fn who_waits_by_other_rules_is_told_too(setup: &impl Setup) {
+pub async fn who_waits_by_other_rules_is_told_too(setup: &dyn Setup) {
     if queues(setup, "who_waits_by_other_rules_is_told_too").await.is_none() {
         return;
     }
@@ -239,7 +239,7 @@ pub async fn who_waits_by_other_rules_is_told_too(setup: &impl Setup) {
 }
 
 /// A delivery that nobody renews ends after its ttl and not before; the item comes again, and the late ack is refused.
-pub async fn a_silent_consumer_is_replaced(setup: &impl Setup) {
+pub async fn a_silent_consumer_is_replaced(setup: &dyn Setup) {
     if queues(setup, "a_silent_consumer_is_replaced").await.is_none() {
         return;
     }
@@ -264,7 +264,7 @@ pub async fn a_silent_consumer_is_replaced(setup: &impl Setup) {
 }
 
 /// A delivery is renewed in the background for as long as it is held.
-pub async fn a_delivery_outlives_its_ttl(setup: &impl Setup) {
+pub async fn a_delivery_outlives_its_ttl(setup: &dyn Setup) {
     if queues(setup, "a_delivery_outlives_its_ttl").await.is_none() {
         return;
     }
@@ -282,7 +282,7 @@ pub async fn a_delivery_outlives_its_ttl(setup: &impl Setup) {
 }
 
 /// A consumer that was stopped for longer than its ttl finds that its ack is refused.
-pub async fn a_stopped_consumers_ack_is_refused(setup: &impl Setup) {
+pub async fn a_stopped_consumers_ack_is_refused(setup: &dyn Setup) {
     if queues(setup, "a_stopped_consumers_ack_is_refused").await.is_none() {
         return;
     }
@@ -309,7 +309,7 @@ fn queue_name(queue: &Queue) -> String {
 }
 
 /// A consumer that was killed is replaced when its delivery ends; at once, where the engine notices deaths.
-pub async fn a_killed_consumer_is_replaced(setup: &impl Setup) {
+pub async fn a_killed_consumer_is_replaced(setup: &dyn Setup) {
     if queues(setup, "a_killed_consumer_is_replaced").await.is_none() {
         return;
     }
@@ -332,7 +332,7 @@ pub async fn a_killed_consumer_is_replaced(setup: &impl Setup) {
 }
 
 /// A retry holds the item back for so long, and its group with it.
-pub async fn a_retry_holds_its_group_back(setup: &impl Setup) {
+pub async fn a_retry_holds_its_group_back(setup: &dyn Setup) {
     if queues(setup, "a_retry_holds_its_group_back").await.is_none() {
         return;
     }
@@ -350,7 +350,7 @@ pub async fn a_retry_holds_its_group_back(setup: &impl Setup) {
 }
 
 /// A delay holds an item back, and what stands behind it in its group; nothing else. Who waits is there when it is over.
-pub async fn a_delay_holds_back(setup: &impl Setup) {
+pub async fn a_delay_holds_back(setup: &dyn Setup) {
     if queues(setup, "a_delay_holds_back").await.is_none() {
         return;
     }
@@ -374,7 +374,7 @@ pub async fn a_delay_holds_back(setup: &impl Setup) {
 }
 
 /// Between two dispatches of a queue at least its interval passes, over all consumers.
-pub async fn an_interval_is_never_undercut(setup: &impl Setup) {
+pub async fn an_interval_is_never_undercut(setup: &dyn Setup) {
     let Some(capability) = queues(setup, "an_interval_is_never_undercut").await else { return };
     let interval = interval_of(&capability);
     let queue = name("interval");
@@ -405,7 +405,7 @@ pub async fn an_interval_is_never_undercut(setup: &impl Setup) {
 }
 
 /// An interval of groups holds back each group by itself.
-pub async fn a_group_interval_is_never_undercut(setup: &impl Setup) {
+pub async fn a_group_interval_is_never_undercut(setup: &dyn Setup) {
     let Some(capability) = queues(setup, "a_group_interval_is_never_undercut").await else { return };
     let interval = interval_of(&capability);
     let (client, queue) = (setup.client().await, name("spaced"));
@@ -439,7 +439,7 @@ fn interval_of(capability: &QueueCapability) -> Duration {
 }
 
 /// A dedup id is pushed once, while its item waits and after it is done.
-pub async fn a_dedup_id_is_pushed_once(setup: &impl Setup) {
+pub async fn a_dedup_id_is_pushed_once(setup: &dyn Setup) {
     if queues(setup, "a_dedup_id_is_pushed_once").await.is_none() {
         return;
     }
@@ -458,7 +458,7 @@ pub async fn a_dedup_id_is_pushed_once(setup: &impl Setup) {
 }
 
 /// What fails is a dead letter: its group goes on, it is listed with its reason, and can be replayed or removed.
-pub async fn what_fails_is_a_dead_letter(setup: &impl Setup) {
+pub async fn what_fails_is_a_dead_letter(setup: &dyn Setup) {
     if queues(setup, "what_fails_is_a_dead_letter").await.is_none() {
         return;
     }
@@ -495,7 +495,7 @@ pub async fn what_fails_is_a_dead_letter(setup: &impl Setup) {
 }
 
 /// After so many attempts that were not acknowledged an item is a dead letter: by retries, and by deliveries that ended.
-pub async fn the_last_attempt_is_buried(setup: &impl Setup) {
+pub async fn the_last_attempt_is_buried(setup: &dyn Setup) {
     if queues(setup, "the_last_attempt_is_buried").await.is_none() {
         return;
     }
@@ -529,7 +529,7 @@ pub async fn the_last_attempt_is_buried(setup: &impl Setup) {
 }
 
 /// What is put back, or was never seen, is handed out again at once and does not count; what is dropped comes later, and counts.
-pub async fn what_is_let_go_comes_again(setup: &impl Setup) {
+pub async fn what_is_let_go_comes_again(setup: &dyn Setup) {
     if queues(setup, "what_is_let_go_comes_again").await.is_none() {
         return;
     }
@@ -549,7 +549,7 @@ pub async fn what_is_let_go_comes_again(setup: &impl Setup) {
 }
 
 /// Dropping a wait at any moment loses nothing, and changes no order.
-pub async fn a_wait_dropped_at_any_moment_loses_nothing(setup: &impl Setup) {
+pub async fn a_wait_dropped_at_any_moment_loses_nothing(setup: &dyn Setup) {
     if queues(setup, "a_wait_dropped_at_any_moment_loses_nothing").await.is_none() {
         return;
     }
@@ -580,7 +580,7 @@ pub async fn a_wait_dropped_at_any_moment_loses_nothing(setup: &impl Setup) {
 }
 
 /// Any bytes come out as they went in: none at all, all values, and as many as the engine takes. More are refused.
-pub async fn payloads_are_bytes(setup: &impl Setup) {
+pub async fn payloads_are_bytes(setup: &dyn Setup) {
     let Some(capability) = queues(setup, "payloads_are_bytes").await else { return };
     let (client, queue) = (setup.client().await, name("bytes"));
     let queue = client.queue(&queue);
@@ -597,7 +597,7 @@ pub async fn payloads_are_bytes(setup: &impl Setup) {
 }
 
 /// Counts and lists say where each item stands; what waits can be removed, what is in flight stays.
-pub async fn what_is_there_is_told(setup: &impl Setup) {
+pub async fn what_is_there_is_told(setup: &dyn Setup) {
     if queues(setup, "what_is_there_is_told").await.is_none() {
         return;
     }
@@ -641,7 +641,7 @@ pub async fn what_is_there_is_told(setup: &impl Setup) {
 }
 
 /// What is pushed in one call stands in the order of the call, and answers come in the order of the requests.
-pub async fn a_batch_is_answered_in_order(setup: &impl Setup) {
+pub async fn a_batch_is_answered_in_order(setup: &dyn Setup) {
     if queues(setup, "a_batch_is_answered_in_order").await.is_none() {
         return;
     }
@@ -669,7 +669,7 @@ pub async fn a_batch_is_answered_in_order(setup: &impl Setup) {
 }
 
 /// Several processes consume while several clients push: each item is acknowledged once, and each group in order.
-pub async fn processes_share_a_queue_in_order(setup: &impl Setup) {
+pub async fn processes_share_a_queue_in_order(setup: &dyn Setup) {
     const GROUPS: [usize; 2] = [1, 7];
     const ITEMS: usize = 90;
     if queues(setup, "processes_share_a_queue_in_order").await.is_none() {
@@ -734,7 +734,7 @@ pub async fn processes_share_a_queue_in_order(setup: &impl Setup) {
 }
 
 /// What was pushed and answered is there when the client that pushed it was killed, and when the consumers were.
-pub async fn a_killed_client_loses_nothing(setup: &impl Setup) {
+pub async fn a_killed_client_loses_nothing(setup: &dyn Setup) {
     if queues(setup, "a_killed_client_loses_nothing").await.is_none() {
         return;
     }
@@ -772,7 +772,7 @@ pub async fn a_killed_client_loses_nothing(setup: &impl Setup) {
 }
 
 /// Whatever is asked, the engine answers as the model does: random requests to both, but for what takes time.
-pub async fn it_behaves_like_the_model(setup: &impl Setup) {
+pub async fn it_behaves_like_the_model(setup: &dyn Setup) {
     if queues(setup, "it_behaves_like_the_model").await.is_none() {
         return;
     }

@@ -6,16 +6,16 @@ use crate::actor::{SECTIONS, work_in_sections};
 use crate::direct::rw_lock;
 use crate::form::{Contest, Form};
 use crate::history::{Section, over_capacity, stale_tokens};
-use crate::stage::{LONG, Stage, name, resource};
+use crate::stage::{LONG, name, resource};
 use crate::{Setup, cancellation, death, loss};
 
-async fn can(setup: &impl Setup, check: &str) -> bool {
+async fn can(setup: &dyn Setup, check: &str) -> bool {
     let has = |capability: &tenure_core::engine::Capability| capability.kinds.contains(&Kind::RwLock);
     setup.can(&format!("rw_lock::{check}"), "read-write locks", has).await
 }
 
 /// Readers hold it together.
-pub async fn readers_share(setup: &impl Setup) {
+pub async fn readers_share(setup: &dyn Setup) {
     if !can(setup, "readers_share").await {
         return;
     }
@@ -32,7 +32,7 @@ pub async fn readers_share(setup: &impl Setup) {
 }
 
 /// A writer holds it while no other writer and no reader does.
-pub async fn a_writer_is_alone(setup: &impl Setup) {
+pub async fn a_writer_is_alone(setup: &dyn Setup) {
     if !can(setup, "a_writer_is_alone").await {
         return;
     }
@@ -50,7 +50,7 @@ pub async fn a_writer_is_alone(setup: &impl Setup) {
 }
 
 /// Readers that come after a waiting writer wait behind it.
-pub async fn a_waiting_writer_is_not_starved(setup: &impl Setup) {
+pub async fn a_waiting_writer_is_not_starved(setup: &dyn Setup) {
     if !can(setup, "a_waiting_writer_is_not_starved").await {
         return;
     }
@@ -72,7 +72,7 @@ pub async fn a_waiting_writer_is_not_starved(setup: &impl Setup) {
 }
 
 /// Readers that wait one behind the other are served together, up to the next writer.
-pub async fn readers_behind_a_writer_are_served_together(setup: &impl Setup) {
+pub async fn readers_behind_a_writer_are_served_together(setup: &dyn Setup) {
     if !can(setup, "readers_behind_a_writer_are_served_together").await {
         return;
     }
@@ -96,7 +96,7 @@ pub async fn readers_behind_a_writer_are_served_together(setup: &impl Setup) {
 
 /// A reader of one process shares with those of others, and with no writer; whoever works at the same time as a
 /// writer is found.
-pub async fn processes_read_together_and_write_alone(setup: &impl Setup) {
+pub async fn processes_read_together_and_write_alone(setup: &dyn Setup) {
     if !can(setup, "processes_read_together_and_write_alone").await {
         return;
     }
@@ -134,42 +134,42 @@ pub async fn processes_read_together_and_write_alone(setup: &impl Setup) {
 }
 
 /// A wait that is dropped at any moment leaves no place in the queue, and no later grant.
-pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &dyn Setup) {
     if can(setup, "a_wait_dropped_at_any_moment_leaves_nothing").await {
         cancellation::drop_waits(setup, Contest::RW_LOCK).await;
     }
 }
 
 /// A lease that is dropped on a thread without any runtime is released.
-pub async fn a_lease_dropped_outside_a_runtime_is_released(setup: &impl Setup) {
+pub async fn a_lease_dropped_outside_a_runtime_is_released(setup: &dyn Setup) {
     if can(setup, "a_lease_dropped_outside_a_runtime_is_released").await {
         cancellation::drop_outside_a_runtime(setup, Contest::RW_LOCK).await;
     }
 }
 
 /// A lease whose hold an operator breaks is lost to its user within its ttl.
-pub async fn a_broken_lease_is_lost_to_its_holder(setup: &impl Setup) {
+pub async fn a_broken_lease_is_lost_to_its_holder(setup: &dyn Setup) {
     if can(setup, "a_broken_lease_is_lost_to_its_holder").await {
         loss::broken_is_lost(setup, Contest::RW_LOCK.holder).await;
     }
 }
 
 /// Work under `run` is dropped when its lease is lost.
-pub async fn run_drops_its_work_on_loss(setup: &impl Setup) {
+pub async fn run_drops_its_work_on_loss(setup: &dyn Setup) {
     if can(setup, "run_drops_its_work_on_loss").await {
         loss::run_drops(setup, Contest::RW_LOCK.next).await;
     }
 }
 
 /// A holder that is killed is replaced by the next waiter, at once where the engine notices deaths.
-pub async fn a_killed_holder_is_replaced(setup: &impl Setup) {
+pub async fn a_killed_holder_is_replaced(setup: &dyn Setup) {
     if can(setup, "a_killed_holder_is_replaced").await {
         death::killed_holder(setup, Contest::RW_LOCK).await;
     }
 }
 
 /// A waiter that is killed is not waited for.
-pub async fn a_killed_waiter_is_skipped(setup: &impl Setup) {
+pub async fn a_killed_waiter_is_skipped(setup: &dyn Setup) {
     if can(setup, "a_killed_waiter_is_skipped").await {
         death::killed_waiter(setup, Contest::RW_LOCK).await;
     }

@@ -7,16 +7,16 @@ use crate::actor::{SECTIONS, work_in_sections};
 use crate::direct::terms;
 use crate::form::{Contest, Form};
 use crate::history::{Section, over_capacity};
-use crate::stage::{Stage, name, resource};
+use crate::stage::{name, resource};
 use crate::{Setup, cancellation, death, loss};
 
-async fn can(setup: &impl Setup, check: &str) -> bool {
+async fn can(setup: &dyn Setup, check: &str) -> bool {
     let has = |capability: &tenure_core::engine::Capability| capability.kinds.contains(&Kind::Semaphore);
     setup.can(&format!("semaphore::{check}"), "semaphores", has).await
 }
 
 /// The weights of the holders never exceed the capacity, and reach it.
-pub async fn grants_up_to_its_capacity(setup: &impl Setup) {
+pub async fn grants_up_to_its_capacity(setup: &dyn Setup) {
     if !can(setup, "grants_up_to_its_capacity").await {
         return;
     }
@@ -38,7 +38,7 @@ pub async fn grants_up_to_its_capacity(setup: &impl Setup) {
 }
 
 /// What is too heavy to be granted at once is not overtaken by lighter claims, waiting or not.
-pub async fn nobody_overtakes_the_head(setup: &impl Setup) {
+pub async fn nobody_overtakes_the_head(setup: &dyn Setup) {
     if !can(setup, "nobody_overtakes_the_head").await {
         return;
     }
@@ -60,7 +60,7 @@ pub async fn nobody_overtakes_the_head(setup: &impl Setup) {
 }
 
 /// A release serves all waiters that fit, not only one.
-pub async fn a_heavy_release_serves_all_that_fit(setup: &impl Setup) {
+pub async fn a_heavy_release_serves_all_that_fit(setup: &dyn Setup) {
     if !can(setup, "a_heavy_release_serves_all_that_fit").await {
         return;
     }
@@ -84,7 +84,7 @@ pub async fn a_heavy_release_serves_all_that_fit(setup: &impl Setup) {
 }
 
 /// A claim that could never be granted is refused at once.
-pub async fn a_weight_above_the_capacity_is_invalid(setup: &impl Setup) {
+pub async fn a_weight_above_the_capacity_is_invalid(setup: &dyn Setup) {
     if !can(setup, "a_weight_above_the_capacity_is_invalid").await {
         return;
     }
@@ -99,7 +99,7 @@ pub async fn a_weight_above_the_capacity_is_invalid(setup: &impl Setup) {
 }
 
 /// Units that an operator adds go to the waiters.
-pub async fn growing_it_serves_waiters(setup: &impl Setup) {
+pub async fn growing_it_serves_waiters(setup: &dyn Setup) {
     if !can(setup, "growing_it_serves_waiters").await {
         return;
     }
@@ -116,7 +116,7 @@ pub async fn growing_it_serves_waiters(setup: &impl Setup) {
 }
 
 /// Units that an operator takes away are gone once they are released; no holder loses its own.
-pub async fn shrinking_it_takes_effect_as_units_come_free(setup: &impl Setup) {
+pub async fn shrinking_it_takes_effect_as_units_come_free(setup: &dyn Setup) {
     if !can(setup, "shrinking_it_takes_effect_as_units_come_free").await {
         return;
     }
@@ -141,7 +141,7 @@ pub async fn shrinking_it_takes_effect_as_units_come_free(setup: &impl Setup) {
 }
 
 /// Processes that contend for units never hold more of them together than there are.
-pub async fn processes_never_exceed_its_capacity(setup: &impl Setup) {
+pub async fn processes_never_exceed_its_capacity(setup: &dyn Setup) {
     if !can(setup, "processes_never_exceed_its_capacity").await {
         return;
     }
@@ -163,42 +163,42 @@ pub async fn processes_never_exceed_its_capacity(setup: &impl Setup) {
 }
 
 /// A wait that is dropped at any moment leaves no place in the queue, and no later grant.
-pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &dyn Setup) {
     if can(setup, "a_wait_dropped_at_any_moment_leaves_nothing").await {
         cancellation::drop_waits(setup, Contest::SEMAPHORE).await;
     }
 }
 
 /// A lease that is dropped on a thread without any runtime is released.
-pub async fn a_lease_dropped_outside_a_runtime_is_released(setup: &impl Setup) {
+pub async fn a_lease_dropped_outside_a_runtime_is_released(setup: &dyn Setup) {
     if can(setup, "a_lease_dropped_outside_a_runtime_is_released").await {
         cancellation::drop_outside_a_runtime(setup, Contest::SEMAPHORE).await;
     }
 }
 
 /// A lease whose hold an operator breaks is lost to its user within its ttl.
-pub async fn a_broken_lease_is_lost_to_its_holder(setup: &impl Setup) {
+pub async fn a_broken_lease_is_lost_to_its_holder(setup: &dyn Setup) {
     if can(setup, "a_broken_lease_is_lost_to_its_holder").await {
         loss::broken_is_lost(setup, Contest::SEMAPHORE.holder).await;
     }
 }
 
 /// Work under `run` is dropped when its lease is lost.
-pub async fn run_drops_its_work_on_loss(setup: &impl Setup) {
+pub async fn run_drops_its_work_on_loss(setup: &dyn Setup) {
     if can(setup, "run_drops_its_work_on_loss").await {
         loss::run_drops(setup, Contest::SEMAPHORE.next).await;
     }
 }
 
 /// A holder that is killed is replaced by the next waiter, at once where the engine notices deaths.
-pub async fn a_killed_holder_is_replaced(setup: &impl Setup) {
+pub async fn a_killed_holder_is_replaced(setup: &dyn Setup) {
     if can(setup, "a_killed_holder_is_replaced").await {
         death::killed_holder(setup, Contest::SEMAPHORE).await;
     }
 }
 
 /// A waiter that is killed is not waited for.
-pub async fn a_killed_waiter_is_skipped(setup: &impl Setup) {
+pub async fn a_killed_waiter_is_skipped(setup: &dyn Setup) {
     if can(setup, "a_killed_waiter_is_skipped").await {
         death::killed_waiter(setup, Contest::SEMAPHORE).await;
     }

@@ -11,7 +11,7 @@ use crate::actor::{SECTIONS, work_in_sections};
 use crate::form::{Contest, Form, in_ring};
 use crate::history::overlaps;
 use crate::mortal::Life;
-use crate::stage::{LONG, SHORT, Stage, name, waiters};
+use crate::stage::{LONG, SHORT, name, waiters};
 use crate::{Setup, cancellation, death, loss};
 
 /// Names all mutexes of a ring at once, the last one first.
@@ -21,7 +21,7 @@ fn ring(client: &Tenure, name: &str, ttl: Duration) -> Several {
 
 /// All are taken, or none: a try that one of them refuses leaves nothing held, and what is held together is
 /// refused to another process, each for itself.
-pub async fn a_try_takes_all_or_nothing(setup: &impl Setup) {
+pub async fn a_try_takes_all_or_nothing(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let mut actor = setup.actor().await;
     let name = name("all");
@@ -54,7 +54,7 @@ pub async fn a_try_takes_all_or_nothing(setup: &impl Setup) {
 
 /// Processes that take sets which overlap, in orders that make a circle, never wait for each other for ever,
 /// and never work at the same time.
-pub async fn sets_that_overlap_never_deadlock(setup: &impl Setup) {
+pub async fn sets_that_overlap_never_deadlock(setup: &dyn Setup) {
     let name = name("circle");
     let forms = [Form::Several(0), Form::Several(1), Form::Several(2)];
     let mut actors = Vec::new();
@@ -89,7 +89,7 @@ pub async fn sets_that_overlap_never_deadlock(setup: &impl Setup) {
 }
 
 /// Whatever can be held can be held together with others, on the terms of each.
-pub async fn any_mix_is_taken_together(setup: &impl Setup) {
+pub async fn any_mix_is_taken_together(setup: &dyn Setup) {
     let check = "several::any_mix_is_taken_together";
     let knows = |capability: &Capability| {
         [Kind::RwLock, Kind::Semaphore, Kind::SlotPool].iter().all(|kind| capability.kinds.contains(kind))
@@ -128,7 +128,7 @@ pub async fn any_mix_is_taken_together(setup: &impl Setup) {
 }
 
 /// What is free is asked for in one call of the engine, and released in one.
-pub async fn what_is_free_is_one_call(setup: &impl Setup) {
+pub async fn what_is_free_is_one_call(setup: &dyn Setup) {
     let life = Life::of_thread();
     let connected = Tenure::connect_with(life.connector(setup.connector()), Settings::default());
     let client = setup.within("a client connects", connected).await.expect("a client connects");
@@ -144,7 +144,7 @@ pub async fn what_is_free_is_one_call(setup: &impl Setup) {
 }
 
 /// One loss is the loss of all. The others stay held until their user lets go, and then are free at once.
-pub async fn one_loss_loses_all(setup: &impl Setup) {
+pub async fn one_loss_loses_all(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let (name, ttl) = (name("loss"), setup.ttl(SHORT).await);
     let (brief, lasting) = (in_ring(&name, 1), in_ring(&name, 2));
@@ -177,7 +177,7 @@ pub async fn one_loss_loses_all(setup: &impl Setup) {
 
 /// Leases are lost by the first of their deadlines if nothing can be heard from the engine, all of them, and
 /// before anybody else is granted one.
-pub async fn the_first_deadline_is_the_end_of_all(setup: &impl Setup) {
+pub async fn the_first_deadline_is_the_end_of_all(setup: &dyn Setup) {
     let life = Life::of_thread();
     let connected = Tenure::connect_with(life.connector(setup.connector()), Settings::default());
     let client = setup.within("a client connects", connected).await.expect("a client connects");
@@ -205,7 +205,7 @@ pub async fn the_first_deadline_is_the_end_of_all(setup: &impl Setup) {
 }
 
 /// A wait that loses what it holds already begins again, and ends with all.
-pub async fn a_wait_that_loses_its_part_begins_again(setup: &impl Setup) {
+pub async fn a_wait_that_loses_its_part_begins_again(setup: &dyn Setup) {
     let (a, b) = (setup.client().await, setup.client().await);
     let (name, ttl) = (name("again"), setup.ttl(SHORT).await);
     let last = in_ring(&name, 2);
@@ -240,7 +240,7 @@ pub async fn a_wait_that_loses_its_part_begins_again(setup: &impl Setup) {
 }
 
 /// What was held only until it was seen that the others are busy keeps nobody out, whatever its `min_hold`.
-pub async fn what_was_given_back_does_not_rest(setup: &impl Setup) {
+pub async fn what_was_given_back_does_not_rest(setup: &dyn Setup) {
     let has_rests = |capability: &Capability| capability.has_rests;
     if !setup.can("several::what_was_given_back_does_not_rest", "rests", has_rests).await {
         return;
@@ -261,37 +261,37 @@ pub async fn what_was_given_back_does_not_rest(setup: &impl Setup) {
 }
 
 /// An acquisition that is dropped at any moment leaves nothing held.
-pub async fn an_acquire_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+pub async fn an_acquire_dropped_at_any_moment_leaves_nothing(setup: &dyn Setup) {
     cancellation::drop_acquires(setup, Form::Several(1)).await;
 }
 
 /// A wait that is dropped at any moment leaves no place in a queue and nothing held.
-pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &dyn Setup) {
     cancellation::drop_waits(setup, Contest::SEVERAL).await;
 }
 
 /// Leases that are dropped on a thread without any runtime are released.
-pub async fn leases_dropped_outside_a_runtime_are_released(setup: &impl Setup) {
+pub async fn leases_dropped_outside_a_runtime_are_released(setup: &dyn Setup) {
     cancellation::drop_outside_a_runtime(setup, Contest::SEVERAL).await;
 }
 
 /// Leases of which an operator breaks one are lost to their user within its ttl.
-pub async fn a_broken_lease_is_lost_to_its_holder(setup: &impl Setup) {
+pub async fn a_broken_lease_is_lost_to_its_holder(setup: &dyn Setup) {
     loss::broken_is_lost(setup, Form::Several(0)).await;
 }
 
 /// Work under `run` is dropped when one lease is lost.
-pub async fn run_drops_its_work_on_loss(setup: &impl Setup) {
+pub async fn run_drops_its_work_on_loss(setup: &dyn Setup) {
     loss::run_drops(setup, Form::Several(0)).await;
 }
 
 /// A holder that is killed is replaced by the next waiter, at once where the engine notices deaths.
-pub async fn a_killed_holder_is_replaced(setup: &impl Setup) {
+pub async fn a_killed_holder_is_replaced(setup: &dyn Setup) {
     death::killed_holder(setup, Contest::SEVERAL).await;
 }
 
 /// A waiter that is killed is not waited for, and nothing stays of the part that it held.
-pub async fn a_killed_waiter_is_skipped(setup: &impl Setup) {
+pub async fn a_killed_waiter_is_skipped(setup: &dyn Setup) {
     death::killed_waiter(setup, Contest::SEVERAL).await;
     // One that holds a part while it waits for the rest.
     let (a, b) = (setup.client().await, setup.client().await);
@@ -310,7 +310,7 @@ pub async fn a_killed_waiter_is_skipped(setup: &impl Setup) {
 }
 
 /// Waits of many tasks of one client for sets that overlap all come to their end.
-pub async fn many_tasks_of_one_client_share(setup: &impl Setup) {
+pub async fn many_tasks_of_one_client_share(setup: &dyn Setup) {
     let client = setup.client().await;
     let name = name("tasks");
     let tasks = (0..30).map(|task| {

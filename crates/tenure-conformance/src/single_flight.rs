@@ -13,15 +13,15 @@ use tenure_core::{Error, ErrorKind, Name, Source};
 use crate::Setup;
 use crate::cancellation::poll_times;
 use crate::direct;
-use crate::stage::{LONG, SHORT, Stage, name, pause, waiters};
+use crate::stage::{LONG, SHORT, name, pause, waiters};
 
-async fn can(setup: &impl Setup, check: &str) -> bool {
+async fn can(setup: &dyn Setup, check: &str) -> bool {
     let keeps = |capability: &Capability| capability.keeps_values;
     setup.can(&format!("single_flight::{check}"), "values that outlive holds", keeps).await
 }
 
 /// Waits until a value is fresh no more.
-async fn ages(setup: &impl Setup, key: &str) {
+async fn ages(setup: &dyn Setup, key: &str) {
     let direct = setup.direct().await;
     let resource = Name::new(key).expect("a key is a name");
     let terms = Terms { unless_fresh: true, ..direct::mutex() };
@@ -38,7 +38,7 @@ async fn ages(setup: &impl Setup, key: &str) {
 }
 
 /// Many who want a value that nobody has cause one load, and all get its value.
-pub async fn one_loads_for_all(setup: &impl Setup) {
+pub async fn one_loads_for_all(setup: &dyn Setup) {
     if !can(setup, "one_loads_for_all").await {
         return;
     }
@@ -62,7 +62,7 @@ pub async fn one_loads_for_all(setup: &impl Setup) {
 }
 
 /// If the load fails, exactly one of those who wait loads in its place.
-pub async fn a_failed_load_passes_to_one_other(setup: &impl Setup) {
+pub async fn a_failed_load_passes_to_one_other(setup: &dyn Setup) {
     if !can(setup, "a_failed_load_passes_to_one_other").await {
         return;
     }
@@ -84,7 +84,7 @@ pub async fn a_failed_load_passes_to_one_other(setup: &impl Setup) {
 }
 
 /// A value is fresh for its time and loaded anew afterwards; meanwhile the stale one is served, if wished.
-pub async fn a_stale_value_is_served_while_one_loads(setup: &impl Setup) {
+pub async fn a_stale_value_is_served_while_one_loads(setup: &dyn Setup) {
     if !can(setup, "a_stale_value_is_served_while_one_loads").await {
         return;
     }
@@ -114,7 +114,7 @@ pub async fn a_stale_value_is_served_while_one_loads(setup: &impl Setup) {
 }
 
 /// A value that is too large is refused before it is sent, and others may load.
-pub async fn a_value_that_is_too_large_is_refused(setup: &impl Setup) {
+pub async fn a_value_that_is_too_large_is_refused(setup: &dyn Setup) {
     if !can(setup, "a_value_that_is_too_large_is_refused").await {
         return;
     }
@@ -128,7 +128,7 @@ pub async fn a_value_that_is_too_large_is_refused(setup: &impl Setup) {
 }
 
 /// A thousand tasks in four processes that want a value that has expired cause one load, and all get its value.
-pub async fn a_thousand_in_four_processes_cause_one_load(setup: &impl Setup) {
+pub async fn a_thousand_in_four_processes_cause_one_load(setup: &dyn Setup) {
     if !can(setup, "a_thousand_in_four_processes_cause_one_load").await {
         return;
     }
@@ -166,7 +166,7 @@ pub async fn a_thousand_in_four_processes_cause_one_load(setup: &impl Setup) {
 }
 
 /// If the process that loads is killed, exactly one of those who wait loads in its place, and all get its value.
-pub async fn a_killed_loader_is_replaced_by_one(setup: &impl Setup) {
+pub async fn a_killed_loader_is_replaced_by_one(setup: &dyn Setup) {
     if !can(setup, "a_killed_loader_is_replaced_by_one").await {
         return;
     }
@@ -188,7 +188,7 @@ pub async fn a_killed_loader_is_replaced_by_one(setup: &impl Setup) {
 }
 
 /// A load whose lease is broken is dropped and publishes nothing; another loads.
-pub async fn a_loader_that_loses_its_lease_publishes_nothing(setup: &impl Setup) {
+pub async fn a_loader_that_loses_its_lease_publishes_nothing(setup: &dyn Setup) {
     if !can(setup, "a_loader_that_loses_its_lease_publishes_nothing").await {
         return;
     }
@@ -217,7 +217,7 @@ pub async fn a_loader_that_loses_its_lease_publishes_nothing(setup: &impl Setup)
 
 /// A call that is dropped at any moment, while it loads or while it waits for who does, leaves nothing behind:
 /// others load.
-pub async fn a_call_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+pub async fn a_call_dropped_at_any_moment_leaves_nothing(setup: &dyn Setup) {
     if !can(setup, "a_call_dropped_at_any_moment_leaves_nothing").await {
         return;
     }

@@ -11,10 +11,10 @@ use crate::actor::{Granted, SECTIONS};
 use crate::direct::terms;
 use crate::form::{Contest, Form};
 use crate::history::{Section, by_slot, overlaps, stale_tokens};
-use crate::stage::{LONG, SHORT, Stage, assert_passed, name, now, pause, resource, ttl_of};
+use crate::stage::{LONG, SHORT, assert_passed, name, now, pause, resource, ttl_of};
 use crate::{Setup, cancellation, death, loss};
 
-async fn can(setup: &impl Setup, check: &str, what: &str, can: impl FnOnce(&Capability) -> bool) -> bool {
+async fn can(setup: &dyn Setup, check: &str, what: &str, can: impl FnOnce(&Capability) -> bool) -> bool {
     let has = |capability: &Capability| capability.kinds.contains(&Kind::SlotPool) && can(capability);
     setup.can(&format!("slot_pool::{check}"), what, has).await
 }
@@ -24,7 +24,7 @@ fn slots(capacity: u32) -> Terms {
 }
 
 /// Each grant names a slot of the pool that no other holder has.
-pub async fn no_slot_is_held_twice(setup: &impl Setup) {
+pub async fn no_slot_is_held_twice(setup: &dyn Setup) {
     if !can(setup, "no_slot_is_held_twice", "slot pools", |_| true).await {
         return;
     }
@@ -51,7 +51,7 @@ pub async fn no_slot_is_held_twice(setup: &impl Setup) {
 }
 
 /// Of several free slots, the one that came free first is given.
-pub async fn the_slot_that_was_free_longest_is_given(setup: &impl Setup) {
+pub async fn the_slot_that_was_free_longest_is_given(setup: &dyn Setup) {
     let is_longest_free = |capability: &Capability| capability.slot_order == SlotOrder::LongestFree;
     let check = "the_slot_that_was_free_longest_is_given";
     if !can(setup, check, "order of free slots", is_longest_free).await {
@@ -85,7 +85,7 @@ pub async fn the_slot_that_was_free_longest_is_given(setup: &impl Setup) {
 }
 
 /// A slot whose holder vanished is given to nobody until its `lock_delay` is over.
-pub async fn a_resting_slot_is_not_given(setup: &impl Setup) {
+pub async fn a_resting_slot_is_not_given(setup: &dyn Setup) {
     let check = "a_resting_slot_is_not_given";
     if !can(setup, check, "slots that rest", |capability| capability.has_rests).await {
         return;
@@ -114,7 +114,7 @@ pub async fn a_resting_slot_is_not_given(setup: &impl Setup) {
 }
 
 /// No slot is ever held by two processes, and those of processes that are killed come back.
-pub async fn processes_of_which_some_are_killed_share_no_slot(setup: &impl Setup) {
+pub async fn processes_of_which_some_are_killed_share_no_slot(setup: &dyn Setup) {
     if !can(setup, "processes_of_which_some_are_killed_share_no_slot", "slot pools", |_| true).await {
         return;
     }
@@ -158,7 +158,7 @@ pub async fn processes_of_which_some_are_killed_share_no_slot(setup: &impl Setup
 }
 
 /// Work under `run` is started anew with another slot when its slot is lost, until it returns.
-pub async fn run_starts_its_work_anew_on_loss(setup: &impl Setup) {
+pub async fn run_starts_its_work_anew_on_loss(setup: &dyn Setup) {
     if !can(setup, "run_starts_its_work_anew_on_loss", "slot pools", |_| true).await {
         return;
     }
@@ -187,35 +187,35 @@ pub async fn run_starts_its_work_anew_on_loss(setup: &impl Setup) {
 }
 
 /// A wait that is dropped at any moment leaves no place in the queue, and no later grant.
-pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &impl Setup) {
+pub async fn a_wait_dropped_at_any_moment_leaves_nothing(setup: &dyn Setup) {
     if can(setup, "a_wait_dropped_at_any_moment_leaves_nothing", "slot pools", |_| true).await {
         cancellation::drop_waits(setup, Contest::SLOT_POOL).await;
     }
 }
 
 /// A lease that is dropped on a thread without any runtime is released.
-pub async fn a_lease_dropped_outside_a_runtime_is_released(setup: &impl Setup) {
+pub async fn a_lease_dropped_outside_a_runtime_is_released(setup: &dyn Setup) {
     if can(setup, "a_lease_dropped_outside_a_runtime_is_released", "slot pools", |_| true).await {
         cancellation::drop_outside_a_runtime(setup, Contest::SLOT_POOL).await;
     }
 }
 
 /// A lease whose hold an operator breaks is lost to its user within its ttl.
-pub async fn a_broken_lease_is_lost_to_its_holder(setup: &impl Setup) {
+pub async fn a_broken_lease_is_lost_to_its_holder(setup: &dyn Setup) {
     if can(setup, "a_broken_lease_is_lost_to_its_holder", "slot pools", |_| true).await {
         loss::broken_is_lost(setup, Contest::SLOT_POOL.holder).await;
     }
 }
 
 /// A holder that is killed is replaced by the next waiter, at once where the engine notices deaths.
-pub async fn a_killed_holder_is_replaced(setup: &impl Setup) {
+pub async fn a_killed_holder_is_replaced(setup: &dyn Setup) {
     if can(setup, "a_killed_holder_is_replaced", "slot pools", |_| true).await {
         death::killed_holder(setup, Contest::SLOT_POOL).await;
     }
 }
 
 /// A waiter that is killed is not waited for.
-pub async fn a_killed_waiter_is_skipped(setup: &impl Setup) {
+pub async fn a_killed_waiter_is_skipped(setup: &dyn Setup) {
     if can(setup, "a_killed_waiter_is_skipped", "slot pools", |_| true).await {
         death::killed_waiter(setup, Contest::SLOT_POOL).await;
     }

@@ -23,42 +23,42 @@ pub(crate) const SHORT: Duration = Duration::from_millis(400);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What every check has at hand.
-pub(crate) trait Stage: Setup + Sized {
+impl dyn Setup {
     /// Connects a new client.
-    async fn client(&self) -> Tenure {
+    pub(crate) async fn client(&self) -> Tenure {
         let connected = Tenure::connect_with(self.connector(), Settings::default());
         self.within("a client connects", connected).await.expect("a client connects")
     }
 
     /// Connects a new client whose engine the check drives by itself.
-    async fn direct(&self) -> Direct {
+    pub(crate) async fn direct(&self) -> Direct {
         let connected = Direct::connect(self.connector(), self.patience());
         self.within("an engine connects", connected).await
     }
 
     /// Starts a second party: a process, where the engine reaches that far.
-    async fn actor(&self) -> Actor {
+    pub(crate) async fn actor(&self) -> Actor {
         Actor::start(self, self.capability().await.reach).await
     }
 
     /// Returns what the engine can do.
-    async fn capability(&self) -> Capability {
+    pub(crate) async fn capability(&self) -> Capability {
         self.client().await.capability().clone()
     }
 
     /// Returns a ttl that the engine takes, of at least `wanted`.
-    async fn ttl(&self, wanted: Duration) -> Duration {
+    pub(crate) async fn ttl(&self, wanted: Duration) -> Duration {
         ttl_of(&self.capability().await, wanted)
     }
 
     /// Returns how often processes take turns in a check that wants `many` rounds: fewer where each of them has to wait
     /// for a heartbeat, which takes seconds.
-    async fn rounds(&self, many: usize) -> usize {
+    pub(crate) async fn rounds(&self, many: usize) -> usize {
         if self.capability().await.tells_waiters { many } else { (many / 6).max(3) }
     }
 
     /// Whether the engine can do what a check is about; if not, the skip is noted.
-    async fn can(&self, check: &str, what: &str, can: impl FnOnce(&Capability) -> bool) -> bool {
+    pub(crate) async fn can(&self, check: &str, what: &str, can: impl FnOnce(&Capability) -> bool) -> bool {
         let can = can(&self.capability().await);
         if !can {
             note_skip(&format!("{check}: the engine has no {what}"));
@@ -67,12 +67,12 @@ pub(crate) trait Stage: Setup + Sized {
     }
 
     /// Waits for something that must come.
-    async fn within<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn within<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
         within(self.patience(), what, work).await
     }
 
     /// Looks again and again until something has come true that makes no event.
-    async fn eventually(&self, what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    pub(crate) async fn eventually(&self, what: &str, mut is_so: impl AsyncFnMut() -> bool) {
         let until = now() + self.patience();
         while !is_so().await {
             assert!(now() < until, "never came true: {what}");
@@ -81,7 +81,7 @@ pub(crate) trait Stage: Setup + Sized {
     }
 
     /// Queues for what is held, and returns when the engine has told the place, or tells others of a waiter.
-    async fn queue(&self, lock: impl Into<Lock>) -> Pin<Box<Wait>> {
+    pub(crate) async fn queue(&self, lock: impl Into<Lock>) -> Pin<Box<Wait>> {
         let mut waiting = Box::pin(lock.into().acquire());
         // Of others that were dropped just now, some may not have left yet: ours is one that was not there before.
         let before = match &*waiting {
@@ -101,19 +101,19 @@ pub(crate) trait Stage: Setup + Sized {
     }
 
     /// Takes what must be free or come free.
-    async fn take(&self, lock: impl Into<Lock>) -> Held {
+    pub(crate) async fn take(&self, lock: impl Into<Lock>) -> Held {
         self.within("the claim is granted", lock.into().acquire()).await.expect("the claim is granted")
     }
 
     /// Tries a lock once.
-    async fn try_take(&self, lock: impl Into<Lock>) -> Option<Held> {
+    pub(crate) async fn try_take(&self, lock: impl Into<Lock>) -> Option<Held> {
         let lock = lock.into();
         self.within("a try is answered", lock.try_acquire()).await.expect("a try is answered")
     }
 
     /// Asserts that nobody holds or waits, once what is under way has arrived, and that the name is free; the
     /// same of all names that begin with it.
-    async fn assert_nothing_is_left(&self, name: &str) {
+    pub(crate) async fn assert_nothing_is_left(&self, name: &str) {
         let client = self.client().await;
         self.eventually(&format!("nothing of {name:?} is left"), async || {
             client.inspect(name).await.expect("an inspection is answered").is_empty()
@@ -123,8 +123,6 @@ pub(crate) trait Stage: Setup + Sized {
         self.within("a release", lease.release()).await.expect("a release is answered");
     }
 }
-
-impl<S: Setup> Stage for S {}
 
 /// Returns which claims wait for a name.
 async fn claims_waiting(client: &Tenure, name: &str) -> Vec<ClaimId> {

@@ -40,7 +40,7 @@ impl Setup for Directory {
         })
     }
 
-    fn failpoints() -> &'static [&'static str] {
+    fn failpoints(&self) -> &'static [&'static str] {
         &[
             "local.before_begin",
             "local.in_transaction",
