@@ -74,6 +74,20 @@ pub struct Rest {
     pub slot: Option<u32>,
 }
 
+/// A slot that is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenSlot {
+    /// The slot.
+    pub number: u32,
+    /// Who took it.
+    pub claim: ClaimId,
+    /// The token of whoever took it.
+    ///
+    /// It is counted when the slot is taken: of two that are granted at once, the one that came later may take a slot first,
+    /// and give it back before the other takes the same one.
+    pub token: Token,
+}
+
 /// An operator's change of the capacity, while claims from before it are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resized {
@@ -91,7 +105,7 @@ pub struct Line {
     places: Vec<Place>,
     rests: Vec<Rest>,
     resized: Option<Resized>,
-    slots: Vec<(u32, ClaimId)>,
+    slots: Vec<TakenSlot>,
     /// The value that a holder published.
     pub value: Option<Published>,
 }
@@ -145,13 +159,19 @@ impl Entry {
 }
 
 impl Line {
-    /// Makes a line of what the store has, in any order. `slots`: which slots are taken, and by which claim.
+    /// Makes a line of what the store has, in any order. Whoever took a slot has that slot's token.
     pub fn new(
         mut places: Vec<Place>,
         mut rests: Vec<Rest>,
         resized: Option<Resized>,
-        slots: Vec<(u32, ClaimId)>,
+        slots: Vec<TakenSlot>,
     ) -> Line {
+        for slot in &slots {
+            let place = places.iter_mut().find(|place| place.entry.claim == slot.claim);
+            if let Some(about) = place.and_then(|place| place.entry.about.as_mut()) {
+                about.token = slot.token;
+            }
+        }
         places.sort_unstable_by_key(|place| place.order);
         // A rest beside the entry of its own hold stands for the same units.
         rests.retain(|rest| places.binary_search_by_key(&rest.order, |place| place.order).is_err());
@@ -200,14 +220,14 @@ impl Line {
         &self.rests
     }
 
-    /// Returns the taken slots, and by which claim.
-    pub fn slots(&self) -> &[(u32, ClaimId)] {
+    /// Returns the taken slots.
+    pub fn slots(&self) -> &[TakenSlot] {
         &self.slots
     }
 
     /// Returns the slot that a claim took.
-    pub fn slot_of(&self, claim: ClaimId) -> Option<u32> {
-        self.slots.iter().find(|(_, taken_by)| *taken_by == claim).map(|(slot, _)| *slot)
+    pub fn slot_of(&self, claim: ClaimId) -> Option<TakenSlot> {
+        self.slots.iter().find(|slot| slot.claim == claim).copied()
     }
 
     /// Returns a claim's entry.
@@ -344,7 +364,7 @@ impl Line {
         let rests = self.rests.iter().map(|rest| (&rest.entry, rest.slot, None));
         let holds = holds.iter().map(|place| {
             let claim = place.entry.claim;
-            let slot = self.slot_of(claim);
+            let slot = self.slot_of(claim).map(|slot| slot.number);
             let is_broken = place.entry.about.as_ref().is_some_and(|about| about.is_broken);
             (&place.entry, slot, Some(claim).filter(|_| !is_broken))
         });

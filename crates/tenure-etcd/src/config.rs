@@ -142,7 +142,7 @@ impl Config {
     ///
     /// The key is there as long as the claim waits or holds, and its create revision is the token. So a transaction that
     /// compares the two changes nothing once the lease is over, however late it comes, and no fence has to be kept: see
-    /// "etcd" in the guide on fencing.
+    /// "etcd" in the guide on fencing. A slot's token is that of [`Config::slot_key`].
     ///
     /// # Examples
     /// ```
@@ -158,6 +158,22 @@ impl Config {
     /// ```
     pub fn entry_key(&self, resource: &Name, claim: ClaimId) -> Vec<u8> {
         Keys::new(&self.prefix, self.layout).place(resource, claim)
+    }
+
+    /// As [`Config::entry_key`], for a slot of a pool: the key is there as long as the slot is held, and its create revision is
+    /// the token of whoever holds it.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> tenure_core::Result<()> {
+    /// let config = tenure_etcd::Config::parse("etcd://h1,h2,h3")?;
+    /// // Of a slot: `config.slot_key(slot.resource(), slot.number())`.
+    /// let key = config.slot_key(&tenure_core::Name::new("workers")?, 3);
+    /// assert_eq!(key, b"tenure/line/workers\x1fs0000003");
+    /// # Ok(()) }
+    /// ```
+    pub fn slot_key(&self, resource: &Name, slot: u32) -> Vec<u8> {
+        Keys::new(&self.prefix, self.layout).slot(resource, slot)
     }
 
     fn read_settings(&mut self, query: &str) -> Result<()> {

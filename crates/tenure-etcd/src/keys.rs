@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! <prefix>line/<name> c<claim>     an entry: `Entry::encode`. Its create revision is its number, and its token
-//! <prefix>line/<name> r<claim>     units that rest: `<number> <slot or -> <entry>`
-//! <prefix>line/<name> s<slot>      a slot that is taken: `<claim>`
+//! <prefix>line/<name> r<claim>     units that rest: `<number> <token> <slot or -> <entry>`
+//! <prefix>line/<name> s<slot>      a slot that is taken: `<claim>`. Its create revision is the token of whoever took it
 //! <prefix>line/<name> z            a changed capacity: `<before> <held before> <capacity>`
 //! <prefix>value/<name> h<claim>    what a holder published: `1 <token> <fresh for, ms>`, a line end, the bytes
 //! <prefix>value/<name> k           the same, kept beyond the hold
@@ -17,7 +17,7 @@
 
 use tenure_core::claim::{ClaimId, ClientId, Kind, Label, Name, Published};
 use tenure_core::clock::Timestamp;
-use tenure_core::line::{About, Entry, Line, Place, Resized, Rest};
+use tenure_core::line::{About, Entry, Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::token::Token;
 
 use crate::proto::{KeyValue, RangeRequest, end_of_prefix};
@@ -173,7 +173,7 @@ impl Keys {
             let text = std::str::from_utf8(&key.value).unwrap_or_default();
             match (self.layout, rest.first()) {
                 (Layout::Tenure, Some(b'r')) => rests.extend(read_rest(text)),
-                (Layout::Tenure, Some(b's')) => slots.extend(read_slot(rest, text)),
+                (Layout::Tenure, Some(b's')) => slots.extend(read_slot(key, rest, text)),
                 (Layout::Tenure, Some(b'z')) => resized = read_resized(text),
                 _ => places.push(read_place(key, text)),
             }
@@ -212,9 +212,9 @@ pub(crate) fn write_value(token: Token, fresh: std::time::Duration, bytes: &[u8]
 }
 
 /// Writes units that rest.
-pub(crate) fn write_rest(order: u64, slot: Option<u32>, entry: &Entry) -> Vec<u8> {
+pub(crate) fn write_rest(order: u64, token: Token, slot: Option<u32>, entry: &Entry) -> Vec<u8> {
     let slot = slot.map_or("-".to_owned(), |slot| slot.to_string());
-    format!("{order} {slot} {}", entry.encode()).into_bytes()
+    format!("{order} {token} {slot} {}", entry.encode()).into_bytes()
 }
 
 /// Writes a changed capacity.
@@ -266,18 +266,20 @@ fn foreign(key: &KeyValue) -> Entry {
 
 fn read_rest(text: &str) -> Option<Rest> {
     let (order, text) = text.split_once(' ')?;
+    let (token, text) = text.split_once(' ')?;
     let (slot, text) = text.split_once(' ')?;
-    let order = order.parse().ok()?;
+    let (order, token) = (order.parse().ok()?, token.parse().ok()?);
     let mut entry = Entry::decode(text)?;
     if let Some(about) = &mut entry.about {
-        about.token = Token::new(order);
+        about.token = Token::new(token);
     }
     Some(Rest { order, entry, slot: slot.parse().ok() })
 }
 
-fn read_slot(rest: &[u8], text: &str) -> Option<(u32, ClaimId)> {
-    let slot = std::str::from_utf8(rest.get(1..)?).ok()?.parse().ok()?;
-    Some((slot, text.parse().ok()?))
+fn read_slot(key: &KeyValue, rest: &[u8], text: &str) -> Option<TakenSlot> {
+    let number = std::str::from_utf8(rest.get(1..)?).ok()?.parse().ok()?;
+    let token = Token::new(u64::try_from(key.create_revision).ok()?);
+    Some(TakenSlot { number, claim: text.parse().ok()?, token })
 }
 
 fn read_resized(text: &str) -> Option<Resized> {

@@ -8,7 +8,7 @@ use futures_util::stream::BoxStream;
 use tenure_core::claim::{ClaimId, ClientId, Keep, Name, Terms};
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::{Capability, Finding, HandOver, Incarnation, Reach, SlotOrder};
-use tenure_core::line::{Blocker, Entry, Line, Place, Resized, Rest};
+use tenure_core::line::{Blocker, Entry, Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::queue::contract::QueueEngine;
 use tenure_core::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
@@ -237,13 +237,14 @@ impl Etcd {
         let would_hold = line.would_hold(&claim.terms) == Ok(true);
         let look = Look { line, revision: u64::try_from(revision).unwrap_or_default() };
         let Some(order) = order else { return (!would_hold).then_some(Entered::Out(look)) };
+        let taken = look.line.slot_of(claim.id);
         let mine = Mine {
             resource: claim.resource.clone(),
             claim: claim.id,
             order,
-            token: Token::new(order),
+            token: taken.map_or(Token::new(order), |slot| slot.token),
             life: entrance.life,
-            slot: look.line.slot_of(claim.id),
+            slot: taken.map(|slot| slot.number),
         };
         Some(Entered::In(mine, look))
     }
@@ -362,7 +363,7 @@ impl Etcd {
                 if let Some(about) = &mut entry.about {
                     about.lives = rest.period;
                 }
-                let value = write_rest(mine.order, slot, &entry);
+                let value = write_rest(mine.order, mine.token, slot, &entry);
                 success.push(put(self.keys.rest(resource, *claim), value, lease));
             }
             _ if leaving.has_rest => success.push(delete(self.keys.rest(resource, *claim))),
@@ -399,13 +400,14 @@ impl Etcd {
                     version: entry.version,
                     is_broken: place.entry.about.as_ref().is_some_and(|about| about.is_broken),
                 });
+                let taken = line.slot_of(leaving.claim);
                 leaving.mine = line.place(leaving.claim).map(|place| Mine {
                     resource: leaving.resource.clone(),
                     claim: leaving.claim,
                     order: place.order,
-                    token: Token::new(place.order),
+                    token: taken.map_or(Token::new(place.order), |slot| slot.token),
                     life: Life(0),
-                    slot: line.slot_of(leaving.claim),
+                    slot: taken.map(|slot| slot.number),
                 });
             }
             known.push((leaving, seen));
@@ -627,33 +629,37 @@ impl Store for Etcd {
         self.waits.forget(claim);
     }
 
-    fn take_slot<'a>(&'a self, mine: &'a Mine, capacity: u32, line: &'a Line) -> BoxFuture<'a, Result<u32>> {
+    fn take_slot<'a>(
+        &'a self,
+        mine: &'a Mine,
+        capacity: u32,
+        line: &'a Line,
+    ) -> BoxFuture<'a, Result<TakenSlot>> {
         Box::pin(async move {
             let mut line = line.clone();
             for _ in 0..SLOT_TRIES {
-                if let Some(slot) = line.slot_of(mine.claim) {
-                    return Ok(slot);
+                if let Some(taken) = line.slot_of(mine.claim) {
+                    return Ok(taken);
                 }
                 let rests = line.rests().iter().filter_map(|rest| rest.slot);
                 let taken: std::collections::HashSet<u32> =
-                    line.slots().iter().map(|(slot, _)| *slot).chain(rests).collect();
+                    line.slots().iter().map(|slot| slot.number).chain(rests).collect();
                 let free: Vec<u32> = (0..capacity).filter(|slot| !taken.contains(slot)).collect();
                 // Any of them: who comes at the same time takes another one.
                 let start = SystemClock.random() as usize % free.len().max(1);
-                if let Some(slot) = free.get(start) {
+                if let Some(&number) = free.get(start) {
                     let (place, key) =
-                        (self.keys.place(&mine.resource, mine.claim), self.keys.slot(&mine.resource, *slot));
+                        (self.keys.place(&mine.resource, mine.claim), self.keys.slot(&mine.resource, number));
                     let free = Compare::is_absent(key.clone());
                     let compare =
                         vec![free, is_there(place.clone(), mine.order), is_untouched(place.clone(), None)];
                     let taken = put(key, mine.claim.to_string().into_bytes(), lease_of(mine.life));
                     let success = vec![taken, touch(place)];
-                    if self
-                        .alone("claim", TxnRequest { compare, success, failure: Vec::new() })
-                        .await?
-                        .succeeded
-                    {
-                        return Ok(*slot);
+                    let transaction = TxnRequest { compare, success, failure: Vec::new() };
+                    let answer = self.alone("claim", transaction).await?;
+                    if answer.succeeded {
+                        let token = Token::new(u64::try_from(revision_of(&answer)).unwrap_or_default());
+                        return Ok(TakenSlot { number, claim: mine.claim, token });
                     }
                 }
                 let mut looks = self.look_batch(&[&mine.resource], false).await;
@@ -678,7 +684,7 @@ impl Store for Etcd {
                 about.lives = delay;
             }
             let place = self.keys.place(&mine.resource, mine.claim);
-            let value = write_rest(mine.order, mine.slot, &entry);
+            let value = write_rest(mine.order, mine.token, mine.slot, &entry);
             let rest = put(self.keys.rest(&mine.resource, mine.claim), value, lease_of(companion));
             let compare = vec![is_there(place, mine.order)];
             self.alone("claim", TxnRequest { compare, success: vec![rest], failure: Vec::new() }).await?;

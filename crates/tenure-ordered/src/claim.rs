@@ -11,7 +11,7 @@ use tenure_core::engine::{ClaimAnswer, RenewAnswer, RenewRequest, claim_answer};
 use tenure_core::line::Standing;
 use tenure_core::step::Outcome;
 use tenure_core::token::Token;
-use tenure_core::{Error, ErrorKind, Result};
+use tenure_core::{Error, ErrorKind, Result, failpoint};
 
 use crate::ordered::{Shared, now};
 use crate::own::Own;
@@ -242,27 +242,28 @@ impl<S: Store> Shared<S> {
         else {
             return Ok(None);
         };
-        let mut slot = mine.slot;
+        let mut mine = mine.clone();
         if granted_at.is_none() {
             self.store.unwatch(mine.claim);
-            if terms.kind == Kind::SlotPool && slot.is_none() {
-                slot = Some(self.store.take_slot(mine, terms.capacity, &look.line).await?);
+            if terms.kind == Kind::SlotPool && mine.slot.is_none() {
+                failpoint::pass("ordered.before_slot");
+                let taken = self.store.take_slot(&mine, terms.capacity, &look.line).await?;
+                (mine.slot, mine.token) = (Some(taken.number), taken.token);
             }
-            self.prepare_rest(mine, slot, &terms).await?;
+            self.prepare_rest(&mine, &terms).await?;
         }
         let mut owned = self.owned();
         let Some(own) = owned.get_mut(mine.claim) else { return Ok(None) };
-        own.mine.slot = slot;
+        (own.mine.slot, own.mine.token) = (mine.slot, mine.token);
         own.granted(start);
         Ok(Some(own.grant(start, alive_until, self.store.capability().silence_max)))
     }
 
-    async fn prepare_rest(&self, mine: &Mine, slot: Option<u32>, terms: &Arc<Terms>) -> Result<()> {
+    async fn prepare_rest(&self, mine: &Mine, terms: &Arc<Terms>) -> Result<()> {
         if terms.limits.lock_delay.is_zero() {
             return Ok(());
         }
-        let mine = Mine { slot, ..mine.clone() };
-        self.store.prepare_rest(&mine, terms).await
+        self.store.prepare_rest(mine, terms).await
     }
 
     async fn lives(&self, ttls: impl Iterator<Item = Duration>) -> BTreeMap<Duration, Result<Life>> {

@@ -9,7 +9,7 @@ use tenure_core::Result;
 use tenure_core::claim::{Claim, ClaimId, Keep, Name, Terms};
 use tenure_core::clock::Instant;
 use tenure_core::engine::{Capability, Finding, Incarnation};
-use tenure_core::line::{Blocker, Line, Place, Resized, Rest};
+use tenure_core::line::{Blocker, Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::queue::contract::QueueEngine;
 use tenure_core::token::Token;
 
@@ -72,7 +72,7 @@ pub struct Mine {
     pub claim: ClaimId,
     /// Its number in the line.
     pub order: u64,
-    /// Its token.
+    /// Its token: that of its slot, once it has taken one.
     pub token: Token,
     /// The life in which it was made.
     pub life: Life,
@@ -179,7 +179,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes any free slot below `capacity` for a claim that holds, or returns the one that it took before. `line`: as it was
     /// seen last.
-    fn take_slot<'a>(&'a self, mine: &'a Mine, capacity: u32, line: &'a Line) -> BoxFuture<'a, Result<u32>>;
+    fn take_slot<'a>(
+        &'a self,
+        mine: &'a Mine,
+        capacity: u32,
+        line: &'a Line,
+    ) -> BoxFuture<'a, Result<TakenSlot>>;
 
     /// Has the units of a hold rest for the terms' `lock_delay` if its client vanishes.
     fn prepare_rest<'a>(&'a self, mine: &'a Mine, terms: &'a Terms) -> BoxFuture<'a, Result<()>>;

@@ -11,7 +11,7 @@ use tenure_core::claim::{ClaimId, ClientId, Keep, Kind, Name, Terms};
 use tenure_core::clock::Instant;
 use tenure_core::engine::{Capability, Finding, HandOver, Incarnation, Reach, SlotOrder};
 use tenure_core::error::{Error, ErrorKind, Result};
-use tenure_core::line::{Blocker, Line, Place, Resized, Rest};
+use tenure_core::line::{Blocker, Line, Place, Resized, Rest, TakenSlot};
 use tenure_ordered::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Ordered, Presence, Store, Wakes};
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 
@@ -259,7 +259,12 @@ impl Store for ZooKeeper {
         self.inner.watches.unwatch(claim);
     }
 
-    fn take_slot<'a>(&'a self, mine: &'a Mine, capacity: u32, line: &'a Line) -> BoxFuture<'a, Result<u32>> {
+    fn take_slot<'a>(
+        &'a self,
+        mine: &'a Mine,
+        capacity: u32,
+        line: &'a Line,
+    ) -> BoxFuture<'a, Result<TakenSlot>> {
         Box::pin(within("take a slot", self.inner.take_slot(mine, capacity, line)))
     }
 

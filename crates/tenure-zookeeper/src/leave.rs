@@ -65,7 +65,8 @@ impl Inner {
     /// Looks which slot a claim took, beside its entry.
     async fn slot_of(&self, living: &Living, entry: &str, claim: ClaimId) -> Result<Option<u32>, Fault> {
         let (line, _) = entry.rsplit_once('/').unwrap_or(("", entry));
-        for (slot, _) in self.list(&living.client, line).await?.slots {
+        for slot in self.list(&living.client, line).await?.slots {
+            let slot = slot.number;
             let read = living.client.get_data(&format!("{line}/{}", slot_name(slot))).await;
             if read.is_ok_and(|(data, _)| data == claim.to_string().as_bytes()) {
                 return Ok(Some(slot));

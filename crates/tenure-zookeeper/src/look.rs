@@ -7,14 +7,14 @@ use futures_util::{StreamExt, stream};
 use tenure_core::claim::{ClaimId, Name, Published};
 use tenure_core::error::Result;
 use tenure_core::inspect::VIEW_ENTRIES_MAX;
-use tenure_core::line::Line;
+use tenure_core::line::{Line, TakenSlot};
 use tenure_ordered::{Life, Look, Mine, Presence};
 use zookeeper_client::Client;
 
 use crate::engine::Inner;
 use crate::error::{Fault, is_dead, told, within};
 use crate::life::Living;
-use crate::node::{Content, Seen, slot_name};
+use crate::node::{Content, Seen, slot_name, token_of};
 
 /// How many nodes are read at a time.
 const READS: usize = 128;
@@ -50,16 +50,16 @@ impl Inner {
         let most = 2 * VIEW_ENTRIES_MAX;
         let value = self.fill_in(living, path, &mut seen, &all[..all.len().min(most)]).await?;
         let slots = stream::iter(seen.slots.clone())
-            .map(|(slot, _)| async move {
-                let read = client.get_data(&format!("{path}/{}", slot_name(slot))).await;
-                (slot, read)
+            .map(|slot| async move {
+                let (data, stat) =
+                    client.get_data(&format!("{path}/{}", slot_name(slot.number))).await.ok()?;
+                let claim = std::str::from_utf8(&data).ok()?.parse().ok()?;
+                Some(TakenSlot { claim, token: token_of(&stat), ..slot })
             })
             .buffered(READS)
             .collect::<Vec<_>>()
             .await;
-        let claim = |data: &[u8]| std::str::from_utf8(data).ok()?.parse().ok();
-        seen.slots =
-            slots.into_iter().filter_map(|(slot, read)| Some((slot, claim(&read.ok()?.0)?))).collect();
+        seen.slots = slots.into_iter().flatten().collect();
         let mut line = seen.line();
         let holder = line.places()[..line.holding()].first().map(|place| place.entry.claim);
         line.value = value.filter(|(claim, _)| Some(*claim) == holder).map(|(_, value)| value);

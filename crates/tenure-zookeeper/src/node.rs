@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tenure_core::claim::{Claim, ClaimId, ClientId, Kind, Label};
 use tenure_core::clock::Timestamp;
-use tenure_core::line::{About, Entry, Line, Place, Resized, kind_of, letter};
+use tenure_core::line::{About, Entry, Line, Place, Resized, TakenSlot, kind_of, letter};
 use tenure_core::token::Token;
 use zookeeper_client::Stat;
 
@@ -47,7 +47,7 @@ pub(crate) struct Child {
 pub(crate) struct Seen {
     /// The oldest first.
     pub(crate) children: Vec<Child>,
-    pub(crate) slots: Vec<(u32, ClaimId)>,
+    pub(crate) slots: Vec<TakenSlot>,
     /// As stored: sequences, not numbers of a line.
     resized: Option<(u32, u32, u32)>,
     frame: Frame,
@@ -135,8 +135,10 @@ impl Layout {
 
     /// Returns what a list of names shows. `data`: of the resource's node.
     pub(crate) fn seen(self, names: Vec<String>, data: Option<&[u8]>) -> Seen {
-        let nobody = ClaimId::new(0);
-        let slot = |name: &String| Some((name.strip_prefix(SLOT)?.parse().ok()?, nobody));
+        // Who took them, and when, is not in their names.
+        let (claim, token) = (ClaimId::new(0), Token::ZERO);
+        let slot =
+            |name: &String| Some(TakenSlot { number: name.strip_prefix(SLOT)?.parse().ok()?, claim, token });
         let slots = names.iter().filter_map(slot).collect();
         let mut children: Vec<Child> = names.iter().filter_map(|name| self.read(name)).collect();
         let frame = Frame::of(children.iter().map(|child| child.sequence));
@@ -167,6 +169,11 @@ impl Seen {
         });
         Line::new(places, Vec::new(), resized, self.slots.clone())
     }
+}
+
+/// Returns the token of whoever made a node: an entry, or a slot.
+pub(crate) fn token_of(stat: &Stat) -> Token {
+    Token::new(stat.czxid.cast_unsigned())
 }
 
 /// Returns the name of a slot's node.
@@ -225,7 +232,7 @@ impl Content {
 
     /// Returns what people ask for. `data`: what was read, for locks of others; `lives`: what those live, as far as is known.
     pub(crate) fn about(&self, stat: &Stat, data: &[u8], lives: Duration) -> About {
-        let token = Token::new(stat.czxid.cast_unsigned());
+        let token = token_of(stat);
         match self.entry.as_ref().and_then(|entry| entry.about.clone()) {
             Some(about) => About { token, ..about },
             None => About {

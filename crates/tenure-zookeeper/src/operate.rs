@@ -4,67 +4,82 @@ use std::collections::BTreeSet;
 
 use tenure_core::claim::{ClaimId, Name};
 use tenure_core::error::{Error, ErrorKind, Result};
-use tenure_core::line::{Line, Place, Resized};
+use tenure_core::line::{Line, Place, Resized, TakenSlot};
+use tenure_core::token::Token;
 use tenure_ordered::Mine;
-use zookeeper_client::{Client, CreateMode};
+use zookeeper_client::{Client, CreateMode, MultiWriteResult};
 
 use crate::engine::Inner;
 use crate::error::{Fault, told};
-use crate::node::{Content, slot_name, write_resized};
+use crate::node::{Content, slot_name, token_of, write_resized};
 
 /// How often a node may change between its reading and its writing.
 const ATTEMPTS: usize = 4;
 
 impl Inner {
     /// Takes any free slot.
-    pub(crate) async fn take_slot(&self, mine: &Mine, capacity: u32, line: &Line) -> Result<u32> {
+    pub(crate) async fn take_slot(&self, mine: &Mine, capacity: u32, line: &Line) -> Result<TakenSlot> {
         let failed = |fault: Fault| told("take a slot", &fault);
         let Some(living) = self.lives.living(mine.life) else { return Err(failed(Fault::SessionExpired)) };
         let client = &living.client;
         let path = self.path(&mine.resource)?;
         if let Some(slot) = self.node(mine.claim).and_then(|node| node.slot_in_doubt) {
-            let data = client.get_data(&format!("{path}/{}", slot_name(slot))).await;
-            if data.is_ok_and(|(data, _)| data == mine.claim.to_string().as_bytes()) {
-                return Ok(slot);
+            let read = client.get_data(&format!("{path}/{}", slot_name(slot))).await;
+            if let Ok((data, stat)) = read
+                && data == mine.claim.to_string().as_bytes()
+            {
+                return Ok(TakenSlot { number: slot, claim: mine.claim, token: token_of(&stat) });
             }
         }
-        let mut taken: BTreeSet<u32> = line.slots().iter().map(|(slot, _)| *slot).collect();
+        let mut taken: BTreeSet<u32> = line.slots().iter().map(|slot| slot.number).collect();
         for _ in 0..ATTEMPTS {
             // Fewer are taken than there are, since whoever takes one holds a unit and gives back both at once.
             for slot in (0..capacity).filter(|slot| !taken.contains(slot)) {
                 self.note(mine.claim, |node| node.slot_in_doubt = Some(slot));
                 let created = self.create_slot(client, &path, slot, mine.claim).await.map_err(failed)?;
                 self.note(mine.claim, |node| node.slot_in_doubt = None);
-                if created {
-                    return Ok(slot);
+                if let Some(token) = created {
+                    return Ok(TakenSlot { number: slot, claim: mine.claim, token });
                 }
             }
             let seen = self.list_anew(client, &path).await.map_err(failed)?;
-            taken = seen.slots.iter().map(|(slot, _)| *slot).collect();
+            taken = seen.slots.iter().map(|slot| slot.number).collect();
         }
         let why = "each slot is taken, though not each unit";
         Err(Error::new(ErrorKind::Unavailable, "take a slot", why).with_hint("this passes by itself"))
     }
 
     /// Makes the node of a slot, if the claim's entry is still there: whoever released it meanwhile knows nothing of the slot.
+    /// Returns the token; none if another has taken the slot.
     async fn create_slot(
         &self,
         client: &Client,
         line: &str,
         slot: u32,
         claim: ClaimId,
-    ) -> Result<bool, Fault> {
+    ) -> Result<Option<Token>, Fault> {
         let Some(entry) = self.node(claim) else { return Err(Fault::NoNode) };
         let mut both = client.new_multi_writer();
         both.add_check_version(&entry.path, -1)?;
         let data = claim.to_string();
         let options = self.options(CreateMode::Ephemeral);
-        both.add_create(&format!("{line}/{}", slot_name(slot)), data.as_bytes(), &options)?;
-        match both.commit().await.map_err(Fault::from) {
-            Ok(_) => Ok(true),
-            Err(Fault::NodeExists) => Ok(false),
-            Err(fault) => Err(fault),
-        }
+        let path = format!("{line}/{}", slot_name(slot));
+        both.add_create(&path, data.as_bytes(), &options)?;
+        let results = match both.commit().await.map_err(Fault::from) {
+            Ok(results) => results,
+            Err(Fault::NodeExists) => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
+        let created = results.iter().find_map(|result| match result {
+            MultiWriteResult::Create { stat, .. } if !stat.is_invalid() => Some(*stat),
+            _ => None,
+        });
+        // Some servers do not say it (ZOOKEEPER-4026, ZOOKEEPER-4667).
+        let stat = match created {
+            Some(stat) => stat,
+            None => client.get_data(&path).await?.1,
+        };
+        Ok(Some(token_of(&stat)))
     }
 
     /// Sets the value of a resource while a claim holds it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tenure_core::claim::{CAPACITY_MAX, Claim, ClaimId, ClientId, HoldLimits, Kind, Label, Name, Terms};
 use tenure_core::clock::Timestamp;
-use tenure_core::line::{Entry, Line, Place, Resized, Rest, Standing};
+use tenure_core::line::{Entry, Line, Place, Resized, Rest, Standing, TakenSlot};
 use tenure_core::record::{PlainRecord, Record};
 use tenure_core::step::{Command, Release, step};
 use tenure_core::token::Token;
@@ -221,10 +221,17 @@ fn a_resize_is_about_the_claims_before_it() {
 #[test]
 fn a_view_tells_holds_rests_and_waiters() {
     let places = of(Kind::SlotPool, 2, &[1, 1, 1]);
-    let line = Line::new(places, Vec::new(), None, vec![(1, ClaimId::new(1)), (0, ClaimId::new(2))]);
+    // The second one took its slot first.
+    let taken = |number, claim, token| {
+        let (claim, token) = (ClaimId::new(claim), Token::new(token));
+        TakenSlot { number, claim, token }
+    };
+    let line = Line::new(places, Vec::new(), None, vec![taken(1, 1, 12), taken(0, 2, 11)]);
     let later = Timestamp::from_micros(START.micros() + 5_000_000);
     let view = line.view(&Name::new("x").unwrap(), later).unwrap();
-    assert_eq!((view.used, view.waiting, view.last_token), (2, 1, Token::new(2)));
+    assert_eq!((view.used, view.waiting, view.last_token), (2, 1, Token::new(12)));
+    let tokens: Vec<Token> = view.holds.iter().map(|hold| hold.token).collect();
+    assert_eq!(tokens, [Token::new(12), Token::new(11)], "each has the token of its slot");
     assert_eq!(view.holds.iter().map(|hold| hold.slot).collect::<Vec<_>>(), [Some(1), Some(0)]);
     assert_eq!(view.holds[0].held_for, Duration::from_secs(5));
     assert_eq!(Line::default().view(&Name::new("x").unwrap(), later), None);

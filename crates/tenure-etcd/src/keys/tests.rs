@@ -103,8 +103,8 @@ fn a_line_is_read_as_it_was_written() {
     let found = [
         stored(keys().place(&of, ClaimId::new(1)), pool(1).encode().into_bytes(), 20),
         stored(keys().place(&of, ClaimId::new(2)), pool(2).encode().into_bytes(), 30),
-        stored(keys().rest(&of, ClaimId::new(3)), write_rest(10, Some(1), &pool(3)), 31),
-        stored(keys().rest(&of, ClaimId::new(4)), write_rest(12, None, &pool(4)), 32),
+        stored(keys().rest(&of, ClaimId::new(3)), write_rest(10, Token::new(11), Some(1), &pool(3)), 31),
+        stored(keys().rest(&of, ClaimId::new(4)), write_rest(12, Token::new(12), None, &pool(4)), 32),
         stored(keys().slot(&of, 3), ClaimId::new(1).to_string().into_bytes(), 21),
         stored(keys().resized(&of), write_resized(&resized), 33),
     ];
@@ -112,14 +112,19 @@ fn a_line_is_read_as_it_was_written() {
     assert_eq!(line.kind_and_capacity(), Some((Kind::SlotPool, 2)));
     let orders: Vec<u64> = line.places().iter().map(|place| place.order).collect();
     let rests: Vec<_> = line.rests().iter().map(|rest| (rest.order, rest.slot, rest.entry.claim)).collect();
-    assert_eq!((orders, line.slots()), (vec![20, 30], &[(3, ClaimId::new(1))][..]));
+    assert_eq!(
+        (orders, line.slots()),
+        (vec![20, 30], &[TakenSlot { number: 3, claim: ClaimId::new(1), token: Token::new(21) }][..])
+    );
     assert_eq!(rests, [(10, Some(1), ClaimId::new(3)), (12, None, ClaimId::new(4))]);
+    let tokens: Vec<_> = line.rests().iter().map(|rest| rest.entry.token()).collect();
+    assert_eq!(tokens, [Token::new(11), Token::new(12)]);
     let mut expected = pool(1);
     if let Some(about) = &mut expected.about {
-        about.token = Token::new(20);
+        // It has been so since it took its slot.
+        about.token = Token::new(21);
     }
     assert_eq!(line.places()[0].entry, expected);
-    assert_eq!(line.rests()[0].entry.token(), Token::new(10));
 }
 
 #[test]
@@ -184,7 +189,7 @@ fn stored_texts_stay_as_they_are() {
     assert_eq!(text(keys().done(claim)), format!("tenure/done/{id}"));
     assert_eq!(text(write_value(Token::new(5), Duration::from_millis(1500), b"x")), "1 5 1500\nx");
     assert_eq!(text(write_resized(&Resized { before: 3, held_before: 2, capacity: 1 })), "3 2 1");
-    let rest = text(write_rest(10, Some(1), &entry(0xab, Kind::Mutex, 1)));
-    assert_eq!(rest.split(' ').take(2).collect::<Vec<_>>(), ["10", "1"]);
-    assert!(text(write_rest(10, None, &entry(0xab, Kind::Mutex, 1))).starts_with("10 - "));
+    let rest = text(write_rest(10, Token::new(11), Some(1), &entry(0xab, Kind::Mutex, 1)));
+    assert_eq!(rest.split(' ').take(3).collect::<Vec<_>>(), ["10", "11", "1"]);
+    assert!(text(write_rest(10, Token::new(10), None, &entry(0xab, Kind::Mutex, 1))).starts_with("10 10 - "));
 }

@@ -4,10 +4,12 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use tenure_conformance::late_slot;
 use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::etcd::{EtcdCluster, EtcdOptions, EtcdServer};
 use tenure_testkit::{Proxy, wait_for};
 
+use crate::conformance::connector;
 use crate::crew::{
     TTL, assert_nothing_is_left, connect, crew, hasty, lease_of, leases, now, pause, take, wait_for_waiters,
     with_hasty,
@@ -56,6 +58,13 @@ fn while_they_work(url: &str, server: &EtcdServer, mut disturb: impl FnMut(usize
     println!("{} were served, {} errors", report.served(), report.errors.len());
     report.assert_exclusive();
     assert_nothing_is_left(server);
+}
+
+#[test]
+fn who_takes_a_slot_late_has_a_larger_token() {
+    let server = EtcdServer::start(&EtcdOptions::default());
+    let url = server.url();
+    late_slot::who_takes_a_slot_late_has_a_larger_token(move || connector(&url));
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn a_nodes_name_says_all_that_the_rule_needs() {
     let seen = Layout::Tenure.seen(vec![node.clone(), "slot-3".to_owned(), "other".to_owned()], None);
     let entry = Entry { about: None, ..Entry::new(&mine, Timestamp::default(), Duration::ZERO) };
     assert_eq!(seen.children, [Child { name: node, sequence: 12, entry }]);
-    assert_eq!(seen.slots, [(3, ClaimId::new(0))]);
+    assert_eq!(seen.slots.iter().map(|slot| slot.number).collect::<Vec<_>>(), [3]);
 }
 
 #[test]

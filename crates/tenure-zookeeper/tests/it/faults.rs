@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use tenure_conformance::late_slot;
 use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
 use tenure_testkit::{Loss, Proxy, wait_for};
 
-use crate::conformance::BRIEF;
+use crate::conformance::{BRIEF, connector};
 use crate::crew::{CLIENTS, SOON, assert_nothing_is_left, connect, crew, names, now, pause};
 
 /// How long callers wait for an answer, and a little more.
@@ -22,6 +23,13 @@ fn behind_a_proxy() -> (ZooKeeperServer, Proxy, String) {
     let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
     let url = format!("zookeeper://127.0.0.1:{}?{BRIEF}", proxy.port());
     (server, proxy, url)
+}
+
+#[test]
+fn who_takes_a_slot_late_has_a_larger_token() {
+    let server = start();
+    let url = server.url();
+    late_slot::who_takes_a_slot_late_has_a_larger_token(move || connector(&url));
 }
 
 #[test]
