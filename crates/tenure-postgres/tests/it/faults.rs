@@ -272,7 +272,8 @@ fn a_client_that_stops_in_a_transaction_is_thrown_out() {
     let server = start();
     let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
     let url = server.url().replace(&server.port().to_string(), &proxy.port().to_string());
-    let (stopping, other) = (connect(&format!("{url}?listen=off")), connect(&server.url()));
+    let stopping = connect(&format!("{url}?listen=off&application_name=stopping"));
+    let other = connect(&server.url());
     // A semaphore is claimed by a transaction around `step`, always.
     pollster::block_on(async { other.semaphore("s", 2).acquire().await?.release().await })
         .expect("it is free");
@@ -281,7 +282,7 @@ fn a_client_that_stops_in_a_transaction_is_thrown_out() {
     somebody.run("SELECT name FROM tenure_resource FOR UPDATE");
     let stopped = std::thread::spawn(move || pollster::block_on(stopping.semaphore("s", 2).try_acquire()));
     wait_for("the first trip", || {
-        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'stopping'";
         (raw(&server).run(waiting).first() == Some("1")).then_some(())
     });
     proxy.drop_requests();
