@@ -50,6 +50,7 @@ use tenure_core::engine::Connect;
 pub mod crew;
 pub mod history;
 pub mod late_slot;
+pub mod queue_crew;
 pub mod queue_model;
 
 pub mod cancellation;

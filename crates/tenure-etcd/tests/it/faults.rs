@@ -2,9 +2,10 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure_conformance::late_slot;
+use tenure_conformance::{late_slot, queue_crew};
 use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::etcd::{EtcdCluster, EtcdOptions, EtcdServer};
 use tenure_testkit::{Proxy, wait_for};
@@ -129,6 +130,30 @@ fn lost_replies_leave_nobody_behind_in_a_line() {
     while_they_work(&url, &server, |_| {
         proxy.lose_replies(3, b"tenure/line/", tenure_testkit::Loss::Cut);
     });
+}
+
+#[test]
+fn lost_replies_and_cut_connections_lose_no_item() {
+    let server = EtcdServer::start(&EtcdOptions::default());
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let url = url_through(std::slice::from_ref(&proxy));
+    queue_crew::while_it_works(
+        || connect(&url),
+        SOON,
+        |is_over| {
+            for round in 0..20 {
+                if round % 4 == 3 {
+                    proxy.cut();
+                } else {
+                    proxy.lose_replies(1, b"tenure/queue/", tenure_testkit::Loss::Cut);
+                }
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                pause(Duration::from_millis(100));
+            }
+        },
+    );
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! What can go wrong with a server and the way to it: nothing may hang, be held twice, or be left behind.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
+use tenure_conformance::queue_crew;
 use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
 use tenure_mysql::Config;
 use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer};
@@ -76,6 +78,39 @@ fn ended_connections_cost_nothing_but_time() {
     println!("all were served {took:?} after it");
     crew.finish(names().len()).assert_exclusive();
     assert_nothing_is_left(&server);
+}
+
+#[test]
+fn ended_connections_lose_no_item() {
+    let server = start();
+    let mut killer = raw(&server);
+    queue_crew::while_it_works(
+        || connect(&server.url()),
+        SOON,
+        |is_over| {
+            for _ in 0..20 {
+                kill_all(&mut killer);
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                pause(Duration::from_millis(100));
+            }
+        },
+    );
+}
+
+#[test]
+fn a_server_that_is_killed_remembers_its_items() {
+    let server = start();
+    queue_crew::while_it_works(
+        || connect(&server.url()),
+        SOON,
+        |_| {
+            pause(Duration::from_millis(300));
+            server.kill();
+            server.restart();
+        },
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tenure_conformance::queue_crew;
 use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
 use tenure_testkit::{Proxy, SqlConnection, wait_for};
@@ -62,6 +63,40 @@ fn ended_connections_cost_nothing_but_time() {
     let mut killer = raw(&server);
     let statement = format!("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {OURS}");
     while_they_work(&server, || drop(killer.run(&statement)));
+}
+
+#[test]
+fn ended_connections_lose_no_item() {
+    let server = start();
+    let mut killer = raw(&server);
+    let statement = format!("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {OURS}");
+    queue_crew::while_it_works(
+        || connect(&server.url()),
+        SOON,
+        |is_over| {
+            for _ in 0..20 {
+                killer.run(&statement);
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                pause(Duration::from_millis(100));
+            }
+        },
+    );
+}
+
+#[test]
+fn a_server_that_is_killed_remembers_its_items() {
+    let server = start();
+    queue_crew::while_it_works(
+        || connect(&server.url()),
+        SOON,
+        |_| {
+            pause(Duration::from_millis(300));
+            server.kill();
+            server.restart();
+        },
+    );
 }
 
 #[test]

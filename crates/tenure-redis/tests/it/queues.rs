@@ -1,12 +1,13 @@
 //! Queues on real servers: what lies where and for how long, who is told, and what a fault may not do.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::IntoFuture;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pollster::block_on;
+use tenure_conformance::queue_crew;
 use tenure_core::{Delivery, ErrorKind, Tenure};
 use tenure_testkit::redis::{RedisCluster, RedisOptions, RedisServer, Topology, shared};
 use tenure_testkit::{Loss, Proxy, Reply, wait_for};
@@ -102,87 +103,8 @@ fn a_rest_of_an_empty_group_ends_by_itself() {
     wait_for("the rest to end", || (!keys(&server).contains_key(&'z')).then_some(()));
 }
 
-/// Workers that acknowledge each item once, and what they saw, while a test disturbs them.
 fn while_it_works(url: &str, disturb: impl FnOnce(&AtomicBool) + Send) {
-    const ITEMS: usize = 800;
-    const GROUPS: usize = 5;
-    let (producers, consumers) = ([connect(url), connect(url)], [connect(url), connect(url), connect(url)]);
-    let (acked, is_over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-    let pushed = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        scope.spawn(|| disturb(&is_over));
-        for (producer, client) in producers.iter().enumerate() {
-            let pushed = &pushed;
-            scope.spawn(move || {
-                for number in 0..ITEMS / 2 {
-                    let (group, payload) = (format!("g{}", number % GROUPS), format!("{producer}/{number}"));
-                    let until = now() + SOON;
-                    // Under a dedup id, a push whose answer was lost may be repeated.
-                    let push = || client.queue("q").push(&payload).group(&group).dedup(&payload);
-                    while let Err(error) = block_on(async { push().await }) {
-                        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-                        assert!(now() < until, "{error}");
-                    }
-                    pushed.fetch_add(1, Ordering::Relaxed);
-                    // It is to last for some faults.
-                    pause(Duration::from_millis(2));
-                }
-            });
-        }
-        for client in &consumers {
-            let (acked, is_over) = (&acked, &is_over);
-            scope.spawn(move || {
-                while !is_over.load(Ordering::Relaxed) {
-                    let queue = client.queue("q").ttl(Duration::from_secs(2)).max_attempts(0);
-                    let Ok(Some(delivery)) = block_on(queue.next_within(Duration::from_millis(300))) else {
-                        continue;
-                    };
-                    let text = String::from_utf8_lossy(delivery.payload()).into_owned();
-                    let token = delivery.token();
-                    let answer = block_on(delivery.ack());
-                    acked.lock().expect("no panic").push((token, text, answer.map_err(|error| error.kind())));
-                }
-            });
-        }
-        let drained = || {
-            // Consumers that keep up leave it empty again and again.
-            if pushed.load(Ordering::Relaxed) < ITEMS {
-                return None;
-            }
-            let stats = block_on(consumers[0].queue("q").stats()).ok()?;
-            let done: BTreeSet<_> = acked
-                .lock()
-                .expect("no panic")
-                .iter()
-                .filter(|(.., answer)| answer.is_ok())
-                .map(|(_, text, ..)| text.clone())
-                .collect();
-            (stats.waiting + stats.in_flight == 0 && done.len() >= ITEMS * 9 / 10).then_some(())
-        };
-        let until = now() + Duration::from_secs(60);
-        while drained().is_none() {
-            assert!(now() < until, "items are left: {:?}", block_on(consumers[0].queue("q").stats()));
-            pause(Duration::from_millis(50));
-        }
-        is_over.store(true, Ordering::Relaxed);
-    });
-    let mut acked = acked.into_inner().expect("no panic");
-    let (mut done, mut seen): (BTreeMap<_, usize>, BTreeSet<_>) = Default::default();
-    for (_, text, answer) in &acked {
-        seen.insert(text.clone());
-        *done.entry(text.clone()).or_default() += usize::from(answer.is_ok());
-    }
-    assert_eq!(seen.len(), ITEMS, "an item was lost");
-    assert!(done.values().all(|times| *times <= 1), "an item was acknowledged twice: {done:?}");
-    acked.sort_by_key(|(token, ..)| *token);
-    assert!(acked.windows(2).all(|pair| pair[0].0 < pair[1].0), "two deliveries have one token");
-    let mut last: BTreeMap<_, usize> = BTreeMap::new();
-    for (_, text, _) in acked.iter().filter(|(.., answer)| answer.is_ok()) {
-        let (producer, number) = text.split_once('/').expect("as it was pushed");
-        let number: usize = number.parse().expect("as it was pushed");
-        let before = last.insert((producer, number % GROUPS), number);
-        assert!(before.is_none_or(|before| before < number), "{text} comes after {before:?}");
-    }
+    queue_crew::while_it_works(|| connect(url), SOON, disturb);
 }
 
 #[test]
