@@ -356,7 +356,7 @@ impl Queue {
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a payload, group, delay or dedup id out of range; [`ErrorKind::Unavailable`] if it is not known whether it
-/// was pushed; [`ErrorKind::Unsupported`] if the engine has no queues.
+/// was pushed; [`ErrorKind::Unsupported`] if the engine has no queues, or takes no more items into this one.
 ///
 /// # Cancel safety
 /// Dropped while it is awaited, it may have been pushed or not. With a dedup id it can be pushed again without harm.

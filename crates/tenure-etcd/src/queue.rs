@@ -239,12 +239,12 @@ impl QueueStore for Shelf {
         })
     }
 
-    fn heads<'a>(
+    fn names<'a>(
         &'a self,
         prefix: &'a str,
         after: Option<&'a Name>,
         most: usize,
-    ) -> BoxFuture<'a, Result<Vec<(Name, Value)>>> {
+    ) -> BoxFuture<'a, Result<Vec<Name>>> {
         Box::pin(async move {
             let all = self.keys.queue_heads(prefix);
             let behind = after.map(|after| [&self.keys.queue_head(after)[..], &[0]].concat());
@@ -255,12 +255,11 @@ impl QueueStore for Shelf {
                 ..RangeRequest::default()
             };
             let answer = self.endpoints.call(request, deadline()).await.map_err(failed("list queues"))?;
-            let head = |key: &crate::proto::KeyValue| {
+            let name = |key: &crate::proto::KeyValue| {
                 let name = &key.key[self.keys.queue_heads("").len()..];
-                let name = Name::new(std::str::from_utf8(name).ok()?).ok()?;
-                Some((name, Value::from(&key.value[..])))
+                Name::new(std::str::from_utf8(name).ok()?).ok()
             };
-            Ok(answer.kvs.iter().filter_map(head).collect())
+            Ok(answer.kvs.iter().filter_map(name).collect())
         })
     }
 

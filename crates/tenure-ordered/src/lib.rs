@@ -31,7 +31,7 @@ mod wake;
 
 pub use ordered::Ordered;
 pub use queue::{
-    Change, Changed, Found, Glance, Key, Moment, QueueStore, Queues, Value, Wanted, clock_of_head,
+    Change, Changed, Fit, Found, Glance, Key, Moment, QueueStore, Queues, Value, Wanted, clock_of_head,
 };
 pub use store::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Resting, Rule, Store};
 pub use wake::Wakes;

@@ -12,6 +12,7 @@
 mod engine;
 mod excerpt;
 mod rows;
+mod sorted;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -19,4 +20,4 @@ mod tests;
 pub use engine::Queues;
 pub use excerpt::{Found, Key, Value, Wanted};
 pub use rows::clock_of_head;
-pub use store::{Change, Changed, Glance, Moment, QueueStore};
+pub use store::{Change, Changed, Fit, Glance, Moment, QueueStore};

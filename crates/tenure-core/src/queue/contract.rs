@@ -50,7 +50,7 @@ pub const CONSUMER_LIFE: Duration = Duration::from_secs(15);
 pub struct QueueCapability {
     /// The largest payload, in bytes.
     pub payload_bytes_max: usize,
-    /// The most items of one queue. A push beyond is refused.
+    /// The most items of one queue, dead letters included. A push beyond is refused as `Unsupported`.
     pub items_max: u64,
     /// The shortest interval between two dispatches.
     pub interval_min: Duration,
@@ -163,7 +163,8 @@ pub struct Take {
 pub struct Taken {
     /// As many items as there are ready, for the claims in their order.
     pub items: Vec<Dispatched>,
-    /// Fewer than were wanted, and this client is to look again after so long. None: it will be told.
+    /// Fewer than were wanted, and this client is to look again after so long. None: it will be told. Zero: there may be more at
+    /// once, and whether this client is idle is not known.
     pub look_in: Option<Duration>,
 }
 

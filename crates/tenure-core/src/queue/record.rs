@@ -142,6 +142,12 @@ pub trait QueueRecord {
     /// Why the store does not answer.
     type Error;
 
+    /// How many lanes one step clears at most whose time is over: worn-out items, and groups that have rested. The next step goes on.
+    /// Without a bound, a fleet that died would leave behind a step that is too large for a store's transaction.
+    fn cleared_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Returns the head.
     fn head(&mut self) -> Result<Head, Self::Error>;
     /// Stores the head.

@@ -34,12 +34,14 @@ struct Step<'a, R> {
     head: Head,
     now: Timestamp,
     calls: Calls,
+    /// How many lanes were cleared, or should have been.
+    cleared: usize,
 }
 
 impl<'a, R: QueueRecord> Step<'a, R> {
     fn begin(record: &'a mut R, now: Timestamp) -> Result<Step<'a, R>, R::Error> {
         let head = record.head()?;
-        let mut step = Step { record, head, now, calls: Vec::new() };
+        let mut step = Step { record, head, now, calls: Vec::new(), cleared: 0 };
         step.dismiss(|idle| idle.until <= now);
         Ok(step)
     }
@@ -74,12 +76,23 @@ impl<'a, R: QueueRecord> Step<'a, R> {
             if lane.first.is_some() {
                 return Ok(Some(lane.ready_at.max(self.head.rests_until)));
             }
-            if lane.ready_at > self.now {
+            if lane.ready_at > self.now || !self.may_clear() {
                 break;
             }
             self.record.set_lane(&id, Some(&lane), None)?;
         }
         Ok(self.record.next_lane()?.map(|(_, lane)| lane.ready_at.max(self.head.rests_until)))
+    }
+
+    /// Counts a lane that is to be cleared, and says whether there is room for it in this step.
+    fn may_clear(&mut self) -> bool {
+        self.cleared = self.cleared.saturating_add(1);
+        !self.is_cut_short()
+    }
+
+    /// Whether something was left to be cleared: whatever is ready may stand behind it.
+    fn is_cut_short(&self) -> bool {
+        self.cleared > self.record.cleared_max()
     }
 
     /// The most recently idle client is told: the first ones go on watching for what is due.
@@ -166,6 +179,9 @@ impl<'a, R: QueueRecord> Step<'a, R> {
             items.push(item);
         }
         let mut look_in = None;
+        if items.len() < take.claims.len() && self.is_cut_short() {
+            return Ok(Taken { items, look_in: Some(Duration::ZERO) });
+        }
         if items.len() < take.claims.len() {
             let until = self.now + CONSUMER_LIFE;
             let place = self.head.idle.iter().position(|idle| idle.client == take.client);
@@ -197,13 +213,20 @@ impl<'a, R: QueueRecord> Step<'a, R> {
                 return Ok(None);
             }
             let Some(first) = was.first else {
+                if !self.may_clear() {
+                    return Ok(None);
+                }
                 self.record.set_lane(&id, Some(&was), None)?;
                 continue;
             };
             let mut lane = was.clone();
-            self.end_delivery(&mut lane)?;
             let attempts_max = take.rules.attempts_max;
-            if attempts_max != 0 && lane.attempts >= attempts_max {
+            let is_worn_out = attempts_max != 0 && lane.attempts >= attempts_max;
+            if is_worn_out && !self.may_clear() {
+                return Ok(None);
+            }
+            self.end_delivery(&mut lane)?;
+            if is_worn_out {
                 self.bury(&id, &was, lane, WORN_OUT)?;
                 continue;
             }

@@ -20,7 +20,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::excerpt::{Excerpt, Found, Gap, Key, Value, Wanted};
 use super::rows::{Parcel, Rows, Top, ahead};
-use super::store::{Change, Changed, Glance, Moment, QueueStore};
+use super::sorted::{Sorted, damaged};
+use super::store::{Change, Changed, Fit, Glance, Moment, QueueStore};
 
 /// How long a request is tried while others change the queue first. A client waits for 2 s.
 const PATIENCE: Duration = Duration::from_millis(1800);
@@ -31,10 +32,6 @@ const TRIES_AT_ONCE: u32 = 30;
 const YIELD_MAX: Duration = Duration::from_millis(50);
 /// The longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(32);
-/// A transaction that is heavier takes no further request: with one more payload it is below etcd's 1.5 MiB, and ZooKeeper's 1 MiB.
-const BYTES_MAX: usize = 640 * 1024;
-/// The most rows that a transaction begins to add to.
-const ROWS_MAX: usize = 1500;
 /// What is known of a queue is forgotten when it is larger: a client may use many queues.
 const KNOWN_MAX: usize = 4 << 20;
 /// How many queues a client knows something of.
@@ -43,6 +40,8 @@ const QUEUES_MAX: usize = 256;
 const PLACES_MAX: usize = 10_000;
 /// How many items are taken, replayed or purged in one step.
 const STEP_MAX: usize = 32;
+/// How many lanes whose time is over a step clears beside that.
+const CLEARED_MAX: usize = 64;
 /// How much later than the answer the dispatch of an item may be that is held back by an interval, at least.
 const SLACK_MIN: Duration = Duration::from_millis(20);
 
@@ -69,15 +68,41 @@ pub struct Queues<S> {
     store: S,
     client: ClientId,
     known: Mutex<HashMap<Name, Arc<tokio::sync::Mutex<Option<Known>>>>>,
-    /// Where the items are that this client took: what is known here saves reading it.
-    places: Mutex<HashMap<ClaimId, (LaneId, ItemId)>>,
+    /// Where the items are that this client took: what is known here saves reading it. And for how long it asked.
+    places: Mutex<HashMap<ClaimId, (LaneId, ItemId, Duration)>>,
     /// How long transactions took lately, the longest.
     took: Mutex<Duration>,
+}
+
+/// How much is done in one transaction.
+#[derive(Clone, Copy)]
+struct Portion {
+    requests: usize,
+    /// How often that was halved which one request may do.
+    halved: u32,
+}
+
+impl Portion {
+    const WHOLE: Portion = Portion { requests: STEP_MAX, halved: 0 };
+
+    fn of(self, most: usize) -> usize {
+        most.checked_shr(self.halved).unwrap_or(0).max(1)
+    }
+
+    /// Returns what is tried when so many requests were too much. None: it cannot be less.
+    fn less(self, requests: usize) -> Option<Portion> {
+        match requests {
+            2.. => Some(Portion { requests: requests - 1, ..self }),
+            _ if self.of(CLEARED_MAX) > 1 => Some(Portion { requests: 1, halved: self.halved + 1 }),
+            _ => None,
+        }
+    }
 }
 
 /// What a step is done with.
 struct Desk<'a> {
     rows: Rows<'a>,
+    portion: Portion,
     now: Timestamp,
     moment: Moment,
     /// When the moment was asked for, by this machine's clock.
@@ -102,11 +127,6 @@ impl<S> std::fmt::Debug for Queues<S> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn damaged(operation: &'static str, why: &'static str) -> Error {
-    Error::new(ErrorKind::Internal, operation, why)
-        .with_hint("do all clients have the same version of tenure? If so, report it")
 }
 
 impl Known {
@@ -153,6 +173,7 @@ impl<S: QueueStore> Queues<S> {
         match gap {
             Gap::Damaged(why) => damaged(operation, why),
             Gap::Unknown(_) => damaged(operation, "a row that was read is not known"),
+            Gap::TooMuch(_) => damaged(operation, "one request is too large for a transaction"),
         }
     }
 
@@ -197,8 +218,7 @@ impl<S: QueueStore> Queues<S> {
         if let Some(until) = known.as_mut().and_then(|known| known.yields_until.take()) {
             sleep_until(until).await;
         }
-        let mut is_fresh = false;
-        let mut tries = 0u32;
+        let (mut is_fresh, mut tries, mut portion) = (false, 0u32, Portion::WHOLE);
         loop {
             if Instant::now() >= until {
                 return Err(too_late(operation, tries));
@@ -213,14 +233,19 @@ impl<S: QueueStore> Queues<S> {
                 }
             };
             let now = moment.earliest.max(current.top.clock);
-            let (answers, calls, head) = match steps(&mut current, (moment, at), now, requests, step) {
+            let times = Times { moment, at, now };
+            let (answers, calls, head) = match self.steps(queue, &mut current, times, requests, portion, step)
+            {
                 Ok(done) => done,
+                Err(Gap::TooMuch(served)) if let Some(less) = portion.less(served) => {
+                    current.excerpt.forget_changes();
+                    (known, portion) = (Some(current), less);
+                    continue;
+                }
                 Err(Gap::Unknown(gap)) => {
                     current.excerpt.forget_changes();
-                    let mut wanted = hints(&current.excerpt);
-                    wanted.retain(|wanted| !current.excerpt.knows(wanted));
-                    wanted.push(gap);
-                    known = Some(self.fill(queue, current, &wanted).await?);
+                    let wanted = hints(&current.excerpt);
+                    known = Some(self.fill(queue, current, wanted, gap).await?);
                     is_fresh = true;
                     continue;
                 }
@@ -234,8 +259,7 @@ impl<S: QueueStore> Queues<S> {
                     return Ok(answers);
                 }
                 // It was said by what was known before, which may be old.
-                let wanted = hints(&current.excerpt);
-                known = Some(self.refresh(queue, current, &wanted).await?);
+                known = Some(self.refresh(queue, current, &hints).await?);
                 is_fresh = true;
                 continue;
             }
@@ -292,19 +316,32 @@ impl<S: QueueStore> Queues<S> {
         }
     }
 
-    /// Reads what is not known. If the queue has changed, all else is forgotten.
-    async fn fill(&self, queue: &Name, mut known: Known, wanted: &[Wanted]) -> Result<Known> {
-        let glance = self.store.read(queue, wanted).await?;
+    /// Reads what is not known: what is missing, and what else will be wanted. If the queue has changed, all else is forgotten.
+    async fn fill(
+        &self,
+        queue: &Name,
+        mut known: Known,
+        mut wanted: Vec<Wanted>,
+        missing: Wanted,
+    ) -> Result<Known> {
+        wanted.retain(|wanted| !known.excerpt.knows(wanted));
+        wanted.push(missing);
+        let glance = self.store.read(queue, &wanted).await?;
         if glance.version == known.version {
-            known.learn(glance.found, wanted);
+            known.learn(glance.found, &wanted);
             return Ok(known);
         }
-        Known::of(glance, wanted).map_err(|gap| self.unread("read", gap))
+        Known::of(glance, &wanted).map_err(|gap| self.unread("read", gap))
     }
 
     /// Makes sure that what is known is what is stored.
-    async fn refresh(&self, queue: &Name, known: Known, wanted: &[Wanted]) -> Result<Known> {
-        let read = self.read(queue, wanted).await?;
+    async fn refresh(
+        &self,
+        queue: &Name,
+        known: Known,
+        hints: &impl Fn(&Excerpt) -> Vec<Wanted>,
+    ) -> Result<Known> {
+        let read = self.read(queue, &hints(&known.excerpt)).await?;
         Ok(if read.version == known.version { known } else { read })
     }
 
@@ -319,43 +356,6 @@ impl<S: QueueStore> Queues<S> {
         let look = |desk: &mut Desk<'_>, (): &()| Ok((look(desk)?, Calls::new()));
         let answers = self.serve(operation, queue, &[()], |_, ()| wanted.clone(), look).await;
         answers.into_iter().next().unwrap_or_else(|| Err(damaged(operation, "no answer")))
-    }
-}
-
-/// Requests of several queues, sorted by queue.
-struct Sorted<R> {
-    queues: Vec<(Name, Vec<usize>, Vec<R>)>,
-    total: usize,
-}
-
-impl<R> Sorted<R> {
-    fn new(requests: Vec<R>, queue_of: impl Fn(&R) -> Name) -> Sorted<R> {
-        let mut queues: Vec<(Name, Vec<usize>, Vec<R>)> = Vec::new();
-        let total = requests.len();
-        for (index, request) in requests.into_iter().enumerate() {
-            let name = queue_of(&request);
-            match queues.iter_mut().find(|(queue, ..)| *queue == name) {
-                Some((_, places, requests)) => {
-                    places.push(index);
-                    requests.push(request);
-                }
-                None => queues.push((name, vec![index], vec![request])),
-            }
-        }
-        Sorted { queues, total }
-    }
-
-    /// Puts the answers of all queues in the order of the requests.
-    fn answers<A>(self, engine: &'static str, served: Vec<Vec<Result<A>>>) -> Vec<Result<A>> {
-        let mut answers: Vec<Option<Result<A>>> = (0..self.total).map(|_| None).collect();
-        for ((queue, places, _), served) in self.queues.into_iter().zip(served) {
-            for (place, answer) in places.into_iter().zip(served) {
-                let told = |error: Error| error.with_resource(&queue).with_engine(engine);
-                answers[place] = Some(answer.map_err(told));
-            }
-        }
-        let missing = || Err(damaged("use a queue", "a request was left out"));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
     }
 }
 
@@ -382,33 +382,45 @@ async fn make_room(tries: u32) {
     }
 }
 
-/// Does the first of some steps on what is known: those that fit in one transaction.
-fn steps<R, A>(
-    known: &mut Known,
-    (moment, at): (Moment, tenure_core::clock::Instant),
+/// When a step is done.
+#[derive(Clone, Copy)]
+struct Times {
+    moment: Moment,
+    at: tenure_core::clock::Instant,
     now: Timestamp,
-    requests: &[R],
-    step: &impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
-) -> std::result::Result<(Vec<A>, Calls, Head), Gap> {
-    let mut head = known.top.head.clone();
-    let (mut answers, mut calls) = (Vec::new(), Calls::new());
-    for request in requests {
-        let rows = Rows { excerpt: &mut known.excerpt, head: &mut head };
-        let mut desk = Desk { rows, now, moment, at };
-        let (answer, called) = step(&mut desk, request)?;
-        answers.push(answer);
-        calls.extend(called);
-        let (rows, bytes) = known.excerpt.weight();
-        if rows >= ROWS_MAX || bytes >= BYTES_MAX || answers.len() >= STEP_MAX {
-            break;
-        }
-    }
-    calls.sort_unstable();
-    calls.dedup();
-    Ok((answers, calls, head))
 }
 
 impl<S: QueueStore> Queues<S> {
+    /// Does the first of some steps on what is known: those that fit in one transaction.
+    fn steps<R, A>(
+        &self,
+        queue: &Name,
+        known: &mut Known,
+        Times { moment, at, now }: Times,
+        requests: &[R],
+        portion: Portion,
+        step: &impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
+    ) -> std::result::Result<(Vec<A>, Calls, Head), Gap> {
+        let mut head = known.top.head.clone();
+        let (mut answers, mut calls) = (Vec::new(), Calls::new());
+        for request in requests.iter().take(portion.requests) {
+            let cleared_max = portion.of(CLEARED_MAX);
+            let rows = Rows { excerpt: &mut known.excerpt, head: &mut head, cleared_max };
+            let mut desk = Desk { rows, portion, now, moment, at };
+            let (answer, called) = step(&mut desk, request)?;
+            answers.push(answer);
+            calls.extend(called);
+            match self.store.fit(queue, &mut known.excerpt.changed()) {
+                Fit::Room => {}
+                Fit::Full => break,
+                Fit::Beyond => return Err(Gap::TooMuch(answers.len())),
+            }
+        }
+        calls.sort_unstable();
+        calls.dedup();
+        Ok((answers, calls, head))
+    }
+
     async fn push_all(&self, queue: &Name, pushes: &[Push]) -> Vec<Result<Pushed>> {
         // Numbers for payloads that are too large for their items.
         let numbered: Vec<(u64, &Push)> = pushes.iter().map(|push| (SystemClock.random(), push)).collect();
@@ -450,7 +462,8 @@ impl<S: QueueStore> Queues<S> {
                 .with_hint("put it where it can be fetched by a name, and push the name");
         }
         let most = limits.items_max;
-        refused(format!("the queue has {most} items, dead letters included, and takes no more"))
+        let why = format!("the queue has {most} items, dead letters included, and takes no more");
+        Error::new(ErrorKind::Unsupported, "push", why)
             .with_hint("let more consumers take from it, purge its dead letters, or use another engine for queues that grow")
     }
 
@@ -462,20 +475,22 @@ impl<S: QueueStore> Queues<S> {
         let mut taken = Taken::default();
         let mut rest = &take.claims[..];
         loop {
-            let (claims, others) = rest.split_at(rest.len().min(STEP_MAX));
+            let claims = &rest[..rest.len().min(STEP_MAX)];
             let part = self.take_some(&Take { claims: claims.to_vec(), ..take.clone() }).await;
             let part = match part {
                 // What was taken before is not lost: only these are not known of.
                 Err(_) if !taken.items.is_empty() => return Ok(taken),
                 part => part?,
             };
-            let is_all = part.items.len() == claims.len();
+            let count = part.items.len();
             taken.items.extend(part.items);
             taken.look_in = part.look_in;
-            if !is_all || others.is_empty() {
+            rest = &rest[count..];
+            // Cut short: what is ready may stand behind what was cleared.
+            let goes_on = taken.look_in == Some(Duration::ZERO) || count == claims.len();
+            if !goes_on || rest.is_empty() {
                 return Ok(taken);
             }
-            rest = others;
         }
     }
 
@@ -514,8 +529,14 @@ impl<S: QueueStore> Queues<S> {
                 Interval::Group(period) => Interval::Group(longer(period)),
             };
             let rules = Rules { ttl: ttl + doubt, interval, ..Rules::clone(&take.rules) };
-            let take = Take { rules: Arc::new(rules), ..Take::clone(take) };
-            let (mut taken, calls) = step::take(&mut desk.rows, &take, desk.now)?;
+            let claims = &take.claims[..take.claims.len().min(desk.portion.of(STEP_MAX))];
+            let is_all = claims.len() == take.claims.len();
+            let part = Take { claims: claims.to_vec(), rules: Arc::new(rules), ..Take::clone(take) };
+            let (mut taken, calls) = step::take(&mut desk.rows, &part, desk.now)?;
+            if !is_all && taken.items.len() == claims.len() {
+                // Fewer than were wanted, and only because so many do not fit.
+                taken.look_in = Some(Duration::ZERO);
+            }
             for item in &mut taken.items {
                 item.payload = unpack(&desk.rows, &item.payload)?;
                 item.ends_in = ttl;
@@ -539,7 +560,8 @@ impl<S: QueueStore> Queues<S> {
             places.clear();
         }
         for item in &taken.items {
-            places.insert(item.claim, (LaneId::of(item.group.as_ref(), item.item), item.item));
+            places
+                .insert(item.claim, (LaneId::of(item.group.as_ref(), item.item), item.item, take.rules.ttl));
         }
         Ok(taken)
     }
@@ -555,11 +577,15 @@ impl<S: QueueStore> Queues<S> {
 
     async fn renew_all(&self, queue: &Name, requests: &[RenewRequest]) -> Vec<Result<RenewAnswer>> {
         let hints = |_: &Excerpt, request: &RenewRequest| vec![ahead::claim(request.claim)];
+        // What is stored lasts longer, by what was not known of the time: it is promised to nobody.
+        let asked = |claim| lock(&self.places).get(&claim).map_or(Duration::MAX, |(.., ttl)| *ttl);
         self.serve("renew", queue, requests, hints, |desk, request| {
             // By the latest that it may be: what is renewed must last from now on.
             let now = desk.now.max(desk.moment.latest);
             let renewed = step::renew(&mut desk.rows, request.claim, now)?;
-            let answer = renewed.map_or(RenewAnswer::Lost, |ends_in| RenewAnswer::Renewed { ends_in });
+            let promised = |ends_in: Duration| ends_in.min(asked(request.claim));
+            let answer = renewed
+                .map_or(RenewAnswer::Lost, |ends_in| RenewAnswer::Renewed { ends_in: promised(ends_in) });
             Ok((answer, Calls::new()))
         })
         .await
@@ -568,7 +594,7 @@ impl<S: QueueStore> Queues<S> {
     /// The rows of a delivery of this client.
     fn around(&self, excerpt: &Excerpt, claim: ClaimId) -> Vec<Wanted> {
         let mut wanted = vec![ahead::claim(claim)];
-        if let Some((lane, item)) = lock(&self.places).get(&claim).cloned() {
+        if let Some((lane, item, _)) = lock(&self.places).get(&claim).cloned() {
             wanted.extend([ahead::lane(&lane), ahead::item(item), ahead::places(2)]);
             if let LaneId::Group(group) = &lane {
                 wanted.extend(ahead::next_in_group(excerpt, group, item));
@@ -609,12 +635,15 @@ impl<S: QueueStore> Queues<S> {
     ) -> Result<usize> {
         let mut count = 0;
         while count < most {
-            let part = (most - count).min(STEP_MAX);
-            let parts = [part];
-            let answers =
-                self.serve(operation, queue, &parts, |_, _| wanted.clone(), |desk, part| step(desk, *part));
-            let done = answers.await.pop().unwrap_or(Ok(0));
-            let done = done.map_err(|error| error.with_resource(queue).with_engine(S::ENGINE))?;
+            let parts = [(most - count).min(STEP_MAX)];
+            let hints = |_: &Excerpt, _: &usize| wanted.clone();
+            let answers = self.serve(operation, queue, &parts, hints, |desk, part| {
+                let part = (*part).min(desk.portion.of(STEP_MAX));
+                let (done, calls) = step(desk, part)?;
+                Ok(((done, part), calls))
+            });
+            let done = answers.await.pop().unwrap_or(Ok((0, 1)));
+            let (done, part) = done.map_err(|error| error.with_resource(queue).with_engine(S::ENGINE))?;
             count += done;
             if done < part {
                 break;
@@ -681,13 +710,22 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
         most: usize,
     ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
         Box::pin(async move {
-            let heads = self.store.heads(&prefix, after.as_ref(), most).await;
-            let heads = heads.map_err(|error| error.with_engine(S::ENGINE))?;
-            let stats = heads.into_iter().map(|(name, _)| async move {
-                let stats = QueueEngine::stats(self, name.clone()).await?;
-                Ok((name, stats))
-            });
-            join_all(stats).await.into_iter().collect()
+            let mut after = after;
+            loop {
+                let names = self.store.names(&prefix, after.as_ref(), most).await;
+                let names = names.map_err(|error| error.with_engine(S::ENGINE))?;
+                after = names.last().cloned();
+                let stats = names.into_iter().map(|name| async move {
+                    let stats = QueueEngine::stats(self, name.clone()).await?;
+                    Ok((name, stats))
+                });
+                let mut page: Vec<_> = join_all(stats).await.into_iter().collect::<Result<_>>()?;
+                // Its head stays, for the order of what is pushed later.
+                page.retain(|(_, stats)| stats.waiting + stats.in_flight + stats.dead > 0);
+                if after.is_none() || !page.is_empty() {
+                    return Ok(page);
+                }
+            }
         })
     }
 

@@ -47,6 +47,8 @@ pub(crate) enum Gap {
     Unknown(Wanted),
     /// What is stored cannot be read.
     Damaged(&'static str),
+    /// What so many requests change is too much for one transaction.
+    TooMuch(usize),
 }
 
 /// The first key behind a key.
@@ -152,19 +154,18 @@ impl Excerpt {
         self.changes.remove(key);
     }
 
-    /// Returns what is to be stored.
-    pub(crate) fn changes(&self) -> Vec<(Key, Option<Value>)> {
+    /// Returns what is to be stored, in the order of the keys.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = (&Key, Option<&Value>)> {
         let is_new = |(key, value): &(&Key, &Option<Value>)| {
             let is_known = *self.known_to(key) > **key;
             !is_known || self.rows.get(*key) != value.as_ref()
         };
-        self.changes.iter().filter(is_new).map(|(key, value)| (key.clone(), value.clone())).collect()
+        self.changes.iter().filter(is_new).map(|(key, value)| (key, value.as_ref()))
     }
 
-    /// How much is to be stored: rows, and bytes.
-    pub(crate) fn weight(&self) -> (usize, usize) {
-        let bytes = self.changes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, |v| v.len()));
-        (self.changes.len(), bytes.sum())
+    /// Returns a copy of what is to be stored.
+    pub(crate) fn changes(&self) -> Vec<(Key, Option<Value>)> {
+        self.changed().map(|(key, value)| (key.clone(), value.cloned())).collect()
     }
 
     /// The changes are not to be stored.

@@ -261,6 +261,7 @@ pub(crate) mod ahead {
 pub(crate) struct Rows<'a> {
     pub(crate) excerpt: &'a mut Excerpt,
     pub(crate) head: &'a mut Head,
+    pub(crate) cleared_max: usize,
 }
 
 impl Rows<'_> {
@@ -311,6 +312,10 @@ const PAGE: usize = 16;
 
 impl QueueRecord for Rows<'_> {
     type Error = Gap;
+
+    fn cleared_max(&self) -> usize {
+        self.cleared_max
+    }
 
     fn head(&mut self) -> Result<Head, Gap> {
         Ok(self.head.clone())

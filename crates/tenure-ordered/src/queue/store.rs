@@ -59,6 +59,22 @@ pub enum Changed {
     No(Glance),
 }
 
+/// Whether a change fits in one transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// It does, and there is room for more.
+    Room,
+    /// It does, and is to be made as it is.
+    Full,
+    /// It does not: less has to be done at once.
+    Beyond,
+}
+
+/// A change takes no further request when it is heavier, in bytes: with one more payload it is below the 1.5 MiB that etcd takes.
+const BYTES_MAX: usize = 640 * 1024;
+/// The most rows that a change begins to add to.
+const ROWS_MAX: usize = 1500;
+
 /// A store that keeps rows in the order of their keys, and changes several of them as one.
 ///
 /// Every answer is linearizable. A call that fails with [`tenure_core::ErrorKind::Unavailable`] may have been carried out,
@@ -82,13 +98,23 @@ pub trait QueueStore: Send + Sync + 'static {
     /// Changes a queue.
     fn change<'a>(&'a self, change: Change<'a>) -> BoxFuture<'a, Result<Changed>>;
 
-    /// Lists up to `most` heads, by the names of their queues.
-    fn heads<'a>(
+    /// Whether changes of rows fit in one transaction of a queue, as it was read last. In the order of their keys.
+    fn fit<'a>(&self, queue: &Name, rows: &mut dyn Iterator<Item = (&'a Key, Option<&'a Value>)>) -> Fit {
+        let _ = queue;
+        let weigh = |(count, bytes), (key, value): (&Key, Option<&Value>)| {
+            (count + 1, bytes + key.len() + value.map_or(0, |value| value.len()))
+        };
+        let (count, bytes) = rows.fold((0, 0), weigh);
+        if count >= ROWS_MAX || bytes >= BYTES_MAX { Fit::Full } else { Fit::Room }
+    }
+
+    /// Lists up to `most` queues that have a head, by their names.
+    fn names<'a>(
         &'a self,
         prefix: &'a str,
         after: Option<&'a Name>,
         most: usize,
-    ) -> BoxFuture<'a, Result<Vec<(Name, Value)>>>;
+    ) -> BoxFuture<'a, Result<Vec<Name>>>;
 
     /// Has this client told from now on what others call it for.
     fn listen(&self) -> BoxFuture<'_, Result<()>>;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tenure_core::claim::{ClaimId, ClientId, Label, Name};
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
-use tenure_core::engine::RenewRequest;
+use tenure_core::engine::{RenewAnswer, RenewRequest};
 use tenure_core::queue::contract::{
     Interval, Push, QueueCapability, QueueEngine, Rules, Settle, SettleAnswer, Settlement, Take, Taken, Which,
 };
@@ -16,7 +16,7 @@ use tenure_core::queue::record::PlainQueue;
 use tenure_core::queue::step;
 use tenure_core::{ErrorKind, Result, Token};
 
-use super::store::{Change, Changed, Glance, Moment, QueueStore};
+use super::store::{Change, Changed, Fit, Glance, Moment, QueueStore};
 use super::{Found, Key, Queues, Value, Wanted};
 use crate::Wakes;
 
@@ -33,6 +33,8 @@ struct Shared {
     doubt: Duration,
     /// How long a change takes.
     slow: Duration,
+    /// How many rows one change may have; 0: any.
+    rows_max: usize,
 }
 
 struct Fake {
@@ -90,6 +92,8 @@ impl QueueStore for Fake {
             let slow = self.shared().slow;
             tokio::time::sleep_until(tokio::time::Instant::now() + slow).await;
             let mut shared = self.shared();
+            let count = change.rows.len();
+            assert!(shared.rows_max == 0 || count <= shared.rows_max, "a change of {count} rows");
             if shared.version != change.version {
                 return Ok(Changed::No(Fake::glance(&shared, change.otherwise)));
             }
@@ -105,12 +109,17 @@ impl QueueStore for Fake {
         })
     }
 
-    fn heads<'a>(
+    fn fit<'a>(&self, _queue: &Name, rows: &mut dyn Iterator<Item = (&'a Key, Option<&'a Value>)>) -> Fit {
+        let rows_max = self.shared().rows_max;
+        if rows_max == 0 || rows.count() <= rows_max { Fit::Room } else { Fit::Beyond }
+    }
+
+    fn names<'a>(
         &'a self,
         _prefix: &'a str,
         _after: Option<&'a Name>,
         _most: usize,
-    ) -> BoxFuture<'a, Result<Vec<(Name, Value)>>> {
+    ) -> BoxFuture<'a, Result<Vec<Name>>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
@@ -351,8 +360,50 @@ fn a_full_queue_refuses_what_is_beyond_and_says_what_to_do() {
         let pushed = clients[0].push((0..4).map(|item| push(None, vec![item])).collect()).await;
         assert!(pushed[..3].iter().all(|pushed| pushed.is_ok()));
         let refused = pushed[3].as_ref().expect_err("it is full");
-        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
         assert!(refused.hint().is_some_and(|hint| hint.contains("consumers")));
+    });
+}
+
+#[test]
+fn what_does_not_fit_in_one_transaction_is_done_in_several() {
+    run(async {
+        let (shared, clients) = clients(2, u64::MAX);
+        // One item that dies, and its neighbours, need fewer; each batch of this test needs more.
+        shared.lock().unwrap().rows_max = 25;
+        let client = &clients[0];
+        const ITEMS: usize = 150;
+        let group = |item: usize| ["a", "b", "c"].get(item % 5).copied();
+        let pushes = (0..ITEMS).map(|item| push(group(item), vec![item as u8; 3]));
+        assert!(client.push(pushes.collect()).await.into_iter().all(|pushed| pushed.is_ok()));
+        let last_attempt = |client: u64, count: usize| {
+            let mut take = take(client, count, Interval::Off);
+            take.rules = Arc::new(Rules { attempts_max: 1, ..Rules::clone(&rules(Interval::Off)) });
+            take
+        };
+        let taken = one_take(client, last_attempt(1, ITEMS)).await;
+        // Of a group one at a time.
+        let ready = ITEMS / 5 * 2 + 3;
+        assert_eq!(taken.items.len(), ready, "all that is ready is handed out by one call");
+        let claims: Vec<ClaimId> = taken.items.iter().map(|item| item.claim).collect();
+        let renew = |claim: &ClaimId| RenewRequest { resource: queue(), claim: *claim, is_waiter: false };
+        let renewed = client.renew(claims.iter().map(renew).collect()).await;
+        assert!(renewed.iter().all(|renewed| matches!(renewed, Ok(RenewAnswer::Renewed { .. }))));
+        {
+            let mut shared = shared.lock().unwrap();
+            shared.now = shared.now + 10 * SECOND;
+        }
+        client.push(vec![push(None, vec![200])]).await;
+        // They have all ended, and stand before what is ready.
+        let next = one_take(&clients[1], last_attempt(2, 4)).await;
+        let payloads: Vec<u8> = next.items.iter().map(|item| item.payload[0]).collect();
+        assert_eq!(payloads.len(), 4, "what is ready is found behind what is worn out: {next:?}");
+        assert!(payloads.contains(&200) || payloads.iter().all(|item| item % 5 < 3), "{payloads:?}");
+        let stats = client.stats(queue()).await.unwrap();
+        assert_eq!((stats.dead, stats.in_flight), (ready as u64, 4));
+        assert_eq!(client.replay(queue(), None, 1000).await.unwrap(), ready);
+        let waiting = client.stats(queue()).await.unwrap().waiting;
+        assert_eq!(client.purge(queue(), Which::Live, None, 1000).await.unwrap() as u64, waiting);
     });
 }
 
