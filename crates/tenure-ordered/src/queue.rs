@@ -11,6 +11,7 @@
 
 mod engine;
 mod excerpt;
+mod pages;
 mod rows;
 mod sorted;
 mod store;
@@ -19,5 +20,6 @@ mod tests;
 
 pub use engine::Queues;
 pub use excerpt::{Found, Key, Value, Wanted};
+pub use pages::{Load, Missing, Page, Pages, Rewritten, Unread, is_apart};
 pub use rows::clock_of_head;
 pub use store::{Change, Changed, Fit, Glance, Moment, QueueStore};

@@ -49,7 +49,7 @@ pub(crate) async fn check(inner: &Inner) -> Vec<Finding> {
         findings
     };
     let mut findings = looked.await;
-    let why = "no promise depends on one: servers and clients measure periods alone";
+    let why = "locks depend on none; queues go by the leader's, so the servers' must agree (NTP)";
     findings.push(finding(Severity::Good, "clock", why, ""));
     findings
 }

@@ -12,7 +12,10 @@ use tenure_core::clock::Instant;
 use tenure_core::engine::{Capability, Finding, HandOver, Incarnation, Reach, SlotOrder};
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::line::{Blocker, Line, Place, Resized, Rest, TakenSlot};
-use tenure_ordered::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Ordered, Presence, Store, Wakes};
+use tenure_core::queue::contract::QueueEngine;
+use tenure_ordered::{
+    Entered, Entrance, Leaving, Left, Life, Look, Mine, Ordered, Presence, Queues, Store, Wakes,
+};
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 
 use crate::check;
@@ -21,6 +24,7 @@ use crate::error::{Fault, told, within};
 use crate::life::{Lives, Living};
 use crate::name::{escape, is_path, unescape};
 use crate::node::Layout;
+use crate::queue::{CALLS, QUEUES, Shelf};
 use crate::wake::Watches;
 
 /// The most claims that wait for one resource: a list of 4,000 names is 400 kB, and a server answers 1 MB at most.
@@ -32,6 +36,7 @@ const BATCH_MAX: usize = 128;
 pub struct ZooKeeper {
     pub(crate) inner: Arc<Inner>,
     capability: Capability,
+    queues: Queues<Shelf>,
 }
 
 /// What the tasks of one client share.
@@ -65,8 +70,6 @@ pub(crate) struct Node {
 /// [`Invalid`](ErrorKind::Invalid) for a wrong password or file of TLS;
 /// [`Unsupported`](ErrorKind::Unsupported) for missing rights.
 pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<ZooKeeper>> {
-    // Its entries bear the ids of their claims, and end with its life.
-    let _ = client;
     let wakes = Arc::new(Wakes::default());
     let lives = Lives::new(config.clone(), wakes.clone());
     let inner = Inner {
@@ -86,7 +89,9 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<ZooKeep
     };
     let timeout = within("connect", prepared).await.map_err(|error| error.with_engine(ZooKeeper::ENGINE))?;
     let capability = capability(timeout);
-    Ok(Ordered::new(ZooKeeper { inner: Arc::new(inner), capability }))
+    let inner = Arc::new(inner);
+    let queues = Queues::new(Shelf::new(inner.clone(), client), client);
+    Ok(Ordered::new(ZooKeeper { inner, capability, queues }))
 }
 
 fn capability(timeout: Duration) -> Capability {
@@ -147,8 +152,9 @@ impl Inner {
             Layout::Tenure => Ok(format!("{chroot}/{}", escape(name.as_str()))),
             _ => {
                 let path = format!("{chroot}/{}", name.as_str().trim_start_matches('/'));
-                let is_ours = path != "/zookeeper" && !path.starts_with("/zookeeper/");
-                if is_path(&path) && is_ours {
+                let is_theirs = path == "/zookeeper" || path.starts_with("/zookeeper/");
+                let is_of_queues = path.split('/').any(|part| part == QUEUES || part == CALLS);
+                if is_path(&path) && !is_theirs && !is_of_queues {
                     return Ok(path);
                 }
                 let why = "with a foreign layout a name is a path, and this is none";
@@ -318,6 +324,10 @@ impl Store for ZooKeeper {
         crate::follow::follow(self.inner.clone(), name.clone())
     }
 
+    fn queues(&self) -> Option<&dyn QueueEngine> {
+        Some(&self.queues)
+    }
+
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
         Box::pin(check::check(&self.inner))
     }
@@ -336,7 +346,7 @@ impl Inner {
         };
         let read = |name: &String| match self.config.layout {
             Layout::Tenure => unescape(name),
-            _ => Name::new(name).ok().filter(|name| name.as_str() != "zookeeper"),
+            _ => Name::new(name).ok().filter(|name| !["zookeeper", QUEUES, CALLS].contains(&name.as_str())),
         };
         Ok(names.iter().filter_map(read).collect())
     }

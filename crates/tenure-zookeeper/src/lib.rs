@@ -15,6 +15,7 @@ mod look;
 mod name;
 mod node;
 mod operate;
+mod queue;
 mod wake;
 
 mod engine;

@@ -20,7 +20,6 @@ macro_rules! on_a_server {
         $crate::servers::on_a_server! {
             $world:
             cache_runs_a_program_once,
-            a_queue_is_served_in_order_though_a_worker_is_killed,
         }
 
         #[test]
@@ -39,6 +38,7 @@ macro_rules! on_a_server {
             killed_tenure_takes_its_work_along_and_the_lock_is_free_after_the_ttl,
             slots_permits_and_readers_share_as_they_may,
             one_leads_and_elect_shows_who,
+            a_queue_is_served_in_order_though_a_worker_is_killed,
         }
     };
     ($world:path: $($check:ident,)*) => {

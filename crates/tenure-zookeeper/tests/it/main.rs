@@ -8,3 +8,4 @@ mod failures;
 mod faults;
 mod foreign;
 mod many;
+mod queues;

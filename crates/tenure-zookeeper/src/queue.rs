@@ -1,0 +1,410 @@
+//! Queues: their heads, their pages and their clock as nodes.
+//!
+//! ```text
+//! <chroot>/%queues/<name>                 the head: the model's, and which pages there are
+//! <chroot>/%queues/<name>/p<number>       a page of rows, which never changes: see `tenure_ordered`'s
+//! <chroot>/%queues/<name>/b<number>       a large payload
+//! <chroot>/%queue-calls/<client>          for which queue a client was called last; ephemeral
+//! ```
+//!
+//! No name of a resource is written with a `%` that two hexadecimal digits do not follow, and with a foreign layout such names
+//! are refused, so none of these is ever a lock's.
+//!
+//! A change is one `multi`: the head, if it still has the version that was read, new pages, and the old ones removed. Whoever reads a
+//! head and does not find a page of it was overtaken, and reads the head again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join, try_join_all};
+use tenure_core::claim::{ClientId, Name};
+use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::queue::contract::QueueCapability;
+use tenure_ordered::{
+    Change, Changed, Fit, Found, Glance, Key, Missing, Moment, QueueStore, Unread, Value, Wakes, Wanted,
+    is_apart,
+};
+use zookeeper_client::{Client, CreateMode};
+
+use crate::engine::Inner;
+use crate::error::{Fault, told, within};
+use crate::name::{escape, unescape};
+use book::Book;
+use clock::QueueClock;
+use deed::{Deed, Done};
+use ear::Ear;
+
+mod book;
+mod clock;
+mod deed;
+mod ear;
+
+/// Below which node the queues are.
+pub(crate) const QUEUES: &str = "%queues";
+/// Below which node clients are called.
+pub(crate) const CALLS: &str = "%queue-calls";
+/// The most items of a queue, dead letters included: beyond, each change would write a head that names thousands of pages.
+const ITEMS_MAX: u64 = 10_000;
+/// How often a queue may change while it is read.
+const TRIES: usize = 20;
+/// The heaviest transaction. A server takes 1,048,575 bytes (`jute.maxbuffer`), unless it is told otherwise.
+const REQUEST_MAX: usize = 1_000_000;
+/// What an operation of a transaction weighs beside its path and its data, with an access list.
+const OPERATION: usize = 160;
+/// What the model's head weighs at most: a hundred idle clients, and numbers.
+const TOP_MAX: usize = 8 * 1024;
+/// Of how many queues the pages are kept.
+const BOOKS_MAX: usize = 256;
+
+/// What ZooKeeper gives for queues.
+pub(crate) struct Shelf {
+    inner: Arc<Inner>,
+    client: ClientId,
+    capability: QueueCapability,
+    clock: QueueClock,
+    /// Held by the one who reads the clock.
+    reading: tokio::sync::Mutex<()>,
+    books: Mutex<HashMap<Name, Book>>,
+    ear: OnceLock<Ear>,
+}
+
+fn capability() -> QueueCapability {
+    let mut capability = QueueCapability::of_step();
+    capability.items_max = ITEMS_MAX;
+    capability.interval_min = Duration::from_millis(1);
+    capability.interval_grain = Duration::from_millis(1);
+    capability.is_durable = true;
+    capability.survives_failover = true;
+    capability
+}
+
+/// Returns the node that is written to call a client.
+fn called(chroot: &str, client: ClientId) -> String {
+    format!("{chroot}/{CALLS}/{client}")
+}
+
+/// Returns the node of a page.
+fn page_path(head: &str, page: u64) -> String {
+    format!("{head}/p{page}")
+}
+
+/// Returns the node of a large payload: its key is a letter and digits.
+fn body_path(head: &str, key: &[u8]) -> String {
+    format!("{head}/{}", String::from_utf8_lossy(key))
+}
+
+fn unread(unread: Unread) -> Error {
+    let error = |why: String| Error::new(ErrorKind::Internal, "read a queue", why);
+    match unread {
+        Unread::Format(format) => error(format!(
+            "the queue is stored in format {format}, which this version of tenure does not know"
+        ))
+        .with_hint("let all clients have the same version of tenure, the newest that one of them has"),
+        Unread::Damaged => error("the queue's node is nothing that tenure wrote".to_owned())
+            .with_hint("did somebody change it by hand? If not, report it"),
+    }
+}
+
+impl Shelf {
+    pub(crate) fn new(inner: Arc<Inner>, client: ClientId) -> Shelf {
+        Shelf {
+            inner,
+            client,
+            capability: capability(),
+            clock: QueueClock::default(),
+            reading: tokio::sync::Mutex::default(),
+            books: Mutex::default(),
+            ear: OnceLock::new(),
+        }
+    }
+
+    fn path(&self, queue: &Name) -> String {
+        format!("{}/{QUEUES}/{}", self.inner.config.chroot, escape(queue.as_str()))
+    }
+
+    fn books(&self) -> MutexGuard<'_, HashMap<Name, Book>> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is taken and not put back was only to save reading it.
+    fn take_book(&self, queue: &Name) -> Option<Book> {
+        self.books().remove(queue)
+    }
+
+    fn put_book(&self, queue: &Name, mut book: Book) {
+        book.shrink();
+        let mut books = self.books();
+        if books.len() >= BOOKS_MAX {
+            books.clear();
+        }
+        books.insert(queue.clone(), book);
+    }
+
+    /// Makes what all queues are below of.
+    async fn make_parent(&self, client: &Client) -> Result<(), Fault> {
+        let parent = format!("{}/{QUEUES}", self.inner.config.chroot);
+        client.mkdir(&parent, &self.inner.options(CreateMode::Persistent)).await
+    }
+
+    /// Writes a node for nothing but the time of it.
+    async fn read_clock(&self) -> Result<()> {
+        let failed = |fault: Fault| told("read the clock", &fault);
+        let living = self.inner.begin().await?;
+        let path = format!("{}/{QUEUES}", self.inner.config.chroot);
+        for _ in 0..2 {
+            let sent = SystemClock.now();
+            match living.client.set_data(&path, b"", None).await {
+                Ok(stat) => {
+                    self.clock.note(&stat, sent, SystemClock.now());
+                    return Ok(());
+                }
+                Err(Fault::NoNode) => self.make_parent(&living.client).await.map_err(failed)?,
+                Err(fault) => return Err(failed(fault)),
+            }
+        }
+        Err(failed(Fault::NoNode))
+    }
+
+    /// Reads the head, as it is at least now, and then what is wanted of its rows.
+    async fn look(&self, queue: &Name, wanted: &[Wanted]) -> Result<Glance> {
+        let failed = |fault: Fault| told("read a queue", &fault);
+        let living = self.inner.begin().await?;
+        let (client, path) = (&living.client, self.path(queue));
+        let mut last = None;
+        for _ in 0..TRIES {
+            let (synced, head) = join(client.sync(&path), client.get_data(&path)).await;
+            synced.map_err(failed)?;
+            let known = self.take_book(queue);
+            let (data, stat) = match head {
+                Ok(head) => head,
+                Err(Fault::NoNode) => {
+                    let found = wanted.iter().map(|_| Found::default()).collect();
+                    return Ok(Glance { version: 0, head: None, found });
+                }
+                Err(fault) => return Err(failed(fault)),
+            };
+            let mut book = Book::open(known, &data, &stat).map_err(unread)?;
+            let is_same = last == Some(stat.mzxid);
+            let found = find(client, &path, &mut book, wanted, is_same).await?;
+            let (version, head) = (book.mzxid, Some(book.head.clone()));
+            self.put_book(queue, book);
+            match found {
+                Some(found) => return Ok(Glance { version, head, found }),
+                None if is_same => return Err(unread(Unread::Damaged)),
+                None => last = Some(stat.mzxid),
+            }
+        }
+        let why = format!("the queue changed while it was read, {TRIES} times");
+        Err(Error::new(ErrorKind::Unavailable, "read a queue", why)
+            .with_hint("fewer clients, larger batches, or several queues"))
+    }
+
+    /// Changes a queue. None: it is another by now.
+    async fn carry_out(&self, change: &Change<'_>) -> Result<Option<i64>> {
+        let book = self.take_book(change.queue);
+        let mut book = match book {
+            None if change.version == 0 => Book::default(),
+            Some(book) if book.mzxid == change.version => book,
+            // What is known of its pages is still worth something.
+            Some(book) => {
+                self.put_book(change.queue, book);
+                return Ok(None);
+            }
+            None => return Ok(None),
+        };
+        let living = self.inner.begin().await?;
+        let done = self.write(&living.client, &mut book, change).await?;
+        let version = done.is_some().then_some(book.mzxid);
+        self.put_book(change.queue, book);
+        Ok(version)
+    }
+
+    async fn write(&self, client: &Client, book: &mut Book, change: &Change<'_>) -> Result<Option<()>> {
+        let failed = |fault: Fault| told("change a queue", &fault);
+        let path = self.path(change.queue);
+        let (apart, rows): (Vec<_>, Vec<_>) = change.rows.iter().cloned().partition(|(key, _)| is_apart(key));
+        let mut merges = true;
+        let mut deed = loop {
+            let rewritten = match book.rewrite(&rows, merges) {
+                Ok(rewritten) => rewritten,
+                Err(Missing(pages)) if load(client, &path, book, pages.clone()).await? => continue,
+                Err(_) => return Ok(None),
+            };
+            let deed = Deed::new(&path, book, &change.head, rewritten, &apart);
+            match deed.weight() {
+                ..=REQUEST_MAX => break deed,
+                // Small pages are better than none.
+                _ if merges => merges = false,
+                weight => {
+                    let why = format!("a change of {weight} bytes is larger than a server takes");
+                    return Err(Error::new(ErrorKind::Internal, "change a queue", why).with_hint("report it"));
+                }
+            }
+        };
+        deed.call(&self.inner.config.chroot, change.queue, &change.calls);
+        for _ in 0..2 {
+            let sent = SystemClock.now();
+            match deed.commit(client, &self.inner).await.map_err(failed)? {
+                Done::Yes(stat) => {
+                    self.clock.note(&stat, sent, SystemClock.now());
+                    book.follow(deed, &stat);
+                    return Ok(Some(()));
+                }
+                Done::Overtaken => return Ok(None),
+                Done::NoParent => self.make_parent(client).await.map_err(failed)?,
+            }
+        }
+        Err(failed(Fault::NoNode))
+    }
+}
+
+/// Finds rows. None: a page is not there, or a payload, so the queue has changed meanwhile. `is_same`: at the head's version something
+/// was missing before. What a queue has is there for as long as its head is the same, so a payload that is asked for is
+/// none of this version.
+async fn find(
+    client: &Client,
+    path: &str,
+    book: &mut Book,
+    wanted: &[Wanted],
+    is_same: bool,
+) -> Result<Option<Vec<Found>>> {
+    loop {
+        let found: Vec<std::result::Result<Found, Missing>> =
+            wanted.iter().filter(|wanted| !is_apart(&wanted.from)).map(|wanted| book.find(wanted)).collect();
+        let missing: Vec<u64> = found
+            .iter()
+            .filter_map(|found| found.as_ref().err())
+            .flat_map(|Missing(pages)| pages.clone())
+            .collect();
+        if !missing.is_empty() {
+            if !load(client, path, book, missing).await? {
+                return Ok(None);
+            }
+            continue;
+        }
+        let bodies = wanted.iter().filter(|wanted| is_apart(&wanted.from));
+        let bodies = try_join_all(bodies.map(|wanted| read_body(client, path, &wanted.from)));
+        let bodies = bodies.await.map_err(|fault| told("read a queue", &fault))?;
+        if !is_same && bodies.iter().any(|body| body.rows.is_empty()) {
+            return Ok(None);
+        }
+        let (mut found, mut bodies) = (found.into_iter().flatten(), bodies.into_iter());
+        let next = |wanted: &Wanted| if is_apart(&wanted.from) { bodies.next() } else { found.next() };
+        return Ok(Some(wanted.iter().filter_map(next).collect()));
+    }
+}
+
+/// Reads a large payload. No row: it is not there.
+async fn read_body(client: &Client, path: &str, key: &[u8]) -> std::result::Result<Found, Fault> {
+    match client.get_data(&body_path(path, key)).await {
+        Ok((data, _)) => Ok(Found { rows: vec![(key.to_vec(), Value::from(data))], has_more: false }),
+        Err(Fault::NoNode) => Ok(Found::default()),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// Reads pages, and says whether they are all there.
+async fn load(client: &Client, path: &str, book: &mut Book, mut pages: Vec<u64>) -> Result<bool> {
+    pages.sort_unstable();
+    pages.dedup();
+    let read = |page: u64| {
+        let data = client.get_data(&page_path(path, page));
+        async move { data.await.map(|(data, _)| (page, data)) }
+    };
+    let read = match try_join_all(pages.into_iter().map(read)).await {
+        Ok(read) => read,
+        Err(Fault::NoNode) => return Ok(false),
+        Err(fault) => return Err(told("read a queue", &fault)),
+    };
+    for (page, data) in read {
+        book.learn(page, &data).map_err(unread)?;
+    }
+    Ok(true)
+}
+
+impl QueueStore for Shelf {
+    const ENGINE: &'static str = "zookeeper";
+
+    fn capability(&self) -> &QueueCapability {
+        &self.capability
+    }
+
+    fn wakes(&self) -> &Wakes {
+        &self.inner.wakes
+    }
+
+    fn time(&self) -> BoxFuture<'_, Result<Moment>> {
+        Box::pin(within("read the clock", async {
+            if let Some(moment) = self.clock.time(SystemClock.now()) {
+                return Ok(moment);
+            }
+            let _reading = self.reading.lock().await;
+            if let Some(moment) = self.clock.time(SystemClock.now()) {
+                return Ok(moment);
+            }
+            self.read_clock().await?;
+            let why = "the answer took too long to tell the time by";
+            self.clock
+                .time(SystemClock.now())
+                .ok_or_else(|| Error::new(ErrorKind::Unavailable, "read the clock", why))
+        }))
+    }
+
+    fn read<'a>(&'a self, queue: &'a Name, wanted: &'a [Wanted]) -> BoxFuture<'a, Result<Glance>> {
+        Box::pin(within("read a queue", self.look(queue, wanted)))
+    }
+
+    fn change<'a>(&'a self, change: Change<'a>) -> BoxFuture<'a, Result<Changed>> {
+        Box::pin(async move {
+            // Under whose clock it was judged does not matter: a transaction cannot ask for that, and a queue's own never goes back.
+            match within("change a queue", self.carry_out(&change)).await? {
+                Some(version) => Ok(Changed::Yes(version)),
+                None => {
+                    let glance = within("read a queue", self.look(change.queue, change.otherwise));
+                    Ok(Changed::No(glance.await?))
+                }
+            }
+        })
+    }
+
+    fn fit<'a>(&self, queue: &Name, rows: &mut dyn Iterator<Item = (&'a Key, Option<&'a Value>)>) -> Fit {
+        let path = self.path(queue).len() + "/p".len() + 20;
+        let books = self.books();
+        let empty = Book::default();
+        let book = books.get(queue).unwrap_or(&empty);
+        let weight = book.weigh(rows, path);
+        if weight <= REQUEST_MAX { Fit::Room } else { Fit::Beyond }
+    }
+
+    fn names<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Name>,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Name>>> {
+        Box::pin(within("list queues", async move {
+            let living = self.inner.begin().await?;
+            let path = format!("{}/{QUEUES}", self.inner.config.chroot);
+            let (synced, listed) = join(living.client.sync(&path), living.client.list_children(&path)).await;
+            let listed = match synced.and(listed) {
+                Ok(listed) => listed,
+                Err(Fault::NoNode) => Vec::new(),
+                Err(fault) => return Err(told("list queues", &fault)),
+            };
+            let mut names: Vec<Name> = listed.iter().filter_map(|name| unescape(name)).collect();
+            names.retain(|name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after));
+            names.sort_unstable();
+            names.truncate(most);
+            Ok(names)
+        }))
+    }
+
+    fn listen(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let ear = self.ear.get_or_init(|| Ear::open(&self.inner, self.client));
+            ear.ready(&self.inner).await
+        })
+    }
+}

@@ -1,0 +1,124 @@
+//! How a client hears that something may be ready for it: a node of its own, which whoever calls it writes a queue's name into.
+//!
+//! The node is ephemeral, so nobody calls who is gone. A watch fires once, and several calls may lie between its firing and
+//! the next reading: the node's version says so, and then the client looks at all. So it does when it has begun a
+//! new life, since nothing was heard in between.
+
+use std::sync::Arc;
+
+use tenure_core::claim::{ClientId, Name};
+use tenure_core::engine::Wake;
+use tenure_core::error::Result;
+use tenure_ordered::Life;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use zookeeper_client::{CreateMode, EventType, Stat};
+
+use super::{CALLS, called};
+use crate::engine::Inner;
+use crate::error::{ANSWER_MAX, Fault, no_answer, pause};
+use crate::life::Living;
+
+/// How long one waits after a failure.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// Hears for as long as it is there.
+pub(super) struct Ear {
+    /// In which life it hears.
+    hears: watch::Receiver<Option<Life>>,
+    task: AbortHandle,
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Ear {
+    /// Begins to listen.
+    pub(super) fn open(inner: &Arc<Inner>, client: ClientId) -> Ear {
+        let (tell, hears) = watch::channel(None);
+        let task = tokio::spawn(hear(inner.clone(), client, tell)).abort_handle();
+        Ear { hears, task }
+    }
+
+    /// Returns when it hears.
+    pub(super) async fn ready(&self, inner: &Inner) -> Result<()> {
+        let mut hears = self.hears.clone();
+        let hears_now = |life: &Option<Life>| life.is_some_and(|life| inner.lives.living(life).is_some());
+        match timeout(ANSWER_MAX, hears.wait_for(hears_now)).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(no_answer("listen")),
+        }
+    }
+}
+
+/// Listens in one life after the other.
+async fn hear(inner: Arc<Inner>, client: ClientId, tell: watch::Sender<Option<Life>>) {
+    loop {
+        if let Ok(living) = inner.begin().await
+            && let Err(fault) = listen(&inner, &living, client, &tell).await
+        {
+            tracing::debug!(%fault, "calls are not heard");
+        }
+        tell.send_replace(None);
+        pause(PAUSE).await;
+    }
+}
+
+async fn listen(
+    inner: &Inner,
+    living: &Living,
+    client: ClientId,
+    tell: &watch::Sender<Option<Life>>,
+) -> Result<(), Fault> {
+    let path = called(&inner.config.chroot, client);
+    open(inner, living, &path).await?;
+    let (_, mut stat, mut watcher) = living.client.get_and_watch_data(&path).await?;
+    inner.wakes.put(Wake::LookAtAll);
+    tell.send_replace(Some(living.life));
+    loop {
+        match watcher.changed().await.event_type {
+            EventType::NodeDataChanged => {}
+            // It was removed, or the life is over.
+            _ => return Ok(()),
+        }
+        let (data, now, next) = living.client.get_and_watch_data(&path).await?;
+        inner.wakes.put(what(&data, &stat, &now));
+        (stat, watcher) = (now, next);
+    }
+}
+
+/// What a client is called for. If it was called more than once, nobody knows what for.
+fn what(data: &[u8], before: &Stat, now: &Stat) -> Wake {
+    let name = std::str::from_utf8(data).ok().and_then(|name| Name::new(name).ok());
+    let is_one = now.version == before.version.wrapping_add(1);
+    name.filter(|_| is_one).map_or(Wake::LookAtAll, Wake::Queue)
+}
+
+/// Makes the node in this life.
+async fn open(inner: &Inner, living: &Living, path: &str) -> Result<(), Fault> {
+    let options = inner.options(CreateMode::Ephemeral);
+    match living.client.create(path, b"", &options).await {
+        Ok(_) => Ok(()),
+        Err(Fault::NoNode) => {
+            let parent = format!("{}/{CALLS}", inner.config.chroot);
+            living.client.mkdir(&parent, &inner.options(CreateMode::Persistent)).await?;
+            living.client.create(path, b"", &options).await.map(drop)
+        }
+        // The servers do not know yet that the life before is over, and would remove it later.
+        Err(Fault::NodeExists) => match living.client.check_stat(path).await? {
+            Some(stat) if stat.ephemeral_owner.cast_unsigned() == living.life.0 => Ok(()),
+            _ => {
+                match living.client.delete(path, None).await {
+                    Ok(()) | Err(Fault::NoNode) => {}
+                    Err(fault) => return Err(fault),
+                }
+                living.client.create(path, b"", &options).await.map(drop)
+            }
+        },
+        Err(fault) => Err(fault),
+    }
+}
