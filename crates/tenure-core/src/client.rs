@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -12,7 +12,7 @@ use futures_util::task::AtomicWaker;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::claim::{CAPACITY_MAX, ClientId, Label, Name, Terms};
-use crate::clock::{Clock, Instant, SystemClock};
+use crate::clock::{Clock, Instant, SystemClock, Timer};
 use crate::election::Election;
 use crate::engine::{BreakAnswer, Capability, Connect, Engine, Finding};
 use crate::error::{Error, ErrorKind, Result};
@@ -33,6 +33,9 @@ use crate::token::Token;
 /// How many floors a client remembers. A floor that is forgotten costs a repair after a store has lost both its
 /// memory and its time, nothing else.
 const FLOORS_MAX: usize = 65_536;
+
+/// How many timers are kept: as many as calls of queues are under way at a time. Each is a file descriptor.
+const TIMERS_MAX: usize = 8;
 
 /// What a client can be told when it connects.
 #[derive(Clone, Debug)]
@@ -94,6 +97,8 @@ pub(crate) struct Shared {
     pub(crate) runtime: tokio::runtime::Handle,
     /// Which of the ledger's lanes matter: whether a second call may be under way.
     lanes: u8,
+    /// Timers that nobody waits for now.
+    timers: StdMutex<Vec<Box<dyn Timer>>>,
     is_closing: AtomicBool,
     is_poked: AtomicBool,
     waker: AtomicWaker,
@@ -241,14 +246,38 @@ impl Shared {
     /// Waits for an answer, on the client's thread, for no longer than the answer timeout.
     pub(crate) async fn in_time<T>(&self, answer: impl Future<Output = T>) -> Result<T> {
         let until = self.clock.now() + self.settings.answer_timeout;
-        let Ok(mut timer) = self.clock.timer() else { return Ok(answer.await) };
-        let timeout = std::future::poll_fn(move |cx| timer.poll_until(until, cx));
-        match select(std::pin::pin!(answer), std::pin::pin!(timeout)).await {
-            Either::Left((answer, _)) => Ok(answer),
-            Either::Right(_) => {
-                let message = format!("no answer within {:?}", self.settings.answer_timeout);
-                Err(Error::new(ErrorKind::Unavailable, "ask", message)
-                    .with_hint("is the store running and reachable? try `tenure doctor`"))
+        let Ok(mut timer) = self.lend_timer() else { return Ok(answer.await) };
+        let timeout = std::future::poll_fn(|cx| timer.poll_until(until, cx));
+        let answered = match select(std::pin::pin!(answer), std::pin::pin!(timeout)).await {
+            Either::Left((answer, _)) => Some(answer),
+            Either::Right(_) => None,
+        };
+        self.keep_timer(timer);
+        answered.ok_or_else(|| {
+            let message = format!("no answer within {:?}", self.settings.answer_timeout);
+            Error::new(ErrorKind::Unavailable, "ask", message)
+                .with_hint("is the store running and reachable? try `tenure doctor`")
+        })
+    }
+
+    fn timers(&self) -> MutexGuard<'_, Vec<Box<dyn Timer>>> {
+        // A panic elsewhere cannot leave it half-changed.
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lend_timer(&self) -> std::io::Result<Box<dyn Timer>> {
+        let kept = self.timers().pop();
+        kept.map_or_else(|| self.clock.timer(), Ok)
+    }
+
+    /// Keeps a timer for the next answer: to make one takes five system calls, and to set one again mostly none.
+    fn keep_timer(&self, mut timer: Box<dyn Timer>) {
+        let nobody = &mut Context::from_waker(Waker::noop());
+        // It waits for nothing now, and says so to a clock that is moved by hand.
+        if timer.poll_until(Instant::NEVER, nobody).is_pending() {
+            let mut timers = self.timers();
+            if timers.len() < TIMERS_MAX {
+                timers.push(timer);
             }
         }
     }
@@ -299,6 +328,7 @@ impl Tenure {
                     pid: std::process::id(),
                     runtime,
                     lanes,
+                    timers: StdMutex::default(),
                     is_closing: AtomicBool::new(false),
                     is_poked: AtomicBool::new(false),
                     waker: AtomicWaker::new(),
