@@ -18,8 +18,8 @@ use tenure_core::queue::contract::{
 };
 use tenure_core::token::Token;
 use tenure_sql::{
-    Calls, Columns, Connection, Database, Dialect, Fault, Found, QueueDatabase, QueueTables, Row, Settled,
-    claim_bytes, client_number, micros, read_name, signed,
+    Calls, Columns, Connection, Database, Dialect, Entered, Fault, Found, QueueDatabase, QueueTables, Row,
+    Settled, claim_bytes, client_number, micros, read_name, signed,
 };
 
 pub(crate) use text::schema;
@@ -320,7 +320,7 @@ impl QueueDatabase for MySql {
         migrate::ensure_queues(&self.pool, &self.config.prefix).await
     }
 
-    async fn enter(&self, pushes: &[&Push], _: &Calls) -> Result<Vec<Pushed>, Fault> {
+    async fn enter(&self, pushes: &[&Push], _: &Calls) -> Result<Entered, Fault> {
         let mut connection = self.connection().await?;
         let has_dedups = pushes.iter().any(|push| push.dedup.is_some());
         let (mut script, mut known) = (Script::default(), HashMap::new());
@@ -351,7 +351,8 @@ impl QueueDatabase for MySql {
             next += step;
             Pushed { item, is_duplicate: false }
         };
-        Ok(pushes.iter().map(&mut pushed).collect())
+        let pushed = pushes.iter().map(&mut pushed).collect();
+        Ok(Entered { pushed, calls_later: false })
     }
 
     async fn hand_out(&self, take: &Take, claims: &[ClaimId]) -> Result<Found, Fault> {

@@ -3,17 +3,18 @@
 //! Statements are sent as plain text: a pooler in transaction mode knows no names that were given on another connection.
 
 use std::future::{Future, poll_fn};
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
-use futures_util::future::maybe_done;
+use futures_util::future::{Either, maybe_done, select};
 use tenure_core::error::ErrorKind;
 use tenure_sql::{Connection, Fault, Row};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, Sleep, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{SimpleQueryMessage, Statement};
 
@@ -28,7 +29,35 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
 pub struct Lent {
     // Given back before there is room for another.
     object: Option<Object>,
+    alarm: Option<Alarm>,
+    alarms: Arc<Alarms>,
     _room: OwnedSemaphorePermit,
+}
+
+/// What rings when an answer is late.
+type Alarm = Pin<Box<Sleep>>;
+
+/// Alarms that nobody has set now. One that is new is registered with the runtime, which wakes itself up for that; to put an
+/// old one off costs nothing.
+#[derive(Default)]
+struct Alarms(Mutex<Vec<Alarm>>);
+
+impl Alarms {
+    fn lock(&self) -> MutexGuard<'_, Vec<Alarm>> {
+        // A panic elsewhere cannot leave it half-changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "what is waited for is a server, whose time no test can move"
+    )]
+    fn set(&self) -> Alarm {
+        let kept = self.lock().pop();
+        let Some(mut alarm) = kept else { return Box::pin(tokio::time::sleep(ANSWER_TIMEOUT)) };
+        alarm.as_mut().reset(Instant::now() + ANSWER_TIMEOUT);
+        alarm
+    }
 }
 
 impl Connection for Lent {
@@ -57,6 +86,7 @@ impl Connection for Lent {
     fn keep(mut self) {
         // Dropped while it is still in here, the object returns to the pool.
         drop(self.object.take());
+        self.alarms.lock().extend(self.alarm.take());
     }
 }
 
@@ -68,7 +98,7 @@ pub(crate) type Bound<'a> = (&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]);
 /// empty must do for when it is long, so no plan may read whole tables.
 const OWN: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; SET lock_timeout = 1000; \
      SET idle_in_transaction_session_timeout = 2000; SET plan_cache_mode = force_generic_plan; \
-     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 /// Begins a transaction as [`Dialect::BEGIN`](tenure_sql::Dialect::BEGIN) does, by one statement fewer.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
      SELECT set_config('lock_timeout', '1000', true), set_config('idle_in_transaction_session_timeout', '2000', true)";
@@ -120,10 +150,11 @@ impl Lent {
             committed?;
             Ok::<_, tokio_postgres::Error>(done)
         };
-        let answers = timeout(ANSWER_TIMEOUT, carried_out).await;
-        let answers =
-            answers.map_err(|_| Fault::unavailable(format!("no answer within {ANSWER_TIMEOUT:?}")))?;
-        answers.map_err(|error| fault(&error))
+        let alarm = self.alarm.insert(self.alarms.set());
+        match select(std::pin::pin!(carried_out), alarm).await {
+            Either::Left((answers, _)) => answers.map_err(|error| fault(&error)),
+            Either::Right(_) => Err(Fault::unavailable(format!("no answer within {ANSWER_TIMEOUT:?}"))),
+        }
     }
 }
 
@@ -170,6 +201,7 @@ pub(crate) struct Connections {
     /// The runtime that the pool belongs to, if that is somebody else's.
     runtime: Option<Handle>,
     room: Arc<Semaphore>,
+    alarms: Arc<Alarms>,
     servers: String,
 }
 
@@ -180,7 +212,8 @@ impl Connections {
             None => (own_pool(config)?, None),
         };
         let room = Arc::new(Semaphore::new(config.connections));
-        Ok(Connections { pool, runtime, room, servers: config.servers() })
+        let alarms = Arc::default();
+        Ok(Connections { pool, runtime, room, alarms, servers: config.servers() })
     }
 
     /// Returns a connection that nobody else uses.
@@ -200,7 +233,10 @@ impl Connections {
                 }
             };
             match object {
-                Ok(object) => Ok(Lent { object: Some(object), _room: room }),
+                Ok(object) => {
+                    let alarms = self.alarms.clone();
+                    Ok(Lent { object: Some(object), alarm: None, alarms, _room: room })
+                }
                 Err(PoolError::Backend(error)) => Err(self.not_connected(&error)),
                 Err(PoolError::Timeout(_)) => Err(late()),
                 Err(error) => Err(Fault::unavailable(format!("{}: {error}", self.servers))),

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tenure_core::claim::{ClaimId, Name};
 use tenure_core::queue::contract::{
-    Interval, ItemId, Push, Pushed, QueueCapability, Settle, SettleAnswer, Settlement, Take, Which,
-    cut_reason,
+    Dispatched, Interval, ItemId, Push, Pushed, QueueCapability, Settle, SettleAnswer, Settlement, Take,
+    Which, cut_reason,
 };
 use tenure_core::queue::step::WORN_OUT;
 use tenure_sql::{
-    Calls, Connection, Database, Fault, Found, QueueDatabase, QueueTables, Settled, claim_bytes,
+    Calls, Connection, Database, Entered, Fault, Found, QueueDatabase, QueueTables, Settled, claim_bytes,
     client_number, micros, signed,
 };
 use tokio_postgres::Row;
@@ -85,6 +85,18 @@ impl Loners {
     }
 }
 
+/// Reads the answers to pushes.
+fn pushed(rows: &[Row], count: usize) -> Result<Vec<Pushed>, Fault> {
+    if rows.len() != count {
+        return Err(Fault::internal("a push was left out"));
+    }
+    let read = |row: &Row| {
+        let item = ItemId(number(row, 0)?.unsigned_abs());
+        Ok(Pushed { item, is_duplicate: row.try_get(1).map_err(strange)? })
+    };
+    rows.iter().map(read).collect()
+}
+
 impl Postgres {
     /// Carries out a transaction, and returns the rows of its last statement.
     async fn transact(&self, statements: &[Bound<'_>], calls: &Calls) -> Result<Vec<Row>, Fault> {
@@ -96,8 +108,11 @@ impl Postgres {
         let values: [&[Value<'_>]; 2] =
             [&[(&one, Type::BYTEA_ARRAY), (&own, Type::INT8)], &[(&watcher, Type::BYTEA_ARRAY)]];
         let mut behind: Vec<Bound<'_>> = Vec::new();
-        if !one.is_empty() {
-            behind.push((&self.texts.call, values[0]));
+        let alone: [Value<'_>; 2] = [(&one.first(), Type::BYTEA), (&own, Type::INT8)];
+        match one.len() {
+            0 => {}
+            1 => behind.push((&self.texts.call_one, &alone)),
+            _ => behind.push((&self.texts.call, values[0])),
         }
         if !watcher.is_empty() {
             behind.push((&self.texts.call_watchers, values[1]));
@@ -105,6 +120,84 @@ impl Postgres {
         let mut answers = connection.transact(self.owns_sessions(), statements, &behind).await?;
         connection.keep();
         Ok(answers.pop().unwrap_or_default())
+    }
+
+    /// Puts items in line that have neither groups nor dedup ids: most do not, and one alone takes a fraction of the time.
+    async fn enter_plain(&self, pushes: &[&Push], calls: &Calls) -> Result<Entered, Fault> {
+        let own = client_number(self.inbox().client());
+        let watchers = Calls { one: Vec::new(), watchers: calls.watchers.clone() };
+        let rows = if let [push] = pushes {
+            let (queue, delay) = (bytes(&push.queue), micros(push.delay));
+            let values: [Value<'_>; 4] = [
+                (&queue, Type::BYTEA),
+                (&&*push.payload, Type::BYTEA),
+                (&delay, Type::INT8),
+                (&own, Type::INT8),
+            ];
+            self.transact(&[(&self.texts.push_one, &values)], &watchers).await?
+        } else {
+            let queues: Vec<&[u8]> = pushes.iter().map(|push| bytes(&push.queue)).collect();
+            let payloads: Vec<&[u8]> = pushes.iter().map(|push| &*push.payload).collect();
+            let delays: Vec<i64> = pushes.iter().map(|push| micros(push.delay)).collect();
+            let values: [Value<'_>; 4] = [
+                (&queues, Type::BYTEA_ARRAY),
+                (&payloads, Type::BYTEA_ARRAY),
+                (&delays, Type::INT8_ARRAY),
+                (&own, Type::INT8),
+            ];
+            self.transact(&[(&self.texts.push, &values)], &watchers).await?
+        };
+        let pushed = pushed(&rows, pushes.len())?;
+        let one = calls.one.clone();
+        let mut is_for_idle = false;
+        for row in &rows {
+            is_for_idle |= row.try_get::<_, bool>(2).map_err(strange)?;
+        }
+        // What is told only now, whoever became idle meanwhile is told as well.
+        if is_for_idle
+            && !one.is_empty()
+            && let Err(fault) = self.call(&Calls { one, watchers: Vec::new() }).await
+        {
+            tracing::debug!(engine = Self::ENGINE, ?fault, "consumers look for themselves");
+        }
+        Ok(Entered { pushed, calls_later: !is_for_idle })
+    }
+
+    /// Hands out the item that is next. None: there is a reason why it cannot, which the long statement finds.
+    async fn hand_out_one(&self, take: &Take, claim: ClaimId) -> Result<Option<Found>, Fault> {
+        let (queue, id) = (bytes(&take.queue), claim_bytes(claim));
+        let (client, floor) = (client_number(take.client), signed(take.floor.get()));
+        let (ttl, attempts) = (micros(take.rules.ttl), i64::from(take.rules.attempts_max));
+        let values: [Value<'_>; 7] = [
+            (&queue, Type::BYTEA),
+            (&id.as_slice(), Type::BYTEA),
+            (&client, Type::INT8),
+            (&ttl, Type::INT8),
+            (&take.rules.label.as_str().as_bytes(), Type::BYTEA),
+            (&floor, Type::INT8),
+            (&attempts, Type::INT8),
+        ];
+        let rows = self.transact_alone(&[(&self.texts.take_one, &values)]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let item = ItemId(number(row, 0)?.unsigned_abs());
+        let items = vec![self.dispatched(row, item, claim, take.rules.ttl)?];
+        let is_for_others = row.try_get(6).map_err(strange)?;
+        Ok(Some(Found { items, is_for_others, ..Found::default() }))
+    }
+
+    /// Reads an item that was handed out, and notes whether it has no group.
+    fn dispatched(
+        &self,
+        row: &Row,
+        item: ItemId,
+        claim: ClaimId,
+        ttl: Duration,
+    ) -> Result<Dispatched, Fault> {
+        let dispatched = dispatched(row, item, claim, ttl)?;
+        if dispatched.group.is_none() {
+            self.loners.add(claim);
+        }
+        Ok(dispatched)
     }
 
     async fn transact_alone(&self, statements: &[Bound<'_>]) -> Result<Vec<Row>, Fault> {
@@ -131,7 +224,11 @@ impl QueueDatabase for Postgres {
         migrate::ensure_queues(&self.connections, &self.config.prefix).await
     }
 
-    async fn enter(&self, pushes: &[&Push], calls: &Calls) -> Result<Vec<Pushed>, Fault> {
+    async fn enter(&self, pushes: &[&Push], calls: &Calls) -> Result<Entered, Fault> {
+        let has_dedups = pushes.iter().any(|push| push.dedup.is_some());
+        if !has_dedups && pushes.iter().all(|push| push.group.is_none()) {
+            return self.enter_plain(pushes, calls).await;
+        }
         let queues: Vec<&[u8]> = pushes.iter().map(|push| bytes(&push.queue)).collect();
         let groups: Vec<Option<&[u8]>> = pushes.iter().map(|push| push.group.as_ref().map(bytes)).collect();
         let payloads: Vec<&[u8]> = pushes.iter().map(|push| &*push.payload).collect();
@@ -144,25 +241,22 @@ impl QueueDatabase for Postgres {
             (&groups, Type::BYTEA_ARRAY),
             (&dedups, Type::BYTEA_ARRAY),
         ];
-        let has_groups = groups.iter().any(Option::is_some);
-        let has_dedups = dedups.iter().any(Option::is_some);
-        let statement: Bound<'_> = match (has_groups, has_dedups) {
-            (false, false) => (&self.texts.push, &values[..3]),
-            (true, false) => (&self.texts.push_groups, &values[..4]),
-            (_, true) => (&self.texts.push_all, &values),
+        let statement: Bound<'_> = match has_dedups {
+            false => (&self.texts.push_groups, &values[..4]),
+            true => (&self.texts.push_all, &values),
         };
         let rows = self.transact(&[statement], calls).await?;
-        if rows.len() != pushes.len() {
-            return Err(Fault::internal("a push was left out"));
-        }
-        let read = |row: &Row| {
-            let item = ItemId(number(row, 0)?.unsigned_abs());
-            Ok(Pushed { item, is_duplicate: row.try_get(1).map_err(strange)? })
-        };
-        rows.iter().map(read).collect()
+        Ok(Entered { pushed: pushed(&rows, pushes.len())?, calls_later: false })
     }
 
     async fn hand_out(&self, take: &Take, claims: &[ClaimId]) -> Result<Found, Fault> {
+        // Whoever is idle looks for how the queue stands, more than for items.
+        if let ([claim], Interval::Off) = (claims, take.rules.interval)
+            && !self.inbox().is_idle(&take.queue)
+            && let Some(found) = self.hand_out_one(take, *claim).await?
+        {
+            return Ok(found);
+        }
         let queue = bytes(&take.queue);
         let ids = all_bytes(claims);
         let ids = slices(&ids);
@@ -201,13 +295,7 @@ impl QueueDatabase for Postgres {
             };
             let item = ItemId(item.unsigned_abs());
             match claim(row, 1)? {
-                Some(claim) => {
-                    let dispatched = dispatched(row, item, claim, take.rules.ttl)?;
-                    if dispatched.group.is_none() {
-                        self.loners.add(claim);
-                    }
-                    found.items.push(dispatched);
-                }
+                Some(claim) => found.items.push(self.dispatched(row, item, claim, take.rules.ttl)?),
                 None => found.worn.push(item),
             }
         }
@@ -261,9 +349,14 @@ impl QueueDatabase for Postgres {
             false => (&self.texts.settle, &values),
         };
         let are_alone = is_plain && self.loners.are(&claims);
-        let rows = match are_alone {
-            true => self.transact_alone(&[(&self.texts.acknowledge_alone, &values[..2])]).await?,
-            false => self.transact_alone(&[(&self.texts.lock_groups, &lock), settle]).await?,
+        let one: Option<[Value<'_>; 2]> = match (&queues[..], &ids[..]) {
+            ([queue], [id]) => Some([(queue, Type::BYTEA), (id, Type::BYTEA)]),
+            _ => None,
+        };
+        let rows = match (are_alone, &one) {
+            (true, Some(one)) => self.transact_alone(&[(&self.texts.acknowledge_one, one)]).await?,
+            (true, None) => self.transact_alone(&[(&self.texts.acknowledge_alone, &values[..2])]).await?,
+            (false, _) => self.transact_alone(&[(&self.texts.lock_groups, &lock), settle]).await?,
         };
         self.loners.forget(&claims);
         let mut settled = Settled::default();

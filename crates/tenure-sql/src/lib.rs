@@ -43,7 +43,9 @@ pub use hosted::Hosted;
 pub use load::read_name;
 pub use pause::pause;
 pub use purge::{FORGET_GRAIN, LOOK_AFTER};
-pub use queue::{Calls, Found, QUEUE_VERSION, QueueDatabase, QueueTables, Settled, queue_capability};
+pub use queue::{
+    Calls, Entered, Found, QUEUE_VERSION, QueueDatabase, QueueTables, Settled, queue_capability,
+};
 pub use schema::{Tables, VERSION};
 pub use text::{Columns, Dialect, claim_bytes, client_number, micros, push_hex, signed};
 pub use wake::{Inbox, Letter};

@@ -15,7 +15,9 @@
 //!
 //! # Telling
 //! Who took less than it wanted notes itself in the table of idle clients, *and then looks again*; who makes something
-//! ready commits, *and then reads that table*. So at least one of the two sees the other.
+//! ready commits, *and then reads that table*. So at least one of the two sees the other. A push may read it within its own
+//! statement, and tell those whom it finds when it is committed; then it reads once more a moment later, for many pushes
+//! together, since somebody may have become idle between the two.
 
 mod forget;
 mod idle;
@@ -56,6 +58,15 @@ impl Calls {
     }
 }
 
+/// What became of pushes.
+#[derive(Clone, Debug, Default)]
+pub struct Entered {
+    /// The answers, in order.
+    pub pushed: Vec<Pushed>,
+    /// Nobody was idle when this began, and nobody was told: whoever became idle before it was committed is to be called yet.
+    pub calls_later: bool,
+}
+
 /// What a take found.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
@@ -90,11 +101,7 @@ pub trait QueueDatabase: Database {
     fn ensure_queues(&self) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// Puts items in line, and tells whom there is to tell. No dedup id comes twice.
-    fn enter(
-        &self,
-        pushes: &[&Push],
-        calls: &Calls,
-    ) -> impl Future<Output = Result<Vec<Pushed>, Fault>> + Send;
+    fn enter(&self, pushes: &[&Push], calls: &Calls) -> impl Future<Output = Result<Entered, Fault>> + Send;
 
     /// Hands out what is ready, under some of the claims of a take.
     fn hand_out(&self, take: &Take, claims: &[ClaimId]) -> impl Future<Output = Result<Found, Fault>> + Send;

@@ -77,6 +77,11 @@ impl Inbox {
         lock(&self.observers).get(resource).into_iter().flatten().for_each(|notify| notify.notify_one());
     }
 
+    /// Whether this client is noted as idle in a queue.
+    pub fn is_idle(&self, queue: &Name) -> bool {
+        self.idle.has(queue)
+    }
+
     /// Something may be ready in a queue, and this client was taken from its idle clients to be told.
     pub fn called(&self, queue: Name) {
         self.idle.forget(&queue);

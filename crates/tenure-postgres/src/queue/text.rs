@@ -18,13 +18,20 @@ const LOCKED_LOOK: i64 = 5_000;
 #[derive(Debug)]
 pub(crate) struct Texts {
     pub(crate) tables: QueueTables,
-    /// `queues, payloads, delays`, then groups, then dedup ids: `id, is_duplicate` for each, in order.
+    /// `queues, payloads, delays, client`: `id, is_duplicate, is_for_idle` for each, in order. The last one: somebody is idle there,
+    /// who is not this client.
     pub(crate) push: String,
+    /// `queue, payload, delay, client`: the same for one item.
+    pub(crate) push_one: String,
+    /// `queues, payloads, delays`, then groups, then dedup ids: `id, is_duplicate` for each, in order.
     pub(crate) push_groups: String,
     pub(crate) push_all: String,
     /// `queue, claims, most, client, ttl, label, floor, attempts_max, period`: `id, claim, grp, payload, attempts, token,
     /// next_in`. A row without a claim is of an item that is worn out; the one without an id says how the queue stands.
     pub(crate) take: String,
+    /// `queue, claim, client, ttl, label, floor, attempts_max`: `id, claim, grp, payload, attempts, token, is_for_others` of
+    /// one item. No row: it takes the long statement to say why.
+    pub(crate) take_one: String,
     /// The same behind `lock_head`, for who keeps an interval of the whole queue.
     pub(crate) take_at_intervals: String,
     pub(crate) lock_head: String,
@@ -36,6 +43,8 @@ pub(crate) struct Texts {
     pub(crate) acknowledge: String,
     /// The same for items without groups, whose end nothing follows from.
     pub(crate) acknowledge_alone: String,
+    /// `queue, claim`: the same for one item.
+    pub(crate) acknowledge_one: String,
     pub(crate) settle: String,
     /// `queue, ids`: locks the groups of these items.
     pub(crate) lock_groups_of: String,
@@ -51,6 +60,8 @@ pub(crate) struct Texts {
     pub(crate) unnote_idle: String,
     /// `queues, client`: calls one that is idle, and not this client.
     pub(crate) call: String,
+    /// `queue, client`: the same for one queue.
+    pub(crate) call_one: String,
     /// `queues`.
     pub(crate) call_watchers: String,
 }
@@ -60,15 +71,18 @@ impl Texts {
         let tables = QueueTables::new(prefix);
         Texts {
             push: push(&tables, false, false),
+            push_one: push_one(&tables),
             push_groups: push(&tables, true, false),
             push_all: push(&tables, true, true),
             take: take(&tables, false),
+            take_one: take_one(&tables),
             take_at_intervals: take(&tables, true),
             lock_head: lock_head(&tables),
             renew: renew(&tables),
             lock_groups: lock_groups(&tables, "i.claim = ANY($1)"),
             acknowledge: settle(&tables, false),
             acknowledge_alone: acknowledge_alone(&tables),
+            acknowledge_one: acknowledge_one(&tables),
             settle: settle(&tables, true),
             lock_groups_of: lock_groups(&tables, "i.queue = $1 AND i.id = ANY($2)"),
             bury: bury(&tables),
@@ -81,6 +95,7 @@ impl Texts {
             note_idle: note_idle(&tables),
             unnote_idle: unnote_idle(&tables, prefix),
             call: call(&tables, prefix),
+            call_one: call_one(&tables, prefix),
             call_watchers: call_watchers(&tables, prefix),
             tables,
         }
@@ -90,12 +105,13 @@ impl Texts {
 fn push(tables: &QueueTables, has_groups: bool, has_dedups: bool) -> String {
     let QueueTables { item, dedup, number, .. } = tables;
     if !has_groups {
+        let is_for_idle = is_for_idle(tables);
         return format!(
             "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now) \
-             INSERT INTO {item} (queue, id, payload, pushed_at, due_at, ready_at) \
+             INSERT INTO {item} AS i (queue, id, payload, pushed_at, due_at, ready_at) \
              SELECT v.queue, nextval('{number}'), v.payload, t.now, t.now + v.delay, t.now + v.delay \
              FROM unnest($1, $2, $3) WITH ORDINALITY AS v(queue, payload, delay, at), t ORDER BY v.at \
-             RETURNING id, false"
+             RETURNING i.id, false, {is_for_idle}"
         );
     }
     let (arrays, columns) = match has_dedups {
@@ -128,6 +144,24 @@ fn push(tables: &QueueTables, has_groups: bool, has_dedups: bool) -> String {
          {enter} \
          SELECT coalesce(k.item, a.id), coalesce(k.item <> a.id, false) \
          FROM a LEFT JOIN k ON k.queue = a.queue AND k.dedup = a.dedup ORDER BY a.at"
+    )
+}
+
+/// Whether somebody else is idle in the queue of a new item, as a column.
+fn is_for_idle(tables: &QueueTables) -> String {
+    let idle = &tables.idle;
+    format!(
+        "EXISTS (SELECT 1 FROM {idle} x WHERE x.queue = i.queue AND x.client <> $4 AND x.until > i.pushed_at)"
+    )
+}
+
+fn push_one(tables: &QueueTables) -> String {
+    let QueueTables { item, number, .. } = tables;
+    let is_for_idle = is_for_idle(tables);
+    format!(
+        "INSERT INTO {item} AS i (queue, id, payload, pushed_at, due_at, ready_at) \
+         SELECT $1, nextval('{number}'), $2, t.now, t.now + $3, t.now + $3 FROM (SELECT {CLOCK} AS now) t \
+         RETURNING i.id, false, {is_for_idle}"
     )
 }
 
@@ -203,6 +237,26 @@ fn take(tables: &QueueTables, at_intervals: bool) -> String {
     )
 }
 
+/// What most takes come down to: one item, no interval. Of an item that is worn out it makes nothing: the long statement
+/// says that it stands in the way.
+fn take_one(tables: &QueueTables) -> String {
+    let QueueTables { item, head, idle, .. } = tables;
+    format!(
+        "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
+         c AS MATERIALIZED (SELECT id, attempts FROM {item} WHERE queue = $1 AND ready_at <= (SELECT now FROM t \
+             WHERE NOT EXISTS (SELECT 1 FROM {head} WHERE queue = $1 AND rests_until > t.now)) \
+           ORDER BY ready_at, id LIMIT 1 FOR UPDATE SKIP LOCKED) \
+         UPDATE {item} i SET claim = $2, client = $3, ttl = $4, label = $5, expires_at = t.now + $4, \
+           attempts = i.attempts + 1, token = greatest(i.token + 1, t.now, $6 + 1), \
+           ready_at = greatest(t.now + $4, i.rests_until) \
+         FROM c, t WHERE i.queue = $1 AND i.id = c.id AND ($7 = 0 OR c.attempts < $7) \
+         RETURNING i.id, i.claim, i.grp, i.payload, i.attempts, i.token, \
+           CASE WHEN EXISTS (SELECT 1 FROM {idle} WHERE queue = $1 AND client <> $3 AND until > t.now) \
+             THEN EXISTS (SELECT 1 FROM {item} r WHERE r.queue = $1 AND r.ready_at <= t.now AND r.id <> i.id) \
+             ELSE false END"
+    )
+}
+
 fn renew(tables: &QueueTables) -> String {
     let item = &tables.item;
     // A clock that was set back must not shorten what was promised.
@@ -246,6 +300,15 @@ fn acknowledge_alone(tables: &QueueTables) -> String {
         "WITH l AS MATERIALIZED (SELECT queue, id FROM {item} WHERE claim = ANY($2) AND queue = ANY($1) AND grp IS NULL \
            AND expires_at > {CLOCK} ORDER BY id FOR UPDATE) \
          DELETE FROM {item} i USING l WHERE i.queue = l.queue AND i.id = l.id RETURNING i.claim, 0::bigint, 0::bigint, i.queue"
+    )
+}
+
+/// By the claim, which is one of a kind: the name of the queue is compared so that no index is looked through for it.
+fn acknowledge_one(tables: &QueueTables) -> String {
+    let item = &tables.item;
+    format!(
+        "DELETE FROM {item} WHERE claim = $2 AND (queue = $1) IS TRUE AND grp IS NULL AND expires_at > {CLOCK} \
+         RETURNING claim, 0::bigint, 0::bigint, queue"
     )
 }
 
@@ -378,6 +441,18 @@ fn call(tables: &QueueTables, prefix: &str) -> String {
            WHERE EXISTS (SELECT 1 FROM {item} r WHERE r.queue = q.queue AND r.ready_at <= (SELECT {CLOCK}))), \
          d AS (DELETE FROM {idle} i USING p WHERE i.queue = p.queue AND i.client = p.client RETURNING i.queue, i.client) \
          SELECT {notify} FROM d"
+    )
+}
+
+fn call_one(tables: &QueueTables, prefix: &str) -> String {
+    let QueueTables { item, idle, .. } = tables;
+    let notify = notify(prefix, "Q", "d");
+    format!(
+        "DELETE FROM {idle} d WHERE d.queue = $1 AND d.client = (SELECT i.client FROM {idle} i WHERE i.queue = $1 \
+             AND i.client <> $2 AND i.until > (SELECT {CLOCK}) \
+             AND EXISTS (SELECT 1 FROM {item} r WHERE r.queue = $1 AND r.ready_at <= (SELECT {CLOCK})) \
+           ORDER BY i.since DESC, i.client DESC LIMIT 1 FOR UPDATE SKIP LOCKED) \
+         RETURNING {notify}"
     )
 }
 

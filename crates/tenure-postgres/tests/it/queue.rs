@@ -183,3 +183,41 @@ fn a_long_queue_is_not_read_from_end_to_end() {
         .collect();
     assert!(bad.is_empty(), "{}", bad[0]);
 }
+
+mod alone {
+    use std::future::IntoFuture;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A push sees who is idle when it begins, and takes a while to be committed.
+    #[test]
+    fn whoever_becomes_idle_while_an_item_is_pushed_is_called() {
+        let (server, mut raw) = start();
+        let (pusher, consumer) = (connect(&server.url()), connect(&server.url()));
+        let (push_to, queue) = (pusher.queue("q"), consumer.queue("q"));
+        pollster::block_on(async {
+            push_to.push("first").await?;
+            queue.next().await?.ack().await
+        })
+        .expect("the tables are made");
+        raw.run(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS \
+             'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END'",
+        );
+        raw.run("CREATE TRIGGER slow AFTER INSERT ON tenure_queue_item EXECUTE FUNCTION slow()");
+        let pushing = std::thread::spawn(move || pollster::block_on(push_to.push("second").into_future()));
+        // It has its number before it is there.
+        let mut number = String::new();
+        while number != "2" {
+            number = raw.run("SELECT last_value FROM tenure_queue_number").first().unwrap_or("").to_owned();
+        }
+        // Nothing is there yet, and nobody was idle when the push began.
+        let delivery = pollster::block_on(queue.next_within(Duration::from_secs(2)));
+        pushing.join().expect("no panic").expect("it is pushed");
+        assert!(
+            delivery.expect("the server answers").is_some(),
+            "it is not told, and looks for itself after 5 s"
+        );
+    }
+}
