@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod};
 use futures_util::future::{Either, maybe_done, select};
 use tenure_core::error::ErrorKind;
 use tenure_sql::{Connection, Fault, Row};
@@ -270,6 +270,7 @@ fn own_pool(config: &Config) -> Result<Pool, Fault> {
     let manager = crate::engine::with_tls!(config, |tls| {
         Manager::from_config(config.server.clone(), tls, ManagerConfig { recycling_method })
     });
-    let pool = Pool::builder(manager).max_size(config.connections).build();
+    // The one that was used last: what its process needs is still in the processor's caches.
+    let pool = Pool::builder(manager).max_size(config.connections).queue_mode(QueueMode::Lifo).build();
     pool.map_err(|error| Fault::internal(error.to_string()))
 }
