@@ -71,9 +71,9 @@ impl<S: Store> Shared<S> {
 }
 
 /// Claims on their way out of their lines. Those that are still in it when it is dropped leave later.
-struct Unfinished<'a, S: Store> {
-    shared: &'a Shared<S>,
-    leaving: Vec<Leaving>,
+pub(crate) struct Unfinished<'a, S: Store> {
+    pub(crate) shared: &'a Shared<S>,
+    pub(crate) leaving: Vec<Leaving>,
 }
 
 impl<S: Store> Drop for Unfinished<'_, S> {

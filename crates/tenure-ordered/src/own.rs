@@ -153,9 +153,11 @@ impl Owned {
         self.unsure.contains_key(&claim)
     }
 
-    /// A claim could not leave: it is tried again.
+    /// A claim could not leave: it is tried again, once for all who asked for it.
     pub(crate) fn leave_later(&mut self, leaving: Leaving) {
-        self.leaving.push(leaving);
+        if self.leaving.iter().all(|known| known.claim != leaving.claim) {
+            self.leaving.push(leaving);
+        }
     }
 
     /// A life has ended, and with it all that was entered in it.

@@ -1,10 +1,12 @@
 //! Releasing holds and withdrawing waiters.
 
+use std::collections::HashSet;
+
 use tenure_core::claim::ClaimId;
 use tenure_core::engine::{ReleaseAnswer, ReleaseRequest};
 use tenure_core::{Error, ErrorKind, Result};
 
-use crate::ordered::{Shared, now};
+use crate::ordered::{Shared, Unfinished, now};
 use crate::store::{Leaving, Left, Store};
 
 impl<S: Store> Shared<S> {
@@ -48,7 +50,14 @@ impl<S: Store> Shared<S> {
             leaving.extend(goes);
         }
         let claims: Vec<ClaimId> = leaving.iter().map(|leaving| leaving.claim).collect();
+        // Of these nothing is known that would end by itself, and whoever asks gives up some time. Their life goes on, and
+        // with it what they may have left in the line.
+        let unknown = leaving.iter().filter(|leaving| leaving.mine.is_none()).cloned().collect();
+        let mut unfinished = Unfinished { shared: self, leaving: unknown };
         let left = if leaving.is_empty() { Vec::new() } else { self.store.leave(leaving).await };
+        let answered: HashSet<ClaimId> =
+            claims.iter().zip(&left).filter(|(_, left)| left.is_ok()).map(|(claim, _)| *claim).collect();
+        unfinished.leaving.retain(|leaving| !answered.contains(&leaving.claim));
         let mut answers = claims.into_iter().zip(left).map(|(claim, left)| {
             let left = left?;
             if left != Left::IsBroken {

@@ -88,3 +88,32 @@ fn claims_that_are_dropped_under_way_leave_nothing() {
     pause(Duration::from_secs(1));
     assert_nothing_is_left(&server);
 }
+
+mod alone {
+    use super::*;
+    use crate::crew::now;
+
+    /// Nobody can be asked for longer than the claim would have lived. A server that comes back gives its lease the whole time again.
+    #[test]
+    fn a_claim_that_nobody_could_give_up_in_time_is_given_up_afterwards() {
+        let ttl = Duration::from_secs(6);
+        let server = EtcdServer::start(&EtcdOptions::default());
+        let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+        let client = connect(&format!("etcd://127.0.0.1:{}", proxy.port()));
+        drop(take(&client, "other", ttl));
+        wait_for("release", || all_keys(&server).is_empty().then_some(()));
+        proxy.drop_replies();
+        let mutex = client.mutex("m").ttl(ttl);
+        let claiming =
+            std::thread::spawn(move || pollster::block_on(mutex.acquire_within(Duration::from_secs(1))));
+        wait_for("its entry", || (all_keys(&server).len() == 1).then_some(()));
+        server.kill();
+        claiming.join().expect("no panic").expect_err("nobody answers");
+        pause(ttl + Duration::from_millis(300));
+        server.restart();
+        proxy.heal();
+        let back = now();
+        assert_nothing_is_left(&server);
+        assert!(now().since(back) < ttl / 2, "it ended with its lease only, after {:?}", now().since(back));
+    }
+}
