@@ -568,9 +568,12 @@ pub async fn a_wait_dropped_at_any_moment_loses_nothing(setup: &dyn Setup) {
     }
     for step in 0..20u32 {
         let mut waiting = Box::pin(queue.next());
-        let seen = poll_immediate(&mut waiting).await;
+        // What came for a wait that was dropped may be there already.
+        if let Some(delivery) = poll_immediate(&mut waiting).await {
+            let delivery = delivery.expect("a wait ends well");
+            setup.within("it goes back", delivery.put_back()).await.expect("it is in flight");
+        }
         pause(Duration::from_micros(100) * step).await;
-        assert!(seen.is_none(), "nothing comes in no time");
         drop(waiting);
     }
     let first = next(setup, &queue).await;

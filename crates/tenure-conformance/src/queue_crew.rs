@@ -80,6 +80,17 @@ pub fn while_it_works(
     judge(acked.into_inner().expect("no panic"));
 }
 
+/// Disturbs so many times, with pauses between, or until all is over.
+pub fn again_and_again(is_over: &AtomicBool, times: usize, every: Duration, mut disturb: impl FnMut(usize)) {
+    for round in 0..times {
+        disturb(round);
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        pause(every);
+    }
+}
+
 fn push(client: &Tenure, producer: usize, number: usize, soon: Duration) {
     let (group, payload) = (format!("g{}", number % GROUPS), format!("{producer}/{number}"));
     let until = now() + soon;

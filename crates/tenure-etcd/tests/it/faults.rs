@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure_conformance::{late_slot, queue_crew};
@@ -141,17 +140,13 @@ fn lost_replies_and_cut_connections_lose_no_item() {
         || connect(&url),
         SOON,
         |is_over| {
-            for round in 0..20 {
+            queue_crew::again_and_again(is_over, 20, Duration::from_millis(100), |round| {
                 if round % 4 == 3 {
                     proxy.cut();
                 } else {
                     proxy.lose_replies(1, b"tenure/queue/", tenure_testkit::Loss::Cut);
                 }
-                if is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                pause(Duration::from_millis(100));
-            }
+            });
         },
     );
 }

@@ -1,6 +1,5 @@
 //! What can go wrong with a server and the way to it: nothing may hang, be held twice, or be left behind.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
@@ -88,13 +87,9 @@ fn ended_connections_lose_no_item() {
         || connect(&server.url()),
         SOON,
         |is_over| {
-            for _ in 0..20 {
+            queue_crew::again_and_again(is_over, 20, Duration::from_millis(100), |_| {
                 kill_all(&mut killer);
-                if is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                pause(Duration::from_millis(100));
-            }
+            });
         },
     );
 }

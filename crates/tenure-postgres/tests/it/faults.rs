@@ -74,13 +74,9 @@ fn ended_connections_lose_no_item() {
         || connect(&server.url()),
         SOON,
         |is_over| {
-            for _ in 0..20 {
+            queue_crew::again_and_again(is_over, 20, Duration::from_millis(100), |_| {
                 killer.run(&statement);
-                if is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                pause(Duration::from_millis(100));
-            }
+            });
         },
     );
 }

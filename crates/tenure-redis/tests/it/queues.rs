@@ -111,15 +111,11 @@ fn while_it_works(url: &str, disturb: impl FnOnce(&AtomicBool) + Send) {
 fn killed_connections_lose_nothing() {
     let server = RedisServer::start(RedisOptions::default());
     while_it_works(&server.url(), |is_over| {
-        for _ in 0..40 {
+        queue_crew::again_and_again(is_over, 40, Duration::from_millis(40), |_| {
             for kind in ["normal", "pubsub"] {
                 server.ask(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]);
             }
-            if is_over.load(Ordering::Relaxed) {
-                return;
-            }
-            pause(Duration::from_millis(40));
-        }
+        });
     });
 }
 
@@ -128,13 +124,9 @@ fn lost_replies_lose_nothing() {
     let server = RedisServer::start(RedisOptions::default());
     let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
     while_it_works(&format!("redis://127.0.0.1:{}", proxy.port()), |is_over| {
-        for _ in 0..30 {
+        queue_crew::again_and_again(is_over, 30, Duration::from_millis(40), |_| {
             proxy.lose_replies(1, b"FCALL", Loss::Cut);
-            if is_over.load(Ordering::Relaxed) {
-                return;
-            }
-            pause(Duration::from_millis(40));
-        }
+        });
     });
 }
 

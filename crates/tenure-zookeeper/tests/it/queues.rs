@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures_util::future::{poll_immediate, try_join_all};
@@ -181,13 +181,9 @@ fn cut_connections_lose_nothing() {
     let server = start();
     let (proxy, url) = behind_a_proxy(&server);
     while_it_works(&url, |is_over| {
-        for _ in 0..12 {
+        queue_crew::again_and_again(is_over, 12, Duration::from_millis(250), |_| {
             proxy.cut();
-            if is_over.load(Ordering::Relaxed) {
-                return;
-            }
-            pause(Duration::from_millis(250));
-        }
+        });
     });
 }
 
@@ -196,14 +192,10 @@ fn lost_replies_lose_nothing() {
     let server = start();
     let (proxy, url) = behind_a_proxy(&server);
     while_it_works(&url, |is_over| {
-        for _ in 0..12 {
+        queue_crew::again_and_again(is_over, 12, Duration::from_millis(250), |_| {
             // The answer to a change says which pages were made.
             proxy.lose_replies(1, b"/%queues/q/p", Loss::Cut);
-            if is_over.load(Ordering::Relaxed) {
-                return;
-            }
-            pause(Duration::from_millis(250));
-        }
+        });
     });
 }
 
