@@ -28,11 +28,8 @@ impl<S: Store> Shared<S> {
         }
         let held = line.places()[..line.holding()].iter().find(|place| place.entry.token() == token);
         let Some(place) = held else { return Ok(BreakAnswer::NotHeld) };
-        if !self
-            .store
-            .break_place(name, place, line.slot_of(place.entry.claim).map(|slot| slot.number), at_once)
-            .await?
-        {
+        let slot = line.slot_of(place.entry.claim).map(|slot| slot.number);
+        if !self.store.break_place(name, place, slot, at_once).await? {
             return Ok(BreakAnswer::NotHeld);
         }
         let lives = place.entry.about.as_ref().map_or(Duration::ZERO, |about| about.lives);

@@ -110,7 +110,7 @@ pub(crate) struct Owned {
     /// Ids that have ended, and when.
     ended: HashMap<ClaimId, Instant>,
     /// What must leave and has not yet.
-    leaving: Vec<Leaving>,
+    leaving: HashMap<ClaimId, Leaving>,
 }
 
 impl Owned {
@@ -153,11 +153,14 @@ impl Owned {
         self.unsure.contains_key(&claim)
     }
 
-    /// A claim could not leave: it is tried again, once for all who asked for it.
+    /// A claim could not leave: it is tried again, once for all who asked for it, and as thoroughly as any of them did.
     pub(crate) fn leave_later(&mut self, leaving: Leaving) {
-        if self.leaving.iter().all(|known| known.claim != leaving.claim) {
-            self.leaving.push(leaving);
-        }
+        let Leaving { may_have_slot, may_come_later, has_value, has_rest, .. } = leaving;
+        let known = self.leaving.entry(leaving.claim).or_insert(leaving);
+        known.may_have_slot |= may_have_slot;
+        known.may_come_later |= may_come_later;
+        known.has_value |= has_value;
+        known.has_rest |= has_rest;
     }
 
     /// A life has ended, and with it all that was entered in it.
@@ -165,7 +168,7 @@ impl Owned {
         let gone: Vec<ClaimId> =
             self.claims.values().filter(|own| own.mine.life == life).map(|own| own.mine.claim).collect();
         gone.into_iter().for_each(|claim| drop(self.end(claim, now)));
-        self.leaving.retain(|leaving| leaving.mine.as_ref().is_none_or(|mine| mine.life != life));
+        self.leaving.retain(|_, leaving| leaving.mine.as_ref().is_none_or(|mine| mine.life != life));
     }
 
     /// Takes what nobody wants any more, or could not leave before.
@@ -174,7 +177,7 @@ impl Owned {
         self.unsure.retain(|_, at| now.since(*at) < FINISHED_MEMORY);
         let due: Vec<ClaimId> =
             self.claims.values().filter(|own| own.ends_at <= now).map(|own| own.mine.claim).collect();
-        let mut leaving = std::mem::take(&mut self.leaving);
+        let mut leaving: Vec<Leaving> = std::mem::take(&mut self.leaving).into_values().collect();
         leaving.extend(due.into_iter().filter_map(|claim| self.end(claim, now)).map(Own::over));
         leaving
     }
@@ -182,5 +185,34 @@ impl Owned {
     /// Whether there is nothing to look after.
     pub(crate) fn is_idle(&self) -> bool {
         self.claims.is_empty() && self.leaving.is_empty() && self.ended.is_empty() && self.unsure.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::claim::Name;
+
+    use super::*;
+
+    #[test]
+    fn what_leaves_later_leaves_once_and_as_thoroughly_as_anybody_asked() {
+        let leaving = |may_come_later, has_value| Leaving {
+            resource: Name::new("m").unwrap(),
+            claim: ClaimId::new(1),
+            mine: None,
+            may_have_slot: false,
+            may_come_later,
+            is_over: false,
+            rest: None,
+            has_value,
+            has_rest: false,
+        };
+        let mut owned = Owned::default();
+        owned.leave_later(leaving(false, true));
+        owned.leave_later(leaving(true, false));
+        let due = owned.take_due(Instant::default());
+        assert_eq!(due.len(), 1, "once for both");
+        assert!(due[0].may_come_later && due[0].has_value, "{due:?}");
+        assert!(owned.is_idle(), "it is nobody's any more until it fails again");
     }
 }
