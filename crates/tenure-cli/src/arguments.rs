@@ -15,16 +15,28 @@ use crate::queue::Queue;
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, after_help = exit::HELP, max_term_width = 100)]
 pub(crate) struct Arguments {
-    /// The engine that grants the locks: `local:`, `redis://host`, …
+    /// The engine that grants the locks: `local:`, `redis://host`, `postgres://host/db`, `etcd://host`, …
     #[arg(long, global = true, value_name = "URL", env = "TENURE_ENGINE", hide_env_values = true)]
-    #[arg(long_help = "The engine that grants the locks: `local:` (this machine, the default), \
-        `local:/dir`, `redis://host`, `redis+sentinel://host,host,host/master-name`, \
-        `redis+cluster://host,host`, …\n\nA URL with a password belongs into the environment variable, where other users of \
-        the machine do not see it.")]
+    #[arg(long_help = ENGINE_HELP)]
     pub(crate) engine: Option<String>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
+
+const ENGINE_HELP: &str = "\
+The engine that grants the locks:
+  local: or local:/dir                 this machine alone, no server (the default)
+  redis://host                         Redis
+  redis+sentinel://host,host/master    Redis: the master that the Sentinels name
+  redis+cluster://host,host            a Redis Cluster
+  redlock://host,host,host             a majority of independent Redis servers
+  postgres://host/database             PostgreSQL
+  mysql://host/database                MySQL or MariaDB
+  etcd://host,host,host                etcd
+  zookeeper://host,host,host           ZooKeeper
+With a login and settings: scheme://user:password@host:port/…?setting=value
+
+A URL with a password belongs into the environment variable, where other users of the machine do not see it.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -325,8 +337,8 @@ pub(crate) struct Completions {
 
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// The command; without it, the page of `tenure` itself
-    pub(crate) command: Option<String>,
+    /// The command, as `run` or `queue push`; without it, the page of `tenure` itself
+    pub(crate) command: Vec<String>,
 }
 
 const PARSE_TIME_HINT: &str = "write a time as 250ms, 30s, 5m or 1h30m";
@@ -334,6 +346,14 @@ const PARSE_TIME_HINT: &str = "write a time as 250ms, 30s, 5m or 1h30m";
 /// Reads `30s`, `5m`, `1h30m`, `250ms`.
 pub(crate) fn parse_time(text: &str) -> Result<Duration, &'static str> {
     humantime::parse_duration(text).map_err(|_| PARSE_TIME_HINT)
+}
+
+/// Returns whether a command line that cannot be read asks for its messages as JSON: who reads them is a program, also
+/// when a flag is wrong.
+pub(crate) fn wants_json_messages(arguments: impl Iterator<Item = OsString>) -> bool {
+    let ours: Vec<OsString> = arguments.take_while(|argument| argument != "--").collect();
+    let is_there = |word: &str| ours.iter().any(|argument| argument == word);
+    is_there("--json") && (is_there("run") || (is_there("queue") && is_there("work")))
 }
 
 /// Turns what clap says about wrong usage into an error with a hint.
@@ -349,18 +369,25 @@ pub(crate) fn usage_failure(error: &clap::Error) -> Failure {
         Some(ContextValue::Strings(wrong)) => wrong.join(" "),
         _ => String::new(),
     };
-    let is_about_program = match error.kind() {
-        ErrorKind::MissingRequiredArgument => wrong.contains("CMD"),
-        ErrorKind::UnknownArgument => !wrong.starts_with('-'),
-        _ => false,
-    };
-    let (message, hint) = match tip {
-        Some(tip) => (message, tip.to_owned()),
-        None if is_about_program => {
-            let command = if text.contains("tenure queue work") { "queue work" } else { "run" };
-            (message, format!("write the program after `--`: tenure {command} NAME -- CMD…"))
+    // The usage line that clap adds names the command that was meant.
+    let is_of = |command: &str| text.contains(&format!("tenure {command} "));
+    let runs = ["queue work", "run", "cache"].into_iter().find(|command| is_of(command));
+    let is_extra = error.kind() == ErrorKind::UnknownArgument && !wrong.starts_with('-');
+    let is_missing = error.kind() == ErrorKind::MissingRequiredArgument && wrong.contains("CMD");
+    let (message, hint) = match (tip, runs) {
+        (Some(tip), _) => (message, tip.to_owned()),
+        (None, Some(command)) if is_extra || is_missing => {
+            let name = if command == "cache" { "KEY" } else { "NAME" };
+            (message, format!("write the program after `--`: tenure {command} {name} -- CMD…"))
         }
-        None => match message.split_once(PARSE_TIME_HINT) {
+        (None, None) if is_extra && is_of("queue push") => (
+            message,
+            "an item is one argument: quote it, or push each line of stdin with `--lines`".to_owned(),
+        ),
+        (None, None) if is_extra => {
+            (message, "quote what has spaces; `tenure help COMMAND` says what a command takes".to_owned())
+        }
+        _ => match message.split_once(PARSE_TIME_HINT) {
             Some((message, _)) => (message.trim_end_matches(": ").to_owned(), PARSE_TIME_HINT.to_owned()),
             None => (message, "see `tenure --help`, and `tenure help COMMAND`".to_owned()),
         },
@@ -376,6 +403,15 @@ mod tests {
     #[test]
     fn the_flags_are_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn json_is_wanted_only_before_the_program_and_where_messages_can_be_json() {
+        let wants = |line: &str| wants_json_messages(line.split(' ').map(OsString::from));
+        assert!(wants("tenure run x --json --ttl soon -- true"));
+        assert!(wants("tenure --json queue work x"));
+        assert!(!wants("tenure run x -- curl --json"));
+        assert!(!wants("tenure status --json --wrong"), "its JSON is data, on stdout");
     }
 
     #[test]

@@ -19,18 +19,15 @@ pub(crate) fn man(man: &Man) -> Outcome {
     let mut root = Arguments::command();
     // Gives each command its whole name, `tenure-run`, and the flags that all have.
     root.build();
-    let command = match man.command.as_deref() {
-        None => root,
-        Some(name) => match root.find_subcommand(name) {
-            Some(command) => command.clone(),
-            None => {
-                return Err(Failure::new(exit::USAGE, format!("there is no command {name:?}"))
-                    .with_hint("see `tenure --help`"));
-            }
-        },
-    };
+    let mut command = &root;
+    for name in &man.command {
+        command = command.find_subcommand(name).ok_or_else(|| {
+            Failure::new(exit::USAGE, format!("there is no command {:?}", man.command.join(" ")))
+                .with_hint("see `tenure --help`")
+        })?;
+    }
     let mut page = Vec::new();
-    clap_mangen::Man::new(command)
+    clap_mangen::Man::new(command.clone())
         .render(&mut page)
         .map_err(|error| Failure::system("write a manual page", error))?;
     write_data(&String::from_utf8_lossy(&page))?;

@@ -49,7 +49,8 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             let failure = arguments::usage_failure(&error);
-            Messages::TEXT.failure(&failure);
+            let json = arguments::wants_json_messages(std::env::args_os());
+            Messages { json, quiet: false }.failure(&failure);
             return ExitCode::from(failure.code);
         }
     };

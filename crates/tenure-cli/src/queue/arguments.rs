@@ -54,10 +54,10 @@ pub(crate) struct Push {
     /// Push it once under this id
     #[arg(long, value_name = "ID", conflicts_with = "lines")]
     pub(crate) dedup: Option<String>,
-    /// Push each line of stdin as an item, without its line end
+    /// Push each line of stdin as an item, without its line end; end at the first line that fails
     #[arg(long)]
     pub(crate) lines: bool,
-    /// Write JSON objects with `queue`, `item` and `is_duplicate`, one a line
+    /// Write JSON objects with `queue`, `item` and `is_duplicate`, one a line; with --lines also `line`, from 1
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -49,6 +49,17 @@ fn status_shows_rests_as_rests() {
 }
 
 #[test]
+fn each_command_has_a_manual_page_also_those_of_queues() {
+    let world = World::new();
+    for command in [&["run"][..], &["queue"], &["queue", "push"], &["queue", "work"], &["fence", "check"]] {
+        let output = world.output(&[&["man"], command].concat());
+        let name = format!("tenure-{}", command.join("-"));
+        assert_eq!(code(&output), 0, "{output:?}");
+        assert!(stdout(&output).replace("\\-", "-").contains(&format!(".TH {name}")), "{name}");
+    }
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let world = World::new();
     let script = format!(

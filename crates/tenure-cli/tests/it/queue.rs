@@ -20,7 +20,8 @@ pub(crate) fn push(world: &World, name: &str, flags: &[&str]) -> u64 {
 
 fn push_stdin(world: &World, arguments: &[&str], bytes: &[u8]) -> Output {
     let mut command = world.tenure(&[&["queue", "push"], arguments].concat());
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the command starts");
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("the command starts");
     child.stdin.take().expect("it is piped").write_all(bytes).expect("it reads");
     child.wait_with_output().expect("it ends")
 }
@@ -78,6 +79,41 @@ fn each_line_is_an_item_in_order() {
         peeked.as_array().unwrap().iter().map(|item| item["payload"].as_str().unwrap()).collect();
     assert_eq!(payloads, text.lines().collect::<Vec<_>>());
     assert_eq!((&peeked[0]["state"], &peeked[1]["state"]), (&"waiting".into(), &"behind".into()));
+}
+
+#[test]
+fn a_line_that_is_too_long_is_no_item_and_nothing_behind_it_is_pushed() {
+    let world = World::new();
+    let long = "X".repeat(256 * 1024);
+    let text = format!("first\nsecond\n{long}DELETE-EVERYTHING tail of line 3\nfourth\nfifth\n");
+    let output = push_stdin(&world, &["x", "--lines"], text.as_bytes());
+    assert_eq!(code(&output), 64, "{output:?}");
+    assert_eq!(stdout(&output).lines().count(), 2, "the number of each item that is in line");
+    let told = stderr(&output);
+    assert!(
+        told.contains("line 3") && told.contains("262144 bytes") && told.contains("2 lines before it"),
+        "{told}"
+    );
+    let peeked = json(&world, &["peek", "x", "-n", "1000"]);
+    let payloads: Vec<&str> =
+        peeked.as_array().unwrap().iter().map(|item| item["payload"].as_str().unwrap()).collect();
+    assert_eq!(payloads, ["first", "second"]);
+    // The largest line is an item, with a line end and without.
+    let output = push_stdin(&world, &["y", "--lines"], format!("{long}\n{long}").as_bytes());
+    assert_eq!((code(&output), stdout(&output).lines().count()), (0, 2), "{output:?}");
+}
+
+#[test]
+fn lines_that_fail_are_named_and_the_others_have_their_numbers() {
+    // A group of too many bytes is refused line by line, as a store refuses some of many.
+    let world = World::new();
+    let output = push_stdin(&world, &["x", "--lines", "--json", "--group", &"g".repeat(300)], b"a\nb\nc\n");
+    assert_eq!((code(&output), stdout(&output).as_str()), (64, ""), "{output:?}");
+    assert!(stderr(&output).contains("lines 1 to 3"), "{output:?}");
+    let output = push_stdin(&world, &["x", "--lines", "--json"], b"a\nb\n");
+    let lines: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&lines[0]["line"], &lines[1]["line"]), (&1.into(), &2.into()), "{lines:?}");
 }
 
 #[test]
