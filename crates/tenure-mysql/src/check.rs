@@ -50,6 +50,7 @@ async fn facts(database: &MySql) -> Result<Facts, Fault> {
         "innodb_flush_log_at_trx_commit",
         "sync_binlog",
         "log_bin",
+        "binlog_format",
         "sysdate_is_now",
         "max_allowed_packet",
         "max_connections",

@@ -18,7 +18,7 @@ const WITH_DATABASE: u32 = 0x8;
 const TLS: u32 = 0x800;
 /// The protocol of this century, its passwords, the names of their methods, and several statements in one text.
 const ALWAYS: u32 = 0x200 | 0x2000 | 0x8000 | 0x1_0000 | 0x2_0000 | 0x8_0000;
-/// The longest packet that is taken. It is said, and no server heeds it.
+/// The longest packet that a server is told to send. Servers ignore it, so [`Wire`] has limits of its own.
 const PACKET_MAX: u32 = 1 << 30;
 /// utf8mb4, of which only ASCII is ever sent.
 const CHARSET: u8 = 45;
@@ -209,14 +209,23 @@ fn tls(ca: Option<&Path>) -> Result<rustls::ClientConfig, Fault> {
         .with_no_client_auth())
 }
 
+/// What a session is born with. An administrator may have set any of these for everybody, and each breaks something: an
+/// UPDATE or DELETE is refused without a key in its condition (`sql_safe_updates`), a COMMIT begins another transaction or
+/// ends the connection (`completion_type`), a join is refused or rows are left out (`max_join_size`, `sql_select_limit`), long
+/// names are in no order (`max_sort_length`), `IS NULL` finds the row that was inserted last (`sql_auto_is_null`), a key is not
+/// looked up (`unique_checks`). `DEFAULT` would be the administrator's value again. Strict mode: a value that does not fit
+/// is an error, never cut. `/*M!` is for MariaDB alone.
+const SETTINGS: &str = "autocommit = 1, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1, \
+    lock_wait_timeout = 2, wait_timeout = 30, sql_safe_updates = 0, completion_type = 0, sql_big_selects = 1, \
+    sql_select_limit = 18446744073709551615, max_sort_length = 1024, sql_auto_is_null = 0, unique_checks = 1 \
+    /*M!100300 , idle_transaction_timeout = 2, in_predicate_conversion_threshold = 0 */";
+
 /// Tells a server how this connection behaves, and returns its moment of birth in microseconds, its version, and the
 /// longest text that it takes.
 pub(crate) async fn settle(wire: &mut Wire) -> Result<(i64, String, usize), Fault> {
-    // Strict: a value that does not fit is an error, never cut. `/*M!` is for MariaDB alone.
+    wire.is_known();
     let script = format!(
-        "SET SESSION autocommit = 1, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1, \
-         lock_wait_timeout = 2, wait_timeout = 30 \
-         /*M!100300 , idle_transaction_timeout = 2, in_predicate_conversion_threshold = 0 */;\
+        "SET SESSION {SETTINGS};\
          SELECT {}, VERSION(), @@max_allowed_packet;SHOW GLOBAL STATUS LIKE 'Uptime'",
         MySqlDialect::CLOCK
     );

@@ -5,6 +5,10 @@ use tenure_sql::Fault;
 
 use crate::wire::WireError;
 
+/// What a server needs that writes statements into its binary log.
+pub(crate) const BINLOG_HINT: &str =
+    "set `binlog_format = ROW`, or MIXED: tenure's transactions are READ COMMITTED";
+
 /// Makes a fault of what went wrong on a connection.
 pub(crate) fn fault(error: &WireError) -> Fault {
     match error {
@@ -41,6 +45,7 @@ fn refusal(code: u16, said: &str) -> Fault {
             "the server is a replica, or its default is read-only; after a failover this passes",
         ),
         1021 | 1114 | 3675 => failed(unavailable, "the server's disk is full: free some space"),
+        1665 => failed(ErrorKind::Unsupported, BINLOG_HINT),
         1153 => failed(ErrorKind::Unsupported, "raise the server's `max_allowed_packet`"),
         // Ends and starts of a server, ended connections, interrupted statements, an idle one that was thrown out
         // (MySQL's 4031), a cluster's node that is not ready (Galera's 1047).

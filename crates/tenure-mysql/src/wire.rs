@@ -14,6 +14,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// The largest part of a packet. What is longer comes in several.
 const PART_MAX: usize = 0xff_ffff;
+/// The largest packet of a peer that has not let us in yet. It has proved nothing, and what it says then is short.
+const STRANGER_PACKET_MAX: usize = 64 * 1024;
+/// The largest packet of a server: a row with a value of 256 KiB in hexadecimal, and names.
+const PACKET_MAX: usize = 4 * 1024 * 1024;
+/// The largest answer to one text: the values of the most claims of one call (512), in hexadecimal, and what is beside them.
+const ANSWER_MAX: usize = 288 * 1024 * 1024;
+/// What a packet costs beside its bytes, about: a row of nothing is not free.
+const PACKET_COST: usize = 64;
 /// How much room a read has at least.
 const READ_ROOM: usize = 16 * 1024;
 /// More follows behind this answer.
@@ -55,13 +63,25 @@ pub(crate) struct Wire {
     from: usize,
     sequence: u8,
     is_in_step: bool,
+    packet_max: usize,
+    /// How much of the present answer has come.
+    answer_bytes: usize,
     /// The longest text that the server takes.
     pub(crate) text_max: usize,
 }
 
 impl Wire {
     pub(crate) fn new(stream: Box<dyn Stream>) -> Wire {
-        Wire { stream, unread: Vec::new(), from: 0, sequence: 0, is_in_step: true, text_max: PART_MAX }
+        Wire {
+            stream,
+            unread: Vec::new(),
+            from: 0,
+            sequence: 0,
+            is_in_step: true,
+            packet_max: STRANGER_PACKET_MAX,
+            answer_bytes: 0,
+            text_max: PART_MAX,
+        }
     }
 
     /// Takes the stream out, to put another layer around it. Nothing was read ahead: the server waits for us.
@@ -72,6 +92,11 @@ impl Wire {
     /// Goes on where a connection left off whose stream got another layer.
     pub(crate) fn continued(stream: Box<dyn Stream>, sequence: u8) -> Wire {
         Wire { sequence, ..Wire::new(stream) }
+    }
+
+    /// The server has let us in: its packets may be as long as answers are.
+    pub(crate) fn is_known(&mut self) {
+        self.packet_max = PACKET_MAX;
     }
 
     /// Whether the server has closed it, or said something that nobody asked for: then it is of no use.
@@ -91,6 +116,7 @@ impl Wire {
         // Only whoever reads to the end of the answer puts it back.
         self.is_in_step = false;
         self.sequence = 0;
+        self.answer_bytes = 0;
         let mut text = Vec::with_capacity(script.len() + 1);
         text.push(QUERY);
         text.extend_from_slice(script.as_bytes());
@@ -176,6 +202,14 @@ impl Wire {
                 return Err(WireError::Strange("a packet is not the next one"));
             }
             self.sequence = self.sequence.wrapping_add(1);
+            // Before anything of it is kept.
+            if packet.len() + length > self.packet_max {
+                return Err(WireError::Strange("a packet has more than any that is expected"));
+            }
+            self.answer_bytes += length + PACKET_COST;
+            if self.answer_bytes > ANSWER_MAX {
+                return Err(WireError::Strange("an answer has more than any that is expected"));
+            }
             self.fill(4 + length).await?;
             packet.extend_from_slice(&self.unread[self.from + 4..self.from + 4 + length]);
             self.from += 4 + length;

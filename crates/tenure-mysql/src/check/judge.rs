@@ -7,6 +7,8 @@ use tenure_core::clock::Timestamp;
 use tenure_core::engine::{Finding, Severity};
 use tenure_sql::{Fault, VERSION};
 
+use crate::error::BINLOG_HINT;
+
 /// Fewer connections than this left are worth a warning: two clients need them.
 const CONNECTIONS_LEFT_WARNING: u64 = 10;
 /// A value of 256 KiB is a text of 512 KiB, and many small claims come together in one text.
@@ -56,6 +58,10 @@ impl Facts {
     pub(super) fn judge(&self) -> Vec<Finding> {
         let mut findings = vec![self.version(), self.role(), self.durability()];
         findings.extend([self.statement_clock(), self.packet(), self.connections()]);
+        if self.is_on("log_bin") && self.text("binlog_format") == "STATEMENT" {
+            let found = "STATEMENT: the server refuses every claim";
+            findings.push(hinted(Severity::Bad, "binlog_format", found, BINLOG_HINT));
+        }
         if self.is_on("wsrep_on") {
             let hint = "send all claims to one node; what is locked must check tokens";
             let found = "a Galera cluster: rows are locked on one node, and others object only when a transaction commits";

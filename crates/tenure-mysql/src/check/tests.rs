@@ -32,6 +32,11 @@ fn each_danger_is_named_with_what_to_do() {
         (&[("super_read_only", "ON")], "role", Severity::Bad),
         (&[("innodb_flush_log_at_trx_commit", "2")], "durability", Severity::Warning),
         (&[("log_bin", "ON")], "durability", Severity::Warning),
+        (
+            &[("log_bin", "ON"), ("sync_binlog", "1"), ("binlog_format", "STATEMENT")],
+            "binlog_format",
+            Severity::Bad,
+        ),
         (&[("sysdate_is_now", "ON")], "sysdate", Severity::Warning),
         (&[("max_allowed_packet", "1048576")], "max_allowed_packet", Severity::Warning),
         (&[("threads_connected", "145")], "connections", Severity::Warning),

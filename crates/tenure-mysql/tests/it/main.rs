@@ -5,5 +5,6 @@ mod crew;
 mod faults;
 mod load;
 mod queue;
+mod settings;
 mod way;
 mod wire;

@@ -1,6 +1,8 @@
 //! The engine's own client: an answer is that of its question, however earlier calls ended, and nobody gets in without the
 //! password.
 
+use std::io::Write;
+use std::net::TcpListener;
 use std::pin::pin;
 
 use futures_util::future::{Either, select};
@@ -81,4 +83,36 @@ fn a_password_is_needed_and_proved() {
     }
     let client = connect(&url("locks:sword%3Afish%40%25@"));
     pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+}
+
+/// Whoever answers has proved nothing before the login, and with TLS not even who it is.
+#[test]
+fn a_peer_that_sends_without_end_is_left_after_a_little() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let peer = std::thread::spawn(move || -> usize {
+        let (mut stream, _) = listener.accept().expect("a client");
+        // Parts of full length: the packet never ends.
+        let mut part = [&[0xff, 0xff, 0xff, 0][..], &vec![b'x'; 0xff_ffff]].concat();
+        let mut sent = 0_usize;
+        'parts: for number in 0_u8..64 {
+            part[3] = number;
+            let mut part = &part[..];
+            while !part.is_empty() {
+                let chunk = &part[..part.len().min(4096)];
+                match stream.write(chunk) {
+                    Ok(count) => (sent, part) = (sent + count, &part[count..]),
+                    Err(_) => break 'parts,
+                }
+            }
+        }
+        sent
+    });
+    let url = format!("mysql://root@127.0.0.1:{port}/test");
+    let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
+    let refused = refused.err().expect("it is no server");
+    assert!(refused.to_string().contains("more than"), "{refused}");
+    let sent = peer.join().expect("no panic");
+    // What the system's buffers take, and no more.
+    assert!(sent < 16 << 20, "{sent} bytes were taken");
 }
