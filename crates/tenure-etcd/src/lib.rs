@@ -11,6 +11,7 @@ mod error;
 mod keys;
 mod lease;
 mod life;
+mod look;
 mod proto;
 mod queue;
 #[doc(hidden)]

@@ -8,12 +8,12 @@ use futures_util::stream::BoxStream;
 use tenure_core::claim::{ClaimId, ClientId, Keep, Name, Terms};
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::{Capability, Finding, HandOver, Incarnation, Reach, SlotOrder};
-use tenure_core::line::{Blocker, Entry, Line, Place, Resized, Rest, TakenSlot};
+use tenure_core::line::{Entry, Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::queue::contract::QueueEngine;
 use tenure_core::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_ordered::{
-    Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Queues, Rule, Store, Wakes,
+    Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Queues, Rule, Store, Wait, Wakes,
 };
 
 use crate::endpoints::Endpoints;
@@ -21,8 +21,8 @@ use crate::error::Fault;
 use crate::keys::{Keys, Layout, get, range, write_resized, write_rest, write_value};
 use crate::life::{Lives, lease_of};
 use crate::proto::{
-    Answered, Call, Compare, CompareResult, DeleteRangeRequest, KeyValue, Operation, PutRequest,
-    RangeRequest, RangeResponse, RequestOp, ResponseOp, Target, TxnRequest, TxnResponse, end_of_prefix,
+    Answered, Call, Compare, CompareResult, DeleteRangeRequest, Operation, PutRequest, RangeRequest,
+    RangeResponse, RequestOp, ResponseOp, Target, TxnRequest, TxnResponse, end_of_prefix,
 };
 use crate::queue::{self, Shelf};
 use crate::wake::{Waits, comes, goes};
@@ -90,7 +90,7 @@ pub(crate) fn failed(operation: &'static str) -> impl Fn(Fault) -> Error {
     move |fault| fault.to_error(operation)
 }
 
-fn broken(operation: &'static str) -> Error {
+pub(crate) fn broken(operation: &'static str) -> Error {
     Error::new(ErrorKind::Internal, operation, "an answer of another form than asked for")
 }
 
@@ -107,12 +107,12 @@ pub(crate) fn read(request: RangeRequest) -> RequestOp {
 }
 
 /// The entry is there, and is the one with this number.
-fn is_there(key: Vec<u8>, order: u64) -> Compare {
+pub(crate) fn is_there(key: Vec<u8>, order: u64) -> Compare {
     Compare::of(key, CompareResult::Equal, Target::Create(i64::try_from(order).unwrap_or(i64::MAX)))
 }
 
 /// An entry is written once when it is made, and once more when it takes a slot. Whatever else writes it breaks it.
-fn version(slot: Option<u32>) -> i64 {
+pub(crate) fn version(slot: Option<u32>) -> i64 {
     1 + i64::from(slot.is_some())
 }
 
@@ -142,12 +142,12 @@ pub(crate) fn ranges(responses: &[ResponseOp]) -> impl Iterator<Item = &RangeRes
     })
 }
 
-fn revision_of(answer: &TxnResponse) -> i64 {
+pub(crate) fn revision_of(answer: &TxnResponse) -> i64 {
     answer.header.as_ref().map_or(0, |header| header.revision)
 }
 
 /// The answers of the transactions in a transaction.
-fn parts(answer: &TxnResponse) -> impl Iterator<Item = Option<&TxnResponse>> {
+pub(crate) fn parts(answer: &TxnResponse) -> impl Iterator<Item = Option<&TxnResponse>> {
     answer.responses.iter().map(|response| match &response.response {
         Some(Answered::Txn(part)) => Some(part),
         _ => None,
@@ -176,7 +176,7 @@ impl Etcd {
     }
 
     /// Carries out transactions as one, a part each.
-    async fn together(&self, mut transactions: Vec<TxnRequest>) -> Result<TxnResponse, Fault> {
+    pub(crate) async fn together(&self, mut transactions: Vec<TxnRequest>) -> Result<TxnResponse, Fault> {
         if transactions.len() == 1
             && let Some(only) = transactions.pop()
         {
@@ -281,69 +281,6 @@ impl Etcd {
             self.lives.look_after(entrance.life).await;
         }
         entrances.iter().map(|_| Ok(Entered::Dead)).collect()
-    }
-
-    /// A change of the capacity that is about nobody any more is removed by whoever sees it.
-    fn forget_resize(&self, name: &Name, line: &Line, keys: &[KeyValue]) {
-        let resized = self.keys.resized(name);
-        let Some(stale) = keys.iter().find(|key| key.key == resized).filter(|_| line.resize_is_over()) else {
-            return;
-        };
-        let compare =
-            vec![Compare::of(resized.clone(), CompareResult::Equal, Target::Mod(stale.mod_revision))];
-        let request = TxnRequest { compare, success: vec![delete(resized)], failure: Vec::new() };
-        let endpoints = self.endpoints.clone();
-        tokio::spawn(async move {
-            if let Err(fault) = endpoints.call(request, deadline()).await {
-                tracing::debug!(%fault, "a change of the capacity stays behind until the next look");
-            }
-        });
-    }
-
-    async fn look_batch(&self, names: &[&Name], is_detailed: bool) -> Vec<Result<Look>> {
-        let mut success = Vec::new();
-        for name in names {
-            success.push(read(range(self.keys.line(name))));
-            if is_detailed {
-                success.push(read(range(self.keys.value(name))));
-            }
-        }
-        let answer = match self.call(TxnRequest { success, ..TxnRequest::default() }).await {
-            Ok(answer) => answer,
-            Err(fault) => return names.iter().map(|_| Err(fault.to_error("look"))).collect(),
-        };
-        let revision = u64::try_from(revision_of(&answer)).unwrap_or_default();
-        let mut found = ranges(&answer.responses);
-        let mut look = |name: &&Name| {
-            let keys = &found.next().ok_or_else(|| broken("look"))?.kvs;
-            let mut line = self.keys.read_line(name, keys);
-            self.forget_resize(name, &line, keys);
-            if is_detailed {
-                line.value = self.keys.read_value(name, &found.next().ok_or_else(|| broken("look"))?.kvs);
-            }
-            Ok(Look { line, revision })
-        };
-        names.iter().map(&mut look).collect()
-    }
-
-    async fn find_batch(&self, mine: &[Mine]) -> Vec<Result<Presence>> {
-        let ask = |mine: &Mine| {
-            read(RangeRequest { keys_only: true, ..get(self.keys.place(&mine.resource, mine.claim)) })
-        };
-        let success = mine.iter().map(ask).collect();
-        let answer = match self.call(TxnRequest { success, ..TxnRequest::default() }).await {
-            Ok(answer) => answer,
-            Err(fault) => return mine.iter().map(|_| Err(fault.to_error("renew"))).collect(),
-        };
-        let presence = |(mine, range): (&Mine, &RangeResponse)| {
-            let is_mine = |key: &&KeyValue| u64::try_from(key.create_revision) == Ok(mine.order);
-            Ok(match range.kvs.first().filter(is_mine) {
-                None => Presence::Gone,
-                Some(key) if key.version == version(mine.slot) => Presence::Here,
-                Some(_) => Presence::Broken,
-            })
-        };
-        mine.iter().zip(ranges(&answer.responses)).map(presence).collect()
     }
 
     /// What a leaving does. `done`: the lease of ids that are finished.
@@ -611,13 +548,19 @@ impl Store for Etcd {
         })
     }
 
-    fn watch(&self, mine: &Mine, blockers: Vec<Blocker>, for_value: bool, revision: u64) {
-        let key = |blocker: &Blocker| match blocker {
-            Blocker { entry, is_rest: true, .. } => self.keys.rest(&mine.resource, entry.claim),
-            Blocker { entry, .. } => self.keys.place(&mine.resource, entry.claim),
-        };
+    fn look_if_changed<'a>(&'a self, waits: Vec<&'a Wait>) -> BoxFuture<'a, Vec<Result<Option<Look>>>> {
+        Box::pin(async move {
+            let batches = waits.chunks(BATCH_MAX).map(|batch| self.look_if_changed_batch(batch));
+            join_all(batches).await.into_iter().flatten().collect()
+        })
+    }
+
+    fn watch(&self, wait: Wait, for_value: bool) {
+        let Wait { mine, blockers, revision } = wait;
         let mut what: Vec<Wanted> = match self.keys.layout() {
-            Layout::Tenure => blockers.iter().map(|blocker| goes(key(blocker), false)).collect(),
+            Layout::Tenure => {
+                blockers.iter().map(|blocker| goes(self.blocking(&mine.resource, blocker), false)).collect()
+            }
             // Others name their keys as they like.
             Layout::Etcdctl => vec![goes(self.keys.line(&mine.resource), true)],
         };

@@ -158,7 +158,7 @@ impl<S: Store> Shared<S> {
             }
             Err(error) => return Judged::Answered(Err(error)),
         };
-        let own = Own::waiting(mine.clone(), claim.terms.clone(), start, is_repeated);
+        let mut own = Own::waiting(mine.clone(), claim.terms.clone(), start, is_repeated);
         let refused = if self.owned().has_ended(claim.id) {
             // It was released while it entered, and whoever did that may not have seen it.
             Some(Ok(ClaimAnswer::Finished))
@@ -174,8 +174,8 @@ impl<S: Store> Shared<S> {
                     if waiting.position > self.store.capability().waiters_max {
                         Some(Err(self.queue_full()))
                     } else {
-                        let blockers = look.line.blockers(claim.id);
-                        self.store.watch(&mine, blockers, claim.terms.unless_fresh, look.revision);
+                        let wait = own.waits(waiting, &look, start);
+                        self.store.watch(wait, claim.terms.unless_fresh);
                         self.owned().put(own);
                         return Judged::Answered(Ok(ClaimAnswer::Waiting(waiting, self.store.incarnation())));
                     }

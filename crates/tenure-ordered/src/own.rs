@@ -5,11 +5,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, Grant, Kind, Terms};
+use tenure_core::claim::{ClaimId, Grant, Kind, Terms, Waiting};
 use tenure_core::clock::Instant;
 use tenure_core::step::{FINISHED_MEMORY, waiter_life};
 
-use crate::store::{Leaving, Life, Mine, Resting};
+use crate::store::{Leaving, Life, Look, Mine, Resting, Wait};
+
+/// The shortest time between two reads of a line by one that waits in it for the same claims to go: its position is read anew.
+const REREAD_MIN: Duration = Duration::from_secs(10);
+/// For each claim before it a waiter rereads so much later: the reads of a line of n waiters cost n log n together, not n².
+const REREAD_PER_PLACE: Duration = Duration::from_secs(1);
+/// A waiter that waits for more claims than this reads the line at each heartbeat.
+const BLOCKERS_MAX: usize = 8;
 
 /// A claim of this client that has an entry.
 #[derive(Clone, Debug)]
@@ -28,6 +35,16 @@ pub(crate) struct Own {
     pub(crate) has_rest: bool,
     /// A copy of its entrance may still be under way.
     pub(crate) may_come_later: bool,
+    /// How it stood when its line was read last, while it waits.
+    stood: Option<Stood>,
+}
+
+/// How a waiter stood.
+#[derive(Clone, Debug)]
+struct Stood {
+    wait: Wait,
+    waiting: Waiting,
+    reread_at: Instant,
 }
 
 impl Own {
@@ -37,7 +54,23 @@ impl Own {
         // Whether it has been prepared already is known to the store alone.
         let has_rest = !terms.limits.lock_delay.is_zero();
         let (granted_at, is_broken, has_value) = (None, false, false);
-        Own { mine, terms, granted_at, ends_at, is_broken, has_value, has_rest, may_come_later }
+        Own { mine, terms, granted_at, ends_at, is_broken, has_value, has_rest, may_come_later, stood: None }
+    }
+
+    /// Its line was read at `now`, and it waits in it. Returns what for.
+    pub(crate) fn waits(&mut self, waiting: Waiting, look: &Look, now: Instant) -> Wait {
+        let blockers = look.line.blockers(self.mine.claim);
+        let wait = Wait { mine: self.mine.clone(), blockers, revision: look.revision };
+        let reread_at = now + REREAD_MIN.max(REREAD_PER_PLACE * waiting.position);
+        self.stood = Some(Stood { wait: wait.clone(), waiting, reread_at });
+        wait
+    }
+
+    /// Returns what it waits for and how it stood, if nothing but that needs to be read at `now`.
+    pub(crate) fn unread(&self, now: Instant) -> Option<(&Wait, Waiting)> {
+        let stood = self.stood.as_ref().filter(|_| self.granted_at.is_none() && !self.terms.unless_fresh)?;
+        let is_short = (1..=BLOCKERS_MAX).contains(&stood.wait.blockers.len());
+        (is_short && now < stood.reread_at).then_some((&stood.wait, stood.waiting))
     }
 
     /// Its user was heard of at `now`.

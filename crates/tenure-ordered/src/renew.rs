@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use futures_util::future::{join, join_all};
-use tenure_core::claim::{ClaimId, Name};
+use futures_util::future::{join, join_all, join3};
+use tenure_core::claim::{ClaimId, Name, Waiting};
 use tenure_core::clock::Instant;
 use tenure_core::engine::{RenewAnswer, RenewRequest};
 use tenure_core::line::Standing;
@@ -12,7 +12,7 @@ use tenure_core::{Error, ErrorKind, Result};
 use crate::claim::has_fresh_value;
 use crate::ordered::{Shared, now};
 use crate::own::Own;
-use crate::store::{Life, Look, Mine, Presence, Store};
+use crate::store::{Life, Look, Mine, Presence, Store, Wait};
 
 /// What a renewal comes to.
 enum Renewed {
@@ -43,28 +43,41 @@ impl<S: Store> Shared<S> {
             .filter(|own| own.granted_at.is_some())
             .map(|own| own.mine.clone())
             .collect();
-        let waiters = known.iter().flatten().filter(|own| own.granted_at.is_none());
+        let waiters = || known.iter().flatten().filter(|own| own.granted_at.is_none());
+        let waits: Vec<(&Wait, Waiting)> = waiters().filter_map(|own| own.unread(start)).collect();
         let mut seeks: BTreeMap<&Name, bool> = BTreeMap::new();
-        waiters.for_each(|own| *seeks.entry(&own.mine.resource).or_default() |= own.terms.unless_fresh);
+        waiters()
+            .filter(|own| own.unread(start).is_none())
+            .for_each(|own| *seeks.entry(&own.mine.resource).or_default() |= own.terms.unless_fresh);
         let found =
             async { if holders.is_empty() { Vec::new() } else { self.store.find(holders.clone()).await } };
         let looked = join(self.look_at_all(&seeks, false), self.look_at_all(&seeks, true));
-        let (alive, (found, (plain, detailed))) = join(self.heartbeats(lives), join(found, looked)).await;
+        let (alive, (found, (plain, detailed)), changed) =
+            join3(self.heartbeats(lives), join(found, looked), self.look_if_changed(&waits)).await;
         let found: BTreeMap<ClaimId, Result<Presence>> =
             holders.iter().map(|mine| mine.claim).zip(found).collect();
         let looked: BTreeMap<&Name, Result<Look>> = plain.into_iter().chain(detailed).collect();
         let answer = |(request, own): (&RenewRequest, &Option<Own>)| {
             let (request, own) = (request.clone(), own.clone());
-            let (alive, found, looked) = (&alive, &found, &looked);
+            let (alive, found, looked, changed) = (&alive, &found, &looked, &changed);
             async move {
                 let Some(own) = own else { return Ok(Renewed::Answered(RenewAnswer::Lost)) };
                 let alive = &alive[&own.mine.life];
-                let answer = match (found.get(&own.mine.claim), looked.get(&own.mine.resource)) {
-                    (Some(found), _) => {
+                let claim = own.mine.claim;
+                let answer = match (found.get(&claim), changed.get(&claim), looked.get(&own.mine.resource)) {
+                    (Some(found), ..) => {
                         self.renew_holder(&request, &own, found, alive, start).map(Renewed::Answered)
                     }
-                    (None, Some(look)) => self.renew_waiter(&own, look, alive, start).await,
-                    (None, None) => Err(Error::new(ErrorKind::Internal, "renew", "a claim was left out")),
+                    (None, Some((waiting, Ok(None))), _) => {
+                        Ok(self.still_waits(&own, *waiting, alive, start))
+                    }
+                    (None, Some((_, Ok(Some(look)))), _) | (None, None, Some(Ok(look))) => {
+                        self.renew_waiter(&own, look, alive, start).await
+                    }
+                    (None, Some((_, Err(error))), _) | (None, None, Some(Err(error))) => Err(error.clone()),
+                    (None, None, None) => {
+                        Err(Error::new(ErrorKind::Internal, "renew", "a claim was left out"))
+                    }
                 };
                 answer.map_err(|error| error.with_resource(&own.mine.resource))
             }
@@ -79,6 +92,20 @@ impl<S: Store> Shared<S> {
             Renewed::GivenUp => RenewAnswer::Lost,
         };
         answers.into_iter().map(|answer| answer.map(told)).collect()
+    }
+
+    /// Looks at the lines of those waiters for whom something has changed.
+    async fn look_if_changed(
+        &self,
+        waits: &[(&Wait, Waiting)],
+    ) -> BTreeMap<ClaimId, (Waiting, Result<Option<Look>>)> {
+        if waits.is_empty() {
+            return BTreeMap::new();
+        }
+        let changed = self.store.look_if_changed(waits.iter().map(|(wait, _)| *wait).collect()).await;
+        let of_claim =
+            |((wait, waiting), changed): (&(&Wait, Waiting), _)| (wait.mine.claim, (*waiting, changed));
+        waits.iter().zip(changed).map(of_claim).collect()
     }
 
     /// Looks at the lines that are to be looked at in this way.
@@ -136,11 +163,10 @@ impl<S: Store> Shared<S> {
     async fn renew_waiter(
         &self,
         own: &Own,
-        look: &Result<Look>,
+        look: &Look,
         alive: &Result<Option<Instant>>,
         start: Instant,
     ) -> Result<Renewed> {
-        let look = look.as_ref().map_err(Error::clone)?;
         let claim = own.mine.claim;
         if has_fresh_value(&own.terms, look) {
             // It is of no use any more: its user asks anew, and is given the value.
@@ -152,17 +178,11 @@ impl<S: Store> Shared<S> {
                 Ok(Renewed::Answered(granted.map_or(RenewAnswer::Lost, RenewAnswer::Granted)))
             }
             Some(Standing::Waits(waiting)) => {
-                if let Ok(None) = alive {
-                    self.owned().died(own.mine.life, start);
-                    return Ok(Renewed::Answered(RenewAnswer::Lost));
+                let wait = self.owned().get_mut(claim).map(|own| own.waits(waiting, look, start));
+                if let Some(wait) = wait {
+                    self.store.watch(wait, own.terms.unless_fresh);
                 }
-                match self.owned().get_mut(claim) {
-                    Some(own) => own.heard_of(start),
-                    None => return Ok(Renewed::Answered(RenewAnswer::Lost)),
-                }
-                let blockers = look.line.blockers(claim);
-                self.store.watch(&own.mine, blockers, own.terms.unless_fresh, look.revision);
-                Ok(Renewed::Answered(RenewAnswer::Waiting(waiting, self.store.incarnation())))
+                Ok(self.still_waits(own, waiting, alive, start))
             }
             Some(Standing::Conflict { .. }) => Ok(Renewed::GivenUp),
             None => {
@@ -171,5 +191,26 @@ impl<S: Store> Shared<S> {
                 Ok(Renewed::Answered(RenewAnswer::Lost))
             }
         }
+    }
+
+    /// Nothing has changed for a waiter, if its life goes on.
+    fn still_waits(
+        &self,
+        own: &Own,
+        waiting: Waiting,
+        alive: &Result<Option<Instant>>,
+        start: Instant,
+    ) -> Renewed {
+        let mut owned = self.owned();
+        if let Ok(None) = alive {
+            owned.died(own.mine.life, start);
+        }
+        Renewed::Answered(match owned.get_mut(own.mine.claim) {
+            Some(own) => {
+                own.heard_of(start);
+                RenewAnswer::Waiting(waiting, self.store.incarnation())
+            }
+            None => RenewAnswer::Lost,
+        })
     }
 }

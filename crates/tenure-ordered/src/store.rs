@@ -1,5 +1,6 @@
 //! What an ordered store must give.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +79,17 @@ pub struct Mine {
     pub life: Life,
     /// The slot that it took.
     pub slot: Option<u32>,
+}
+
+/// What a waiter of this client waits for.
+#[derive(Clone, Debug)]
+pub struct Wait {
+    /// Its entry.
+    pub mine: Mine,
+    /// The claims before it without whose going it cannot hold.
+    pub blockers: Vec<Blocker>,
+    /// When its line was read ([`Look::revision`]).
+    pub revision: u64,
 }
 
 /// A claim that is to leave its line.
@@ -164,15 +176,27 @@ pub trait Store: Send + Sync + 'static {
     /// Looks at lines. `is_detailed`: with [`tenure_core::line::About`] of each entry, and the value.
     fn look<'a>(&'a self, names: Vec<&'a Name>, is_detailed: bool) -> BoxFuture<'a, Vec<Result<Look>>>;
 
+    /// Looks at the lines of waiters in which anything has changed that matters to them: their own entry, those that they wait
+    /// for, the capacity. None: nothing has. A store that cannot ask that in less than a look at the whole line looks.
+    fn look_if_changed<'a>(&'a self, waits: Vec<&'a Wait>) -> BoxFuture<'a, Vec<Result<Option<Look>>>> {
+        Box::pin(async move {
+            let names: BTreeSet<&Name> = waits.iter().map(|wait| &wait.mine.resource).collect();
+            let looks = self.look(names.iter().copied().collect(), false).await;
+            let looks: BTreeMap<&Name, Result<Look>> = names.into_iter().zip(looks).collect();
+            let look = |wait: &&Wait| looks[&wait.mine.resource].clone().map(Some);
+            waits.iter().map(look).collect()
+        })
+    }
+
     /// Looks what became of entries of this client.
     fn find(&self, mine: Vec<Mine>) -> BoxFuture<'_, Vec<Result<Presence>>>;
 
     /// Lets claims leave, with their slots, and what they published while they held.
     fn leave(&self, leaving: Vec<Leaving>) -> BoxFuture<'_, Vec<Result<Left>>>;
 
-    /// Has a waiter told to look ([`tenure_core::engine::Wake::Look`]) as soon as one of `blockers` has gone since `revision`, or
+    /// Has a waiter told to look ([`tenure_core::engine::Wake::Look`]) as soon as one of its blockers has gone since the line was read, or
     /// a value that is kept has been published, if it waits `for_value`. Replaces what the claim waited for before.
-    fn watch(&self, mine: &Mine, blockers: Vec<Blocker>, for_value: bool, revision: u64);
+    fn watch(&self, wait: Wait, for_value: bool);
 
     /// A claim does not wait any more.
     fn unwatch(&self, claim: ClaimId);

@@ -233,6 +233,20 @@ impl ZooKeeperServer {
         self.wait_until_ready();
     }
 
+    /// Changes its configuration as an operator does, by a line such as `maxSessionTimeout=2000`, and restarts it.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart_with(&self, line: &str) {
+        let path = self.server.directory().join("zoo.cfg");
+        let lines = fs::read_to_string(&path).expect("its configuration");
+        let name = line.split_once('=').expect("a name and a value").0;
+        let kept = lines.lines().filter(|kept| !kept.starts_with(&format!("{name}=")));
+        let lines: String = kept.chain([line]).map(|line| format!("{line}\n")).collect();
+        fs::write(&path, lines).expect("a file of configuration");
+        self.restart();
+    }
+
     /// Asks it one of its words of four letters, such as `mntr`, on a connection of its own.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use tenure_core::claim::{ClaimId, ClientId, Keep, Kind, Name, Terms};
 use tenure_core::clock::Instant;
 use tenure_core::engine::{Capability, Finding, HandOver, Incarnation, Reach, SlotOrder};
 use tenure_core::error::{Error, ErrorKind, Result};
-use tenure_core::line::{Blocker, Line, Place, Resized, Rest, TakenSlot};
+use tenure_core::line::{Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::queue::contract::QueueEngine;
 use tenure_ordered::{
     Entered, Entrance, Leaving, Left, Life, Look, Mine, Ordered, Presence, Queues, Store, Wakes,
@@ -257,8 +257,8 @@ impl Store for ZooKeeper {
         Box::pin(async move { join_all(leaving.iter().map(|leaving| self.inner.leave(leaving))).await })
     }
 
-    fn watch(&self, mine: &Mine, blockers: Vec<Blocker>, _for_value: bool, _revision: u64) {
-        self.inner.watches.watch(&self.inner, mine, blockers);
+    fn watch(&self, wait: Wait, _for_value: bool) {
+        self.inner.watches.watch(&self.inner, &wait.mine, wait.blockers);
     }
 
     fn unwatch(&self, claim: ClaimId) {

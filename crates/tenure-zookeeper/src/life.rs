@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Wake;
@@ -21,6 +22,8 @@ use crate::error::{ANSWER_MAX, Fault, is_dead, no_answer, pause, told};
 
 /// After how long the next server is tried, too.
 const NEXT_SERVER: Duration = Duration::from_millis(300);
+/// How long a server may take to say which timeout it agrees to.
+const AGREED_MAX: Duration = Duration::from_secs(1);
 /// The bounds of how long a server may be silent before another one is tried.
 const SILENCE: (Duration, Duration) = (Duration::from_millis(400), Duration::from_secs(3));
 /// The most often that is asked whether the life goes on.
@@ -34,6 +37,8 @@ pub(crate) struct Living {
     pub(crate) timeout: Duration,
     beats: Mutex<Beats>,
     is_over: AtomicBool,
+    /// The present connection's timeout is known not to be shorter than `timeout`.
+    is_agreed: AtomicBool,
     /// A beat is wanted now.
     wanted: Notify,
     /// Counts the beats that were answered or failed.
@@ -75,8 +80,10 @@ impl Lives {
     }
 
     fn any(&self) -> Option<Arc<Living>> {
-        let living = self.lock().as_ref().map(|(living, _)| living.clone());
-        living.filter(|living| !living.is_over())
+        let mut now = self.lock();
+        // One that has ended for its client may still be known to the servers: without its last user it is closed.
+        now.take_if(|(living, _)| living.is_over());
+        now.as_ref().map(|(living, _)| living.clone())
     }
 
     /// Returns the life that goes on, and begins one if there is none.
@@ -109,13 +116,14 @@ impl Lives {
             timeout,
             beats: Mutex::new(beats),
             is_over: AtomicBool::new(false),
+            is_agreed: AtomicBool::new(true),
             wanted: Notify::new(),
             beaten: watch::Sender::new(0),
         });
         tracing::info!(life = %living.client.session_id(), ?timeout, "connected");
         let path = if self.config.chroot.is_empty() { "/".to_owned() } else { self.config.chroot.clone() };
         let beat = tokio::spawn(beat(living.clone(), path, self.wakes.clone()));
-        let listen = tokio::spawn(listen(living.clone(), self.wakes.clone()));
+        let listen = tokio::spawn(listen(living.clone(), self.config.clone(), self.wakes.clone()));
         *self.lock() = Some((living.clone(), Tasks([beat.abort_handle(), listen.abort_handle()])));
         Ok(living)
     }
@@ -156,7 +164,8 @@ impl Living {
                 (beats.until(), beats.last())
             };
             // After a long silence it takes a tick until something is known again.
-            if now().since(last) < self.period() * 2 && until > now() {
+            let is_agreed = self.is_agreed.load(Ordering::Acquire);
+            if is_agreed && now().since(last) < self.period() * 2 && until > now() {
                 return Ok(Some(until));
             }
             self.wanted.notify_one();
@@ -190,16 +199,57 @@ async fn beat(living: Arc<Living>, path: String, wakes: Arc<Wakes>) {
 }
 
 /// Hears what happens to the connection.
-async fn listen(living: Arc<Living>, wakes: Arc<Wakes>) {
+async fn listen(living: Arc<Living>, config: Config, wakes: Arc<Wakes>) {
     let mut states = living.client.state_watcher();
+    let mut state = states.changed().await;
     loop {
-        match states.changed().await {
+        match state {
             SessionState::Disconnected => tracing::debug!("the connection is lost"),
             SessionState::SyncConnected | SessionState::ConnectedReadOnly => {
+                living.is_agreed.store(false, Ordering::Release);
                 living.wanted.notify_one();
                 wakes.put(Wake::LookAtAll);
+                tokio::select! {
+                    biased;
+                    next = states.changed() => {
+                        state = next;
+                        continue;
+                    }
+                    shortest = shortest_timeout(&config, living.timeout) => {
+                        if shortest < living.timeout {
+                            tracing::warn!(?shortest, before = ?living.timeout, "a server allows a shorter session");
+                            return living.end(&wakes);
+                        }
+                        living.is_agreed.store(true, Ordering::Release);
+                        living.beaten.send_modify(|count| *count += 1);
+                    }
+                }
             }
             _ => return living.end(&wakes),
+        }
+        state = states.changed().await;
+    }
+}
+
+/// Returns the shortest timeout that a server agrees to if it is asked for this one.
+///
+/// Servers agree on a session's timeout anew at each connection, by their own bounds, and the client library tells only that
+/// of the first one. If the session has moved to a server with a lower `maxSessionTimeout`, it ends sooner than its client
+/// believes, and another holds beside it. Which server it is on is not told either: so each is asked, on a session of its
+/// own that ends at once. A server that does not answer soon is not the one that has just answered.
+async fn shortest_timeout(config: &Config, wanted: Duration) -> Duration {
+    let config = Config { life: wanted, ..config.clone() };
+    loop {
+        let asked = now();
+        let ask = async |host: &String| {
+            let client = dial_in_turn(&config, std::slice::from_ref(host), tls(&config).ok()?).await.ok()?;
+            Some(client.session_timeout())
+        };
+        let asks = config.hosts.iter().map(|host| timeout(AGREED_MAX, ask(host)));
+        let agreed = join_all(asks).await.into_iter().flatten().flatten().min();
+        match agreed {
+            Some(shortest) => return shortest,
+            None => pause(BEAT_MIN.max(NEXT_SERVER.saturating_sub(now().since(asked)))).await,
         }
     }
 }

@@ -144,3 +144,34 @@ fn a_release_wakes_one_waiter_and_not_all() {
     // A look and a release each; the rest is heartbeats.
     assert!(called < WAITERS as u64 * 4, "{called}");
 }
+
+#[test]
+fn a_waiters_heartbeat_does_not_read_those_who_wait_beside_it() {
+    const WAITERS: usize = 200;
+    const TTL: Duration = Duration::from_secs(2);
+    let server = start();
+    let clients: Vec<Tenure> = (0..10).map(|_| connect(&server.url())).collect();
+    let lease = pollster::block_on(clients[0].mutex("m").ttl(TTL).acquire()).expect("it is free");
+    let waiting: Vec<_> = (0..WAITERS)
+        .map(|at| {
+            let mutex = clients[at % clients.len()].mutex("m").ttl(TTL);
+            std::thread::spawn(move || {
+                let lease = pollster::block_on(mutex.acquire()).expect("it is handed over");
+                pollster::block_on(lease.release()).expect("an answer");
+            })
+        })
+        .collect();
+    wait_for_waiters(&clients[0], "m", u32::try_from(WAITERS).expect("few"));
+    // What they read when they came is answered.
+    pause(TTL / 2);
+    let (before, called) =
+        (metric(&server, "etcd_network_client_grpc_sent_bytes_total"), transactions(&server));
+    pause(TTL);
+    let sent = metric(&server, "etcd_network_client_grpc_sent_bytes_total") - before;
+    let called = transactions(&server) - called;
+    println!("{sent} bytes in {called} transactions for the heartbeats of {WAITERS} waiters");
+    // Three heartbeats each; a line of 200 has 30 KB, and ten clients read it.
+    assert!(called > 0 && sent < 200_000, "{sent} bytes");
+    pollster::block_on(lease.release()).expect("an answer");
+    waiting.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+}

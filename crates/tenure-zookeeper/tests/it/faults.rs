@@ -93,6 +93,26 @@ fn a_client_that_was_not_heard_of_begins_a_new_life() {
     assert_nothing_is_left(&other);
 }
 
+/// Servers agree on a session's timeout at each connection anew, and need not allow the same.
+#[test]
+fn a_server_that_allows_less_time_takes_the_leases_and_nobody_holds_beside_them() {
+    let (server, proxy, _) = behind_a_proxy();
+    let url = |port: u16| format!("zookeeper://127.0.0.1:{port}?session_timeout=20s&tick=200ms");
+    let client = connect(&url(proxy.port()));
+    let ttl = Duration::from_secs(20);
+    let lease = pollster::block_on(client.mutex("m").ttl(ttl).acquire()).expect("it is free");
+    server.restart_with("maxSessionTimeout=2000");
+    // From here on the servers end the session 2 s after they heard of it last. Its client must know less.
+    let lost = wait_for("the loss", || lease.is_lost().then(now));
+    let other = connect(&url(server.port()));
+    let next = pollster::block_on(other.mutex("m").acquire()).expect("its turn comes");
+    assert!(now() >= lost && next.token() > lease.token());
+    drop(next);
+    // The client goes on, by the shorter time.
+    let again = wait_for("a new session", || pollster::block_on(client.mutex("n").try_acquire()).ok()?);
+    assert!(again.deadline().since(now()) <= Duration::from_secs(2), "{:?}", again.deadline());
+}
+
 #[test]
 fn clients_that_lose_their_lives_together_go_on_one_at_a_time() {
     let (server, proxy, url) = behind_a_proxy();
