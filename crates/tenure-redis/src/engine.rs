@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use futures_util::future::{BoxFuture, join, join_all};
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::BoxStream;
 use redis::{Cmd, Value};
 use tenure_core::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Incarnation, Reach, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest, Wake, claim_answer, release_answer, renew_answer,
+    RenewAnswer, RenewRequest, Shard, Wake, claim_answer, release_answer, renew_answer,
 };
 use tenure_core::inspect::View;
 use tenure_core::queue::contract::QueueEngine;
@@ -163,25 +163,6 @@ impl Redis {
         }
         let missing = || Error::new(ErrorKind::Internal, verb.operation, "the script left out an answer");
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(missing()))).collect()
-    }
-
-    async fn renew_as(&self, renewals: &[RenewRequest], grants: bool) -> Vec<Result<RenewAnswer>> {
-        let verb = Verb {
-            operation: "renew",
-            script: &LIBRARY.renew,
-            name: |renewal: &RenewRequest| &renewal.resource,
-            arguments: script::RENEW_ARGUMENTS,
-            may_wait: |_| false,
-            grants,
-        };
-        self.submit(verb, renewals, |renewal, context, item| {
-            let outcome = answer::renewed(item).map_err(|what| internal("renew", &what))?;
-            if matches!(outcome, Outcome::Renewed(_)) {
-                self.store.check_replicas("renew", "grant", context)?;
-            }
-            Ok(renew_answer(renewal, outcome, context.incarnation))
-        })
-        .await
     }
 
     /// Does one operation of one resource, and returns the one number that it answers.
@@ -406,6 +387,14 @@ impl Engine for Redis {
         &self.capability
     }
 
+    fn shard(&self, resource: &Name) -> Shard {
+        if !self.store.servers.is_cluster() {
+            return Shard::default();
+        }
+        // What can have no key is refused before anything is sent.
+        self.store.keys.of(resource).map_or(Shard::default(), |key| self.store.servers.shard(key.slot))
+    }
+
     fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
         let verb = Verb {
             operation: "claim",
@@ -429,24 +418,33 @@ impl Engine for Redis {
     }
 
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        // What confirms a waiter's grant waits for replicas, as a claim does. What extends a lease must not: its deadline would
+        // pass while replicas are away. So a client asks for either in calls of their own.
+        let grants = renewals.iter().any(|renewal| renewal.is_waiter);
+        let verb = Verb {
+            operation: "renew",
+            script: &LIBRARY.renew,
+            name: |renewal: &RenewRequest| &renewal.resource,
+            arguments: script::RENEW_ARGUMENTS,
+            may_wait: |_| false,
+            grants,
+        };
         Box::pin(async move {
-            if self.store.replicas == 0 {
-                return self.renew_as(&renewals, false).await;
+            let answers = self.submit(verb, &renewals, |renewal, context, item| {
+                let outcome = answer::renewed(item).map_err(|what| internal("renew", &what))?;
+                if matches!(outcome, Outcome::Renewed(_)) {
+                    self.store.check_replicas("renew", "grant", context)?;
+                }
+                Ok(renew_answer(renewal, outcome, context.incarnation))
+            });
+            let answers = answers.await;
+            if let Some(held) = renewals.first()
+                && self.store.replicas > 0
+                && !grants
+            {
+                self.store.look_at_replicas(&held.resource, renewals.len() as u64);
             }
-            // What confirms a waiter's grant waits for replicas, as a claim does. What extends a lease must not:
-            // its deadline would pass while replicas are away.
-            let (waiters, holders): (Vec<_>, Vec<_>) =
-                renewals.iter().cloned().partition(|renewal| renewal.is_waiter);
-            let (confirmed, renewed) =
-                join(self.renew_as(&waiters, true), self.renew_as(&holders, false)).await;
-            if let Some(holder) = holders.first() {
-                self.store.look_at_replicas(&holder.resource, holders.len() as u64);
-            }
-            let (mut confirmed, mut renewed) = (confirmed.into_iter(), renewed.into_iter());
-            let next = |renewal: &RenewRequest| {
-                if renewal.is_waiter { confirmed.next() } else { renewed.next() }
-            };
-            renewals.iter().filter_map(next).collect()
+            answers
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tenure_core::engine::Incarnation;
+use tenure_core::engine::{Incarnation, Shard};
 use tenure_core::error::{Error, ErrorKind};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
@@ -78,6 +78,14 @@ impl Servers {
     /// Returns whether the hash slot of a call matters.
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.0.kind, Kind::Cluster(_))
+    }
+
+    /// Returns which of the servers is in charge of a hash slot, as far as is known.
+    pub(crate) fn shard(&self, slot: u16) -> Shard {
+        match &self.0.kind {
+            Kind::One(_) => Shard::default(),
+            Kind::Cluster(cluster) => cluster.shard(slot),
+        }
     }
 
     /// Returns how many replicas [`Servers::with_replicas`] waits for.
