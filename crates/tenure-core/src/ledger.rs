@@ -414,10 +414,7 @@ impl Ledger {
             Phase::Asking if entry.pending.as_ref().is_some_and(|pending| pending.first_sent.is_none()) => {
                 self.remove(key.index);
             }
-            _ => {
-                self.start_release(now, key.index, true);
-                self.enqueue(Lane::Releases, key);
-            }
+            _ => self.start_release(now, key.index, true),
         }
     }
 
@@ -443,7 +440,7 @@ impl Ledger {
             self.remove(key.index);
             return Some(ReleaseAnswer::AlreadyLost);
         }
-        self.start_release(now, key.index, false);
+        self.prepare_release(now, key.index, false);
         if let Some(pending) = &mut self.entries[key.index as usize].pending {
             pending.is_detached = is_detached;
         }
@@ -543,8 +540,14 @@ impl Ledger {
         }
     }
 
-    /// Makes an entry one whose release is to be sent. It is not in line yet.
     fn start_release(&mut self, now: &Now<'_>, index: u32, is_unused: bool) {
+        self.prepare_release(now, index, is_unused);
+        let key = Key { index, generation: self.entries[index as usize].generation };
+        self.enqueue(Lane::Releases, key);
+    }
+
+    /// Makes an entry one whose release is to be sent. It is not in line yet.
+    fn prepare_release(&mut self, now: &Now<'_>, index: u32, is_unused: bool) {
         let entry = &mut self.entries[index as usize];
         // The hold ends by itself at the latest one ttl after the last thing that was sent.
         let until = now.at + entry.lease.terms().ttl.max(self.identity.answer_timeout);

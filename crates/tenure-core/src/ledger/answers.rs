@@ -426,7 +426,6 @@ impl Ledger {
         entry.has_stray_copy = has_stray_copy;
         entry.phase = Phase::Ready;
         self.start_release(now, key.index, true);
-        self.enqueue(Lane::Releases, key);
     }
 
     fn give_up(&mut self, now: &Now<'_>, index: u32) {
