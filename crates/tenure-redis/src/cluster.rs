@@ -126,13 +126,14 @@ impl Cluster {
     }
 
     /// Sends a command to the node of a slot. What was refused (moved, not now, not here) is sent again until the
-    /// deadline; what may have been executed is not.
+    /// deadline; what may have been executed is not. Unless `waits`, what is refused while the slot moves is a fault at once.
     pub(crate) async fn execute(
         &self,
         slot: u16,
         deadline: Instant,
         build: Build<'_>,
         replicas: u8,
+        waits: bool,
     ) -> Result<Answer, Fault> {
         let lane = if replicas == 0 { Lane::Calls } else { Lane::Replicated };
         let mut ask = None;
@@ -151,6 +152,7 @@ impl Cluster {
             let mut is_refused = false;
             match self.shared.turn(&fault, &wire) {
                 Turn::Follow(address) => ask = address,
+                Turn::Wait if !waits && fault.code() == Some("TRYAGAIN") => return Err(fault),
                 Turn::Wait => is_refused = true,
                 Turn::End => {
                     self.shared.look.notify_one();

@@ -67,6 +67,17 @@ struct Part<'a, R> {
     request: &'a R,
 }
 
+/// How a call is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// What a slot that moves refuses for now is sent again for a while.
+    Patient,
+    /// It is answered at once: what goes out with it, or stands behind it, cannot wait. The client repeats it.
+    Urgent,
+    /// Replicas should acknowledge it.
+    Replicated,
+}
+
 /// What the requests of a batch have in common.
 struct Verb<R> {
     operation: &'static str,
@@ -75,8 +86,7 @@ struct Verb<R> {
     arguments: Arguments<R>,
     /// Whether the request may be queued, and so be told of its grant.
     may_wait: fn(&R) -> bool,
-    /// Whether `?replicas=` counts.
-    grants: bool,
+    sending: Sending,
 }
 
 /// What a call answered beside its items.
@@ -211,8 +221,7 @@ impl Store {
         let keys: Vec<&Key> = parts.iter().map(|part| &part.key).collect();
         let requests: Vec<&R> = parts.iter().map(|part| part.request).collect();
         let build = |cmd: &mut Cmd| verb.arguments.push(cmd, &requests);
-        let is_replicated = verb.grants && self.replicas > 0;
-        self.call_as(verb.operation, verb.script, slot, &keys, is_replicated, build).await
+        self.call_as(verb.operation, verb.script, slot, &keys, verb.sending, build).await
     }
 
     /// Calls a script.
@@ -225,7 +234,7 @@ impl Store {
         arguments: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<(Vec<Value>, Context)> {
         let keys: Vec<&Key> = keys.iter().collect();
-        self.call_as(operation, script, slot, &keys, false, arguments).await
+        self.call_as(operation, script, slot, &keys, Sending::Patient, arguments).await
     }
 
     async fn call_as(
@@ -234,7 +243,7 @@ impl Store {
         script: &Script,
         slot: u16,
         keys: &[&Key],
-        is_replicated: bool,
+        sending: Sending,
         arguments: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<(Vec<Value>, Context)> {
         let build = |form: Form, incarnation: Incarnation| {
@@ -246,7 +255,7 @@ impl Store {
             arguments(&mut cmd);
             cmd
         };
-        self.call_built(operation, slot, is_replicated, || LIBRARY.load(), build).await
+        self.call_built(operation, slot, sending, || LIBRARY.load(), build).await
     }
 
     /// Calls an operation of a library, in the best form that the server takes.
@@ -254,19 +263,26 @@ impl Store {
         &self,
         operation: &'static str,
         slot: u16,
-        is_replicated: bool,
+        sending: Sending,
         load: impl Fn() -> Cmd + Send + Sync,
         build: impl Fn(Form, Incarnation) -> Cmd + Send + Sync,
     ) -> Result<(Vec<Value>, Context)> {
         let send = async |form: Form| {
             let sent_at = SystemClock.now();
-            let (value, incarnation, acknowledged) = if is_replicated {
-                let sent = self.servers.with_replicas(slot, |incarnation| build(form, incarnation)).await?;
-                (sent.0, sent.1, Some(sent.2))
-            } else {
-                let (value, incarnation) =
-                    self.servers.call(slot, |incarnation| build(form, incarnation)).await?;
-                (value, incarnation, None)
+            let build = |incarnation| build(form, incarnation);
+            let (value, incarnation, acknowledged) = match sending {
+                Sending::Replicated if self.replicas > 0 => {
+                    let sent = self.servers.with_replicas(slot, build).await?;
+                    (sent.0, sent.1, Some(sent.2))
+                }
+                Sending::Urgent => {
+                    let (value, incarnation) = self.servers.call_at_once(slot, build).await?;
+                    (value, incarnation, None)
+                }
+                Sending::Patient | Sending::Replicated => {
+                    let (value, incarnation) = self.servers.call(slot, build).await?;
+                    (value, incarnation, None)
+                }
             };
             Ok::<_, Fault>((value, incarnation, acknowledged, sent_at))
         };
@@ -402,7 +418,7 @@ impl Engine for Redis {
             name: |claim: &Claim| &claim.resource,
             arguments: script::CLAIM_ARGUMENTS,
             may_wait: |claim| claim.wait,
-            grants: true,
+            sending: Sending::Replicated,
         };
         Box::pin(async move {
             self.submit(verb, &claims, |claim, context, item| {
@@ -420,14 +436,15 @@ impl Engine for Redis {
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
         // What confirms a waiter's grant waits for replicas, as a claim does. What extends a lease must not: its deadline would
         // pass while replicas are away. So a client asks for either in calls of their own.
-        let grants = renewals.iter().any(|renewal| renewal.is_waiter);
+        let waits = renewals.iter().any(|renewal| renewal.is_waiter) && self.store.replicas > 0;
+        let sending = if waits { Sending::Replicated } else { Sending::Urgent };
         let verb = Verb {
             operation: "renew",
             script: &LIBRARY.renew,
             name: |renewal: &RenewRequest| &renewal.resource,
             arguments: script::RENEW_ARGUMENTS,
             may_wait: |_| false,
-            grants,
+            sending,
         };
         Box::pin(async move {
             let answers = self.submit(verb, &renewals, |renewal, context, item| {
@@ -440,7 +457,7 @@ impl Engine for Redis {
             let answers = answers.await;
             if let Some(held) = renewals.first()
                 && self.store.replicas > 0
-                && !grants
+                && !waits
             {
                 self.store.look_at_replicas(&held.resource, renewals.len() as u64);
             }
@@ -455,7 +472,7 @@ impl Engine for Redis {
             name: |request: &ReleaseRequest| &request.resource,
             arguments: script::RELEASE_ARGUMENTS,
             may_wait: |_| false,
-            grants: false,
+            sending: Sending::Patient,
         };
         Box::pin(async move {
             self.submit(verb, &releases, |_, _, item| {

@@ -102,10 +102,28 @@ impl Servers {
         slot: u16,
         build: impl Fn(Incarnation) -> Cmd + Send + Sync,
     ) -> Result<(Value, Incarnation), Fault> {
+        self.call_and_wait(slot, build, true).await
+    }
+
+    /// As [`Servers::call`], but what is refused while the slot moves is a fault at once: nothing was executed.
+    pub(crate) async fn call_at_once(
+        &self,
+        slot: u16,
+        build: impl Fn(Incarnation) -> Cmd + Send + Sync,
+    ) -> Result<(Value, Incarnation), Fault> {
+        self.call_and_wait(slot, build, false).await
+    }
+
+    async fn call_and_wait(
+        &self,
+        slot: u16,
+        build: impl Fn(Incarnation) -> Cmd + Send + Sync,
+        waits: bool,
+    ) -> Result<(Value, Incarnation), Fault> {
         let deadline = Instant::now() + CALL_TIMEOUT;
         let answer = match &self.0.kind {
             Kind::One(one) => one.link.execute(deadline, &build, Manner::default()).await?,
-            Kind::Cluster(cluster) => cluster.execute(slot, deadline, &build, 0).await?,
+            Kind::Cluster(cluster) => cluster.execute(slot, deadline, &build, 0, waits).await?,
         };
         Ok((answer.value, answer.incarnation))
     }
@@ -124,7 +142,7 @@ impl Servers {
                 let manner = Manner { is_asking: false, replicas };
                 one.replicated().execute(deadline, &build, manner).await?
             }
-            Kind::Cluster(cluster) => cluster.execute(slot, deadline, &build, replicas).await?,
+            Kind::Cluster(cluster) => cluster.execute(slot, deadline, &build, replicas, true).await?,
         };
         Ok((answer.value, answer.incarnation, answer.acknowledged))
     }

@@ -1,4 +1,5 @@
-//! One of several servers that hangs, while one client uses all of them: what is elsewhere must not notice.
+//! One of several servers that hangs, or a slot that moves for long, while one client uses all of them: what is elsewhere must
+//! not notice.
 
 use std::future::IntoFuture;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -149,11 +150,29 @@ fn a_master_that_hangs_costs_only_what_is_on_it() {
 }
 
 #[test]
+fn a_slot_that_moves_takes_no_delivery_of_another_one() {
+    let cluster = start();
+    let (from, to) = (&cluster.nodes()[0], &cluster.nodes()[1]);
+    let client = connect(&cluster.url());
+    let names = ["moving", "staying"].map(|what| on(&cluster, from, what));
+    let deliveries = names.each_ref().map(|name| {
+        block_on(client.queue(name).push("held").into_future()).expect("it is pushed");
+        block_on(client.queue(name).ttl(TTLS[0]).next()).expect("it is there")
+    });
+    // While it moves, the server refuses every call that names several keys of it, some of which are not there.
+    cluster.begin_migration(cluster.slot_of(&format!("tenure:{}", names[0])), from, to);
+    pause(LASTS);
+    let [moving, staying] = deliveries.map(|delivery| delivery.lease().is_lost());
+    assert!(moving, "nobody could renew it");
+    assert!(!staying, "the one that could be renewed has waited for the one that could not");
+}
+
+#[test]
 fn a_server_of_a_quorum_that_hangs_costs_nothing() {
     let (servers, url) = redlock::start(3, &RedisOptions::default());
     let (client, other) = (redlock::connect(&url), redlock::connect(&url));
     let busy = block_on(other.mutex("busy").acquire()).expect("it is free");
-    let kept = block_on(client.mutex("kept").ttl(TTLS[0]).acquire()).expect("it is free");
+    let kept = block_on(client.mutex("kept").ttl(TTLS[1]).acquire()).expect("it is free");
     let waits = client.mutex("busy");
     let mut waiting = Box::pin(waits.acquire());
     assert!(block_on(futures_util::future::poll_immediate(&mut waiting)).is_none());
