@@ -1,5 +1,6 @@
 //! An engine that a check drives by itself: no renewals but those that it asks for.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -64,6 +65,13 @@ impl Direct {
 
     pub(crate) fn capability(&self) -> &Capability {
         &self.capability
+    }
+
+    /// Returns on how many shards these resources are.
+    pub(crate) fn shards(&self, resources: impl Iterator<Item = Name>) -> u32 {
+        let engine = self.engine.as_ref().expect("it is connected");
+        let shards: BTreeSet<_> = resources.map(|resource| engine.shard(&resource)).collect();
+        shards.len() as u32
     }
 
     /// Makes a claim with a new id that does not wait.

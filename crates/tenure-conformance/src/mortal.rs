@@ -13,7 +13,7 @@ use futures_util::stream::BoxStream;
 use tenure_core::claim::{Claim, Keep};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest, Wake,
+    RenewAnswer, RenewRequest, Shard, Wake,
 };
 use tenure_core::inspect::View;
 use tenure_core::queue::contract::{
@@ -153,6 +153,10 @@ impl Engine for Mortal {
 
     fn capability(&self) -> &Capability {
         self.engine.capability()
+    }
+
+    fn shard(&self, resource: &Name) -> Shard {
+        self.engine.shard(resource)
     }
 
     fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {

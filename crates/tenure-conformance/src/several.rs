@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tenure_core::claim::Kind;
 use tenure_core::engine::{BreakAnswer, Capability, ReleaseAnswer};
-use tenure_core::{ErrorKind, Settings, Several, Tenure};
+use tenure_core::{ErrorKind, Name, Settings, Several, Tenure};
 
 use crate::actor::{SECTIONS, work_in_sections};
 use crate::form::{Contest, Form, in_ring};
@@ -127,18 +127,20 @@ pub async fn any_mix_is_taken_together(setup: &dyn Setup) {
     }
 }
 
-/// What is free is asked for in one call of the engine, and released in one.
+/// What is free is asked for in one call of the engine, and released in one; in one for each shard, where an engine has several.
 pub async fn what_is_free_is_one_call(setup: &dyn Setup) {
     let life = Life::of_thread();
     let connected = Tenure::connect_with(life.connector(setup.connector()), Settings::default());
     let client = setup.within("a client connects", connected).await.expect("a client connects");
     let name = name("call");
+    let resources = (0..3).map(|number| Name::new(&in_ring(&name, number)).expect("a good name"));
+    let shards = setup.direct().await.shards(resources);
     let several = ring(&client, &name, LONG);
     for _ in 0..3 {
         let leases = setup.within("all are granted", several.acquire()).await.expect("all are free");
         setup.within("a release", leases.release()).await.expect("a release is answered");
         let calls = (life.take_passes("claim.before"), life.take_passes("release.before"));
-        assert_eq!(calls, (1, 1), "calls that claim, and that release");
+        assert_eq!(calls, (shards, shards), "calls that claim, and that release");
     }
     setup.assert_nothing_is_left(&name).await;
 }

@@ -95,8 +95,6 @@ pub(crate) struct Shared {
     /// The process whose thread this is.
     pid: u32,
     pub(crate) runtime: tokio::runtime::Handle,
-    /// Which of the ledger's lanes matter: whether a second call may be under way.
-    lanes: u8,
     /// Timers that nobody waits for now.
     timers: StdMutex<Vec<Box<dyn Timer>>>,
     is_closing: AtomicBool,
@@ -128,11 +126,9 @@ impl Shared {
     /// Uses the ledger from a user's thread, and pokes the client's thread if there is something new for it.
     pub(crate) fn tell<T>(&self, work: impl FnOnce(&mut Ledger, &Now<'_>) -> T) -> T {
         let (result, is_news) = self.with_ledger(|ledger, now| {
-            let before = ledger.lanes();
             let result = work(ledger, now);
-            let is_new_lane = ledger.lanes() & !before & self.lanes != 0;
             let is_sooner = ledger.next_due().nanos() < self.sleeps_until.load(Ordering::Relaxed);
-            (result, is_new_lane || is_sooner)
+            (result, ledger.take_news() || is_sooner)
         });
         if is_news {
             self.poke();
@@ -310,9 +306,13 @@ impl Tenure {
                     engine: engine.name(),
                     answer_timeout: settings.answer_timeout,
                     silence_max: engine.capability().silence_max,
+                    calls_max: engine.capability().calls_max,
+                    shard_of: {
+                        let engine = engine.clone();
+                        Box::new(move |resource| engine.shard(resource))
+                    },
                 };
                 let terms = Arc::new(Terms::of_mutex(label));
-                let lanes = if engine.capability().calls_max > 1 { u8::MAX } else { 0b1111 };
                 Arc::new(Shared {
                     engine,
                     clock,
@@ -327,7 +327,6 @@ impl Tenure {
                     desk: Desk::default(),
                     pid: std::process::id(),
                     runtime,
-                    lanes,
                     timers: StdMutex::default(),
                     is_closing: AtomicBool::new(false),
                     is_poked: AtomicBool::new(false),

@@ -104,8 +104,8 @@ pub struct Capability {
     /// The most claims of one resource in one call: more would be entered one after the other, and all of the call's claims
     /// wait for the last of them.
     pub resource_batch_max: usize,
-    /// How many calls of one verb may be under way at a time. More than one only where they are executed in the order in
-    /// which they were sent: what a program asks for one after the other stands in the queue like that.
+    /// How many calls of one verb may be under way to one shard at a time. More than one only where they are executed in the
+    /// order in which they were sent: what a program asks for one after the other stands in the queue like that.
     pub calls_max: usize,
 }
 
@@ -137,6 +137,16 @@ impl Capability {
             resource_batch_max: 128,
             calls_max: 1,
         }
+    }
+}
+
+/// One of the servers among which an engine has divided its resources and queues, as the engine counts them from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Shard(pub u16);
+
+impl Shard {
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
     }
 }
 
@@ -275,10 +285,24 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns what it can do.
     fn capability(&self) -> &Capability;
 
+    /// Returns which server a resource or a queue is on, where an engine has divided them among several.
+    ///
+    /// A client asks about what is on one shard in calls of their own, so that a server that hangs delays nothing that is on
+    /// another one. It is a hint: where the resource has moved meanwhile, the engine does all the same what a call asks.
+    ///
+    /// It must not block: a client asks for each request, under a lock.
+    fn shard(&self, resource: &Name) -> Shard {
+        let _ = resource;
+        Shard::default()
+    }
+
     /// Grants, queues or refuses claims.
     fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>>;
 
     /// Extends holds, confirms grants and keeps the places of waiters.
+    ///
+    /// A client asks for what it holds and for those who wait in calls of their own: a place may cost more, and be worth a
+    /// longer wait, than a lease can bear.
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>>;
 
     /// Ends holds and withdraws waiters.

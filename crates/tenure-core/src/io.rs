@@ -1,8 +1,9 @@
 //! The thread `tenure-io`: moves what the ledger wants sent to the engine, and what comes back to the ledger.
 //!
-//! One lane for each verb. What arrives while a call is under way becomes the next batch (group commit). Where the engine
-//! says so, a second call goes out behind the first as soon as a few have gathered: neither side waits for the other.
-//! A call that is not answered in time is dropped and counts as unavailable; the ledger
+//! One lane for each verb, and in it calls for each shard: a server that hangs delays only what is on it, and the renewal of
+//! a lease stands behind nothing but other renewals. What arrives while a call is under way becomes the next batch (group
+//! commit). Where the engine says so, a second call goes out behind the first as soon as a few have gathered: neither side
+//! waits for the other. A call that is not answered in time is dropped and counts as unavailable; the ledger
 //! repeats it with the same claim ids.
 
 use std::collections::VecDeque;
@@ -17,9 +18,9 @@ use futures_util::stream::BoxStream;
 use crate::claim::ClientId;
 use crate::client::Shared;
 use crate::clock::{Clock, Instant, Timer};
-use crate::engine::{ClaimAnswer, Connect, Engine, ReleaseAnswer, RenewAnswer, RenewRequest, Wake};
+use crate::engine::{ClaimAnswer, Connect, Engine, ReleaseAnswer, RenewAnswer, RenewRequest, Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ledger::Sent;
+use crate::ledger::{Lane, Sent};
 
 /// The answers of one call, in the order of what was sent.
 enum Answers {
@@ -30,6 +31,7 @@ enum Answers {
 
 /// A call under way.
 struct Call {
+    shard: Shard,
     sent: Vec<Sent>,
     answers: BoxFuture<'static, Answers>,
     times_out_at: Instant,
@@ -42,12 +44,6 @@ enum News {
     Answered(Vec<Sent>, Answers),
     Woken(Wake),
 }
-
-/// Which verb's lane.
-const CLAIMS: usize = 0;
-const RENEWALS: usize = 1;
-const RELEASES: usize = 2;
-const DELIVERIES: usize = 3;
 
 /// Starts the thread, connects on it, and returns what `ready` is told.
 pub(crate) fn start(
@@ -103,7 +99,7 @@ struct Loop {
     timer: Box<dyn Timer>,
     wakes: Option<BoxStream<'static, Wake>>,
     /// What is under way in each lane, the oldest first.
-    calls: [VecDeque<Call>; 4],
+    calls: [VecDeque<Call>; Lane::ALL.len()],
 }
 
 impl Loop {
@@ -132,9 +128,9 @@ impl Loop {
 
     /// Looks at what is due, sends what is to be sent, and returns when to look again at the latest.
     fn look(&mut self, now: Instant) -> Instant {
-        for lane in [CLAIMS, RENEWALS, RELEASES, DELIVERIES] {
-            while self.calls[lane].front().is_some_and(|call| now >= call.times_out_at)
-                && let Some(call) = self.calls[lane].pop_front()
+        for lane in Lane::ALL {
+            while self.calls[lane as usize].front().is_some_and(|call| now >= call.times_out_at)
+                && let Some(call) = self.calls[lane as usize].pop_front()
             {
                 let answers = unanswered(lane, &call.sent, self.shared.settings.answer_timeout);
                 self.answer(call.sent, answers);
@@ -142,58 +138,60 @@ impl Loop {
         }
         let shared = self.shared.clone();
         let is_more = shared.with_ledger(|ledger, now| ledger.on_due(now));
-        for lane in [RELEASES, CLAIMS, RENEWALS, DELIVERIES] {
-            while self.may_call(lane)
-                && let Some(call) = self.call(lane, now)
+        let lines = self.shared.ledger().lines();
+        for (lane, shard) in lines {
+            while self.may_call(lane, shard)
+                && let Some(call) = self.call(lane, shard, now)
             {
-                self.calls[lane].push_back(call);
+                self.calls[lane as usize].push_back(call);
             }
         }
-        if is_more {
+        // Something may have gone over to a line that was passed already.
+        if is_more || self.shared.ledger().take_news() {
             return now;
         }
         let next = shared.note_sleep();
         self.calls.iter().filter_map(VecDeque::front).map(|call| call.times_out_at).fold(next, Instant::min)
     }
 
-    /// Whether a call may go out in a lane, if there is anything to send.
-    fn may_call(&self, lane: usize) -> bool {
-        let under_way = self.calls[lane].len();
+    /// Whether a call may go out in a lane to a shard, if there is anything to send.
+    fn may_call(&self, lane: Lane, shard: Shard) -> bool {
+        let under_way = self.calls[lane as usize].iter().filter(|call| call.shard == shard).count();
         under_way == 0
-            || under_way < self.shared.engine.capability().calls_max && self.shared.ledger().has_enough(lane)
+            || under_way < self.shared.engine.capability().calls_max
+                && self.shared.ledger().has_enough(lane, shard)
     }
 
-    fn call(&self, lane: usize, now: Instant) -> Option<Call> {
+    fn call(&self, lane: Lane, shard: Shard, now: Instant) -> Option<Call> {
         let engine = self.shared.engine.clone();
         let most = engine.capability().batch_max;
         let mut ledger = self.shared.ledger();
         let (sent, answers): (Vec<Sent>, BoxFuture<'static, Answers>) = match lane {
-            CLAIMS => {
+            Lane::Claims => {
                 let most_of_one = engine.capability().resource_batch_max;
-                let (sent, claims) = ledger.take_claims(now, most, most_of_one);
+                let (sent, claims) = ledger.take_claims(now, shard, most, most_of_one);
                 (sent, Box::pin(async move { Answers::Claims(engine.claim(claims).await) }))
             }
-            RENEWALS => {
-                let (sent, renewals) = ledger.take_renewals(now, most);
+            Lane::Renewals | Lane::Heartbeats => {
+                let (sent, renewals) = ledger.take_renewals(now, lane, shard, most);
                 (sent, Box::pin(async move { Answers::Renewals(engine.renew(renewals).await) }))
             }
-            DELIVERIES => {
+            Lane::Deliveries => {
                 let most = engine.queues().map_or(most, |queues| queues.capability().batch_max);
-                let (sent, renewals) = ledger.take_deliveries(now, most);
+                let (sent, renewals) = ledger.take_renewals(now, lane, shard, most);
                 (sent, Box::pin(async move { Answers::Renewals(renew_deliveries(&*engine, renewals).await) }))
             }
-            _ => {
-                let (sent, releases) = ledger.take_releases(now, most);
+            Lane::Releases => {
+                let (sent, releases) = ledger.take_releases(now, shard, most);
                 (sent, Box::pin(async move { Answers::Releases(engine.release(releases).await) }))
             }
         };
         let times_out_at = now + self.shared.settings.answer_timeout;
-        (!sent.is_empty()).then_some(Call { sent, answers, times_out_at })
+        (!sent.is_empty()).then_some(Call { shard, sent, answers, times_out_at })
     }
 
     fn poll_news(&mut self, cx: &mut Context<'_>, next: Instant) -> Poll<News> {
-        for lane in [CLAIMS, RENEWALS, RELEASES, DELIVERIES] {
-            let calls = &mut self.calls[lane];
+        for calls in &mut self.calls {
             for at in 0..calls.len() {
                 if let Poll::Ready(answers) = calls[at].answers.as_mut().poll(cx) {
                     let sent = calls.remove(at).map(|call| call.sent).unwrap_or_default();
@@ -241,15 +239,15 @@ async fn renew_deliveries(engine: &dyn Engine, renewals: Vec<RenewRequest>) -> V
 }
 
 /// What a call that is given up counts as.
-fn unanswered(lane: usize, sent: &[Sent], after: std::time::Duration) -> Answers {
+fn unanswered(lane: Lane, sent: &[Sent], after: std::time::Duration) -> Answers {
     fn all<T>(sent: &[Sent], operation: &'static str, after: std::time::Duration) -> Vec<Result<T>> {
         let error = Error::new(ErrorKind::Unavailable, operation, format!("no answer within {after:?}"))
             .with_hint("is the store running and reachable? try `tenure doctor`");
         sent.iter().map(|_| Err(error.clone())).collect()
     }
     match lane {
-        CLAIMS => Answers::Claims(all(sent, "claim", after)),
-        RENEWALS | DELIVERIES => Answers::Renewals(all(sent, "renew", after)),
-        _ => Answers::Releases(all(sent, "release", after)),
+        Lane::Claims => Answers::Claims(all(sent, "claim", after)),
+        Lane::Renewals | Lane::Deliveries | Lane::Heartbeats => Answers::Renewals(all(sent, "renew", after)),
+        Lane::Releases => Answers::Releases(all(sent, "release", after)),
     }
 }

@@ -1,7 +1,7 @@
 //! The state of every claim of a client, as a machine without I/O.
 //!
 //! The ledger is told what its users want ([`Ledger::submit`], [`Ledger::cancel`], [`Ledger::release`]), what
-//! the engine answered, what woke it and that time has passed. It decides what to send next (the three lanes),
+//! the engine answered, what woke it and that time has passed. It decides what to send next (the lanes),
 //! when to look again (the schedule), and what each user is told. One entry goes through
 //!
 //! ```text
@@ -18,6 +18,7 @@
 //! never moved; a claim id is never sent again after an answer that it is lost.
 
 mod answers;
+mod lanes;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
@@ -32,17 +33,15 @@ use slab::Slab;
 
 use crate::claim::{Busy, Claim, ClaimId, ClientId, Name, Published, Terms, Waiting};
 use crate::clock::Instant;
-use crate::engine::{Incarnation, ReleaseAnswer, ReleaseRequest, RenewRequest};
+use crate::engine::{Incarnation, ReleaseAnswer, ReleaseRequest, RenewRequest, Shard};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::lease_state::LeaseState;
 use crate::renewal::{GRAIN, Schedule};
 use crate::step::Release;
 use crate::token::Token;
-
-/// A call behind another one in its lane carries at least so many. Measured on Redis with 8 to 1,024 tasks: with 4 and
-/// two calls, pairs a second are 1.15 to 1.3 times as many; more calls, or fewer requests in each, give no more.
-pub(crate) const SECOND_CALL_MIN: usize = 4;
+use lanes::Lanes;
+pub(crate) use lanes::{Lane, ShardOf};
 
 /// What is taken off a duration for clocks that do not run alike: 1 % and 2 ms.
 pub(crate) fn margin(period: Duration) -> Duration {
@@ -140,6 +139,18 @@ struct Entry {
     pending: Option<Box<Pending>>,
 }
 
+impl Entry {
+    /// In which lane it is renewed, if it is.
+    fn lane(&self) -> Option<Lane> {
+        match self.phase {
+            Phase::Waiting => Some(Lane::Heartbeats),
+            Phase::Ready | Phase::Held if self.is_delivery => Some(Lane::Deliveries),
+            Phase::Ready | Phase::Held => Some(Lane::Renewals),
+            _ => None,
+        }
+    }
+}
+
 struct Pending {
     wish: Wish,
     asked_at: Instant,
@@ -166,6 +177,9 @@ pub(crate) struct Identity {
     pub(crate) answer_timeout: Duration,
     /// How long a hold lives whose client is not heard of, however long its ttl.
     pub(crate) silence_max: Duration,
+    /// How many calls of one lane may be under way to one shard.
+    pub(crate) calls_max: usize,
+    pub(crate) shard_of: ShardOf,
 }
 
 /// See the top of the file.
@@ -175,10 +189,7 @@ pub(crate) struct Ledger {
     generation: u32,
     by_claim: HashMap<ClaimId, u32>,
     schedule: Schedule,
-    claims: VecDeque<Key>,
-    renewals: VecDeque<Key>,
-    releases: VecDeque<Key>,
-    deliveries: VecDeque<Key>,
+    lanes: Lanes,
     /// The bonds of the few entries that have one.
     bonds: HashMap<u32, Arc<Bond>>,
     /// Why nothing can be asked any more.
@@ -215,16 +226,14 @@ impl Now<'_> {
 
 impl Ledger {
     pub(crate) fn new(identity: Identity) -> Ledger {
+        let lanes = Lanes::new(identity.calls_max);
         Ledger {
             identity,
             entries: Slab::new(),
             generation: 0,
             by_claim: HashMap::new(),
             schedule: Schedule::default(),
-            claims: VecDeque::new(),
-            renewals: VecDeque::new(),
-            releases: VecDeque::new(),
-            deliveries: VecDeque::new(),
+            lanes,
             bonds: HashMap::new(),
             closed: None,
             told: Told::default(),
@@ -235,7 +244,7 @@ impl Ledger {
     pub(crate) fn submit(&mut self, now: &Now<'_>, wish: Wish) -> Key {
         let key = self.enter(now, wish);
         self.entries[key.index as usize].is_busy = true;
-        self.claims.push_back(key);
+        self.enqueue(Lane::Claims, key);
         key
     }
 
@@ -411,6 +420,15 @@ impl Ledger {
 
     /// Begins to release a held lease. Returns the answer if there is nothing to send.
     pub(crate) fn release(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
+        let answer = self.begin_release(now, key, is_detached);
+        if answer.is_none() {
+            self.enqueue(Lane::Releases, key);
+        }
+        answer
+    }
+
+    /// As [`Ledger::release`], for who sends it.
+    fn begin_release(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
         let Some(entry) = self.entry(key) else { return Some(ReleaseAnswer::AlreadyLost) };
         let is_over = match entry.phase {
             Phase::Held | Phase::Ended => entry.lease.is_over(now.at),
@@ -422,7 +440,7 @@ impl Ledger {
             self.remove(key.index);
             return Some(ReleaseAnswer::AlreadyLost);
         }
-        self.start_release(now, key.index, false);
+        self.prepare_release(now, key.index, false);
         if let Some(pending) = &mut self.entries[key.index as usize].pending {
             pending.is_detached = is_detached;
         }
@@ -482,11 +500,9 @@ impl Ledger {
 
     /// Begins to release a held lease that its user releases by itself.
     pub(crate) fn release_inline(&mut self, now: &Now<'_>, key: Key) -> Option<(Sent, ReleaseRequest)> {
-        if self.release(now, key, false).is_some() {
+        if self.begin_release(now, key, false).is_some() {
             return None;
         }
-        // The release that was just queued is the last one, and its user sends it instead.
-        self.releases.pop_back();
         let request = self.release_to_send(key.index);
         Some((Sent { key, claim: request.release.claim, at: now.at }, request))
     }
@@ -525,6 +541,13 @@ impl Ledger {
     }
 
     fn start_release(&mut self, now: &Now<'_>, index: u32, is_unused: bool) {
+        self.prepare_release(now, index, is_unused);
+        let key = Key { index, generation: self.entries[index as usize].generation };
+        self.enqueue(Lane::Releases, key);
+    }
+
+    /// Makes an entry one whose release is to be sent. It is not in line yet.
+    fn prepare_release(&mut self, now: &Now<'_>, index: u32, is_unused: bool) {
         let entry = &mut self.entries[index as usize];
         // The hold ends by itself at the latest one ttl after the last thing that was sent.
         let until = now.at + entry.lease.terms().ttl.max(self.identity.answer_timeout);
@@ -560,13 +583,11 @@ impl Ledger {
         entry.attempt = 0;
         entry.lease.end();
         let claim = entry.lease.claim();
-        let key = Key { index, generation: entry.generation };
         self.by_claim.remove(&claim);
         if !self.bonds.is_empty() {
             self.bonds.remove(&index);
         }
         self.schedule.remove(index);
-        self.releases.push_back(key);
     }
 
     fn entry(&mut self, key: Key) -> Option<&mut Entry> {
@@ -586,17 +607,18 @@ impl Ledger {
 
 /// What is sent.
 impl Ledger {
-    /// Takes up to `most` claims that are to be sent, and of one resource up to `most_of_one`.
+    /// Takes up to `most` claims that are to be sent to a shard, and of one resource up to `most_of_one`.
     pub(crate) fn take_claims(
         &mut self,
         now: Instant,
+        shard: Shard,
         most: usize,
         most_of_one: usize,
     ) -> (Vec<Sent>, Vec<Claim>) {
         let (mut sent, mut claims) = (Vec::new(), Vec::new());
         let (mut taken, mut later) = (HashMap::new(), VecDeque::new());
         while claims.len() < most
-            && let Some(key) = self.claims.pop_front()
+            && let Some(key) = self.next(Lane::Claims, shard)
         {
             if self.entry(key).is_none_or(|entry| entry.phase != Phase::Asking) {
                 continue;
@@ -615,8 +637,7 @@ impl Ledger {
             claims.push(claim);
         }
         // They keep their places before those that came after them.
-        later.append(&mut self.claims);
-        self.claims = later;
+        self.put_back(Lane::Claims, shard, later);
         (sent, claims)
     }
 
@@ -637,45 +658,45 @@ impl Ledger {
         }
     }
 
-    /// Takes up to `most` renewals and heartbeats that are to be sent.
-    pub(crate) fn take_renewals(&mut self, now: Instant, most: usize) -> (Vec<Sent>, Vec<RenewRequest>) {
-        self.take_from(now, most, |ledger| &mut ledger.renewals)
-    }
-
-    /// Takes up to `most` renewals of deliveries that are to be sent.
-    pub(crate) fn take_deliveries(&mut self, now: Instant, most: usize) -> (Vec<Sent>, Vec<RenewRequest>) {
-        self.take_from(now, most, |ledger| &mut ledger.deliveries)
-    }
-
-    fn take_from(
+    /// Takes up to `most` renewals of what is held, of deliveries or of who waits that are to be sent to a shard.
+    pub(crate) fn take_renewals(
         &mut self,
         now: Instant,
+        lane: Lane,
+        shard: Shard,
         most: usize,
-        lane: fn(&mut Ledger) -> &mut VecDeque<Key>,
     ) -> (Vec<Sent>, Vec<RenewRequest>) {
         let (mut sent, mut requests) = (Vec::new(), Vec::new());
         while requests.len() < most
-            && let Some(key) = lane(self).pop_front()
+            && let Some(key) = self.next(lane, shard)
         {
             let Some(entry) = self.entry(key) else { continue };
-            if matches!(entry.phase, Phase::Waiting | Phase::Ready | Phase::Held) {
-                let claim = entry.lease.claim();
-                requests.push(RenewRequest {
-                    resource: entry.lease.resource().clone(),
-                    claim,
-                    is_waiter: entry.phase == Phase::Waiting,
-                });
-                sent.push(Sent { key, claim, at: now });
+            match entry.lane() {
+                Some(other) if other != lane => {
+                    // It was granted while it stood in line.
+                    self.enqueue(other, key);
+                    continue;
+                }
+                Some(_) => {}
+                None => continue,
             }
+            let (resource, claim) = (entry.lease.resource().clone(), entry.lease.claim());
+            requests.push(RenewRequest { resource, claim, is_waiter: entry.phase == Phase::Waiting });
+            sent.push(Sent { key, claim, at: now });
         }
         (sent, requests)
     }
 
-    /// Takes up to `most` releases that are to be sent.
-    pub(crate) fn take_releases(&mut self, now: Instant, most: usize) -> (Vec<Sent>, Vec<ReleaseRequest>) {
+    /// Takes up to `most` releases that are to be sent to a shard.
+    pub(crate) fn take_releases(
+        &mut self,
+        now: Instant,
+        shard: Shard,
+        most: usize,
+    ) -> (Vec<Sent>, Vec<ReleaseRequest>) {
         let (mut sent, mut requests) = (Vec::new(), Vec::new());
         while requests.len() < most
-            && let Some(key) = self.releases.pop_front()
+            && let Some(key) = self.next(Lane::Releases, shard)
         {
             if self.entry(key).is_some_and(|entry| entry.phase == Phase::Releasing) {
                 let request = self.release_to_send(key.index);
@@ -699,21 +720,6 @@ impl Ledger {
     /// Takes whom to tell of what happened.
     pub(crate) fn take_told(&mut self) -> Told {
         std::mem::take(&mut self.told)
-    }
-
-    /// Whether a lane (claims, renewals, releases, deliveries) holds enough for a second call.
-    pub(crate) fn has_enough(&self, lane: usize) -> bool {
-        self.lanes() & (16 << lane) != 0
-    }
-
-    /// Which lanes hold something to send, a bit each, and above them which hold enough for a second call.
-    pub(crate) fn lanes(&self) -> u8 {
-        let has = |lane: &VecDeque<Key>, bit: u8| match lane.len() {
-            0 => 0,
-            count if count < SECOND_CALL_MIN => bit,
-            _ => bit | bit << 4,
-        };
-        has(&self.claims, 1) | has(&self.renewals, 2) | has(&self.releases, 4) | has(&self.deliveries, 8)
     }
 
     /// When the next entry is due.

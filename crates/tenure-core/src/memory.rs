@@ -19,8 +19,8 @@ use crate::client::{Settings, Tenure};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::engine::{
     BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, Incarnation,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, claim_answer, release_answer,
-    renew_answer,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Shard, Wake, claim_answer,
+    release_answer, renew_answer,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -52,6 +52,19 @@ pub trait Flaw: Send + Sync + 'static {
     /// Changes what was done.
     fn after(&self, record: &mut PlainRecord, transition: &mut Transition) {
         let _ = (record, transition);
+    }
+
+    /// Which of the store's servers a resource or a queue is on.
+    fn shard(&self, resource: &Name) -> Shard {
+        let _ = resource;
+        Shard::default()
+    }
+
+    /// Whether a verb is never answered: "claim", "renew", "heartbeat", "release", "push", "take" or "settle". A call that asks
+    /// for one such thing answers nothing at all.
+    fn hangs(&self, verb: &'static str, resource: &Name) -> bool {
+        let _ = (verb, resource);
+        false
     }
 }
 
@@ -169,6 +182,25 @@ impl Store {
         transition.outcome
     }
 
+    /// Answers a call, unless it hangs.
+    fn answer<'a, R, A: Send + 'a>(
+        &self,
+        requests: &[R],
+        about: fn(&R) -> (&'static str, &Name),
+        answer: impl FnOnce(&[R]) -> A,
+    ) -> BoxFuture<'a, A> {
+        let hangs = |flaw: &Arc<dyn Flaw>| {
+            requests.iter().any(|request| {
+                let (verb, resource) = about(request);
+                flaw.hangs(verb, resource)
+            })
+        };
+        if self.flaw.as_ref().is_some_and(hangs) {
+            return Box::pin(std::future::pending());
+        }
+        ready(answer(requests))
+    }
+
     fn view(&self, resource: &Name) -> Option<View> {
         let record = self.state().records.get(resource).cloned()?;
         let Ok(view) = inspect(resource, &record, self.now());
@@ -225,7 +257,7 @@ impl Drop for Memory {
     }
 }
 
-fn ready<T: Send + 'static>(value: T) -> BoxFuture<'static, T> {
+fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
     Box::pin(std::future::ready(value))
 }
 
@@ -238,8 +270,16 @@ impl Engine for Memory {
         &self.capability
     }
 
+    fn shard(&self, resource: &Name) -> Shard {
+        self.store.flaw.as_ref().map_or_else(Shard::default, |flaw| flaw.shard(resource))
+    }
+
     fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
-        ready(claims.iter().map(|claim| BlockingEngine::claim(self, claim)).collect())
+        self.store.answer(
+            &claims,
+            |claim: &Claim| ("claim", &claim.resource),
+            |claims| claims.iter().map(|claim| BlockingEngine::claim(self, claim)).collect(),
+        )
     }
 
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
@@ -247,11 +287,21 @@ impl Engine for Memory {
             let outcome = self.store.step(&request.resource, Command::Renew(request.claim));
             Ok(renew_answer(request, outcome, self.store.incarnation))
         };
-        ready(renewals.iter().map(renew).collect())
+        self.store.answer(
+            &renewals,
+            |request: &RenewRequest| {
+                (if request.is_waiter { "heartbeat" } else { "renew" }, &request.resource)
+            },
+            |renewals| renewals.iter().map(renew).collect(),
+        )
     }
 
     fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
-        ready(releases.iter().map(|release| BlockingEngine::release(self, release)).collect())
+        self.store.answer(
+            &releases,
+            |request: &ReleaseRequest| ("release", &request.resource),
+            |releases| releases.iter().map(|release| BlockingEngine::release(self, release)).collect(),
+        )
     }
 
     fn publish(

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::future::{Either, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tenure_core::clock::{Clock, SystemClock};
-use tenure_core::engine::Incarnation;
+use tenure_core::engine::{Incarnation, Shard};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -79,6 +79,8 @@ struct Table {
     /// All nodes that any node has named, replicas too: whom to ask.
     nodes: Vec<Address>,
     links: HashMap<(Arc<Address>, Lane), Link>,
+    /// The numbers of all nodes that ever had a slot.
+    shards: HashMap<Arc<Address>, Shard>,
     channels: BTreeMap<Vec<u8>, Channel>,
     /// Why the last look failed.
     fault: Option<Fault>,
@@ -112,6 +114,7 @@ impl Cluster {
                 owners: vec![None; SLOTS],
                 nodes: Vec::new(),
                 links: HashMap::new(),
+                shards: HashMap::new(),
                 channels: BTreeMap::new(),
                 fault: None,
             }),
@@ -123,13 +126,14 @@ impl Cluster {
     }
 
     /// Sends a command to the node of a slot. What was refused (moved, not now, not here) is sent again until the
-    /// deadline; what may have been executed is not.
+    /// deadline; what may have been executed is not. Unless `waits`, what is refused while the slot moves is a fault at once.
     pub(crate) async fn execute(
         &self,
         slot: u16,
         deadline: Instant,
         build: Build<'_>,
         replicas: u8,
+        waits: bool,
     ) -> Result<Answer, Fault> {
         let lane = if replicas == 0 { Lane::Calls } else { Lane::Replicated };
         let mut ask = None;
@@ -148,6 +152,7 @@ impl Cluster {
             let mut is_refused = false;
             match self.shared.turn(&fault, &wire) {
                 Turn::Follow(address) => ask = address,
+                Turn::Wait if !waits && fault.code() == Some("TRYAGAIN") => return Err(fault),
                 Turn::Wait => is_refused = true,
                 Turn::End => {
                     self.shared.look.notify_one();
@@ -219,6 +224,21 @@ impl Cluster {
         if let Some(link) = link {
             link.unsubscribe(deadline, channel).await;
         }
+    }
+
+    /// Returns the number of the node that has a slot. 0: none is known to have it.
+    pub(crate) fn shard(&self, slot: u16) -> Shard {
+        let mut table = lock(&self.shared.table);
+        let Table { owners, shards, .. } = &mut *table;
+        let Some(owner) = owners.get(usize::from(slot)).and_then(Option::as_ref) else {
+            return Shard::default();
+        };
+        if let Some(shard) = shards.get(owner) {
+            return *shard;
+        }
+        // Those beyond share the last one, and so wait for each other.
+        let next = Shard(u16::try_from(shards.len() + 1).unwrap_or(u16::MAX));
+        *shards.entry(owner.clone()).or_insert(next)
     }
 
     /// Returns who answers for a slot now, if anybody does.

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use futures_util::future::{BoxFuture, join, join_all};
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::BoxStream;
 use redis::{Cmd, Value};
 use tenure_core::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Incarnation, Reach, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest, Wake, claim_answer, release_answer, renew_answer,
+    RenewAnswer, RenewRequest, Shard, Wake, claim_answer, release_answer, renew_answer,
 };
 use tenure_core::inspect::View;
 use tenure_core::queue::contract::QueueEngine;
@@ -67,6 +67,17 @@ struct Part<'a, R> {
     request: &'a R,
 }
 
+/// How a call is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// What a slot that moves refuses for now is sent again for a while.
+    Patient,
+    /// It is answered at once: what goes out with it, or stands behind it, cannot wait. The client repeats it.
+    Urgent,
+    /// Replicas should acknowledge it.
+    Replicated,
+}
+
 /// What the requests of a batch have in common.
 struct Verb<R> {
     operation: &'static str,
@@ -75,8 +86,7 @@ struct Verb<R> {
     arguments: Arguments<R>,
     /// Whether the request may be queued, and so be told of its grant.
     may_wait: fn(&R) -> bool,
-    /// Whether `?replicas=` counts.
-    grants: bool,
+    sending: Sending,
 }
 
 /// What a call answered beside its items.
@@ -165,25 +175,6 @@ impl Redis {
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(missing()))).collect()
     }
 
-    async fn renew_as(&self, renewals: &[RenewRequest], grants: bool) -> Vec<Result<RenewAnswer>> {
-        let verb = Verb {
-            operation: "renew",
-            script: &LIBRARY.renew,
-            name: |renewal: &RenewRequest| &renewal.resource,
-            arguments: script::RENEW_ARGUMENTS,
-            may_wait: |_| false,
-            grants,
-        };
-        self.submit(verb, renewals, |renewal, context, item| {
-            let outcome = answer::renewed(item).map_err(|what| internal("renew", &what))?;
-            if matches!(outcome, Outcome::Renewed(_)) {
-                self.store.check_replicas("renew", "grant", context)?;
-            }
-            Ok(renew_answer(renewal, outcome, context.incarnation))
-        })
-        .await
-    }
-
     /// Does one operation of one resource, and returns the one number that it answers.
     async fn submit_one(
         &self,
@@ -230,8 +221,7 @@ impl Store {
         let keys: Vec<&Key> = parts.iter().map(|part| &part.key).collect();
         let requests: Vec<&R> = parts.iter().map(|part| part.request).collect();
         let build = |cmd: &mut Cmd| verb.arguments.push(cmd, &requests);
-        let is_replicated = verb.grants && self.replicas > 0;
-        self.call_as(verb.operation, verb.script, slot, &keys, is_replicated, build).await
+        self.call_as(verb.operation, verb.script, slot, &keys, verb.sending, build).await
     }
 
     /// Calls a script.
@@ -244,7 +234,7 @@ impl Store {
         arguments: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<(Vec<Value>, Context)> {
         let keys: Vec<&Key> = keys.iter().collect();
-        self.call_as(operation, script, slot, &keys, false, arguments).await
+        self.call_as(operation, script, slot, &keys, Sending::Patient, arguments).await
     }
 
     async fn call_as(
@@ -253,7 +243,7 @@ impl Store {
         script: &Script,
         slot: u16,
         keys: &[&Key],
-        is_replicated: bool,
+        sending: Sending,
         arguments: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<(Vec<Value>, Context)> {
         let build = |form: Form, incarnation: Incarnation| {
@@ -265,7 +255,7 @@ impl Store {
             arguments(&mut cmd);
             cmd
         };
-        self.call_built(operation, slot, is_replicated, || LIBRARY.load(), build).await
+        self.call_built(operation, slot, sending, || LIBRARY.load(), build).await
     }
 
     /// Calls an operation of a library, in the best form that the server takes.
@@ -273,19 +263,26 @@ impl Store {
         &self,
         operation: &'static str,
         slot: u16,
-        is_replicated: bool,
+        sending: Sending,
         load: impl Fn() -> Cmd + Send + Sync,
         build: impl Fn(Form, Incarnation) -> Cmd + Send + Sync,
     ) -> Result<(Vec<Value>, Context)> {
         let send = async |form: Form| {
             let sent_at = SystemClock.now();
-            let (value, incarnation, acknowledged) = if is_replicated {
-                let sent = self.servers.with_replicas(slot, |incarnation| build(form, incarnation)).await?;
-                (sent.0, sent.1, Some(sent.2))
-            } else {
-                let (value, incarnation) =
-                    self.servers.call(slot, |incarnation| build(form, incarnation)).await?;
-                (value, incarnation, None)
+            let build = |incarnation| build(form, incarnation);
+            let (value, incarnation, acknowledged) = match sending {
+                Sending::Replicated if self.replicas > 0 => {
+                    let sent = self.servers.with_replicas(slot, build).await?;
+                    (sent.0, sent.1, Some(sent.2))
+                }
+                Sending::Urgent => {
+                    let (value, incarnation) = self.servers.call_at_once(slot, build).await?;
+                    (value, incarnation, None)
+                }
+                Sending::Patient | Sending::Replicated => {
+                    let (value, incarnation) = self.servers.call(slot, build).await?;
+                    (value, incarnation, None)
+                }
             };
             Ok::<_, Fault>((value, incarnation, acknowledged, sent_at))
         };
@@ -406,6 +403,14 @@ impl Engine for Redis {
         &self.capability
     }
 
+    fn shard(&self, resource: &Name) -> Shard {
+        if !self.store.servers.is_cluster() {
+            return Shard::default();
+        }
+        // What can have no key is refused before anything is sent.
+        self.store.keys.of(resource).map_or(Shard::default(), |key| self.store.servers.shard(key.slot))
+    }
+
     fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
         let verb = Verb {
             operation: "claim",
@@ -413,7 +418,7 @@ impl Engine for Redis {
             name: |claim: &Claim| &claim.resource,
             arguments: script::CLAIM_ARGUMENTS,
             may_wait: |claim| claim.wait,
-            grants: true,
+            sending: Sending::Replicated,
         };
         Box::pin(async move {
             self.submit(verb, &claims, |claim, context, item| {
@@ -429,24 +434,34 @@ impl Engine for Redis {
     }
 
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        // What confirms a waiter's grant waits for replicas, as a claim does. What extends a lease must not: its deadline would
+        // pass while replicas are away. So a client asks for either in calls of their own.
+        let waits = renewals.iter().any(|renewal| renewal.is_waiter) && self.store.replicas > 0;
+        let sending = if waits { Sending::Replicated } else { Sending::Urgent };
+        let verb = Verb {
+            operation: "renew",
+            script: &LIBRARY.renew,
+            name: |renewal: &RenewRequest| &renewal.resource,
+            arguments: script::RENEW_ARGUMENTS,
+            may_wait: |_| false,
+            sending,
+        };
         Box::pin(async move {
-            if self.store.replicas == 0 {
-                return self.renew_as(&renewals, false).await;
+            let answers = self.submit(verb, &renewals, |renewal, context, item| {
+                let outcome = answer::renewed(item).map_err(|what| internal("renew", &what))?;
+                if matches!(outcome, Outcome::Renewed(_)) {
+                    self.store.check_replicas("renew", "grant", context)?;
+                }
+                Ok(renew_answer(renewal, outcome, context.incarnation))
+            });
+            let answers = answers.await;
+            if let Some(held) = renewals.first()
+                && self.store.replicas > 0
+                && !waits
+            {
+                self.store.look_at_replicas(&held.resource, renewals.len() as u64);
             }
-            // What confirms a waiter's grant waits for replicas, as a claim does. What extends a lease must not:
-            // its deadline would pass while replicas are away.
-            let (waiters, holders): (Vec<_>, Vec<_>) =
-                renewals.iter().cloned().partition(|renewal| renewal.is_waiter);
-            let (confirmed, renewed) =
-                join(self.renew_as(&waiters, true), self.renew_as(&holders, false)).await;
-            if let Some(holder) = holders.first() {
-                self.store.look_at_replicas(&holder.resource, holders.len() as u64);
-            }
-            let (mut confirmed, mut renewed) = (confirmed.into_iter(), renewed.into_iter());
-            let next = |renewal: &RenewRequest| {
-                if renewal.is_waiter { confirmed.next() } else { renewed.next() }
-            };
-            renewals.iter().filter_map(next).collect()
+            answers
         })
     }
 
@@ -457,7 +472,7 @@ impl Engine for Redis {
             name: |request: &ReleaseRequest| &request.resource,
             arguments: script::RELEASE_ARGUMENTS,
             may_wait: |_| false,
-            grants: false,
+            sending: Sending::Patient,
         };
         Box::pin(async move {
             self.submit(verb, &releases, |_, _, item| {

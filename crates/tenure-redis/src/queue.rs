@@ -15,7 +15,7 @@ use tenure_core::queue::contract::{
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::answer::{Unexpected, number};
-use crate::engine::{Context, ENGINE, Store, internal};
+use crate::engine::{Context, ENGINE, Sending, Store, internal};
 use crate::inspect;
 use crate::keys::Key;
 use crate::script::{Form, Script};
@@ -55,8 +55,7 @@ struct Verb<R, A> {
     answer: fn(&R, Value) -> std::result::Result<A, Unexpected>,
     /// Whether who asks is to be told of what comes later.
     may_idle: bool,
-    /// Whether `?replicas=` counts.
-    is_replicated: bool,
+    sending: Sending,
 }
 
 impl Queues {
@@ -108,7 +107,7 @@ impl Queues {
             let (some, others) = rest.split_at(fits.count().max(1));
             match self.once(verb, queue, some).await {
                 Ok((items, context)) => {
-                    let is_acknowledged = if verb.is_replicated {
+                    let is_acknowledged = if verb.sending == Sending::Replicated {
                         self.store.check_replicas(verb.operation, verb.operation, &context)
                     } else {
                         Ok(())
@@ -147,7 +146,7 @@ impl Queues {
                 (verb.push)(cmd, request);
             }
         };
-        self.call(verb.operation, verb.script, queue, &key, verb.is_replicated, arguments).await
+        self.call(verb.operation, verb.script, queue, &key, verb.sending, arguments).await
     }
 
     async fn call(
@@ -156,7 +155,7 @@ impl Queues {
         script: &Script,
         queue: &Name,
         key: &Key,
-        is_replicated: bool,
+        sending: Sending,
         arguments: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<(Vec<Value>, Context)> {
         let store = &self.store;
@@ -167,8 +166,7 @@ impl Queues {
             arguments(&mut cmd);
             cmd
         };
-        let is_replicated = is_replicated && store.replicas > 0;
-        store.call_built(operation, key.slot, is_replicated, || self.library.load(), build).await
+        store.call_built(operation, key.slot, sending, || self.library.load(), build).await
     }
 
     /// Does what an operator asks of one queue.
@@ -186,7 +184,7 @@ impl Queues {
                 cmd.arg(*argument);
             }
         };
-        self.call(operation, script, queue, &key, false, push).await.map_err(failed)
+        self.call(operation, script, queue, &key, Sending::Patient, push).await.map_err(failed)
     }
 
     async fn look(&self, queue: &Name) -> Result<QueueStats> {
@@ -260,7 +258,7 @@ impl QueueEngine for Queues {
             push: push_push,
             answer: |_, item| answer::pushed(&item),
             may_idle: false,
-            is_replicated: true,
+            sending: Sending::Replicated,
         };
         Box::pin(async move { self.submit(verb, &pushes).await })
     }
@@ -274,7 +272,7 @@ impl QueueEngine for Queues {
             push: push_take,
             answer: answer::taken,
             may_idle: true,
-            is_replicated: false,
+            sending: Sending::Patient,
         };
         Box::pin(async move {
             if let Some(take) = takes.iter().find(|take| take.floor.get() >= TOKEN_MAX) {
@@ -301,7 +299,7 @@ impl QueueEngine for Queues {
                 micros => Ok(RenewAnswer::Renewed { ends_in: Duration::from_micros(micros) }),
             },
             may_idle: false,
-            is_replicated: false,
+            sending: Sending::Urgent,
         };
         Box::pin(async move { self.submit(verb, &renewals).await })
     }
@@ -319,7 +317,7 @@ impl QueueEngine for Queues {
                 _ => Ok(SettleAnswer::Buried),
             },
             may_idle: false,
-            is_replicated: false,
+            sending: Sending::Patient,
         };
         Box::pin(async move { self.submit(verb, &settlements).await })
     }

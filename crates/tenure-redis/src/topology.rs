@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tenure_core::engine::Incarnation;
+use tenure_core::engine::{Incarnation, Shard};
 use tenure_core::error::{Error, ErrorKind};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
@@ -80,6 +80,14 @@ impl Servers {
         matches!(self.0.kind, Kind::Cluster(_))
     }
 
+    /// Returns which of the servers is in charge of a hash slot, as far as is known.
+    pub(crate) fn shard(&self, slot: u16) -> Shard {
+        match &self.0.kind {
+            Kind::One(_) => Shard::default(),
+            Kind::Cluster(cluster) => cluster.shard(slot),
+        }
+    }
+
     /// Returns how many replicas [`Servers::with_replicas`] waits for.
     pub(crate) fn replicas(&self) -> u8 {
         self.0.replicas
@@ -94,10 +102,28 @@ impl Servers {
         slot: u16,
         build: impl Fn(Incarnation) -> Cmd + Send + Sync,
     ) -> Result<(Value, Incarnation), Fault> {
+        self.call_and_wait(slot, build, true).await
+    }
+
+    /// As [`Servers::call`], but what is refused while the slot moves is a fault at once: nothing was executed.
+    pub(crate) async fn call_at_once(
+        &self,
+        slot: u16,
+        build: impl Fn(Incarnation) -> Cmd + Send + Sync,
+    ) -> Result<(Value, Incarnation), Fault> {
+        self.call_and_wait(slot, build, false).await
+    }
+
+    async fn call_and_wait(
+        &self,
+        slot: u16,
+        build: impl Fn(Incarnation) -> Cmd + Send + Sync,
+        waits: bool,
+    ) -> Result<(Value, Incarnation), Fault> {
         let deadline = Instant::now() + CALL_TIMEOUT;
         let answer = match &self.0.kind {
             Kind::One(one) => one.link.execute(deadline, &build, Manner::default()).await?,
-            Kind::Cluster(cluster) => cluster.execute(slot, deadline, &build, 0).await?,
+            Kind::Cluster(cluster) => cluster.execute(slot, deadline, &build, 0, waits).await?,
         };
         Ok((answer.value, answer.incarnation))
     }
@@ -116,7 +142,7 @@ impl Servers {
                 let manner = Manner { is_asking: false, replicas };
                 one.replicated().execute(deadline, &build, manner).await?
             }
-            Kind::Cluster(cluster) => cluster.execute(slot, deadline, &build, replicas).await?,
+            Kind::Cluster(cluster) => cluster.execute(slot, deadline, &build, replicas, true).await?,
         };
         Ok((answer.value, answer.incarnation, answer.acknowledged))
     }

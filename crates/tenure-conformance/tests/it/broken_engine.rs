@@ -12,7 +12,7 @@ use tenure_core::claim::{CAPACITY_MAX, Claim, Grant, Keep, Kind, Waiting};
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, Incarnation, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Wake,
+    ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake,
 };
 use tenure_core::inspect::View;
 use tenure_core::queue::contract::QueueEngine;
@@ -308,6 +308,10 @@ impl Engine for BrokenEngine {
 
     fn capability(&self) -> &Capability {
         &self.capability
+    }
+
+    fn shard(&self, resource: &Name) -> Shard {
+        self.engine.shard(&self.name(resource))
     }
 
     fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {

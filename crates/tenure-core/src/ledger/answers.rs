@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Acquired, Entry, Key, Ledger, Now, Phase, Sent, Wish, deadline};
+use super::{Acquired, Entry, Key, Lane, Ledger, Now, Phase, Sent, Wish, deadline};
 use crate::backoff;
 use crate::claim::{Grant, Waiting};
 use crate::clock::Instant;
@@ -158,7 +158,7 @@ impl Ledger {
             (Phase::Waiting, Ok(RenewAnswer::Renewed { .. })) => {
                 entry.phase = Phase::Asking;
                 entry.is_busy = true;
-                self.claims.push_back(key);
+                self.enqueue(Lane::Claims, key);
             }
             (_, Ok(RenewAnswer::Renewed { ends_in } | RenewAnswer::Granted(Grant { ends_in, .. }))) => {
                 self.on_kept(now, key.index, sent_at, ends_in);
@@ -337,7 +337,7 @@ impl Ledger {
             Phase::Asking | Phase::Waiting if now.at >= give_up_at => self.give_up(now, index),
             Phase::Asking if !entry.is_busy => {
                 entry.is_busy = true;
-                self.claims.push_back(key);
+                self.enqueue(Lane::Claims, key);
                 self.schedule.set(index, give_up_at);
             }
             Phase::Waiting => {
@@ -357,7 +357,7 @@ impl Ledger {
             }
             Phase::Releasing if !entry.is_busy => {
                 entry.is_busy = true;
-                self.releases.push_back(key);
+                self.enqueue(Lane::Releases, key);
             }
             _ => {}
         }
@@ -380,11 +380,12 @@ impl Ledger {
 
     fn queue_renewal(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
-        if !entry.is_busy {
+        if let Some(lane) = entry.lane()
+            && !entry.is_busy
+        {
             entry.is_busy = true;
             let key = Key { index, generation: entry.generation };
-            let lane = if entry.is_delivery { &mut self.deliveries } else { &mut self.renewals };
-            lane.push_back(key);
+            self.enqueue(lane, key);
         }
     }
 
@@ -410,7 +411,7 @@ impl Ledger {
             self.by_claim.insert(claim, index);
         }
         self.schedule.set(index, give_up_at);
-        self.claims.push_back(key);
+        self.enqueue(Lane::Claims, key);
         if may_hold {
             self.release_orphan(now, old, wish, had_stray_copy);
         }

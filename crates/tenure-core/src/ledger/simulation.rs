@@ -1,5 +1,6 @@
-//! Seeded worlds: several ledgers, one store that runs `step`, and a network that delays, reorders, loses and
-//! repeats, on a clock that only the world moves. The same seed gives the same world.
+//! Seeded worlds: several ledgers, one store that runs `step` on two servers, of which one may hang and a resource may move
+//! to the other, and a network that delays, reorders, loses and repeats, on a clock that only the world moves. The same
+//! seed gives the same world.
 //!
 //! Checked after every event: a lease that its user may believe in is held by the store for that very claim
 //! (which is stronger than exclusion), tokens grow in the order in which leases were got, and `max_hold` holds.
@@ -8,16 +9,17 @@
 //! `TENURE_SEEDS=100000 cargo test -p tenure-core simulation` tries more worlds; `TENURE_SEED=42` one.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use super::{Acquired, Identity, Key, Ledger, Now, Sent, Wish};
+use super::{Acquired, Identity, Key, Lane, Ledger, Now, Sent, Wish};
 use crate::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
 use crate::clock::{Instant, Timestamp};
 use crate::engine::{
-    ClaimAnswer, Incarnation, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Wake, claim_answer,
-    release_answer, renew_answer,
+    ClaimAnswer, Incarnation, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake,
+    claim_answer, release_answer, renew_answer,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_state::LeaseState;
@@ -28,6 +30,7 @@ use crate::token::Token;
 const CLIENTS: usize = 4;
 const USERS: usize = 2;
 const RESOURCES: usize = 2;
+const SHARDS: u16 = 2;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a world has faults.
 const FAULTY: Duration = Duration::from_secs(60);
@@ -50,8 +53,8 @@ enum Answers {
 
 /// Something under way.
 enum Message {
-    Request { client: usize, lane: usize, number: u64, batch: Batch },
-    Answer { client: usize, lane: usize, number: u64, answers: Answers },
+    Request { client: usize, line: (Lane, Shard), number: u64, batch: Batch },
+    Answer { client: usize, line: (Lane, Shard), number: u64, answers: Answers },
     Wake { client: usize, wake: Wake },
 }
 
@@ -64,7 +67,7 @@ struct Call {
 
 struct Client {
     ledger: Ledger,
-    calls: [Option<Call>; 3],
+    calls: BTreeMap<(Lane, Shard), Call>,
     paused_until: Instant,
     users: Vec<User>,
 }
@@ -82,6 +85,10 @@ struct World {
     clients: Vec<Client>,
     records: HashMap<Name, PlainRecord>,
     messages: Vec<(Instant, Message)>,
+    /// The shard of the first resource; the next one is on the next.
+    first_shard: Arc<AtomicU16>,
+    /// Until when a shard takes nothing in.
+    hung: (Shard, Instant),
     next_number: u64,
     /// The token of the lease that was got last, for each resource.
     last_tokens: HashMap<Name, Token>,
@@ -102,14 +109,23 @@ impl World {
             [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(9)][random.usize(..3)];
         terms.limits.max_hold = random.bool().then_some(terms.ttl * 3);
         terms.limits.lock_delay = if random.bool() { Duration::ZERO } else { terms.ttl / 2 };
+        let first_shard = Arc::new(AtomicU16::new(0));
         let clients = (0..CLIENTS).map(|number| Client {
             ledger: Ledger::new(Identity {
                 client: ClientId::new(number as u64),
                 engine: "simulation",
                 answer_timeout: ANSWER_TIMEOUT,
                 silence_max: crate::claim::TTL_MAX,
+                calls_max: 1,
+                shard_of: {
+                    let first = first_shard.clone();
+                    Box::new(move |resource| {
+                        let number = u16::from(resource.as_str().as_bytes()[1] - b'0');
+                        Shard((first.load(Ordering::Relaxed) + number) % SHARDS)
+                    })
+                },
             }),
-            calls: [None, None, None],
+            calls: BTreeMap::new(),
             paused_until: Instant::default(),
             users: (0..USERS).map(|_| User::Idle).collect(),
         });
@@ -119,6 +135,8 @@ impl World {
             now: Instant::from_nanos(3_600_000_000_000),
             records: HashMap::new(),
             messages: Vec::new(),
+            first_shard,
+            hung: (Shard(0), Instant::default()),
             next_number: 0,
             last_tokens: HashMap::new(),
             released: HashSet::new(),
@@ -152,15 +170,21 @@ impl World {
         if self.chance(8) {
             return;
         }
-        let at = self.now + self.delay();
+        let mut at = self.now + self.delay();
+        if let Message::Request { line: (_, shard), .. } = &message
+            && *shard == self.hung.0
+        {
+            at = at.max(self.hung.1);
+        }
         // Renewals and releases must bear to be delivered twice. A claim is not, on any connection of ours: a
         // second copy of it is one that its client has sent, and knows of.
-        if let Message::Request { client, lane: lane @ 1.., number, batch } = &message
+        if let Message::Request { client, line, number, batch } = &message
+            && line.0 != Lane::Claims
             && self.random.u8(..100) < 5
             && self.is_faulty
         {
             let copy =
-                Message::Request { client: *client, lane: *lane, number: *number, batch: batch.clone() };
+                Message::Request { client: *client, line: *line, number: *number, batch: batch.clone() };
             let copy_at = self.now + self.delay();
             self.messages.push((copy_at, copy));
         }
@@ -175,9 +199,14 @@ impl World {
         self.time_out(number);
         self.with_ledger(number, |ledger, now| while ledger.on_due(now) {});
         self.run_users(number);
-        for lane in 0..3 {
-            if self.clients[number].calls[lane].is_none() {
-                self.call(number, lane);
+        loop {
+            for line in self.clients[number].ledger.lines() {
+                if !self.clients[number].calls.contains_key(&line) {
+                    self.call(number, line);
+                }
+            }
+            if !self.clients[number].ledger.take_news() {
+                break;
             }
         }
     }
@@ -190,37 +219,38 @@ impl World {
     }
 
     fn time_out(&mut self, number: usize) {
-        for lane in 0..3 {
-            let is_late =
-                self.clients[number].calls[lane].as_ref().is_some_and(|call| call.times_out_at <= self.now);
-            if is_late && let Some(call) = self.clients[number].calls[lane].take() {
-                let late = || Error::new(ErrorKind::Unavailable, "ask", "no answer");
-                let count = call.sent.len();
-                let answers = match lane {
-                    0 => Answers::Claims((0..count).map(|_| Err(late())).collect()),
-                    1 => Answers::Renewals((0..count).map(|_| Err(late())).collect()),
-                    _ => Answers::Releases((0..count).map(|_| Err(late())).collect()),
-                };
-                self.answer(number, call.sent, answers);
-            }
+        let calls = &self.clients[number].calls;
+        let late = calls.iter().filter(|(_, call)| call.times_out_at <= self.now).map(|(line, _)| *line);
+        for line in late.collect::<Vec<_>>() {
+            let Some(call) = self.clients[number].calls.remove(&line) else { continue };
+            let late = || Error::new(ErrorKind::Unavailable, "ask", "no answer");
+            let count = call.sent.len();
+            let answers = match line.0 {
+                Lane::Claims => Answers::Claims((0..count).map(|_| Err(late())).collect()),
+                Lane::Releases => Answers::Releases((0..count).map(|_| Err(late())).collect()),
+                _ => Answers::Renewals((0..count).map(|_| Err(late())).collect()),
+            };
+            self.answer(number, call.sent, answers);
         }
     }
 
-    fn call(&mut self, number: usize, lane: usize) {
+    fn call(&mut self, number: usize, line: (Lane, Shard)) {
         let now = self.now;
         let ledger = &mut self.clients[number].ledger;
+        let (lane, shard) = line;
         let (sent, batch) = match lane {
-            0 => {
-                let (sent, claims) = ledger.take_claims(now, 8, 8);
+            Lane::Claims => {
+                let (sent, claims) = ledger.take_claims(now, shard, 8, 8);
                 (sent, Batch::Claims(claims))
             }
-            1 => {
-                let (sent, renewals) = ledger.take_renewals(now, 8);
-                (sent, Batch::Renewals(renewals))
+            Lane::Releases => {
+                let (sent, releases) = ledger.take_releases(now, shard, 8);
+                (sent, Batch::Releases(releases))
             }
             _ => {
-                let (sent, releases) = ledger.take_releases(now, 8);
-                (sent, Batch::Releases(releases))
+                let (sent, renewals) = ledger.take_renewals(now, lane, shard, 8);
+                assert!(renewals.iter().all(|one| one.is_waiter == (lane == Lane::Heartbeats)));
+                (sent, Batch::Renewals(renewals))
             }
         };
         if sent.is_empty() {
@@ -228,8 +258,8 @@ impl World {
         }
         self.next_number += 1;
         let call = Call { number: self.next_number, sent, times_out_at: now + ANSWER_TIMEOUT };
-        let request = Message::Request { client: number, lane, number: call.number, batch };
-        self.clients[number].calls[lane] = Some(call);
+        let request = Message::Request { client: number, line, number: call.number, batch };
+        self.clients[number].calls.insert(line, call);
         self.send(request);
     }
 
@@ -311,7 +341,7 @@ impl World {
     }
 
     /// The store does what a request asks, and answers.
-    fn serve(&mut self, client: usize, lane: usize, number: u64, batch: Batch) {
+    fn serve(&mut self, client: usize, line: (Lane, Shard), number: u64, batch: Batch) {
         let incarnation = Incarnation(1);
         let answers = match batch {
             Batch::Claims(claims) => Answers::Claims(
@@ -343,7 +373,7 @@ impl World {
                     .collect(),
             ),
         };
-        self.send(Message::Answer { client, lane, number, answers });
+        self.send(Message::Answer { client, line, number, answers });
     }
 
     fn step(&mut self, resource: &Name, command: &Command<'_>) -> crate::step::Outcome {
@@ -367,18 +397,18 @@ impl World {
 
     fn deliver(&mut self, message: Message) -> Option<Message> {
         match message {
-            Message::Request { client, lane, number, batch } => self.serve(client, lane, number, batch),
+            Message::Request { client, line, number, batch } => self.serve(client, line, number, batch),
             // A paused client finds its mail when it wakes.
             Message::Answer { client, .. } | Message::Wake { client, .. }
                 if self.clients[client].paused_until > self.now =>
             {
                 return Some(message);
             }
-            Message::Answer { client, lane, number, answers } => {
-                let call = &mut self.clients[client].calls[lane];
+            Message::Answer { client, line, number, answers } => {
+                let calls = &mut self.clients[client].calls;
                 // An answer to a call that was given up is not read any more.
-                if call.as_ref().is_some_and(|call| call.number == number)
-                    && let Some(call) = call.take()
+                if calls.get(&line).is_some_and(|call| call.number == number)
+                    && let Some(call) = calls.remove(&line)
                 {
                     self.answer(client, call.sent, answers);
                 }
@@ -426,6 +456,12 @@ impl World {
                     self.messages.push((at, kept));
                 }
                 self.check();
+            }
+            if self.is_faulty && self.random.u32(..2_000) == 0 {
+                self.hung = (Shard(self.random.u16(..SHARDS)), self.now + Duration::from_secs(3));
+            }
+            if self.is_faulty && self.random.u32(..2_000) == 0 {
+                self.first_shard.fetch_xor(1, Ordering::Relaxed);
             }
             for number in 0..CLIENTS {
                 self.run_client(number);

@@ -1,12 +1,13 @@
 //! Orders of answers that only chance would bring about.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use super::{Acquired, Identity, Key, Ledger, Now, Wish};
+use super::{Acquired, Identity, Key, Lane, Ledger, Now, ShardOf, Wish};
 use crate::claim::{ClientId, Grant, Label, Name, Terms, Waiting};
 use crate::clock::Instant;
-use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Wake};
+use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Shard, Wake};
 use crate::error::{Error, ErrorKind};
 use crate::lease_state::LeaseState;
 use crate::token::Token;
@@ -22,8 +23,14 @@ fn ledger() -> Ledger {
 }
 
 fn identity() -> Identity {
-    let (answer_timeout, silence_max) = (Duration::from_secs(2), crate::claim::TTL_MAX);
-    Identity { client: ClientId::new(1), engine: "none", answer_timeout, silence_max }
+    Identity {
+        client: ClientId::new(1),
+        engine: "none",
+        answer_timeout: Duration::from_secs(2),
+        silence_max: crate::claim::TTL_MAX,
+        calls_max: 1,
+        shard_of: Box::new(|_| Shard(0)),
+    }
 }
 
 fn wish() -> Wish {
@@ -37,21 +44,21 @@ fn a_release_that_failed_is_repeated_although_a_renewal_is_answered_after_it() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
     let key = ledger.submit(&now(at), wish());
-    let (claims, _) = ledger.take_claims(at, 1, 1);
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
     assert!(matches!(ledger.poll(&now(at), key, None), Some(Ok(Acquired::Lease(_)))));
     at = at + TTL / 2;
     ledger.on_due(&now(at));
-    let (renewals, _) = ledger.take_renewals(at, 1);
+    let (renewals, _) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 1);
     assert!(ledger.release(&now(at), key, false).is_none(), "there is something to send");
-    let (releases, _) = ledger.take_releases(at, 1);
+    let (releases, _) = ledger.take_releases(at, Shard(0), 1);
     let error = Error::new(ErrorKind::Unavailable, "release", "lost on the way");
     ledger.on_release(&now(at), releases[0], Err(error));
     ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Renewed { ends_in: TTL }));
     at = at + Duration::from_secs(1);
     ledger.on_due(&now(at));
-    let (releases, _) = ledger.take_releases(at, 1);
+    let (releases, _) = ledger.take_releases(at, Shard(0), 1);
     assert_eq!(releases.len(), 1, "the release is repeated");
     ledger.on_release(&now(at), releases[0], Ok(ReleaseAnswer::Released));
     assert!(matches!(ledger.poll_release(key, None), Some(Ok(ReleaseAnswer::Released))));
@@ -62,20 +69,20 @@ fn a_waiter_that_queues_anew_after_a_long_wait_bears_one_failure() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
     let key = ledger.submit(&now(at), wish());
-    let (claims, _) = ledger.take_claims(at, 1, 1);
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
     at = at + Duration::from_secs(60);
     ledger.on_due(&now(at));
-    let (renewals, _) = ledger.take_renewals(at, 1);
+    let (renewals, _) = ledger.take_renewals(at, Lane::Heartbeats, Shard(0), 1);
     ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Lost));
-    let (claims, _) = ledger.take_claims(at, 1, 1);
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let error = Error::new(ErrorKind::Unavailable, "claim", "lost on the way");
     ledger.on_claim(&now(at), claims[0], Err(error));
     assert!(ledger.poll(&now(at), key, None).is_none(), "one failure does not end the wait");
     at = at + Duration::from_secs(1);
     ledger.on_due(&now(at));
-    assert_eq!(ledger.take_claims(at, 1, 1).0.len(), 1, "the claim is repeated");
+    assert_eq!(ledger.take_claims(at, Shard(0), 1, 1).0.len(), 1, "the claim is repeated");
 }
 
 #[test]
@@ -83,15 +90,15 @@ fn a_store_that_may_have_forgotten_is_asked_about_every_hold_at_once() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
     let key = ledger.submit(&now(at), wish());
-    let (claims, _) = ledger.take_claims(at, 1, 1);
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
     let Some(Ok(Acquired::Lease(lease))) = ledger.poll(&now(at), key, None) else { panic!("it is held") };
     at = at + Duration::from_millis(10);
     ledger.on_wake(&now(at), Wake::LookAtAll);
-    assert_eq!(ledger.take_renewals(at, 9).0.len(), 0, "a holder need not look");
+    assert_eq!(ledger.take_renewals(at, Lane::Renewals, Shard(0), 9).0.len(), 0, "a holder need not look");
     ledger.on_wake(&now(at), Wake::RenewAll);
-    let (renewals, _) = ledger.take_renewals(at, 9);
+    let (renewals, _) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 9);
     assert_eq!(renewals.len(), 1, "long before its renewal is due");
     ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Lost));
     assert!(lease.is_over(at), "the store has forgotten it");
@@ -100,7 +107,7 @@ fn a_store_that_may_have_forgotten_is_asked_about_every_hold_at_once() {
 /// Has a wish granted and held. The lease ends after `ends_in`.
 fn hold(ledger: &mut Ledger, at: Instant, ends_in: Duration) -> (Key, Arc<LeaseState>) {
     let key = ledger.submit(&now(at), wish());
-    let (claims, _) = ledger.take_claims(at, 1, 1);
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
     let Some(Ok(Acquired::Lease(lease))) = ledger.poll(&now(at), key, None) else { panic!("it is held") };
@@ -123,11 +130,15 @@ fn a_user_who_is_first_to_see_a_deadline_pass_finds_all_bound_leases_lost() {
     assert_eq!(bond.lost_first(), Some(1), "it is known which was first");
     ledger.on_due(&now(at));
     ledger.on_wake(&now(at), Wake::RenewAll);
-    assert_eq!(ledger.take_renewals(at, 9).0.len(), 0, "what is lost with another is not renewed");
-    assert_eq!(ledger.take_releases(at, 9).0.len(), 0, "nor released before its user lets go");
+    assert_eq!(
+        ledger.take_renewals(at, Lane::Renewals, Shard(0), 9).0.len(),
+        0,
+        "what is lost with another is not renewed"
+    );
+    assert_eq!(ledger.take_releases(at, Shard(0), 9).0.len(), 0, "nor released before its user lets go");
     assert_eq!(ledger.release(&now(at), brief_key, true), Some(ReleaseAnswer::AlreadyLost));
     assert_eq!(ledger.release(&now(at), lasting_key, true), None, "the engine still knows it");
-    assert_eq!(ledger.take_releases(at, 9).0.len(), 1);
+    assert_eq!(ledger.take_releases(at, Shard(0), 9).0.len(), 1);
 }
 
 #[test]
@@ -161,10 +172,87 @@ fn a_call_takes_so_many_claims_of_one_resource_and_keeps_the_order() {
         ledger.submit(&now, Wish { resource, ..wish() });
     }
     let mut names = |most| {
-        let (_, claims) = ledger.take_claims(at, most, 1);
+        let (_, claims) = ledger.take_claims(at, Shard(0), most, 1);
         claims.iter().map(|claim| claim.resource.as_str().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names(8), ["a", "b"]);
     assert_eq!(names(1), ["a"]);
     assert_eq!(names(8), ["a", "b"], "who was left stands before who came later");
+}
+
+/// A ledger whose resources are on the shard that is told, and a claim of each of these names in it.
+fn divided(names: &[&str]) -> (Ledger, Arc<AtomicU16>, Instant) {
+    let moved_to = Arc::new(AtomicU16::new(0));
+    let told = moved_to.clone();
+    let shard_of: ShardOf = Box::new(move |name| match name.as_str() {
+        "other" => Shard(1),
+        _ => Shard(told.load(Ordering::Relaxed)),
+    });
+    let mut ledger = Ledger::new(Identity { shard_of, ..identity() });
+    let random = std::cell::Cell::new(0);
+    let random = || {
+        random.set(random.get() + 1);
+        random.get()
+    };
+    let at = Instant::default() + Duration::from_secs(3600);
+    let now = Now { at, random: &random };
+    for name in names {
+        let resource = Name::new(name).expect("a short name is one");
+        ledger.submit(&now, Wish { resource, ..wish() });
+    }
+    (ledger, moved_to, at)
+}
+
+fn claimed(ledger: &mut Ledger, at: Instant, shard: Shard) -> Vec<String> {
+    let (_, claims) = ledger.take_claims(at, shard, 8, 8);
+    claims.iter().map(|claim| claim.resource.as_str().to_owned()).collect()
+}
+
+#[test]
+fn a_call_is_about_one_shard() {
+    let (mut ledger, _, at) = divided(&["a", "other", "b"]);
+    assert_eq!(ledger.lines(), [(Lane::Claims, Shard(0)), (Lane::Claims, Shard(1))]);
+    assert_eq!(claimed(&mut ledger, at, Shard(1)), ["other"]);
+    assert_eq!(ledger.lines(), [(Lane::Claims, Shard(0))]);
+    assert_eq!(claimed(&mut ledger, at, Shard(0)), ["a", "b"]);
+    assert_eq!(ledger.lines(), []);
+}
+
+#[test]
+fn what_has_moved_to_another_shard_goes_over_to_its_line_in_order() {
+    let (mut ledger, moved_to, at) = divided(&["a", "b", "other", "a"]);
+    moved_to.store(3, Ordering::Relaxed);
+    assert_eq!(ledger.lines(), [(Lane::Claims, Shard(1))]);
+    assert!(ledger.take_news(), "there is a line that was not there before");
+    assert_eq!(ledger.lines(), [(Lane::Claims, Shard(1)), (Lane::Claims, Shard(3))]);
+    assert_eq!(claimed(&mut ledger, at, Shard(0)), [""; 0]);
+    assert_eq!(claimed(&mut ledger, at, Shard(3)), ["a", "b", "a"]);
+    // It moves while a call is being made.
+    let (mut ledger, moved_to, at) = divided(&["a", "other", "b"]);
+    assert_eq!(ledger.lines().len(), 2);
+    moved_to.store(1, Ordering::Relaxed);
+    assert_eq!(claimed(&mut ledger, at, Shard(0)), [""; 0]);
+    assert!(ledger.take_news() || !ledger.lines().is_empty(), "it is looked at again");
+    assert_eq!(claimed(&mut ledger, at, Shard(1)), ["other", "a", "b"]);
+}
+
+#[test]
+fn a_grant_that_finds_its_waiter_in_line_is_confirmed_among_the_leases() {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), wish());
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
+    at = at + Duration::from_secs(2);
+    ledger.on_due(&now(at));
+    assert_eq!(ledger.lines(), [(Lane::Heartbeats, Shard(0))]);
+    let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+    let wake = Wake::Granted { claim: claims[0].claim, grant, incarnation: Incarnation(1) };
+    ledger.on_wake(&now(at), wake);
+    assert!(matches!(ledger.poll(&now(at), key, None), Some(Ok(Acquired::Lease(_)))));
+    assert!(ledger.take_renewals(at, Lane::Heartbeats, Shard(0), 9).0.is_empty());
+    assert_eq!(ledger.lines(), [(Lane::Renewals, Shard(0))]);
+    let (_, renewals) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 9);
+    assert!(!renewals[0].is_waiter);
 }

@@ -50,14 +50,22 @@ impl QueueEngine for Memory {
         let now = self.store.now();
         let push =
             |push: &Push| self.store.queue(&push.queue, now, |queue, now| step::push(queue, push, now));
-        ready(pushes.iter().map(push).collect())
+        self.store.answer(
+            &pushes,
+            |request: &Push| ("push", &request.queue),
+            |pushes| pushes.iter().map(push).collect(),
+        )
     }
 
     fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
         let now = self.store.now();
         let take =
             |take: &Take| self.store.queue(&take.queue, now, |queue, now| step::take(queue, take, now));
-        ready(takes.iter().map(take).collect())
+        self.store.answer(
+            &takes,
+            |request: &Take| ("take", &request.queue),
+            |takes| takes.iter().map(take).collect(),
+        )
     }
 
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
@@ -68,7 +76,11 @@ impl QueueEngine for Memory {
             });
             Ok(renewed?.map_or(RenewAnswer::Lost, |ends_in| RenewAnswer::Renewed { ends_in }))
         };
-        ready(renewals.iter().map(renew).collect())
+        self.store.answer(
+            &renewals,
+            |request: &RenewRequest| ("renew", &request.resource),
+            |renewals| renewals.iter().map(renew).collect(),
+        )
     }
 
     fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
@@ -78,7 +90,11 @@ impl QueueEngine for Memory {
                 step::settle(queue, settle.claim, &settle.settlement, now)
             })
         };
-        ready(settlements.iter().map(settle).collect())
+        self.store.answer(
+            &settlements,
+            |request: &Settle| ("settle", &request.queue),
+            |settlements| settlements.iter().map(settle).collect(),
+        )
     }
 
     fn queues(

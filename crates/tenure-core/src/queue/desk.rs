@@ -1,12 +1,12 @@
 //! What a client asks of queues: pushes and settlements in batches, and one line of tasks for each queue that they take from.
 //!
-//! All of it runs on the client's own thread. What arrives while a call is under way becomes the next batch. The tasks of a
+//! All of it runs on the client's own thread. What arrives for a shard while a call to it is under way becomes the next batch. The tasks of a
 //! client that take from one queue by the same rules stand in one line, for which one *counter* asks the engine: so a thousand
 //! tasks are one idle client, and a wake costs one call.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, select};
@@ -21,7 +21,7 @@ use crate::backoff;
 use crate::claim::{ClaimId, Name, Terms};
 use crate::client::{Connection, Shared};
 use crate::clock::Instant;
-use crate::engine::Wake;
+use crate::engine::{Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::lease_state::LeaseState;
@@ -34,15 +34,34 @@ const LOOK_MIN: Duration = Duration::from_millis(1);
 /// What is asked of queues by one client.
 #[derive(Default)]
 pub(crate) struct Desk {
-    pushes: OnceLock<Line<Push, Pushed>>,
-    settlements: OnceLock<mpsc::UnboundedSender<Settling>>,
+    pushes: Lines<(Push, oneshot::Sender<Result<Pushed>>)>,
+    settlements: Lines<Settling>,
     /// How many settlements are under way, of deliveries that their users let go.
     settling: AtomicUsize,
     counters: Mutex<HashMap<(Name, Arc<Rules>), Counter>>,
 }
 
-/// Requests of one verb, and who waits for their answers.
-type Line<R, A> = mpsc::UnboundedSender<(R, oneshot::Sender<Result<A>>)>;
+/// Requests of one verb: a line for each shard, so that a server that hangs delays nobody else's.
+struct Lines<T>(Mutex<HashMap<Shard, mpsc::UnboundedSender<T>>>);
+
+impl<T> Default for Lines<T> {
+    fn default() -> Lines<T> {
+        Lines(Mutex::default())
+    }
+}
+
+impl<T> Lines<T> {
+    /// Puts a request in line. Gives it back if the client's thread has ended.
+    fn send(
+        &self,
+        shard: Shard,
+        request: T,
+        start: impl FnOnce() -> mpsc::UnboundedSender<T>,
+    ) -> std::result::Result<(), T> {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.entry(shard).or_insert_with(start).send(request).map_err(|unsent| unsent.0)
+    }
+}
 
 /// A settlement on its way.
 struct Settling {
@@ -64,9 +83,6 @@ impl Settling {
         }
     }
 }
-
-/// A verb of the engine.
-type Call<R, A> = for<'a> fn(&'a dyn QueueEngine, Vec<R>) -> BoxFuture<'a, Vec<Result<A>>>;
 
 /// The tasks that take from one queue by the same rules.
 struct Counter {
@@ -137,12 +153,11 @@ impl Shared {
     /// Puts an item in line. Who said under which id is asked for as long as a user waits for an answer.
     pub(crate) async fn push(self: &Arc<Shared>, push: Push) -> Result<Pushed> {
         self.queues()?;
-        let line = self.desk.pushes.get_or_init(|| self.serve_line(|queues, pushes| queues.push(pushes)));
         let give_up_at = self.clock.now() + self.settings.answer_timeout;
         let (queue, may_repeat) = (push.queue.clone(), push.dedup.is_some());
         let mut attempt = 0;
         loop {
-            let answer = self.ask(line, push.clone()).await;
+            let answer = self.push_once(push.clone()).await;
             let Err(error) = answer else { return answer };
             let delay = backoff::delay(attempt, self.clock.random());
             let is_over = self.clock.now() + delay >= give_up_at;
@@ -173,12 +188,12 @@ impl Shared {
     }
 
     fn send_settling(self: &Arc<Shared>, settling: Settling) {
-        let line = self.desk.settlements.get_or_init(|| self.serve_settlements());
+        let shard = self.engine.shard(&settling.settle.queue);
         // If the thread has ended, nobody waits for it to settle anything.
-        line.send(settling).ok();
+        self.desk.settlements.send(shard, settling, || self.serve_settlements()).ok();
     }
 
-    /// Starts to send settlements, in batches.
+    /// Starts to send settlements for a shard, in batches.
     fn serve_settlements(self: &Arc<Shared>) -> mpsc::UnboundedSender<Settling> {
         let (line, mut asked) = mpsc::unbounded_channel::<Settling>();
         let shared = self.clone();
@@ -246,24 +261,26 @@ impl Shared {
         self.engine.queues().map_or(1, |queues| queues.capability().batch_max)
     }
 
-    async fn ask<R, A>(&self, line: &Line<R, A>, request: R) -> Result<A> {
+    async fn push_once(self: &Arc<Shared>, push: Push) -> Result<Pushed> {
         let (sender, answer) = oneshot::channel();
         let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
-        line.send((request, sender)).map_err(|_| gone())?;
+        let shard = self.engine.shard(&push.queue);
+        let sent = self.desk.pushes.send(shard, (push, sender), || self.serve_pushes());
+        sent.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 
-    /// Starts to send what is put in a line, in batches.
-    fn serve_line<R: Send + 'static, A: Send + 'static>(self: &Arc<Shared>, call: Call<R, A>) -> Line<R, A> {
-        let (line, mut asked) = mpsc::unbounded_channel::<(R, oneshot::Sender<Result<A>>)>();
+    /// Starts to send pushes for a shard, in batches.
+    fn serve_pushes(self: &Arc<Shared>) -> mpsc::UnboundedSender<(Push, oneshot::Sender<Result<Pushed>>)> {
+        let (line, mut asked) = mpsc::unbounded_channel::<(Push, oneshot::Sender<Result<Pushed>>)>();
         let shared = self.clone();
         let most = self.batch_max();
         self.runtime.spawn(async move {
             let mut batch = Vec::new();
             while asked.recv_many(&mut batch, most).await > 0 {
-                let (requests, waiting): (Vec<R>, Vec<_>) = batch.drain(..).unzip();
+                let (pushes, waiting): (Vec<Push>, Vec<_>) = batch.drain(..).unzip();
                 let answered = match shared.queues() {
-                    Ok(queues) => shared.in_time(call(queues, requests)).await,
+                    Ok(queues) => shared.in_time(queues.push(pushes)).await,
                     Err(error) => Err(error),
                 };
                 match answered {

@@ -38,7 +38,7 @@ fn nothing_is_left(clock: &VirtualClock, store: &Arc<Store>) {
 }
 
 /// Waits in real time for something that another thread is about to do.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..5_000 {
         if is_so() {
             return;

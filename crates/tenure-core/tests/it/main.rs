@@ -9,6 +9,7 @@ mod oracle;
 mod queue;
 mod record;
 mod several;
+mod shards;
 mod step;
 mod window;
 mod world;

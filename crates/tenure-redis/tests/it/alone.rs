@@ -1,5 +1,6 @@
 //! Tests that measure time: each gets the whole machine.
 
 mod failover;
+mod hung_shard;
 mod queue_failover;
 mod quorum;

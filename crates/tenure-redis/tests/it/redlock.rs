@@ -35,7 +35,7 @@ pub(crate) fn start_with(
     (servers, url)
 }
 
-fn connect(url: &str) -> Tenure {
+pub(crate) fn connect(url: &str) -> Tenure {
     connect_with(connector(url))
 }
 

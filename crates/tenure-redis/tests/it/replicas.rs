@@ -60,3 +60,21 @@ fn replicas_that_are_away_refuse_grants_and_end_no_lease() {
         (master.command(&["EXISTS", "tenure:other"]) == "0").then_some(())
     });
 }
+
+#[test]
+fn who_waits_for_one_lock_keeps_another_while_replicas_are_away() {
+    let (_master, replica, url) = pair();
+    let (client, other) = (connect(&url), connect(&url));
+    let busy = pollster::block_on(other.mutex("busy").acquire()).expect("it is free");
+    let held = pollster::block_on(client.mutex("held").ttl(Duration::from_secs(1)).acquire());
+    let held = held.expect("it is free");
+    let waiting = client.mutex("busy");
+    let mut waiting = Box::pin(waiting.acquire());
+    assert!(pollster::block_on(futures_util::future::poll_immediate(&mut waiting)).is_none());
+    wait_for("a waiter", || waiting.place());
+    replica.kill();
+    // Two heartbeats, each of which waits for the replica.
+    pause(Duration::from_millis(3500));
+    assert!(!held.is_lost(), "the confirmation of a place has delayed the renewal of a lease");
+    drop(busy);
+}
