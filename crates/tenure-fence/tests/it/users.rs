@@ -1,6 +1,7 @@
 //! `File` between users: what another user of the machine may put beside it, in its place, or do to it.
 //!
 //! The tests run as root, and the other user is [`OTHER`].
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
