@@ -16,6 +16,8 @@ use crate::store::Store;
 const FREE_BYTES_WARNING: u64 = 16 << 20;
 /// More of the store's largest size than this in use is worth a warning.
 const USED_PERCENT_WARNING: u64 = 80;
+/// A smaller difference between the store's time and the time of day is none.
+const CLOCK_STEADY: Duration = Duration::from_secs(1);
 /// A larger difference between the store's time and the time of day is worth a warning.
 const CLOCK_WARNING: Duration = Duration::from_secs(60);
 
@@ -45,6 +47,7 @@ const FILE_SYSTEMS: [(i64, &str, Severity); 17] = [
 pub(crate) fn check(store: &Store) -> Vec<Finding> {
     let mut findings = vec![place(store)];
     findings.extend(file_system(store));
+    findings.push(sharers(store));
     findings.push(namespaces());
     findings.push(clients(store));
     findings.push(queues(store));
@@ -77,10 +80,45 @@ fn place(store: &Store) -> Finding {
     let mode = fstat(store.directory.place_fd()).map(|stat| stat.st_mode & 0o7777).unwrap_or_default();
     let found = format!("{path} ({}), mode {mode:o}", store.named());
     if mode & 0o022 == 0 {
-        return finding(Severity::Good, "directory", found);
+        let is_in_tmp = !store.directory.is_named && store.directory.place.starts_with("/tmp");
+        let uid = rustix::process::geteuid().as_raw();
+        let hint = is_in_tmp.then(|| {
+            format!(
+                "after a restart another user could make it first, and keep this one out: with a line \
+                 `d /run/tenure-{uid} 0700 {uid} -` in /etc/tmpfiles.d nobody can"
+            )
+        });
+        return Finding { hint, ..finding(Severity::Good, "directory", found) };
     }
     let hint = Some(format!("others may write to it: run `chmod 700 {path}`"));
     Finding { hint, ..finding(Severity::Bad, "directory", found) }
+}
+
+/// Who uses the same store, and who only seems to.
+fn sharers(store: &Store) -> Finding {
+    let place = &store.directory.place;
+    let uid = rustix::process::geteuid().as_raw();
+    let others = if uid == 0 { "other users" } else { "root and other users" };
+    let found = format!("processes of user {uid} on this machine; {others} have stores of their own");
+    let runtime = std::env::var_os("RUNTIME_DIRECTORY").unwrap_or_default();
+    let hint = if place.starts_with("/tmp") && has_private_tmp() {
+        "this process has a /tmp that others do not see (`PrivateTmp=`): name a directory, or have one made in /run by \
+         tmpfiles.d"
+    } else if std::env::split_paths(&runtime).any(|path| path == *place) {
+        "systemd removes it when this unit stops, under all others who use it (`RuntimeDirectory=`): have it made by \
+         tmpfiles.d instead"
+    } else {
+        return finding(Severity::Good, "shared by", found);
+    };
+    Finding { hint: Some(hint.to_owned()), ..finding(Severity::Warning, "shared by", found) }
+}
+
+/// Whether systemd has given this process a `/tmp` of its own.
+fn has_private_tmp() -> bool {
+    // `36 35 98:0 /tmp/systemd-private-<boot>-<unit>/tmp /tmp rw - ext4 /dev/root rw`
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    mounts.any(|mount| matches!(mount[..], [_, _, _, root, "/tmp", ..] if root.contains("/systemd-private-")))
 }
 
 fn file_system(store: &Store) -> Vec<Finding> {
@@ -190,7 +228,9 @@ fn size(store: &Store, used: u64) -> Finding {
 
 fn clock(now: Timestamp, time_of_day: Timestamp) -> Finding {
     let (ahead, behind) = (now.since(time_of_day), time_of_day.since(now));
-    let found = if ahead > behind {
+    let found = if ahead.max(behind) < CLOCK_STEADY {
+        "steady".to_owned()
+    } else if ahead > behind {
         format!("{ahead:.1?} ahead of the time of day")
     } else {
         format!("{behind:.1?} behind the time of day")

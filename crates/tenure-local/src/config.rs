@@ -41,7 +41,8 @@ impl From<Config> for Connect {
 }
 
 impl Default for Config {
-    /// The default place: `/run/tenure` if it exists and belongs to this user, else `/tmp/tenure-<uid>`.
+    /// The default place, decided once for each boot: `/run/tenure` or `/run/tenure-<uid>` if it exists and belongs to
+    /// this user, else `/tmp/tenure-<uid>`.
     fn default() -> Config {
         Config {
             directory: None,

@@ -13,8 +13,12 @@
 //!     setup  format  gate  data.mdb
 //! ```
 //!
-//! Everything is opened relative to descriptors, so nobody can put another directory in between. The place is
-//! held open with a shared lock, which keeps `systemd-tmpfiles` from cleaning it up under running processes.
+//! Each level belongs to this user, and below the place nobody else may enter: otherwise others could put it there, move
+//! it away or replace it. Everything is opened relative to descriptors, with two exceptions. LMDB opens by path: what it
+//! has opened is compared afterwards. A bell is rung by path, which takes 4 us less than `/proc/self/fd`: a ring is a
+//! hint, and grants nothing that the store does not. While a store is open,
+//! [`Presence`](crate::room::Presence) sees to it that its paths still lead to it. The place is held open with a shared
+//! lock, which keeps `systemd-tmpfiles` from cleaning it up under running processes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -28,7 +32,8 @@ use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::failpoint;
 
 use crate::config::Config;
-use crate::error::{blocked_by, system_error};
+use crate::default_place::Decision;
+use crate::error::{Fault, blocked_by, system_error};
 use crate::room::{FILE, Format, Room, USER_FILE, is_gate_in_use};
 
 /// How long to wait while somebody else connects, which takes a millisecond.
@@ -38,6 +43,8 @@ const SETUP_WAIT_STEP: Duration = Duration::from_millis(2);
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const USER_ONLY: Mode = Mode::RWXU;
+/// The bits of a directory like `/tmp`.
+const EVERYBODY_MAKES_FILES: u32 = 0o1002;
 
 /// An open boot directory.
 #[derive(Debug)]
@@ -53,11 +60,21 @@ pub(crate) struct Directory {
     pub(crate) bell_fd: OwnedFd,
     /// What the processes that use the directory have in common.
     pub(crate) format: Format,
+    /// Lets those follow whose place is not named either.
+    _decision: Option<Decision>,
 }
 
 /// The lock of the setup. While it is held, nobody else connects.
 pub(crate) struct Setup {
     _locked: OwnedFd,
+    /// The lock of the decision on a place, if that is another one.
+    _deciding: Option<OwnedFd>,
+}
+
+impl Setup {
+    pub(crate) fn new(locked: OwnedFd, deciding: Option<OwnedFd>) -> Setup {
+        Setup { _locked: locked, _deciding: deciding }
+    }
 }
 
 impl Directory {
@@ -66,10 +83,20 @@ impl Directory {
     /// # Errors
     /// `Unsupported` or `Invalid` for a place that cannot be trusted, `Unavailable` for one that cannot be used.
     pub(crate) fn open(config: &Config, clock: &dyn Clock) -> Result<(Directory, Setup)> {
-        let (place, is_named) = match &config.directory {
-            Some(place) => (place.clone(), true),
-            None => (default_place(), false),
+        let boot_id = match &config.boot_id {
+            Some(id) => id.clone(),
+            None => boot_id()?,
         };
+        let (decision, deciding) = match &config.directory {
+            Some(_) => (None, None),
+            None => {
+                let (decision, deciding) = Decision::make(&boot_id, clock)?;
+                (Some(decision), deciding)
+            }
+        };
+        let named = config.directory.as_ref().or(decision.as_ref().map(|decision| &decision.place));
+        let place = named.cloned().expect("it is named or decided on");
+        let is_named = decision.is_none();
         let failed = |what: &'static str, path: &Path| {
             let path = path.to_owned();
             move |source: Errno| system_error("connect", what, &path, source)
@@ -79,31 +106,45 @@ impl Directory {
         let place = place.canonicalize().map_err(|source| system_error("connect", "open", &place, source))?;
         // Best effort: without it the store works, but something that cleans up old files might remove it.
         let _ = rustix::fs::flock(&place_fd, FlockOperation::NonBlockingLockShared);
-        let setup = lock_setup(&place, &place_fd, clock)?;
-        let boot_id = match &config.boot_id {
-            Some(id) => id.clone(),
-            None => boot_id()?,
+        let is_decided_here = decision.as_ref().is_some_and(|decision| decision.is_made_in(&place_fd));
+        let setup = match deciding {
+            // A file cannot be locked twice.
+            Some(locked) if is_decided_here => Setup::new(locked, None),
+            deciding => Setup::new(lock_setup(&place, &place_fd, clock)?, deciding),
         };
         let boot = place.join(&boot_id);
         failpoint::pass("local.in_setup");
         let is_new = make_directory(&place_fd, &boot_id).map_err(failed("create", &boot))?;
         let boot_fd = rustix::fs::openat(&place_fd, &*boot_id, DIRECTORY, Mode::empty())
             .map_err(failed("open", &boot))?;
+        check_own(&boot_fd, &boot)?;
         if is_new {
             remove_other_boots(&place_fd, &boot_id);
         }
-        for name in ["alive", "bell"] {
-            make_directory(&boot_fd, name).map_err(failed("create", &boot.join(name)))?;
-        }
+        let is_used = is_gate_in_use(&boot_fd);
         let open = |name: &str| {
-            rustix::fs::openat(&boot_fd, name, DIRECTORY, Mode::empty())
-                .map_err(failed("open", &boot.join(name)))
+            let path = boot.join(name);
+            if make_directory(&boot_fd, name).map_err(failed("create", &path))? && is_used {
+                // Those who use the store have another one, in which this client would be dead.
+                return Err(Fault::Removed.to_error("connect", &path));
+            }
+            let fd = rustix::fs::openat(&boot_fd, name, DIRECTORY, Mode::empty())
+                .map_err(failed("open", &path))?;
+            check_own(&fd, &path)?;
+            Ok(fd)
         };
         let (alive_fd, bell_fd) = (open("alive")?, open("bell")?);
         let format = Format::of_this_process()?;
         let room = Arc::new(Room { path: boot, fd: boot_fd, is_durable: false });
         room.check_format(&format)?;
-        Ok((Directory { place, is_named, room, place_fd, alive_fd, bell_fd, format }, setup))
+        if let Some(decision) = &decision {
+            let identity =
+                room.identity().map_err(|source| system_error("connect", "look at", &room.path, source))?;
+            decision.announce(&room.path, identity)?;
+        }
+        let directory =
+            Directory { place, is_named, room, place_fd, alive_fd, bell_fd, format, _decision: decision };
+        Ok((directory, setup))
     }
 
     /// Locks the sweep, for as long as the descriptor is open. None: another process sweeps.
@@ -119,22 +160,14 @@ impl Directory {
     }
 }
 
-/// Where the state lives when nobody says: never taken from an environment, which differs between a login
-/// shell and cron.
-pub(crate) fn default_place() -> PathBuf {
-    let (run, uid) = (Path::new("/run/tenure"), rustix::process::geteuid().as_raw());
-    if is_own_directory(run, uid) { run.to_owned() } else { PathBuf::from(format!("/tmp/tenure-{uid}")) }
-}
-
+/// Whether a directory is there, and belongs to a user.
 pub(crate) fn is_own_directory(path: &Path, uid: u32) -> bool {
     std::fs::symlink_metadata(path)
         .is_ok_and(|found| found.is_dir() && std::os::unix::fs::MetadataExt::uid(&found) == uid)
 }
 
+/// Opens a place, and makes it if it is not there.
 pub(crate) fn open_place(place: &Path, is_named: bool) -> Result<OwnedFd> {
-    let distrust = |message: String, hint: &str| {
-        Err(Error::new(ErrorKind::Unsupported, "connect", message).with_engine("local").with_hint(hint))
-    };
     match rustix::fs::mkdir(place, USER_ONLY) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(source) => return Err(system_error("connect", "create", place, source)),
@@ -142,41 +175,106 @@ pub(crate) fn open_place(place: &Path, is_named: bool) -> Result<OwnedFd> {
     let text = place.display();
     let fd = match rustix::fs::open(place, DIRECTORY, Mode::empty()) {
         Ok(fd) => fd,
-        Err(Errno::NOTDIR | Errno::LOOP) => {
-            return distrust(
-                format!("{text} is not a directory, or a symbolic link to one"),
-                "remove it, or name the real directory in the URL: `local:/some/directory`",
-            );
-        }
+        Err(Errno::NOTDIR | Errno::LOOP) => return Err(no_directory(place)),
         Err(source) => return Err(system_error("connect", "open", place, source)),
     };
     let stat = rustix::fs::fstat(&fd).map_err(|source| system_error("connect", "open", place, source))?;
-    let uid = rustix::process::geteuid().as_raw();
-    if stat.st_uid != uid {
-        return distrust(
-            format!("{text} belongs to user {}, this process is user {uid}", stat.st_uid),
-            "run as that user, or name another directory in the URL: `local:/some/directory`",
-        );
-    }
     // Others may look into a directory that the user named, but never write.
     let (bits, what) = if is_named { (0o022, "write to") } else { (0o077, "enter") };
-    if stat.st_mode & bits != 0 {
-        return distrust(
-            format!("others may {what} {text} (mode {:o})", stat.st_mode & 0o7777),
-            "run `chmod 700` on it",
-        );
+    let mode = stat.st_mode & 0o7777;
+    let uid = rustix::process::geteuid().as_raw();
+    if mode & EVERYBODY_MAKES_FILES == EVERYBODY_MAKES_FILES {
+        let hint =
+            format!("name a directory of your own below it: `local:{}`", place.join("locks").display());
+        return Err(distrust(format!("{text} is open to all users (mode {mode:o})"), hint));
+    }
+    if stat.st_uid != uid {
+        let hint = "run as that user, or name another directory in the URL: `local:/some/directory`";
+        return Err(distrust(
+            format!("{text} belongs to user {}, this process is user {uid}", stat.st_uid),
+            hint,
+        ));
+    }
+    if mode & bits != 0 {
+        let message = format!("others may {what} {text} (mode {mode:o})");
+        // A directory that has another purpose may need its mode.
+        let is_for_locks = names_in(&fd).iter().all(|name| is_of_a_place(name));
+        return Err(distrust(
+            message,
+            if is_for_locks {
+                format!("run `chmod 700 {text}`")
+            } else {
+                format!("name a directory for nothing else: `local:{}`", place.join("locks").display())
+            },
+        ));
     }
     Ok(fd)
 }
 
-pub(crate) fn lock_setup(place: &Path, place_fd: &OwnedFd, clock: &dyn Clock) -> Result<Setup> {
+fn distrust(message: String, hint: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unsupported, "connect", message).with_engine("local").with_hint(hint)
+}
+
+/// The error for a place that is something else.
+fn no_directory(place: &Path) -> Error {
+    let text = place.display();
+    match std::fs::read_link(place) {
+        Ok(_) => {
+            let real = place.canonicalize().unwrap_or_else(|_| "/some/directory".into());
+            let hint = format!("name the real directory in the URL: `local:{}`", real.display());
+            distrust(format!("{text} is a symbolic link"), hint)
+        }
+        Err(_) => distrust(
+            format!("{text} is a file, not a directory"),
+            "the engine's place is a directory: `local:/some/directory`",
+        ),
+    }
+}
+
+/// Whether something in a directory is what a place has.
+fn is_of_a_place(name: &str) -> bool {
+    matches!(name, "setup" | "queue" | "users" | "format" | "gate" | "data.mdb") || is_boot_id(name)
+}
+
+/// Refuses what others could put below a place, move away or replace.
+fn check_own(fd: &OwnedFd, path: &Path) -> Result<()> {
+    let stat = rustix::fs::fstat(fd).map_err(|source| system_error("connect", "look at", path, source))?;
+    let (uid, mode, text) = (rustix::process::geteuid().as_raw(), stat.st_mode & 0o7777, path.display());
+    if stat.st_uid != uid {
+        let message = format!("{text} belongs to user {}, this process is user {uid}", stat.st_uid);
+        let hint = "another user has made it: remove it, and let nobody else write to the directory above it";
+        return Err(distrust(message, hint));
+    }
+    if mode & 0o077 != 0 {
+        return Err(distrust(
+            format!("others may open {text} (mode {mode:o})"),
+            format!("run `chmod go= {text}`"),
+        ));
+    }
+    Ok(())
+}
+
+/// Locks the setup of a place.
+pub(crate) fn lock_setup(place: &Path, place_fd: &OwnedFd, clock: &dyn Clock) -> Result<OwnedFd> {
     let path = place.join("setup");
-    let file = rustix::fs::openat(place_fd, "setup", FILE | OFlags::CREATE, USER_FILE)
-        .map_err(|source| system_error("connect", "write", &path, source))?;
+    let failed = |what| {
+        let path = path.clone();
+        move |source: Errno| system_error("connect", what, &path, source)
+    };
     let until = clock.now() + SETUP_WAIT_MAX;
     loop {
+        let file = rustix::fs::openat(place_fd, "setup", FILE | OFlags::CREATE, USER_FILE)
+            .map_err(failed("write"))?;
+        check_own(&file, &path)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(Setup { _locked: file }),
+            Ok(()) => {
+                let locked = rustix::fs::fstat(&file).map_err(failed("look at"))?;
+                let there = rustix::fs::statat(place_fd, "setup", AtFlags::SYMLINK_NOFOLLOW);
+                // It may have been removed, and others lock another one.
+                if there.is_ok_and(|there| (there.st_dev, there.st_ino) == (locked.st_dev, locked.st_ino)) {
+                    return Ok(file);
+                }
+            }
             Err(Errno::WOULDBLOCK) if clock.now() < until => {
                 // This thread was made for connecting, and connecting is rare: no need for a timer.
                 let _ = rustix::thread::nanosleep(&rustix::time::Timespec {
@@ -188,21 +286,24 @@ pub(crate) fn lock_setup(place: &Path, place_fd: &OwnedFd, clock: &dyn Clock) ->
                 let how = format!("has been connecting to {} for {SETUP_WAIT_MAX:?}", place.display());
                 return Err(blocked_by("connect", lock_holder(&file).unwrap_or(0), &how));
             }
-            Err(source) => return Err(system_error("connect", "lock", &path, source)),
+            Err(source) => return Err(failed("lock")(source)),
         }
     }
 }
 
 /// Which process has locked a file.
-fn lock_holder(file: &OwnedFd) -> Option<u32> {
-    let inode = rustix::fs::fstat(file).ok()?.st_ino.to_string();
+pub(crate) fn lock_holder(file: &OwnedFd) -> Option<u32> {
+    let stat = rustix::fs::fstat(file).ok()?;
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let (file, number) = (format!("{major:02x}:{minor:02x}:{}", stat.st_ino), format!(":{}", stat.st_ino));
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     // `1: FLOCK  ADVISORY  WRITE 4711 fe:00:123456 0 EOF`
-    let mut lines = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let line = lines.find(|words| {
-        words.get(1) == Some(&"FLOCK")
-            && words.get(5).and_then(|place| place.rsplit(':').next()) == Some(&*inode)
-    })?;
+    let lines: Vec<_> = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+    let find = |is_it: &dyn Fn(&str) -> bool| {
+        lines.iter().find(|words| words.get(1) == Some(&"FLOCK") && words.get(5).is_some_and(|it| is_it(it)))
+    };
+    // Some file systems have another device here than there; elsewhere a number alone may be another file's.
+    let line = find(&|it| it == file).or_else(|| find(&|it| it.ends_with(&number)))?;
     line.get(4)?.parse().ok()
 }
 
@@ -229,8 +330,7 @@ fn make_directory(within: &OwnedFd, name: &str) -> Result<bool, Errno> {
 /// Removes what earlier boots left: nobody can be using it.
 fn remove_other_boots(place_fd: &OwnedFd, boot_id: &str) {
     for name in names_in(place_fd) {
-        if name.len() == boot_id.len() && name != boot_id && name.bytes().filter(|b| *b == b'-').count() == 4
-        {
+        if is_boot_id(&name) && name != boot_id {
             // Unless the place is shared with another machine, whose present boot it is.
             let is_in_use = rustix::fs::openat(place_fd, &*name, DIRECTORY, Mode::empty())
                 .is_ok_and(|boot_fd| is_gate_in_use(&boot_fd));
@@ -239,6 +339,11 @@ fn remove_other_boots(place_fd: &OwnedFd, boot_id: &str) {
             }
         }
     }
+}
+
+/// Whether a name looks like the id of a boot: 36 characters with four dashes.
+fn is_boot_id(name: &str) -> bool {
+    name.len() == 36 && name.bytes().filter(|byte| *byte == b'-').count() == 4
 }
 
 fn remove_tree(within: &OwnedFd, name: &str, depth: u32) {
@@ -267,13 +372,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_place_is_the_users_own() {
+    fn a_directory_of_this_user_is_told_from_others() {
         let uid = rustix::process::geteuid().as_raw();
-        let expected = match is_own_directory(Path::new("/run/tenure"), uid) {
-            true => PathBuf::from("/run/tenure"),
-            false => PathBuf::from(format!("/tmp/tenure-{uid}")),
-        };
-        assert_eq!(default_place(), expected);
         assert!(!is_own_directory(Path::new("/proc/self"), uid), "a symbolic link");
         assert!(!is_own_directory(Path::new("/proc/version"), uid), "a file");
         assert!(!is_own_directory(Path::new("/proc"), uid + 1), "another user's");

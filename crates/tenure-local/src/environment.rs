@@ -13,6 +13,8 @@ use std::mem::ManuallyDrop;
 
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, RwTxn, WithoutTls};
+use rustix::fs::{AtFlags, FallocateFlags, Mode};
+use rustix::io::Errno;
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::failpoint;
 
@@ -20,10 +22,15 @@ use crate::directory::Setup;
 use crate::error::{Failure, Fault, system_error};
 use crate::fork::is_forked;
 use crate::gate::{Blocked, Pass, WAIT_MAX};
-use crate::room::{Room, damaged};
+use crate::room::{FILE, Room, damaged};
 
 /// The length of the two pages that every LMDB file has.
 const HEADER_BYTES: u64 = 2 * 4096;
+/// How much of the file is allocated when it is made. A full disk must not end what is held, and a renewal needs a
+/// few pages: an older store has pages to use again, a young one has only these.
+const FIRST_BYTES: u64 = 256 << 10;
+/// The file while it is made, so that no one ever opens half of it.
+const FRESH: &str = "data.new";
 
 /// All that is stored.
 pub(crate) type Rows = Database<'static, Bytes, Bytes>;
@@ -93,27 +100,16 @@ fn open_env(room: &Room, map_bytes: usize) -> Result<Env<WithoutTls>> {
     let path = room.data();
     check_file_limit(room, map_bytes)?;
     let failed = |error: heed::Error| Fault::Failed(error.into()).to_error("connect", &room.path);
-    if !path.exists() {
-        // Made under another name, so that no one ever opens half of it.
-        let fresh = path.with_extension("new");
-        let io_failed = |source| system_error("connect", "write", &fresh, source);
-        drop(std::fs::remove_file(&fresh));
-        let env = open_file(room, &fresh, Some(map_bytes)).map_err(failed)?;
-        env.prepare_for_closing().wait();
-        let file = std::fs::OpenOptions::new().write(true).open(&fresh).map_err(io_failed)?;
-        file.set_len(map_bytes as u64).map_err(io_failed)?;
-        if room.is_durable {
-            file.sync_all().map_err(io_failed)?;
+    let stat = || rustix::fs::statat(&room.fd, "data.mdb", AtFlags::SYMLINK_NOFOLLOW);
+    let found = match stat() {
+        Err(Errno::NOENT) => {
+            make_env(room, map_bytes)?;
+            stat()
         }
-        failpoint::pass("local.before_data");
-        std::fs::rename(&fresh, &path).map_err(io_failed)?;
-        if room.is_durable {
-            rustix::fs::fsync(&room.fd).map_err(|source| io_failed(source.into()))?;
-        }
-    }
-    let length = std::fs::symlink_metadata(&path)
-        .map_err(|source| system_error("connect", "look at", &path, source))?
-        .len();
+        found => found,
+    };
+    let found = found.map_err(|source| system_error("connect", "look at", &path, source))?;
+    let length = u64::try_from(found.st_size).unwrap_or(0);
     let check = |expected: u64| {
         if length >= expected {
             return Ok(());
@@ -123,8 +119,51 @@ fn open_env(room: &Room, map_bytes: usize) -> Result<Env<WithoutTls>> {
     // LMDB takes an empty file for a new one.
     check(HEADER_BYTES)?;
     let env = open_file(room, &path, None).map_err(failed)?;
+    // LMDB opens by path: between the looks another file may have been put there.
+    let opened = env.try_clone_inner_file().map_err(failed)?;
+    let opened =
+        rustix::fs::fstat(&opened).map_err(|source| system_error("connect", "look at", &path, source))?;
+    if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino) {
+        return Err(Fault::Removed.to_error("connect", &room.path));
+    }
     check(env.info().map_size as u64)?;
     Ok(env)
+}
+
+/// Makes the file of the environment.
+fn make_env(room: &Room, map_bytes: usize) -> Result<()> {
+    let fresh = room.path.join(FRESH);
+    let remove = || rustix::fs::unlinkat(&room.fd, FRESH, AtFlags::empty());
+    let _ = remove();
+    let made = fill_env(room, &fresh, map_bytes);
+    if made.is_err() {
+        // Of a full file system it would keep a part.
+        let _ = remove();
+    }
+    made
+}
+
+fn fill_env(room: &Room, fresh: &std::path::Path, map_bytes: usize) -> Result<()> {
+    let failed = |error: heed::Error| Fault::Failed(error.into()).to_error("connect", &room.path);
+    let io_failed = |source: Errno| system_error("connect", "write", fresh, source);
+    let env = open_file(room, fresh, Some(map_bytes)).map_err(failed)?;
+    env.prepare_for_closing().wait();
+    let file = rustix::fs::openat(&room.fd, FRESH, FILE, Mode::empty()).map_err(io_failed)?;
+    match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, FIRST_BYTES.min(map_bytes as u64)) {
+        // A file system that cannot promise space.
+        Ok(()) | Err(Errno::OPNOTSUPP) => {}
+        Err(source) => return Err(io_failed(source)),
+    }
+    rustix::fs::ftruncate(&file, map_bytes as u64).map_err(io_failed)?;
+    if room.is_durable {
+        rustix::fs::fsync(&file).map_err(io_failed)?;
+    }
+    failpoint::pass("local.before_data");
+    rustix::fs::renameat(&room.fd, FRESH, &room.fd, "data.mdb").map_err(io_failed)?;
+    if room.is_durable {
+        rustix::fs::fsync(&room.fd).map_err(io_failed)?;
+    }
+    Ok(())
 }
 
 fn open_file(

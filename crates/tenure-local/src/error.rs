@@ -40,7 +40,7 @@ impl From<std::convert::Infallible> for Failure {
 pub(crate) enum Fault {
     /// This process was forked from one that has clients.
     Forked,
-    /// The directory has been removed while it was in use.
+    /// The directory has been removed, renamed or replaced while it was in use.
     Removed,
     /// The gate was not passed.
     Blocked(Blocked),
@@ -60,7 +60,7 @@ impl Fault {
         match self {
             Fault::Forked => forked_error(operation),
             Fault::Removed => {
-                let message = format!("{} has been removed while it was in use", place.display());
+                let message = format!("{} has been removed or replaced while it was in use", place.display());
                 Error::new(ErrorKind::Unavailable, operation, message).with_engine("local").with_hint(
                     "restart every process that uses it; exempt it from whatever cleans up old files",
                 )
@@ -137,6 +137,12 @@ pub(crate) fn system_error(
         Some(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {
             (ErrorKind::Unavailable, "free some space; nothing that is held is lost".to_owned())
         }
+        // What LMDB says of a write that was cut short.
+        Some(rustix::io::Errno::IO) => (
+            ErrorKind::Unavailable,
+            "free some space; nothing that is held is lost. If there is space, the disk fails: see `dmesg`"
+                .to_owned(),
+        ),
         Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => (
             ErrorKind::Unavailable,
             format!("this user needs to own and to be able to write {path_text}, or name another directory"),

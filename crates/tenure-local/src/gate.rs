@@ -87,7 +87,12 @@ pub(crate) struct Pass<'a> {
 impl Gate {
     /// Makes a fresh page in an empty file. Nobody else may have the file mapped.
     pub(crate) fn create(file: BorrowedFd<'_>) -> io::Result<()> {
-        rustix::fs::ftruncate(file, PAGE_BYTES)?;
+        // Written, not only made long: where a full file system has no room for the page, to touch it would kill the
+        // process.
+        rustix::io::write(file, &[0; PAGE_BYTES as usize])?;
+        if rustix::fs::fstat(file)?.st_size != PAGE_BYTES as i64 {
+            return Err(rustix::io::Errno::NOSPC.into());
+        }
         let page = map(file)?;
         // SAFETY: the attribute is initialized before it is used and destroyed after; the mutex lies in a
         // writable page that is large enough and aligned.

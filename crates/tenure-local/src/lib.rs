@@ -1,7 +1,7 @@
 //! The `local` engine: many processes, one machine, no server, nothing to install.
 //!
-//! The state of locks is one LMDB environment in a directory that only its user may enter: `/run/tenure` where that
-//! exists, else `/tmp/tenure-<uid>`, or the directory of the URL. Every process runs
+//! The state of locks is one LMDB environment in a directory that only its user may enter: one in `/run` if the user has
+//! one, else `/tmp/tenure-<uid>`, or the directory of the URL. Every process runs
 //! [`step`](tenure_core::step::step) itself, inside a write transaction. Two things that a machine knows and a
 //! network never does make the engine better than a lease: *who is dead* (a lock on a file per client, and a
 //! pidfd that says when to look at it), so that what a killed process held is free at once; and *how to wake
@@ -30,6 +30,7 @@ compile_error!("the local engine needs Linux: pidfds, CLOCK_BOOTTIME and mutexes
 
 mod check;
 mod config;
+mod default_place;
 mod directory;
 mod engine;
 mod environment;

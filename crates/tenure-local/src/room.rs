@@ -48,10 +48,10 @@ impl Room {
         Ok((st_dev, st_ino))
     }
 
-    /// Whether the directory has been removed under us: then another process may have made a new one, and
-    /// neither would know of the other.
-    pub(crate) fn is_removed(&self) -> bool {
-        matches!(rustix::fs::statat(&self.fd, "format", AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
+    /// Says what identifies something in the directory.
+    pub(crate) fn identity_of(&self, name: &str) -> io::Result<Identity> {
+        let Stat { st_dev, st_ino, .. } = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok((st_dev, st_ino))
     }
 
     /// Opens the gate.
@@ -67,6 +67,9 @@ impl Room {
         // Shared by all who have the store open; see `is_gate_in_use`.
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
             .map_err(|source| system_error("connect", "lock", &path, source))?;
+        if self.identity_of("gate").ok() != Some((stat.st_dev, stat.st_ino)) {
+            return Err(Fault::Removed.to_error("connect", &self.path));
+        }
         Gate::open(file).map_err(|source| system_error("connect", "map", &path, source))
     }
 
@@ -127,6 +130,30 @@ impl Room {
         let file = rustix::fs::openat(&self.fd, &*fresh, FILE | OFlags::CREATE | OFlags::EXCL, USER_FILE)?;
         write(std::fs::File::from(file))?;
         Ok(rustix::fs::renameat(&self.fd, &*fresh, &self.fd, name)?)
+    }
+}
+
+/// What must be found at its path for as long as a store is open: whoever connects opens what is there.
+///
+/// Descriptors follow a directory that is renamed, so they cannot tell. A name alone cannot either: what was removed
+/// may have been made anew.
+#[derive(Debug)]
+pub(crate) struct Presence(Vec<(PathBuf, Identity)>);
+
+impl Presence {
+    /// Notes what is in a room.
+    pub(crate) fn of(room: &Room, names: &[&str]) -> io::Result<Presence> {
+        let found = names.iter().map(|name| Ok((room.path.join(name), room.identity_of(name)?)));
+        Ok(Presence(found.collect::<io::Result<_>>()?))
+    }
+
+    /// Whether something was removed, renamed or replaced.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.iter().any(|(path, before)| match rustix::fs::lstat(path) {
+            Ok(now) => (now.st_dev, now.st_ino) != *before,
+            // What cannot be looked at, as by a process that has given up its rights, may be there.
+            Err(error) => matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP),
+        })
     }
 }
 

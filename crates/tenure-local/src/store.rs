@@ -25,7 +25,7 @@ use crate::error::{Failure, Fault, system_error};
 use crate::fork::is_forked;
 use crate::gate::{Gate, Pass};
 use crate::liveness;
-use crate::room::Room;
+use crate::room::{Presence, Room};
 use crate::wake::{News, Ringer, Rung};
 
 /// The key of what is fixed when a store is made: its incarnation and its time.
@@ -36,7 +36,7 @@ const LAST_TIME: &[u8] = b"t";
 const PURGE_PERIOD: Duration = Duration::from_millis(250);
 /// How many idle records one transaction forgets.
 const PURGE_MAX: usize = 8;
-/// How often a transaction looks whether the directory is still where it was.
+/// How often a transaction looks whether the store is still where it was.
 const PRESENCE_PERIOD: Duration = Duration::from_millis(100);
 
 /// What a store is for.
@@ -68,7 +68,8 @@ pub(crate) struct Store {
     pub(crate) told: Mutex<HashMap<(ClientId, Name), ClientId>>,
     purge_at: AtomicU64,
     look_at: AtomicU64,
-    /// The directory was found removed: for good, since whoever connects now has another store.
+    presence: Presence,
+    /// The store was found removed: for good, since whoever connects now has another one.
     is_removed: AtomicBool,
 }
 
@@ -141,6 +142,12 @@ impl Store {
         let (incarnation, offset) =
             birth(&environment, &pass, &*clock, scope).map_err(|failure| fault(Fault::Failed(failure)))?;
         drop(pass);
+        let names: &[_] = match purpose {
+            Purpose::Locks => &["format", "gate", "data.mdb", "alive", "bell"],
+            Purpose::Queues => &["format", "gate", "data.mdb"],
+        };
+        let presence = Presence::of(&room, names)
+            .map_err(|source| system_error("connect", "look at", &room.path, source))?;
         Ok(Store {
             purpose,
             room,
@@ -155,6 +162,7 @@ impl Store {
             told: Mutex::default(),
             purge_at: AtomicU64::new(0),
             look_at: AtomicU64::new(0),
+            presence,
             is_removed: AtomicBool::new(false),
             directory,
         })
@@ -230,10 +238,10 @@ impl Store {
         })
     }
 
-    /// Whether something that cleans up old files took this store for one.
+    /// Whether something that cleans up old files took this store for one, or another was put in its place.
     fn is_anything_removed(&self) -> bool {
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        self.room.is_removed()
+        self.presence.is_over()
             || clients.iter().any(|client| liveness::is_file_gone(&self.directory, *client))
     }
 

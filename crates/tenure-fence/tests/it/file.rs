@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -136,16 +135,36 @@ fn many_at_once_keep_the_order() {
 }
 
 #[test]
-fn permissions_and_symbolic_links_stay() {
+fn an_emptied_file_accepts_nothing() {
     let directory = TestDirectory::new();
-    let (path, link) = (directory.path().join("fence"), directory.path().join("link"));
-    File::new(&path).check("x", mark(1)).unwrap().unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
-    std::os::unix::fs::symlink("fence", &link).unwrap();
-    File::new(&link).check("x", mark(2)).unwrap().unwrap();
-    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o660);
-    assert!(File::new(&path).check("x", mark(1)).unwrap().is_err());
+    let path = directory.path().join("fence");
+    let file = File::new(&path);
+    file.check("x", mark(6)).unwrap().unwrap();
+    fs::write(&path, "").unwrap();
+    let error = file.check("x", mark(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert!(error.to_string().contains("empty"), "{error}");
+    fs::remove_file(&path).unwrap();
+    file.check("x", mark(7)).unwrap().unwrap();
+}
+
+#[test]
+fn who_dies_while_it_makes_the_file_leaves_none_or_a_whole_one() {
+    failpoint::set(die);
+    for place in ["fence.before_write", "fence.before_sync", "fence.before_rename", "fence.after_rename"] {
+        let directory = TestDirectory::new();
+        let path = directory.path().join("fence");
+        let file = File::new(&path);
+        DEATH.set(place);
+        catch_unwind(AssertUnwindSafe(|| file.check("x", mark(8)))).expect_err(place);
+        DEATH.set("");
+        assert_eq!(path.exists(), place == "fence.after_rename", "{place}");
+        assert_eq!(
+            file.check("x", mark(7)).unwrap().is_err(),
+            path.exists() && place == "fence.after_rename"
+        );
+        file.check("x", mark(8)).unwrap().unwrap();
+    }
 }
 
 #[test]
@@ -157,8 +176,9 @@ fn what_cannot_be_kept_is_not_accepted() {
     for key in ["", "a\nb", &"k".repeat(301)] {
         assert_eq!(file.check(key, mark(1)).unwrap_err().kind(), ErrorKind::Invalid, "{key:?}");
     }
+    file.check("x", mark(1)).unwrap().unwrap();
     fs::create_dir(directory.path().join("fence.new")).unwrap();
     let mut has_worked = false;
-    assert!(file.run("x", mark(1), || has_worked = true).is_err());
+    assert!(file.run("x", mark(2), || has_worked = true).is_err());
     assert!(!has_worked);
 }

@@ -8,4 +8,5 @@ mod postgres;
 mod redis;
 mod rule;
 mod sqlite;
+mod users;
 mod writes;

@@ -11,7 +11,8 @@ use rustix::io::Errno;
 use tenure_core::clock::Clock;
 use tenure_core::error::{Error, ErrorKind, Result};
 
-use crate::directory::{Directory, Setup, default_place, is_own_directory, lock_setup, open_place};
+use crate::default_place::is_candidate;
+use crate::directory::{Directory, Setup, is_own_directory, lock_setup, open_place};
 use crate::error::system_error;
 use crate::room::Room;
 
@@ -35,7 +36,7 @@ pub(crate) fn open(directory: &Directory, clock: &dyn Clock) -> Result<(Room, Se
     let fd = open_place(&path, false)?;
     // Best effort, as with the place of the locks: nothing should clean up under running processes.
     let _ = rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared);
-    let setup = lock_setup(&path, &fd, clock)?;
+    let setup = Setup::new(lock_setup(&path, &fd, clock)?, None);
     // Whoever made it may have died before its name was on the disk.
     if let Some(parent) = path.parent() {
         sync(parent).map_err(failed("sync", parent))?;
@@ -49,15 +50,21 @@ pub(crate) fn open(directory: &Directory, clock: &dyn Clock) -> Result<(Room, Se
 ///
 /// It depends on the place alone, so that all who share locks share queues.
 pub(crate) fn find(directory: &Directory) -> Result<(PathBuf, Vec<PathBuf>)> {
-    let default = default_place();
-    if default.canonicalize().unwrap_or(default) != directory.place {
+    if !is_candidate(&directory.place) {
         return Ok((directory.place.join("queue"), Vec::new()));
     }
     let uid = rustix::process::geteuid().as_raw();
-    if is_own_directory(Path::new(SYSTEM_PLACE), uid) {
-        return Ok((SYSTEM_PLACE.into(), Vec::new()));
+    let system = PathBuf::from(SYSTEM_PLACE);
+    let home = home(uid);
+    let has_store = |place: &Path| place.join("format").exists();
+    // One that is made under a store that is in use must not part its users, nor hide what is queued.
+    let is_in_home = home
+        .as_ref()
+        .is_some_and(|home| has_store(&BELOW_HOME.iter().fold(home.clone(), |path, name| path.join(name))));
+    if is_own_directory(&system, uid) && (has_store(&system) || !is_in_home) {
+        return Ok((system, Vec::new()));
     }
-    let home = home(uid).ok_or_else(|| {
+    let home = home.ok_or_else(|| {
         Error::new(ErrorKind::Unavailable, "connect", format!("user {uid} has no home directory for queues"))
             .with_engine("local")
             .with_hint(format!(

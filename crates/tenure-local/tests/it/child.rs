@@ -14,13 +14,13 @@ use futures_util::future::{Either, select};
 use rustix::process::{Pid, Signal};
 use tenure_core::claim::{Claim, ClaimId, Keep, Kind, Name};
 use tenure_core::clock::{Clock, SystemClock};
-use tenure_core::engine::{ClaimAnswer, Engine, RenewAnswer, Wake};
+use tenure_core::engine::{ClaimAnswer, Engine, RenewAnswer, RenewRequest, Wake};
 use tenure_core::failpoint;
 use tenure_local::Config;
 
 use crate::world::{Client, PATIENCE, claim_of, run};
 
-/// The place to connect to.
+/// The place to connect to; empty: the default one.
 const PLACE: &str = "TENURE_TEST_PLACE";
 /// What to do at which failpoint: `kill local.before_begin`.
 const FAIL: &str = "TENURE_TEST_FAIL";
@@ -187,7 +187,8 @@ fn main_of_the_child() {
         }
     });
     run(async move {
-        let mut client = match Client::try_connect(Config::in_directory(place)).await {
+        let config = if place.is_empty() { Config::default() } else { Config::in_directory(place) };
+        let mut client = match Client::try_connect(config).await {
             Ok(client) => client,
             Err(error) => {
                 say(&format!("{error:?}"));
@@ -237,6 +238,16 @@ async fn obey(client: &mut Client, claims: &mut HashMap<String, ClaimId>, line: 
                 Err(error) => say(&format!("{error:?}")),
             }
         }
+        ["renew", name] => {
+            let request =
+                RenewRequest { resource: Name::new(name).unwrap(), claim: claims[name], is_waiter: false };
+            match client.engine.renew(vec![request]).await.remove(0) {
+                Ok(RenewAnswer::Renewed { .. }) => say("renewed"),
+                Ok(other) => say(&format!("{other:?}")),
+                Err(error) => say(&format!("{error:?}")),
+            }
+        }
+        ["check"] => say(&format!("{:?}", client.engine.check().await)),
         ["push" | "get" | "ack" | "pour" | "work", ..] => crate::queue::obey(client, claims, &words).await,
         ["at", what, place] => set_failpoint(&format!("{what} {place}")),
         ["count", path, rounds] => count(client, Path::new(path), rounds.parse().unwrap()).await,

@@ -7,5 +7,7 @@ mod death;
 mod fleet;
 mod news;
 mod place;
+mod presence;
 mod queue;
+mod users;
 mod world;

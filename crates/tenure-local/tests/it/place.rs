@@ -21,12 +21,12 @@ fn refusal(config: Config) -> Error {
     }
 }
 
-fn refusal_of(place: &Path) -> Error {
+pub(crate) fn refusal_of(place: &Path) -> Error {
     refusal(Config::in_directory(place))
 }
 
 #[track_caller]
-fn assert_says(error: &Error, kind: ErrorKind, words: &[&str]) {
+pub(crate) fn assert_says(error: &Error, kind: ErrorKind, words: &[&str]) {
     let text = format!("{error} / {}", error.hint().expect("it gives a hint"));
     assert_eq!(error.kind(), kind, "{text}");
     for word in words {
@@ -66,7 +66,7 @@ fn a_symbolic_link_is_not_a_place() {
     assert_says(
         &refusal_of(&directory.place()),
         ErrorKind::Unsupported,
-        &["symbolic link", "real directory"],
+        &["symbolic link", "real directory", "/real"],
     );
 }
 
@@ -74,7 +74,7 @@ fn a_symbolic_link_is_not_a_place() {
 fn a_file_is_not_a_place() {
     let directory = TestPlace::new();
     std::fs::write(directory.place(), "").unwrap();
-    assert_says(&refusal_of(&directory.place()), ErrorKind::Unsupported, &["not a directory"]);
+    assert_says(&refusal_of(&directory.place()), ErrorKind::Unsupported, &["is a file, not a directory"]);
 }
 
 #[test]
@@ -415,6 +415,54 @@ fn a_full_file_system_refuses_and_loses_nothing() {
     assert_eq!(process.ask("empty"), "emptied");
     assert_eq!(process.ask("publish m 200000"), "published");
     assert_eq!(process.ask("release m"), "Released");
+}
+
+/// Starts a client on a file system of one megabyte, after a script.
+fn start_on_a_megabyte(directory: &TestPlace, script: &str) -> Process {
+    let script = format!(
+        "mount -t tmpfs -o size=1m,mode=700 tmpfs \"$TENURE_TEST_PLACE\" && {{ {script}; }} && exec \"$0\" \"$@\""
+    );
+    std::fs::create_dir(directory.place()).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script]).arg(std::env::current_exe().unwrap());
+    Process::start_by(command, &directory.place())
+}
+
+#[test]
+fn a_full_file_system_is_told_of_and_kills_nobody() {
+    // There is room for so many pages.
+    for pages in 0..12 {
+        let fill = format!(
+            "cat /dev/zero 2>/dev/null >\"$TENURE_TEST_PLACE\"/filler; truncate -s -$(({pages}*4096)) \"$TENURE_TEST_PLACE\"/filler"
+        );
+        let directory = TestPlace::new();
+        let answer = start_on_a_megabyte(&directory, &fill).read();
+        assert!(answer.contains("unavailable") && answer.contains("free some space"), "{pages}: {answer}");
+    }
+}
+
+#[test]
+fn a_full_file_system_ends_nothing_in_a_young_store() {
+    let directory = TestPlace::new();
+    let mut process = start_on_a_megabyte(&directory, "true");
+    assert_eq!(process.read(), "connected");
+    assert!(process.ask("try m").starts_with("granted"));
+    assert_eq!(process.ask("fill"), "filled");
+    for _ in 0..20 {
+        assert_eq!(process.ask("renew m"), "renewed");
+    }
+    // Claims that are granted as long as there is room take nothing from it.
+    let mut granted = 0;
+    while process.ask(&format!("try {granted}")).starts_with("granted") {
+        granted += 1;
+        assert!(granted < 100_000);
+    }
+    for _ in 0..20 {
+        assert_eq!(process.ask("renew m"), "renewed", "after {granted}");
+        assert_eq!(process.ask("renew 0"), "renewed");
+    }
+    assert_eq!(process.ask("release m"), "Released");
+    assert_eq!(process.ask("release 0"), "Released");
 }
 
 #[test]
