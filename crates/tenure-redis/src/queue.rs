@@ -138,7 +138,7 @@ impl Queues {
         requests: &[&R],
     ) -> Result<(Vec<Value>, Context)> {
         let key = self.store.keys.of(queue)?;
-        if verb.may_idle && self.store.servers.is_cluster() {
+        if verb.may_idle {
             // Before the take, or what comes later could be told to nobody.
             self.store.listen(verb.operation, key.slot).await?;
         }

@@ -1,5 +1,6 @@
 //! Tests that measure time: each gets the whole machine.
 
 mod failover;
+mod inbox;
 mod queue_failover;
 mod quorum;
