@@ -499,6 +499,10 @@ impl Engine for Redis {
         Box::pin(inspect::inspect(&self.store, prefix, after, most))
     }
 
+    fn inspect_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
+        inspect::inspect_all(&self.store, prefix)
+    }
+
     fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
         // Without the scan that a list of names takes.
         Box::pin(async move { Ok(inspect::look(&self.store, &[resource]).await?.pop().flatten()) })

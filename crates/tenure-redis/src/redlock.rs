@@ -419,6 +419,10 @@ impl Engine for Redlock {
         Box::pin(self.quorum.inspect(prefix, after, most))
     }
 
+    fn inspect_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
+        self.quorum.inspect_all(prefix)
+    }
+
     fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
         // Without the scan that a list of names takes.
         Box::pin(async move { Ok(self.quorum.look("inspect", &[resource]).await?.pop().flatten()) })

@@ -6,6 +6,7 @@ mod conformance;
 mod crew;
 mod faults;
 mod foreign;
+mod listing;
 mod queues;
 mod quorum;
 mod redlock;
