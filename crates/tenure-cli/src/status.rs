@@ -1,7 +1,7 @@
 //! `tenure status`: what is held, by whom, and who waits.
 
 use serde::Serialize;
-use tenure::{HoldView, View};
+use tenure::{HoldView, Name, View};
 
 use crate::arguments::Status;
 use crate::exit::Outcome;
@@ -18,6 +18,23 @@ pub(crate) struct ResourceJson<'a> {
     holds: Vec<HoldJson<'a>>,
     waiting: u32,
     waiters: Vec<WaiterJson<'a>>,
+}
+
+/// A line of the list. Of a resource that cannot be read, only its name and why.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum LineJson<'a> {
+    Resource(ResourceJson<'a>),
+    Unreadable { resource: &'a str, error: String },
+}
+
+impl<'a> LineJson<'a> {
+    fn of((name, view): &'a (Name, tenure::Result<View>)) -> LineJson<'a> {
+        match view {
+            Ok(view) => LineJson::Resource(ResourceJson::of(view)),
+            Err(error) => LineJson::Unreadable { resource: name.as_str(), error: error.to_string() },
+        }
+    }
 }
 
 /// A hold or a rest. `claim` is null where the units rest: then `holder` was the last one.
@@ -81,23 +98,32 @@ impl<'a> HoldJson<'a> {
 /// Lists resources.
 pub(crate) fn status(status: &Status, engine: &str) -> Outcome {
     let tenure = crate::connect(engine, None)?;
-    let views = pollster::block_on(tenure.inspect(&status.prefix))?;
+    let views = pollster::block_on(tenure.inspect_each(&status.prefix))?;
     pollster::block_on(tenure.close());
     if status.json {
-        write_json(&views.iter().map(ResourceJson::of).collect::<Vec<_>>())?;
+        write_json(&views.iter().map(LineJson::of).collect::<Vec<_>>())?;
     } else {
         write_data(&text(&views))?;
     }
     Ok(0)
 }
 
-fn text(views: &[View]) -> String {
+fn text(views: &[(Name, tenure::Result<View>)]) -> String {
     if views.is_empty() {
         return "nothing is held\n".to_owned();
     }
     let headings = ["RESOURCE", "KIND", "HOLDER", "TOKEN", "HELD FOR", "ENDS IN", "WAITERS"];
     let mut rows = Vec::new();
-    for view in views {
+    for (name, view) in views {
+        let view = match view {
+            Ok(view) => view,
+            Err(error) => {
+                let rest = ["-", "-", "-", "-"].map(str::to_owned);
+                let line = [name.to_string(), "unreadable".to_owned(), error.to_string()];
+                rows.push(line.into_iter().chain(rest).collect());
+                continue;
+            }
+        };
         let row = |holder: String, token: String, held_for: String, ends_in: String, waiters: String| {
             let (resource, kind) = (view.resource.to_string(), view.kind.to_string());
             vec![resource, kind, holder, token, held_for, ends_in, waiters]

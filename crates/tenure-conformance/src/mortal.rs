@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
-use futures_util::stream::BoxStream;
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use tenure_core::claim::{Claim, Keep};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, ReleaseAnswer, ReleaseRequest,
@@ -17,8 +16,8 @@ use tenure_core::engine::{
 };
 use tenure_core::inspect::View;
 use tenure_core::queue::contract::{
-    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
-    Taken, Which,
+    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueLine, QueueStats, Settle,
+    SettleAnswer, Take, Taken, Which,
 };
 use tenure_core::{ClaimId, Name, Result, Token, failpoint};
 
@@ -187,6 +186,13 @@ impl Engine for Mortal {
         self.call("inspect.before", "inspect.after", move |engine| engine.inspect(prefix, after, most))
     }
 
+    fn inspect_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
+        let list = self.call("inspect.before", "inspect.after", move |engine| {
+            engine.inspect_all(prefix).try_concat().boxed()
+        });
+        stream::once(list).boxed()
+    }
+
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
         self.engine.observe(resource)
     }
@@ -254,6 +260,13 @@ impl QueueEngine for Mortal {
         most: usize,
     ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
         self.call_queues("queues.before", "queues.after", move |queues| queues.queues(prefix, after, most))
+    }
+
+    fn queues_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<QueueLine>>> {
+        let list = self.call_queues("queues.before", "queues.after", move |queues| {
+            queues.queues_all(prefix).try_concat().boxed()
+        });
+        stream::once(list).boxed()
     }
 
     fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {

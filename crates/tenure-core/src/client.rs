@@ -21,7 +21,7 @@ use crate::io;
 use crate::ledger::{Identity, Ledger, Now};
 use crate::mutex::Mutex;
 use crate::queue::Queue;
-use crate::queue::contract::{QueueCapability, QueueStats};
+use crate::queue::contract::QueueCapability;
 use crate::queue::desk::Desk;
 use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
@@ -394,26 +394,6 @@ impl Tenure {
         Queue::new(self.clone(), name)
     }
 
-    /// Lists the queues whose names begin with `prefix` (empty: all), by name, and what is in them.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`] if the engine has no queues; [`ErrorKind::Unavailable`] if it does not answer in time.
-    ///
-    /// # Cost
-    /// One round trip for each page of up to 128 queues.
-    pub async fn queues(&self, prefix: &str) -> Result<Vec<(Name, QueueStats)>> {
-        let mut found: Vec<(Name, QueueStats)> = Vec::new();
-        loop {
-            let (prefix, after) = (prefix.to_owned(), found.last().map(|(name, _)| name.clone()));
-            let page = self.connection.shared.on_queues(move |queues| queues.queues(prefix, after, 128));
-            let page = page.await?;
-            if page.is_empty() {
-                return Ok(found);
-            }
-            found.extend(page);
-        }
-    }
-
     /// Returns what the engine's queues can do. None: it has none.
     pub fn queue_capability(&self) -> Option<&QueueCapability> {
         self.shared().engine.queues().map(|queues| queues.capability())
@@ -447,27 +427,6 @@ impl Tenure {
     pub fn raise_floor(&self, name: &str, token: Token) -> Result<()> {
         self.shared().raise_floor(&Name::new(name)?, token);
         Ok(())
-    }
-
-    /// Lists what is held and who waits, for names that begin with `prefix` (empty: all), by name.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
-    ///
-    /// # Cost
-    /// One round trip for each page of up to 128 resources.
-    pub async fn inspect(&self, prefix: &str) -> Result<Vec<View>> {
-        let mut views: Vec<View> = Vec::new();
-        loop {
-            let (prefix, after) = (prefix.to_owned(), views.last().map(|view| view.resource.clone()));
-            let page = self
-                .on_thread(move |engine| Box::pin(async move { engine.inspect(prefix, after, 128).await }));
-            let page = page.await?;
-            if page.is_empty() {
-                return Ok(views);
-            }
-            views.extend(page);
-        }
     }
 
     /// Looks at one resource: who holds it and who waits. None: it is idle.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::BoxStream;
+use futures_util::stream::{self, BoxStream};
 
 use crate::claim::{
     Busy, Claim, ClaimId, ClientId, Grant, Keep, Kind, Name, Published, TTL_MAX, TTL_MIN, WAITERS_MAX,
@@ -20,6 +20,9 @@ use crate::inspect::View;
 use crate::queue::contract::QueueEngine;
 use crate::step::{Outcome, Release};
 use crate::token::Token;
+
+/// How many resources are asked for at a time where all are listed.
+const PAGE: usize = 128;
 
 /// Who can share an engine's resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -321,6 +324,18 @@ pub trait Engine: Send + Sync + 'static {
     ///
     /// A page may be shorter than `most` before the end; it is empty only at the end.
     fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>>;
+
+    /// Lists all resources whose names begin with `prefix`, some at a time: in any order, and perhaps one of them twice. One that
+    /// cannot be read is an error of its own, which names it. An empty page says that the engine is still looking.
+    fn inspect_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
+        let first = (prefix, None::<Name>);
+        let pages = stream::try_unfold(first, move |(prefix, after)| async move {
+            let page = self.inspect(prefix.clone(), after, PAGE).await?;
+            let Some(last) = page.last().map(|view| view.resource.clone()) else { return Ok(None) };
+            Ok(Some((page.into_iter().map(Ok).collect(), (prefix, Some(last)))))
+        });
+        Box::pin(pages)
+    }
 
     /// Looks at one resource; none if it is idle.
     fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {

@@ -40,6 +40,7 @@ mod claimant;
 mod io;
 mod lease_state;
 mod ledger;
+mod listing;
 mod renewal;
 
 pub use claim::{Busy, ClaimId, Label, Name};

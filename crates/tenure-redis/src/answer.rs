@@ -300,6 +300,17 @@ pub(crate) fn view(
         return Ok(None);
     }
     let items = array(answer)?;
+    match &items[..] {
+        [_, why] => return Err(Unexpected(format!("that it cannot be read: {}", text(why)?))),
+        [_, hold, ends] => {
+            let (is_there, hold) = hold_view(hold, ends, now)?;
+            let mut view = View::new(resource.clone(), Kind::Mutex, 1);
+            (view.used, view.last_token) = (1, hold.token);
+            view.holds.push(hold);
+            return Ok(is_there.then_some(view));
+        }
+        _ => {}
+    }
     let [kind, capacity, used, waiting, holds, waiters, value] = fields(&items)?;
     let mut view = View::new(resource.clone(), kind_of(text(kind)?)?, number(capacity)? as u32);
     view.used = number(used)? as u32;

@@ -86,10 +86,12 @@ struct Table {
     fault: Option<Fault>,
 }
 
-/// What a link is for. A command that waits for replicas blocks its connection.
+/// What a link is for. A command that waits for replicas blocks its connection, and one with subscriptions must not
+/// have large answers behind it (see `topology.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Lane {
     Calls,
+    Inbox,
     Replicated,
 }
 
@@ -105,7 +107,8 @@ impl Cluster {
     pub(crate) fn start(dialer: Dialer, seeds: &[Address], news: UnboundedSender<News>) -> Cluster {
         let (strays, strayed) = unbounded_channel();
         let look = Arc::new(Notify::new());
-        let ears = Ears { news: Some(news), table: Some(TableEars { strays, trouble: look.clone() }) };
+        let table = Some(TableEars { strays, trouble: look.clone() });
+        let ears = Ears { news: Some(news), table, is_inbox: false };
         let shared = Arc::new(Shared {
             dialer,
             ears,
@@ -170,11 +173,16 @@ impl Cluster {
         unreachable!("the loop has no end but its returns")
     }
 
+    /// Waits for a connection with the node of a slot.
+    pub(crate) async fn up(&self, slot: u16, deadline: Instant) -> Result<(), Fault> {
+        self.shared.wire(slot, Lane::Calls, deadline).await.map(drop)
+    }
+
     /// Subscribes to a channel of a slot, at whatever node has the slot, now and later.
     pub(crate) async fn subscribe(&self, slot: u16, deadline: Instant, channel: &[u8]) -> Result<(), Fault> {
         let mut is_moved = false;
         for attempt in 0.. {
-            let wire = self.shared.wire(slot, Lane::Calls, deadline).await?;
+            let wire = self.shared.wire(slot, Lane::Inbox, deadline).await?;
             let Some((link, was_elsewhere)) = self.shared.place(slot, channel) else { continue };
             is_moved |= was_elsewhere;
             if !wire.is_subscribed(channel) {
@@ -219,7 +227,7 @@ impl Cluster {
                 "the slot of the channel"
             );
             let at = removed.and_then(|channel| channel.at);
-            at.and_then(|at| table.links.get(&(at, Lane::Calls)).cloned())
+            at.and_then(|at| table.links.get(&(at, Lane::Inbox)).cloned())
         };
         if let Some(link) = link {
             link.unsubscribe(deadline, channel).await;
@@ -330,7 +338,8 @@ impl Shared {
         }
         let ears = match lane {
             Lane::Calls => self.ears.clone(),
-            Lane::Replicated => Ears { news: None, table: self.ears.table.clone() },
+            Lane::Inbox => self.ears.of_inbox(),
+            Lane::Replicated => Ears { news: None, ..self.ears.clone() },
         };
         // After the first table, a node that is new here has taken over from another one. That is not always so,
         // and those who believe it look once more than they had to.
@@ -346,13 +355,13 @@ impl Shared {
     fn place(&self, slot: u16, channel: &[u8]) -> Option<(Link, bool)> {
         let mut table = lock(&self.table);
         let owner = table.owners.get(usize::from(slot))?.clone()?;
-        let link = table.links.get(&(owner.clone(), Lane::Calls))?.clone();
+        let link = table.links.get(&(owner.clone(), Lane::Inbox))?.clone();
         link.want(channel);
         let before = table.channels.insert(channel.to_vec(), Channel { slot, at: Some(owner.clone()) });
         let Some(before) = before.filter(|before| before.at.as_ref() != Some(&owner)) else {
             return Some((link, false));
         };
-        if let Some(old) = before.at.and_then(|at| table.links.get(&(at, Lane::Calls))) {
+        if let Some(old) = before.at.and_then(|at| table.links.get(&(at, Lane::Inbox))) {
             old.forget(channel);
         }
         Some((link, true))
@@ -474,9 +483,9 @@ impl Shared {
     }
 
     async fn move_to(&self, owner: Arc<Address>, names: Vec<Vec<u8>>) {
-        let link = self.link(&owner, Lane::Calls);
+        let link = self.link(&owner, Lane::Inbox);
         names.iter().for_each(|name| link.want(name));
-        // A link that is not up yet subscribes to all that it wants when it comes up, and tells so.
+        // A link that is not up yet subscribes to all that it wants by then when it comes up, and tells so.
         let Some(wire) = link.wire() else { return };
         let deadline = Instant::now() + MOVE_TIMEOUT;
         for name in names {

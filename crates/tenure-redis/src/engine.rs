@@ -35,6 +35,9 @@ pub(crate) const ENGINE: &str = "redis";
 /// The most claims, renewals or releases in one script call: it blocks the server for 0.2 ms at most, and more
 /// gains nothing.
 const BATCH_MAX: usize = 128;
+/// The most claims in one call that a published value may answer, each with 256 KiB: to copy the values of a whole batch would
+/// block the server for tens of milliseconds.
+const CALL_VALUES_MAX: usize = 8;
 /// How many calls of a verb are under way at a time. A connection keeps their order.
 const CALLS_MAX: usize = 2;
 
@@ -86,6 +89,8 @@ struct Verb<R> {
     arguments: Arguments<R>,
     /// Whether the request may be queued, and so be told of its grant.
     may_wait: fn(&R) -> bool,
+    /// Whether a published value may answer the request.
+    may_answer_value: fn(&R) -> bool,
     sending: Sending,
 }
 
@@ -121,13 +126,8 @@ impl Redis {
             may_not_call_functions: AtomicBool::new(false),
             drift: Drift::default(),
         });
-        if store.servers.is_cluster() {
-            // Each slot's server is subscribed to when something waits there.
-            let ping = store.servers.call(0, |_| redis::cmd("PING")).await;
-            ping.map_err(|fault| fault.to_error("connect"))?;
-        } else {
-            store.listen("connect", 0).await?;
-        }
+        // Inboxes are subscribed to when something first waits: a client that never does needs no connection for them.
+        store.servers.up(0).await.map_err(|fault| fault.to_error("connect"))?;
         let mut capability = Capability::of_step();
         capability.reach = Reach::Network;
         capability.needs_floor = true;
@@ -145,14 +145,20 @@ impl Redis {
         answer: impl Fn(&R, &Context, Value) -> Result<A>,
     ) -> Vec<Result<A>> {
         let mut answers: Vec<Option<Result<A>>> = requests.iter().map(|_| None).collect();
-        let mut slots: BTreeMap<u16, Vec<Part<'_, R>>> = BTreeMap::new();
+        let mut slots: BTreeMap<(u16, usize), Vec<Part<'_, R>>> = BTreeMap::new();
+        let mut values: BTreeMap<u16, usize> = BTreeMap::new();
         for (at, request) in requests.iter().enumerate() {
             match self.store.keys.of((verb.name)(request)) {
-                Ok(key) => slots.entry(key.slot).or_default().push(Part { at, key, request }),
+                Ok(key) => {
+                    let values = values.entry(key.slot).or_default();
+                    let call = (key.slot, *values / CALL_VALUES_MAX);
+                    *values += usize::from((verb.may_answer_value)(request));
+                    slots.entry(call).or_default().push(Part { at, key, request });
+                }
                 Err(error) => answers[at] = Some(Err(error)),
             }
         }
-        let calls = slots.iter().map(async |(slot, parts)| self.store.run(&verb, *slot, parts).await);
+        let calls = slots.iter().map(async |((slot, _), parts)| self.store.run(&verb, *slot, parts).await);
         let outcomes = join_all(calls).await;
         for (parts, outcome) in slots.values().zip(outcomes) {
             let told =
@@ -214,7 +220,7 @@ impl Store {
         slot: u16,
         parts: &[Part<'_, R>],
     ) -> Result<(Vec<Value>, Context)> {
-        if self.servers.is_cluster() && parts.iter().any(|part| (verb.may_wait)(part.request)) {
+        if parts.iter().any(|part| (verb.may_wait)(part.request)) {
             // Before the claim, or its grant could be told to nobody.
             self.listen(verb.operation, slot).await?;
         }
@@ -418,6 +424,7 @@ impl Engine for Redis {
             name: |claim: &Claim| &claim.resource,
             arguments: script::CLAIM_ARGUMENTS,
             may_wait: |claim| claim.wait,
+            may_answer_value: |claim| claim.terms.unless_fresh,
             sending: Sending::Replicated,
         };
         Box::pin(async move {
@@ -444,6 +451,7 @@ impl Engine for Redis {
             name: |renewal: &RenewRequest| &renewal.resource,
             arguments: script::RENEW_ARGUMENTS,
             may_wait: |_| false,
+            may_answer_value: |_| false,
             sending,
         };
         Box::pin(async move {
@@ -472,6 +480,7 @@ impl Engine for Redis {
             name: |request: &ReleaseRequest| &request.resource,
             arguments: script::RELEASE_ARGUMENTS,
             may_wait: |_| false,
+            may_answer_value: |_| false,
             sending: Sending::Patient,
         };
         Box::pin(async move {
@@ -503,6 +512,10 @@ impl Engine for Redis {
 
     fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
         Box::pin(inspect::inspect(&self.store, prefix, after, most))
+    }
+
+    fn inspect_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
+        inspect::inspect_all(&self.store, prefix)
     }
 
     fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {

@@ -143,6 +143,10 @@ impl Fault {
 
 /// What a server's error means, and what to do. Wrong credentials are `Invalid`: the caller's URL is wrong.
 /// Missing permissions are `Unsupported`: the URL is right, and this environment does not allow it.
+///
+/// Whatever is not known to be a refusal before anything was executed is `Unavailable`: a script that fails, is killed or
+/// is refused a command may have done half of its work, and what a proxy or a later version says may mean anything. The
+/// client repeats such a request, and withdraws what it may have been granted.
 fn advice_on(code: &str, detail: &str) -> (ErrorKind, &'static str) {
     let unavailable = ErrorKind::Unavailable;
     match code {
@@ -158,31 +162,48 @@ fn advice_on(code: &str, detail: &str) -> (ErrorKind, &'static str) {
         "TRYAGAIN" => (unavailable, "a hash slot moves to another node; this passes"),
         "CLUSTERDOWN" => (unavailable, "the cluster lacks nodes: see `redis-cli cluster info`"),
         "BUSY" => (unavailable, "a script of somebody blocks the server: see `redis-cli script kill`"),
-        "MOVED" | "ASK" => (unavailable, "the cluster changes its shape faster than it can be followed"),
+        "MOVED" | "ASK" => (
+            unavailable,
+            "the cluster changes its shape faster than it can be followed; or the URL says `redis://` and the server is one of a cluster",
+        ),
+        "CROSSSLOT" => (ErrorKind::Invalid, "the server is one of a cluster: write `redis+cluster://`"),
+        "NOPROTO" => (
+            ErrorKind::Unsupported,
+            "the engine needs RESP3, which Redis 6.0 and newer speaks: let a proxy in between pass it on",
+        ),
         "NOAUTH" | "WRONGPASS" => (
             ErrorKind::Invalid,
             "check the user and the password of the URL: `redis://user:password@host` or `redis://:password@host`",
         ),
-        "NOPERM" => (
-            ErrorKind::Unsupported,
-            "let the user run scripts, subscribe, and run INFO and ROLE, on the keys of `prefix` and the channels `tenure.*`",
-        ),
-        "ERR" if detail.contains("without any password") => {
-            (ErrorKind::Invalid, "the server has no password: leave it out of the URL")
-        }
-        "ERR" if detail.contains("DB index") => {
-            (ErrorKind::Invalid, "the server has fewer databases than `db` says")
-        }
-        "ERR" if detail.contains("max number of clients") => {
-            (unavailable, "raise the server's `maxclients`, or end some of its clients")
-        }
-        "ERR" if detail.contains("unknown command") => {
-            (ErrorKind::Unsupported, "the engine needs Redis 7.0 or newer")
-        }
-        "ERR" if detail.contains("cluster support disabled") => {
-            (ErrorKind::Invalid, "the server is no cluster: write `redis://`")
-        }
-        _ => (ErrorKind::Internal, "see the server's log, and report it if the server is well"),
+        "NOPERM" => (ErrorKind::Unsupported, MISSING_RIGHTS),
+        "ERR" => advice_on_text(detail),
+        _ => (unavailable, UNKNOWN),
+    }
+}
+
+const MISSING_RIGHTS: &str = "let the user run scripts, subscribe, and run INFO and ROLE, on the keys of `prefix` and the channels `tenure.*`";
+const UNKNOWN: &str = "see the server's log, and report it if the server is well";
+
+/// What the errors mean that have no code of their own.
+fn advice_on_text(detail: &str) -> (ErrorKind, &'static str) {
+    let says = |words: &str| detail.contains(words);
+    // Of a command inside a script, which may have done something before: unlike NOPERM.
+    if says("ACL failure in script") || says("can't run this command") {
+        (ErrorKind::Unavailable, MISSING_RIGHTS)
+    } else if says("script:") || says("user_function") || says("user_script") {
+        (ErrorKind::Unavailable, UNKNOWN)
+    } else if says("without any password") {
+        (ErrorKind::Invalid, "the server has no password: leave it out of the URL")
+    } else if says("DB index") {
+        (ErrorKind::Invalid, "the server has fewer databases than `db` says")
+    } else if says("max number of clients") {
+        (ErrorKind::Unavailable, "raise the server's `maxclients`, or end some of its clients")
+    } else if says("unknown command") {
+        (ErrorKind::Unsupported, "the engine needs Redis 7.0 or newer")
+    } else if says("cluster support disabled") {
+        (ErrorKind::Invalid, "the server is no cluster: write `redis://`")
+    } else {
+        (ErrorKind::Unavailable, UNKNOWN)
     }
 }
 

@@ -71,15 +71,32 @@ impl Keys {
         Name::new(text.strip_prefix(&self.prefix)?).ok()
     }
 
-    /// Returns patterns that match every key of the resources whose names begin with `names`.
-    pub(crate) fn patterns(&self, names: &str) -> [String; 2] {
-        let tail = format!("{}*", quoted(&format!("{}{names}", self.prefix)));
-        let tag = if self.has_slots { "{*}" } else { "" };
-        // Queues and values may outlive their holds.
-        [tail.clone(), format!("{OWN}[qv]:{tag}{tail}")]
+    /// Returns one pattern that matches every key by which a resource is found whose name begins with `names`, and others: a
+    /// server looks at all of its keys for each pattern. [`Keys::resource_of`] tells which key it is.
+    pub(crate) fn pattern(&self, names: &str) -> String {
+        let plain = format!("{}{names}", self.prefix);
+        let common = plain.chars().zip(OWN.chars()).take_while(|(one, other)| one == other);
+        let common: String = common.map(|(one, _)| one).collect();
+        let next = |text: &str| text[common.len()..].chars().next().filter(char::is_ascii);
+        let class = match (next(&plain), next(OWN)) {
+            (Some(one), Some(other)) => {
+                format!("[{}{}]", quoted(&one.to_string()), quoted(&other.to_string()))
+            }
+            _ => String::new(),
+        };
+        format!("{}{class}*", quoted(&common))
     }
 
-    /// As [`Keys::patterns`], for the keys of a quorum's server.
+    /// Returns the name of the resource that a key shows to be in use: its own, or that of its queue or value, which may
+    /// outlive its holds.
+    pub(crate) fn resource_of(&self, key: &str) -> Option<Name> {
+        match key.strip_prefix(OWN) {
+            Some(rest) if !rest.starts_with("q:") && !rest.starts_with("v:") => None,
+            _ => self.name_of(key),
+        }
+    }
+
+    /// Returns patterns that match every key of the resources whose names begin with `names`, on a quorum's server.
     pub(crate) fn patterns_of_quorum(&self, names: &str) -> [String; 2] {
         let tail = format!("{}*", quoted(&format!("{}{names}", self.prefix)));
         [tail.clone(), format!("{OWN}[HQV]:{tail}")]
@@ -105,10 +122,10 @@ impl Keys {
         QUEUE_KEYS.map(|letter| format!("{OWN}{letter}:{tag}{}", key.text))
     }
 
-    /// Returns patterns that match a key of every queue whose name begins with `names` and that holds anything.
-    pub(crate) fn patterns_of_queues(&self, names: &str) -> [String; 1] {
+    /// Returns a pattern that matches a key of every queue whose name begins with `names` and that holds anything.
+    pub(crate) fn pattern_of_queues(&self, names: &str) -> String {
         let tag = if self.has_slots { "{*}" } else { "" };
-        [format!("{OWN}[ny]:{tag}{}*", quoted(&format!("{}{names}", self.prefix)))]
+        format!("{OWN}[ny]:{tag}{}*", quoted(&format!("{}{names}", self.prefix)))
     }
 
     /// Returns the tag that puts keys into a slot; empty unless on Cluster.
@@ -240,7 +257,31 @@ mod tests {
     }
 
     #[test]
-    fn patterns_match_nothing_else() {
-        assert_eq!(Keys::new("a*", false).patterns("b[")[0], "a\\*b\\[*");
+    fn one_pattern_finds_every_resource_and_its_keys_are_told_from_others() {
+        for (prefix, names, pattern) in [
+            ("tenure:", "b[", "tenure[:.]*"),
+            ("a*", "b", "[at]*"),
+            ("]", "", "[\\]t]*"),
+            ("", "", "*"),
+            ("ten", "", "ten*"),
+            ("té", "", "t*"),
+            ("tenure.1", "", "tenure.1*"),
+        ] {
+            assert_eq!(Keys::new(prefix, false).pattern(names), pattern, "{prefix} {names}");
+        }
+        let queues = Keys::new("a*", false).pattern_of_queues("b[");
+        assert_eq!(queues, "tenure.1.[ny]:a\\*b\\[*");
+        let keys = Keys::new("", false);
+        for (key, name) in [
+            ("n", Some("n")),
+            ("tenure.1.q:n", Some("n")),
+            ("tenure.1.v:n", Some("n")),
+            ("tenure.1.e:n", None),
+        ] {
+            assert_eq!(keys.resource_of(key), name.map(|name| Name::new(name).unwrap()), "{key}");
+        }
+        for key in ["tenure.1.token:", "tenure.1.queues:", "tenure.1.observed:"] {
+            assert_eq!(keys.resource_of(key), None);
+        }
     }
 }

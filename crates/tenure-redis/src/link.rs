@@ -246,13 +246,32 @@ async fn supervise(shared: Arc<Shared>, mut place: Place, is_successor: bool) {
     loop {
         let fault = match connect(&shared, &mut place).await {
             Ok(wire) => {
-                let is_new =
-                    last.replace(wire.incarnation()).map_or(is_successor, |last| last != wire.incarnation());
+                let (last, incarnation) = (last.replace(wire.incarnation()), wire.incarnation());
+                let is_inbox = shared.ears.is_inbox;
+                // That the server has forgotten is told by the connection for commands, or all would be renewed twice.
+                let is_new = last.map_or(is_successor, |last| !is_inbox && last != incarnation);
                 let came_up = Instant::now();
                 shared.state.send_replace(State::Up(wire.clone()));
-                tracing::info!(engine = "redis", server = wire.server(), is_new, "connected");
-                shared.ears.tell(News::Up { incarnation: wire.incarnation(), is_new });
-                let fault = watch(&wire, &mut place).await;
+                // What was wanted while this connection was being made; from here on, who wants more finds it up.
+                let wanted = lock(&shared.channels).iter().cloned().collect();
+                let fault = match wire.subscribe_to_all(wanted).await {
+                    Ok(()) => {
+                        tracing::info!(
+                            engine = "redis",
+                            server = wire.server(),
+                            is_inbox,
+                            is_new,
+                            "connected"
+                        );
+                        shared.ears.tell(if is_inbox {
+                            News::Listening { is_new }
+                        } else {
+                            News::Up { incarnation, is_new }
+                        });
+                        watch(&wire, &mut place).await
+                    }
+                    Err(fault) => fault,
+                };
                 wire.break_with(fault.clone());
                 if came_up.elapsed() >= GOOD_AFTER {
                     attempt = 0;

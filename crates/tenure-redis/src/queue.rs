@@ -5,19 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
+use futures_util::stream::{BoxStream, Stream, StreamExt, TryStreamExt};
 use redis::{Cmd, Value};
 use tenure_core::claim::Name;
 use tenure_core::engine::{RenewAnswer, RenewRequest};
 use tenure_core::queue::contract::{
-    Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, REASON_BYTES_MAX,
-    Settle, SettleAnswer, Settlement, Take, Taken, Which,
+    Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueLine, QueueStats,
+    REASON_BYTES_MAX, Settle, SettleAnswer, Settlement, Take, Taken, Which,
 };
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::answer::{Unexpected, number};
 use crate::engine::{Context, ENGINE, Sending, Store, internal};
 use crate::inspect;
-use crate::keys::Key;
+use crate::keys::{Key, Keys};
 use crate::script::{Form, Script};
 use library::{LIBRARY, Library};
 
@@ -137,7 +138,7 @@ impl Queues {
         requests: &[&R],
     ) -> Result<(Vec<Value>, Context)> {
         let key = self.store.keys.of(queue)?;
-        if verb.may_idle && self.store.servers.is_cluster() {
+        if verb.may_idle {
             // Before the take, or what comes later could be told to nobody.
             self.store.listen(verb.operation, key.slot).await?;
         }
@@ -192,10 +193,9 @@ impl Queues {
         answer::stats(&items).map_err(|what| internal("look at", &what).with_resource(queue))
     }
 
-    async fn names(&self, prefix: &str, after: Option<&Name>, most: usize) -> Result<Vec<Name>> {
-        let patterns = self.store.keys.patterns_of_queues(prefix);
-        let names = inspect::names(&self.store, &patterns, prefix, after, most).await?;
-        Ok(names.into_iter().collect())
+    fn scan(&self, prefix: String) -> impl Stream<Item = Result<Vec<Name>>> + Send + '_ {
+        let pattern = self.store.keys.pattern_of_queues(&prefix);
+        inspect::scan(&self.store, pattern, Keys::name_of, prefix)
     }
 }
 
@@ -329,10 +329,19 @@ impl QueueEngine for Queues {
         most: usize,
     ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
         Box::pin(async move {
-            let names = self.names(&prefix, after.as_ref(), most.min(inspect::PAGE_MAX)).await?;
+            let most = most.min(inspect::PAGE_MAX);
+            let names = inspect::first(self.scan(prefix), after.as_ref(), most).await?;
             let looks = join_all(names.iter().map(|name| self.look(name))).await;
             names.into_iter().zip(looks).map(|(name, stats)| Ok((name, stats?))).collect()
         })
+    }
+
+    fn queues_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<QueueLine>>> {
+        let lines = self.scan(prefix).and_then(async |names| {
+            let looks = join_all(names.iter().map(|name| self.look(name))).await;
+            Ok(names.into_iter().zip(looks).collect())
+        });
+        lines.boxed()
     }
 
     fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {

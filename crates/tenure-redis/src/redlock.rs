@@ -161,11 +161,11 @@ impl Redlock {
         let (mut nodes, mut heard) = (Vec::new(), Vec::new());
         for server in servers {
             let (tell, news) = unbounded_channel();
-            let ears = Ears { news: Some(tell), table: None };
-            let link = Link::start(dialer.clone(), Place::Fixed(server.clone()), ears, false);
-            // Before the first connection comes up: none of them misses a message.
-            link.want(inbox.as_bytes());
-            nodes.push(Node::new(link, server.to_string(), in_millis(config.max_ttl)));
+            let ears = Ears { news: Some(tell), ..Ears::default() };
+            let start = |ears| Link::start(dialer.clone(), Place::Fixed(server.clone()), ears, false);
+            let messages = start(ears.of_inbox());
+            messages.want(inbox.as_bytes());
+            nodes.push(Node::new(start(ears), messages, server.to_string(), in_millis(config.max_ttl)));
             heard.push(news);
         }
         let quorum = Arc::new(Quorum {
@@ -417,6 +417,10 @@ impl Engine for Redlock {
 
     fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
         Box::pin(self.quorum.inspect(prefix, after, most))
+    }
+
+    fn inspect_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
+        self.quorum.inspect_all(prefix)
     }
 
     fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {

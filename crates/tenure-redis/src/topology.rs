@@ -41,10 +41,15 @@ enum Kind {
 /// A single server, or the master of Sentinels.
 struct One {
     link: Link,
+    /// For messages, made when the first channel is subscribed to. Redis takes a connection with a subscription for
+    /// one of a pub/sub client, and closes it, with all answers under way, when these are more than it grants to
+    /// such (`client-output-buffer-limit pubsub`: 32 MB). Commands have no such limit.
+    inbox: OnceLock<Link>,
     /// For commands that wait for replicas, made when the first comes: they block their connection.
     replicated: OnceLock<Link>,
     dialer: Dialer,
     place: Place,
+    ears: Ears,
 }
 
 impl Servers {
@@ -147,12 +152,21 @@ impl Servers {
         Ok((answer.value, answer.incarnation, answer.acknowledged))
     }
 
+    /// Waits for a connection with the server in charge of a hash slot.
+    pub(crate) async fn up(&self, slot: u16) -> Result<(), Fault> {
+        let deadline = Instant::now() + CALL_TIMEOUT;
+        match &self.0.kind {
+            Kind::One(one) => one.link.up(deadline).await.map(drop),
+            Kind::Cluster(cluster) => cluster.up(slot, deadline).await,
+        }
+    }
+
     /// Subscribes to a channel of a hash slot, until [`Servers::unsubscribe`]: on every later connection and
     /// server too. Costs nothing if it is subscribed.
     pub(crate) async fn subscribe(&self, slot: u16, channel: &[u8]) -> Result<(), Fault> {
         let deadline = Instant::now() + CALL_TIMEOUT;
         match &self.0.kind {
-            Kind::One(one) => one.link.subscribe(deadline, channel).await,
+            Kind::One(one) => one.inbox().subscribe(deadline, channel).await,
             Kind::Cluster(cluster) => cluster.subscribe(slot, deadline, channel).await,
         }
     }
@@ -161,7 +175,11 @@ impl Servers {
     pub(crate) async fn unsubscribe(&self, slot: u16, channel: &[u8]) {
         let deadline = Instant::now() + CALL_TIMEOUT;
         match &self.0.kind {
-            Kind::One(one) => one.link.unsubscribe(deadline, channel).await,
+            Kind::One(one) => {
+                if let Some(inbox) = one.inbox.get() {
+                    inbox.unsubscribe(deadline, channel).await;
+                }
+            }
             Kind::Cluster(cluster) => cluster.unsubscribe(slot, deadline, channel).await,
         }
     }
@@ -187,9 +205,14 @@ impl Servers {
 
 impl One {
     fn start(dialer: Dialer, place: Place, news: UnboundedSender<News>) -> One {
-        let ears = Ears { news: Some(news), table: None };
-        let link = Link::start(dialer.clone(), place.clone(), ears, false);
-        One { link, replicated: OnceLock::new(), dialer, place }
+        let ears = Ears { news: Some(news), ..Ears::default() };
+        let link = Link::start(dialer.clone(), place.clone(), ears.clone(), false);
+        One { link, inbox: OnceLock::new(), replicated: OnceLock::new(), dialer, place, ears }
+    }
+
+    fn inbox(&self) -> &Link {
+        self.inbox
+            .get_or_init(|| Link::start(self.dialer.clone(), self.place.clone(), self.ears.of_inbox(), false))
     }
 
     fn replicated(&self) -> &Link {

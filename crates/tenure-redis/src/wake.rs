@@ -82,7 +82,7 @@ async fn pass_on(
                 None
             }
             News::Message { .. } => None,
-            News::Up { is_new, .. } => {
+            News::Up { is_new, .. } | News::Listening { is_new } => {
                 observers.tell_all();
                 Some(if is_new { Wake::RenewAll } else { Wake::LookAtAll })
             }

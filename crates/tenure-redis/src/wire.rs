@@ -34,11 +34,16 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// What a link tells whoever is above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// Commands and messages go through again. Messages may have been missed meanwhile.
+    /// Commands go through again.
     Up {
         /// Who answers now.
         incarnation: Incarnation,
         /// Whether that is another one than before, which may have forgotten what the other one knew.
+        is_new: bool,
+    },
+    /// Messages go through again. Some may have been missed meanwhile.
+    Listening {
+        /// Whether another server than before publishes them, which may have forgotten what the other one knew.
         is_new: bool,
     },
     /// A message came.
@@ -59,6 +64,8 @@ pub(crate) struct Ears {
     pub(crate) news: Option<UnboundedSender<News>>,
     /// Who keeps the table of a cluster, whose channels are sharded.
     pub(crate) table: Option<TableEars>,
+    /// Whether the connection is there for messages.
+    pub(crate) is_inbox: bool,
 }
 
 /// What makes a table of hash slots doubtful.
@@ -80,6 +87,11 @@ pub(crate) struct Manner {
 }
 
 impl Ears {
+    /// The same for a connection that is there for messages.
+    pub(crate) fn of_inbox(&self) -> Ears {
+        Ears { is_inbox: true, ..self.clone() }
+    }
+
     pub(crate) fn tell(&self, news: News) {
         if let Some(sender) = &self.news {
             // Nobody listens any more when the client is being closed.
@@ -176,14 +188,8 @@ impl Wire {
             subscribed,
             line: Line::default(),
         }));
-        // The caller bounds the whole; a deadline here would only hide why.
-        let deadline = Instant::now() + SILENCE_MAX;
-        for (channel, fault) in wire.subscribe(deadline, channels).await? {
-            match fault.code() {
-                Some("MOVED") => ears.tell_stray(&channel),
-                _ => return Err(fault),
-            }
-        }
+        // The caller bounds the whole; a deadline of its own would only hide why.
+        wire.subscribe_to_all(channels).await?;
         Ok(wire)
     }
 
@@ -312,6 +318,18 @@ impl Wire {
 
     pub(crate) fn is_subscribed(&self, channel: &[u8]) -> bool {
         lock(&self.0.subscribed).contains(channel)
+    }
+
+    /// Subscribes to what it is not subscribed to yet. A channel that the server does not serve is a stray.
+    pub(crate) async fn subscribe_to_all(&self, mut channels: Vec<Vec<u8>>) -> Result<(), Fault> {
+        channels.retain(|channel| !self.is_subscribed(channel));
+        for (channel, fault) in self.subscribe(Instant::now() + SILENCE_MAX, channels).await? {
+            match fault.code() {
+                Some("MOVED") => self.0.health.ears.tell_stray(&channel),
+                _ => return Err(fault),
+            }
+        }
+        Ok(())
     }
 
     /// Subscribes to channels, and returns those that the server refused.

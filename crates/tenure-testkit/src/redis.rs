@@ -83,6 +83,8 @@ pub struct RedisOptions {
     fsync: Option<Fsync>,
     password: Option<String>,
     tls: bool,
+    /// Whose certificates it takes; none: it makes its own.
+    certificates_of: Option<PathBuf>,
     clock: bool,
 }
 
@@ -113,6 +115,12 @@ impl RedisOptions {
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
+        self
+    }
+
+    /// Takes the certificates of another server, so that the two trust each other.
+    pub(crate) fn trusting(mut self, other: &RedisServer) -> Self {
+        self.certificates_of = self.tls.then(|| other.server.directory().to_owned());
         self
     }
 
@@ -167,9 +175,13 @@ impl RedisServer {
 
     /// Returns its address with its password: `redis://127.0.0.1:20000`, or `rediss://` with TLS.
     pub fn url(&self) -> String {
-        let scheme = if self.options.tls { "rediss" } else { "redis" };
+        let scheme = self.scheme();
         let password = self.options.password.as_ref().map(|password| format!(":{password}@"));
         format!("{scheme}://{}127.0.0.1:{}", password.unwrap_or_default(), self.port())
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.options.tls { "rediss" } else { "redis" }
     }
 
     /// Returns its port.
@@ -297,14 +309,22 @@ impl RedisServer {
     }
 }
 
+/// What has a server, or a Sentinel, speak TLS only, also with others of its kind.
+fn tls(port: u16) -> String {
+    let files = "tls-cert-file server.crt\ntls-key-file server.key\ntls-ca-cert-file ca.crt";
+    format!("port 0\ntls-port {port}\ntls-auth-clients no\ntls-replication yes\n{files}")
+}
+
 /// The text of a server's configuration; the certificates are made where it needs some.
 fn configuration(port: u16, directory: &Path, options: &RedisOptions) -> String {
     let mut lines: Vec<String> =
         ["bind 127.0.0.1", "unixsocket socket", "save \"\"", "daemonize no"].map(str::to_owned).into();
     if options.tls {
-        certificates::make(directory);
-        let files = "tls-cert-file server.crt\ntls-key-file server.key\ntls-ca-cert-file ca.crt";
-        lines.push(format!("port 0\ntls-port {port}\ntls-auth-clients no\n{files}"));
+        match &options.certificates_of {
+            Some(other) => certificates::take(other, directory),
+            None => certificates::make(directory),
+        }
+        lines.push(tls(port));
     } else {
         lines.push(format!("port {port}"));
     }

@@ -86,13 +86,18 @@ impl<'a> ItemJson<'a> {
 /// Lists queues.
 pub(crate) fn ls(ls: &Ls, engine: &str) -> Outcome {
     let tenure = crate::connect(engine, None)?;
-    let queues = pollster::block_on(tenure.queues(&ls.prefix))?;
+    let queues = pollster::block_on(tenure.queues_each(&ls.prefix))?;
     pollster::block_on(tenure.close());
     if ls.json {
-        let queue = |(name, stats): &'_ (Name, QueueStats)| -> serde_json::Value {
-            let QueueStats { waiting, in_flight, dead, next_in, .. } = *stats;
-            let next_in_ms = next_in.map(millis);
-            serde_json::json!(QueueJson { queue: name.as_str(), waiting, in_flight, dead, next_in_ms })
+        let queue = |(name, stats): &'_ (Name, tenure::Result<QueueStats>)| match stats {
+            Ok(QueueStats { waiting, in_flight, dead, next_in, .. }) => serde_json::json!(QueueJson {
+                queue: name.as_str(),
+                waiting: *waiting,
+                in_flight: *in_flight,
+                dead: *dead,
+                next_in_ms: next_in.map(millis),
+            }),
+            Err(error) => serde_json::json!({ "queue": name.as_str(), "error": error.to_string() }),
         };
         write_json(&queues.iter().map(queue).collect::<Vec<_>>())?;
         return Ok(0);
@@ -104,6 +109,17 @@ pub(crate) fn ls(ls: &Ls, engine: &str) -> Outcome {
     let rows: Vec<Vec<String>> = queues
         .iter()
         .map(|(name, stats)| {
+            let stats = match stats {
+                Ok(stats) => stats,
+                Err(error) => {
+                    let rest = ["-", "-", "-"].map(str::to_owned);
+                    return [name.to_string()]
+                        .into_iter()
+                        .chain(rest)
+                        .chain([format!("unreadable: {error}")])
+                        .collect();
+                }
+            };
             let next = match stats.next_in {
                 None => "-".to_owned(),
                 Some(wait) if wait.is_zero() => "now".to_owned(),

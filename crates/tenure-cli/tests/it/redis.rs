@@ -41,6 +41,26 @@ fn a_server_that_dies_takes_the_lease_along_by_its_deadline() {
 }
 
 #[test]
+fn what_cannot_be_read_is_a_line_of_the_lists() {
+    let server = RedisServer::start(RedisOptions::default());
+    let world = World::on(server.url());
+    // Somebody else's text, where a value and where the dead letters of a queue belong.
+    for key in ["tenure.1.v:tenure:bad", "tenure.1.y:tenure:worse", "tenure:classic"] {
+        server.command(&["SET", key, "theirs"]);
+    }
+    let table = world.output(&["status"]);
+    assert_eq!(code(&table), 0, "{table:?}");
+    let lines: Vec<String> = stdout(&table).lines().map(str::to_owned).collect();
+    assert!(lines[1].starts_with("bad ") && lines[1].contains(" unreadable "), "{table:?}");
+    assert!(lines[2].starts_with("classic ") && lines[2].contains(" theirs "), "{table:?}");
+    let status = world.status();
+    assert!(status[0]["error"].as_str().is_some_and(|error| error.contains("WRONGTYPE")), "{status}");
+    assert_eq!(status[1]["holds"][0]["holder"]["text"], "theirs", "{status}");
+    let queues = world.output(&["queue", "ls"]);
+    assert!(code(&queues) == 0 && stdout(&queues).contains("unreadable: "), "{queues:?}");
+}
+
+#[test]
 fn a_server_that_has_forgotten_the_hold_ends_the_work() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(server.url());

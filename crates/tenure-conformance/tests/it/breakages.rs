@@ -160,7 +160,7 @@ const BREAKAGES: &[(&str, Breakage, &str)] = &[
     ("loss::a_client_that_was_stopped_finds_its_lease_lost", Record(Rule::HoldsNeverEnd), "the next holder"),
     ("loss::a_client_that_was_stopped_finds_its_lease_lost", Calls(Call::EndsLater), "believes in its lease"),
     ("observe::inspect_lists_by_prefix_and_in_order", Calls(Call::PrefixesIgnored), "is listed"),
-    ("observe::inspect_lists_by_prefix_and_in_order", Calls(Call::PagesReversed), "by name"),
+    ("observe::inspect_pages_miss_nothing", Calls(Call::PagesReversed), "every name once"),
     ("observe::inspect_pages_miss_nothing", Calls(Call::PagesRepeat), "listed twice"),
     ("observe::inspect_pages_miss_nothing", Calls(Call::PagesSkip), "every name once"),
     ("observe::inspect_tells_holders_and_waiters", Calls(Call::WaitersUnlisted), "waits first"),

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream};
 use serde::{Deserialize, Serialize};
 
 use crate::claim::{ClaimId, ClientId, Label, Name};
@@ -26,6 +27,11 @@ use crate::token::Token;
 
 /// The largest payload of an item, in bytes: more belongs where it can be fetched by a name.
 pub const PAYLOAD_BYTES_MAX: usize = 256 * 1024;
+/// A queue as a list shows it: its name, and what is in it or why it cannot be read.
+pub type QueueLine = (Name, Result<QueueStats>);
+
+/// How many queues are asked for at a time where all are listed.
+const PAGE: usize = 128;
 /// The longest reason of a dead letter, in bytes. What is longer is cut.
 pub const REASON_BYTES_MAX: usize = 256;
 /// Returns as much of a reason as is kept.
@@ -325,6 +331,19 @@ pub trait QueueEngine: Send + Sync {
         after: Option<Name>,
         most: usize,
     ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>>;
+
+    /// Lists all queues that have items or dead letters, whose names begin with `prefix`, as
+    /// [`Engine::inspect_all`](crate::engine::Engine::inspect_all) lists resources.
+    fn queues_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<QueueLine>>> {
+        let first = (prefix, None::<Name>);
+        let pages = stream::try_unfold(first, move |(prefix, after)| async move {
+            let page = self.queues(prefix.clone(), after, PAGE).await?;
+            let Some((last, _)) = page.last().cloned() else { return Ok(None) };
+            let lines = page.into_iter().map(|(name, stats)| (name, Ok(stats))).collect();
+            Ok(Some((lines, (prefix, Some(last)))))
+        });
+        Box::pin(pages)
+    }
 
     /// Looks at one queue.
     fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>>;

@@ -1,6 +1,6 @@
 use redis::Value;
 use tenure_core::error::ErrorKind;
-use tenure_testkit::redis::{RedisCluster, RedisServer};
+use tenure_testkit::redis::{RedisCluster, RedisOptions, RedisServer};
 
 use super::*;
 use crate::topology::CALL_TIMEOUT;
@@ -191,7 +191,7 @@ fn a_failover_that_was_asked_for_is_followed_by_calls_and_channels() {
 #[test]
 fn a_cluster_that_is_down_or_none_is_an_error_in_time() {
     let cluster = RedisCluster::start();
-    let single = RedisServer::start(tenure_testkit::redis::RedisOptions::default());
+    let single = RedisServer::start(RedisOptions::default());
     run(async {
         for node in cluster.nodes() {
             node.kill();
@@ -207,13 +207,32 @@ fn a_cluster_that_is_down_or_none_is_an_error_in_time() {
     });
 }
 
+#[test]
+fn calls_messages_and_failovers_go_over_tls() {
+    let cluster = RedisCluster::start_with(&RedisOptions::default().tls());
+    run(async {
+        let url = format!("{}?ca={}", cluster.url(), cluster.nodes()[0].authority().display());
+        assert!(url.starts_with("rediss+cluster://"));
+        let mut client = subscribed_at(&cluster, &url).await;
+        let old = cluster.node_of_slot(client.slot);
+        assert_eq!(old.command(&["SPUBLISH", "inbox{n}", "hello"]), "1");
+        assert_eq!(client.message().await.1, "hello");
+        let new = cluster.failover(old);
+        follows(&mut client, new).await;
+    });
+}
+
 async fn subscribed(cluster: &RedisCluster) -> Client {
-    let mut client = Client::of(&cluster.url());
+    subscribed_at(cluster, &cluster.url()).await
+}
+
+async fn subscribed_at(cluster: &RedisCluster, url: &str) -> Client {
+    let mut client = Client::of(url);
     client.slot = cluster.slot_of("n");
     client.servers.subscribe(client.slot, b"inbox{n}").await.unwrap();
     client.servers.subscribe(client.slot, b"inbox{n}").await.unwrap();
-    client.up().await;
     client.increment().await.unwrap();
+    client.both().await;
     client
 }
 

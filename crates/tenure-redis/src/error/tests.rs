@@ -18,7 +18,26 @@ fn each_error_of_a_server_has_a_kind_and_a_hint() {
         ("ERR", "DB index is out of range", ErrorKind::Invalid, "`db`"),
         ("ERR", "max number of clients reached", ErrorKind::Unavailable, "maxclients"),
         ("ERR", "unknown command 'SSUBSCRIBE'", ErrorKind::Unsupported, "Redis 7"),
-        ("ERR", "something else", ErrorKind::Internal, "report"),
+        ("MOVED", "5 h:2", ErrorKind::Unavailable, "redis://"),
+        ("CROSSSLOT", "Keys in request don't hash to the same slot", ErrorKind::Invalid, "redis+cluster://"),
+        ("NOPROTO", "unsupported protocol version", ErrorKind::Unsupported, "RESP3"),
+        // What a script did before it was refused, killed or failed is not known, nor what these words mean.
+        ("UNBLOCKED", "client unblocked via CLIENT UNBLOCK", ErrorKind::Unavailable, "report"),
+        (
+            "ERR",
+            "Error running script: Script killed by user with SCRIPT KILL.",
+            ErrorKind::Unavailable,
+            "report",
+        ),
+        ("ERR", "ACL failure in script: The user has no permissions", ErrorKind::Unavailable, "let the user"),
+        (
+            "ERR",
+            "Unknown Redis command called from script script: f, unknown command",
+            ErrorKind::Unavailable,
+            "report",
+        ),
+        ("ERR", "something else", ErrorKind::Unavailable, "report"),
+        ("WHATEVER", "a proxy in between says", ErrorKind::Unavailable, "report"),
     ] {
         let fault = Fault::server("h:1", code, Some(detail));
         for fault in [fault.clone(), Fault::Down { last: Box::new(fault) }] {

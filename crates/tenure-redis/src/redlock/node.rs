@@ -21,6 +21,8 @@ use crate::script::{Form, Script, hex};
 /// One server.
 pub(crate) struct Node {
     pub(crate) link: Link,
+    /// For messages: large answers on a connection with subscriptions would cost it (see `topology.rs`).
+    pub(crate) inbox: Link,
     /// How errors and findings name it.
     pub(crate) name: String,
     /// It has turned out not to count, or may have come to that.
@@ -123,9 +125,10 @@ impl Request {
 
 impl Node {
     /// `longest` is the client's `max_ttl`, in ms.
-    pub(crate) fn new(link: Link, name: String, longest: u64) -> Node {
+    pub(crate) fn new(link: Link, inbox: Link, name: String, longest: u64) -> Node {
         Node {
             link,
+            inbox,
             name,
             doubt: Arc::new(Notify::new()),
             longest: AtomicU64::new(longest),

@@ -82,8 +82,10 @@ pub(crate) async fn listen(quorum: Weak<Quorum>, node: usize, mut news: Unbounde
                 notices.observers.tell(&channel);
             }
             News::Message { .. } => {}
-            News::Up { .. } => {
-                quorum.nodes[node].doubt.notify_one();
+            news @ (News::Up { .. } | News::Listening { .. }) => {
+                if matches!(news, News::Up { .. }) {
+                    quorum.nodes[node].doubt.notify_one();
+                }
                 notices.observers.tell_all();
                 notices.tell(Wake::LookAtAll);
             }

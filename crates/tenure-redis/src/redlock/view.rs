@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{self, BoxStream, StreamExt};
 use redis::Value;
 use tenure_core::claim::{CAPACITY_MAX, ClaimId, Kind, Label, Name};
 use tenure_core::engine::BreakAnswer;
 use tenure_core::inspect::{HoldView, View, WaiterView};
 use tenure_core::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::claims::named_by_most;
 use super::holds::most_have_come;
@@ -31,6 +33,15 @@ const SCAN_COUNT: usize = 1000;
 const PAGE_MAX: usize = 128;
 /// How a hold of another client of the classic protocol is named to the scripts.
 const FOREIGN: &str = "????????????????????????????????";
+
+/// How often who lists all is told that the servers are still being scanned.
+const TELL_EVERY: Duration = Duration::from_millis(500);
+
+/// How far a list of all has come.
+enum Listing<'a> {
+    Scanning(BoxFuture<'a, Result<Vec<Name>>>),
+    Looking(Vec<Name>),
+}
 
 /// A resource as one server shows it.
 struct Seen {
@@ -74,6 +85,26 @@ impl Quorum {
             views = self.look("inspect", &names).await?.into_iter().flatten().collect();
         }
         Ok(views)
+    }
+
+    /// Lists all resources, with one scan of each server.
+    pub(crate) fn inspect_all(self: &Arc<Self>, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
+        let names = async move { self.names(&prefix, None, usize::MAX).await };
+        stream::try_unfold(Listing::Scanning(names.boxed()), move |listing| async move {
+            match listing {
+                Listing::Scanning(mut names) => match timeout(TELL_EVERY, &mut names).await {
+                    Err(_) => Ok(Some((Vec::new(), Listing::Scanning(names)))),
+                    Ok(names) => Ok(Some((Vec::new(), Listing::Looking(names?)))),
+                },
+                Listing::Looking(names) if names.is_empty() => Ok(None),
+                Listing::Looking(mut names) => {
+                    let rest = names.split_off(names.len().min(PAGE_MAX));
+                    let views = self.look("inspect", &names).await?;
+                    Ok(Some((views.into_iter().flatten().map(Ok).collect(), Listing::Looking(rest))))
+                }
+            }
+        })
+        .boxed()
     }
 
     /// Returns the first names, by order of bytes, that begin with a prefix and come after one, as a majority knows them.

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tenure_core::error::ErrorKind;
-use tenure_testkit::redis::RedisSentinel;
+use tenure_testkit::redis::{RedisOptions, RedisSentinel};
 
 use super::*;
 use crate::topology::tests::{Client, run};
@@ -158,10 +158,28 @@ fn the_sentinel_that_knows_of_the_latest_failover_is_believed() {
     assert_eq!(fault.code(), Some("LOADING"));
 }
 
+#[test]
+fn sentinels_and_servers_are_spoken_with_over_tls() {
+    let set = RedisSentinel::start_with(&RedisOptions::default().tls());
+    run(async {
+        let url = format!("{}?ca={}", set.url(), set.servers()[0].authority().display());
+        assert!(url.starts_with("rediss+sentinel://"));
+        let mut client = subscribed_at(&url).await;
+        assert_eq!(set.master().command(&["PUBLISH", "inbox", "hello"]), "1");
+        assert_eq!(client.message().await.1, "hello");
+        let new = set.failover();
+        follows(&mut client, &set, new.port()).await;
+    });
+}
+
 async fn subscribed(set: &RedisSentinel) -> Client {
-    let mut client = Client::of(&set.url());
+    subscribed_at(&set.url()).await
+}
+
+async fn subscribed_at(url: &str) -> Client {
+    let mut client = Client::of(url);
     client.servers.subscribe(0, b"inbox").await.unwrap();
-    client.up().await;
+    client.both().await;
     client.increment().await.unwrap();
     client
 }
@@ -188,6 +206,10 @@ async fn follows(client: &mut Client, set: &RedisSentinel, port: u16) {
             break;
         }
     }
-    assert_eq!(new.command(&["PUBLISH", "inbox", "hello"]), "1");
+    // The connection for messages comes by itself.
+    while new.command(&["PUBLISH", "inbox", "hello"]) == "0" {
+        assert!(since.elapsed() < BACK_WITHIN, "nobody listens after {:?}", since.elapsed());
+        pause::sleep(Duration::from_millis(5)).await;
+    }
     assert_eq!(client.message().await.1, "hello");
 }

@@ -40,10 +40,10 @@ fn a_killed_connection_comes_back_as_the_same_server() {
     run(async {
         let mut client = Client::of(&server.url());
         client.servers.subscribe(0, b"inbox").await.unwrap();
-        let first = client.up().await;
+        let first = client.both().await;
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
         server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        assert_eq!(client.up().await, (first.0, false));
+        assert_eq!(client.both().await, (first.0, false));
         // By now it is subscribed again: coming up says that messages may have been missed, not that they will be.
         assert_eq!(server.command(&["PUBLISH", "inbox", "hello"]), "1");
         assert_eq!(client.message().await, ("inbox".to_owned(), "hello".to_owned()));
@@ -59,14 +59,64 @@ fn a_killed_connection_comes_back_as_the_same_server() {
 }
 
 #[test]
+fn messages_have_a_connection_of_their_own_which_comes_back_by_itself() {
+    let server = RedisServer::start(RedisOptions::default());
+    let count =
+        || server.command(&["CLIENT", "LIST"]).lines().filter(|line| line.contains("name=tenure")).count();
+    run(async {
+        let mut client = Client::of(&server.url());
+        client.increment().await.unwrap();
+        assert_eq!(count(), 1, "who listens to nothing needs one connection");
+        client.servers.subscribe(0, b"inbox").await.unwrap();
+        client.both().await;
+        assert_eq!(count(), 2);
+        let servers = client.servers.clone();
+        let blocked = tokio::spawn(async move {
+            servers.call(0, |_| redis::cmd("BLPOP").arg("list").arg(0).to_owned()).await
+        });
+        server.server().wait_for("blocked client", || (server.info("blocked_clients")? == "1").then_some(()));
+        server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        while !matches!(client.next().await, News::Listening { is_new: false }) {}
+        assert_eq!(server.command(&["PUBLISH", "inbox", "hello"]), "1");
+        assert_eq!(client.message().await.1, "hello");
+        server.command(&["LPUSH", "list", "x"]);
+        blocked.await.unwrap().expect("a command under way minds nothing of that");
+    });
+}
+
+#[test]
+fn what_is_wanted_while_a_connection_is_being_made_is_subscribed_to() {
+    let server = RedisServer::start(RedisOptions::default());
+    run(async {
+        // The server takes the connection, and answers nothing for a while.
+        server.command(&["CLIENT", "PAUSE", "500", "ALL"]);
+        let (news, mut heard) = unbounded_channel();
+        let ears = Ears { news: Some(news), ..Ears::default() }.of_inbox();
+        let config = Config::parse(&server.url()).unwrap();
+        let Topology::Single(address) = &config.topology else { panic!("one server") };
+        let dialer = Dialer::new(&config.login, config.db, false, None).unwrap();
+        let link = Link::start(dialer, Place::Fixed(address.clone()), ears, false);
+        link.want(b"early");
+        pause::sleep(Duration::from_millis(150)).await;
+        assert!(link.wire().is_none(), "it is being made");
+        link.want(b"late");
+        let told = timeout(Duration::from_secs(5), heard.recv()).await.expect("it comes up");
+        assert_eq!(told, Some(News::Listening { is_new: false }));
+        for channel in ["early", "late"] {
+            assert_eq!(server.command(&["PUBLISH", channel, "hello"]), "1", "{channel}");
+        }
+    });
+}
+
+#[test]
 fn a_restarted_server_is_another_incarnation() {
     let server = RedisServer::start(RedisOptions::default());
     run(async {
         let mut client = Client::of(&server.url());
         client.servers.subscribe(0, b"inbox").await.unwrap();
-        let first = client.up().await;
+        let first = client.both().await;
         server.restart();
-        let second = client.up().await;
+        let second = client.both().await;
         assert!(second.1 && second.0 != first.0, "{first:?} {second:?}");
         assert_eq!(client.increment().await.unwrap().1, second.0);
         assert_eq!(server.command(&["PUBLISH", "inbox", "hello"]), "1");
@@ -80,7 +130,7 @@ fn a_stopped_server_is_a_fault_in_time_and_is_used_again() {
     run(async {
         let mut client = Client::of(&server.url());
         client.servers.subscribe(0, b"inbox").await.unwrap();
-        let first = client.up().await;
+        let first = client.both().await;
         server.stop();
         // The first may have been executed; the second finds no connection.
         for is_outcome_unknown in [true, false] {
@@ -91,7 +141,7 @@ fn a_stopped_server_is_a_fault_in_time_and_is_used_again() {
             assert!(error.hint().is_some_and(|hint| hint.contains("tenure doctor")));
         }
         server.cont();
-        assert_eq!(client.up().await, (first.0, false));
+        assert_eq!(client.both().await, (first.0, false));
         assert_eq!(client.increment().await.unwrap().1, first.0);
         server.command(&["PUBLISH", "inbox", "hello"]);
         assert_eq!(client.message().await.1, "hello");
@@ -214,7 +264,7 @@ fn a_connection_into_nothing_is_found_out_without_any_call() {
     run(async {
         let mut client = Client::of(&format!("redis://127.0.0.1:{}", proxy.port()));
         client.servers.subscribe(0, b"inbox").await.unwrap();
-        let first = client.up().await;
+        let first = client.both().await;
         proxy.black_hole();
         let lost_at = Instant::now();
         while client.servers.incarnation(0).is_some() {
@@ -223,8 +273,13 @@ fn a_connection_into_nothing_is_found_out_without_any_call() {
         }
         proxy.heal();
         assert_eq!(client.up().await, (first.0, false));
-        server.command(&["PUBLISH", "inbox", "hello"]);
-        assert_eq!(client.message().await.1, "hello");
+        // The other connection finds out by itself, about then.
+        let healed_at = Instant::now();
+        while server.command(&["PUBLISH", "inbox", "hello"]) == "0"
+            || timeout(Duration::from_millis(100), client.message()).await.is_err()
+        {
+            assert!(healed_at.elapsed() < Duration::from_secs(4), "nobody listens");
+        }
     });
 }
 
@@ -326,6 +381,21 @@ impl Client {
         }
     }
 
+    /// Waits until both connections have come up, and returns what the one for commands said.
+    pub(crate) async fn both(&mut self) -> (Incarnation, bool) {
+        let (mut up, mut is_listening) = (None, false);
+        loop {
+            match self.next().await {
+                News::Up { incarnation, is_new } => up = Some((incarnation, is_new)),
+                News::Listening { .. } => is_listening = true,
+                News::Message { .. } => {}
+            }
+            if let Some(up) = up.filter(|_| is_listening) {
+                return up;
+            }
+        }
+    }
+
     /// Waits for the next message. Comings-up before it are dropped.
     pub(crate) async fn message(&mut self) -> (String, String) {
         loop {
@@ -347,7 +417,8 @@ impl Client {
     async fn next(&mut self) -> News {
         let news = timeout(Duration::from_secs(20), self.news.recv()).await.expect("news in time");
         let news = news.expect("a living client");
-        self.has_heard_of_new |= matches!(news, News::Up { is_new: true, .. });
+        self.has_heard_of_new |=
+            matches!(news, News::Up { is_new: true, .. } | News::Listening { is_new: true });
         news
     }
 }

@@ -2,5 +2,6 @@
 
 mod failover;
 mod hung_shard;
+mod inbox;
 mod queue_failover;
 mod quorum;

@@ -30,7 +30,7 @@ impl RedisCluster {
         RedisCluster::start_with(&RedisOptions::default())
     }
 
-    /// Starts a cluster of nodes with these options, which may not be a password or TLS.
+    /// Starts a cluster of nodes with these options, which may not be a password.
     ///
     /// # Panics
     /// If it does not start.
@@ -40,15 +40,18 @@ impl RedisCluster {
 
     /// Starts a cluster on a site.
     pub(crate) fn start_on(site: &Arc<Site>, options: &RedisOptions) -> RedisCluster {
-        assert!(options.password.is_none() && !options.tls, "the nodes are not told of passwords and TLS");
+        assert!(options.password.is_none(), "the nodes are not told of passwords");
         let bus: Vec<Port> = (0..2 * MASTERS).map(|_| Port::free()).collect();
         let options = options.clone().line("cluster-enabled yes").line("cluster-node-timeout 1000");
         let options = options.line("repl-diskless-sync-delay 0");
-        let node = |bus: &Port| {
+        let options = if options.tls { options.line("tls-cluster yes") } else { options };
+        let mut nodes: Vec<RedisServer> = Vec::new();
+        for bus in &bus {
             let options = options.clone().line(format!("cluster-port {}", bus.number()));
-            RedisServer::launch(site, Port::free(), options)
-        };
-        let cluster = RedisCluster { nodes: bus.iter().map(node).collect(), bus };
+            let options = if let Some(first) = nodes.first() { options.trusting(first) } else { options };
+            nodes.push(RedisServer::launch(site, Port::free(), options));
+        }
+        let cluster = RedisCluster { nodes, bus };
         cluster.join();
         cluster.wait_until_ready();
         for master in &cluster.nodes[..MASTERS] {
@@ -88,7 +91,7 @@ impl RedisCluster {
     pub fn url(&self) -> String {
         let hosts: Vec<String> =
             self.nodes[..MASTERS].iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
-        format!("redis+cluster://{}", hosts.join(","))
+        format!("{}+cluster://{}", self.nodes[0].scheme(), hosts.join(","))
     }
 
     /// Returns the nodes; the first three began as masters.

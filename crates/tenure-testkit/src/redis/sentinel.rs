@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 
-use super::{RedisOptions, RedisServer};
-use crate::{Connection, Port, Reply, Server, Site, wait_for};
+use super::{RedisOptions, RedisServer, tls};
+use crate::{Connection, Port, Reply, Server, Site, certificates, wait_for};
 
 /// The name of the master.
 const NAME: &str = "mymaster";
@@ -39,7 +39,7 @@ impl RedisSentinel {
         RedisSentinel::start_with(&RedisOptions::default())
     }
 
-    /// Starts a set of servers with these options, which may not be a password or TLS.
+    /// Starts a set of servers with these options, which may not be a password.
     ///
     /// # Panics
     /// If it does not start.
@@ -49,10 +49,10 @@ impl RedisSentinel {
 
     /// Starts a set on a site.
     pub(crate) fn start_on(site: &Arc<Site>, options: &RedisOptions) -> RedisSentinel {
-        assert!(options.password.is_none() && !options.tls, "Sentinels are not told of passwords and TLS");
+        assert!(options.password.is_none(), "Sentinels are not told of passwords");
         let options = options.clone().line("repl-diskless-sync-delay 0");
         let master = RedisServer::launch(site, Port::free(), options.clone());
-        let of_master = options.line(format!("replicaof 127.0.0.1 {}", master.port()));
+        let of_master = options.trusting(&master).line(format!("replicaof 127.0.0.1 {}", master.port()));
         let replicas = (1..COUNT).map(|_| RedisServer::launch(site, Port::free(), of_master.clone()));
         let servers: Vec<RedisServer> = std::iter::once(master).chain(replicas).collect();
         // A Sentinel looks at its servers seldom: what it sees at first must be what should be.
@@ -77,7 +77,7 @@ impl RedisSentinel {
     pub fn url(&self) -> String {
         let hosts: Vec<String> =
             self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port())).collect();
-        format!("redis+sentinel://{}/{NAME}", hosts.join(","))
+        format!("{}+sentinel://{}/{NAME}", self.servers[0].scheme(), hosts.join(","))
     }
 
     /// Returns the servers; the first began as the master.
@@ -152,7 +152,8 @@ impl Sentinel {
         let own = port.number();
         let master = servers[0].port();
         let mut lines = vec![
-            format!("port {own}\nbind 127.0.0.1\ndaemonize no\nsentinel myid {}", id(own)),
+            if servers[0].options.tls { tls(own) } else { format!("port {own}") },
+            format!("bind 127.0.0.1\nunixsocket socket\ndaemonize no\nsentinel myid {}", id(own)),
             format!("sentinel monitor {NAME} 127.0.0.1 {master} 2"),
             format!("sentinel down-after-milliseconds {NAME} 1000"),
             format!("sentinel failover-timeout {NAME} 5000\nsentinel parallel-syncs {NAME} 1"),
@@ -164,6 +165,9 @@ impl Sentinel {
             lines.push(format!("sentinel known-sentinel {NAME} 127.0.0.1 {other} {}", id(*other)));
         }
         let server = Server::start(site, &format!("sentinel-{own}"), |directory| {
+            if servers[0].options.tls {
+                certificates::take(servers[0].server.directory(), directory);
+            }
             let text = lines.join("\n") + "\n";
             fs::write(directory.join("sentinel.conf"), text).expect("a file of configuration");
             let mut command = Command::new("redis-server");
@@ -191,7 +195,9 @@ impl Sentinel {
 
     /// Calls a command; `None` where there is no answer.
     pub fn ask<A: AsRef<[u8]>>(&self, command: &[A]) -> Option<Reply> {
-        Connection::to_port(self.port()).and_then(|mut connection| connection.ask(command)).ok()
+        Connection::to_socket(&self.server.directory().join("socket"))
+            .and_then(|mut connection| connection.ask(command))
+            .ok()
     }
 
     /// Returns the port of the master, as it sees it; `None` where it does not answer.
