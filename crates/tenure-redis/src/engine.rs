@@ -209,7 +209,9 @@ impl Store {
     /// Subscribes to the inbox of a slot. Free if that is done.
     pub(crate) async fn listen(&self, operation: &'static str, slot: u16) -> Result<()> {
         let inbox = self.keys.inbox(slot, self.client);
-        let subscribed = self.servers.subscribe(slot, inbox.as_bytes()).await;
+        // What comes next needs the connection for commands: to make both takes no longer than to make one.
+        let (subscribed, _) =
+            join(self.servers.subscribe(slot, inbox.as_bytes()), self.servers.up(slot)).await;
         subscribed.map_err(|fault| fault.to_error(operation))
     }
 

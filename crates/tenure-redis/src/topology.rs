@@ -34,7 +34,7 @@ struct Inner {
 }
 
 enum Kind {
-    One(One),
+    One(Box<One>),
     Cluster(Cluster),
 }
 
@@ -204,10 +204,10 @@ impl Servers {
 }
 
 impl One {
-    fn start(dialer: Dialer, place: Place, news: UnboundedSender<News>) -> One {
+    fn start(dialer: Dialer, place: Place, news: UnboundedSender<News>) -> Box<One> {
         let ears = Ears { news: Some(news), ..Ears::default() };
         let link = Link::start(dialer.clone(), place.clone(), ears.clone(), false);
-        One { link, inbox: OnceLock::new(), replicated: OnceLock::new(), dialer, place, ears }
+        Box::new(One { link, inbox: OnceLock::new(), replicated: OnceLock::new(), dialer, place, ears })
     }
 
     fn inbox(&self) -> &Link {
