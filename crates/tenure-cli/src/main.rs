@@ -71,8 +71,12 @@ fn is_asked_for(kind: ErrorKind) -> bool {
 }
 
 fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
-    let engine = arguments.engine.filter(|url| !url.is_empty());
-    let engine = engine.as_deref().unwrap_or(ENGINE_DEFAULT);
+    let engine = arguments.engine.as_deref().unwrap_or(ENGINE_DEFAULT);
+    let needs_engine =
+        !matches!(arguments.command, Command::Fence(_) | Command::Completions(_) | Command::Man(_));
+    if needs_engine {
+        check_engine(engine, messages)?;
+    }
     match arguments.command {
         Command::Run(run) => run::run(*run, engine, messages),
         Command::Queue(queue) => queue::queue(queue, engine, messages),
@@ -87,6 +91,24 @@ fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
         Command::Completions(completions) => completions::completions(&completions),
         Command::Man(man) => completions::man(&man),
     }
+}
+
+/// Refuses what is no engine, and warns of one that is not what it seems.
+fn check_engine(engine: &str, messages: Messages) -> Result<(), Failure> {
+    if engine.is_empty() {
+        // An empty secret, or a variable that is not set where a unit uses it: on each machine of a fleet another lock.
+        let hint = format!("set it, or unset it to use `{ENGINE_DEFAULT}`, which locks on this machine only");
+        return Err(
+            Failure::new(exit::USAGE, "the engine's URL (TENURE_ENGINE, --engine) is empty").with_hint(hint)
+        );
+    }
+    let user = std::env::var("SUDO_UID").unwrap_or_default();
+    if engine == ENGINE_DEFAULT && rustix::process::geteuid().is_root() && !matches!(&*user, "" | "0") {
+        messages.warning(&format!(
+            "`{ENGINE_DEFAULT}` is a store for each user: root's locks, and not those of user {user}, are used here"
+        ));
+    }
+    Ok(())
 }
 
 /// Connects, once this process is done with forking.

@@ -97,33 +97,64 @@ fn unknown(url: &str, why: &str) -> Error {
         .with_hint(format!("this build knows {}", known.join(", ")))
 }
 
-/// Returns a URL as it may be shown: without the password, and without what stands for one in its query.
+/// Returns a URL as it may be shown: without the password, and without what stands for one in its settings.
+///
+/// A password that should have been encoded may hold any character, and a text with a typing error is still somebody's
+/// URL. So whatever lies between the first `:` behind the scheme and the last `@` is hidden, be it more than a password.
 pub fn redact(url: &str) -> String {
-    let (before_query, query) = url.split_once('?').map_or((url, None), |(url, query)| (url, Some(query)));
-    let mut shown = match before_query.split_once("://") {
-        Some((scheme, rest)) => {
-            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            match authority.rsplit_once('@') {
-                Some((user, hosts)) => {
-                    let user =
-                        user.split_once(':').map_or(user.to_owned(), |(name, _)| format!("{name}:***"));
-                    format!("{scheme}://{user}@{hosts}{path}")
-                }
-                None => before_query.to_owned(),
+    // A path, not a server: its `@` and `:` are names of directories.
+    if url.starts_with("local:/") {
+        return url.to_owned();
+    }
+    // What comes before a `://` in a password is no scheme.
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
+    let (scheme, rest) = url.split_at(scheme.map_or(0, |scheme| scheme.len() + "://".len()));
+    let shown = match rest.rsplit_once('@') {
+        Some((login, hosts)) => match login.split_once(':') {
+            Some((user, _)) => format!("{scheme}{user}:***@{hosts}"),
+            None => url.to_owned(),
+        },
+        None => url.to_owned(),
+    };
+    if scheme.is_empty() { hide_words(&shown) } else { hide_settings(&shown) }
+}
+
+fn is_scheme(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte))
+}
+
+/// Hides the settings of a URL that stand for a password, and what belongs to them if they hold an `&`.
+fn hide_settings(url: &str) -> String {
+    let Some((shown, query)) = url.split_once('?') else { return url.to_owned() };
+    let mut parts: Vec<String> = Vec::new();
+    let mut is_hidden = false;
+    for part in query.split('&') {
+        match part.split_once('=') {
+            None if is_hidden => continue,
+            Some((key, _)) if is_secret(key) => {
+                is_hidden = true;
+                parts.push(format!("{key}=***"));
+            }
+            _ => {
+                is_hidden = false;
+                parts.push(part.to_owned());
             }
         }
-        None => before_query.to_owned(),
-    };
-    if let Some(query) = query {
-        let parts = query.split('&').map(|part| match part.split_once('=') {
-            Some((key, _)) if key.contains("pass") || key.contains("secret") || key.contains("token") => {
-                format!("{key}=***")
-            }
-            _ => part.to_owned(),
-        });
-        shown = format!("{shown}?{}", parts.collect::<Vec<_>>().join("&"));
     }
-    shown
+    format!("{shown}?{}", parts.join("&"))
+}
+
+/// Hides what follows `password=` in a text that is no URL: where the value ends depends on whose text it is.
+fn hide_words(text: &str) -> String {
+    let at = text.match_indices('=').map(|(at, _)| at).find(|at| {
+        is_secret(text[..*at].trim_end().rsplit([' ', '?', '&', ';', ',']).next().unwrap_or_default())
+    });
+    at.map_or(text.to_owned(), |at| format!("{}=***", &text[..at]))
+}
+
+fn is_secret(key: &str) -> bool {
+    let key = key.to_lowercase();
+    ["pass", "pwd", "secret", "token"].iter().any(|word| key.contains(word))
 }
 
 #[cfg(test)]
@@ -139,6 +170,19 @@ mod tests {
             ("postgres://h/db?password=hunter2&x=1", "postgres://h/db?password=***&x=1"),
             ("local:/var/lib/tenure", "local:/var/lib/tenure"),
             ("etcd://h1,h2", "etcd://h1,h2"),
+            ("local:/home/me@work/a:b@c", "local:/home/me@work/a:b@c"),
+            ("postgres://u:hun/ter2@127.0.0.1:1/db", "postgres://u:***@127.0.0.1:1/db"),
+            ("redys://me:hun?ter2@host", "redys://me:***@host"),
+            ("redis://h:6379/0?prefix=a@b", "redis://h:***@b"),
+            ("me:hunter2@tcp(host)/db", "me:***@tcp(host)/db"),
+            ("host=x password=hunter2 dbname=y", "host=x password=***"),
+            ("password = 'hunter 2' host=x", "password =***"),
+            ("me:a://hunter2@host", "me:***@host"),
+            (
+                "redis+sentinel://h/m?sentinel_password=hun&ter2&db=1",
+                "redis+sentinel://h/m?sentinel_password=***&db=1",
+            ),
+            ("postgres://h/db?PASSWORD=hunter2", "postgres://h/db?PASSWORD=***"),
             ("etcds://me:hunter2@h1:2379,h2/locks?ca=a.pem", "etcds://me:***@h1:2379,h2/locks?ca=a.pem"),
         ] {
             assert_eq!(redact(url), shown);
@@ -146,6 +190,41 @@ mod tests {
         let error = connector("nosuch://me:hunter2@h").err().expect("no such engine");
         assert!(!format!("{error} {error:?}").contains("hunter2"));
         assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn no_password_is_shown_whatever_it_holds() {
+        const SPECIAL: &[char] = &[
+            '/', '?', '@', ':', '#', '&', '=', '%', ' ', '\'', '"', '\\', '[', ']', ',', '+', '\u{e4}', '\n',
+        ];
+        let seed = fastrand::u64(..);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let schemes: Vec<_> =
+            ENGINES.iter().flat_map(|known| known.schemes).filter(|scheme| **scheme != "local").collect();
+        for round in 0..5000 {
+            // No part of it is in the rest of the URL, so that a part that is shown is found.
+            let mut part = || {
+                (0..random.usize(1..4)).map(|_| *random.choice(SPECIAL).expect("some")).collect::<String>()
+            };
+            let password = format!("QZ{}XJ{}QZ", part(), part());
+            let scheme = schemes[round % schemes.len()];
+            let scheme = if round % 7 == 0 { "redys" } else { scheme };
+            let user = if round % 3 == 0 { "" } else { "me" };
+            let tail =
+                ["", "/db", "/db?prefix=x", "?replicas=many", ":notaport", ",h2:1/0"][random.usize(..6)];
+            for url in [
+                format!("{scheme}://{user}:{password}@127.0.0.1{tail}"),
+                format!("{scheme}:{user}:{password}@127.0.0.1{tail}"),
+                format!("{user}:{password}@127.0.0.1{tail}"),
+            ] {
+                let error =
+                    connector(&url).err().map(|error| format!("{error} {error:?} {:?}", error.hint()));
+                for shown in [Some(redact(&url)), error].into_iter().flatten() {
+                    let is_shown = shown.contains("QZ") || shown.contains("XJ");
+                    assert!(!is_shown, "seed {seed}: {url:?} is shown as {shown:?}");
+                }
+            }
+        }
     }
 
     #[test]

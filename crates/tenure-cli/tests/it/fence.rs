@@ -81,3 +81,30 @@ fn under_a_lock_the_environment_says_whose_lease_it_is() {
     // The first holder of all, who was paused until now.
     assert_eq!(code(&check(&world, "1", 1, &[])), 76);
 }
+
+#[test]
+fn root_can_check_a_file_in_a_directory_of_another_user() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+    let world = World::new();
+    assert_eq!(code(&check(&world, "5", 1, &[])), 0);
+    let victim = world.path("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    std::fs::set_permissions(&victim, PermissionsExt::from_mode(0o600)).unwrap();
+    // What the owner of the directory may do.
+    symlink(&victim, world.path("fence.new")).unwrap();
+    std::fs::set_permissions(world.path("fence"), PermissionsExt::from_mode(0o666)).unwrap();
+    for path in [world.path("fence"), world.directory.path().to_owned()] {
+        chown(path, Some(65534), None).expect("the tests run as root");
+    }
+    assert_eq!(code(&check(&world, "7", 2, &[])), 0);
+    assert_eq!(code(&check(&world, "5", 1, &[])), 76);
+    let left = std::fs::metadata(&victim).unwrap();
+    assert_eq!((left.uid(), left.mode() & 0o777), (0, 0o600));
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+    // In its place a link is refused.
+    std::fs::remove_file(world.path("fence")).unwrap();
+    symlink(&victim, world.path("fence")).unwrap();
+    let refused = check(&world, "9", 3, &[]);
+    assert_eq!(code(&refused), 69);
+    assert!(crate::world::stderr(&refused).contains("symbolic link"), "{refused:?}");
+}

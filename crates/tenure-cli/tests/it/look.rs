@@ -133,12 +133,51 @@ fn completions_and_manual_pages_are_made_from_the_flags() {
 #[test]
 fn a_password_is_never_shown() {
     let world = World::new();
-    let url = "redis://me:hunter2@host";
-    for arguments in
-        [&["--help"][..], &["run", "--help"], &["status"], &["doctor"], &["run", "x", "--", "true"]]
-    {
-        let output = world.tenure(arguments).env("TENURE_ENGINE", url).output().expect("the command starts");
+    let assert_hidden = |url: &str, arguments: &[&str]| {
+        let output = world.tenure(arguments).env("TENURE_ENGINE", url).output().expect("it starts");
         let shown = format!("{}{}", stdout(&output), crate::world::stderr(&output));
-        assert!(!shown.contains("hunter2"), "{arguments:?}: {shown}");
+        assert!(!shown.contains("hun") && !shown.contains("ter2"), "{url} {arguments:?}: {shown}");
+    };
+    for arguments in [&["--help"][..], &["run", "--help"], &["status"], &["run", "--json", "x", "--", "true"]]
+    {
+        assert_hidden("redis://me:hunter2@host", arguments);
     }
+    for url in [
+        "redis://me:hunter2@host",
+        "postgres://u:hun/ter2@127.0.0.1:1/db",
+        "redis://u:hun/ter2@127.0.0.1:1/0",
+        "mysql://u:hun?ter2@127.0.0.1:1/db",
+        "redys://me:hun#ter2@host",
+        "me:hun@ter2@host",
+        "host=x password=hunter2",
+    ] {
+        assert_hidden(url, &["doctor"]);
+    }
+}
+
+#[test]
+fn an_empty_engine_is_an_error_and_not_this_machine() {
+    let world = World::new();
+    for arguments in [&["run", "x", "--", "true"][..], &["status"], &["doctor"], &["queue", "ls"]] {
+        let output = world.tenure(arguments).env("TENURE_ENGINE", "").output().expect("it starts");
+        let shown = crate::world::stderr(&output);
+        assert_eq!(code(&output), 64, "{arguments:?}: {shown}");
+        assert!(shown.contains("empty") && shown.contains("hint: "), "{arguments:?}: {shown}");
+    }
+    let output = world.tenure(&["man"]).env("TENURE_ENGINE", "").output().expect("it starts");
+    assert_eq!(code(&output), 0, "what needs no engine");
+}
+
+#[test]
+fn under_sudo_the_command_says_whose_store_it_is() {
+    let world = World::new();
+    let shown = |engine: &str, user: &str| {
+        let mut command = world.tenure(&["status"]);
+        let output = command.env("TENURE_ENGINE", engine).env("SUDO_UID", user).output();
+        crate::world::stderr(&output.expect("it starts"))
+    };
+    let text = shown("local:", "1234");
+    assert!(text.contains("warning") && text.contains("user 1234"), "the tests run as root: {text}");
+    assert_eq!(shown("local:", "0"), "");
+    assert_eq!(shown(&world.engine(), "1234"), "");
 }
