@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::claim::{Busy, Name};
+use crate::claim::{Busy, Name, Printable};
 
 /// What a caller should do about an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -139,7 +139,13 @@ impl fmt::Display for Error {
         if let Some(engine) = self.0.engine {
             write!(f, " on {engine}")?;
         }
-        write!(f, ": {}", self.0.message)
+        // A server's own words may be in it. Their lines are kept.
+        f.write_str(": ")?;
+        for (at, line) in self.0.message.split('\n').enumerate() {
+            let end = if at == 0 { "" } else { "\n" };
+            write!(f, "{end}{}", Printable(line))?;
+        }
+        Ok(())
     }
 }
 
