@@ -506,7 +506,8 @@ impl Tenure {
     }
 
     /// Ends somebody's hold, for an operator. Its holder is told at its next renewal, and its units rest until
-    /// the hold would have ended, so that its work can stop; `at_once` frees them now, and then two may work.
+    /// the hold would have ended, so that its work can stop; `at_once` frees them now, and then two may work. Units that
+    /// rest already are freed by `at_once` only: the answer says which it was.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name; [`ErrorKind::Unavailable`] if the outcome is unknown.

@@ -236,6 +236,12 @@ pub enum BreakAnswer {
         /// From when the engine answered.
         free_in: Duration,
     },
+    /// Nothing is changed: nobody holds it under that token any more, and its units rest for this long. It was broken before,
+    /// or released before its `min_hold` was over, or its holder vanished (`lock_delay`). A break at once frees them.
+    Resting {
+        /// From when the engine answered.
+        free_in: Duration,
+    },
     /// No hold has that token.
     NotHeld,
 }
@@ -434,3 +440,12 @@ pub fn release_answer(outcome: &Outcome) -> ReleaseAnswer {
         _ => ReleaseAnswer::AlreadyLost,
     }
 }
+/// Translates an outcome of `step` into the answer to a break, for hosted engines.
+pub fn break_answer(outcome: &Outcome) -> BreakAnswer {
+    match outcome {
+        Outcome::Broken { free_in } => BreakAnswer::Broken { free_in: *free_in },
+        Outcome::Resting { free_in } => BreakAnswer::Resting { free_in: *free_in },
+        _ => BreakAnswer::NotHeld,
+    }
+}
+
