@@ -273,7 +273,12 @@ pub struct Finding {
 /// What grants claims: a store plus tenure's protocol on it.
 ///
 /// Every future runs on the client's own thread, with tokio's I/O and time. Results are in the order of the
-/// requests. An `Err` of kind [`ErrorKind::Unavailable`] means that the outcome is unknown.
+/// requests.
+///
+/// An `Err` means that the outcome is unknown: a claim may hold. The client repeats requests that fail with
+/// [`ErrorKind::Unavailable`], and withdraws claims that fail with any other kind. Only an error
+/// [without effect](Error::with_no_effect) is a refusal: the decision about this very request, or what is known before
+/// anything is sent.
 pub trait Engine: Send + Sync + 'static {
     /// Returns the one word by which the engine goes: its crate, feature, URL scheme and page.
     fn name(&self) -> &'static str;
@@ -384,7 +389,9 @@ pub type Connect = Box<dyn FnOnce(ClientId) -> BoxFuture<'static, Result<Arc<dyn
 /// The outcomes that a caller must act on.
 pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -> Result<ClaimAnswer> {
     let refuse = |kind, message: String, hint: &str| {
-        Err(Error::new(kind, "claim", message).with_resource(&claim.resource).with_hint(hint))
+        let refused = Error::new(kind, "claim", message).with_resource(&claim.resource).with_hint(hint);
+        // The step has decided, and entered nothing.
+        Err(refused.with_no_effect())
     };
     match outcome {
         Outcome::Granted(grant) => Ok(ClaimAnswer::Granted(grant)),
@@ -419,7 +426,9 @@ pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -
             "use several resources, or a queue",
         ),
         Outcome::Invalid(why) => refuse(ErrorKind::Invalid, why.to_owned(), "see the limits of the kind"),
-        other => refuse(ErrorKind::Internal, format!("unexpected outcome {other:?}"), "report it"),
+        other => Err(Error::new(ErrorKind::Internal, "claim", format!("unexpected outcome {other:?}"))
+            .with_resource(&claim.resource)
+            .with_hint("report it")),
     }
 }
 
@@ -433,13 +442,6 @@ pub fn renew_answer(request: &RenewRequest, outcome: Outcome, incarnation: Incar
     }
 }
 
-/// Translates an outcome of `step` into the answer to a release, for hosted engines.
-pub fn release_answer(outcome: &Outcome) -> ReleaseAnswer {
-    match outcome {
-        Outcome::Released => ReleaseAnswer::Released,
-        _ => ReleaseAnswer::AlreadyLost,
-    }
-}
 /// Translates an outcome of `step` into the answer to a break, for hosted engines.
 pub fn break_answer(outcome: &Outcome) -> BreakAnswer {
     match outcome {
@@ -449,3 +451,10 @@ pub fn break_answer(outcome: &Outcome) -> BreakAnswer {
     }
 }
 
+/// Translates an outcome of `step` into the answer to a release, for hosted engines.
+pub fn release_answer(outcome: &Outcome) -> ReleaseAnswer {
+    match outcome {
+        Outcome::Released => ReleaseAnswer::Released,
+        _ => ReleaseAnswer::AlreadyLost,
+    }
+}

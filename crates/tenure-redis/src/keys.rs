@@ -52,7 +52,8 @@ impl Keys {
             let message = format!("the key {text:?} is kept for the engine itself");
             return Err(Error::new(ErrorKind::Invalid, "name a resource", message)
                 .with_resource(name)
-                .with_hint("use another name, or the default prefix"));
+                .with_hint("use another name, or the default prefix")
+                .with_no_effect());
         }
         let slot = if self.has_slots { slot_of(text.as_bytes()) } else { 0 };
         Ok(Key { text, slot })

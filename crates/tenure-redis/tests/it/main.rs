@@ -12,3 +12,4 @@ mod redlock;
 mod redlock_servers;
 mod replicas;
 mod round_trips;
+mod single_flight;
