@@ -262,15 +262,8 @@ impl Etcd {
             let answer = match self.together(asked).await {
                 Ok(answer) => answer,
                 Err(fault) if fault.is_no_lease() => return self.dead(entrances).await,
-                Err(fault) => {
-                    // Some may have entered by an earlier try.
-                    let failed = |fault: &Fault| match fault.is_outcome_unknown() {
-                        true => fault.to_error("claim"),
-                        false => fault.to_error("claim").with_no_effect(),
-                    };
-                    let told = |entered: Option<Entered>| entered.ok_or_else(|| failed(&fault));
-                    return entered.into_iter().map(told).collect();
-                }
+                // Some may have entered by an earlier try.
+                Err(fault) => return entered.into_iter().map(|one| fault.unless_in(one)).collect(),
             };
             let revision = revision_of(&answer);
             for (index, part) in left.into_iter().zip(parts(&answer)) {
