@@ -1,6 +1,7 @@
 //! `tenure elect`: who leads.
 
 use serde::Serialize;
+use tenure::Printable;
 
 use crate::arguments::Elect;
 use crate::exit::{self, Outcome};
@@ -40,7 +41,7 @@ pub(crate) fn elect(elect: &Elect, engine: &str) -> Outcome {
             value,
         })?;
     } else {
-        let value = value.map_or_else(String::new, |value| format!(", {value}"));
+        let value = value.map_or_else(String::new, |value| format!(", {}", Printable(&value)));
         write_data(&format!("{} leads under token {}{value}\n", leader.label, leader.token))?;
     }
     Ok(0)

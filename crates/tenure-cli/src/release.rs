@@ -1,5 +1,7 @@
 //! `tenure release`: an operator breaks somebody's hold.
 
+use std::time::Duration;
+
 use tenure::{BreakAnswer, Tenure, Token, View};
 
 use crate::arguments::Release;
@@ -16,7 +18,11 @@ pub(crate) fn release(release: &Release, engine: &str) -> Outcome {
     }
     let token = Token::new(release.token);
     let answer = pollster::block_on(tenure.break_hold(&release.name, token, release.now))?;
-    let BreakAnswer::Broken { free_in } = answer else { return Err(not_held(&tenure, release)) };
+    let free_in = match answer {
+        BreakAnswer::Broken { free_in } => free_in,
+        BreakAnswer::Resting { free_in } => return Err(rests(release, free_in)),
+        BreakAnswer::NotHeld => return Err(not_held(&tenure, release)),
+    };
     pollster::block_on(tenure.close());
     let when = if free_in.is_zero() {
         "it is free now; who held it may still work until it notices".to_owned()
@@ -32,6 +38,15 @@ fn is_confirmed(tenure: &Tenure, release: &Release) -> Result<bool, Failure> {
     let view = pollster::block_on(tenure.view(&release.name))?;
     let hold = view.as_ref().and_then(|view| hold(view, release.token));
     let Some(hold) = hold else { return Err(not_held(tenure, release)) };
+    if hold.claim.is_none() {
+        if !release.now {
+            return Err(rests(release, hold.ends_in));
+        }
+        let (name, rests) = (&release.name, duration(hold.ends_in));
+        return question::ask(&format!(
+            "Nobody holds {name:?}; it rests for {rests} more.\nWork that has lost it may not have ended.\nFree it now?"
+        ));
+    }
     let risk = if release.now {
         "\nThe lock is free at once, and two may work at the same time until the holder notices."
     } else {
@@ -42,7 +57,13 @@ fn is_confirmed(tenure: &Tenure, release: &Release) -> Result<bool, Failure> {
 }
 
 fn hold(view: &View, token: u64) -> Option<&tenure::HoldView> {
-    view.holds.iter().find(|hold| hold.claim.is_some() && hold.token.get() == token)
+    view.holds.iter().find(|hold| hold.token.get() == token)
+}
+
+/// Nobody holds it under that token any more, and a break changes nothing.
+fn rests(release: &Release, free_in: Duration) -> Failure {
+    let message = format!("nobody holds {:?}; it rests for {} more", release.name, duration(free_in));
+    Failure::new(exit::USAGE, message).with_hint("free it with `--now`")
 }
 
 fn not_held(tenure: &Tenure, release: &Release) -> Failure {

@@ -1,6 +1,6 @@
 //! The request and its answer: names, ids, terms, claims, grants.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,8 +59,9 @@ impl Name {
 }
 
 impl fmt::Display for Name {
+    /// Writes it for people (see [`Printable`]); [`Name::as_str`] is the name itself.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        fmt::Display::fmt(&Printable(&self.0), f)
     }
 }
 
@@ -76,6 +77,35 @@ impl FromStr for Name {
     fn from_str(name: &str) -> Result<Name, Error> {
         Name::new(name)
     }
+}
+
+/// Text from elsewhere, for a terminal: what would steer it, or turn round what stands beside it, is written as `\u{202e}`.
+///
+/// A name may be anybody's, and a label is whatever a store gives back.
+#[derive(Clone, Copy, Debug)]
+pub struct Printable<'a>(pub &'a str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0;
+        while let Some(at) = rest.find(steers) {
+            let (before, from) = rest.split_at(at);
+            f.write_str(before)?;
+            let mut chars = from.chars();
+            for c in chars.next().into_iter().flat_map(char::escape_unicode) {
+                f.write_char(c)?;
+            }
+            rest = chars.as_str();
+        }
+        f.write_str(rest)
+    }
+}
+
+/// Whether a terminal or a reader is misled by a character: controls, ends of lines and paragraphs, marks and overrides of
+/// the direction of writing, and what is not seen at all.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// The identity of one acquisition: 128 random bits, known to the client before anything is sent.
@@ -250,11 +280,12 @@ impl fmt::Display for Label {
     /// Writes `program (pid 17 on host): text`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.pid() == 0 {
-            return f.write_str(&self.0);
+            return fmt::Display::fmt(&Printable(&self.0), f);
         }
-        write!(f, "{} (pid {} on {})", self.program(), self.pid(), self.host())?;
-        if !self.text().is_empty() {
-            write!(f, ": {}", self.text())?;
+        let (program, host, text) = (Printable(self.program()), Printable(self.host()), self.text());
+        write!(f, "{program} (pid {} on {host})", self.pid())?;
+        if !text.is_empty() {
+            write!(f, ": {}", Printable(text))?;
         }
         Ok(())
     }
@@ -468,4 +499,23 @@ pub enum Keep {
         /// How long it is kept after that.
         stale: Duration,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_steer_a_terminal_is_not_written_to_it() {
+        let name = Name::new("pay\u{202e}lor\u{200b}").expect("a name");
+        assert_eq!(name.to_string(), "pay\\u{202e}lor\\u{200b}");
+        assert_eq!(name.as_str().chars().count(), 8, "the name itself is as it was");
+        for (stored, shown) in [
+            ("\u{1b}]0;owned\u{7}", "\\u{1b}]0;owned\\u{7}"),
+            ("h\u{1b}/17/p\u{9b}2J te\u{2066}xt", "p\\u{9b}2J (pid 17 on h\\u{1b}): te\\u{2066}xt"),
+            ("host/1/tenure größer 東京 e\u{301}", "tenure (pid 1 on host): größer 東京 e\u{301}"),
+        ] {
+            assert_eq!(Label::from_stored(stored).to_string(), shown);
+        }
+    }
 }

@@ -43,6 +43,11 @@ impl Claimant {
         Arc::make_mut(&mut self.terms)
     }
 
+    /// Returns how long a hold lives without renewal.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.terms.ttl
+    }
+
     pub(crate) fn set_label(&mut self, text: &str) {
         let label = self.terms.label.with_text(text);
         self.terms().label = label;
@@ -216,7 +221,9 @@ macro_rules! verbs {
         ///
         /// # Cancel safety
         /// Dropping the future withdraws the claim and loses the place in the queue. If the grant was already on
-        /// its way, it is released in the background; if that fails, it ends after its ttl.
+        /// its way, it is released in the background; if that fails, it ends after its ttl. A future that is not
+        /// polled does not keep what it was granted: after one ttl it is given back, and the next poll asks anew, at
+        /// the end of the queue.
         ///
         /// # Cost
         /// One round trip when free; one more message when woken; while waiting, a heartbeat every third of

@@ -1,6 +1,5 @@
 //! A connected client, from which every primitive is named.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -11,11 +10,13 @@ use futures_util::future::{BoxFuture, Either, select};
 use futures_util::task::AtomicWaker;
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use crate::alarm::Alarms;
 use crate::claim::{CAPACITY_MAX, ClientId, Label, Name, Terms};
 use crate::clock::{Clock, Instant, SystemClock, Timer};
 use crate::election::Election;
 use crate::engine::{BreakAnswer, Capability, Connect, Engine, Finding};
 use crate::error::{Error, ErrorKind, Result};
+use crate::floors::Floors;
 use crate::inspect::View;
 use crate::io;
 use crate::ledger::{Identity, Ledger, Now};
@@ -26,13 +27,9 @@ use crate::queue::desk::Desk;
 use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
 use crate::several::{Several, Wanted};
-use crate::single_flight::SingleFlight;
+use crate::single_flight::{Flights, SingleFlight};
 use crate::slot_pool::SlotPool;
 use crate::token::Token;
-
-/// How many floors a client remembers. A floor that is forgotten costs a repair after a store has lost both its
-/// memory and its time, nothing else.
-const FLOORS_MAX: usize = 65_536;
 
 /// How many timers are kept: as many as calls of queues are under way at a time. Each is a file descriptor.
 const TIMERS_MAX: usize = 8;
@@ -89,12 +86,15 @@ pub(crate) struct Shared {
     pub(crate) ended: Notify,
     has_ended: AtomicBool,
     ledger: StdMutex<Ledger>,
-    floors: StdMutex<HashMap<Name, Token>>,
+    floors: StdMutex<Floors>,
+    /// What is loaded once for all of this client's tasks.
+    pub(crate) flights: Flights,
     /// What is asked of queues.
     pub(crate) desk: Desk,
     /// The process whose thread this is.
     pid: u32,
     pub(crate) runtime: tokio::runtime::Handle,
+    alarms: Alarms,
     /// Timers that nobody waits for now.
     timers: StdMutex<Vec<Box<dyn Timer>>>,
     is_closing: AtomicBool,
@@ -115,11 +115,13 @@ impl Shared {
     pub(crate) fn with_ledger<T>(&self, work: impl FnOnce(&mut Ledger, &Now<'_>) -> T) -> T {
         let random = || self.clock.random();
         let now = Now { at: self.clock.now(), random: &random };
-        let (result, told) = {
+        let (result, mut told) = {
             let mut ledger = self.ledger();
             (work(&mut ledger, &now), ledger.take_told())
         };
+        let unseen = std::mem::take(&mut told.unseen);
         told.tell();
+        unseen.iter().for_each(|lease| self.return_unseen(lease));
         result
     }
 
@@ -193,17 +195,11 @@ impl Shared {
     }
 
     pub(crate) fn floor(&self, resource: &Name) -> Token {
-        let floors = self.floors.lock().unwrap_or_else(PoisonError::into_inner);
-        if floors.is_empty() { Token::ZERO } else { floors.get(resource).copied().unwrap_or_default() }
+        self.floors.lock().unwrap_or_else(PoisonError::into_inner).get(resource)
     }
 
     pub(crate) fn raise_floor(&self, resource: &Name, token: Token) {
-        let mut floors = self.floors.lock().unwrap_or_else(PoisonError::into_inner);
-        if floors.len() >= FLOORS_MAX && !floors.contains_key(resource) {
-            floors.clear();
-        }
-        let floor = floors.entry(resource.clone()).or_default();
-        *floor = token.max(*floor);
+        self.floors.lock().unwrap_or_else(PoisonError::into_inner).raise(resource, token);
     }
 
     /// Lets time pass, whatever runtime the caller is on.
@@ -211,17 +207,29 @@ impl Shared {
     /// # Errors
     /// The client's thread has ended, or the system has no more timers.
     pub(crate) async fn pause(&self, period: Duration) -> Result<()> {
-        let clock = self.clock.clone();
-        let until = clock.now() + period;
-        let mut paused = Abandoned(self.runtime.spawn(async move {
-            let mut timer = clock.timer()?;
-            std::future::poll_fn(|cx| timer.poll_until(until, cx)).await;
-            std::io::Result::Ok(())
-        }));
-        let gone = |_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
-        (&mut paused.0).await.map_err(gone)?.map_err(|error| {
-            Error::new(ErrorKind::Unsupported, "wait", "cannot make a timer").with_source(error)
-        })
+        let until = self.clock.now() + period;
+        let rung = self.alarms.set(&self.clock, &self.runtime, until).await;
+        rung.map_err(|_| Error::new(ErrorKind::Unsupported, "wait", "cannot make a timer"))
+    }
+
+    /// Waits until the releases and settlements that have begun by now are answered, but no longer than the answer timeout.
+    async fn answered(self: &Arc<Shared>) {
+        let shared = self.clone();
+        let waiting = self.runtime.spawn(async move {
+            let mut begun = shared.ledger().releases_begun();
+            let answered = async {
+                std::future::poll_fn(|cx| {
+                    let is_done = shared.ledger().poll_answered(&mut begun, cx.waker());
+                    if is_done { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+                shared.desk.settled().await;
+            };
+            // What is not answered goes on in the background.
+            shared.in_time(answered).await.ok();
+        });
+        // It fails if the thread has ended: then nothing is answered any more.
+        waiting.await.ok();
     }
 
     /// Runs one request on the client's thread, bounded by the answer timeout.
@@ -279,16 +287,6 @@ impl Shared {
     }
 }
 
-/// A task that ends when nobody waits for it any more. Each timer is a file descriptor: one for every acknowledgement of the last two
-/// seconds would be more than a process may have.
-struct Abandoned<T>(tokio::task::JoinHandle<T>);
-
-impl<T> Drop for Abandoned<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl Tenure {
     /// Connects with an engine, on a clock. Most programs call `tenure::connect(url)` instead.
     ///
@@ -323,10 +321,12 @@ impl Tenure {
                     ended: Notify::new(),
                     has_ended: AtomicBool::new(false),
                     ledger: StdMutex::new(Ledger::new(identity)),
-                    floors: StdMutex::new(HashMap::new()),
+                    floors: StdMutex::default(),
+                    flights: Flights::default(),
                     desk: Desk::default(),
                     pid: std::process::id(),
                     runtime,
+                    alarms: Alarms::default(),
                     timers: StdMutex::default(),
                     is_closing: AtomicBool::new(false),
                     is_poked: AtomicBool::new(false),
@@ -464,7 +464,8 @@ impl Tenure {
     }
 
     /// Ends somebody's hold, for an operator. Its holder is told at its next renewal, and its units rest until
-    /// the hold would have ended, so that its work can stop; `at_once` frees them now, and then two may work.
+    /// the hold would have ended, so that its work can stop; `at_once` frees them now, and then two may work. Units that
+    /// rest already are freed by `at_once` only: the answer says which it was.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name; [`ErrorKind::Unavailable`] if the outcome is unknown.
@@ -531,10 +532,15 @@ impl Tenure {
         self.shared().engine.share_life(pid)
     }
 
-    /// Waits until the releases that are under way are answered, and ends the client. Leases and clones that
-    /// are still there keep it running.
+    /// Waits until the releases and settlements that have begun are answered, for no longer than the answer timeout
+    /// (default 2 s), and ends the client. Leases and clones that are still there keep it running; what they begin later is
+    /// not waited for.
     pub async fn close(self) {
         let shared = self.connection.shared.clone();
+        // The last one need not: the thread does not end before they are answered.
+        if Arc::strong_count(&self.connection) > 1 && !shared.has_ended.load(Ordering::Acquire) {
+            shared.answered().await;
+        }
         drop(self);
         loop {
             let ended = shared.ended.notified();

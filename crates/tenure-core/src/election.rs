@@ -161,7 +161,7 @@ impl Term {
     /// # Cost
     /// One round trip.
     pub async fn publish(&self, value: &[u8]) -> Result<()> {
-        self.lease.publish(value, Keep::WhileHeld).await
+        self.lease.publish(value.into(), Keep::WhileHeld).await
     }
 
     /// Ends the term; the next candidate leads.

@@ -249,6 +249,12 @@ pub enum BreakAnswer {
         /// From when the engine answered.
         free_in: Duration,
     },
+    /// Nothing is changed: nobody holds it under that token any more, and its units rest for this long. It was broken before,
+    /// or released before its `min_hold` was over, or its holder vanished (`lock_delay`). A break at once frees them.
+    Resting {
+        /// From when the engine answered.
+        free_in: Duration,
+    },
     /// No hold has that token.
     NotHeld,
 }
@@ -280,7 +286,12 @@ pub struct Finding {
 /// What grants claims: a store plus tenure's protocol on it.
 ///
 /// Every future runs on the client's own thread, with tokio's I/O and time. Results are in the order of the
-/// requests. An `Err` of kind [`ErrorKind::Unavailable`] means that the outcome is unknown.
+/// requests.
+///
+/// An `Err` means that the outcome is unknown: a claim may hold. The client repeats requests that fail with
+/// [`ErrorKind::Unavailable`], and withdraws claims that fail with any other kind. Only an error
+/// [without effect](Error::with_no_effect) is a refusal: the decision about this very request, or what is known before
+/// anything is sent.
 pub trait Engine: Send + Sync + 'static {
     /// Returns the one word by which the engine goes: its crate, feature, URL scheme and page.
     fn name(&self) -> &'static str;
@@ -417,7 +428,9 @@ pub type Connect = Box<dyn FnOnce(ClientId) -> BoxFuture<'static, Result<Arc<dyn
 /// The outcomes that a caller must act on.
 pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -> Result<ClaimAnswer> {
     let refuse = |kind, message: String, hint: &str| {
-        Err(Error::new(kind, "claim", message).with_resource(&claim.resource).with_hint(hint))
+        let refused = Error::new(kind, "claim", message).with_resource(&claim.resource).with_hint(hint);
+        // The step has decided, and entered nothing.
+        Err(refused.with_no_effect())
     };
     match outcome {
         Outcome::Granted(grant) => Ok(ClaimAnswer::Granted(grant)),
@@ -452,7 +465,9 @@ pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -
             "use several resources, or a queue",
         ),
         Outcome::Invalid(why) => refuse(ErrorKind::Invalid, why.to_owned(), "see the limits of the kind"),
-        other => refuse(ErrorKind::Internal, format!("unexpected outcome {other:?}"), "report it"),
+        other => Err(Error::new(ErrorKind::Internal, "claim", format!("unexpected outcome {other:?}"))
+            .with_resource(&claim.resource)
+            .with_hint("report it")),
     }
 }
 
@@ -463,6 +478,15 @@ pub fn renew_answer(request: &RenewRequest, outcome: Outcome, incarnation: Incar
         Outcome::Renewed(grant) => RenewAnswer::Renewed { ends_in: grant.ends_in },
         Outcome::Waiting(waiting) => RenewAnswer::Waiting(waiting, incarnation),
         _ => RenewAnswer::Lost,
+    }
+}
+
+/// Translates an outcome of `step` into the answer to a break, for hosted engines.
+pub fn break_answer(outcome: &Outcome) -> BreakAnswer {
+    match outcome {
+        Outcome::Broken { free_in } => BreakAnswer::Broken { free_in: *free_in },
+        Outcome::Resting { free_in } => BreakAnswer::Resting { free_in: *free_in },
+        _ => BreakAnswer::NotHeld,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::claim::{Busy, Name};
+use crate::claim::{Busy, Name, Printable};
 
 /// What a caller should do about an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +55,7 @@ struct Inner {
     message: String,
     hint: Option<String>,
     busy: Option<Busy>,
+    has_no_effect: bool,
     source: Option<std::sync::Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -70,6 +71,7 @@ impl Error {
             message: message.into(),
             hint: None,
             busy: None,
+            has_no_effect: false,
             source: None,
         }))
     }
@@ -102,6 +104,15 @@ impl Error {
         self
     }
 
+    /// States that the request changed nothing in the store: it is the store's decision about this very request, or
+    /// nothing was sent. Without this, whatever the kind, the client assumes that the request may have been carried out:
+    /// it withdraws a claim that it has no answer to, and repeats a settlement.
+    #[must_use]
+    pub fn with_no_effect(mut self) -> Error {
+        self.0.has_no_effect = true;
+        self
+    }
+
     /// Adds the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Error {
@@ -117,6 +128,11 @@ impl Error {
     /// Returns the resource that the operation was about.
     pub fn resource(&self) -> Option<&Name> {
         self.0.resource.as_ref()
+    }
+
+    /// Whether it is known that the request changed nothing in the store (see [`Error::with_no_effect`]).
+    pub fn has_no_effect(&self) -> bool {
+        self.0.has_no_effect
     }
 
     /// Returns what to do about it, in words.
@@ -139,7 +155,13 @@ impl fmt::Display for Error {
         if let Some(engine) = self.0.engine {
             write!(f, " on {engine}")?;
         }
-        write!(f, ": {}", self.0.message)
+        // A server's own words may be in it. Their lines are kept.
+        f.write_str(": ")?;
+        for (at, line) in self.0.message.split('\n').enumerate() {
+            let end = if at == 0 { "" } else { "\n" };
+            write!(f, "{end}{}", Printable(line))?;
+        }
+        Ok(())
     }
 }
 

@@ -42,6 +42,11 @@ pub enum Event<'a> {
         /// The resource.
         resource: &'a Name,
     },
+    /// A claim was granted, and nobody looked for a ttl: it was given back, and is made anew when somebody looks.
+    SetAside {
+        /// The resource.
+        resource: &'a Name,
+    },
     /// A request failed and will be repeated.
     Repeated {
         /// The resource.
@@ -76,6 +81,9 @@ impl Event<'_> {
             }
             Event::PlaceLost { resource } => {
                 tracing::warn!(engine, %resource, "place in the queue lost, queueing anew");
+            }
+            Event::SetAside { resource } => {
+                tracing::warn!(engine, %resource, "granted, and given back since its future was not polled");
             }
             Event::Repeated { resource, error } => {
                 tracing::trace!(engine, %resource, %error, "request will be repeated");

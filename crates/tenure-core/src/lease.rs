@@ -110,7 +110,7 @@ impl Lease {
     }
 
     /// Sets the value of the resource; it goes with the hold, or is kept for a while.
-    pub(crate) async fn publish(&self, bytes: &[u8], keep: Keep) -> Result<()> {
+    pub(crate) async fn publish(&self, bytes: Arc<[u8]>, keep: Keep) -> Result<()> {
         let shared = &self.connection.shared;
         let invalid = |message: String, hint: String| {
             Err(Error::new(ErrorKind::Invalid, "publish", message)
@@ -121,7 +121,7 @@ impl Lease {
             let hint = format!("a value has up to {VALUE_BYTES_MAX} bytes; publish where the data lies");
             return invalid(format!("the value has {} bytes", bytes.len()), hint);
         }
-        let (name, claim, bytes) = (self.resource().clone(), self.claim(), Arc::from(bytes));
+        let (name, claim) = (self.resource().clone(), self.claim());
         let publish = move |engine: Arc<dyn Engine>| -> BoxFuture<'static, Result<bool>> {
             Box::pin(async move { engine.publish(name, claim, bytes, keep).await })
         };
@@ -368,6 +368,14 @@ impl Asking {
         }
     }
 
+    /// Binds held leases to this claim: they go back if it fails, or is granted and not polled any more.
+    pub(crate) fn stake(&self, leases: &[Lease]) {
+        if let AskingState::Asked(on) = self.state {
+            let keys = leases.iter().map(|lease| lease.key).collect();
+            self.connection.shared.tell(|ledger, _| ledger.stake(on, keys));
+        }
+    }
+
     fn place(&self) -> Option<Place> {
         match self.state {
             AskingState::Asked(key) => self.connection.shared.tell(|ledger, _| ledger.place(key)),
@@ -418,6 +426,10 @@ impl Drop for Asking {
 ///
 /// Nothing is sent before the first poll. Dropping it withdraws the claim and loses the place in the queue; if
 /// the grant was on its way, it is released in the background, and if that fails it ends after its ttl.
+///
+/// It must be polled when it is woken. A grant at which nobody looks for one ttl is given back, so that nobody waits
+/// behind a future that is forgotten in a `select!` or on an executor that stands; its next poll asks anew, at the end of
+/// the queue.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire<T = Lease> {
     asking: Asking,

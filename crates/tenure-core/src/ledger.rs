@@ -8,6 +8,7 @@
 //! Asking -> Waiting -> Ready -> Held -> Releasing -> gone        the usual way
 //!    \________\__________\______________/                        cancelled, or given up
 //!             Failed (its user has not looked yet)    Ended (lost; its user has not let go yet)
+//!             SetAside (granted, and given back since its user did not look for a ttl)
 //!                                                     Forsaken (lost with another of its bond; the same)
 //! ```
 //!
@@ -18,6 +19,7 @@
 //! never moved; a claim id is never sent again after an answer that it is lost.
 
 mod answers;
+mod bonds;
 mod lanes;
 #[cfg(test)]
 mod simulation;
@@ -25,7 +27,7 @@ mod simulation;
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -40,6 +42,7 @@ use crate::lease_state::LeaseState;
 use crate::renewal::{GRAIN, Schedule};
 use crate::step::Release;
 use crate::token::Token;
+pub(crate) use bonds::Bond;
 use lanes::Lanes;
 pub(crate) use lanes::{Lane, ShardOf};
 
@@ -105,20 +108,8 @@ enum Phase {
     /// The engine still knows the hold. It is not renewed any more, and released when its user lets go.
     Forsaken,
     Failed,
-}
-
-/// Entries of which none is held longer than another.
-pub(crate) struct Bond {
-    keys: Vec<Key>,
-    /// Which of them was lost first, once one is.
-    lost_first: OnceLock<usize>,
-}
-
-impl Bond {
-    /// Returns which of the entries was lost first, counted as they were given to [`Ledger::bind`].
-    pub(crate) fn lost_first(&self) -> Option<usize> {
-        self.lost_first.get().copied()
-    }
+    /// It was granted, and its user did not look for a ttl: nothing is asked before the user does.
+    SetAside,
 }
 
 struct Entry {
@@ -132,6 +123,8 @@ struct Entry {
     is_unconfirmed: bool,
     /// It is a delivery of a queue, which is renewed there.
     is_delivery: bool,
+    /// When a grant goes back at which its user has not looked: others would wait for ever behind a future that nobody polls.
+    look_by: Instant,
     /// How often in a row a request has failed.
     attempt: u8,
     lease: Arc<LeaseState>,
@@ -192,6 +185,10 @@ pub(crate) struct Ledger {
     lanes: Lanes,
     /// The bonds of the few entries that have one.
     bonds: HashMap<u32, Arc<Bond>>,
+    /// What is held only until something else is granted, by that.
+    stakes: HashMap<u32, Vec<Key>>,
+    /// Who waits for releases to be answered.
+    closers: Vec<Waker>,
     /// Why nothing can be asked any more.
     closed: Option<Error>,
     told: Told,
@@ -202,6 +199,8 @@ pub(crate) struct Ledger {
 pub(crate) struct Told {
     wakers: Vec<Waker>,
     ended: Vec<Arc<LeaseState>>,
+    /// Deliveries that nobody has looked at, to be given back.
+    pub(crate) unseen: Vec<Arc<LeaseState>>,
 }
 
 impl Told {
@@ -235,6 +234,8 @@ impl Ledger {
             schedule: Schedule::default(),
             lanes,
             bonds: HashMap::new(),
+            stakes: HashMap::new(),
+            closers: Vec::new(),
             closed: None,
             told: Told::default(),
         }
@@ -272,6 +273,7 @@ impl Ledger {
             has_stray_copy: false,
             is_unconfirmed: false,
             is_delivery: false,
+            look_by: Instant::NEVER,
             attempt: 0,
             lease,
             pending: Some(Box::new(Pending {
@@ -319,12 +321,20 @@ impl Ledger {
             has_stray_copy: false,
             is_unconfirmed: false,
             is_delivery: true,
+            look_by: now.at + lease.terms().ttl,
             attempt: 0,
             lease: lease.clone(),
             pending: None,
         }) as u32;
         self.schedule_renewal(now, index);
         Some((Key { index, generation }, lease))
+    }
+
+    /// The user of a delivery has got it. Says whether it is still held.
+    pub(crate) fn hand_over(&mut self, now: Instant, key: Key) -> bool {
+        let Some(entry) = self.entry(key) else { return false };
+        entry.look_by = Instant::NEVER;
+        entry.phase == Phase::Held && !entry.lease.is_over(now)
     }
 
     /// Lets go of a delivery. Says whether it is still held.
@@ -362,6 +372,7 @@ impl Ledger {
             // A lease that nobody would renew is not given out.
             Phase::Ready if is_open => {
                 entry.phase = Phase::Held;
+                entry.look_by = Instant::NEVER;
                 let asked_at = entry.pending.take().map_or(now.at, |pending| pending.asked_at);
                 let lease = entry.lease.clone();
                 Event::Granted {
@@ -371,7 +382,13 @@ impl Ledger {
                 }
                 .emit(self.identity.engine);
                 self.by_claim.remove(&lease.claim());
+                self.stakes.remove(&key.index);
                 Some(Ok(Acquired::Lease(lease)))
+            }
+            Phase::SetAside if is_open => {
+                self.ask_again(key);
+                self.keep_waker(key.index, waker);
+                None
             }
             _ => match &self.closed {
                 Some(closed) => {
@@ -409,7 +426,7 @@ impl Ledger {
     pub(crate) fn cancel(&mut self, now: &Now<'_>, key: Key) {
         let Some(entry) = self.entry(key) else { return };
         match entry.phase {
-            Phase::Failed | Phase::Ended => self.remove(key.index),
+            Phase::Failed | Phase::Ended | Phase::SetAside => self.remove(key.index),
             Phase::Releasing => {}
             Phase::Asking if entry.pending.as_ref().is_some_and(|pending| pending.first_sent.is_none()) => {
                 self.remove(key.index);
@@ -456,46 +473,6 @@ impl Ledger {
             pending.is_unused = true;
         }
         answer
-    }
-
-    /// Binds held leases together: when one is lost, all are. None: one is lost already.
-    pub(crate) fn bind(&mut self, now: &Now<'_>, keys: Vec<Key>) -> Option<Arc<Bond>> {
-        for key in &keys {
-            self.entry(*key).filter(|entry| entry.phase == Phase::Held && !entry.lease.is_over(now.at))?;
-        }
-        let bond = Arc::new(Bond { keys, lost_first: OnceLock::new() });
-        self.bonds.extend(bond.keys.iter().map(|key| (key.index, bond.clone())));
-        Some(bond)
-    }
-
-    /// A user has seen the deadline of a bound lease pass before the client's thread did.
-    pub(crate) fn look_at_bond(&mut self, now: &Now<'_>, bond: &Bond) {
-        for key in &bond.keys {
-            let held = self.entry(*key).filter(|entry| entry.phase == Phase::Held);
-            if held.is_some_and(|entry| entry.lease.is_over(now.at)) {
-                return self.lose(now, key.index, "its deadline passed");
-            }
-        }
-    }
-
-    /// A lease is lost, and so are those that are bound to it. Their holds are not released: the work that is
-    /// told may still be ending. They are not renewed any more, so they end even if their user never lets go.
-    fn lose_bound(&mut self, index: u32) {
-        let Some(bond) = self.bonds.remove(&index) else { return };
-        for (number, key) in bond.keys.iter().enumerate() {
-            if key.index == index {
-                // Only the first loss comes here: it ends the bond for all.
-                bond.lost_first.get_or_init(|| number);
-                continue;
-            }
-            self.bonds.remove(&key.index);
-            let Some(entry) = self.entry(*key).filter(|entry| entry.phase == Phase::Held) else { continue };
-            entry.phase = Phase::Forsaken;
-            entry.lease.end();
-            let lease = entry.lease.clone();
-            self.told.ended.push(lease);
-            self.schedule.remove(key.index);
-        }
     }
 
     /// Begins to release a held lease that its user releases by itself.
@@ -598,6 +575,9 @@ impl Ledger {
         self.schedule.remove(index);
         if !self.bonds.is_empty() {
             self.bonds.remove(&index);
+        }
+        if !self.stakes.is_empty() {
+            self.stakes.remove(&index);
         }
         let entry = self.entries.remove(index as usize);
         self.by_claim.remove(&entry.lease.claim());
@@ -730,5 +710,21 @@ impl Ledger {
     /// Whether anything is left to be sent or answered that matters to the store.
     pub(crate) fn has_releases(&self) -> bool {
         self.entries.iter().any(|(_, entry)| entry.phase == Phase::Releasing)
+    }
+
+    /// Returns the releases that have begun and are not answered.
+    pub(crate) fn releases_begun(&self) -> Vec<Key> {
+        let begun = self.entries.iter().filter(|(_, entry)| entry.phase == Phase::Releasing);
+        begun.map(|(index, entry)| Key { index: index as u32, generation: entry.generation }).collect()
+    }
+
+    /// Takes those of the releases off the list that are answered. Says whether all are; until then keeps the waker.
+    pub(crate) fn poll_answered(&mut self, begun: &mut Vec<Key>, waker: &Waker) -> bool {
+        begun.retain(|key| self.entry(*key).is_some_and(|entry| entry.phase == Phase::Releasing));
+        if !begun.is_empty() && self.closed.is_none() {
+            self.closers.push(waker.clone());
+            return false;
+        }
+        true
     }
 }

@@ -35,8 +35,10 @@ pub mod token;
 pub mod virtual_clock;
 pub mod window;
 
+mod alarm;
 mod backoff;
 mod claimant;
+mod floors;
 mod io;
 mod lease_state;
 mod ledger;

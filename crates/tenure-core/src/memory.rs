@@ -19,8 +19,8 @@ use crate::client::{Settings, Tenure};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::engine::{
     BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, Incarnation,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Shard, Wake, claim_answer,
-    release_answer, renew_answer,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Shard, Wake, break_answer,
+    claim_answer, release_answer, renew_answer,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -360,10 +360,7 @@ impl Engine for Memory {
     }
 
     fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
-        ready(match self.store.step(&resource, Command::Break { token, at_once }) {
-            Outcome::Broken { free_in } => Ok(BreakAnswer::Broken { free_in }),
-            _ => Ok(BreakAnswer::NotHeld),
-        })
+        ready(Ok(break_answer(&self.store.step(&resource, Command::Break { token, at_once }))))
     }
 
     fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {

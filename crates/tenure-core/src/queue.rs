@@ -309,12 +309,16 @@ impl Queue {
     async fn take(&self, is_try: bool) -> Result<Option<Delivery>> {
         let name = self.name.clone()?;
         self.check().map_err(|error| error.with_resource(&name))?;
-        let place = self.tenure.connection.want(&name, &self.rules, is_try);
-        let mut delivery = place.delivery().await?;
-        if let Some(delivery) = &mut delivery {
-            delivery.is_seen = true;
+        loop {
+            let place = self.tenure.connection.want(&name, &self.rules, is_try);
+            let Some(mut delivery) = place.delivery().await? else { return Ok(None) };
+            let key = delivery.lease.key();
+            // One that came long before it was looked at has gone back.
+            if self.tenure.shared().with_ledger(|ledger, now| ledger.hand_over(now.at, key)) {
+                delivery.is_seen = true;
+                return Ok(Some(delivery));
+            }
         }
-        Ok(delivery)
     }
 
     fn check(&self) -> Result<()> {

@@ -293,6 +293,7 @@ impl Prefix<'_> {
         let mut asking =
             Asking::together(self.connection, wishes.collect::<Result<Vec<Wish>>>()?).into_iter();
         let mut first = asking.next().expect("something is missing");
+        first.stake(&self.leases);
         let mut behind = Prefix { connection: self.connection, leases: Vec::new() };
         let (mut gap, mut failed) = (None, None);
         let mut kept = 0;

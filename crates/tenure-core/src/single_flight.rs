@@ -1,14 +1,19 @@
 //! One process of a fleet loads a value; the others get it.
 
+mod joint;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::claim::Keep;
+use crate::claim::{Keep, Name, Published};
 use crate::claimant::{Claimant, until_lost};
 use crate::client::Tenure;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::{Asked, Lease};
 use crate::token::Token;
+
+pub(crate) use joint::Flights;
+use joint::{Answer, Joint, Loading, Turn, Wanted, join};
 
 /// A guard against cache stampedes: when a value has expired, one process loads it, and whoever wants it
 /// meanwhile waits for that value or takes the stale one.
@@ -17,6 +22,8 @@ use crate::token::Token;
 /// At most one process loads at a time. Its value is published under its token and answers all who wait at once. If
 /// it fails or dies, exactly one of those who wait loads in its place. A loader that lost its lease publishes
 /// nothing.
+///
+/// The tasks of one client that want a value at the same time ask the store once, and share the answer.
 ///
 /// # Examples
 /// ```
@@ -107,49 +114,86 @@ impl SingleFlight {
     /// Dropping the future drops the load, and another loads.
     ///
     /// # Cost
-    /// One round trip for a fresh value; two for a stale one; three beside the load for who loads.
+    /// One round trip for a fresh value; two for a stale one; three beside the load for who loads. Each is shared by all
+    /// tasks of the client that want the value meanwhile.
     pub async fn get_or_refresh<E: From<Error>>(
         &self,
         load: impl AsyncFnOnce(&Lease) -> Result<Vec<u8>, E>,
     ) -> Result<Found, E> {
         self.check()?;
-        let mut asked = None;
+        let ttl = self.claimant.ttl();
         if self.serves_stale {
-            match self.claimant.ask(Some(Duration::ZERO)).await? {
-                Asked::Busy(..) => {
-                    let view = self.tenure.view(&self.key).await?;
-                    if let Some(bytes) = view.and_then(|view| view.value) {
-                        return Ok(Found { bytes, source: Source::Stale });
+            let joint = self.ask(Wanted::Try(ttl))?;
+            match joint.clone().await? {
+                Answer::Fresh(value) => return Ok(found(value)),
+                Answer::Granted(loading) => {
+                    if let Some((lease, turn)) = loading.take_turn(joint) {
+                        return self.load(turn, lease, load).await;
                     }
                 }
-                answer => asked = Some(answer),
+                Answer::Busy | Answer::There(_) => {}
+            }
+            if let Answer::There(Some(bytes)) = self.ask(Wanted::Look)?.await? {
+                return Ok(Found { bytes, source: Source::Stale });
             }
         }
-        let asked = match asked {
-            Some(asked) => asked,
-            None => self.claimant.ask(None).await?,
-        };
-        match asked {
-            Asked::Fresh(value) => Ok(Found { bytes: value.bytes, source: Source::Fresh(value.token) }),
-            Asked::Lease(lease) => self.load(lease, load).await,
-            Asked::Busy(..) => {
-                Err(Error::new(ErrorKind::Internal, "claim", "refused although it waits").into())
+        loop {
+            let joint = self.ask(Wanted::Value(ttl))?;
+            let loading = match joint.clone().await? {
+                Answer::Fresh(value) => return Ok(found(value)),
+                Answer::Granted(loading) => loading,
+                Answer::Busy | Answer::There(_) => {
+                    let error = Error::new(ErrorKind::Internal, "claim", "refused although it waits");
+                    return Err(error.into());
+                }
+            };
+            if let Some((lease, turn)) = loading.take_turn(joint) {
+                return self.load(turn, lease, load).await;
+            }
+            if let Some(value) = loading.value().await {
+                return Ok(found(value));
             }
         }
     }
 
+    /// Asks the store, together with all tasks of this client that want the same now.
+    fn ask(&self, wanted: Wanted) -> Result<Joint> {
+        let (tenure, claimant) = (self.tenure.clone(), self.claimant.clone());
+        let (name, key) = (Name::new(&self.key)?, self.key.clone());
+        Ok(join(&self.tenure.connection.shared, (name, wanted), move |pass| {
+            Box::pin(async move {
+                let wait = match wanted {
+                    Wanted::Value(_) => None,
+                    Wanted::Try(_) => Some(Duration::ZERO),
+                    Wanted::Look => {
+                        let view = tenure.view(&key).await?;
+                        return Ok(Answer::There(view.and_then(|view| view.value)));
+                    }
+                };
+                Ok(match claimant.ask(wait).await? {
+                    Asked::Fresh(value) => Answer::Fresh(value),
+                    Asked::Busy(..) => Answer::Busy,
+                    Asked::Lease(lease) => Answer::Granted(Loading::new(lease, pass)),
+                })
+            })
+        }))
+    }
+
     async fn load<E: From<Error>>(
         &self,
+        // Dropped after the lease, whose release is to come before what the others ask.
+        turn: Turn,
         lease: Lease,
         load: impl AsyncFnOnce(&Lease) -> Result<Vec<u8>, E>,
     ) -> Result<Found, E> {
-        let bytes = until_lost(&lease, load(&lease)).await??;
-        lease.publish(&bytes, Keep::For { fresh: self.fresh, stale: self.stale }).await?;
-        let source = Source::Loaded(lease.token());
+        let bytes: Arc<[u8]> = until_lost(&lease, load(&lease)).await??.into();
+        lease.publish(bytes.clone(), Keep::For { fresh: self.fresh, stale: self.stale }).await?;
+        let token = lease.token();
+        turn.tell(Published { bytes: bytes.clone(), token, fresh_for: self.fresh });
         if let Err(error) = lease.release().await {
             tracing::debug!(%error, "release after the load goes on in the background");
         }
-        Ok(Found { bytes: bytes.into(), source })
+        Ok(Found { bytes, source: Source::Loaded(token) })
     }
 
     fn check(&self) -> Result<()> {
@@ -163,4 +207,8 @@ impl SingleFlight {
         }
         Ok(())
     }
+}
+
+fn found(value: Published) -> Found {
+    Found { bytes: value.bytes, source: Source::Fresh(value.token) }
 }

@@ -118,6 +118,11 @@ pub enum Outcome {
         /// Zero if they are free.
         free_in: Duration,
     },
+    /// Nothing is changed: the units of the hold rest already, and come free after this long.
+    Resting {
+        /// From now on.
+        free_in: Duration,
+    },
     /// The capacity is changed.
     Resized,
     /// Settled.
@@ -597,10 +602,12 @@ impl<R: Record> Step<'_, R> {
             self.end_hold(hold, now)?;
             return Ok(Outcome::Broken { free_in: Duration::ZERO });
         }
-        if hold.claim.is_some() {
-            self.end_hold(hold, expires_at)?;
+        let free_in = expires_at.since(now);
+        if hold.claim.is_none() {
+            return Ok(Outcome::Resting { free_in });
         }
-        Ok(Outcome::Broken { free_in: expires_at.since(now) })
+        self.end_hold(hold, expires_at)?;
+        Ok(Outcome::Broken { free_in })
     }
 
     fn resize(&mut self, capacity: u32) -> Result<Outcome, R::Error> {

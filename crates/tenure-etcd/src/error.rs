@@ -93,6 +93,12 @@ impl Fault {
         Error::new(kind, operation, self.to_string()).with_engine("etcd").with_hint(hint)
     }
 
+    /// Returns the entry that was made before this fault, or else what a user whose claim made none is told.
+    pub(crate) fn unless_in<T>(&self, entered: Option<T>) -> Result<T, Error> {
+        let error = self.to_error("claim");
+        entered.ok_or(if self.is_outcome_unknown() { error } else { error.with_no_effect() })
+    }
+
     /// What it means, and what to do. Wrong credentials are `Invalid`: the caller's URL is wrong. Missing permissions
     /// are `Unsupported`: the URL is right, and this environment does not allow it.
     fn advice(&self) -> (ErrorKind, &'static str) {

@@ -262,7 +262,8 @@ impl Etcd {
             let answer = match self.together(asked).await {
                 Ok(answer) => answer,
                 Err(fault) if fault.is_no_lease() => return self.dead(entrances).await,
-                Err(fault) => return entrances.iter().map(|_| Err(fault.to_error("claim"))).collect(),
+                // Some may have entered by an earlier try.
+                Err(fault) => return entered.into_iter().map(|one| fault.unless_in(one)).collect(),
             };
             let revision = revision_of(&answer);
             for (index, part) in left.into_iter().zip(parts(&answer)) {

@@ -10,7 +10,8 @@ use tenure_core::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use tenure_core::clock::Clock;
 use tenure_core::engine::{
     BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Reach, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, claim_answer, release_answer, renew_answer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, break_answer, claim_answer, release_answer,
+    renew_answer,
 };
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::failpoint;
@@ -321,10 +322,7 @@ impl Engine for Local {
 
     fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
         let command = Command::Break { token, at_once };
-        Box::pin(self.submit_one("break", resource, command, |outcome| match outcome {
-            Outcome::Broken { free_in } => Ok(BreakAnswer::Broken { free_in }),
-            _ => Ok(BreakAnswer::NotHeld),
-        }))
+        Box::pin(self.submit_one("break", resource, command, |outcome| Ok(break_answer(&outcome))))
     }
 
     fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {

@@ -368,7 +368,9 @@ impl QueueDatabase for MySql {
                 continue;
             }
             let Some(claim) = claims.next() else { break };
-            let token = Token::next(token, Timestamp::from_micros(looked.now.unsigned_abs()), take.floor);
+            let at = Timestamp::from_micros(looked.now.unsigned_abs());
+            let token =
+                Token::next(token, at, if take.floor.is_ahead_of(at) { Token::ZERO } else { take.floor });
             let rests_until = match take.rules.interval {
                 Interval::Group(period) if group.is_some() => looked.now.saturating_add(micros(period)),
                 _ => rests_until,

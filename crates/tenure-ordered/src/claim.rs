@@ -71,7 +71,7 @@ impl<S: Store> Shared<S> {
         let looks = self.store.look(asks.iter().map(|claim| &claim.resource).collect(), true).await;
         let answer = |(claim, look): (&&Claim, Result<Look>)| match look {
             Ok(look) => fresh_value(claim, &look).map(|answer| (claim.id, Ok(answer))),
-            Err(error) => Some((claim.id, Err(error))),
+            Err(error) => Some((claim.id, Err(error.with_no_effect()))),
         };
         asks.iter().zip(looks).filter_map(answer).collect()
     }
@@ -111,7 +111,7 @@ impl<S: Store> Shared<S> {
                     entrances.push(Entrance { claim, life: *life, rule, is_repeated });
                     entering.push((*claim, *life, is_repeated));
                 }
-                Err(error) => answers.push((claim.id, Err(error.clone()))),
+                Err(error) => answers.push((claim.id, Err(error.clone().with_no_effect()))),
             }
         }
         // Now, and not when it fails: a call whose caller is dropped fails nowhere.
@@ -120,7 +120,8 @@ impl<S: Store> Shared<S> {
         let (entered, alive) = join(self.store.enter(entrances), self.heartbeats(known)).await;
         let (mut judged, mut withdrawn) = (Vec::new(), Vec::new());
         for ((claim, life, is_repeated), entered) in entering.into_iter().zip(entered) {
-            let is_unknown = entered.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable);
+            // Whatever the kind: only what is known to have entered nothing need not be looked for.
+            let is_unknown = entered.as_ref().is_err_and(|error| !error.has_no_effect());
             if !is_unknown {
                 self.owned().is_not_in(claim.id);
             }
@@ -288,6 +289,7 @@ impl<S: Store> Shared<S> {
         let most = self.store.capability().waiters_max;
         Error::new(ErrorKind::Invalid, "claim", format!("{most} claims wait already"))
             .with_hint("use several resources, or a queue")
+            .with_no_effect()
     }
 }
 
@@ -312,4 +314,5 @@ fn floor_ahead(floor: Token, token: Token) -> Error {
         "was the store restored from a backup, or did the name move here from another store, whose tokens or clock were \
          ahead? Use another name, or lower the marks of what is fenced",
     )
+    .with_no_effect()
 }

@@ -17,7 +17,7 @@ impl<S: Store> Shared<S> {
         if let Some(rest) = line.rests().iter().find(|rest| rest.entry.token() == token) {
             let lives = rest.entry.about.as_ref().map_or(Duration::ZERO, |about| about.lives);
             if !at_once {
-                return Ok(BreakAnswer::Broken { free_in: lives });
+                return Ok(BreakAnswer::Resting { free_in: lives });
             }
             let was = self.store.end_rest(name, rest).await?;
             return Ok(if was {

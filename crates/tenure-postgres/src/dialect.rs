@@ -7,7 +7,7 @@ use tenure_sql::{Dialect, FORGET_GRAIN, LOOK_AFTER, Tables, push_hex};
 /// Begins what is one trip: the long way behind it waits for locks, so this does not for long.
 const BEGIN_PLAIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 50";
 /// How far a floor may lie ahead of the clock, and how long an idle row is kept, in microseconds.
-const FLOOR_AHEAD: u128 = FLOOR_AHEAD_MAX.as_micros();
+pub(crate) const FLOOR_AHEAD: u128 = FLOOR_AHEAD_MAX.as_micros();
 const TOKEN_MEMORY_MICROS: u128 = TOKEN_MEMORY.as_micros();
 const LOOK_AFTER_MICROS: u128 = LOOK_AFTER.as_micros();
 

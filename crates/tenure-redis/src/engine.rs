@@ -534,9 +534,11 @@ impl Engine for Redis {
             let (token, at_once) = (token.to_string(), u8::from(at_once).to_string());
             let arguments = [token.as_bytes(), at_once.as_bytes()];
             let free_in = self.submit_one("break", &LIBRARY.break_hold, &resource, &arguments).await?;
-            Ok(match u64::try_from(free_in) {
-                Ok(millis) => BreakAnswer::Broken { free_in: std::time::Duration::from_millis(millis) },
-                Err(_) => BreakAnswer::NotHeld,
+            let millis = |millis: i64| std::time::Duration::from_millis(millis.unsigned_abs());
+            Ok(match free_in {
+                0.. => BreakAnswer::Broken { free_in: millis(free_in) },
+                -1 => BreakAnswer::NotHeld,
+                _ => BreakAnswer::Resting { free_in: millis(-2 - free_in) },
             })
         })
     }

@@ -119,7 +119,26 @@ impl Fault {
             fault => fault,
         };
         let (kind, hint) = fault.advice();
-        Error::new(kind, operation, fault.to_string()).with_engine("redis").with_hint(hint)
+        let error = Error::new(kind, operation, fault.to_string()).with_engine("redis").with_hint(hint);
+        if self.is_before_execution() { error.with_no_effect() } else { error }
+    }
+
+    /// Returns whether no server has begun to execute the command: it was not sent, the server does not know who asks, or that
+    /// user may not. A script may have done half of its work when it is not allowed the other half.
+    fn is_before_execution(&self) -> bool {
+        match self {
+            Fault::Silent { .. } | Fault::Cut { .. } => false,
+            Fault::Server { code, detail, .. } => match code.as_str() {
+                "NOAUTH" | "WRONGPASS" => true,
+                "NOPERM" => detail.contains("permissions to run the") && !detail.contains("script:"),
+                _ => false,
+            },
+            Fault::Down { .. }
+            | Fault::Refused { .. }
+            | Fault::NotMaster { .. }
+            | Fault::Nobody { .. }
+            | Fault::Setup { .. } => true,
+        }
     }
 
     fn advice(&self) -> (ErrorKind, &'static str) {

@@ -47,12 +47,13 @@ impl Keys {
     /// # Errors
     /// [`ErrorKind::Invalid`] if it would be taken for one of the engine's own.
     pub(crate) fn of(&self, name: &Name) -> Result<Key, Error> {
-        let text = format!("{}{name}", self.prefix);
+        let text = format!("{}{}", self.prefix, name.as_str());
         if text.starts_with(OWN) {
             let message = format!("the key {text:?} is kept for the engine itself");
             return Err(Error::new(ErrorKind::Invalid, "name a resource", message)
                 .with_resource(name)
-                .with_hint("use another name, or the default prefix"));
+                .with_hint("use another name, or the default prefix")
+                .with_no_effect());
         }
         let slot = if self.has_slots { slot_of(text.as_bytes()) } else { 0 };
         Ok(Key { text, slot })

@@ -101,7 +101,8 @@ impl Quorum {
         self.keys.of(&claim.resource)?;
         let terms = &claim.terms;
         let refused = |kind, message: String, hint: &str| {
-            Err(Error::new(kind, "claim", message).with_resource(&claim.resource).with_hint(hint))
+            let refused = Error::new(kind, "claim", message).with_resource(&claim.resource).with_hint(hint);
+            Err(refused.with_no_effect())
         };
         if terms.kind == Kind::Semaphore {
             return refused(ErrorKind::Unsupported, UNITS.to_owned(), "use a slot pool, or another engine");

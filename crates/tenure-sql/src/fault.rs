@@ -48,6 +48,9 @@ impl Fault {
             ),
             Fault::Failed { kind, message, hint } => (*kind, message.as_str(), *hint),
         };
-        Error::new(kind, operation, message).with_engine(engine).with_hint(hint)
+        let error = Error::new(kind, operation, message).with_engine(engine).with_hint(hint);
+        // A right, a table or a password is missing: the transaction was not begun, or is undone.
+        let is_undone = matches!(kind, ErrorKind::Unsupported | ErrorKind::Invalid);
+        if is_undone { error.with_no_effect() } else { error }
     }
 }

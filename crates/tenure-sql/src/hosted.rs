@@ -9,7 +9,7 @@ use futures_util::stream::BoxStream;
 use tenure_core::claim::{Claim, ClaimId, Keep, Name};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Incarnation, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest, Wake, claim_answer, release_answer,
+    RenewAnswer, RenewRequest, Wake, break_answer, claim_answer, release_answer,
 };
 use tenure_core::inspect::View;
 use tenure_core::queue::contract::QueueEngine;
@@ -248,10 +248,7 @@ impl<D: QueueDatabase> Engine for Hosted<D> {
 
     fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
         let command = Command::Break { token, at_once };
-        Box::pin(self.submit_one("break", resource, command, |outcome| match outcome {
-            Outcome::Broken { free_in } => Ok(BreakAnswer::Broken { free_in }),
-            _ => Ok(BreakAnswer::NotHeld),
-        }))
+        Box::pin(self.submit_one("break", resource, command, |outcome| Ok(break_answer(&outcome))))
     }
 
     fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {

@@ -19,8 +19,8 @@ impl Inner {
     /// Lets a claim in, as its rule says.
     pub(crate) async fn enter(&self, entrance: Entrance<'_>) -> Result<Entered> {
         let Some(living) = self.lives.living(entrance.life) else { return Ok(Entered::Dead) };
-        self.allows(&entrance.claim.terms)?;
-        let path = self.path(&entrance.claim.resource)?;
+        self.allows(&entrance.claim.terms).map_err(Error::with_no_effect)?;
+        let path = self.path(&entrance.claim.resource).map_err(Error::with_no_effect)?;
         let entered = async {
             match self.enter_in(&living, &path, &entrance).await {
                 Ok(Some(entered)) => Ok(entered),

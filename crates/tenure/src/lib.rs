@@ -16,7 +16,7 @@ pub mod fence;
 pub mod queue;
 mod url;
 
-pub use tenure_core::claim::Kind;
+pub use tenure_core::claim::{Kind, Printable};
 pub use tenure_core::clock::Instant;
 pub use tenure_core::engine::{BreakAnswer, Capability, Finding, Severity};
 pub use tenure_core::inspect::{HoldView, View, WaiterView};

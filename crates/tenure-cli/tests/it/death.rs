@@ -112,6 +112,9 @@ fn a_broken_lease_ends_the_work() {
     assert!(stderr(&wrong).contains(&format!("held under token {token}")), "{wrong:?}");
     let released = world.output(&["release", "x", "--token", &token, "--force"]);
     assert_eq!(code(&released), 0, "{released:?}");
+    let again = world.output(&["release", "x", "--token", &token, "--force"]);
+    assert_eq!(code(&again), 64, "it is broken already: {again:?}");
+    assert!(stderr(&again).contains("nobody holds"), "{again:?}");
     let output = finish(run);
     assert_eq!(code(&output), 76);
     assert!(stderr(&output).contains("somebody broke it"), "{output:?}");
@@ -244,4 +247,19 @@ pub(crate) fn a_run_that_was_killed_is_made_up_for(world: &World) {
 #[test]
 fn a_run_that_was_killed_is_made_up_for_within_its_period() {
     a_run_that_was_killed_is_made_up_for(&World::new());
+}
+
+#[test]
+fn releasing_what_only_rests_changes_nothing_and_says_so() {
+    let world = World::new();
+    assert_eq!(code(&world.run(&["x", "--every", "1h"], "true")), 0);
+    let token = world.token();
+    let released = world.output(&["release", "x", "--token", &token, "--force"]);
+    assert_eq!(code(&released), 64, "{released:?}");
+    assert!(stderr(&released).contains("nobody holds \"x\"; it rests for 59m"), "{released:?}");
+    assert!(stderr(&released).contains("free it with `--now`"), "{released:?}");
+    assert_eq!(code(&world.run(&["x", "--wait", "0s"], "true")), 75, "it rests as before");
+    let freed = world.output(&["release", "x", "--token", &token, "--force", "--now"]);
+    assert_eq!(code(&freed), 0, "{freed:?}");
+    assert_eq!(code(&world.run(&["x", "--wait", "0s"], "true")), 0);
 }

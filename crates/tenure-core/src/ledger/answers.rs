@@ -69,9 +69,9 @@ impl Ledger {
             }
             ClaimAnswer::Busy(busy) => {
                 let resource = self.entries[index as usize].lease.resource().clone();
-                self.fail(index, Ok(Acquired::Busy(resource, Box::new(busy))));
+                self.refuse(now, index, Ok(Acquired::Busy(resource, Box::new(busy))));
             }
-            ClaimAnswer::Fresh(value) => self.fail(index, Ok(Acquired::Fresh(value))),
+            ClaimAnswer::Fresh(value) => self.refuse(now, index, Ok(Acquired::Fresh(value))),
             ClaimAnswer::Finished => self.ask_anew(now, index, false),
         }
     }
@@ -82,7 +82,11 @@ impl Ledger {
         let pending = entry.pending.as_ref().expect("an entry that asks is pending");
         let error = error.with_resource(entry.lease.resource()).with_engine(self.identity.engine);
         if error.kind() != ErrorKind::Unavailable {
-            return self.fail(index, Err(error));
+            return match error.has_no_effect() {
+                true => self.refuse(now, index, Err(error)),
+                // The call failed, and this claim may have been granted before it did.
+                false => self.fail_and_withdraw(now, index, Err(error)),
+            };
         }
         // Counted from the present claim: one that queues anew after a long wait has its full patience again.
         let silent_since = pending.first_sent.unwrap_or(pending.asked_at);
@@ -105,6 +109,7 @@ impl Ledger {
             return self.ask_anew(now, index, true);
         }
         entry.phase = Phase::Ready;
+        entry.look_by = now.at + entry.lease.terms().ttl;
         self.schedule_renewal(now, index);
         self.wake(index);
     }
@@ -240,6 +245,9 @@ impl Ledger {
         }
         self.wake(key.index);
         let entry = &self.entries[key.index as usize];
+        if entry.phase == Phase::Ended {
+            self.told.wakers.append(&mut self.closers);
+        }
         let is_detached = entry.pending.as_ref().is_none_or(|pending| pending.is_detached);
         if entry.phase == Phase::Ended && is_detached {
             self.remove(key.index);
@@ -347,6 +355,12 @@ impl Ledger {
             Phase::Ready | Phase::Held if entry.lease.is_over(now.at + GRAIN) => {
                 self.lose(now, index, "its deadline passed");
             }
+            Phase::Ready if now.at >= entry.look_by => self.set_aside(now, index),
+            Phase::Held if now.at >= entry.look_by => {
+                self.told.unseen.push(entry.lease.clone());
+                self.lose(now, index, "nobody looked at it");
+            }
+            Phase::SetAside if now.at >= give_up_at => self.give_up(now, index),
             Phase::Ready | Phase::Held => {
                 let ttl = entry.lease.terms().ttl;
                 self.queue_renewal(index);
@@ -391,6 +405,13 @@ impl Ledger {
 
     /// Starts a wish over with a new claim id, at the end of the queue.
     pub(super) fn ask_anew(&mut self, now: &Now<'_>, index: u32, may_hold: bool) {
+        self.start_over(now, index, may_hold);
+        let key = Key { index, generation: self.entries[index as usize].generation };
+        self.enqueue(Lane::Claims, key);
+    }
+
+    /// Gives a wish a new claim id, which is not asked for yet.
+    fn start_over(&mut self, now: &Now<'_>, index: u32, may_hold: bool) {
         let entry = &mut self.entries[index as usize];
         let old = entry.lease.clone();
         let wish = entry.pending.as_ref().expect("a wish is pending").wish.clone();
@@ -405,16 +426,33 @@ impl Ledger {
         entry.attempt = 0;
         entry.is_busy = true;
         let claim = entry.lease.claim();
-        let key = Key { index, generation: entry.generation };
         self.by_claim.remove(&old.claim());
         if wish.wait != Some(Duration::ZERO) {
             self.by_claim.insert(claim, index);
         }
         self.schedule.set(index, give_up_at);
-        self.enqueue(Lane::Claims, key);
         if may_hold {
             self.release_orphan(now, old, wish, had_stray_copy);
         }
+    }
+
+    /// Gives back a grant at which nobody has looked for a ttl, and with it what is held only for its sake. Nothing is
+    /// asked before its user looks: a future that is never polled must not take a turn again and again.
+    fn set_aside(&mut self, now: &Now<'_>, index: u32) {
+        self.start_over(now, index, true);
+        let entry = &mut self.entries[index as usize];
+        entry.phase = Phase::SetAside;
+        entry.is_busy = false;
+        Event::SetAside { resource: entry.lease.resource() }.emit(self.identity.engine);
+        self.give_back_stakes(now, index);
+    }
+
+    /// Queues the claim of a user who looks again.
+    pub(super) fn ask_again(&mut self, key: Key) {
+        let entry = &mut self.entries[key.index as usize];
+        entry.phase = Phase::Asking;
+        entry.is_busy = true;
+        self.enqueue(Lane::Claims, key);
     }
 
     /// Releases a claim that nobody uses, in an entry of its own.
@@ -439,6 +477,14 @@ impl Ledger {
                 "claim",
                 format!("not granted within {}ms, {} in the queue", waited.as_millis(), waiting.position),
             ),
+            None if entry.phase == Phase::SetAside => Error::new(
+                ErrorKind::Timeout,
+                "claim",
+                format!(
+                    "it was granted, and given back since nobody looked within {:?}",
+                    entry.lease.terms().ttl
+                ),
+            ),
             None => Error::new(
                 ErrorKind::Unavailable,
                 "claim",
@@ -446,11 +492,22 @@ impl Ledger {
             ),
         };
         let error = error.with_resource(resource).with_engine(self.identity.engine);
-        self.fail_and_withdraw(now, index, Err(error));
+        match entry.phase {
+            Phase::SetAside => self.fail(now, index, Err(error)),
+            _ => self.fail_and_withdraw(now, index, Err(error)),
+        }
     }
 
-    /// Ends a wish that the engine has refused: nothing is held.
-    fn fail(&mut self, index: u32, result: Result<Acquired>) {
+    /// Ends a wish that the engine has refused. An earlier copy of its claim may still come, and be granted.
+    fn refuse(&mut self, now: &Now<'_>, index: u32, result: Result<Acquired>) {
+        match self.entries[index as usize].has_stray_copy {
+            true => self.fail_and_withdraw(now, index, result),
+            false => self.fail(now, index, result),
+        }
+    }
+
+    /// Ends a wish of which nothing is held.
+    fn fail(&mut self, now: &Now<'_>, index: u32, result: Result<Acquired>) {
         let entry = &mut self.entries[index as usize];
         entry.phase = Phase::Failed;
         if let Some(pending) = &mut entry.pending {
@@ -459,6 +516,9 @@ impl Ledger {
         let claim = entry.lease.claim();
         self.by_claim.remove(&claim);
         self.schedule.remove(index);
+        if !self.stakes.is_empty() {
+            self.give_back_stakes(now, index);
+        }
         self.wake(index);
     }
 
@@ -468,7 +528,7 @@ impl Ledger {
         let lease = entry.lease.clone();
         let wish = entry.pending.as_ref().expect("a wish is pending").wish.clone();
         let has_stray_copy = entry.has_stray_copy || entry.phase == Phase::Asking;
-        self.fail(index, result);
+        self.fail(now, index, result);
         self.release_orphan(now, lease, wish, has_stray_copy);
     }
 
@@ -509,5 +569,6 @@ impl Ledger {
             }
             self.wake(index);
         }
+        self.told.wakers.append(&mut self.closers);
     }
 }

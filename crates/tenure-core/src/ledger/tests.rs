@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use super::{Acquired, Identity, Key, Lane, Ledger, Now, ShardOf, Wish};
-use crate::claim::{ClientId, Grant, Label, Name, Terms, Waiting};
+use crate::claim::{Busy, ClientId, Grant, Label, Name, Terms, Waiting};
 use crate::clock::Instant;
 use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Shard, Wake};
 use crate::error::{Error, ErrorKind};
@@ -255,4 +255,42 @@ fn a_grant_that_finds_its_waiter_in_line_is_confirmed_among_the_leases() {
     assert_eq!(ledger.lines(), [(Lane::Renewals, Shard(0))]);
     let (_, renewals) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 9);
     assert!(!renewals[0].is_waiter);
+}
+
+/// Asks without waiting, has the first copy of the claim go unanswered if there is to be a stray one, and answers.
+fn answered(answer: Result<ClaimAnswer, Error>, has_stray_copy: bool) -> (Ledger, Instant, Key) {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), Wish { wait: Some(Duration::ZERO), ..wish() });
+    let (mut claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    if has_stray_copy {
+        let error = Error::new(ErrorKind::Unavailable, "claim", "lost on the way");
+        ledger.on_claim(&now(at), claims[0], Err(error));
+        at = at + Duration::from_secs(1);
+        ledger.on_due(&now(at));
+        claims = ledger.take_claims(at, Shard(0), 1, 1).0;
+    }
+    ledger.on_claim(&now(at), claims[0], answer);
+    (ledger, at, key)
+}
+
+#[test]
+fn only_a_decision_about_the_only_copy_of_a_claim_is_a_refusal() {
+    let error = |kind| Error::new(kind, "claim", "so it is");
+    let busy = || Ok(ClaimAnswer::Busy(Busy::new(Token::ZERO, 0)));
+    for (what, answer, has_stray_copy, is_withdrawn) in [
+        ("a failed call", Err(error(ErrorKind::Internal)), false, true),
+        ("a right that is missing half way", Err(error(ErrorKind::Unsupported)), false, true),
+        ("a kind that may mean anything", Err(error(ErrorKind::Conflict)), false, true),
+        ("the decision", Err(error(ErrorKind::Conflict).with_no_effect()), false, false),
+        ("the decision about a second copy", Err(error(ErrorKind::Conflict).with_no_effect()), true, true),
+        ("others hold", busy(), false, false),
+        ("others held when the second copy came", busy(), true, true),
+    ] {
+        let (mut ledger, at, key) = answered(answer, has_stray_copy);
+        assert!(ledger.poll(&now(at), key, None).is_some(), "{what}: its user is told at once");
+        let (_, releases) = ledger.take_releases(at, Shard(0), 9);
+        assert_eq!(releases.len(), usize::from(is_withdrawn), "{what}");
+        assert!(releases.iter().all(|request| request.release.maybe_in_flight), "{what}");
+    }
 }

@@ -160,7 +160,8 @@ pub struct Take {
     pub claims: Vec<ClaimId>,
     /// How.
     pub rules: Arc<Rules>,
-    /// Tokens are larger than this.
+    /// Tokens are larger than this. A floor that lies more than an hour ahead of the store's clock is ignored, or the take is
+    /// refused: one of the two is wrong. The client puts back what it is given with a smaller token.
     pub floor: Token,
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, select};
@@ -25,11 +25,18 @@ use crate::engine::{Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::lease_state::LeaseState;
+use crate::step::FINISHED_MEMORY;
 
 /// How often an idle client looks that nobody tells of what is ready.
 const LOOK_UNTOLD: Duration = Duration::from_secs(1);
 /// The shortest time to the next look, so that rounding cannot make a busy loop.
 const LOOK_MIN: Duration = Duration::from_millis(1);
+
+/// For how long a take may come that was given up: longer than a copy of a request can be under way.
+const LATE_MAX: Duration = FINISHED_MEMORY;
+/// After how long a return is repeated that found nothing, since its take may yet come: first, and at most.
+const LATE_FIRST: Duration = Duration::from_millis(50);
+const LATE_LONGEST: Duration = Duration::from_secs(5);
 
 /// What is asked of queues by one client.
 #[derive(Default)]
@@ -38,6 +45,8 @@ pub(crate) struct Desk {
     settlements: Lines<Settling>,
     /// How many settlements are under way, of deliveries that their users let go.
     settling: AtomicUsize,
+    /// Told when none is under way any more.
+    settled: Notify,
     counters: Mutex<HashMap<(Name, Arc<Rules>), Counter>>,
 }
 
@@ -51,6 +60,25 @@ impl<T> Default for Lines<T> {
 }
 
 impl<T> Lines<T> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Shard, mpsc::UnboundedSender<T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sees to it that a shard's line is served.
+    fn begin(&self, shard: Shard, start: impl FnOnce() -> mpsc::UnboundedSender<T>) {
+        self.lock().entry(shard).or_insert_with(start);
+    }
+
+    /// Puts a request in a line that is served: that of its shard, or any if the resource has just moved, since the engine finds
+    /// its server anyway. Gives it back if the client's thread has ended.
+    fn put(&self, shard: Shard, request: T) -> std::result::Result<(), T> {
+        let lines = self.lock();
+        match lines.get(&shard).or_else(|| lines.values().next()) {
+            Some(line) => line.send(request).map_err(|unsent| unsent.0),
+            None => Err(request),
+        }
+    }
+
     /// Puts a request in line. Gives it back if the client's thread has ended.
     fn send(
         &self,
@@ -58,8 +86,7 @@ impl<T> Lines<T> {
         request: T,
         start: impl FnOnce() -> mpsc::UnboundedSender<T>,
     ) -> std::result::Result<(), T> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.entry(shard).or_insert_with(start).send(request).map_err(|unsent| unsent.0)
+        self.lock().entry(shard).or_insert_with(start).send(request).map_err(|unsent| unsent.0)
     }
 }
 
@@ -71,6 +98,10 @@ struct Settling {
     until: Instant,
     /// How often it was not answered.
     attempt: u8,
+    /// Of a return: until when the take may come that it is to undo.
+    late_until: Instant,
+    /// How often it found nothing to return. From the first time on, nobody waits for it.
+    late_looks: u8,
     /// Who waits for the answer, until told.
     told: Option<oneshot::Sender<Result<SettleAnswer>>>,
 }
@@ -123,6 +154,17 @@ impl Desk {
             .for_each(|(_, counter)| counter.news.notify_one());
     }
 
+    /// Waits until no settlement is under way.
+    pub(crate) async fn settled(&self) {
+        loop {
+            let settled = self.settled.notified();
+            if self.is_quiet() {
+                return;
+            }
+            settled.await;
+        }
+    }
+
     /// Whether nothing is under way that must not be left undone.
     pub(crate) fn is_quiet(&self) -> bool {
         self.settling.load(Ordering::Acquire) == 0
@@ -161,8 +203,9 @@ impl Shared {
             let Err(error) = answer else { return answer };
             let delay = backoff::delay(attempt, self.clock.random());
             let is_over = self.clock.now() + delay >= give_up_at;
-            if error.kind() != ErrorKind::Unavailable || !may_repeat || is_over {
-                let is_unknown = error.kind() == ErrorKind::Unavailable && !may_repeat;
+            let is_unknown = is_unknown(&error);
+            if !is_unknown || !may_repeat || is_over {
+                let is_unknown = is_unknown && !may_repeat;
                 let error = error.with_resource(&queue).with_engine(self.engine.name());
                 let hint =
                     "it may have been pushed: give it a dedup id, and it can be pushed again without harm";
@@ -181,16 +224,49 @@ impl Shared {
         until: Instant,
     ) -> oneshot::Receiver<Result<SettleAnswer>> {
         let (sender, answer) = oneshot::channel();
-        self.desk.settling.fetch_add(1, Ordering::AcqRel);
-        let asked_at = self.clock.now();
-        self.send_settling(Settling { settle, asked_at, until, attempt: 0, told: Some(sender) });
+        self.begin_settlements_of(&settle.queue);
+        self.begin_settling(settle, (until, Instant::default()), Some(sender));
         answer
     }
 
-    fn send_settling(self: &Arc<Shared>, settling: Settling) {
+    /// Gives back a delivery at which its user has not looked. It was handed out, so the line of settlements is there.
+    pub(crate) fn return_unseen(&self, lease: &LeaseState) {
+        let settle =
+            Settle { queue: lease.resource().clone(), claim: lease.claim(), settlement: Settlement::Return };
+        self.begin_settling(settle, (lease.last_deadline(), Instant::default()), None);
+    }
+
+    /// `until`: when the delivery ends by itself, and until when it may come yet.
+    fn begin_settling(
+        &self,
+        settle: Settle,
+        (until, late_until): (Instant, Instant),
+        told: Option<oneshot::Sender<Result<SettleAnswer>>>,
+    ) {
+        self.desk.settling.fetch_add(1, Ordering::AcqRel);
+        let asked_at = self.clock.now();
+        let settling = Settling { settle, asked_at, until, attempt: 0, late_until, late_looks: 0, told };
         let shard = self.engine.shard(&settling.settle.queue);
-        // If the thread has ended, nobody waits for it to settle anything.
-        self.desk.settlements.send(shard, settling, || self.serve_settlements()).ok();
+        if self.desk.settlements.put(shard, settling).is_err() {
+            // The thread has ended: nobody waits for it to settle anything.
+            self.count_settled();
+        }
+    }
+
+    fn count_settled(&self) {
+        let were = self.desk.settling.fetch_sub(1, Ordering::AcqRel);
+        if were == 1 {
+            self.desk.settled.notify_waiters();
+            if self.is_closing() {
+                // The thread waits for the last one.
+                self.poke();
+            }
+        }
+    }
+
+    /// Sees to it that settlements of a queue are served.
+    fn begin_settlements_of(self: &Arc<Shared>, queue: &Name) {
+        self.desk.settlements.begin(self.engine.shard(queue), || self.serve_settlements());
     }
 
     /// Starts to send settlements for a shard, in batches.
@@ -216,7 +292,7 @@ impl Shared {
     fn on_settled(self: &Arc<Shared>, mut settling: Settling, answer: Result<SettleAnswer>) {
         let (now, is_repeated) = (self.clock.now(), settling.attempt > 0);
         let answer = match answer {
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
+            Err(error) if is_unknown(&error) => {
                 let delay = backoff::delay(settling.attempt, self.clock.random());
                 let is_over = now + delay >= settling.until;
                 if is_over || now >= settling.asked_at + self.settings.answer_timeout {
@@ -227,6 +303,16 @@ impl Shared {
                     return self.settle_later(settling, delay);
                 }
                 None
+            }
+            // The take that it is to undo may be carried out after it.
+            Ok(SettleAnswer::Lost) if now < settling.late_until => {
+                let delay = LATE_FIRST.saturating_mul(1 << settling.late_looks.min(7)).min(LATE_LONGEST);
+                if settling.late_looks == 0 {
+                    // The thread need not wait for it: the item comes back after its ttl as well.
+                    self.count_settled();
+                }
+                settling.late_looks = settling.late_looks.saturating_add(1);
+                return self.settle_later(settling, delay);
             }
             // An earlier copy, whose answer was lost, may have ended it.
             Ok(SettleAnswer::Lost) if is_repeated => Some(Err(Error::new(
@@ -240,10 +326,8 @@ impl Shared {
         if let Some(answer) = answer {
             settling.tell(answer);
         }
-        let were = self.desk.settling.fetch_sub(1, Ordering::AcqRel);
-        if were == 1 && self.is_closing() {
-            // The thread waits for the last one.
-            self.poke();
+        if settling.late_looks == 0 {
+            self.count_settled();
         }
     }
 
@@ -252,7 +336,10 @@ impl Shared {
         self.runtime.spawn(async move {
             // Without a timer it is repeated at once.
             shared.pause(delay).await.ok();
-            shared.send_settling(settling);
+            shared.begin_settlements_of(&settling.settle.queue);
+            let shard = shared.engine.shard(&settling.settle.queue);
+            // If the thread has ended, nobody waits for it to settle anything.
+            shared.desk.settlements.put(shard, settling).ok();
         });
     }
 
@@ -338,6 +425,7 @@ impl Connection {
         let shared = &self.shared;
         let want = Want { delivery: sender, is_try, since: shared.clock.now() };
         let key = (queue.clone(), rules.clone());
+        shared.begin_settlements_of(queue);
         let mut counters = shared.desk.counters.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(counter) = counters.get_mut(&key) {
             counter.line.push_back(want);
@@ -392,9 +480,9 @@ impl Clerk {
             let pause = match self.take(claims.clone()).await {
                 Ok(taken) => self.hand_out(sent, claims.len(), taken),
                 Err(error) => {
-                    if error.kind() == ErrorKind::Unavailable {
-                        // It may have been done: what was handed out to nobody goes back.
-                        claims.into_iter().for_each(|claim| give_back(&self.shared, &self.queue, claim));
+                    if !error.has_no_effect() {
+                        // It may have been done, or may yet be: what was handed out to nobody goes back.
+                        claims.into_iter().for_each(|claim| self.give_back_late(sent, claim));
                     }
                     self.refuse(error)
                 }
@@ -425,16 +513,27 @@ impl Clerk {
 
     async fn take(&self, claims: Vec<ClaimId>) -> Result<Taken> {
         let queues = self.shared.queues()?;
-        let take = Take {
-            queue: self.queue.clone(),
-            client: self.shared.client,
-            claims,
-            rules: self.rules.clone(),
-            floor: self.shared.floor(&self.queue),
-        };
+        let floor = self.shared.floor(&self.queue);
+        let (queue, client, rules) = (self.queue.clone(), self.shared.client, self.rules.clone());
+        let take = Take { queue, client, claims, rules, floor };
         let answers = self.shared.in_time(queues.take(vec![take])).await?;
         let gone = || Error::new(ErrorKind::Internal, "take", "the engine did not answer");
-        answers.into_iter().next().ok_or_else(gone)?
+        let taken = answers.into_iter().next().ok_or_else(gone)??;
+        if taken.items.iter().any(|item| item.token <= floor) {
+            let message = format!(
+                "the floor {floor} is more than an hour ahead of the store's clock: one of the two is wrong"
+            );
+            return Err(Error::new(ErrorKind::Invalid, "take", message)
+                .with_hint("check the clocks of the store and of the machines that wrote the token"));
+        }
+        Ok(taken)
+    }
+
+    /// Puts back what a take may have handed out, or may yet.
+    fn give_back_late(&self, sent: Instant, claim: ClaimId) {
+        let settle = Settle { queue: self.queue.clone(), claim, settlement: Settlement::Return };
+        let until = sent + self.rules.ttl.min(LATE_MAX).max(self.shared.settings.answer_timeout);
+        self.shared.begin_settling(settle, (until, until), None);
     }
 
     /// Hands what was taken to those who stand in line, and says how long to wait then.
@@ -460,9 +559,10 @@ impl Clerk {
 
     /// Hands an item to the first in line who still wants one; back, if nobody does.
     fn hand_to_next(&self, sent: Instant, item: Dispatched) {
-        let claim = item.claim;
+        let (claim, until) = (item.claim, sent + item.ends_in);
         let Some(mut delivery) = self.delivery(sent, item) else {
-            return give_back(&self.shared, &self.queue, claim);
+            let settle = Settle { queue: self.queue.clone(), claim, settlement: Settlement::Return };
+            return self.shared.begin_settling(settle, (until, Instant::default()), None);
         };
         let key = (self.queue.clone(), self.rules.clone());
         loop {
@@ -541,9 +641,7 @@ impl Clerk {
     }
 }
 
-/// Puts back what nobody has seen.
-pub(super) fn give_back(shared: &Arc<Shared>, queue: &Name, claim: ClaimId) {
-    let settle = Settle { queue: queue.clone(), claim, settlement: Settlement::Return };
-    let until = shared.clock.now() + shared.settings.answer_timeout;
-    drop(shared.start_settling(settle, until));
+/// Whether a request that failed may have been carried out. What is unavailable is asked again in any case.
+fn is_unknown(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable || !error.has_no_effect()
 }

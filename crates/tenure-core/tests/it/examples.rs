@@ -270,6 +270,9 @@ fn a_broken_hold_rests_until_its_end_unless_it_is_broken_at_once() {
     assert_eq!(stage.renew(1), Outcome::Lost);
     assert_eq!(stage.claim(&mutex(1)), Outcome::Finished);
     assert!(!stage.is_free());
+    stage.pass(secs(5));
+    let again = stage.give(&Command::Break { token, at_once: false }).outcome;
+    assert_eq!(again, Outcome::Resting { free_in: secs(15) }, "nothing is changed");
     let broken = stage.give(&Command::Break { token, at_once: true }).outcome;
     assert_eq!(broken, Outcome::Broken { free_in: Duration::ZERO });
     assert!(stage.granted(&mutex(2)).token > token);

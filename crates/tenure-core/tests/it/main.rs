@@ -2,6 +2,8 @@
 
 mod client;
 mod examples;
+mod fate;
+mod faulty;
 mod handover;
 mod kinds;
 mod line;

@@ -498,6 +498,7 @@ impl Oracle {
         let Tenancy { claim, ends_at, units, .. } = self.grants[at];
         let until = match units {
             Units::Free { .. } => return Outcome::Lost,
+            Units::Resting { until } if !at_once => return Outcome::Resting { free_in: until.since(now) },
             Units::Resting { until } => until,
             Units::Held => {
                 self.remember(claim, now + MEMORY);

@@ -8,7 +8,7 @@ use tenure_core::queue::contract::{CONSUMER_LIFE, DEDUP_MEMORY};
 use tenure_core::queue::step::WATCHERS;
 use tenure_sql::{Dialect, QUEUE_VERSION, QueueTables};
 
-use crate::dialect::PostgresDialect;
+use crate::dialect::{FLOOR_AHEAD, PostgresDialect};
 
 const CLOCK: &str = PostgresDialect::CLOCK;
 /// When who found only rows that others have locked looks again, in microseconds: they are about to be handed out.
@@ -217,7 +217,7 @@ fn take(tables: &QueueTables, at_intervals: bool) -> String {
            ORDER BY ready_at, id LIMIT $3 FOR UPDATE SKIP LOCKED), \
          n AS (SELECT id, row_number() OVER (ORDER BY ready_at, id) AS at FROM c WHERE $8 = 0 OR attempts < $8), \
          u AS (UPDATE {item} i SET claim = $2[n.at], client = $4, ttl = $5, label = $6, expires_at = t.now + $5, \
-             attempts = i.attempts + 1, token = greatest(i.token + 1, t.now, $7 + 1), \
+             attempts = i.attempts + 1, token = greatest(i.token + 1, t.now, CASE WHEN $7 <= t.now + {FLOOR_AHEAD} THEN $7 + 1 ELSE 0 END), \
              rests_until = {rests_until}, ready_at = greatest(t.now + $5, {rests_until}) \
            FROM n, t WHERE i.queue = $1 AND i.id = n.id \
            RETURNING n.at, i.id, i.claim, i.grp, i.payload, i.attempts, i.token), \
@@ -247,7 +247,7 @@ fn take_one(tables: &QueueTables) -> String {
              WHERE NOT EXISTS (SELECT 1 FROM {head} WHERE queue = $1 AND rests_until > t.now)) \
            ORDER BY ready_at, id LIMIT 1 FOR UPDATE SKIP LOCKED) \
          UPDATE {item} i SET claim = $2, client = $3, ttl = $4, label = $5, expires_at = t.now + $4, \
-           attempts = i.attempts + 1, token = greatest(i.token + 1, t.now, $6 + 1), \
+           attempts = i.attempts + 1, token = greatest(i.token + 1, t.now, CASE WHEN $6 <= t.now + {FLOOR_AHEAD} THEN $6 + 1 ELSE 0 END), \
            ready_at = greatest(t.now + $4, i.rests_until) \
          FROM c, t WHERE i.queue = $1 AND i.id = c.id AND ($7 = 0 OR c.attempts < $7) \
          RETURNING i.id, i.claim, i.grp, i.payload, i.attempts, i.token, \

@@ -69,3 +69,22 @@ fn only_a_sent_command_without_an_answer_may_have_been_executed() {
     assert!(Fault::server("h:1", "NOSCRIPT", None).is_no_script());
     assert!(!Fault::server("h:1", "ERR", None).is_no_script());
 }
+
+#[test]
+fn a_command_has_no_effect_only_if_no_server_has_begun_it() {
+    let noperm = |detail| Fault::server("h:1", "NOPERM", Some(detail));
+    for (fault, is_known) in [
+        (
+            Fault::Down { last: Box::new(Fault::Cut { server: "h:1".to_owned(), why: "reset".to_owned() }) },
+            true,
+        ),
+        (Fault::Cut { server: "h:1".to_owned(), why: "reset".to_owned() }, false),
+        (Fault::server("h:1", "WRONGPASS", None), true),
+        (noperm("User u has no permissions to run the 'fcall' command"), true),
+        (noperm("User u has no permissions to run the 'set' command script: 5a, on @user_script:1."), false),
+        (Fault::server("h:1", "ERR", Some("attempt to index a nil value script: 5a")), false),
+        (Fault::server("h:1", "NEWCODE", None), false),
+    ] {
+        assert_eq!(fault.to_error("claim").has_no_effect(), is_known, "{fault:?}");
+    }
+}

@@ -277,7 +277,7 @@ impl Quorum {
             return if at_once {
                 self.end_rest(resource, token).await
             } else {
-                Ok(BreakAnswer::Broken { free_in: hold.ends_in })
+                Ok(BreakAnswer::Resting { free_in: hold.ends_in })
             };
         };
         let id = if claim == ClaimId::new(0) { FOREIGN.to_owned() } else { claim.to_string() };

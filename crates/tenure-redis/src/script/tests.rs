@@ -315,7 +315,8 @@ impl<'a, 'b> Pair<'a, 'b> {
         let arguments = [token.to_string(), u8::from(at_once).to_string()].map(String::into_bytes);
         let got = match self.one(&self.scripts.library.break_hold, &arguments) {
             Value::Int(-1) => Outcome::Lost,
-            Value::Int(millis) => Outcome::Broken { free_in: Duration::from_millis(millis as u64) },
+            Value::Int(millis @ 0..) => Outcome::Broken { free_in: Duration::from_millis(millis as u64) },
+            Value::Int(rests) => Outcome::Resting { free_in: Duration::from_millis((-2 - rests) as u64) },
             other => panic!("{other:?}"),
         };
         self.compare(expected, got);

@@ -1,5 +1,5 @@
 -- An operator ends the hold with a token. Takes: the token, and whether its units come free at once. Answers in how
--- many ms they do, -1 if no hold has that token.
+-- many ms they do, -1 if no hold has that token, -2 - ms if they rest already and nothing is changed.
 
 operation('break', { 'allow-oom' }, function(KEYS, ARGV)
   begin(KEYS, ARGV)
@@ -25,6 +25,8 @@ operation('break', { 'allow-oom' }, function(KEYS, ARGV)
       end_hold(record, hold, t)
     elseif is_held then
       end_hold(record, hold, ends)
+    else
+      answer = -2 - answer
     end
   end
   grant_waiters(record)

@@ -13,4 +13,5 @@ mod redlock;
 mod redlock_servers;
 mod replicas;
 mod round_trips;
+mod single_flight;
 mod sizes;

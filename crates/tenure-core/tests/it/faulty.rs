@@ -1,0 +1,264 @@
+//! The engine `memory:` behind a line on which answers get lost, come late or turn into failures.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use tenure_core::claim::{Claim, ClaimId, Keep, Name};
+use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::engine::{
+    BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, ReleaseAnswer, ReleaseRequest,
+    RenewAnswer, RenewRequest, Wake,
+};
+use tenure_core::inspect::View;
+use tenure_core::memory::Store;
+use tenure_core::queue::contract::{
+    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
+    Taken, Which,
+};
+use tenure_core::token::Token;
+use tenure_core::{Error, Result, Settings, Tenure};
+
+/// What happens to the requests of one client.
+#[derive(Default)]
+pub(crate) struct Faults {
+    /// How many claims have reached the store.
+    pub(crate) claims: AtomicUsize,
+    /// How many settlements have reached the store.
+    pub(crate) settlements: AtomicUsize,
+    /// The next claims are carried out, and answered with this.
+    pub(crate) claimed: Plan,
+    /// The next takes are carried out, and answered with this.
+    pub(crate) taken: Plan,
+    /// The next pushes are carried out, and answered with this.
+    pub(crate) pushed: Plan,
+    /// The next settlements are answered with this, and not carried out.
+    pub(crate) unsettled: Plan,
+    /// Claims take so long.
+    pub(crate) claim_delay: Mutex<Duration>,
+    /// Releases take so long.
+    pub(crate) release_delay: Mutex<Duration>,
+    /// The next take is carried out after so long, and never answered.
+    pub(crate) late_take: Mutex<Option<Duration>>,
+}
+
+/// An answer in place of the right one, and for how many requests.
+#[derive(Default)]
+pub(crate) struct Plan(Mutex<(usize, Option<Error>)>);
+
+impl Plan {
+    pub(crate) fn set(&self, count: usize, error: Error) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (count, Some(error));
+    }
+
+    fn next<T>(&self, answer: Result<T>) -> Result<T> {
+        let mut plan = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match (plan.0.checked_sub(1), plan.1.clone()) {
+            (Some(left), Some(error)) => {
+                plan.0 = left;
+                Err(error)
+            }
+            _ => answer,
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0 > 0
+    }
+}
+
+/// Connects with a store, over a line with such faults.
+pub(crate) fn connect(store: &Arc<Store>, faults: &Arc<Faults>, answer_timeout: Duration) -> Tenure {
+    let (inner, faults) = (store.clone().connector(), faults.clone());
+    let connect: Connect = Box::new(move |client| {
+        Box::pin(async move {
+            let inner = inner(client).await?;
+            let engine: Arc<dyn Engine> = Arc::new(Faulty { inner, faults });
+            Ok(engine)
+        })
+    });
+    let mut settings = Settings::default();
+    settings.answer_timeout = answer_timeout;
+    pollster::block_on(Tenure::connect_with(connect, settings)).expect("connects")
+}
+
+struct Faulty {
+    inner: Arc<dyn Engine>,
+    faults: Arc<Faults>,
+}
+
+/// Lets time pass on the client's own thread.
+async fn pause(period: Duration) {
+    let mut timer = SystemClock.timer().expect("a timer");
+    let until = SystemClock.now() + period;
+    std::future::poll_fn(|cx| timer.poll_until(until, cx)).await;
+}
+
+impl Faulty {
+    fn queues(&self) -> &dyn QueueEngine {
+        self.inner.queues().expect("it has queues")
+    }
+}
+
+impl Engine for Faulty {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn capability(&self) -> &Capability {
+        self.inner.capability()
+    }
+
+    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
+        self.faults.claims.fetch_add(claims.len(), Ordering::Relaxed);
+        let answers = self.inner.claim(claims);
+        let delay = *self.faults.claim_delay.lock().unwrap_or_else(PoisonError::into_inner);
+        Box::pin(async move {
+            if !delay.is_zero() {
+                pause(delay).await;
+            }
+            answers.await.into_iter().map(|answer| self.faults.claimed.next(answer)).collect()
+        })
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        self.inner.renew(renewals)
+    }
+
+    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
+        let delay = *self.faults.release_delay.lock().unwrap_or_else(PoisonError::into_inner);
+        Box::pin(async move {
+            if !delay.is_zero() {
+                pause(delay).await;
+            }
+            self.inner.release(releases).await
+        })
+    }
+
+    fn publish(
+        &self,
+        resource: Name,
+        claim: ClaimId,
+        bytes: Arc<[u8]>,
+        keep: Keep,
+    ) -> BoxFuture<'_, Result<bool>> {
+        self.inner.publish(resource, claim, bytes, keep)
+    }
+
+    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
+        self.inner.inspect(prefix, after, most)
+    }
+
+    fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
+        self.inner.observe(resource)
+    }
+
+    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
+        self.inner.break_hold(resource, token, at_once)
+    }
+
+    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
+        self.inner.resize(resource, capacity)
+    }
+
+    fn wakes(&self) -> BoxStream<'static, Wake> {
+        self.inner.wakes()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+        self.inner.check()
+    }
+
+    fn queues(&self) -> Option<&dyn QueueEngine> {
+        Some(self)
+    }
+}
+
+impl QueueEngine for Faulty {
+    fn capability(&self) -> &QueueCapability {
+        Faulty::queues(self).capability()
+    }
+
+    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
+        let answers = Faulty::queues(self).push(pushes);
+        Box::pin(
+            async move { answers.await.into_iter().map(|answer| self.faults.pushed.next(answer)).collect() },
+        )
+    }
+
+    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+        let late = self.faults.late_take.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(delay) = late {
+            let inner = self.inner.clone();
+            return Box::pin(async move {
+                tokio::spawn(async move {
+                    pause(delay).await;
+                    drop(inner.queues().expect("it has queues").take(takes).await);
+                });
+                std::future::pending().await
+            });
+        }
+        let answers = Faulty::queues(self).take(takes);
+        Box::pin(
+            async move { answers.await.into_iter().map(|answer| self.faults.taken.next(answer)).collect() },
+        )
+    }
+
+    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+        Faulty::queues(self).renew(renewals)
+    }
+
+    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+        self.faults.settlements.fetch_add(settlements.len(), Ordering::Relaxed);
+        Box::pin(async move {
+            let mut answers = Vec::new();
+            for settle in settlements {
+                let answer = match self.faults.unsettled.is_due() {
+                    true => self.faults.unsettled.next(Ok(SettleAnswer::Lost)),
+                    false => Faulty::queues(self).settle(vec![settle]).await.remove(0),
+                };
+                answers.push(answer);
+            }
+            answers
+        })
+    }
+
+    fn queues(
+        &self,
+        prefix: String,
+        after: Option<Name>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
+        Faulty::queues(self).queues(prefix, after, most)
+    }
+
+    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
+        Faulty::queues(self).stats(queue)
+    }
+
+    fn items(
+        &self,
+        queue: Name,
+        which: Which,
+        after: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
+        Faulty::queues(self).items(queue, which, after, most)
+    }
+
+    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
+        Faulty::queues(self).replay(queue, item, most)
+    }
+
+    fn purge(
+        &self,
+        queue: Name,
+        which: Which,
+        item: Option<ItemId>,
+        most: usize,
+    ) -> BoxFuture<'_, Result<usize>> {
+        Faulty::queues(self).purge(queue, which, item, most)
+    }
+}
