@@ -231,7 +231,9 @@ impl<'a, R: QueueRecord> Step<'a, R> {
                 continue;
             }
             let Some(item) = self.record.item(first)? else { return Ok(None) };
-            let token = Token::next(self.head.last_token, self.now, take.floor);
+            // As for claims, one wrong clock must not poison the tokens: the client that brought it refuses what it gets.
+            let floor = if take.floor.is_ahead_of(self.now) { Token::ZERO } else { take.floor };
+            let token = Token::next(self.head.last_token, self.now, floor);
             self.head.last_token = token;
             self.head.in_flight += 1;
             lane.attempts += 1;
