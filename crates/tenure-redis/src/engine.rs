@@ -32,8 +32,8 @@ use crate::{check, inspect, observe};
 
 /// The one word for this engine.
 pub(crate) const ENGINE: &str = "redis";
-/// The most claims, renewals or releases in one script call: it blocks the server for 0.2 ms at most, and more
-/// gains nothing.
+/// The most claims, renewals or releases in one script call, and more gains nothing: so many free mutexes block the
+/// server for some 0.4 ms, so many waiters for some 2 ms.
 const BATCH_MAX: usize = 128;
 /// How many calls of a verb are under way at a time. A connection keeps their order.
 const CALLS_MAX: usize = 2;
@@ -417,6 +417,12 @@ impl Engine for Redis {
         };
         Box::pin(async move {
             self.submit(verb, &claims, |claim, context, item| {
+                if let Some(what) = answer::foreign(&item) {
+                    let key = self.store.keys.of(&claim.resource)?.text;
+                    let message = format!("the Redis key {key} is a {what} that tenure did not make");
+                    let error = Error::new(ErrorKind::Invalid, "claim", message);
+                    return Err(error.with_hint("use another name, or `?prefix=`"));
+                }
                 let outcome = answer::claimed(claim, context.now, item);
                 let outcome = outcome.map_err(|what| internal("claim", &what))?;
                 if matches!(outcome, Outcome::Granted(_)) {
@@ -461,7 +467,7 @@ impl Engine for Redis {
         };
         Box::pin(async move {
             self.submit(verb, &releases, |_, _, item| {
-                let is_released = answer::number(&item).map_err(|what| internal("release", &what))? == 1;
+                let is_released = answer::released(item).map_err(|what| internal("release", &what))?;
                 Ok(release_answer(&if is_released { Outcome::Released } else { Outcome::AlreadyLost }))
             })
             .await
