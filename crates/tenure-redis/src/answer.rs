@@ -137,6 +137,30 @@ pub(crate) fn plain_life(claim: &Claim) -> u64 {
     if is_plain { in_millis(terms.ttl) } else { 0 }
 }
 
+/// What a script says of a request that failed alone. What it had done by then is not known.
+fn failed(items: &[Value]) -> Unexpected {
+    let why = items.first().and_then(|why| text(why).ok()).unwrap_or("no reason");
+    Unexpected(format!("that a key of this resource cannot be used: {why}"))
+}
+
+/// Says what a key holds that no claim can use, if that is the answer to it: another client has made it.
+pub(crate) fn foreign(answer: &Value) -> Option<&str> {
+    let Value::Array(items) = answer else { return None };
+    let [kind, what] = &items[..] else { return None };
+    (text(kind).ok()? == "X").then_some(match text(what).ok()? {
+        "zset" => "sorted set",
+        what => what,
+    })
+}
+
+/// Reads the answer to a release: whether there was something to end.
+pub(crate) fn released(answer: Value) -> Result<bool> {
+    match answer {
+        Value::Array(items) => Err(failed(items.get(1..).unwrap_or_default())),
+        answer => Ok(number(&answer)? == 1),
+    }
+}
+
 /// Reads the answer to a claim.
 pub(crate) fn claimed(claim: &Claim, now: Timestamp, answer: Value) -> Result<Outcome> {
     let items = match answer {
@@ -150,6 +174,7 @@ pub(crate) fn claimed(claim: &Claim, now: Timestamp, answer: Value) -> Result<Ou
     };
     let Some((kind, rest)) = items.split_first() else { return Err(Unexpected("no fields".to_owned())) };
     match text(kind)? {
+        "E" => Err(failed(rest)),
         "G" => Ok(Outcome::Granted(grant(rest)?)),
         "W" => Ok(Outcome::Waiting(waiting(rest)?)),
         "B" => Ok(Outcome::Busy(busy(rest)?)),
@@ -185,6 +210,7 @@ pub(crate) fn renewed(answer: Value) -> Result<Outcome> {
     };
     let Some((kind, rest)) = items.split_first() else { return Err(Unexpected("no fields".to_owned())) };
     match text(kind)? {
+        "E" => Err(failed(rest)),
         "G" => Ok(Outcome::Renewed(grant(rest)?)),
         "W" => Ok(Outcome::Waiting(waiting(rest)?)),
         other => Err(Unexpected(other.to_owned())),
@@ -269,22 +295,27 @@ struct StoredHold<'a> {
     label: &'a str,
 }
 
+/// None if the text is none of ours, by the same columns as in `record.lua`: then another client holds the key.
 fn stored_hold(text: &str) -> Option<StoredHold<'_>> {
-    let mut words = text.splitn(12, ' ');
-    let claim = words.next().filter(|id| id.len() == 32)?;
-    let _flag = words.next().filter(|flag| flag.len() == 1)?;
-    let (token, granted_at) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    let mut words = words.skip(4);
-    let delay = Duration::from_millis(words.next()?.parse().ok()?);
-    let (weight, slot) = (words.next()?.parse().ok()?, slot_of(words.next()?).ok()?);
+    let words: Vec<&str> = text.splitn(12, ' ').collect();
+    let [id, flag, token, granted_at, ttl, client, max, min, delay, weight, slot, label] = words[..] else {
+        return None;
+    };
+    let are_exact = [(id, 32), (flag, 1), (token, 16), (granted_at, 16), (ttl, 8)];
+    let are_bounded = [(client, 16), (max, 15), (min, 15), (delay, 15), (weight, 7), (slot, 7)];
+    let is_ours = are_exact.iter().all(|(column, length)| column.len() == *length)
+        && are_bounded.iter().all(|(column, most)| column.len() <= *most);
+    if !is_ours {
+        return None;
+    }
     Some(StoredHold {
-        claim: claim.parse().ok(),
-        token: Token::new(token),
-        granted_at: Timestamp::from_micros(granted_at),
-        delay,
-        weight,
-        slot,
-        label: words.next()?,
+        claim: id.parse().ok(),
+        token: Token::new(token.parse().ok()?),
+        granted_at: Timestamp::from_micros(granted_at.parse().ok()?),
+        delay: Duration::from_millis(delay.parse().ok()?),
+        weight: weight.parse().ok()?,
+        slot: slot_of(slot).ok()?,
+        label,
     })
 }
 

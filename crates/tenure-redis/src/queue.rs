@@ -35,8 +35,6 @@ const CALL_BYTES_MAX: usize = 1024 * 1024;
 const STEP_MAX: usize = 256;
 /// The longest period that is counted: a hundred years. What the server counts in are doubles.
 const PERIOD_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// Up to here a double counts exactly.
-const TOKEN_MAX: u64 = (1 << 53) - 1;
 
 /// The queues of a client.
 pub(crate) struct Queues {
@@ -275,13 +273,13 @@ impl QueueEngine for Queues {
             sending: Sending::Patient,
         };
         Box::pin(async move {
-            if let Some(take) = takes.iter().find(|take| take.floor.get() >= TOKEN_MAX) {
+            let answers = self.submit(verb, &takes).await;
+            let refuse = |take: &Take| {
                 let why = "the tokens are used up: a floor or the store's clock was very wrong";
                 let error = Error::new(ErrorKind::Invalid, "take", why).with_engine(ENGINE);
-                let error = error.with_resource(&take.queue);
-                return takes.iter().map(|_| Err(error.clone())).collect();
-            }
-            self.submit(verb, &takes).await
+                error.with_resource(&take.queue)
+            };
+            takes.iter().zip(answers).map(|(take, answer)| answer?.ok_or_else(|| refuse(take))).collect()
         })
     }
 

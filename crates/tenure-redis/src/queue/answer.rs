@@ -41,6 +41,12 @@ struct Stored<'a> {
     payload: &'a [u8],
 }
 
+/// As [`stored`], and what somebody has changed so that it cannot be read is a payload as it is.
+fn shown(value: &[u8]) -> Stored<'_> {
+    let damaged = Stored { pushed_at: Timestamp::from_micros(0), group: None, payload: value };
+    stored(value).unwrap_or(damaged)
+}
+
 /// Reads an item: when it was pushed, until when it is held back, the group, a tab, the payload.
 fn stored(value: &[u8]) -> Option<Stored<'_>> {
     let micros = |from: usize| std::str::from_utf8(value.get(from..from + 16)?).ok()?.parse::<u64>().ok();
@@ -53,11 +59,15 @@ fn stored(value: &[u8]) -> Option<Stored<'_>> {
     Some(Stored { pushed_at: Timestamp::from_micros(micros(0)?), group, payload: &rest[tab + 1..] })
 }
 
-pub(super) fn taken(take: &Take, value: Value) -> Result<Taken> {
+/// Reads what was handed out; none if the tokens are used up.
+pub(super) fn taken(take: &Take, value: Value) -> Result<Option<Taken>> {
     let answer = array(value)?;
     let Some((look_in, fields)) = answer.split_first() else {
         return Err(Unexpected("an empty answer".to_owned()));
     };
+    if *look_in == Value::Int(-2) {
+        return Ok(None);
+    }
     let mut items = Vec::with_capacity(fields.len() / 4);
     for (claim, item) in take.claims.iter().zip(fields.chunks_exact(4)) {
         let [id, attempt, token, value] = item else { continue };
@@ -72,7 +82,7 @@ pub(super) fn taken(take: &Take, value: Value) -> Result<Taken> {
             ends_in: take.rules.ttl,
         });
     }
-    Ok(Taken { items, look_in: period_if_any(look_in)? })
+    Ok(Some(Taken { items, look_in: period_if_any(look_in)? }))
 }
 
 pub(super) fn stats(items: &[Value]) -> Result<QueueStats> {
@@ -111,7 +121,7 @@ fn digits(text: &[u8], from: usize, to: usize) -> Option<u64> {
 
 fn live_view(now: Timestamp, fields: &[Value]) -> Option<ItemView> {
     let [id, value, state, ready] = fields else { return None };
-    let Stored { pushed_at, group, payload } = stored(bytes(value).ok()?)?;
+    let Stored { pushed_at, group, payload } = shown(bytes(value).ok()?);
     let state = bytes(state).ok()?;
     let since = |micros: u64| Timestamp::from_micros(micros).since(now);
     let (mut attempts, mut ends_in) = (0, Duration::ZERO);
@@ -139,7 +149,7 @@ fn dead_view(now: Timestamp, fields: &[Value]) -> Option<ItemView> {
     let attempts = u32::try_from(digits(letter, 16, 26)?).ok()?;
     let end = 29 + usize::try_from(digits(letter, 26, 29)?).ok()?;
     let reason = String::from_utf8_lossy(letter.get(29..end)?).into_owned();
-    let Stored { pushed_at, group, payload } = stored(letter.get(end..)?)?;
+    let Stored { pushed_at, group, payload } = shown(letter.get(end..)?);
     let (item, payload): (_, Arc<[u8]>) = (ItemId(number(id).ok()?), payload.into());
     let (age, state) = (now.since(pushed_at), ItemState::Dead { reason, since });
     Some(ItemView { item, group, payload, attempts, age, state })

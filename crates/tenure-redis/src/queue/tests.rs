@@ -12,7 +12,8 @@ use tenure_core::claim::{ClaimId, ClientId, Label, Name};
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::{RenewAnswer, RenewRequest};
 use tenure_core::queue::contract::{
-    Interval, ItemId, ItemState, Push, QueueEngine, QueueStats, Rules, Settle, Settlement, Take, Which,
+    Interval, ItemId, ItemState, Push, QueueEngine, QueueStats, Rules, Settle, SettleAnswer, Settlement,
+    Take, Which,
 };
 use tenure_core::queue::record::PlainQueue;
 use tenure_core::queue::step;
@@ -26,6 +27,8 @@ use super::library::Library;
 use crate::config::Config;
 use crate::engine::Redis;
 use crate::keys::INBOX;
+
+mod single;
 
 /// Where all tests of time begin.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
@@ -138,7 +141,11 @@ impl<'a, 'b> Pair<'a, 'b> {
         for _ in 0..self.random.usize(1..3) {
             let count = *self.random.choice(&[0, 1, 1, 2, 5, 40]).unwrap();
             let claims: Vec<ClaimId> = (0..count).map(|_| ClaimId::new(self.random.u128(..))).collect();
-            let floor = Token::new(self.world.now.micros() + self.random.u64(0..3) * 1000 - 1000);
+            let floor = match self.random.u8(0..10) {
+                0 => Token::new(self.world.now.micros() + 3_600_000_001),
+                1 => Token::new((1 << 53) - self.random.u64(0..3)),
+                _ => Token::new(self.world.now.micros() + self.random.u64(0..3) * 1000 - 1000),
+            };
             let client = ClientId::new(self.random.u64(CLIENTS));
             takes.push(Take { queue: self.name.clone(), client, claims, rules: self.rules.clone(), floor });
         }
@@ -399,7 +406,8 @@ const WEAKER: &[(&str, &str, &str)] = &[
     ),
     ("tokens grow", "max(last_token + 1, now, rules.floor + 1)", "max(now, rules.floor + 1)"),
     ("a floor counts", "max(last_token + 1, now, rules.floor + 1)", "max(last_token + 1, now)"),
-    ("the queue rests", "rests_until = now + rules.period", "rests_until = now"),
+    ("but not that of a wrong clock", "if rules.floor > now + FLOOR_AHEAD_MAX then rules.floor = 0 end", ""),
+    ("the queue rests", "rests_until = now + rules.period end", "rests_until = now end"),
     ("one dispatch in an interval", "then want = 1 end", "then end"),
     ("a group rests", "rests = now + rules.period\n", "rests = now\n"),
     ("though it is empty", "if rests > now then rest(lane, rests) end", ""),

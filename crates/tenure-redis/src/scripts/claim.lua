@@ -17,7 +17,7 @@ local function busy(record)
   if record.kind ~= 'm' then
     for _, token in ipairs(call('ZRANGE', record.holds, 0, HOLDERS_LOOKED_AT_MAX - 1)) do
       local hold = hold_with(record, token)
-      if not shown or (shown.id == REST and hold.id ~= REST) then shown = hold end
+      if not shown or (hold and shown.id == REST and hold.id ~= REST) then shown = hold end
     end
   end
   local answer = { 'B', digits(last_token()), record.waiting, free_in }
@@ -30,12 +30,18 @@ end
 
 local function enqueue(record, claim, above)
   if above > last_token() then last, is_last_new = above, true end
+  -- Somebody may have deleted what says that there is a queue.
+  if not has_queues then record.waiting = call('ZCARD', record.places) end
+  local is_new = record.waiting == 0
+  if is_new then call('DEL', record.waiters, record.lives) end
   local place = call('HINCRBY', record.waiters, 'n', 1)
   call('ZADD', record.places, place, claim.id)
   call('ZADD', record.lives, t + min(claim.ttl, WAITER_LIFE_MAX), claim.id)
   call('HSET', record.waiters, claim.id, claim.fresh .. ' ' .. claim.terms)
+  -- What they wait for, should the key of the resource be deleted.
+  if record.kind ~= 'm' then call('HSET', record.waiters, 'kind', record.kind .. ' ' .. digits(record.capacity)) end
   record.waiting = record.waiting + 1
-  keep_queue(record)
+  keep_queue(record, is_new)
   return waiting_answer(record, claim.id, record.waiting - 1)
 end
 
@@ -66,7 +72,7 @@ end
 
 local function uncommon(key, id, options, above, terms, held)
   local record = read(key, held)
-  if record.is_bad then return { 'X' } end
+  if record.is_bad then return { 'X', record.is_bad } end
   settle(record)
   local answer = decide(record, parse(id, options, terms), above)
   grant_waiters(record)
@@ -103,11 +109,15 @@ operation('claim', {}, function(KEYS, ARGV)
             tell()
             return held
           end
-          held = nil
         end
       end
       if not answer then
-        answer = uncommon(key, id, options, above, terms, held)
+        local fault
+        answer, fault = guard(uncommon, key, id, options, above, terms, held)
+        if fault then
+          tell()
+          return fault
+        end
       end
       answers[i + 1] = answer
     end

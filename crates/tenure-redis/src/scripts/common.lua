@@ -22,6 +22,10 @@ end
 local CONFIRM_WINDOW_MAX, UNHEARD_WINDOW, WAITER_LIFE_MAX = 5000, 500, 15000
 local FINISHED_MEMORY, TOKEN_MEMORY, QUEUE_LIFE = 60000, 3600000, 60000
 local WAITERS_MAX, HOLDERS_LOOKED_AT_MAX, FLOOR_AHEAD_MAX = 100000, 16, 3600000000
+-- How many dead waiters one request removes, so that no call blocks the server for long. The next one goes on.
+local PRUNED_MAX = 64
+-- No hold of ours is longer as text; what another client keeps under such a key is not read any further.
+local HOLD_BYTES_MAX = 512
 -- Up to here a double counts exactly.
 local TOKEN_MAX = 9007199254740991
 -- Whose hold has ended and rests; and a key that some other client has set.
@@ -34,10 +38,14 @@ local LAST, FINISHED, QUEUES, OBSERVED
 local now, t
 -- The last token given under this tag, read when first needed and written once.
 local last, is_last_new
+-- There is no last token: nothing was granted for an hour, or somebody has deleted it.
+local is_last_lost
 -- Whether anything is unusual under this tag. If not, the common case of a mutex needs no other key than its own.
 local has_finished, has_queues, has_observers, is_all_quiet
 -- Who is to be told of what has become of a claim, and which observed resources have changed.
 local wakes, changed
+-- The claims that this call has confirmed since it granted something to a waiter.
+local confirmed
 
 local function begin(KEYS, ARGV)
   if not call then open() end
@@ -46,8 +54,8 @@ local function begin(KEYS, ARGV)
   local clock = call('TIME')
   now = clock[1] * 1000000 + clock[2]
   t = floor(now / 1000)
-  last, is_last_new = nil, false
-  wakes, changed = nil, nil
+  last, is_last_new, is_last_lost = nil, false, false
+  wakes, changed, confirmed = nil, nil, nil
   has_finished, has_queues, has_observers = false, false, false
   local unusual = call('EXISTS', FINISHED, QUEUES, OBSERVED)
   is_all_quiet = unusual == 0
@@ -72,7 +80,10 @@ local function padded(token)
 end
 
 local function last_token()
-  if not last then last = tonumber(call('GET', LAST) or 0) end
+  if not last then
+    last = tonumber(call('GET', LAST) or 0) or 0
+    is_last_lost = last == 0
+  end
   return last
 end
 local function next_token(above)
@@ -112,3 +123,30 @@ local function insist() if IS_SCRIPT then call('PEXPIRE', LAST, TOKEN_MEMORY) en
 local DASH = 45
 local function is_plain(held, id) return sub(held, 1, 32) == id and byte(held, 34) == DASH end
 
+
+-- The value of a key: a text, false if there is none, or an error if it is of another type. Of a text that is too long
+-- to be ours only the beginning: it is looked at by every heartbeat. A user who may not use GETRANGE reads all of it.
+local may_read_range = true
+local function text_of(key)
+  if may_read_range then
+    local text = try('GETRANGE', key, 0, HOLD_BYTES_MAX)
+    if type(text) == 'string' then
+      if text ~= '' then return text end
+    elseif sub(text.err, 1, 9) == 'WRONGTYPE' then
+      return text
+    else
+      may_read_range = false
+    end
+  end
+  return try('GET', key)
+end
+
+-- Does what may meet keys that somebody has damaged, so that they fail one request and not all of its call. What the
+-- request had done by then nobody knows, and its answer says so. Any other error is the server's own, and comes second.
+local function guard(run, ...)
+  local is_done, answer = pcall(run, ...)
+  if is_done then return answer end
+  local text = type(answer) == 'table' and answer.err or answer
+  if type(answer) == 'table' and sub(text, 1, 9) ~= 'WRONGTYPE' then return nil, answer end
+  return { 'E', tostring(text) }
+end

@@ -16,15 +16,21 @@ local function look(key, most)
     holds = { record.hold.id == FOREIGN and record.hold.label or pack(record.hold), digits(record.hold.ends) }
   elseif record.kind and record.kind ~= 'm' then
     for _, token in ipairs(call('ZRANGE', record.holds, 0, most)) do
-      holds[#holds + 1] = call('HGET', record.key, token)
-      holds[#holds + 1] = digits(call('ZSCORE', record.ends, token))
+      local hold = hold_with(record, token)
+      if hold then
+        holds[#holds + 1] = pack(hold)
+        holds[#holds + 1] = digits(hold.ends)
+      end
     end
   end
   local waiters = {}
   for _, id in ipairs(record.waiting > 0 and call('ZRANGE', record.places, 0, most) or {}) do
-    waiters[#waiters + 1] = id
-    waiters[#waiters + 1] = sub(call('HGET', record.waiters, id), 3)
-    waiters[#waiters + 1] = digits(call('ZSCORE', record.lives, id))
+    local terms = call('HGET', record.waiters, id)
+    if terms and waiter_of(record, id) then
+      waiters[#waiters + 1] = id
+      waiters[#waiters + 1] = sub(terms, 3)
+      waiters[#waiters + 1] = digits(call('ZSCORE', record.lives, id) or NEVER / 1000)
+    end
   end
   return {
     record.kind or 'm', record.capacity or 1, record.used, record.waiting, holds, waiters,

@@ -25,12 +25,18 @@ operation('publish', {}, function(KEYS, ARGV)
     call('PEXPIREAT', record.value, hold.ends - 1)
   end
   if (fresh or 0) > 0 and record.waiting > 0 then
-    for _, waiter in ipairs(call('ZRANGE', record.places, 0, -1)) do
-      if sub(call('HGET', record.waiters, waiter), 1, 1) == '1' then
-        local client = waiter_of(record, waiter).client
-        remove_waiter(record, waiter)
-        wake({ id = waiter, client = client })
+    local ids = call('ZRANGE', record.places, 0, -1)
+    for from = 1, #ids, PRUNED_MAX do
+      local to, answered = min(from + PRUNED_MAX - 1, #ids), {}
+      for at, text in ipairs(call('HMGET', record.waiters, unpack(ids, from, to))) do
+        local id = ids[from + at - 1]
+        local waiter = text and sub(text, 1, 1) == '1' and unpack_party(id, sub(text, 3))
+        if waiter then
+          answered[#answered + 1] = id
+          wake({ id = id, client = waiter.client })
+        end
       end
+      if answered[1] then remove_waiters(record, answered) end
     end
   end
   grant_waiters(record)

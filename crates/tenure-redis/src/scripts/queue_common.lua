@@ -74,8 +74,8 @@ local function read_book()
   if last_item then return end
   local text = call('GET', BOOK)
   if text then
-    last_item, last_token = tonumber(sub(text, 1, 16)), tonumber(sub(text, 17, 32))
-    rests_until = tonumber(sub(text, 33, 48))
+    last_item, last_token = tonumber(sub(text, 1, 16)) or 0, tonumber(sub(text, 17, 32)) or 0
+    rests_until = tonumber(sub(text, 33, 48)) or 0
     return
   end
   -- It has ended, or is new. Items must stay in their order though the clock may have been set back.
@@ -118,11 +118,20 @@ local function rests_of(state) return tonumber(sub(state, 81, 96)) end
 local function attempts_of(state) return tonumber(sub(state, 97, 106)) end
 
 local function is_group(lane) return byte(lane) == COLON end
+-- The states of lanes, false where there is none or somebody has changed it so that it cannot be read.
+local function states_of(lanes)
+  local states = call('HMGET', STATES, unpack(lanes))
+  for at, state in ipairs(states) do
+    if state and (#state < 122 or find(sub(state, 1, 32), '%D') or find(sub(state, 81, 122), '%D')) then states[at] = false end
+  end
+  return states
+end
 local function member_of(lane, first) return is_group(lane) and first .. lane or first end
--- The lane of an item by its value: when it was pushed, until when it is held back, the group, a tab, the payload.
+-- The lane of an item by its value: when it was pushed, until when it is held back, the group, a tab, the payload. What
+-- somebody has changed so that this cannot be read has no group.
 local function lane_of(number, value)
   local tab = find(value, TAB, 33, true)
-  return tab == 33 and number or ':' .. sub(value, 33, tab - 1)
+  return (not tab or tab == 33) and number or ':' .. sub(value, 33, tab - 1)
 end
 local function behind_of(group, number, due) return group .. TAB .. number .. due end
 
@@ -238,7 +247,7 @@ local function advance(lane, first, rests)
   local group = sub(lane, 2)
   local behind = call('ZRANGEBYLEX', BEHIND, '[' .. group .. '\t', '(' .. group .. '\n', 'LIMIT', 0, 1)[1]
   if behind then
-    local number, due = sub(behind, -32, -17), tonumber(sub(behind, -16))
+    local number, due = sub(behind, -32, -17), tonumber(sub(behind, -16)) or now
     later(DEL_BEHIND, behind)
     later(SET_STATES, lane, state_of(number, padded(rests), 0))
     return set_ready(lane, number, max(due, now, rests))
@@ -248,12 +257,16 @@ local function advance(lane, first, rests)
 end
 
 -- Makes a lane's first item a dead letter: when it died, how often it had been handed out, the length of the reason, the reason,
--- the item.
+-- the item. Returns how long that is.
 local function bury(lane, first, rests, attempts, reason)
   local value = call('HGET', ITEMS, first)
-  call('HSET', LETTERS, first, now_text .. format('%010d%03d', attempts, #reason) .. reason .. value)
-  call('ZADD', DEAD, first, first)
+  -- Without a value somebody has removed it.
+  if value then
+    call('HSET', LETTERS, first, now_text .. format('%010d%03d', attempts, #reason) .. reason .. value)
+    call('ZADD', DEAD, first, first)
+  end
   advance(lane, first, rests)
+  return value and #value or 0
 end
 
 -- Ends a call: tells who is idle after everything else, for to a channel that is not here it would fail.

@@ -17,7 +17,7 @@ operation('items', { 'no-writes' }, function(KEYS, ARGV)
       answers[#answers + 1] = { number, value }
     elseif value then
       local lane = lane_of(number, value)
-      local state = call('HGET', STATES, lane) or ''
+      local state = states_of({ lane })[1] or ''
       local is_first = not is_group(lane) or sub(state, 1, 16) == number
       local ready = is_first and tonumber(call('ZSCORE', LANES, member_of(lane, number)) or -1) or -1
       answers[#answers + 1] = { number, value, is_first and state or '', ready }

@@ -5,7 +5,7 @@
 local function withdraw(number)
   local value = call('HGET', ITEMS, number)
   local lane = lane_of(number, value or ZERO .. ZERO .. TAB)
-  local state = call('HGET', STATES, lane)
+  local state = states_of({ lane })[1]
   if is_group(lane) and not (state and sub(state, 1, 16) == number) then
     call('ZREM', BEHIND, behind_of(sub(lane, 2), number, sub(value, 17, 32)))
     call('HDEL', ITEMS, number)

@@ -7,7 +7,7 @@ operation('renew', { 'allow-oom' }, function(KEYS, ARGV)
   for i = 4, #ARGV do claims[i - 3] = ARGV[i] end
   local lanes = call('HMGET', CLAIMS, unpack(claims))
   for at, lane in ipairs(lanes) do lanes[at] = lane or '' end
-  local states, answers = call('HMGET', STATES, unpack(lanes)), { now_text }
+  local states, answers = states_of(lanes), { now_text }
   for at, claim in ipairs(claims) do
     local state, lane = states[at], lanes[at]
     local ends = state and claim_of(state) == claim and ends_of(state) or 0

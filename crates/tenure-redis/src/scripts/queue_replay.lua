@@ -13,6 +13,8 @@ operation('replay', { 'allow-oom' }, function(KEYS, ARGV)
     if letter then
       call('HDEL', LETTERS, dead)
       local value = sub(letter, 30 + tonumber(sub(letter, 27, 29)))
+      -- What cannot be read any more is put in line as it is, for people to look at.
+      if not find(value, TAB, 33, true) or find(sub(value, 1, 32), '%D') then value = now_text .. now_text .. TAB .. value end
       local number = next_item()
       local lane = lane_of(number, value)
       local is_behind = is_group(lane) and call('HEXISTS', STATES, lane) == 1

@@ -44,7 +44,7 @@ operation('settle', { 'allow-oom' }, function(KEYS, ARGV)
   end
   local lanes = call('HMGET', CLAIMS, unpack(claims))
   for at, lane in ipairs(lanes) do lanes[at] = lane or '' end
-  local states, answers, ended = call('HMGET', STATES, unpack(lanes)), { now_text }, {}
+  local states, answers, ended = states_of(lanes), { now_text }, {}
   for at, claim in ipairs(claims) do
     local state = states[at]
     if state and claim_of(state) == claim and ends_of(state) > now and not ended[claim] then

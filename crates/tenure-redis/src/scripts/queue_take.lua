@@ -1,13 +1,26 @@
 -- Hands out what is ready. Takes, for each consumer: its client, the ttl, the kind of interval (- q g) and its period, after how
 -- many attempts an item is dead (0: never), the floor, the label, how many claims there are, and the claims. Answers each with
--- after how long to look again (-1: not asked for), and then four for each item: its number, attempt, token, and value.
+-- after how long to look again (-1: not asked for, -2: the tokens are used up), and then four for each item: its number,
+-- attempt, token, and value.
 
--- How many lanes are looked at in one step, and after how many bytes an answer is long enough: a call must not block the
--- server for long.
-local STEP, BYTES_MAX = 32, 1048576
+-- How many lanes are looked at in one step, how many values are read at once, after how many bytes a call has answered
+-- enough, and how many items it buries: a call must not block the server for long.
+local STEP, READ_AT_ONCE, BYTES_MAX, BURIED_MAX = 32, 4, 1048576, 32
 -- How much later than the first one the second one looks who watches: it is there for when the first is dead.
 local STANDBY = 250000
 local WORN_OUT = 'every delivery ended without an answer'
+local DAMAGED = 'it is not as it was pushed: somebody has changed it in the server'
+-- A floor that is further ahead of the clock comes from a clock that is wrong. Up to TOKEN_MAX a double counts exactly.
+local FLOOR_AHEAD_MAX, TOKEN_MAX = 3600000000, 9007199254740991
+
+-- What a call has left: bytes to answer with or to bury, and items to bury.
+local bytes_left, burials_left
+
+-- Whether a value is that of an item of this lane, in the form in which it was pushed.
+local function is_item(lane, value)
+  local tab = find(value, TAB, 33, true)
+  return tab and not find(sub(value, 1, 32), '%D') and sub(value, 33, tab - 1) == sub(is_group(lane) and lane or ':', 2)
+end
 
 -- Hands out some of what is ready. Returns how many were, and whether there may be more.
 local function hand_out(rules, claims, given, answer)
@@ -20,10 +33,11 @@ local function hand_out(rules, claims, given, answer)
     firsts[at] = sub(member, 1, 16)
     lanes[at] = member == firsts[at] and member or sub(member, 17)
   end
-  local states, values = call('HMGET', STATES, unpack(lanes)), call('HMGET', ITEMS, unpack(firsts))
-  local bytes, written = 0, 4 * given + 1
+  local states, values = states_of(lanes), {}
+  local count, written = 0, 4 * given + 1
   for at, first in ipairs(firsts) do
-    local lane, state, value = lanes[at], states[at], values[at]
+    if bytes_left <= 0 or last_token >= TOKEN_MAX then break end
+    local lane, state = lanes[at], states[at]
     local attempts, rests, rests_text = 0, 0, ZERO
     if state then
       attempts, rests_text = attempts_of(state), sub(state, 81, 96)
@@ -32,12 +46,21 @@ local function hand_out(rules, claims, given, answer)
       if claim ~= NOBODY then later(DEL_CLAIMS, claim) end
     end
     local is_worn_out = rules.attempts_max > 0 and attempts >= rules.attempts_max
-    if is_worn_out or not value then
-      -- Whose turn comes by that may stand before the others. (Without a value it is none of ours: somebody has removed it.)
+    if not is_worn_out and values[at] == nil then
+      -- A few at a time: they may be large, and no more is to be read than is answered.
+      local last = min(at + READ_AT_ONCE, #firsts + 1) - 1
+      for behind, value in ipairs(call('HMGET', ITEMS, unpack(firsts, at, last))) do values[at + behind - 1] = value end
+    end
+    local value = values[at]
+    if is_worn_out or not value or not is_item(lane, value) then
+      -- Whose turn comes by that may stand before the others.
       flush()
-      if value then bury(lane, first, rests, attempts, WORN_OUT) else advance(lane, first, rests) end
+      burials_left = burials_left - 1
+      if burials_left >= 0 then
+        bytes_left = bytes_left - bury(lane, first, rests, attempts, is_worn_out and WORN_OUT or DAMAGED)
+      end
       flush()
-      return at - 1, true, bytes
+      return at - 1, true
     end
     last_token = max(last_token + 1, now, rules.floor + 1)
     local ready, ends_text = rules.ends_text, rules.ends_text
@@ -53,12 +76,12 @@ local function hand_out(rules, claims, given, answer)
     later(SET_LANES, ready, members[at])
     answer[written + 1], answer[written + 2], answer[written + 3], answer[written + 4] =
       first, attempts + 1, last_token, value
-    written = written + 4
-    bytes = bytes + #value
+    written, count = written + 4, at
+    bytes_left = bytes_left - #value
   end
-  if rules.interval == 'q' then rests_until = now + rules.period end
+  if rules.interval == 'q' and count > 0 then rests_until = now + rules.period end
   flush()
-  return #firsts, #firsts == want, bytes
+  return count, #firsts == want
 end
 
 -- Notes that a client has asked in vain. Returns after how long it is to look again, -1: it will be told.
@@ -92,6 +115,7 @@ operation('take', { 'allow-oom' }, function(KEYS, ARGV)
   begin(KEYS, ARGV)
   insist()
   read_book()
+  bytes_left, burials_left = BYTES_MAX, BURIED_MAX
   local answers, i = { now_text }, 4
   while ARGV[i] do
     local rules = {
@@ -100,19 +124,24 @@ operation('take', { 'allow-oom' }, function(KEYS, ARGV)
     }
     local ttl = tonumber(ARGV[i + 1])
     rules.ends = now + ttl
+    -- The client that brought a wrong one puts back what it is given with a smaller token.
+    if rules.floor > now + FLOOR_AHEAD_MAX then rules.floor = 0 end
     rules.ends_text, rules.ttl_text = padded(rules.ends), padded(ttl)
     local count, claims = tonumber(ARGV[i + 7]), {}
     for at = 1, count do claims[at] = ARGV[i + 7 + at] end
     i = i + 8 + count
-    local answer, given, total = { -1 }, 0, 0
+    local answer, given = { -1 }, 0
     local more = count > 0
-    while more and given < count and rests_until <= now and total < BYTES_MAX do
-      local some, bytes
-      some, more, bytes = hand_out(rules, claims, given, answer)
-      given, total = given + some, total + (bytes or 0)
+    local function may_go_on() return bytes_left > 0 and burials_left >= 0 and last_token < TOKEN_MAX end
+    while more and given < count and rests_until <= now and may_go_on() do
+      local some
+      some, more = hand_out(rules, claims, given, answer)
+      given = given + some
     end
     if given > 0 then is_book_new = true end
-    if given < count and total >= BYTES_MAX then
+    if given == 0 and count > 0 and last_token >= TOKEN_MAX then
+      answer[1] = -2
+    elseif given < count and not may_go_on() then
       answer[1] = 0
     elseif given < count then
       answer[1] = be_idle(rules.client)

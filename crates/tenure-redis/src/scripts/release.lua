@@ -37,13 +37,17 @@ operation('release', { 'allow-oom' }, function(KEYS, ARGV)
       i = i + 1
       local key, id = KEYS[i + 4], ARGV[i + 3]
       local held = try('GET', key)
-      if type(held) ~= 'string' then held = nil end
       -- The common case: a mutex without anything special, and nobody waits.
-      if held and is_plain(held, id) and (is_all_quiet or is_quiet(key, id)) then
+      if type(held) == 'string' and is_plain(held, id) and (is_all_quiet or is_quiet(key, id)) then
         call('DEL', key)
         answers[i + 1] = 1
       else
-        answers[i + 1] = uncommon(key, id, is_unused, held)
+        local answer, fault = guard(uncommon, key, id, is_unused, held)
+        if fault then
+          tell()
+          return fault
+        end
+        answers[i + 1] = answer
       end
       if maybe_in_flight then finish(id) end
     end

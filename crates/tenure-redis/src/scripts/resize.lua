@@ -24,15 +24,20 @@ operation('resize', {}, function(KEYS, ARGV)
     -- Slots that were taken away before, and come back: free since now, for they may just have been held.
     if record.kind == 'p' and old < min(capacity, record.fresh) then
       local held = {}
-      for _, token in ipairs(call('ZRANGE', record.holds, 0, -1)) do held[hold_with(record, token).slot] = true end
+      for _, token in ipairs(call('ZRANGE', record.holds, 0, -1)) do
+        local hold = hold_with(record, token)
+        if hold then held[hold.slot] = true end
+      end
       for slot = old, min(capacity, record.fresh) - 1 do
         if not held[digits(slot)] then call('RPUSH', record.free, slot) end
       end
     end
     -- What can never fit any more would block everybody behind it for ever.
     if record.waiting > 0 then
+      call('HSET', record.waiters, 'kind', record.kind .. ' ' .. digits(capacity))
       for _, waiter in ipairs(call('ZRANGE', record.places, 0, -1)) do
-        if waiter_of(record, waiter).weight > capacity then
+        local terms = waiter_of(record, waiter)
+        if not terms or terms.weight > capacity then
           remove_waiter(record, waiter)
           finish(waiter)
         end

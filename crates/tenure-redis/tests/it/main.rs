@@ -4,6 +4,7 @@ mod alone;
 mod classic;
 mod conformance;
 mod crew;
+mod damage;
 mod faults;
 mod foreign;
 mod listing;

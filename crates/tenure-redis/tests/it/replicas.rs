@@ -1,10 +1,11 @@
 //! `?replicas=`: a grant counts only when so many replicas have it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::redis::{RedisOptions, RedisServer};
-use tenure_testkit::wait_for;
+use tenure_testkit::{Reply, wait_for};
 
 use crate::crew::{TTL, connect, crew, pause};
 
@@ -77,4 +78,72 @@ fn who_waits_for_one_lock_keeps_another_while_replicas_are_away() {
     pause(Duration::from_millis(3500));
     assert!(!held.is_lost(), "the confirmation of a place has delayed the renewal of a lease");
     drop(busy);
+}
+
+/// Tells whoever waits for `m` that it was granted, as a user may who reads the keys and publishes to the inboxes.
+fn forge_a_grant(master: &RedisServer, token: u64) {
+    let claim = wait_for("a waiter", || {
+        let line = master.ask(&["ZRANGE", "tenure.1.q:tenure:m", "0", "0"]);
+        line.parts().first().map(ToString::to_string)
+    });
+    let life = [master.info("run_id"), master.info("master_replid")].map(Option::unwrap_or_default).join(" ");
+    let incarnation = life.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    for inbox in master.ask(&["PUBSUB", "CHANNELS", "tenure.1.inbox:*"]).parts() {
+        master.ask(&["PUBLISH", &inbox.to_string(), &format!("G {claim} {token} - 5000 {incarnation}")]);
+    }
+}
+
+/// So rights to channels are rights to locks. With `?replicas=` a message is no grant, whoever has sent it.
+#[test]
+fn a_grant_that_another_user_makes_up_ends_at_its_confirmation() {
+    let (master, _replica, url) = pair();
+    let lease = pollster::block_on(connect(&url).mutex("m").acquire()).expect("it is free");
+    for (url, is_used) in [(master.url(), true), (url, false)] {
+        let client = connect(&url);
+        let waiting = client.mutex("m").ttl(TTL).acquire_within(Duration::from_millis(900));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| pollster::block_on(waiting));
+            forge_a_grant(&master, lease.token().get() + 1);
+            let got = waiting.join().expect("no panic");
+            assert_eq!(got.is_ok(), is_used, "{got:?}");
+            if let Ok(forged) = got {
+                wait_for("the renewal that finds nothing", || forged.is_lost().then_some(()));
+            }
+        });
+    }
+    assert!(!lease.is_lost());
+    pollster::block_on(lease.release()).expect("a release is answered");
+}
+
+/// Claims and confirmations go over a connection of their own, so a client may confirm a grant of which its inbox did not hear.
+/// What it was promised then is there.
+#[test]
+fn a_grant_is_whole_though_the_inbox_is_cut() {
+    let (master, _replica, url) = pair();
+    let (client, other) = (connect(&url), connect(&master.url()));
+    for round in 0..3 {
+        let name = format!("m{round}");
+        let (key, mutex) = (format!("tenure:{name}"), client.mutex(&name).ttl(Duration::from_secs(30)));
+        master.ask(&["SET", &key, "theirs", "PX", "250"]);
+        let waiting = mutex.acquire_within(Duration::from_secs(20));
+        let is_granted = AtomicBool::new(false);
+        let lease = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_granted.load(Ordering::Relaxed) {
+                    master.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+                }
+            });
+            let lease = pollster::block_on(waiting);
+            let Reply::Integer(left) = master.ask(&["PTTL", &key]) else { panic!("a number") };
+            is_granted.store(true, Ordering::Relaxed);
+            assert!(left > 20_000, "{left} ms are left of 30 s");
+            lease.expect("it comes free")
+        });
+        pause(Duration::from_millis(550));
+        let second = pollster::block_on(other.mutex(&name).try_acquire()).expect("an answer");
+        assert!(second.is_none(), "two hold it");
+        pollster::block_on(lease.release()).expect("a release is answered");
+    }
 }
