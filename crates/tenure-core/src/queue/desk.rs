@@ -213,8 +213,8 @@ impl Shared {
         self.desk.settling.fetch_add(1, Ordering::AcqRel);
         let asked_at = self.clock.now();
         let settling = Settling { settle, asked_at, until, attempt: 0, late_until, late_looks: 0, told };
-        let sent = self.desk.settlements.get().map(|line| line.send(settling));
-        if !matches!(sent, Some(Ok(()))) {
+        let is_sent = self.desk.settlements.get().is_some_and(|line| line.send(settling).is_ok());
+        if !is_sent {
             // The thread has ended: nobody waits for it to settle anything.
             self.count_settled();
         }
