@@ -37,7 +37,8 @@ pub(super) enum Answer {
     Granted(Arc<Loading>),
 }
 
-pub(super) type Joint = Shared<BoxFuture<'static, Result<Answer>>>;
+type Request = BoxFuture<'static, Result<Answer>>;
+pub(super) type Joint = Shared<Request>;
 
 /// The requests of one client that its tasks can join.
 #[derive(Default)]
@@ -45,7 +46,7 @@ pub(crate) struct Flights(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    joint: HashMap<(Name, Wanted), (u64, WeakShared<BoxFuture<'static, Result<Answer>>>)>,
+    joint: HashMap<(Name, Wanted), (u64, WeakShared<Request>)>,
     last_id: u64,
 }
 
@@ -60,7 +61,7 @@ impl Flights {
 pub(super) fn join(
     client: &Arc<client::Shared>,
     key: (Name, Wanted),
-    begin: impl FnOnce(Pass) -> BoxFuture<'static, Result<Answer>>,
+    begin: impl FnOnce(Pass) -> Request,
 ) -> Joint {
     let mut state = client.flights.state();
     if let Some(joint) = state.joint.get(&key).and_then(|(_, joint)| joint.upgrade()) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{join_all, poll_immediate};
-use tenure_core::clock::SystemClock;
+use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::memory::Store;
 use tenure_core::{Error, ErrorKind, Settings, Source, Tenure, Token};
 
@@ -18,6 +18,10 @@ const TTL: Duration = Duration::from_secs(30);
 /// As long as nobody looks at a grant.
 const BRIEF: Duration = Duration::from_millis(300);
 const TIMEOUT: Duration = Duration::from_millis(200);
+
+fn now() -> Instant {
+    SystemClock.now()
+}
 
 fn store() -> Arc<Store> {
     Store::new(Arc::new(SystemClock))
@@ -53,10 +57,10 @@ fn a_claim_that_was_granted_and_answered_with_a_failure_is_withdrawn() {
     faults.claimed.set(1, internal());
     let asked = pollster::block_on(a.mutex("x").ttl(TTL).try_acquire());
     assert_eq!(asked.expect_err("it was answered with a failure").kind(), ErrorKind::Internal);
-    let began = Instant::now();
+    let began = now();
     let waiting = b.mutex("x").acquire_within(Duration::from_secs(3));
     drop(pollster::block_on(waiting).expect("nobody holds it"));
-    assert!(began.elapsed() < Duration::from_secs(2));
+    assert!(now().since(began) < Duration::from_secs(2));
 }
 
 #[test]
@@ -95,9 +99,9 @@ fn an_item_that_is_handed_out_by_a_take_that_was_given_up_goes_back() {
         let taken = mine.try_next().await;
         assert_eq!(taken.expect_err("it is silent").kind(), ErrorKind::Unavailable);
         // It is carried out now.
-        let began = Instant::now();
+        let began = now();
         while b.queue("q").stats().await.expect("answers").in_flight == 0 {
-            assert!(began.elapsed() < Duration::from_secs(2), "it was never carried out");
+            assert!(now().since(began) < Duration::from_secs(2), "it was never carried out");
             std::thread::yield_now();
         }
         let delivery = b.queue("q").next_within(Duration::from_secs(4)).await.expect("answers");
@@ -133,9 +137,9 @@ fn a_delivery_that_nobody_polls_goes_back() {
         let mut forgotten = std::pin::pin!(queue.next());
         assert!(poll_immediate(&mut forgotten).await.is_none());
         b.queue("q").push("work").await.expect("it is pushed");
-        let began = Instant::now();
+        let began = now();
         while b.queue("q").stats().await.expect("answers").in_flight == 0 {
-            assert!(began.elapsed() < Duration::from_secs(2), "it was never handed out");
+            assert!(now().since(began) < Duration::from_secs(2), "it was never handed out");
             std::thread::yield_now();
         }
         let delivery = b.queue("q").next_within(Duration::from_secs(3)).await.expect("answers");
@@ -154,10 +158,10 @@ fn what_a_set_holds_that_nobody_polls_goes_back() {
         let held = b.mutex("y").acquire().await.expect("free");
         let both = a.all([a.mutex("x").ttl(BRIEF).into(), a.mutex("y").ttl(BRIEF).into()]);
         let mut forgotten = Box::pin(both.acquire());
-        let began = Instant::now();
+        let began = now();
         // It holds the first and waits for the second.
         while b.view("y").await.expect("answers").is_none_or(|view| view.waiting == 0) {
-            assert!(began.elapsed() < Duration::from_secs(2), "it never waits");
+            assert!(now().since(began) < Duration::from_secs(2), "it never waits");
             assert!(poll_immediate(&mut forgotten).await.is_none());
         }
         assert!(poll_immediate(&mut forgotten).await.is_none());
@@ -190,9 +194,9 @@ fn closing_a_client_does_not_wait_for_ever() {
     *faults.release_delay.lock().expect("no panic") = TTL;
     let clone = a.clone();
     drop(pollster::block_on(clone.mutex("x").ttl(TTL).acquire()).expect("free"));
-    let began = Instant::now();
+    let began = now();
     pollster::block_on(a.close());
-    assert!(began.elapsed() < TIMEOUT * 10);
+    assert!(now().since(began) < TIMEOUT * 10);
 }
 
 #[test]
@@ -230,10 +234,10 @@ fn settlements_that_are_repeated_share_one_timer() {
             taken.into_iter().map(|delivery| delivery.expect("it is there").ack()).collect();
         let mut settling = std::pin::pin!(join_all(settling));
         assert!(poll_immediate(&mut settling).await.is_none());
-        let (began, mut most) = (Instant::now(), 0);
+        let (began, mut most) = (now(), 0);
         while faults.settlements.load(Ordering::Relaxed) < 12_000 {
             most = most.max(open_files().saturating_sub(before));
-            assert!(began.elapsed() < Duration::from_secs(2), "they are not repeated");
+            assert!(now().since(began) < Duration::from_secs(2), "they are not repeated");
         }
         assert!(most < 100, "3,000 settlements that are repeated have {most} timers");
     });
@@ -284,10 +288,10 @@ fn another_task_takes_over_whether_the_first_is_dropped_fails_or_is_not_polled()
             std::future::pending::<()>().await;
             Ok::<_, Error>(Vec::new())
         }));
-        let began = Instant::now();
+        let began = now();
         while b.view("k").await.expect("answers").is_none_or(|view| view.holds.is_empty()) {
             assert!(poll_immediate(&mut first).await.is_none());
-            assert!(began.elapsed() < Duration::from_secs(2), "it never loads");
+            assert!(now().since(began) < Duration::from_secs(2), "it never loads");
         }
         assert!(poll_immediate(&mut first).await.is_none());
         let mut others: Vec<_> = (0..3).map(|_| Box::pin(flight.get_or_refresh(load))).collect();
@@ -322,10 +326,10 @@ fn a_thousand_tasks_of_one_client_share_a_stale_value() {
             std::future::pending::<()>().await;
             Ok::<_, Error>(Vec::new())
         }));
-        let began = Instant::now();
+        let began = now();
         while b.view("k").await.expect("answers").is_none_or(|view| view.holds.is_empty()) {
             assert!(poll_immediate(&mut loading).await.is_none());
-            assert!(began.elapsed() < Duration::from_secs(2), "it never loads");
+            assert!(now().since(began) < Duration::from_secs(2), "it never loads");
         }
         let flight = a.single_flight("k").serve_stale(TTL);
         // Until all have come.
