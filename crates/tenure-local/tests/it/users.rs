@@ -183,7 +183,7 @@ fn what_is_queued_stays_where_it_is() {
     first.kill();
     assert!(machine.start(0).ask("get q").starts_with("got item"));
     // Who begins there goes there.
-    machine.run(0, "rm -r /root/.local");
+    machine.run(0, "rm -r ~root/.local");
     assert!(machine.start(0).ask("push q g item").starts_with("pushed"));
     assert_eq!(machine.run(0, "ls /root; ls /var/lib/tenure | grep -c data.mdb"), "1\n");
 }
