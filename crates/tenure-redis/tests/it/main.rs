@@ -9,6 +9,7 @@ mod foreign;
 mod queues;
 mod quorum;
 mod redlock;
+mod redlock_faults;
 mod redlock_servers;
 mod replicas;
 mod round_trips;
