@@ -222,13 +222,18 @@ enum Action {
 }
 
 impl Protocol {
+    /// Whether a server may be asked twice for a claim.
+    fn is_repeated(&self) -> bool {
+        self.repeats > 0 || self.counts_twice
+    }
+
     /// The server behind a link of a client.
     fn server(&self, client: usize, link: usize) -> usize {
         if self.counts_twice && client == 0 { link.saturating_sub(1) } else { link }
     }
 
     fn ask(&self, state: &mut State, client: usize, node: usize, fate: Fate) {
-        let server = self.server(client, node);
+        let (server, is_repeated) = (self.server(client, node), self.is_repeated());
         let Client::Claiming { claim, to_ask, tally, copy, granted, .. } = &mut state.clients[client] else {
             return;
         };
@@ -240,9 +245,13 @@ impl Protocol {
             if at.quarantine.is_none() && at.key.is_none() {
                 let number = at.counter() + 1;
                 at.raise(number);
+                // What nobody looks at must not make states differ.
+                let number = if is_repeated { number } else { 0 };
                 at.key = Some(Key { claim: *claim, number, copy: *copy });
+                vote = Vote::Granted(at.counter());
             }
-            if let Some(key) = at.key.filter(|key| key.claim == *claim && at.quarantine.is_none()) {
+            let repeated = |key: &Key| is_repeated && key.claim == *claim && at.quarantine.is_none();
+            if let Some(key) = at.key.filter(repeated) {
                 vote = Vote::Granted(key.number);
                 if fate == Fate::Answered {
                     granted.insert(node, key.copy);
@@ -255,7 +264,7 @@ impl Protocol {
     }
 
     fn stamp(&self, state: &mut State, client: usize, node: usize, token: u64, fate: Fate) {
-        let server = self.server(client, node);
+        let (server, is_repeated) = (self.server(client, node), self.is_repeated());
         let Client::Claiming { claim, to_stamp, tally, granted, .. } = &mut state.clients[client] else {
             return;
         };
@@ -272,10 +281,10 @@ impl Protocol {
                 at.raise(counter.max(token));
                 Stamped::Yes
             };
-            if let (Some(key), Fate::Answered) = (key, fate) {
+            if let (Some(key), Fate::Answered, true) = (key, fate, is_repeated) {
                 granted.insert(node, key.copy);
             }
-            if let (Some(key), Stamped::Yes) = (&mut at.key, stamped) {
+            if let (Some(key), Stamped::Yes, true) = (&mut at.key, stamped, is_repeated) {
                 key.number = key.number.max(token);
             }
         }
@@ -427,7 +436,7 @@ impl Model for Protocol {
 
     fn init_states(&self) -> Vec<State> {
         // Counters decide nothing about who holds.
-        let is_about_tokens = self.repeats == 0 && !self.counts_twice;
+        let is_about_tokens = !self.is_repeated();
         let is_above = u64::from(matches!(self.amnesia, Amnesia::Snapshot(_)));
         // How many nodes are ahead of the others is all that matters: they are alike.
         let uneven = (0..if is_about_tokens { self.nodes } else { 1 }).map(|ahead| {
@@ -533,7 +542,7 @@ impl Model for Protocol {
                 let top = self.learns(&state, node)?;
                 let at = &mut state.nodes[node];
                 at.top = at.top.max(top);
-                at.base = if self.amnesia == Amnesia::Snapshot(Learns::Top) { 0 } else { at.top };
+                at.base = if self.amnesia == Amnesia::Snapshot(Learns::Base) { at.top } else { 0 };
                 at.quarantine = None;
             }
         }
