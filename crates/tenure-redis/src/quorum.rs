@@ -10,11 +10,17 @@
 //! granted there, the counter was at least the first one's token, so the second one's number was larger; and whatever it was stamped
 //! with there was no smaller. So tokens differ, and grow in the order of these holds; and who begins after another has won comes later on that
 //! node. No clock is in the argument, and no consensus: only the order of winners is wanted, as from a register that
-//! majorities write (Attiya and others 1995, "Sharing memory robustly in message-passing systems"). What is needed is that counters do not fall: a node that has forgotten its counter must not count until nobody holds by
-//! its word, and until it has learned from a majority of the others (`boot.rs`).
+//! majorities write (Attiya and others 1995, "Sharing memory robustly in message-passing systems").
 //!
-//! `model.rs` checks it by exhaustion and at random, with lost requests and replies, crashes, keys that end early and nodes that forget, and finds what is wrong with
-//! each weaker form.
+//! *What is needed* is that a node's counter does not fall while the node counts. A node that has forgotten, all or a part (what it reads from its
+//! disk is as old as its last snapshot, and that may be different for each key), must not count until nobody holds by its word, and until it has learned from a
+//! majority of the others how far all counters have come. Every winner's majority shares a node with those, whose largest number is no
+//! smaller than the winner's token. From then on no counter of the node is below what it has learned, also not one that it remembers (`boot.rs`,
+//! `tenure.1.base` in `redlock.lua`). And each node has one vote: two links to one server would be a majority that shares no node with
+//! another client's.
+//!
+//! `model.rs` checks it by exhaustion, with lost requests and replies, crashes, keys that end early, repeated claims, and nodes that forget all or
+//! go back to a snapshot, and finds what is wrong with each weaker form.
 
 use std::collections::BTreeSet;
 

@@ -13,6 +13,7 @@ mod node;
 mod notices;
 mod observe;
 mod own;
+mod pending;
 mod text;
 mod values;
 mod view;
@@ -80,6 +81,8 @@ pub(crate) struct Quorum {
     owned: Mutex<Owned>,
     notices: Notices,
     stamps: std::sync::atomic::AtomicU64,
+    /// Held while it is decided which of two links has a server's vote.
+    counted_once: Mutex<()>,
 }
 
 impl Quorum {
@@ -178,13 +181,21 @@ impl Redlock {
             owned: Mutex::default(),
             notices: Notices::new(majority(servers.len())),
             stamps: Default::default(),
+            counted_once: Mutex::default(),
         });
         quorum.wait_for_a_majority().await.map_err(failed)?;
         quorum.learn_longest().await;
+        if let Some(twin) = (0..quorum.nodes.len()).find_map(|node| quorum.twin_of(node)) {
+            return Err(Error::new(ErrorKind::Invalid, "connect", twin)
+                .with_engine(ENGINE)
+                .with_hint("name each server once: it would have two votes"));
+        }
         let mut tasks = Vec::new();
         for (node, news) in heard.into_iter().enumerate() {
             tasks.push(tokio::spawn(notices::listen(Arc::downgrade(&quorum), node, news)).abort_handle());
             tasks.push(tokio::spawn(boot::look_after(Arc::downgrade(&quorum), node)).abort_handle());
+            // It ends by itself: what a client that is being closed gives back is to be told.
+            tokio::spawn(pending::tell(Arc::downgrade(&quorum), quorum.nodes[node].pending.clone(), node));
         }
         Ok(Redlock { capability: capability(config.max_ttl), quorum, tasks })
     }
@@ -245,6 +256,7 @@ fn capability(max_ttl: Duration) -> Capability {
 impl Drop for Redlock {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
+        self.quorum.nodes.iter().for_each(|node| node.pending.close(&self.quorum));
     }
 }
 
@@ -357,9 +369,8 @@ impl Redlock {
     /// Takes a claim out of all queues.
     fn withdraw(&self, own: Own) {
         self.quorum.owned().remove(own.claim.id);
-        let all = (0..self.quorum.nodes.len()).collect();
         let ending = text::Ending::Released { is_unused: true, is_finished: true };
-        holds::forget_on_all(&self.quorum, vec![(own, all, true)], ending);
+        holds::forget_on_all(&self.quorum, vec![(own.reached(), own)], ending);
     }
 }
 

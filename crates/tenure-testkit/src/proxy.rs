@@ -78,6 +78,7 @@ struct Connection {
     /// Says for each direction whether its end was delivered.
     has_ended: [AtomicBool; 2],
     is_cut: AtomicBool,
+    is_held_back: AtomicBool,
     /// What becomes of it at the next reply.
     loss: Mutex<Option<Loss>>,
 }
@@ -125,6 +126,8 @@ impl Proxy {
             connection.has_lost.iter().any(is) || locked(&connection.loss).is_some()
         };
         self.network.cut(lossy);
+        let free = |connection: &Arc<Connection>| connection.is_held_back.store(false, Ordering::SeqCst);
+        locked(&self.network.connections).iter().for_each(free);
         if self.network.refuses.swap(false, Ordering::SeqCst) {
             self.accept();
         }
@@ -155,6 +158,12 @@ impl Proxy {
     /// time than it tries again.
     pub fn pause(&self) {
         locked(&self.network.faults).is_paused = true;
+    }
+
+    /// Holds back what the present connections carry, both ways, until [`Proxy::heal`] delivers it, also if the client has hung up
+    /// meanwhile. New connections are served: so what is sent later may arrive earlier.
+    pub fn hold_back(&self) {
+        locked(&self.network.connections).iter().for_each(|connection| set(&connection.is_held_back));
     }
 
     /// Resets all connections. New ones are served.
@@ -225,6 +234,7 @@ impl Network {
             has_lost: Default::default(),
             has_ended: Default::default(),
             is_cut: AtomicBool::new(false),
+            is_held_back: AtomicBool::new(false),
             loss: Mutex::new(None),
         });
         locked(&self.connections).push(connection.clone());
@@ -254,7 +264,7 @@ impl Network {
         for (due, bytes) in parcels {
             while !is(&connection.is_cut) {
                 let left = due.saturating_duration_since(Instant::now());
-                match locked(&self.faults).is_paused {
+                match locked(&self.faults).is_paused || is(&connection.is_held_back) {
                     true => sleep(CUT_MAX),
                     false if left.is_zero() => break,
                     false => sleep(left.min(CUT_MAX)),

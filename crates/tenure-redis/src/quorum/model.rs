@@ -2,14 +2,18 @@
 //!
 //! Modelled: nodes with a counter and one key each; clients that claim, stamp, hold, release and crash, and decide by [`Tally`]; requests and
 //! replies that are lost; keys that end in time (nobody relies on them any more) or early (a node's clock jumps); nodes that forget
-//! everything, with and without quarantine. Each message is carried out by its node at a step of its own, so all interleavings of
+//! everything, or go back to a snapshot, with and without quarantine; claims that are repeated and whose holds end at a fixed time after the first
+//! grant; a client that counts one server twice. Each message is carried out by its node at a step of its own, so all interleavings of
 //! messages are there. Proposals are left out: counters alone are the worst case. Not modelled: a request that arrives after its claim was given
 //! up (it only raises counters, and its key ends by itself).
+//!
+//! A node has one resource, but what other resources do to it is there: its largest number may be above the resource's own counter, which
+//! a snapshot brings back from any earlier time, or not at all (counters end after an hour without use).
 //!
 //! A run begins with uneven counters, as claims that failed leave them. The number of faults in a run is bounded ([`Protocol::faults`]), so the space is
 //! finite. For each weaker form a test expects the counter-example.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -40,6 +44,26 @@ enum Amnesia {
     Bare,
     /// It counts once all claims of that time are over, and with what a majority of the others knows.
     Quarantined,
+    /// The same, but it has not forgotten everything: it has read any earlier counter from its snapshot.
+    Snapshot(Learns),
+}
+
+/// What a node does with what it has learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Learns {
+    /// It raises the largest of all its numbers, which goes for resources without a counter.
+    Top,
+    /// And no counter is below it.
+    Base,
+}
+
+/// How long a client believes a hold that ends at a fixed time after its first grant, if it has repeated the claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Belief {
+    /// As long as if it had been granted when it was asked for last.
+    FromLastCopy,
+    /// As long as a majority says that it has it.
+    AsStored,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +78,11 @@ struct Protocol {
     ends_early: bool,
     amnesia: Amnesia,
     loses: bool,
+    /// How often a claim that has come to nothing is sent again.
+    repeats: u8,
+    belief: Belief,
+    /// The first client reaches one server by two names, and another one not at all.
+    counts_twice: bool,
 }
 
 const STRICT: Protocol = Protocol {
@@ -65,6 +94,9 @@ const STRICT: Protocol = Protocol {
     ends_early: false,
     amnesia: Amnesia::Never,
     loses: true,
+    repeats: 0,
+    belief: Belief::AsStored,
+    counts_twice: false,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -79,10 +111,34 @@ struct State {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Node {
-    counter: u64,
-    key: Option<u8>,
+    /// The resource's own counter, if it has one.
+    own: Option<u64>,
+    /// The largest of all counters.
+    top: u64,
+    /// What it had learned when it was let in.
+    base: u64,
+    key: Option<Key>,
     /// It must not count until these claims are over.
     quarantine: Option<BTreeSet<u8>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    claim: u8,
+    number: u64,
+    /// Which copy of the claim was granted: the first one is 0.
+    copy: u8,
+}
+
+impl Node {
+    fn counter(&self) -> u64 {
+        self.own.unwrap_or(self.top).max(self.base)
+    }
+
+    fn raise(&mut self, number: u64) {
+        self.own = Some(number);
+        self.top = self.top.max(number);
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -104,10 +160,18 @@ enum Client {
         to_ask: BTreeSet<usize>,
         to_stamp: BTreeSet<(usize, u64)>,
         tally: Tally,
+        /// Which copy it is.
+        copy: u8,
+        /// Which copies the nodes that answered have granted.
+        granted: BTreeMap<usize, u8>,
+        /// Holds of copies before this one have ended.
+        ended_before: u8,
     },
     Holding {
         claims: u8,
         claim: u8,
+        /// It relies on what was granted to this copy and later ones.
+        since: u8,
     },
     Releasing {
         claims: u8,
@@ -126,9 +190,13 @@ impl Client {
         }
     }
 
-    /// Whether it may still rely on its keys.
-    fn relies_on(&self, key: u8) -> bool {
-        matches!(self, Client::Claiming { claim, .. } | Client::Holding { claim, .. } if *claim == key)
+    /// Whether it may still rely on a key.
+    fn relies_on(&self, key: Key) -> bool {
+        match self {
+            Client::Claiming { claim, copy, .. } => *claim == key.claim && *copy == key.copy,
+            Client::Holding { claim, since, .. } => *claim == key.claim && *since <= key.copy,
+            _ => false,
+        }
     }
 }
 
@@ -148,22 +216,46 @@ enum Action {
     LetGo(usize),
     Crash(usize),
     End(usize),
-    Forget(usize),
+    /// It goes back to this counter. Its key may be in the snapshot as well.
+    Forget(usize, Option<u64>, bool),
     Recover(usize),
 }
 
 impl Protocol {
+    /// Whether a server may be asked twice for a claim.
+    fn is_repeated(&self) -> bool {
+        self.repeats > 0 || self.counts_twice
+    }
+
+    /// The server behind a link of a client.
+    fn server(&self, client: usize, link: usize) -> usize {
+        if self.counts_twice && client == 0 { link.saturating_sub(1) } else { link }
+    }
+
     fn ask(&self, state: &mut State, client: usize, node: usize, fate: Fate) {
-        let Client::Claiming { claim, to_ask, tally, .. } = &mut state.clients[client] else { return };
+        let (server, is_repeated) = (self.server(client, node), self.is_repeated());
+        let Client::Claiming { claim, to_ask, tally, copy, granted, .. } = &mut state.clients[client] else {
+            return;
+        };
         to_ask.remove(&node);
-        let at = &mut state.nodes[node];
+        let at = &mut state.nodes[server];
         let mut vote = Vote::Silent;
         if fate != Fate::RequestLost {
             vote = Vote::Refused;
             if at.quarantine.is_none() && at.key.is_none() {
-                at.key = Some(*claim);
-                at.counter += 1;
-                vote = Vote::Granted(at.counter);
+                let number = at.counter() + 1;
+                at.raise(number);
+                // What nobody looks at must not make states differ.
+                let number = if is_repeated { number } else { 0 };
+                at.key = Some(Key { claim: *claim, number, copy: *copy });
+                vote = Vote::Granted(at.counter());
+            }
+            let repeated = |key: &Key| is_repeated && key.claim == *claim && at.quarantine.is_none();
+            if let Some(key) = at.key.filter(repeated) {
+                vote = Vote::Granted(key.number);
+                if fate == Fate::Answered {
+                    granted.insert(node, key.copy);
+                }
             }
         }
         let vote = if fate == Fate::Answered { vote } else { Vote::Silent };
@@ -172,18 +264,29 @@ impl Protocol {
     }
 
     fn stamp(&self, state: &mut State, client: usize, node: usize, token: u64, fate: Fate) {
-        let Client::Claiming { claim, to_stamp, tally, .. } = &mut state.clients[client] else { return };
+        let (server, is_repeated) = (self.server(client, node), self.is_repeated());
+        let Client::Claiming { claim, to_stamp, tally, granted, .. } = &mut state.clients[client] else {
+            return;
+        };
         to_stamp.remove(&(node, token));
-        let at = &mut state.nodes[node];
+        let at = &mut state.nodes[server];
         let mut stamped = Stamped::No;
-        let is_its = at.key == Some(*claim) || self.form == Form::Anywhere;
+        let key = at.key.filter(|key| key.claim == *claim);
+        let is_its = key.is_some() || self.form == Form::Anywhere;
         if fate != Fate::RequestLost && at.quarantine.is_none() && is_its {
-            stamped = if at.counter > token && self.form == Form::Strict {
-                Stamped::Above(at.counter)
+            let counter = at.counter();
+            stamped = if counter > token && self.form == Form::Strict {
+                Stamped::Above(counter)
             } else {
-                at.counter = at.counter.max(token);
+                at.raise(counter.max(token));
                 Stamped::Yes
             };
+            if let (Some(key), Fate::Answered, true) = (key, fate, is_repeated) {
+                granted.insert(node, key.copy);
+            }
+            if let (Some(key), Stamped::Yes, true) = (&mut at.key, stamped, is_repeated) {
+                key.number = key.number.max(token);
+            }
         }
         let stamped = if fate == Fate::Answered { stamped } else { Stamped::No };
         let next = tally.stamped(node, token, stamped);
@@ -191,17 +294,10 @@ impl Protocol {
     }
 
     fn go_on(&self, state: &mut State, client: usize, next: Next) {
-        let all: BTreeSet<usize> = (0..self.nodes).collect();
-        let Client::Claiming { claims, claim, began_after, to_stamp, tally, .. } = &mut state.clients[client]
-        else {
-            return;
-        };
-        let (claims, claim, began_after) = (*claims, *claim, *began_after);
+        let Client::Claiming { to_stamp, tally, .. } = &mut state.clients[client] else { return };
         match next {
             Next::Wait => {}
-            Next::Stamp(token, _) if self.form == Form::Plain => {
-                self.win(state, client, (claims, claim), began_after, token)
-            }
+            Next::Stamp(token, _) if self.form == Form::Plain => self.win(state, client, token),
             // An earlier stamp may still be under way: its answer is no use any more.
             Next::Stamp(token, nodes) if self.form == Form::Anywhere => {
                 let behind =
@@ -210,28 +306,64 @@ impl Protocol {
                 drop(nodes);
             }
             Next::Stamp(token, nodes) => *to_stamp = nodes.into_iter().map(|node| (node, token)).collect(),
-            Next::Won(token) => self.win(state, client, (claims, claim), began_after, token),
-            Next::Lost => state.clients[client] = Client::Releasing { claims, claim, left: all },
+            Next::Won(token) => self.win(state, client, token),
+            Next::Lost => self.lose(state, client),
         }
     }
 
-    fn win(
-        &self,
-        state: &mut State,
-        client: usize,
-        (claims, claim): (u8, u8),
-        began_after: usize,
-        token: u64,
-    ) {
-        state.wins.push(Win { token, began_after });
-        state.clients[client] = Client::Holding { claims, claim };
+    fn lose(&self, state: &mut State, client: usize) {
+        let Client::Claiming { claims, claim, began_after, copy, ended_before, .. } = state.clients[client]
+        else {
+            return;
+        };
+        state.clients[client] = if copy < self.repeats {
+            self.claiming(claims, claim, began_after, (copy + 1, ended_before))
+        } else {
+            Client::Releasing { claims, claim, left: (0..self.nodes).collect() }
+        };
+    }
+
+    fn claiming(&self, claims: u8, claim: u8, began_after: usize, (copy, ended_before): (u8, u8)) -> Client {
+        Client::Claiming {
+            claims,
+            claim,
+            began_after,
+            to_ask: (0..self.nodes).collect(),
+            to_stamp: BTreeSet::new(),
+            tally: Tally::new(self.nodes),
+            copy,
+            granted: BTreeMap::new(),
+            ended_before,
+        }
+    }
+
+    fn win(&self, state: &mut State, client: usize, token: u64) {
+        let Client::Claiming { claims, claim, began_after, copy, granted, ended_before, .. } =
+            &state.clients[client]
+        else {
+            return;
+        };
+        let mut since: Vec<u8> = granted.values().copied().collect();
+        since.sort_unstable_by(|one, other| other.cmp(one));
+        let since = match self.belief {
+            Belief::FromLastCopy => *copy,
+            // The hold is over when no majority has it any more.
+            Belief::AsStored => since.get(majority(self.nodes) - 1).copied().unwrap_or(0),
+        };
+        if since < *ended_before {
+            return self.lose(state, client);
+        }
+        let holding = Client::Holding { claims: *claims, claim: *claim, since };
+        state.wins.push(Win { token, began_after: *began_after });
+        state.clients[client] = holding;
     }
 
     fn release(&self, state: &mut State, client: usize, node: usize, fate: Fate) {
         let Client::Releasing { claims, claim, left } = &mut state.clients[client] else { return };
         left.remove(&node);
-        if fate != Fate::RequestLost && state.nodes[node].key == Some(*claim) {
-            state.nodes[node].key = None;
+        let at = &mut state.nodes[self.server(client, node)];
+        if fate != Fate::RequestLost && at.key.is_some_and(|key| key.claim == *claim) {
+            at.key = None;
         }
         if left.is_empty() {
             let claims = *claims;
@@ -240,10 +372,32 @@ impl Protocol {
         over(state);
     }
 
-    fn forget(&self, state: &mut State, node: usize) {
+    fn forget(&self, state: &mut State, node: usize, own: Option<u64>, keeps_key: bool) {
         let living: BTreeSet<u8> = state.clients.iter().filter_map(Client::claim).collect();
-        let quarantine = (self.amnesia == Amnesia::Quarantined).then_some(living);
-        state.nodes[node] = Node { counter: 0, key: None, quarantine };
+        let quarantine = (self.amnesia != Amnesia::Bare).then_some(living);
+        let key = state.nodes[node].key.filter(|_| keeps_key);
+        // The least that the snapshot can say of other resources.
+        state.nodes[node] = Node { own, top: own.unwrap_or(0), base: 0, key, quarantine };
+    }
+
+    /// A key has ended: all that was granted to its copy and earlier ones of the claim ends now.
+    fn end(&self, state: &mut State, node: usize) {
+        let Some(key) = state.nodes[node].key.take() else { return };
+        for client in &mut state.clients {
+            if let Client::Claiming { claim, ended_before, .. } = client
+                && *claim == key.claim
+                && self.repeats > 0
+            {
+                *ended_before = (key.copy + 1).max(*ended_before);
+            }
+        }
+    }
+
+    /// The counters that a node may have read from its snapshot.
+    fn remembered(&self, node: &Node) -> Vec<(Option<u64>, bool)> {
+        let Amnesia::Snapshot(_) = self.amnesia else { return vec![(None, false)] };
+        let counters = std::iter::once(None).chain((0..=node.own.unwrap_or(0)).map(Some));
+        counters.flat_map(|own| [(own, false), (own, node.key.is_some())]).collect()
     }
 
     /// Returns what a node learns, if it may count again.
@@ -253,7 +407,7 @@ impl Protocol {
         }
         let others =
             (0..self.nodes).filter(|other| *other != node && state.nodes[*other].quarantine.is_none());
-        let mut counters: Vec<u64> = others.map(|other| state.nodes[other].counter).collect();
+        let mut counters: Vec<u64> = others.map(|other| state.nodes[other].top).collect();
         // The least that a majority of them can know.
         counters.sort_unstable();
         counters.get(majority(self.nodes) - 1).copied()
@@ -281,8 +435,18 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let uneven = (0..1_u64 << self.nodes).map(|bits| {
-            let node = |node| Node { counter: bits >> node & 1, key: None, quarantine: None };
+        // Counters decide nothing about who holds.
+        let is_about_tokens = !self.is_repeated();
+        let is_above = u64::from(matches!(self.amnesia, Amnesia::Snapshot(_)));
+        // How many nodes are ahead of the others is all that matters: they are alike.
+        let uneven = (0..if is_about_tokens { self.nodes } else { 1 }).map(|ahead| {
+            let node = |node: usize| Node {
+                own: Some(u64::from(node < ahead)),
+                top: u64::from(node < ahead).max(is_above),
+                base: 0,
+                key: None,
+                quarantine: None,
+            };
             State {
                 nodes: (0..self.nodes).map(node).collect(),
                 clients: vec![Client::Idle { claims: self.claims }; self.clients],
@@ -331,7 +495,8 @@ impl Model for Protocol {
                 }
             }
             if self.amnesia != Amnesia::Never && state.faults > 0 {
-                actions.push(Action::Forget(node));
+                let remembered = self.remembered(is).into_iter();
+                actions.extend(remembered.map(|(own, has_key)| Action::Forget(node, own, has_key)));
             }
             if self.learns(state, node).is_some() {
                 actions.push(Action::Recover(node));
@@ -345,7 +510,7 @@ impl Model for Protocol {
             Action::Ask(_, _, fate) | Action::Stamp(_, _, _, fate) | Action::Release(_, _, fate) => {
                 *fate != Fate::Answered
             }
-            Action::Crash(_) | Action::Forget(_) => true,
+            Action::Crash(_) | Action::Forget(..) => true,
             Action::End(node) => {
                 let key = last.nodes[*node].key?;
                 last.clients.iter().any(|client| client.relies_on(key))
@@ -356,33 +521,29 @@ impl Model for Protocol {
         match action {
             Action::Begin(client) => {
                 let Client::Idle { claims } = state.clients[client] else { return None };
-                let to_ask = (0..self.nodes).collect();
-                state.clients[client] = Client::Claiming {
-                    claims: claims - 1,
-                    claim: state.next_claim,
-                    began_after: state.wins.len(),
-                    to_ask,
-                    to_stamp: BTreeSet::new(),
-                    tally: Tally::new(self.nodes),
-                };
+                let (claim, began_after) = (state.next_claim, state.wins.len());
+                state.clients[client] = self.claiming(claims - 1, claim, began_after, (0, 0));
                 state.next_claim += 1;
             }
             Action::Ask(client, node, fate) => self.ask(&mut state, client, node, fate),
             Action::Stamp(client, node, token, fate) => self.stamp(&mut state, client, node, token, fate),
             Action::Release(client, node, fate) => self.release(&mut state, client, node, fate),
             Action::LetGo(client) => {
-                let Client::Holding { claims, claim } = state.clients[client] else { return None };
+                let Client::Holding { claims, claim, .. } = state.clients[client] else { return None };
                 state.clients[client] = Client::Releasing { claims, claim, left: (0..self.nodes).collect() };
             }
             Action::Crash(client) => {
                 state.clients[client] = Client::Idle { claims: 0 };
                 over(&mut state);
             }
-            Action::End(node) => state.nodes[node].key = None,
-            Action::Forget(node) => self.forget(&mut state, node),
+            Action::End(node) => self.end(&mut state, node),
+            Action::Forget(node, own, has_key) => self.forget(&mut state, node, own, has_key),
             Action::Recover(node) => {
-                let counter = self.learns(&state, node)?;
-                state.nodes[node] = Node { counter, key: None, quarantine: None };
+                let top = self.learns(&state, node)?;
+                let at = &mut state.nodes[node];
+                at.top = at.top.max(top);
+                at.base = if self.amnesia == Amnesia::Snapshot(Learns::Base) { at.top } else { 0 };
+                at.quarantine = None;
             }
         }
         Some(state)
@@ -420,7 +581,8 @@ fn holds(protocol: Protocol) {
 #[track_caller]
 fn is_refuted(protocol: Protocol) {
     let checker = protocol.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let found = [DIFFERENT, LATER_LARGER].iter().any(|property| checker.discovery(property).is_some());
+    let found =
+        [DIFFERENT, LATER_LARGER, EXCLUSIVE].iter().any(|property| checker.discovery(property).is_some());
     assert!(found, "no counter-example was found to {protocol:?}");
 }
 
@@ -457,4 +619,36 @@ fn stamps_where_the_key_is_gone_let_tokens_repeat() {
 #[test]
 fn stamps_that_are_acknowledged_from_above_let_tokens_repeat() {
     is_refuted(Protocol { form: Form::Held, ends_early: true, faults: 3, claims: 1, ..STRICT });
+}
+
+/// What else can fail beside a node that forgets is seen where nodes forget everything.
+const SNAPSHOT: Protocol =
+    Protocol { amnesia: Amnesia::Snapshot(Learns::Base), loses: false, faults: 1, ..STRICT };
+
+#[test]
+fn nodes_that_go_back_to_a_snapshot_keep_tokens_in_order_by_a_base() {
+    holds(SNAPSHOT);
+}
+
+#[test]
+fn a_counter_from_a_snapshot_that_shadows_what_was_learned_lets_tokens_repeat() {
+    is_refuted(Protocol { amnesia: Amnesia::Snapshot(Learns::Top), ..SNAPSHOT });
+}
+
+/// Claims that are sent twice, whose holds end at a fixed time after the first grant.
+const REPEATED: Protocol = Protocol { repeats: 1, faults: 1, ..STRICT };
+
+#[test]
+fn a_repeated_claim_is_believed_as_long_as_a_majority_keeps_it() {
+    holds(REPEATED);
+}
+
+#[test]
+fn a_repeated_claim_that_is_believed_from_its_last_copy_on_lets_two_hold() {
+    is_refuted(Protocol { belief: Belief::FromLastCopy, ..REPEATED });
+}
+
+#[test]
+fn a_client_that_counts_one_server_twice_lets_two_hold() {
+    is_refuted(Protocol { counts_twice: true, ..STRICT });
 }

@@ -2,8 +2,9 @@
 //!
 //! A server that has started anew may have forgotten what it granted and how far its counters had come, whatever it reads from its disk.
 //! So it counts only while its marker holds its present run id. Otherwise it first waits until all that it may have granted has
-//! ended (the longest ttl), and then learns from a majority of the others how far counters have come. Where no majority remembers,
-//! an operator must say that the quorum is new.
+//! ended (the longest ttl), and then learns from a majority of the others how far counters have come: no counter of its own is below that
+//! from then on, whatever it has read. Where no majority remembers, an operator must say that the quorum is new. A server whose largest
+//! number is gone, which only somebody who deletes keys can bring about, is as one that has started anew.
 //!
 //! The marker also holds the longest ttl that any client may ask for, which is how long such a server waits. So a client with a longer one is
 //! refused; an operator raises it on all servers, and nobody lowers it. One that has a shorter one lets servers wait for the marker's.
@@ -12,6 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tenure_core::{Error, ErrorKind, Result};
+use tokio::time::{Instant, timeout_at};
 
 use super::library::LIBRARY;
 use super::node::{Request, Said};
@@ -25,6 +27,8 @@ use crate::quorum::majority;
 const WAIT_MORE: Duration = Duration::from_secs(2);
 /// How long one server is waited for.
 const WITHIN: Duration = Duration::from_millis(900);
+/// How long the other servers have to answer when a majority has, so that one that is named twice is seen at once.
+const MORE: Duration = Duration::from_millis(20);
 /// How often it is tried to let a server in.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -74,13 +78,15 @@ impl Quorum {
     pub(crate) async fn learn_longest(self: &Arc<Self>) {
         let mut heard = self.ask_all(WITHIN, Request::new(&LIBRARY.mark));
         let mut answered = 0;
-        while answered < majority(self.nodes.len())
-            && let Some((node, said)) = heard.recv().await
-        {
+        let mut until = Instant::now() + 2 * WITHIN;
+        while let Ok(Some((node, said))) = timeout_at(until, heard.recv()).await {
             let Ok(mark) = said.map(|said| Mark::of(&said)) else { continue };
             answered += 1;
             if mark.counts {
                 self.nodes[node].learn(mark.longest, self.own_longest());
+            }
+            if answered == majority(self.nodes.len()) {
+                until = Instant::now() + MORE;
             }
         }
     }

@@ -89,6 +89,14 @@ impl Quorum {
                 let hint = error.hint().unwrap_or("is it running and reachable?").to_owned();
                 let mut away = finding(Severity::Warning, "server", fault.to_string(), None);
                 away.hint = Some(hint);
+                if let Some(twin) = self.twin_of(node) {
+                    away = finding(
+                        Severity::Bad,
+                        "server",
+                        twin,
+                        Some("name each server once: it is counted once"),
+                    );
+                }
                 return (None, vec![away], Vec::new());
             }
         };

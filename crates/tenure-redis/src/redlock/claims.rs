@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
 use tenure_core::claim::{Busy, Grant, Kind, Published, Waiting};
 use tenure_core::clock::{Clock, Instant, SystemClock, Timestamp};
 use tenure_core::engine::claim_answer;
@@ -16,10 +15,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::holds::forget_on_all;
 use super::library::LIBRARY;
 use super::node::{Request, Said};
-use super::own::{Held, Own};
+use super::own::{Copies, Held, Own, Servers};
 use super::text::{self, Ending, NodeAnswer, NodeBusy};
 use super::{ENGINE, INCARNATION, Quorum};
-use crate::answer::number;
 use crate::error::Fault;
 use crate::pause;
 use crate::quorum::{Next, Stamped, Tally, Vote, majority};
@@ -50,6 +48,8 @@ struct Poll {
     own: Own,
     slot: Option<u32>,
     tally: Tally,
+    /// Until when the servers keep the hold, those that have said so, by this machine's clock at the least.
+    kept: Vec<Option<Instant>>,
     answers: Vec<Option<NodeAnswer>>,
     /// The servers whose answer is no vote: they do not count, or have not answered.
     silent: Vec<Option<String>>,
@@ -60,7 +60,8 @@ struct Poll {
 /// What comes in during a round.
 enum News {
     Claimed(usize, std::result::Result<Said, Fault>),
-    Stamped(usize, Vec<(usize, u64)>, std::result::Result<Said, Fault>),
+    /// With when they were sent.
+    Stamped(usize, Instant, Vec<(usize, u64)>, std::result::Result<Said, Fault>),
 }
 
 impl Quorum {
@@ -71,15 +72,16 @@ impl Quorum {
         let mut left: Vec<(usize, Vec<u32>)> =
             claims.iter().enumerate().map(|(at, _)| (at, Vec::new())).collect();
         for round in 0..ROUNDS {
+            let copies = Copies::new(self.nodes.len());
             let asked: Vec<(Own, Option<u32>)> = {
                 let (now, wall) = (SystemClock.now(), SystemClock.time_of_day().micros());
                 let mut owned = self.owned();
                 owned.tidy(now);
                 left.iter()
-                    .map(|(at, free)| (owned.ask(&claims[*at], wall, now), slot(&claims[*at], free)))
+                    .map(|(at, free)| (owned.ask(&claims[*at], wall, now, &copies), slot(&claims[*at], free)))
                     .collect()
             };
-            let outcomes = self.round(asked).await;
+            let outcomes = self.round(asked, copies).await;
             let mut again = Vec::new();
             for ((at, _), outcome) in left.into_iter().zip(outcomes) {
                 match outcome {
@@ -101,7 +103,7 @@ impl Quorum {
         // A late copy of what is over must not be granted.
         let over = left.iter().filter_map(|(at, _)| self.owned().get(claims[*at].id).cloned());
         let over = over.filter(|own| !own.claim.wait);
-        let over: Vec<_> = over.map(|own| (own, (0..self.nodes.len()).collect(), true)).collect();
+        let over: Vec<_> = over.map(|own| (own.reached(), own)).collect();
         forget_on_all(self, over, Ending::Released { is_unused: true, is_finished: true });
         for (at, attempt) in &attempts {
             if matches!(attempt, Attempt::Busy(_) | Attempt::Fresh(_) | Attempt::Finished) {
@@ -112,11 +114,11 @@ impl Quorum {
     }
 
     /// Asks all servers once for each claim, and stamps where they do not agree on a number.
-    async fn round(self: &Arc<Self>, asked: Vec<(Own, Option<u32>)>) -> Vec<Attempt> {
+    async fn round(self: &Arc<Self>, asked: Vec<(Own, Option<u32>)>, copies: Arc<Copies>) -> Vec<Attempt> {
         let start = SystemClock.now();
         let within = patience(asked.iter().map(|(own, _)| own.claim.terms.ttl));
         let proposal = if self.has_plain_tokens { 0 } else { SystemClock.time_of_day().micros() };
-        let mut request = Request::new(&LIBRARY.claim);
+        let mut request = Request::new(&LIBRARY.claim).noted_in(copies);
         text::claims(&mut request, &asked, proposal, |own| self.key_text(&own.claim.resource));
         let count = self.nodes.len();
         let mut polls: Vec<Poll> = asked.into_iter().map(|(own, slot)| Poll::new(own, slot, count)).collect();
@@ -127,8 +129,8 @@ impl Quorum {
             let Some(heard) = news.recv().await else { break };
             let mut stamps: BTreeMap<usize, Vec<(usize, u64)>> = BTreeMap::new();
             let nexts = match heard {
-                News::Claimed(node, answer) => votes(&mut polls, node, answer),
-                News::Stamped(node, asked, answer) => stamped(&mut polls, node, &asked, answer),
+                News::Claimed(node, answer) => votes(&mut polls, node, start, answer),
+                News::Stamped(node, sent, asked, answer) => stamped(&mut polls, node, sent, &asked, answer),
             };
             for (at, next) in nexts {
                 let poll = &mut polls[at];
@@ -150,7 +152,7 @@ impl Quorum {
             }
         }
         drop(tell);
-        let outcomes: Vec<Attempt> = polls.iter().map(|poll| self.settle(poll, start)).collect();
+        let outcomes: Vec<Attempt> = polls.iter().map(|poll| self.settle(poll)).collect();
         self.clear_up(polls, &outcomes, news);
         outcomes
     }
@@ -181,9 +183,10 @@ impl Quorum {
         }
         let quorum = self.clone();
         tokio::spawn(async move {
+            let sent = SystemClock.now();
             let answer = quorum.ask(node, within, false, &request).await;
             // Nobody listens any more where the others were enough.
-            drop(tell.send(News::Stamped(node, asked, answer)));
+            drop(tell.send(News::Stamped(node, sent, asked, answer)));
         });
     }
 
@@ -200,25 +203,21 @@ impl Quorum {
     }
 
     /// Says what the votes come to.
-    fn settle(&self, poll: &Poll, start: Instant) -> Attempt {
+    fn settle(&self, poll: &Poll) -> Attempt {
         let Poll { own, slot, .. } = poll;
-        let (id, terms) = (own.claim.id, &own.claim.terms);
+        let id = own.claim.id;
         if let Some(Some(token)) = poll.decided {
-            let life = terms.limits.max_hold.map_or(terms.ttl, |max_hold| max_hold.min(terms.ttl));
+            let life = poll.life();
             let slot = poll.slot_held().or(*slot);
             // Counted from before anything was sent. What is left must be of use with clocks that do not run alike.
-            let ends_in = life.saturating_sub(SystemClock.now().since(start));
+            let ends_in = poll.kept_until().since(SystemClock.now());
             if ends_in > life / 100 + Duration::from_millis(2) {
                 let token = Token::new(token);
                 if let Some(known) = self.owned().get_mut(id) {
                     known.held = Some(Held { token, slot });
-                    known.has_stray_copy = own.has_stray_copy || poll.silent.iter().any(Option::is_some);
                 }
                 return Attempt::Won(Grant { token, slot, ends_in });
             }
-        }
-        if let Some(known) = self.owned().get_mut(id) {
-            known.has_stray_copy = own.has_stray_copy || poll.has_silence();
         }
         let lost = poll.lost();
         if lost.can_try_again {
@@ -237,19 +236,19 @@ impl Quorum {
                 winners.push((at, poll));
                 continue;
             }
-            let touched: Vec<usize> = (0..self.nodes.len()).filter(|node| poll.may_hold(*node)).collect();
+            let touched = poll.may_hold();
             if poll.own.claim.wait {
-                for node in touched {
+                for node in (0..self.nodes.len()).filter(|node| touched & 1 << node != 0) {
                     back.entry(node).or_default().push((poll.own.clone(), Ending::GivenBack));
                 }
-            } else if !touched.is_empty() {
+            } else if touched != 0 {
                 // The same claim may come again where nobody knows, so only this attempt is taken back.
                 let may_come_again = match outcome {
                     Attempt::Again(..) => true,
                     Attempt::Failed(error) => error.kind() == ErrorKind::Unavailable,
                     _ => false,
                 };
-                let forsaken = (poll.own.clone(), touched, poll.has_silence());
+                let forsaken = (touched, poll.own.clone());
                 if may_come_again { cancelled.push(forsaken) } else { over.push(forsaken) }
             }
         }
@@ -308,7 +307,7 @@ impl Quorum {
 }
 
 fn is_grant(answer: &Option<NodeAnswer>) -> bool {
-    matches!(answer, Some(NodeAnswer::Granted(..)))
+    matches!(answer, Some(NodeAnswer::Granted { .. }))
 }
 
 /// How long one server is waited for: short against the ttl, of which the wait is lost.
@@ -329,7 +328,12 @@ fn slot(claim: &tenure_core::claim::Claim, free: &[u32]) -> Option<u32> {
     })
 }
 
-fn votes(polls: &mut [Poll], node: usize, answer: std::result::Result<Said, Fault>) -> Vec<(usize, Next)> {
+fn votes(
+    polls: &mut [Poll],
+    node: usize,
+    start: Instant,
+    answer: std::result::Result<Said, Fault>,
+) -> Vec<(usize, Next)> {
     let mut items = match answer {
         Ok(said) if said.counts => Ok(said.items.into_iter()),
         Ok(_) => Err("does not count: it has started anew, and must wait or be let in".to_owned()),
@@ -340,7 +344,12 @@ fn votes(polls: &mut [Poll], node: usize, answer: std::result::Result<Said, Faul
             Ok(items) => match items.next().map(text::answer) {
                 Some(Ok(answer)) => {
                     let vote = match &answer {
-                        NodeAnswer::Granted(number, _) => Vote::Granted(*number),
+                        NodeAnswer::Granted { number, kept, .. } => {
+                            // A copy of an earlier attempt may have been granted: then it is not kept as long as one of now.
+                            let life = kept.map_or(poll.life(), Duration::from_millis).min(poll.life());
+                            poll.kept[node] = Some(start + life);
+                            Vote::Granted(*number)
+                        }
                         _ => Vote::Refused,
                     };
                     poll.answers[node] = Some(answer);
@@ -360,18 +369,22 @@ fn votes(polls: &mut [Poll], node: usize, answer: std::result::Result<Said, Faul
 fn stamped(
     polls: &mut [Poll],
     node: usize,
+    sent: Instant,
     asked: &[(usize, u64)],
     answer: std::result::Result<Said, Fault>,
 ) -> Vec<(usize, Next)> {
     let items = answer.map(|said| if said.counts { said.items } else { Vec::new() }).unwrap_or_default();
     let mut nexts = Vec::new();
     for (index, (at, token)) in asked.iter().enumerate() {
-        let stamped = match number(items.get(index).unwrap_or(&Value::Nil)) {
-            Ok(0) | Err(_) => Stamped::No,
-            Ok(answered) if answered == *token => Stamped::Yes,
-            Ok(answered) => Stamped::Above(answered),
-        };
         let poll = &mut polls[*at];
+        let stamped = match items.get(index).and_then(text::stamp) {
+            None => Stamped::No,
+            Some((number, kept)) => {
+                let until = sent + Duration::from_millis(kept).min(poll.life());
+                poll.kept[node] = poll.kept[node].max(Some(until));
+                if number == *token { Stamped::Yes } else { Stamped::Above(number) }
+            }
+        };
         let next = poll.tally.stamped(node, *token, stamped);
         if poll.decided.is_none() {
             nexts.push((*at, next));
@@ -390,7 +403,21 @@ struct Lost {
 impl Poll {
     fn new(own: Own, slot: Option<u32>, nodes: usize) -> Poll {
         let (answers, silent) = (vec![None; nodes], vec![None; nodes]);
-        Poll { own, slot, tally: Tally::new(nodes), answers, silent, decided: None }
+        Poll { own, slot, tally: Tally::new(nodes), kept: vec![None; nodes], answers, silent, decided: None }
+    }
+
+    /// How long a hold lasts that is granted now.
+    fn life(&self) -> Duration {
+        let terms = &self.own.claim.terms;
+        terms.limits.max_hold.map_or(terms.ttl, |max_hold| max_hold.min(terms.ttl))
+    }
+
+    /// Until when a majority keeps the hold.
+    fn kept_until(&self) -> Instant {
+        let mut kept: Vec<Instant> = self.kept.iter().flatten().copied().collect();
+        kept.sort_unstable_by(|one, other| other.cmp(one));
+        // A majority has said so, or it would not have won.
+        kept.get(majority(self.answers.len()) - 1).copied().unwrap_or(Instant::from_nanos(0))
     }
 
     fn is_silent(&mut self, node: usize, why: String) -> Vote {
@@ -398,19 +425,17 @@ impl Poll {
         Vote::Silent
     }
 
-    /// Whether some server may execute the claim later than now.
-    fn has_silence(&self) -> bool {
-        self.answers.iter().any(Option::is_none)
-    }
-
-    fn may_hold(&self, node: usize) -> bool {
-        self.answers[node].is_none() || is_grant(&self.answers[node])
+    /// The servers that may hold it by this attempt, or will.
+    fn may_hold(&self) -> Servers {
+        let has_refused = |answer: &Option<NodeAnswer>| answer.is_some() && !is_grant(answer);
+        let refused = self.answers.iter().enumerate().filter(|(_, answer)| has_refused(answer));
+        refused.fold(self.own.copies.reached(), |servers, (node, _)| servers & !(1 << node))
     }
 
     /// The slot that an earlier attempt was granted, if it was.
     fn slot_held(&self) -> Option<u32> {
         self.answers.iter().flatten().find_map(|answer| match answer {
-            NodeAnswer::Granted(_, slot) => *slot,
+            NodeAnswer::Granted { slot, .. } => *slot,
             _ => None,
         })
     }

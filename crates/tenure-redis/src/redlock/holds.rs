@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
 use tenure_core::claim::Grant;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest};
@@ -13,17 +12,20 @@ use tokio::sync::mpsc::unbounded_channel;
 use super::claims::{patience, reached_by_most};
 use super::library::LIBRARY;
 use super::node::Request;
-use super::own::Own;
+use super::own::{Own, Servers};
 use super::text::{self, Ending};
 use super::{ENGINE, Quorum};
 use crate::answer::number;
-use crate::pause;
 use crate::quorum::majority;
 
 /// How long one server is waited for when something is released: it is not in a hurry, and worth a reconnect.
-const RELEASE_WITHIN: Duration = Duration::from_secs(1);
-/// The longest time between two attempts to release something on a server that does not answer.
-const RELEASE_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const RELEASE_WITHIN: Duration = Duration::from_secs(1);
+
+/// What is released: a claim of this client's, if it is known, and how.
+struct Leaving {
+    own: Option<Own>,
+    ending: Ending,
+}
 
 impl Quorum {
     /// Extends holds. Each is this client's, as far as it knows.
@@ -86,7 +88,7 @@ impl Quorum {
                 _ if lost[at] >= most => {
                     self.owned().remove(own.claim.id);
                     // A minority may still keep others out.
-                    forsaken.push((own.clone(), (0..self.nodes.len()).collect(), false));
+                    forsaken.push((own.reached(), own.clone()));
                     Ok(RenewAnswer::Lost)
                 }
                 _ => Err(self.silence("renew", known.len() + lost[at])),
@@ -110,25 +112,29 @@ impl Quorum {
         self: &Arc<Self>,
         releases: &[ReleaseRequest],
     ) -> Vec<Result<ReleaseAnswer>> {
-        let mut life = Duration::ZERO;
         let mut request = Request::new(&LIBRARY.release);
+        let mut leaving = Vec::with_capacity(releases.len());
         for ReleaseRequest { resource, release } in releases {
             let own = self.owned().get(release.claim).cloned();
             self.notices.forget(release.claim);
-            life = life.max(own.as_ref().map_or(RELEASE_WITHIN, |own| own.claim.terms.ttl));
-            let is_finished = release.maybe_in_flight || own.as_ref().is_some_and(|own| own.has_stray_copy);
+            let is_finished = release.maybe_in_flight || own.as_ref().is_some_and(Own::has_stray_copy);
             let ending = Ending::Released { is_unused: release.is_unused, is_finished };
             request.ask(self.key_text(resource), release.claim, vec![text::ending(own.as_ref(), ending)]);
+            leaving.push(Leaving { own, ending });
         }
-        let request = Arc::new(request);
+        let (request, leaving) = (Arc::new(request), Arc::new(leaving));
         let (tell, mut heard) = unbounded_channel();
         for node in 0..self.nodes.len() {
-            let tell = tell.clone();
-            let first = move |items: Option<Vec<Value>>| {
+            let (quorum, request, leaving, tell) =
+                (self.clone(), request.clone(), leaving.clone(), tell.clone());
+            tokio::spawn(async move {
+                // A server that none of them has reached is not worth waiting for.
+                let is_patient = leaving.iter().any(|leaving| leaving.may_be_on(node));
+                let answer = quorum.ask(node, RELEASE_WITHIN, is_patient, &request).await;
+                quorum.tell_again(node, &leaving, answer.is_ok());
                 // Nobody listens any more where the others were enough.
-                drop(tell.send(items));
-            };
-            tokio::spawn(insist(self.clone(), node, request.clone(), life, first));
+                drop(tell.send(answer.ok().map(|said| said.items)));
+            });
         }
         drop(tell);
         let (all, most) = (self.nodes.len(), majority(self.nodes.len()));
@@ -158,51 +164,45 @@ impl Quorum {
     }
 }
 
-/// Calls one server until it has answered, or what is released has ended by itself. `first` is told of the first attempt.
-async fn insist(
-    quorum: Arc<Quorum>,
-    node: usize,
-    request: Arc<Request>,
-    life: Duration,
-    first: impl FnOnce(Option<Vec<Value>>) + Send,
-) {
-    let until = SystemClock.now() + life;
-    let answer = quorum.ask(node, RELEASE_WITHIN, true, &request).await;
-    let is_answered = answer.is_ok();
-    first(answer.ok().map(|said| said.items));
-    let mut attempt = 0;
-    let mut is_over = is_answered;
-    while !is_over && SystemClock.now() < until {
-        pause::briefly(attempt, RELEASE_EVERY).await;
-        attempt = attempt.saturating_add(1);
-        is_over = quorum.ask(node, RELEASE_WITHIN, true, &request).await.is_ok();
+impl Leaving {
+    fn may_be_on(&self, node: usize) -> bool {
+        self.own.as_ref().is_none_or(|own| own.reached() & 1 << node != 0)
+    }
+}
+
+impl Quorum {
+    /// Notes what a server has still to be told of releases: all, if it has not answered; or those that their claims may yet follow.
+    fn tell_again(&self, node: usize, leaving: &[Leaving], is_answered: bool) {
+        for Leaving { own, ending } in leaving {
+            // Of a claim that nobody knows any more, the caller tells again until a majority has answered.
+            let Some(own) = own else { continue };
+            let Ending::Released { is_unused, is_finished } = *ending else { continue };
+            if is_answered && (is_finished || !own.may_follow(node)) || own.reached() & 1 << node == 0 {
+                continue;
+            }
+            let ending = Ending::Released { is_unused, is_finished: is_finished || own.may_follow(node) };
+            self.tell_later(node, own, ending);
+        }
+    }
+
+    fn tell_later(&self, node: usize, own: &Own, ending: Ending) {
+        let node = &self.nodes[node];
+        node.pending.add(self.key_text(&own.claim.resource), own, ending, node.incarnation());
     }
 }
 
 /// Ends claims that nobody wants on servers that may hold them, in the background: their ids are finished only where a
 /// copy may be under way.
-pub(crate) fn forget_on_all(quorum: &Arc<Quorum>, forsaken: Vec<(Own, Vec<usize>, bool)>, how: Ending) {
-    if forsaken.is_empty() {
-        return;
-    }
-    for node in 0..quorum.nodes.len() {
-        let mut request = Request::new(&LIBRARY.release);
-        let mut life = Duration::ZERO;
-        for (own, nodes, has_stray_copy) in &forsaken {
-            if nodes.contains(&node) {
-                let ending = match how {
-                    Ending::Released { is_unused, is_finished } => {
-                        Ending::Released { is_unused, is_finished: is_finished && *has_stray_copy }
-                    }
-                    how => how,
-                };
-                let (key, how) = (quorum.key_text(&own.claim.resource), text::ending(Some(own), ending));
-                request.ask(key, own.claim.id, vec![how]);
-                life = life.max(own.claim.terms.ttl);
+pub(crate) fn forget_on_all(quorum: &Quorum, forsaken: Vec<(Servers, Own)>, how: Ending) {
+    for (servers, own) in &forsaken {
+        let ending = match how {
+            Ending::Released { is_unused, is_finished } => {
+                Ending::Released { is_unused, is_finished: is_finished && own.has_stray_copy() }
             }
-        }
-        if !request.is_empty() {
-            tokio::spawn(insist(quorum.clone(), node, Arc::new(request), life, |_| {}));
+            how => how,
+        };
+        for node in (0..quorum.nodes.len()).filter(|node| servers & 1 << node != 0) {
+            quorum.tell_later(node, own, ending);
         }
     }
 }

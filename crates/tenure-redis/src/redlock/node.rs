@@ -1,7 +1,7 @@
 //! One server of a quorum, and calls to all of them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -13,6 +13,8 @@ use tokio::time::Instant;
 
 use super::Quorum;
 use super::library::LIBRARY;
+use super::own::{Copies, Copy};
+use super::pending::Pending;
 use crate::answer::{Unexpected, number};
 use crate::error::Fault;
 use crate::link::Link;
@@ -33,6 +35,12 @@ pub(crate) struct Node {
     falls_short: AtomicU64,
     /// The user's rights do not reach so far: scripts are called in their place.
     may_not_call_functions: AtomicBool,
+    /// The life of the server that has this link's vote; 0: not known yet.
+    incarnation: AtomicU64,
+    /// The link that has this server's vote already, counted from 1; 0: none.
+    twin: AtomicUsize,
+    /// What it has still to be told.
+    pub(crate) pending: Arc<Pending>,
 }
 
 /// A call: the same for all servers.
@@ -46,6 +54,8 @@ pub(crate) struct Request {
     /// How many ask alike, and what for.
     runs: Vec<(usize, Vec<String>)>,
     arguments: Vec<Vec<u8>>,
+    /// Where it is noted what becomes of each copy.
+    copies: Option<Arc<Copies>>,
 }
 
 /// What a server answered.
@@ -62,11 +72,26 @@ pub(crate) struct Said {
 
 impl Request {
     pub(crate) fn new(script: &'static Script) -> Request {
-        Request { script, keys: Vec::new(), ids: Vec::new(), runs: Vec::new(), arguments: Vec::new() }
+        Request {
+            script,
+            keys: Vec::new(),
+            ids: Vec::new(),
+            runs: Vec::new(),
+            arguments: Vec::new(),
+            copies: None,
+        }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+    #[cfg(test)]
+    pub(crate) fn is_of(&self, script: &Script) -> bool {
+        std::ptr::eq(self.script, script)
+    }
+
+    /// Has it noted what becomes of each copy.
+    #[must_use]
+    pub(crate) fn noted_in(mut self, copies: Arc<Copies>) -> Request {
+        self.copies = Some(copies);
+        self
     }
 
     /// Adds a claim to the batch, and what is asked for it.
@@ -134,7 +159,15 @@ impl Node {
             longest: AtomicU64::new(longest),
             falls_short: AtomicU64::new(0),
             may_not_call_functions: AtomicBool::new(false),
+            incarnation: AtomicU64::new(0),
+            twin: AtomicUsize::new(0),
+            pending: Arc::default(),
         }
+    }
+
+    /// The life of the server that has this link's vote; 0: not known yet.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation.load(Ordering::Relaxed))
     }
 
     /// Takes in what the marker says is the longest ttl, beside the client's own, in ms. A client with a shorter one goes by the marker's: it
@@ -235,11 +268,50 @@ impl Quorum {
         is_patient: bool,
         request: &Request,
     ) -> Result<Said, Fault> {
-        let node = &self.nodes[node];
-        if !is_patient && !node.is_up() {
-            return Err(Fault::Nobody { why: format!("{} is away", node.name) });
+        let at = node;
+        let node = &self.nodes[at];
+        let answer = if is_patient || node.is_up() {
+            node.call(Instant::now() + within, &self.shared_keys, request).await
+        } else {
+            Err(Fault::Nobody { why: format!("{} is away", node.name) })
+        };
+        if let Some(copies) = &request.copies {
+            let copy = match &answer {
+                Ok(_) | Err(Fault::Server { .. }) => Copy::Answered,
+                Err(fault) if fault.is_outcome_unknown() => Copy::Lost,
+                Err(_) => Copy::Unsent,
+            };
+            copies.note(at, copy);
         }
-        node.call(Instant::now() + within, &self.shared_keys, request).await
+        let said = answer?;
+        self.count_once(at, said.incarnation)?;
+        Ok(said)
+    }
+
+    /// Makes sure that no server has two votes, however many names lead to it: the link that came first has its vote.
+    pub(crate) fn count_once(&self, node: usize, incarnation: Incarnation) -> Result<(), Fault> {
+        let this = &self.nodes[node];
+        if this.incarnation() == incarnation {
+            return Ok(());
+        }
+        let _one_at_a_time = self.counted_once.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_twin =
+            |(at, other): (usize, &Node)| (at != node && other.incarnation() == incarnation).then_some(at);
+        let twin = self.nodes.iter().enumerate().find_map(is_twin);
+        this.twin.store(twin.map_or(0, |twin| twin + 1), Ordering::Relaxed);
+        let Some(_) = twin else {
+            this.incarnation.store(incarnation.0, Ordering::Relaxed);
+            return Ok(());
+        };
+        // What it was before has no vote by this link any more.
+        this.incarnation.store(0, Ordering::Relaxed);
+        Err(Fault::Nobody { why: self.twin_of(node).unwrap_or_default() })
+    }
+
+    /// Says whose vote a link would count again, if it would.
+    pub(crate) fn twin_of(&self, node: usize) -> Option<String> {
+        let twin = self.nodes[node].twin.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(format!("{} is the same server as {}", self.nodes[node].name, self.nodes[twin].name))
     }
 
     /// Calls all servers side by side. Their answers come in as they do; then the stream ends.

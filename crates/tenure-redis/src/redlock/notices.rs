@@ -9,7 +9,7 @@ use tenure_core::claim::ClaimId;
 use tenure_core::engine::Wake;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::Quorum;
+use super::{ENGINE, Quorum};
 use crate::answer::{Message, message};
 use crate::keys::{CHANGES, INBOX};
 use crate::wake::Observers;
@@ -83,7 +83,10 @@ pub(crate) async fn listen(quorum: Weak<Quorum>, node: usize, mut news: Unbounde
             }
             News::Message { .. } => {}
             news @ (News::Up { .. } | News::Listening { .. }) => {
-                if matches!(news, News::Up { .. }) {
+                if let News::Up { incarnation, .. } = news {
+                    if let Err(fault) = quorum.count_once(node, incarnation) {
+                        tracing::warn!(engine = ENGINE, %fault, "a server is counted once");
+                    }
                     quorum.nodes[node].doubt.notify_one();
                 }
                 notices.observers.tell_all();

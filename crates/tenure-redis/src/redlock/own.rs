@@ -1,6 +1,8 @@
 //! What a client knows of its own claims: what it asked for, so that a heartbeat can ask again, and what it was granted.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tenure_core::claim::{Claim, ClaimId};
@@ -23,8 +25,69 @@ pub(crate) struct Own {
     pub(crate) held: Option<Held>,
     /// When its user was last heard of.
     pub(crate) heard_at: Instant,
-    /// Some server has not answered to it: a copy may be under way.
-    pub(crate) has_stray_copy: bool,
+    /// What has become of the present attempt's copies.
+    pub(crate) copies: Arc<Copies>,
+    /// The servers that may execute a copy of an earlier attempt later than now, and those that an earlier attempt may have reached.
+    stray: Servers,
+    reached: Servers,
+}
+
+/// A set of servers: the lowest bit is the first one. No quorum has more than 64.
+pub(crate) type Servers = u64;
+
+/// What has become of the copies of one call, of which each server gets one.
+#[derive(Debug)]
+pub(crate) struct Copies {
+    all: Servers,
+    answered: AtomicU64,
+    unsent: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// What has become of one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copy {
+    Answered,
+    /// There was no connection.
+    Unsent,
+    /// It was sent, and will not be answered any more.
+    Lost,
+}
+
+impl Copies {
+    /// Of a call that is about to be made.
+    pub(crate) fn new(servers: usize) -> Arc<Copies> {
+        let all = (0..servers).fold(0, |all, at| all | 1 << at);
+        Arc::new(Copies {
+            all,
+            answered: AtomicU64::new(0),
+            unsent: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn note(&self, server: usize, copy: Copy) {
+        let servers = match copy {
+            Copy::Answered => &self.answered,
+            Copy::Unsent => &self.unsent,
+            Copy::Lost => &self.lost,
+        };
+        servers.fetch_or(1 << server, Ordering::Relaxed);
+    }
+
+    fn known(servers: &AtomicU64) -> Servers {
+        servers.load(Ordering::Relaxed)
+    }
+
+    /// Those that may execute it later than now.
+    pub(crate) fn under_way(&self) -> Servers {
+        self.all & !(Copies::known(&self.answered) | Copies::known(&self.unsent))
+    }
+
+    /// Those that may have executed it.
+    pub(crate) fn reached(&self) -> Servers {
+        self.all & !Copies::known(&self.unsent)
+    }
 }
 
 /// What a claim was granted.
@@ -55,7 +118,7 @@ impl Owned {
     }
 
     /// Notes that a claim is about to be asked for, once more or for the first time. `wall` is the time of day in microseconds.
-    pub(crate) fn ask(&mut self, claim: &Claim, wall: u64, now: Instant) -> Own {
+    pub(crate) fn ask(&mut self, claim: &Claim, wall: u64, now: Instant, copies: &Arc<Copies>) -> Own {
         let last_ticket = &mut self.last_ticket;
         let own = self.claims.entry(claim.id).or_insert_with(|| {
             let mut ticket = NO_TICKET;
@@ -63,14 +126,16 @@ impl Owned {
                 *last_ticket = wall.max(*last_ticket + 1);
                 ticket = *last_ticket;
             }
-            Own { claim: claim.clone(), attempt: 0, ticket, held: None, heard_at: now, has_stray_copy: false }
+            Own::new(claim.clone(), ticket, now, copies)
         });
+        if own.attempt > 0 {
+            own.stray |= own.copies.under_way();
+            own.reached |= own.copies.reached();
+            own.copies = copies.clone();
+        }
         own.attempt += 1;
         own.heard_at = now;
-        let asked = own.clone();
-        // Until it is answered: whoever waits for the answer may give up.
-        own.has_stray_copy = true;
-        asked
+        own.clone()
     }
 
     pub(crate) fn remove(&mut self, claim: ClaimId) -> Option<Own> {
@@ -89,6 +154,38 @@ impl Owned {
 }
 
 impl Own {
+    /// A claim that was not asked for yet, but for what these copies say.
+    pub(crate) fn new(claim: Claim, ticket: u64, now: Instant, copies: &Arc<Copies>) -> Own {
+        Own {
+            claim,
+            attempt: 0,
+            ticket,
+            held: None,
+            heard_at: now,
+            copies: copies.clone(),
+            stray: 0,
+            reached: 0,
+        }
+    }
+
+    /// Whether a server may execute a copy of it after what is sent to that server now. Of a claim that holds, what was not answered yet
+    /// is on the connection on which its release follows, or is lost ([`Own::may_follow`]).
+    pub(crate) fn has_stray_copy(&self) -> bool {
+        let present =
+            if self.held.is_some() { Copies::known(&self.copies.lost) } else { self.copies.under_way() };
+        self.stray | present != 0
+    }
+
+    /// Whether a server that has just answered to its release may still execute it.
+    pub(crate) fn may_follow(&self, server: usize) -> bool {
+        self.copies.under_way() & 1 << server != 0
+    }
+
+    /// The servers on which it may be.
+    pub(crate) fn reached(&self) -> Servers {
+        self.reached | self.copies.reached()
+    }
+
     /// Whether it waits, and its user was not heard of for so long that its place is lost.
     pub(crate) fn has_gone(&self, now: Instant) -> bool {
         self.held.is_none() && now.since(self.heard_at) > waiter_life(self.claim.terms.ttl)

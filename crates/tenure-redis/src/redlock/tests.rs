@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tenure_core::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
+use tenure_core::claim::{CAPACITY_MAX, Claim, ClaimId, ClientId, Kind, Label, Name, Terms};
 use tenure_core::clock::{Clock, SystemClock};
-use tenure_core::engine::Engine;
+use tenure_core::engine::{Engine, ReleaseAnswer, ReleaseRequest};
+use tenure_core::step::Release;
 use tenure_core::token::Token;
 use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};
 
+use super::claims::Attempt;
 use super::library::LIBRARY;
 use super::node::{Request, Said};
-use super::own::Own;
+use super::own::{Copies, Own};
 use super::text::{self, Ending};
 use super::{Quorum, Redlock};
 use crate::config::Config;
@@ -33,20 +35,25 @@ fn claim(id: u128, name: &str) -> Claim {
 }
 
 fn attempt(claim: &Claim, attempt: u32) -> Own {
-    let now = SystemClock.now();
-    Own { claim: claim.clone(), attempt, ticket: 7, held: None, heard_at: now, has_stray_copy: false }
+    let mut own = Own::new(claim.clone(), 7, SystemClock.now(), &Copies::new(3));
+    own.attempt = attempt;
+    own
 }
 
 /// Makes a quorum, and asks its first server alone.
-fn with_a_quorum(test: impl AsyncFnOnce(&Quorum)) {
-    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(RedisOptions::default())).collect();
+fn with_a_quorum(test: impl AsyncFnOnce(&Arc<Quorum>)) {
+    with_servers(&RedisOptions::default(), async |quorum, _| test(quorum).await);
+}
+
+fn with_servers(options: &RedisOptions, test: impl AsyncFnOnce(&Arc<Quorum>, &[RedisServer])) {
+    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(options.clone())).collect();
     let config = Config::parse(&quorum_url(&servers)).expect("the kit's URLs are right");
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
     runtime.block_on(async {
         let engine = Redlock::connect(config, ClientId::new(1)).await.expect("the servers answer");
         engine.migrate().await.expect("all servers are there");
-        test(&engine.quorum).await;
+        test(&engine.quorum, &servers).await;
     });
 }
 
@@ -72,14 +79,16 @@ async fn ends(quorum: &Quorum, own: &Own, ending: Ending) -> Value {
 
 #[test]
 fn what_a_later_attempt_was_granted_is_not_given_back_by_an_earlier_one() {
-    with_a_quorum(async |quorum| {
+    with_a_quorum(async |quorum: &Arc<Quorum>| {
         for ending in [Ending::Cancelled, Ending::GivenBack] {
             let claim = claim(1, "late");
             let (first, second) = (attempt(&claim, 1), attempt(&claim, 2));
             let Value::Int(number) = asks(quorum, &first).await else { panic!("it is free") };
             // Nobody heard of it, so it is asked for again; the first attempt's give-back is still under way.
             let again = text::answer(asks(quorum, &second).await).expect("an answer");
-            let text::NodeAnswer::Granted(same, _) = again else { panic!("it has it: {again:?}") };
+            let text::NodeAnswer::Granted { number: same, .. } = again else {
+                panic!("it has it: {again:?}")
+            };
             assert_eq!(same, number.cast_unsigned(), "it is the same grant");
             assert_eq!(ends(quorum, &first, ending).await, Value::Int(0), "{ending:?} comes too late");
             let other =
@@ -95,7 +104,7 @@ fn what_a_later_attempt_was_granted_is_not_given_back_by_an_earlier_one() {
 
 #[test]
 fn a_batch_grants_each_name_once_and_says_what_is_alike_once() {
-    with_a_quorum(async |quorum| {
+    with_a_quorum(async |quorum: &Arc<Quorum>| {
         let names = ["a", "b", "a", "c"];
         let owns: Vec<(Own, Option<u32>)> =
             names.iter().zip(1..).map(|(name, id)| (attempt(&claim(id, name), 1), None)).collect();
@@ -108,7 +117,7 @@ fn a_batch_grants_each_name_once_and_says_what_is_alike_once() {
             .into_iter()
             .map(|item| text::answer(item).expect("an answer"))
             .collect();
-        let is_granted = |at: usize| matches!(answers[at], text::NodeAnswer::Granted(..));
+        let is_granted = |at: usize| matches!(answers[at], text::NodeAnswer::Granted { .. });
         assert!(is_granted(0) && is_granted(1) && is_granted(3), "{answers:?}");
         assert!(
             matches!(answers[2], text::NodeAnswer::Busy(_)),
@@ -123,3 +132,77 @@ fn a_batch_grants_each_name_once_and_says_what_is_alike_once() {
         assert_eq!(ended, [1, 1, 0, 1].map(Value::Int), "only what was held has ended");
     });
 }
+
+#[test]
+fn a_repeated_claim_is_believed_no_longer_than_a_majority_keeps_it() {
+    with_a_quorum(async |quorum: &Arc<Quorum>| {
+        let mut claim = claim(1, "bounded");
+        let longest = Duration::from_secs(1);
+        let mut terms = Terms::clone(&claim.terms);
+        terms.limits.max_hold = Some(longest);
+        claim.terms = Arc::new(terms);
+        // A first copy was granted by two servers, and no answer came.
+        for node in [0, 1] {
+            let mut request = Request::new(&LIBRARY.claim);
+            let proposal = SystemClock.time_of_day().micros();
+            let key = |own: &Own| quorum.key_text(&own.claim.resource);
+            text::claims(&mut request, &[(attempt(&claim, 1), None)], proposal, key);
+            quorum.ask(node, WITHIN, true, &request).await.expect("the server answers");
+        }
+        let passes = Duration::from_millis(400);
+        crate::pause::sleep(passes).await;
+        let attempts = quorum.attempt(vec![claim]).await;
+        let [Attempt::Won(grant)] = &attempts[..] else { panic!("it has it: {attempts:?}") };
+        assert!(grant.ends_in <= longest - passes, "two servers keep it no longer: {grant:?}");
+        assert!(grant.ends_in > Duration::ZERO);
+    });
+}
+
+/// Takes and gives back so many mutexes, one after the other.
+async fn take_turns(quorum: &Arc<Quorum>, count: u128) {
+    for id in 1..=count {
+        let claim = claim(id, &format!("turn {id}"));
+        let resource = claim.resource.clone();
+        let attempts = quorum.attempt(vec![claim]).await;
+        assert!(matches!(attempts[..], [Attempt::Won(_)]), "{attempts:?}");
+        let release = Release { claim: ClaimId::new(id), is_unused: false, maybe_in_flight: false };
+        let released = quorum.release_all(&[ReleaseRequest { resource, release }]).await;
+        assert!(matches!(released[..], [Ok(ReleaseAnswer::Released)]), "{released:?}");
+    }
+}
+
+#[test]
+fn releases_that_a_dead_server_does_not_hear_leave_nothing_behind() {
+    with_servers(&RedisOptions::default(), async |quorum, servers| {
+        servers[2].kill();
+        while quorum.nodes[2].is_up() {
+            crate::pause::sleep(Duration::from_millis(10)).await;
+        }
+        take_turns(quorum, 300).await;
+        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        assert!(tasks < 60, "{tasks} tasks are left after 300 releases");
+        assert_eq!(quorum.nodes[2].pending.len(), 0, "no claim has reached it");
+    });
+}
+
+#[test]
+fn a_hung_server_is_told_all_that_it_has_missed_when_it_is_back() {
+    with_servers(&RedisOptions::default(), async |quorum, servers| {
+        servers[2].stop();
+        take_turns(quorum, 300).await;
+        while quorum.nodes[2].is_up() {
+            crate::pause::sleep(Duration::from_millis(10)).await;
+        }
+        while quorum.nodes[2].pending.len() == 0 {
+            crate::pause::sleep(Duration::from_millis(10)).await;
+        }
+        servers[2].cont();
+        while quorum.nodes[2].pending.len() > 0 {
+            crate::pause::sleep(Duration::from_millis(10)).await;
+        }
+        let left = servers[2].command(&["KEYS", "tenure:*"]);
+        assert!(left.is_empty(), "it holds for nobody: {left}");
+    });
+}
+
+mod damage;

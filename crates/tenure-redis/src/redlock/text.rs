@@ -14,7 +14,12 @@ type Result<T> = std::result::Result<T, Unexpected>;
 /// What one server answered to one claim.
 #[derive(Clone, Debug)]
 pub(crate) enum NodeAnswer {
-    Granted(u64, Option<u32>),
+    /// With which number and slot. Of a grant to an earlier copy of the claim also how much longer it is kept, in ms.
+    Granted {
+        number: u64,
+        slot: Option<u32>,
+        kept: Option<u64>,
+    },
     Busy(NodeBusy),
     /// The claim has ended.
     Finished,
@@ -178,6 +183,14 @@ pub(crate) fn ending(own: Option<&Own>, ending: Ending) -> String {
     }
 }
 
+/// What is said when an attempt, or all that there is of a claim, ends, to a server that is told again later.
+pub(crate) fn ending_of(attempt: u32, how: Ending) -> String {
+    match how {
+        Ending::Released { .. } => ending(None, how),
+        _ => format!("c {attempt} 0 1 0 0 "),
+    }
+}
+
 fn items(value: Value) -> Result<Vec<Value>> {
     match value {
         Value::Array(items) => Ok(items),
@@ -210,10 +223,18 @@ fn millis_if_any(value: &Value) -> Result<Option<u64>> {
     if matches!(value, Value::Int(..0)) { Ok(None) } else { number(value).map(Some) }
 }
 
+/// Reads a server's answer to a stamp: the number that it has come to, and how much longer the hold is kept, in ms. None: it does not
+/// hold there.
+pub(crate) fn stamp(value: &Value) -> Option<(u64, u64)> {
+    let Value::Array(items) = value else { return None };
+    let [stamped, kept] = &items[..] else { return None };
+    Some((number(stamped).ok()?, number(kept).ok()?))
+}
+
 /// Reads a server's answer to a claim.
 pub(crate) fn answer(value: Value) -> Result<NodeAnswer> {
     if let Value::Int(_) = value {
-        return Ok(NodeAnswer::Granted(number(&value)?, None));
+        return Ok(NodeAnswer::Granted { number: number(&value)?, slot: None, kept: None });
     }
     let items = items(value)?;
     let field = |at: usize| items.get(at).ok_or_else(|| Unexpected(format!("{} fields", items.len())));
@@ -221,7 +242,7 @@ pub(crate) fn answer(value: Value) -> Result<NodeAnswer> {
         // Granted before, to an earlier copy.
         "G" => {
             let slot = items.get(2).and_then(|slot| text(slot).ok()?.parse().ok());
-            Ok(NodeAnswer::Granted(number(field(1)?)?, slot))
+            Ok(NodeAnswer::Granted { number: number(field(1)?)?, slot, kept: Some(number(field(3)?)?) })
         }
         "B" => Ok(NodeAnswer::Busy(busy(&items)?)),
         "F" => Ok(NodeAnswer::Finished),
@@ -233,6 +254,7 @@ pub(crate) fn answer(value: Value) -> Result<NodeAnswer> {
         "C" => Ok(NodeAnswer::Conflict(kind_of(text(field(1)?)?)?, small(field(2)?)?)),
         "A" => Ok(NodeAnswer::FloorAhead(number(field(1)?)?)),
         "T" => Ok(NodeAnswer::NumbersUsedUp),
+        "E" => Err(Unexpected(text(field(1)?)?.to_owned())),
         other => Err(Unexpected(other.to_owned())),
     }
 }

@@ -19,7 +19,7 @@ use super::holds::most_have_come;
 use super::library::LIBRARY;
 use super::node::Request;
 use super::text::{self, kind_of, lossy};
-use super::{ENGINE, Quorum, internal, values};
+use super::{ENGINE, Quorum, values};
 use crate::answer::{self, Unexpected, number};
 use crate::error::Fault;
 use crate::quorum::majority;
@@ -187,13 +187,13 @@ impl Quorum {
         }
         let answers = self.hear_all(WITHIN, request).await;
         let mut fault = None;
-        let mut seen: Vec<Vec<Seen>> = Vec::new();
+        // What cannot be read of one resource is as if the server were away for that one.
+        let mut seen: Vec<Vec<Option<Seen>>> = Vec::new();
         for answer in answers {
             match answer {
                 Ok(said) if said.counts => {
-                    let read = |item: Value| read(item, said.now);
-                    let resources = said.items.into_iter().map(read).collect::<std::result::Result<_, _>>();
-                    seen.push(resources.map_err(|Unexpected(what)| internal(operation, what))?);
+                    let read = |item: Value| read(item, said.now).ok();
+                    seen.push(said.items.into_iter().map(read).collect());
                 }
                 Ok(_) => {}
                 Err(error) => fault = Some(error),
@@ -204,7 +204,7 @@ impl Quorum {
         }
         let mut views = Vec::new();
         for (at, name) in names.iter().enumerate() {
-            let of_all: Vec<&Seen> = seen.iter().filter_map(|of_node| of_node.get(at)).collect();
+            let of_all: Vec<&Seen> = seen.iter().filter_map(|of_node| of_node.get(at)?.as_ref()).collect();
             views.push(self.merge(name, &of_all));
         }
         Ok(views)

@@ -11,22 +11,29 @@
 -- A hold is stored as `id flag number granted ttl client max_hold min_hold lock_delay attempt slot label`. The flag is m(utex),
 -- w(riter), r(eader) or p(ool), and a capital if the units only rest. The number is what the counter was when it was granted or
 -- stamped. Times: `now` in microseconds, `t` and all ends in milliseconds, by this server's clock.
+--
+-- Any key may go by itself (`DEL`, eviction), and may be a stranger's. So nothing is read from one key because another one says that it is
+-- there, what does not fit together ends within a ttl, and an operation that fails on one resource of a batch says so for that one alone.
 
-local call, try
+local call, try, try_to
 local floor, max, min, sub, byte, format, concat, upper
 local function open()
-  call, try = redis.call, redis.pcall
+  call, try, try_to = redis.call, redis.pcall, pcall
   floor, max, min = math.floor, math.max, math.min
   sub, byte, format, concat, upper = string.sub, string.byte, string.format, table.concat, string.upper
 end
 
 local FINISHED_MEMORY, COUNTER_MEMORY, QUEUE_LIFE = 60000, 3600000, 60000
 local AHEAD_MAX, NUMBER_MAX, NEVER = 3600000000, 9007199254740991, 9007199254740991
+-- How many waiters or ended holds one call looks at, and how many waiters it tells: the rest is seen to by the next call, and by
+-- heartbeats. Each costs some 2 us.
+local LOOKED_AT_MAX, TOLD_MAX = 128, 512
 local FOREIGN = '????????????????????????????????'
 local SEEN, WAIT, INBOX, CHANGES = 'tenure.1.seen', 'tenure.1.wait', 'tenure.1.inbox:', 'tenure.1.changes:'
+local BASE = 'tenure.1.base'
 
 local BOOT, MAX, FINISHED, OBSERVED
-local now, t, top, is_top_new, has_finished, has_observers
+local now, t, top, has_top, is_top_new, base, is_base_lost, has_finished, has_observers
 
 local function digits(number) return format('%.0f', number) end
 local HALF = 100000000
@@ -35,22 +42,42 @@ local function padded(number)
   return format('%08d%08d', high, number - high * HALF)
 end
 
--- Begins a call, and returns whether the server counts: not if it has started anew since it was let in, or if the client takes another
--- ttl for the longest. Then also what the marker says.
+-- Reads a number that a token may have.
+local function number_in(text)
+  local number = text and tonumber(text)
+  if number and number >= 0 and number < NUMBER_MAX then return number end
+end
+
+-- Begins a call, and returns whether the server counts: not if it has started anew since it was let in, if the client takes another
+-- ttl for the longest, or if the largest of all counters is gone. Then also what the marker says.
 local function begin(KEYS, ARGV)
   if not call then open() end
   BOOT, MAX, FINISHED, OBSERVED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
   local clock = call('TIME')
   now = clock[1] * 1000000 + clock[2]
   t = floor(now / 1000)
-  local marks = call('MGET', BOOT, MAX)
-  top, is_top_new = tonumber(marks[2] or 0), false
+  local marks = call('MGET', BOOT, MAX, BASE)
+  top, is_top_new = number_in(marks[2]), false
+  has_top = top ~= nil
+  top = top or 0
+  -- Without a base of this run, all that this server has ever given is below the largest.
+  local marker = ARGV[1] .. ' '
+  base = marks[3] and sub(marks[3], 1, #marker) == marker and number_in(sub(marks[3], #marker + 1))
+  is_base_lost = not base
+  base = base or top
   has_finished, has_observers = false, false
   if call('EXISTS', FINISHED, OBSERVED) > 0 then
     has_finished = call('EXISTS', FINISHED) == 1
     has_observers = call('EXISTS', OBSERVED) == 1
   end
-  return marks[1] == ARGV[1], marks[1]
+  return has_top and marks[1] == ARGV[1], marks[1]
+end
+
+-- What an operation says of one resource where it fails there.
+local function apart(operate, ...)
+  local is_done, answer = try_to(operate, ...)
+  if is_done then return answer end
+  return { 'E', sub(type(answer) == 'table' and answer.err or tostring(answer), 1, 200) }
 end
 
 -- A server that is full refuses what could make it fuller, but not after the first write of a script.
@@ -58,8 +85,11 @@ local function insist() if IS_SCRIPT then call('PEXPIRE', FINISHED, FINISHED_MEM
 
 local function beside(letter, key) return 'tenure.1.' .. letter .. ':' .. key end
 
--- Counters. One that is not there is as large as the largest of all, so that none ever falls.
-local function counter(key) return tonumber(call('GET', beside('C', key)) or top) end
+-- Counters. One that is not there is as large as the largest of all, so that none ever falls. None is below the base: what was learned when
+-- this server was let in. A counter that it had read from its snapshot would be behind what others have given meanwhile.
+local function counter(key, otherwise)
+  return max(number_in(call('MGET', beside('C', key))[1]) or otherwise or top, base)
+end
 local function raise(key, number)
   call('SET', beside('C', key), digits(number), 'PX', COUNTER_MEMORY)
   if number > top then top, is_top_new = number, true end
@@ -67,6 +97,10 @@ end
 local function keep_top()
   if is_top_new then call('SET', MAX, padded(top)) end
   is_top_new = false
+end
+local function keep_base(marker)
+  if is_base_lost then call('SET', BASE, marker .. ' ' .. digits(base)) end
+  is_base_lost = false
 end
 
 -- The answers to a batch. Where all are the same number, it is said once.
@@ -102,7 +136,7 @@ end
 local TERMS = '^(%d+) (%x+) (%d+) (%d+) (%d+) (%d+) ([%d-]+) (.*)$'
 local function unpack_terms(hold, text)
   local ttl, client, longest, shortest, delay, attempt, slot, label = text:match(TERMS)
-  if not ttl then return nil end
+  if not ttl or #ttl ~= 8 then return nil end
   hold.ttl, hold.client, hold.max, hold.min = tonumber(ttl), client, tonumber(longest), tonumber(shortest)
   hold.delay, hold.attempt, hold.slot, hold.label = tonumber(delay), tonumber(attempt), slot, label
   return hold
@@ -115,8 +149,10 @@ local function pack(hold)
 end
 local function is_resting(hold) return hold.flag == upper(hold.flag) end
 local function unpack_hold(text, free)
-  local id, flag, number, granted, terms = text:match('^(%x+) (%a) (%d+) (%d+) (.*)$')
-  local hold = id and #id == 32 and unpack_terms({ id = id, flag = flag, number = tonumber(number), granted = tonumber(granted) }, terms)
+  local id, flag, number, granted, terms = text:match('^(%x+) ([mwrpMWRP]) (%d+) (%d+) (.*)$')
+  -- A stranger's text may look much the same: columns are as wide as they are written.
+  local is_ours = id and #id == 32 and #number == 16 and #granted == 16
+  local hold = is_ours and unpack_terms({ id = id, flag = flag, number = tonumber(number), granted = tonumber(granted) }, terms)
   if not hold then
     -- What another client of the classic protocol has set: all that is known is its text.
     hold = {
@@ -141,30 +177,36 @@ local function exclusive(key)
   return unpack_hold(type(text) == 'string' and text or '', free < 0 and NEVER or free + 1)
 end
 
-local function drop_shared(shared, hold)
-  call('HDEL', shared.texts, hold.id)
-  if hold.slot ~= '-' then call('HDEL', shared.texts, 's' .. hold.slot) end
-  call('ZREM', shared.ends, hold.id)
+local function drop_shared(shared, id)
+  local text = call('HGET', shared.texts, id)
+  local slot = text and unpack_hold(text, 0).slot
+  if slot and slot ~= '-' then call('HDEL', shared.texts, 's' .. slot) end
+  call('HDEL', shared.texts, id)
+  call('ZREM', shared.ends, id)
   shared.count = shared.count - 1
 end
+-- Where the texts are gone, the units are held by nobody knows whom until they come free by themselves: then there is no kind.
 local function shared_of(key)
   local shared = { ends = beside('H', key), texts = beside('T', key) }
   shared.count = call('ZCARD', shared.ends)
   if shared.count == 0 then return shared end
-  for _, id in ipairs(call('ZRANGEBYSCORE', shared.ends, '-inf', t)) do
-    drop_shared(shared, unpack_hold(call('HGET', shared.texts, id), 0))
-  end
+  for _, id in ipairs(call('ZRANGEBYSCORE', shared.ends, '-inf', t, 'LIMIT', 0, LOOKED_AT_MAX)) do drop_shared(shared, id) end
   if shared.count == 0 then
     call('DEL', shared.texts)
   else
-    shared.kind, shared.capacity = call('HGET', shared.texts, 'k'):match('^(%a) (%d+)$')
+    shared.kind, shared.capacity = (call('HGET', shared.texts, 'k') or ''):match('^([rp]) (%d+)$')
     shared.capacity = tonumber(shared.capacity)
   end
   return shared
 end
 local function shared_hold(shared, id)
-  local text = call('HGET', shared.texts, id)
-  return text and unpack_hold(text, tonumber(call('ZSCORE', shared.ends, id)))
+  local free, text = tonumber(call('ZSCORE', shared.ends, id) or nil), call('HGET', shared.texts, id)
+  return free and text and unpack_hold(text, free)
+end
+-- Whether somebody holds a slot. A note of it whose hold is gone is no hold.
+local function is_taken(shared, slot)
+  local id = call('HGET', shared.texts, 's' .. slot)
+  return id and call('ZSCORE', shared.ends, id)
 end
 
 -- All that is held of a resource here: its own key, and the shared holds.
@@ -194,6 +236,8 @@ local function put(record, hold)
     return
   end
   local shared = record.shared
+  -- What the ends do not know any more must not stay among the texts.
+  if shared.count == 0 then call('DEL', shared.texts) end
   if call('ZADD', shared.ends, hold.free, hold.id) == 1 then shared.count = shared.count + 1 end
   call('HSET', shared.texts, hold.id, pack(hold))
   if hold.slot ~= '-' then call('HSET', shared.texts, 's' .. hold.slot, hold.id) end
@@ -206,7 +250,7 @@ local function remove(record, hold)
     call('DEL', record.key)
     record.own = nil
   else
-    drop_shared(record.shared, hold)
+    drop_shared(record.shared, hold.id)
     if record.shared.count == 0 then call('DEL', record.shared.texts) end
   end
 end
@@ -241,15 +285,21 @@ local function queue_of(key)
   return queue
 end
 local function leave(queue, id)
-  if call('ZREM', queue.places, id) == 0 then return false end
+  if queue.count == 0 then return false end
   call('HDEL', queue.texts, id)
   call('ZREM', queue.lives, id)
+  if call('ZREM', queue.places, id) == 0 then return false end
   queue.count = queue.count - 1
   return true
 end
 local function prune(queue)
   if queue.count == 0 then return end
-  for _, id in ipairs(call('ZRANGEBYSCORE', queue.lives, '-inf', t)) do leave(queue, id) end
+  for _, id in ipairs(call('ZRANGEBYSCORE', queue.lives, '-inf', t, 'LIMIT', 0, LOOKED_AT_MAX)) do leave(queue, id) end
+  if queue.count == 0 or call('ZCARD', queue.lives) >= queue.count then return end
+  -- Some lives are gone. Who lives is back with its next heartbeat, at its old place; who does not would stand in the way for good.
+  for _, id in ipairs(call('ZRANGE', queue.places, 0, LOOKED_AT_MAX - 1)) do
+    if not call('ZSCORE', queue.lives, id) then leave(queue, id) end
+  end
 end
 local function enqueue(queue, id, ticket, life, text)
   if call('ZADD', queue.places, ticket, id) == 1 then queue.count = queue.count + 1 end
@@ -258,9 +308,9 @@ local function enqueue(queue, id, ticket, life, text)
   for _, key in ipairs({ queue.places, queue.lives, queue.texts }) do call('PEXPIRE', key, QUEUE_LIFE) end
 end
 -- Calls `look(id, place, kind)` for each waiter, the first one first, until it returns something, and returns that.
-local function each_waiter(queue, look)
+local function each_waiter(queue, most, look)
   local at = 0
-  while at < queue.count do
+  while at < queue.count and at < most do
     local page = call('ZRANGE', queue.places, at, at + 15, 'WITHSCORES')
     for i = 1, #page, 2 do
       local found = look(page[i], tonumber(page[i + 1]), call('HGET', queue.texts, page[i]) or 'm')
@@ -271,19 +321,24 @@ local function each_waiter(queue, look)
 end
 local function is_behind(queue, id, ticket, kind)
   if queue.count == 0 then return false end
-  return each_waiter(queue, function(other, place, text)
+  local behind = each_waiter(queue, LOOKED_AT_MAX, function(other, place, text)
     if other == id or place > ticket or (place == ticket and other > id) then return false end
     -- Readers do not stand in each other's way.
     if kind ~= 'r' or sub(text, 1, 1) ~= 'r' then return true end
-  end) or false
+  end)
+  -- Behind more readers than are looked at: those are granted first.
+  if behind == nil then return queue.count > LOOKED_AT_MAX end
+  return behind
 end
 -- Tells those who could hold now to ask again.
 local function wake(record, queue)
   prune(queue)
   if queue.count == 0 or record.own then return end
   local is_first = true
-  each_waiter(queue, function(id, _, text)
+  each_waiter(queue, TOLD_MAX, function(id, _, text)
     local kind, client = text:match('^(%a) %d (%x+)')
+    -- What it waits for is gone. It says so again with its next heartbeat.
+    if not kind then return end
     if not is_first and kind ~= 'r' then return true end
     if kind ~= 'p' and record.shared.count > 0 and not (kind == 'r' and record.shared.kind == 'r') then return true end
     call('PUBLISH', INBOX .. client, 'L ' .. id)
@@ -299,7 +354,7 @@ local function is_free(record, claim)
   local shared = record.shared
   if shared.count == 0 then return true end
   if claim.kind == 'r' then return shared.kind == 'r' end
-  return claim.kind == 'p' and call('HEXISTS', shared.texts, 's' .. claim.slot) == 0
+  return claim.kind == 'p' and shared.kind == 'p' and not is_taken(shared, claim.slot)
 end
 
 local function busy(record, queue, claim)
@@ -307,12 +362,14 @@ local function busy(record, queue, claim)
   if shown then
     free = shown.free
   elseif shared.count > 0 then
-    local ids = call('ZRANGE', shared.ends, 0, 1023, 'WITHSCORES')
+    -- A pool has no more slots than this, and of readers one is enough.
+    local ids = call('ZRANGE', shared.ends, 0, shared.kind == 'p' and 1023 or 15, 'WITHSCORES')
     free = tonumber(ids[2])
     for i = 1, #ids, 2 do
-      local hold = unpack_hold(call('HGET', shared.texts, ids[i]), tonumber(ids[i + 1]))
-      if not shown or (is_resting(shown) and not is_resting(hold)) then shown = hold end
-      if hold.slot ~= '-' then taken[#taken + 1] = hold.slot end
+      local text = call('HGET', shared.texts, ids[i])
+      local hold = text and unpack_hold(text, tonumber(ids[i + 1]))
+      if hold and (not shown or (is_resting(shown) and not is_resting(hold))) then shown = hold end
+      if hold and hold.slot ~= '-' then taken[#taken + 1] = hold.slot end
     end
   end
   local rank = call('ZRANK', queue.places, claim.id)
@@ -372,14 +429,15 @@ local function decide(key, id, asked, terms, ticket)
     hold.attempt = claim.attempt
     extend(hold)
     put(record, hold)
-    return { 'G', digits(hold.number), hold.slot }
+    -- With how long it is kept: a longest time counts from the grant, not from this copy.
+    return { 'G', digits(hold.number), hold.slot, digits(max(hold.ends - t, 0)) }
   end
   local against = conflict(record, claim)
   if against then return against end
   if claim.floor > now + AHEAD_MAX and not asked.is_forced then return { 'A', digits(now) } end
   if asked.fresh == '1' then
     local value = call('HMGET', beside('V', key), 'fresh', 'token', 'bytes')
-    if value[1] and tonumber(value[1]) > t then return { 'V', digits(value[1] - t), value[2], value[3] } end
+    if (tonumber(value[1] or 0) or 0) > t and value[2] and value[3] then return { 'V', digits(value[1] - t), value[2], value[3] } end
   end
   local queue = queue_of(key)
   prune(queue)
@@ -413,11 +471,11 @@ local function take_free(KEYS, first, last, ids, asked, terms, answers)
   local others = call('EXISTS', unpack(all_beside(WHO_ELSE, KEYS, first, last)))
   local places = all_beside(COUNTER, KEYS, first, last)
   local counters = call('MGET', unpack(places))
-  local base, before, numbers, largest = asked.floor + 1, top, {}, top
+  local least, before, numbers, largest = asked.floor + 1, top, {}, top
   -- A client whose clock is very wrong does not spoil the numbers.
-  if asked.proposal <= now + AHEAD_MAX then base = max(base, asked.proposal) end
+  if asked.proposal <= now + AHEAD_MAX then least = max(least, asked.proposal) end
   for i = 1, last - first + 1 do
-    local number = max(base, (counters[i] and tonumber(counters[i]) or before) + 1)
+    local number = max(least, max(number_in(counters[i]) or before, base) + 1)
     numbers[i], largest = number, max(largest, number)
   end
   if largest >= NUMBER_MAX then return end
@@ -433,7 +491,7 @@ local function take_free(KEYS, first, last, ids, asked, terms, answers)
       local number = numbers[i]
       if number ~= tail_number then tail, tail_number = ' m ' .. padded(number) .. granted, number end
       if call('SET', key, id .. tail, 'NX', 'PXAT', ends) then
-        if counters[i] or before >= base then call('SET', places[i], digits(number), 'PX', COUNTER_MEMORY) end
+        if counters[i] or before >= least then call('SET', places[i], digits(number), 'PX', COUNTER_MEMORY) end
         changed(key)
         answers[at - 3] = number
       end
@@ -447,6 +505,7 @@ local CLAIM = '^(%a) (%d+) (%d) (%d) (%d) (%d+) (%d+) (%d+) (%d) (%d+) (%d+)$'
 -- a step after that of the one before.
 operation('claim', {}, function(KEYS, ARGV)
   if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
+  keep_base(ARGV[1])
   local answers, ids, at, run = { padded(now) }, ARGV[2], 4, 3
   while at < #KEYS do
     local first, last, terms = at + 1, at + ARGV[run], ARGV[run + 2]
@@ -458,7 +517,7 @@ operation('claim', {}, function(KEYS, ARGV)
     if asked.plain_life > 0 and asked.floor <= now + AHEAD_MAX then take_free(KEYS, first, last, ids, asked, terms, answers) end
     for place = first, last do
       if not answers[place - 3] then
-        answers[place - 3] = decide(KEYS[place], id_at(ids, place - 4), asked, terms, ticket + (place - first) * step)
+        answers[place - 3] = apart(decide, KEYS[place], id_at(ids, place - 4), asked, terms, ticket + (place - first) * step)
       end
     end
     at, run = last, run + 3
@@ -466,31 +525,30 @@ operation('claim', {}, function(KEYS, ARGV)
   return done(answers)
 end)
 
+local function stamp(key, id, token)
+  local record = holds_of(key)
+  local hold = hold_of(record, id)
+  if not hold or token >= NUMBER_MAX then return 0 end
+  if hold.number < token then
+    -- A mutex or a writer has the last number that was given here.
+    local known = counter(key, record.own and hold.number)
+    -- Another one that shares it may have been granted that number since: each has its own.
+    hold.number = known < token and token or known + 1
+    raise(key, hold.number)
+    put(record, hold)
+  end
+  return { digits(hold.number), digits(max(hold.ends - t, 0)) }
+end
+
 -- Takes for each run a token: the counter is to be at the token while the claim holds. Answers with the token, or
--- with a larger number, which the claim must take; 0: it does not hold here.
+-- with a larger number, which the claim must take, and for how long it is held; 0: it does not hold here.
 operation('stamp', {}, function(KEYS, ARGV)
   if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
+  keep_base(ARGV[1])
   local answers, ids, at, run = { padded(now) }, ARGV[2], 4, 3
   while at < #KEYS do
     local token, last = tonumber(ARGV[run + 1]), at + ARGV[run]
-    for place = at + 1, last do
-      local key = KEYS[place]
-      local record = holds_of(key)
-      local hold, answer = hold_of(record, id_at(ids, place - 4)), 0
-      if hold then
-        if hold.number < token then
-          -- A mutex or a writer has the last number that was given here.
-          local own = record.own and hold.number
-          local known = tonumber(call('GET', beside('C', key)) or own or top)
-          -- Another one that shares it may have been granted that number since: each has its own.
-          hold.number = known < token and token or known + 1
-          raise(key, hold.number)
-          put(record, hold)
-        end
-        answer = hold.number
-      end
-      answers[place - 3] = answer
-    end
+    for place = at + 1, last do answers[place - 3] = apart(stamp, KEYS[place], id_at(ids, place - 4), token) end
     at, run = last, run + 2
   end
   return done(answers)
@@ -500,6 +558,17 @@ end)
 local MUTEX = 109
 local function is_plain(held, id)
   return held and sub(held, 1, 32) == id and byte(held, 34) == MUTEX and sub(held, 95, 101) == ' 0 0 0 '
+end
+
+local function renew(key, id)
+  local record = holds_of(key)
+  local hold = hold_of(record, id)
+  if not hold then return 0 end
+  extend(hold)
+  put(record, hold)
+  local value = call('HMGET', beside('V', key), 'claim', 'keep')
+  if value[1] == hold.id and value[2] == '' then call('PEXPIREAT', beside('V', key), hold.ends) end
+  return hold.ends - t
 end
 
 -- Answers for how long each hold lives on; 0: it does not hold here.
@@ -516,16 +585,7 @@ operation('renew', { 'allow-oom' }, function(KEYS, ARGV)
     if life and call('PEXPIREAT', key, digits(t + life - 1), 'GT') == 1 then
       answers[at - 3] = life
     else
-      local record, answer = holds_of(key), 0
-      local hold = hold_of(record, id)
-      if hold then
-        extend(hold)
-        put(record, hold)
-        answer = hold.ends - t
-        local value = call('HMGET', beside('V', key), 'claim', 'keep')
-        if value[1] == hold.id and value[2] == '' then call('PEXPIREAT', beside('V', key), hold.ends) end
-      end
-      answers[at - 3] = answer
+      answers[at - 3] = apart(renew, key, id)
     end
   end
   return done(answers)
@@ -583,7 +643,7 @@ operation('release', { 'allow-oom' }, function(KEYS, ARGV)
     for place = first, last do
       local id = id_at(ids, place - 4)
       if not answers[place - 3] then
-        answers[place - 3] = finish_with(KEYS[place], id, mode, attempt, unused, ticket, life, waiter)
+        answers[place - 3] = apart(finish_with, KEYS[place], id, mode, attempt, unused, ticket, life, waiter)
       end
       if is_finish == '1' then finish(id) end
     end
@@ -606,7 +666,7 @@ operation('publish', {}, function(KEYS, ARGV)
   call('PEXPIREAT', value, keep ~= '' and keep_until or hold.ends)
   if fresh_until > t then
     local queue = queue_of(key)
-    each_waiter(queue, function(waiter, _, text)
+    each_waiter(queue, TOLD_MAX, function(waiter, _, text)
       local is_fresh, client = text:match('^%a (%d) (%x+)')
       if is_fresh == '1' then call('PUBLISH', INBOX .. client, 'L ' .. waiter) end
     end)
@@ -650,46 +710,50 @@ operation('break', { 'allow-oom' }, function(KEYS, ARGV)
   return { digits(now), free_in }
 end)
 
--- Shows resources: kind, capacity, holds (text and how much longer), waiters (id, ticket and text), counter, value.
-operation('look', { 'no-writes' }, function(KEYS, ARGV)
-  if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
-  local answers = { padded(now) }
-  local function show(holds, hold)
+local function show(key)
+  local kind, capacity, holds, waiters = 'm', 1, {}, {}
+  local function add(hold)
     if hold.free > t then
       holds[#holds + 1] = pack(hold)
       holds[#holds + 1] = digits(hold.free >= NEVER and 86400000 or hold.free - t)
     end
   end
-  for i = 5, #KEYS do
-    local key, kind, capacity, holds, waiters = KEYS[i], 'm', 1, {}, {}
-    local own = exclusive(key)
-    if own then
-      if upper(own.flag) == 'W' then kind, capacity = 'r', 1048576 end
-      show(holds, own)
-    else
-      local ends, texts = beside('H', key), beside('T', key)
-      local ids = call('ZRANGE', ends, 0, 1023, 'WITHSCORES')
-      if ids[1] then kind, capacity = call('HGET', texts, 'k'):match('^(%a) (%d+)$') end
-      for at = 1, #ids, 2 do show(holds, unpack_hold(call('HGET', texts, ids[at]), tonumber(ids[at + 1]))) end
+  local own = exclusive(key)
+  if own then
+    if upper(own.flag) == 'W' then kind, capacity = 'r', 1048576 end
+    add(own)
+  else
+    local ends, texts = beside('H', key), beside('T', key)
+    local ids = call('ZRANGE', ends, 0, 1023, 'WITHSCORES')
+    local of_kind, of_capacity = ((ids[1] and call('HGET', texts, 'k')) or ''):match('^([rp]) (%d+)$')
+    if of_kind then kind, capacity = of_kind, of_capacity end
+    for at = 1, #ids, 2 do
+      local text = call('HGET', texts, ids[at])
+      if text then add(unpack_hold(text, tonumber(ids[at + 1]))) end
     end
-    local queue = queue_of(key)
-    if queue.count > 0 then
-      each_waiter(queue, function(id, place, text)
-        if tonumber(call('ZSCORE', queue.lives, id) or 0) > t and #waiters < 3072 then
-          waiters[#waiters + 1], waiters[#waiters + 2], waiters[#waiters + 3] = id, digits(place), text
-        end
-      end)
-      if #holds == 0 and waiters[3] then kind = KIND_OF[sub(waiters[3], 1, 1)] end
-    end
-    local value = call('HMGET', beside('V', key), 'bytes', 'token', 'claim', 'fresh', 'keep')
-    if value[2] then
-      value[4] = digits(max(value[4] - t, 0))
-      value[5] = value[5] == '' and '-' or digits(max(value[5] - t, 0))
-    else
-      value = {}
-    end
-    answers[i - 3] = { kind, tonumber(capacity), holds, waiters, digits(counter(key)), value }
   end
+  local queue = queue_of(key)
+  each_waiter(queue, 1024, function(id, place, text)
+    if tonumber(call('ZSCORE', queue.lives, id) or 0) > t then
+      waiters[#waiters + 1], waiters[#waiters + 2], waiters[#waiters + 3] = id, digits(place), text
+    end
+  end)
+  if #holds == 0 and waiters[3] then kind = KIND_OF[sub(waiters[3], 1, 1)] or kind end
+  local value = call('HMGET', beside('V', key), 'bytes', 'token', 'claim', 'fresh', 'keep')
+  if value[1] and number_in(value[2]) and value[3] and tonumber(value[4] or nil) and value[5] then
+    value[4] = digits(max(value[4] - t, 0))
+    value[5] = value[5] == '' and '-' or digits(max((tonumber(value[5]) or t) - t, 0))
+  else
+    value = {}
+  end
+  return { kind, tonumber(capacity), holds, waiters, digits(counter(key)), value }
+end
+
+-- Shows resources: kind, capacity, holds (text and how much longer), waiters (id, ticket and text), counter, value.
+operation('look', { 'no-writes' }, function(KEYS, ARGV)
+  if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
+  local answers = { padded(now) }
+  for i = 5, #KEYS do answers[i - 3] = apart(show, KEYS[i]) end
   return answers
 end)
 
@@ -712,7 +776,7 @@ operation('settle', {}, function(KEYS, ARGV)
   local _, marker = begin(KEYS, ARGV)
   local run, longest = parts(marker)
   local present = parts(ARGV[1])
-  if run == present then return { padded(now), 'R', 0, padded(top), longest } end
+  if run == present and has_top then return { padded(now), 'R', 0, padded(top), longest } end
   if call('GET', SEEN) ~= present then
     call('SET', WAIT, present, 'PX', ARGV[2])
     call('SET', SEEN, present)
@@ -726,7 +790,7 @@ end)
 operation('mark', { 'no-writes' }, function(KEYS, ARGV)
   local _, marker = begin(KEYS, ARGV)
   local run, longest = parts(marker)
-  local counts = run ~= nil and run == parts(ARGV[1])
+  local counts = has_top and run ~= nil and run == parts(ARGV[1])
   return { padded(now), counts and 1 or 0, padded(top), counts and longest or 0 }
 end)
 
@@ -738,7 +802,10 @@ operation('admit', {}, function(KEYS, ARGV)
   if ARGV[4] ~= '1' and (call('GET', SEEN) ~= present or call('EXISTS', WAIT) == 1) then return { padded(now), 0 } end
   top, is_top_new = max(top, tonumber(ARGV[2])), true
   keep_top()
-  call('SET', BOOT, present .. ' ' .. ARGV[3])
+  local marker = present .. ' ' .. ARGV[3]
+  base, is_base_lost = top, true
+  keep_base(marker)
+  call('SET', BOOT, marker)
   call('DEL', SEEN, WAIT)
   return { padded(now), 1 }
 end)

@@ -11,6 +11,7 @@ mod listing;
 mod queues;
 mod quorum;
 mod redlock;
+mod redlock_faults;
 mod redlock_servers;
 mod replicas;
 mod round_trips;

@@ -49,7 +49,7 @@ fn names() -> Vec<String> {
 }
 
 /// The servers as a client sees them who reaches some of them through proxies.
-fn through(servers: &[RedisServer]) -> (Vec<Proxy>, String) {
+pub(crate) fn through(servers: &[RedisServer]) -> (Vec<Proxy>, String) {
     let proxies: Vec<Proxy> =
         servers.iter().map(|server| Proxy::start(([127, 0, 0, 1], server.port()))).collect();
     let hosts: Vec<String> = proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port())).collect();

@@ -1,0 +1,244 @@
+//! Releases that a server has still to hear of.
+//!
+//! A hold that nobody wants any more keeps others out of one vote until it ends by itself, so a server that did not answer to a release is
+//! told again: all that it has missed, in batches, one call at a time, so that a server that comes back is not stormed. There is one entry for
+//! a claim, whatever it was told before, and none for a server that the claim never reached or that has started anew since. What does not
+//! fit is dropped: the hold ends after its ttl.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tenure_core::claim::ClaimId;
+use tenure_core::clock::{Clock, Instant, SystemClock};
+use tenure_core::engine::Incarnation;
+use tokio::sync::Notify;
+
+use super::holds::RELEASE_WITHIN;
+use super::library::LIBRARY;
+use super::node::Request;
+use super::own::Own;
+use super::text::{self, Ending};
+use super::{BATCH_MAX, Quorum};
+use crate::pause;
+
+/// The most releases that are kept for one server: some 3 MB, and 128 calls when it is back.
+pub(crate) const PENDING_MAX: usize = 16_384;
+/// The longest time between two attempts to tell a server that does not answer.
+const AGAIN_EVERY: Duration = Duration::from_secs(1);
+
+/// What one server has still to be told.
+#[derive(Default)]
+pub(crate) struct Pending {
+    entries: Mutex<BTreeMap<ClaimId, Entry>>,
+    wake: Notify,
+    is_closing: AtomicBool,
+    /// Keeps the quorum until what a client that is gone gave back is told.
+    last: Mutex<Option<Arc<Quorum>>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    key: String,
+    ending: Ending,
+    attempt: u32,
+    /// When the hold has ended by itself.
+    until: Instant,
+    /// Whose memory the hold is in.
+    incarnation: Incarnation,
+}
+
+impl Entry {
+    /// Puts together what was to be told before and what is to be told now.
+    fn after(mut self, earlier: &Entry) -> Entry {
+        self.until = self.until.max(earlier.until);
+        self.attempt = self.attempt.max(earlier.attempt);
+        self.ending = match (earlier.ending, self.ending) {
+            (
+                Ending::Released { is_unused: one, is_finished },
+                Ending::Released { is_unused: other, is_finished: is_finished_too },
+            ) => Ending::Released { is_unused: one && other, is_finished: is_finished || is_finished_too },
+            // A release ends whatever any attempt was granted.
+            (released @ Ending::Released { .. }, _) => released,
+            (_, now) => now,
+        };
+        self
+    }
+}
+
+impl Pending {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<ClaimId, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.entries().len()
+    }
+
+    /// Notes how a claim ends, for a server that may hold it by what this incarnation of it remembers.
+    pub(crate) fn add(&self, key: String, own: &Own, ending: Ending, incarnation: Incarnation) {
+        let now = SystemClock.now();
+        let entry =
+            Entry { key, ending, attempt: own.attempt, until: now + own.claim.terms.ttl, incarnation };
+        let mut entries = self.entries();
+        let id = own.claim.id;
+        if let Some(earlier) = entries.get(&id) {
+            let entry = entry.after(earlier);
+            entries.insert(id, entry);
+        } else {
+            if entries.len() >= PENDING_MAX {
+                entries.retain(|_, entry| entry.until > now);
+            }
+            if entries.len() >= PENDING_MAX {
+                tracing::debug!(claim = %id, "a server is away for long: the hold ends there by itself");
+                return;
+            }
+            entries.insert(id, entry);
+        }
+        drop(entries);
+        self.wake.notify_one();
+    }
+
+    /// Lets the task end once all was said, once.
+    pub(crate) fn close(&self, quorum: &Arc<Quorum>) {
+        self.is_closing.store(true, Ordering::Relaxed);
+        if !self.entries().is_empty() {
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(quorum.clone());
+        }
+        self.wake.notify_one();
+    }
+
+    /// Returns what is told next to a server, and forgets what need not be told any more.
+    fn next(&self, incarnation: Option<Incarnation>) -> Vec<(ClaimId, Entry)> {
+        let now = SystemClock.now();
+        let mut entries = self.entries();
+        // A server that has started anew does not count before all that it may have read from its disk has ended.
+        let is_there = |entry: &Entry| {
+            incarnation
+                .is_none_or(|present| entry.incarnation == Incarnation(0) || entry.incarnation == present)
+        };
+        entries.retain(|_, entry| entry.until > now && is_there(entry));
+        entries.iter().take(BATCH_MAX).map(|(id, entry)| (*id, entry.clone())).collect()
+    }
+
+    /// Forgets what was told, unless there is something new to tell.
+    fn told(&self, batch: &[(ClaimId, Entry)]) {
+        let mut entries = self.entries();
+        for (id, told) in batch {
+            if entries.get(id) == Some(told) {
+                entries.remove(id);
+            }
+        }
+    }
+}
+
+/// Tells one server, until the client is gone and all was said.
+pub(crate) async fn tell(quorum: Weak<Quorum>, pending: Arc<Pending>, node: usize) {
+    let (mut attempt, mut kept) = (0, None);
+    loop {
+        let last = pending.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(this) = kept.take().or(last).or_else(|| quorum.upgrade()) else { return };
+        let incarnation = this.nodes[node].link.wire().map(|wire| wire.incarnation());
+        let batch = pending.next(incarnation);
+        if batch.is_empty() {
+            drop(this);
+            if pending.is_closing.load(Ordering::Relaxed) {
+                return;
+            }
+            pending.wake.notified().await;
+            continue;
+        }
+        let mut request = Request::new(&LIBRARY.release);
+        for (id, entry) in &batch {
+            request.ask(entry.key.clone(), *id, vec![text::ending_of(entry.attempt, entry.ending)]);
+        }
+        if this.ask(node, RELEASE_WITHIN, true, &request).await.is_ok() {
+            pending.told(&batch);
+            attempt = 0;
+            kept = pending.is_closing.load(Ordering::Relaxed).then_some(this);
+            continue;
+        }
+        if pending.is_closing.load(Ordering::Relaxed) {
+            return;
+        }
+        drop(this);
+        pause::briefly(attempt, AGAIN_EVERY).await;
+        attempt = attempt.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tenure_core::claim::{Claim, ClientId, Label, Name, Terms};
+    use tenure_core::token::Token;
+
+    use super::super::own::Copies;
+    use super::*;
+
+    fn own(id: u128, ttl: Duration) -> Own {
+        let mut terms = Terms::of_mutex(Label::from_stored("tests"));
+        terms.ttl = ttl;
+        let claim = Claim {
+            resource: Name::new("m").expect("a good name"),
+            id: ClaimId::new(id),
+            client: ClientId::new(1),
+            terms: Arc::new(terms),
+            wait: false,
+            floor: Token::ZERO,
+            floor_forced: false,
+        };
+        Own::new(claim, 0, SystemClock.now(), &Copies::new(3))
+    }
+
+    fn released(is_unused: bool, is_finished: bool) -> Ending {
+        Ending::Released { is_unused, is_finished }
+    }
+
+    fn add(pending: &Pending, own: &Own, ending: Ending) {
+        pending.add("tenure:m".to_owned(), own, ending, Incarnation(7));
+    }
+
+    #[test]
+    fn a_claim_is_told_once_whatever_was_to_be_told_of_it() {
+        let (pending, own) = (Pending::default(), own(1, Duration::from_secs(30)));
+        add(&pending, &own, Ending::Cancelled);
+        add(&pending, &own, released(false, true));
+        add(&pending, &own, released(true, false));
+        add(&pending, &own, Ending::Cancelled);
+        let told = pending.next(Some(Incarnation(7)));
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].1.ending, released(false, true), "no copy of it is granted later");
+        pending.told(&told);
+        assert_eq!(pending.len(), 0);
+    }
+
+    #[test]
+    fn what_is_new_while_a_call_is_under_way_is_told_by_the_next() {
+        let (pending, own) = (Pending::default(), own(1, Duration::from_secs(30)));
+        add(&pending, &own, Ending::Cancelled);
+        let told = pending.next(None);
+        add(&pending, &own, released(true, true));
+        pending.told(&told);
+        assert_eq!(pending.next(None)[0].1.ending, released(true, true));
+    }
+
+    #[test]
+    fn no_more_than_a_bound_is_kept_and_nothing_that_has_ended() {
+        let pending = Pending::default();
+        for id in 0..PENDING_MAX as u128 + 10 {
+            add(&pending, &own(id, Duration::from_secs(30)), released(true, false));
+        }
+        assert_eq!(pending.len(), PENDING_MAX);
+        assert_eq!(pending.next(None).len(), BATCH_MAX);
+        assert!(
+            pending.next(Some(Incarnation(8))).is_empty(),
+            "a server that has started anew knows of none"
+        );
+        add(&pending, &own(1, Duration::ZERO), released(true, false));
+        assert!(pending.next(None).is_empty(), "its hold has ended by itself");
+    }
+}
