@@ -267,8 +267,8 @@ impl Connections {
 
 fn own_pool(config: &Config) -> Result<Pool, Fault> {
     let recycling_method = RecyclingMethod::Fast;
-    let manager = crate::engine::with_tls!(config, |tls| {
-        Manager::from_config(config.server.clone(), tls, ManagerConfig { recycling_method })
+    let manager = crate::engine::with_tls!(config, |server, tls| {
+        Manager::from_config(server, tls, ManagerConfig { recycling_method })
     });
     // The one that was used last: what its process needs is still in the processor's caches.
     let pool = Pool::builder(manager).max_size(config.connections).queue_mode(QueueMode::Lifo).build();

@@ -41,14 +41,14 @@ pub struct Postgres {
     listener: Option<AbortHandle>,
 }
 
-/// Calls `$with` with what makes a connection private, as the settings say.
+/// Calls `$with` with the settings of the server, and with what makes a connection private, as the settings say.
 macro_rules! with_tls {
-    ($config:expr, |$tls:ident| $with:expr) => {
-        if $config.is_tls {
-            let $tls = $crate::engine::tls($config.ca.as_deref());
+    ($config:expr, |$server:ident, $tls:ident| $with:expr) => {
+        if $config.is_tls() {
+            let ($server, $tls) = ($config.server.clone(), $crate::engine::tls($config.ca.as_deref()));
             $with
         } else {
-            let $tls = tokio_postgres::NoTls;
+            let ($server, $tls) = ($config.without_tls(), $crate::open::Open);
             $with
         }
     };

@@ -5,6 +5,12 @@ use tenure_sql::Fault;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
+use crate::open::CLEAR_TEXT;
+
+const CLEAR_TEXT_HINT: &str =
+    "use `?sslmode=require`, or let the server ask for `scram-sha-256` in its `pg_hba.conf`";
+const TLS_HINT: &str =
+    "the URL asks for TLS (`sslmode` or `ca`): turn it on in the server, or see who answers in its place";
 const LOGIN_HINT: &str = "check the user and the password of the URL";
 
 /// Makes a fault of an error of the client or the server.
@@ -14,6 +20,12 @@ pub(crate) fn fault(error: &Error) -> Fault {
         // The client's own words where the server asks for a password and the URL has none.
         if message.contains("password missing") {
             return Fault::Failed { kind: ErrorKind::Invalid, message, hint: LOGIN_HINT };
+        }
+        if message.contains(CLEAR_TEXT) {
+            return Fault::Failed { kind: ErrorKind::Invalid, message, hint: CLEAR_TEXT_HINT };
+        }
+        if message.contains("does not support TLS") {
+            return Fault::Failed { kind: ErrorKind::Unavailable, message, hint: TLS_HINT };
         }
         return Fault::unavailable(message);
     };

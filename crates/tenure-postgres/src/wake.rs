@@ -115,8 +115,8 @@ async fn listen_once(
     ear: &Ear,
     attempt: &mut usize,
 ) -> Result<(), tokio_postgres::Error> {
-    crate::engine::with_tls!(config, |tls| {
-        let (client, mut connection) = config.server.connect(tls).await?;
+    crate::engine::with_tls!(config, |server, tls| {
+        let (client, mut connection) = server.connect(tls).await?;
         let heard = poll_fn(|cx| {
             loop {
                 match std::task::ready!(connection.poll_message(cx)) {

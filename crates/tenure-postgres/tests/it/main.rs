@@ -7,4 +7,5 @@ mod faults;
 mod load;
 mod pool;
 mod queue;
+mod trust;
 mod way;
