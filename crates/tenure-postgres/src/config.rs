@@ -36,7 +36,7 @@ pub struct Config {
     pub(crate) ca: Option<PathBuf>,
     schema: Option<String>,
     own_prefix: String,
-    /// What the names of tables and channels begin with: the schema, and the prefix.
+    /// What the names of channels begin with: the schema, if one is set, and the prefix. Those of tables always have a schema.
     pub(crate) prefix: String,
     pub(crate) connections: usize,
     pub(crate) purges: bool,
@@ -221,6 +221,11 @@ impl Config {
             purges: true,
             listens: true,
         }
+    }
+
+    /// Whether the settings say where the tables are.
+    pub(crate) fn has_schema(&self) -> bool {
+        self.schema.is_some()
     }
 
     /// Whether it is TLS or nothing. There is nothing in between: what is preferred can be talked out of it.

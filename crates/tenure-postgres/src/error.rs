@@ -35,11 +35,18 @@ pub(crate) fn fault(error: &Error) -> Fault {
     if [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE].contains(code) {
         return Fault::GivenUp(message);
     }
+    // A copy of the same claim was quicker, of which a statement that began earlier knows nothing.
+    if *code == SqlState::UNIQUE_VIOLATION {
+        return Fault::GivenUp(message);
+    }
     if *code == SqlState::LOCK_NOT_AVAILABLE {
         return Fault::Locked(message);
     }
     let unavailable = ErrorKind::Unavailable;
     match &code.code()[..2] {
+        "57" if *code == SqlState::QUERY_CANCELED => {
+            failed(unavailable, "it took longer than the client waits, or an operator ended it; this passes")
+        }
         "08" | "57" => {
             failed(unavailable, "the server ends or starts, or an operator ended the connection; this passes")
         }
@@ -66,6 +73,11 @@ pub(crate) fn fault(error: &Error) -> Fault {
         ),
         _ => failed(ErrorKind::Internal, "see the server's log, and report it if the server is well"),
     }
+}
+
+/// Whether the server takes no more connections now.
+pub(crate) fn is_full(error: &Error) -> bool {
+    error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS)
 }
 
 /// The last cause: the ones above it only say that there is one.

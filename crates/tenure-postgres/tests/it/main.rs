@@ -3,7 +3,9 @@
 mod commit;
 mod conformance;
 mod crew;
+mod crowd;
 mod faults;
+mod limits;
 mod load;
 mod pool;
 mod queue;
