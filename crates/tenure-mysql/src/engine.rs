@@ -78,7 +78,7 @@ impl Database for MySql {
         &self.inbox
     }
 
-    fn tell(&self, _: &[Letter], _: Incarnation) -> Option<String> {
+    fn tell(&self, _: &[Letter]) -> Option<String> {
         // Nobody could hear it. Waiters of other clients learn of their grants by heartbeat.
         None
     }

@@ -11,9 +11,10 @@ use tenure_core::engine::{Finding, Severity};
 use tenure_sql::{Connection, Database, Dialect, Fault, Row};
 use tokio::time::Instant;
 
-use crate::check::judge::{Facts, Tables};
+use crate::check::judge::{Facts, Others, Tables};
 use crate::dialect::PostgresDialect;
 use crate::engine::Postgres;
+use crate::migrate::literal;
 
 /// How many answers the latency is taken of.
 const PINGS: usize = 5;
@@ -25,12 +26,25 @@ pub(crate) async fn check(database: &Postgres) -> Vec<Finding> {
         Err(fault) => return vec![judge::unseen("server", &fault, Severity::Bad)],
     };
     let mut findings = facts.judge();
-    findings.push(match tables(database).await {
+    // Beside each other: whoever asks waits for all of it, and each is some trips.
+    let (tables, others, trial, clock) = futures_util::future::join4(
+        tables(database),
+        others(database),
+        tenure_sql::try_out(database),
+        clock(database),
+    )
+    .await;
+    findings.push(match tables {
         Ok(tables) => tables.judge(),
         Err(fault) => judge::unseen("tables", &fault, Severity::Bad),
     });
+    findings.extend(match others {
+        Ok(others) => others.judge(),
+        Err(fault) => vec![judge::unseen("owner", &fault, Severity::Warning)],
+    });
+    findings.push(trial);
     findings.push(judge::wakes(database.config.listens, database.hears()));
-    findings.push(clock(database).await);
+    findings.push(clock);
     findings.push(match pings(database).await {
         Ok(pings) => judge::latency(pings),
         Err(fault) => judge::unseen("latency", &fault, Severity::Warning),
@@ -73,6 +87,7 @@ async fn tables(database: &Postgres) -> Result<Tables, Fault> {
     // What is not deleted is updated.
     let needed = ["SELECT", "INSERT", "UPDATE", if tables.deletes { "DELETE" } else { "UPDATE" }];
     let rights = all.map(|table| {
+        let table = literal(table);
         let may = |right| format!("has_table_privilege(to_regclass('{table}'), '{right}')");
         format!("coalesce({}, false)", needed.map(may).join(" AND "))
     });
@@ -95,6 +110,38 @@ async fn tables(database: &Postgres) -> Result<Tables, Fault> {
         idle: number(2).unwrap_or(0),
         purges: database.config.purges,
         missing,
+    })
+}
+
+/// Who else could change what the tables do. Whoever may do so anyway is trusted: superusers, the owners of the database and of
+/// the schema, and the roles that this user is a member of.
+async fn others(database: &Postgres) -> Result<Others, Fault> {
+    let tables = database.tables();
+    let all = [&tables.resource, &tables.claim, &tables.finished, &tables.slot, &tables.version];
+    let all = all.map(|table| format!("to_regclass('{}')", literal(table))).join(", ");
+    let is_trusted = "(o.rolsuper OR o.oid IN (me.oid, d.datdba, n.nspowner) OR o.rolname = 'pg_database_owner' \
+        OR NOT me.rolsuper AND pg_has_role(me.oid, o.oid, 'MEMBER'))";
+    let row = ask(
+        database,
+        &format!(
+            "SELECT n.nspname, me.rolname, \
+               (SELECT string_agg(DISTINCT o.rolname, ', ') FROM pg_class c JOIN pg_roles o ON o.oid = c.relowner \
+                WHERE c.oid IN ({all}) AND NOT {is_trusted}), \
+               (SELECT string_agg(DISTINCT coalesce(o.rolname, 'everybody'), ', ') \
+                FROM aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a LEFT JOIN pg_roles o ON o.oid = a.grantee \
+                WHERE a.privilege_type = 'CREATE' AND (a.grantee = 0 OR NOT {is_trusted})) \
+             FROM pg_class v JOIN pg_namespace n ON n.oid = v.relnamespace, pg_database d, pg_roles me \
+             WHERE v.oid = to_regclass('{}') AND d.datname = current_database() AND me.rolname = current_user",
+            literal(&tables.version)
+        ),
+    )
+    .await?;
+    let text = |at: usize| row.get(at).cloned().flatten();
+    Ok(Others {
+        schema: text(0).unwrap_or_default(),
+        user: text(1).unwrap_or_default(),
+        owners: text(2),
+        makers: text(3),
     })
 }
 

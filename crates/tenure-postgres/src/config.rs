@@ -8,7 +8,7 @@ use deadpool_postgres::Pool;
 use tenure_core::engine::{Connect, Engine};
 use tenure_core::error::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
-use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
 
 /// The settings that are not PostgreSQL's.
 const OWN: [&str; 6] = ["schema", "prefix", "connections", "purge", "listen", "ca"];
@@ -33,11 +33,10 @@ pub struct Config {
     pub(crate) server: tokio_postgres::Config,
     /// Whose connections are used instead of own ones.
     pub(crate) given: Option<Given>,
-    pub(crate) is_tls: bool,
     pub(crate) ca: Option<PathBuf>,
     schema: Option<String>,
     own_prefix: String,
-    /// What the names of tables and channels begin with: the schema, and the prefix.
+    /// What the names of channels begin with: the schema, if one is set, and the prefix. Those of tables always have a schema.
     pub(crate) prefix: String,
     pub(crate) connections: usize,
     pub(crate) purges: bool,
@@ -60,11 +59,30 @@ impl Config {
     /// `listen` (`on`; `off` where a pooler in transaction mode lies between) and `ca` (a file with root certificates).
     /// All others are those of PostgreSQL itself: `sslmode`, `application_name`, `options`, `target_session_attrs`.
     ///
+    /// `sslmode=require` and `ca` each use TLS or do not connect, and check the certificate. `sslmode=prefer` is refused:
+    /// whoever stands between could have it fall back to a connection without. Without TLS the password is never sent as
+    /// it is, only a proof of it.
+    ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for anything else. No password appears in it.
     pub fn parse(url: &str) -> Result<Config> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let parts = || query.split('&').filter(|part| !part.is_empty());
+        for part in parts() {
+            match part.split_once('=').unwrap_or((part, "")) {
+                ("sslmode", "disable" | "require") => {}
+                ("sslmode", _) => {
+                    return Err(invalid("`sslmode` is neither `require` nor `disable`").with_hint(
+                        "`require` uses TLS or does not connect, and checks the certificate; `prefer` would fall back to none",
+                    ));
+                }
+                // The client would read it as the setting that it stands for, and nothing here would see it.
+                (name, _) if name.contains('%') => {
+                    return Err(invalid("the name of a setting is written with %"));
+                }
+                _ => {}
+            }
+        }
         let (ours, theirs): (Vec<_>, Vec<_>) = parts()
             .map(|part| (part, part.split_once('=').unwrap_or((part, ""))))
             .partition(|(_, (name, _))| OWN.contains(name));
@@ -80,21 +98,18 @@ impl Config {
         if server.get_hosts().is_empty() || server.get_hosts().iter().any(is_strange) {
             return Err(invalid("it names no host").with_hint("write @ in a password as %40"));
         }
-        let mut config = Config::of(server, |name| query.contains(name));
-        config.is_tls = parts().any(|part| part.starts_with("sslmode=") && part != "sslmode=disable");
+        let config = Config::of(server, |name| query.contains(name));
         ours.into_iter().try_fold(config, |config, (_, (name, value))| config.with(name, value))
     }
 
     /// Connects as the settings of a client say that the program already has. TLS is used with
     /// [`SslMode::Require`](tokio_postgres::config::SslMode), or with [`ca`](Config::with).
     pub fn new(server: tokio_postgres::Config) -> Config {
-        let is_tls = server.get_ssl_mode() == SslMode::Require;
         let (idle, attrs) = (server.get_keepalives_idle(), server.get_target_session_attrs());
-        let config = Config::of(server, |name| match name {
+        Config::of(server, |name| match name {
             "keepalives" => idle != KEEPALIVE_THEIRS,
             _ => attrs != TargetSessionAttrs::Any,
-        });
-        Config { is_tls, ..config }
+        })
     }
 
     /// Uses connections of a pool that the program already has, and makes none of its own. Call it on the tokio runtime
@@ -153,7 +168,14 @@ impl Config {
                     return Err(invalid("`listen` needs a server, and only a pool is known"));
                 }
             }
-            "ca" => (self.ca, self.is_tls) = (Some(PathBuf::from(value)), true),
+            "ca" if self.server.get_ssl_mode() == SslMode::Disable => {
+                return Err(invalid("`ca` asks for TLS, and `sslmode=disable` for none")
+                    .with_hint("leave one of them out"));
+            }
+            "ca" => {
+                self.ca = Some(PathBuf::from(value));
+                self.server.ssl_mode(SslMode::Require);
+            }
             _ => {
                 return Err(
                     invalid("a setting is none").with_hint(format!("settings are {}", OWN.join(", ")))
@@ -191,7 +213,6 @@ impl Config {
         Config {
             server,
             given: None,
-            is_tls: false,
             ca: None,
             schema: None,
             own_prefix: PREFIX.to_owned(),
@@ -200,6 +221,27 @@ impl Config {
             purges: true,
             listens: true,
         }
+    }
+
+    /// Whether the settings say where the tables are.
+    pub(crate) fn has_schema(&self) -> bool {
+        self.schema.is_some()
+    }
+
+    /// Whether it is TLS or nothing. There is nothing in between: what is preferred can be talked out of it.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.server.get_ssl_mode() == SslMode::Require
+    }
+
+    /// The settings as the client takes them, where it is told of no TLS: the stream is then [`Open`](crate::open::Open), which
+    /// the client uses only in the place of a private one, without a handshake. Sockets of this machine are private.
+    pub(crate) fn without_tls(&self) -> tokio_postgres::Config {
+        let mut server = self.server.clone();
+        server.ssl_mode(SslMode::Disable);
+        if server.get_hosts().iter().all(|host| matches!(host, Host::Tcp(_))) {
+            server.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
+        }
+        server
     }
 
     /// The servers, as a message may name them.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod};
 use futures_util::future::{Either, maybe_done, select};
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Fault, Row};
+use tenure_sql::{Connection, Dialect, Fault, Row};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, timeout};
@@ -19,11 +19,16 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{SimpleQueryMessage, Statement};
 
 use crate::config::Config;
-use crate::error::fault;
+use crate::dialect::{PostgresDialect, SURROUNDINGS};
+use crate::error::{fault, is_full};
 
 /// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault that
 /// came just before would have it ask once more, and tell its user after twice the time.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
+
+/// How long a server that has no connection left is asked again, and when. Less than callers wait, who are told why.
+const FULL_MAX: Duration = Duration::from_millis(1800);
+const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection that goes back only if nothing went wrong on it.
 pub struct Lent {
@@ -62,6 +67,11 @@ impl Alarms {
 
 impl Connection for Lent {
     async fn run(&mut self, script: String) -> Result<Vec<Vec<Row>>, Fault> {
+        let mut answers = self.go_on(format!("{};\n{script}", SURROUNDINGS.join("; "))).await?;
+        Ok(answers.split_off(SURROUNDINGS.len().min(answers.len())))
+    }
+
+    async fn go_on(&mut self, script: String) -> Result<Vec<Vec<Row>>, Fault> {
         let Some(client) = &self.object else { return Err(Fault::internal("the connection is gone")) };
         let answers = timeout(ANSWER_TIMEOUT, client.simple_query(&script)).await;
         let messages =
@@ -96,12 +106,12 @@ pub(crate) type Bound<'a> = (&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]);
 /// What the server's side of a connection is told once, where nobody else uses it. Plans are kept: each would otherwise be
 /// made anew for the number of rows in a batch, which takes longer than to carry it out. One that is made while a queue is
 /// empty must do for when it is long, so no plan may read whole tables.
-const OWN: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; SET lock_timeout = 1000; \
-     SET idle_in_transaction_session_timeout = 2000; SET plan_cache_mode = force_generic_plan; \
+const OWN: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+     SET search_path = pg_catalog, pg_temp; SET lock_timeout = 1000; SET statement_timeout = 2500; SET idle_in_transaction_session_timeout = 2000; SET plan_cache_mode = force_generic_plan; \
      SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
-/// Begins a transaction as [`Dialect::BEGIN`](tenure_sql::Dialect::BEGIN) does, by one statement fewer.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
-     SELECT set_config('lock_timeout', '1000', true), set_config('idle_in_transaction_session_timeout', '2000', true)";
+/// Says to the statements behind it that their transaction has begun: they come in messages of their own, which the server
+/// carries out one by one if BEGIN itself is cancelled. Those that rely on a lock before them look for it: `text::BEGUN`.
+const BEGUN: &str = "SET LOCAL tenure.begun = 0";
 
 impl Lent {
     /// Carries out a transaction in one round trip, and returns the rows of each statement. `behind` is sent with it, to be
@@ -134,12 +144,15 @@ impl Lent {
                 .map(|(at, bound)| query(client, plans.get(statements.len() + at), *bound));
             let (begin, commit) = match (is_own, statements.len()) {
                 // It is a transaction by itself.
-                (true, 0 | 1) => ("", ""),
-                (true, _) => ("BEGIN", "COMMIT"),
-                (false, _) => (BEGIN, "COMMIT"),
+                (true, 0 | 1) => (String::new(), ""),
+                (true, _) => (format!("BEGIN; {BEGUN}"), "COMMIT"),
+                (false, _) => {
+                    let begin = PostgresDialect::BEGIN.join("; ");
+                    (format!("{begin}; {}; {BEGUN}", SURROUNDINGS.join("; ")), "COMMIT")
+                }
             };
             let (begun, done, committed, _told) = futures_util::future::join4(
-                execute(client, begin),
+                execute(client, &begin),
                 in_order(all),
                 execute(client, commit),
                 in_order(after),
@@ -223,14 +236,24 @@ impl Connections {
         let lent = async {
             let room = self.room.clone().acquire_owned().await;
             let room = room.map_err(|_| Fault::internal("the connections are closed"))?;
-            let object = match &self.runtime {
-                None => self.pool.get().await,
-                // Whoever makes a connection has it on its runtime for as long as it lives.
-                Some(runtime) => {
-                    let pool = self.pool.clone();
-                    let object = runtime.spawn(async move { pool.get().await }).await;
-                    object.map_err(|_| Fault::unavailable("the runtime of the pool has ended"))?
+            let until = Instant::now() + FULL_MAX;
+            let object = loop {
+                let object = match &self.runtime {
+                    None => self.pool.get().await,
+                    // Whoever makes a connection has it on its runtime for as long as it lives.
+                    Some(runtime) => {
+                        let pool = self.pool.clone();
+                        let object = runtime.spawn(async move { pool.get().await }).await;
+                        object.map_err(|_| Fault::unavailable("the runtime of the pool has ended"))?
+                    }
+                };
+                // In a crowd others go soon. One's own connections may come back meanwhile, too.
+                let is_full = matches!(&object, Err(PoolError::Backend(error)) if is_full(error));
+                let pause = FULL_PAUSE.mul_f64(0.5 + fastrand::f64());
+                if !is_full || Instant::now() + pause >= until {
+                    break object;
                 }
+                tenure_sql::pause(pause).await;
             };
             match object {
                 Ok(object) => {
@@ -267,8 +290,8 @@ impl Connections {
 
 fn own_pool(config: &Config) -> Result<Pool, Fault> {
     let recycling_method = RecyclingMethod::Fast;
-    let manager = crate::engine::with_tls!(config, |tls| {
-        Manager::from_config(config.server.clone(), tls, ManagerConfig { recycling_method })
+    let manager = crate::engine::with_tls!(config, |server, tls| {
+        Manager::from_config(server, tls, ManagerConfig { recycling_method })
     });
     // The one that was used last: what its process needs is still in the processor's caches.
     let pool = Pool::builder(manager).max_size(config.connections).queue_mode(QueueMode::Lifo).build();

@@ -1,14 +1,28 @@
 //! PostgreSQL's words.
 
-use tenure_core::step::TOKEN_MEMORY;
+use tenure_core::claim::WAITERS_MAX;
+use tenure_core::record::POSITION_EXACT_MAX;
+use tenure_core::step::{TOKEN_MEMORY, WAITER_LIFE_MAX};
 use tenure_core::token::FLOOR_AHEAD_MAX;
 use tenure_sql::{Dialect, FORGET_GRAIN, LOOK_AFTER, Tables, push_hex};
+
+/// What a transaction is given to go by, in the piece that begins it: names that say no schema are PostgreSQL's own, whoever
+/// may make operators and functions elsewhere; and what waits or works here ends when the client has given it up at the latest.
+/// SET calls no function, so nothing is looked up before.
+pub(crate) const SURROUNDINGS: [&str; 3] = [
+    "SET LOCAL search_path = pg_catalog, pg_temp",
+    "SET LOCAL lock_timeout = 1000",
+    "SET LOCAL statement_timeout = 2500",
+];
 
 /// Begins what is one trip: the long way behind it waits for locks, so this does not for long.
 const BEGIN_PLAIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 50";
 /// How far a floor may lie ahead of the clock, and how long an idle row is kept, in microseconds.
 pub(crate) const FLOOR_AHEAD: u128 = FLOOR_AHEAD_MAX.as_micros();
+/// When the server received what it carries out.
+const ARRIVED: &str = "(extract(epoch FROM transaction_timestamp()) * 1000000)::bigint";
 const TOKEN_MEMORY_MICROS: u128 = TOKEN_MEMORY.as_micros();
+const WAITER_LIFE: u128 = WAITER_LIFE_MAX.as_micros();
 const LOOK_AFTER_MICROS: u128 = LOOK_AFTER.as_micros();
 
 /// The dialect of PostgreSQL.
@@ -19,11 +33,8 @@ impl Dialect for PostgresDialect {
     const CLOCK: &'static str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
     const LIFE: &'static str = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
     // A client that is paused in here is thrown out by the server, and others do not wait for it for long.
-    const BEGIN: &'static [&'static str] = &[
-        "BEGIN ISOLATION LEVEL READ COMMITTED",
-        "SET LOCAL lock_timeout = 1000",
-        "SET LOCAL idle_in_transaction_session_timeout = 2000",
-    ];
+    const BEGIN: &'static [&'static str] =
+        &["BEGIN ISOLATION LEVEL READ COMMITTED", "SET LOCAL idle_in_transaction_session_timeout = 2000"];
     const BEGIN_LOOK: &'static [&'static str] = &["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"];
 
     fn push_bytes(to: &mut String, bytes: &[u8]) {
@@ -68,6 +79,64 @@ impl Dialect for PostgresDialect {
         ))
     }
 
+    fn wait_plain(tables: &Tables, rows: &str) -> Option<String> {
+        let clock = Self::CLOCK;
+        let Tables { resource, claim, .. } = tables;
+        // On the row itself, where they are looked at again if it had to be waited for. What else is looked for may be older; then
+        // the unique index of claims refuses a second copy, and a hold that has ended is found by the first heartbeat.
+        let may_wait = format!(
+            "r.kind = 1 AND r.used > 0 AND r.waiting < {WAITERS_MAX} AND (r.finished_until IS NULL OR r.finished_until <= {clock}) \
+             AND (r.observed_until IS NULL OR r.observed_until <= {clock}) AND r.last_token < 9223372036854775807"
+        );
+        Some(format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED; \
+             WITH v (name, floor, claim, client, ttl, label) AS (VALUES {rows}), \
+             l AS (SELECT r.name FROM {resource} r JOIN v ON v.name = r.name WHERE {may_wait} AND v.floor <= {clock} + {FLOOR_AHEAD} \
+               AND NOT EXISTS (SELECT 1 FROM {claim} e WHERE e.claim = v.claim AND e.name = v.name) \
+               AND NOT EXISTS (SELECT 1 FROM {claim} e WHERE e.name = v.name AND e.expires_at <= {clock}) \
+               ORDER BY r.name FOR UPDATE OF r), \
+             u AS (UPDATE {resource} r SET waiting = r.waiting + 1, next_place = r.next_place + 1, entries = r.entries + 1, \
+                 plain_claim = NULL, last_token = greatest(r.last_token, v.floor), \
+                 forget_at = (({clock} + {LOOK_AFTER_MICROS}) / {FORGET_GRAIN} + 1) * {FORGET_GRAIN} \
+               FROM l JOIN v ON v.name = l.name WHERE r.name = l.name AND {may_wait} \
+               RETURNING r.name, r.waiting, r.last_token, r.next_place - 1 AS place), \
+             i AS (INSERT INTO {claim} (name, place, token, claim, client, weight, granted_at, expires_at, is_confirmed, ttl, \
+                 min_hold, lock_delay, label, unless_fresh) \
+               SELECT u.name, u.place, 0, v.claim, v.client, 1, 0, {clock} + least(v.ttl, {WAITER_LIFE}), 0, v.ttl, 0, 0, v.label, 0 \
+               FROM u JOIN v ON v.name = u.name) \
+             SELECT {}, u.waiting, u.last_token, CASE WHEN u.waiting = 1 THEN greatest(0, \
+                 (SELECT min(h.expires_at) FROM {claim} h WHERE h.name = u.name AND h.place = 0) - {clock}) END, {} \
+             FROM u JOIN v ON v.name = u.name; COMMIT",
+            Self::hex("v.claim"),
+            Self::LIFE
+        ))
+    }
+
+    fn keep_waiting(tables: &Tables, claims: &str) -> Option<String> {
+        let (claim, clock) = (&tables.claim, Self::CLOCK);
+        // A place is written anew when a third of its life is over, so most heartbeats only read. A row that somebody works on is
+        // left out, and asks under its resource's lock.
+        Some(format!(
+            "WITH t AS MATERIALIZED (SELECT {clock} AS now), \
+             s AS MATERIALIZED (SELECT w.name, w.place, w.claim, w.expires_at - t.now < least(w.ttl, {WAITER_LIFE}) / 3 * 2 AS is_due \
+               FROM {claim} w, t WHERE w.claim IN ({claims}) AND w.place > 0 AND w.expires_at > t.now \
+               AND NOT EXISTS (SELECT 1 FROM {claim} e WHERE e.name = w.name AND e.expires_at <= (SELECT now FROM t))), \
+             l AS (SELECT w.name, w.place, w.token FROM {claim} w JOIN s ON s.name = w.name AND s.place = w.place AND s.claim = w.claim \
+               WHERE s.is_due ORDER BY w.claim FOR UPDATE OF w SKIP LOCKED), \
+             u AS (UPDATE {claim} w SET expires_at = greatest(w.expires_at, {ARRIVED} + least(w.ttl, {WAITER_LIFE})) FROM l \
+               WHERE w.name = l.name AND w.place = l.place AND w.token = l.token RETURNING w.claim), \
+             p AS (SELECT s.*, (SELECT count(*) FROM (SELECT 1 FROM {claim} a WHERE a.name = s.name AND a.place > 0 \
+                 AND a.place < s.place LIMIT {POSITION_EXACT_MAX}) x) AS ahead FROM s) \
+             SELECT {}, CASE WHEN p.ahead < {POSITION_EXACT_MAX} THEN p.ahead + 1 \
+                 ELSE p.place + 1 - (SELECT min(a.place) FROM {claim} a WHERE a.name = p.name AND a.place > 0) END, \
+               CASE WHEN p.ahead = 0 THEN greatest(0, \
+                 (SELECT min(h.expires_at) FROM {claim} h WHERE h.name = p.name AND h.place = 0) - t.now) END, {} \
+             FROM p, t WHERE NOT p.is_due OR p.claim IN (SELECT claim FROM u)",
+            Self::hex("p.claim"),
+            Self::LIFE
+        ))
+    }
+
     fn release_plain(tables: &Tables, rows: &str) -> Option<String> {
         let (clock, begin, end) = (Self::CLOCK, BEGIN_PLAIN, "COMMIT");
         let Tables { resource, claim, deletes, .. } = tables;
@@ -92,10 +161,11 @@ impl Dialect for PostgresDialect {
 
     fn renew(table: &str, claims: &str) -> String {
         let (clock, hex) = (Self::CLOCK, Self::hex("h.claim"));
-        // A row that somebody works on is not waited for: it is renewed by itself, under its resource's lock.
+        // A row that somebody works on is not waited for: it is renewed by itself, under its resource's lock. A lock of the
+        // table is, and who sent this may have died meanwhile: what it held ends as if that had not been waited for.
         format!(
             "UPDATE {table} h SET is_confirmed = 1, expires_at = greatest(h.expires_at, \
-             least({clock} + h.ttl, h.granted_at + h.max_hold)) \
+             least({ARRIVED} + h.ttl, h.granted_at + h.max_hold)) \
              FROM (SELECT name, token FROM {table} WHERE claim IN ({claims}) AND place = 0 ORDER BY claim FOR UPDATE SKIP LOCKED) l \
              WHERE h.name = l.name AND h.place = 0 AND h.token = l.token AND h.expires_at > {clock} \
              RETURNING {hex}, h.token, h.slot, h.expires_at - {clock}"

@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tenure_core::claim::ClientId;
-use tenure_core::engine::{Capability, Finding, Incarnation, Reach};
+use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::queue::contract::QueueCapability;
 use tenure_core::{ErrorKind, Result};
 use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Letter, Tables};
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::connection::{Connections, Lent};
 use crate::dialect::PostgresDialect;
 use crate::queue::{Loners, Texts};
-use crate::wake::{Ear, changes_channel, listen, own_channel, tell};
+use crate::wake::{Ear, changes_channel, echo, listen, own_channel, tell};
 use crate::{check, migrate};
 
 const ENGINE: &str = "postgres";
@@ -24,13 +25,18 @@ const ENGINE: &str = "postgres";
 const BATCH_MAX: usize = 512;
 /// How long one waits for what one said to oneself. What takes longer will not come.
 const ECHO_MAX: Duration = Duration::from_millis(500);
-/// When it is said again.
+/// Or so many times what it took to connect, which is longer where the server or this machine has much to do.
+const ECHO_CONNECTS: u32 = 4;
+const ECHO_CROWD_MAX: Duration = Duration::from_secs(10);
+/// When it is said again, and twice as late each time.
 const ECHO_AGAIN: Duration = Duration::from_millis(30);
 
 /// A PostgreSQL database with tenure's tables.
 pub struct Postgres {
     pub(crate) connections: Connections,
     pub(crate) config: Config,
+    /// What the names of the tables begin with.
+    pub(crate) place: String,
     tables: Tables,
     capability: Capability,
     pub(crate) queue_capability: QueueCapability,
@@ -38,17 +44,17 @@ pub struct Postgres {
     pub(crate) loners: Loners,
     inbox: Arc<Inbox>,
     ear: Arc<Ear>,
-    listener: Option<AbortHandle>,
+    listener: Option<JoinHandle<()>>,
 }
 
-/// Calls `$with` with what makes a connection private, as the settings say.
+/// Calls `$with` with the settings of the server, and with what makes a connection private, as the settings say.
 macro_rules! with_tls {
-    ($config:expr, |$tls:ident| $with:expr) => {
-        if $config.is_tls {
-            let $tls = $crate::engine::tls($config.ca.as_deref());
+    ($config:expr, |$server:ident, $tls:ident| $with:expr) => {
+        if $config.is_tls() {
+            let ($server, $tls) = ($config.server.clone(), $crate::engine::tls($config.ca.as_deref()));
             $with
         } else {
-            let $tls = tokio_postgres::NoTls;
+            let ($server, $tls) = ($config.without_tls(), $crate::open::Open);
             $with
         }
     };
@@ -63,23 +69,26 @@ pub(crate) use with_tls;
 /// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for missing rights or tables of another version.
 pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres>> {
     let failed = |fault: Fault| fault.to_error("connect", ENGINE);
+    let began = Instant::now();
     let connections = Connections::new(&config).map_err(failed)?;
-    migrate::ensure(&connections, &config.prefix).await.map_err(failed)?;
+    let place = migrate::place(&connections, &config).await.map_err(failed)?;
+    migrate::ensure(&connections, &place).await.map_err(failed)?;
     let (inbox, ear) = (Arc::new(Inbox::new(client)), Arc::new(Ear::default()));
     let channels = [own_channel(&config.prefix, client), changes_channel(&config.prefix)];
-    let listener = config.listens.then(|| {
-        tokio::spawn(listen(config.clone(), channels.clone(), inbox.clone(), ear.clone())).abort_handle()
-    });
+    let listener = config
+        .listens
+        .then(|| tokio::spawn(listen(config.clone(), channels.clone(), inbox.clone(), ear.clone())));
     let mut capability = Capability::of_step();
     capability.reach = Reach::Network;
     capability.needs_floor = true;
     capability.tells_waiters = false;
     capability.batch_max = BATCH_MAX;
-    let tables = Tables { deletes: config.purges, ..Tables::new(&config.prefix) };
-    let (texts, queue_capability) = (Texts::new(&config.prefix), tenure_sql::queue_capability(false));
+    let tables = Tables { deletes: config.purges, ..Tables::new(&place) };
+    let (texts, queue_capability) = (Texts::new(&place, &config.prefix), tenure_sql::queue_capability(false));
     let loners = Loners::default();
     let mut database = Postgres {
         connections,
+        place,
         tables,
         capability,
         queue_capability,
@@ -91,7 +100,9 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
         config,
     };
     if database.config.listens {
-        database.listen_to_oneself(&channels[0]).await.map_err(failed)?;
+        // In a crowd all takes longer than a pooler would be waited for, and who believes in one hears nothing all its life.
+        let patience = ECHO_MAX.max(ECHO_CONNECTS * began.elapsed()).min(ECHO_CROWD_MAX);
+        database.listen_to_oneself(&channels[0], patience).await.map_err(failed)?;
     }
     let purges = database.config.purges;
     Ok(Hosted::new(database, purges))
@@ -127,21 +138,32 @@ impl Postgres {
 
     /// Says something to oneself, by another connection: whoever does not hear it sits behind a pooler in transaction
     /// mode, and waits with heartbeats alone.
-    async fn listen_to_oneself(&mut self, channel: &str) -> std::result::Result<(), Fault> {
-        let until = tokio::time::Instant::now() + ECHO_MAX;
+    async fn listen_to_oneself(
+        &mut self,
+        channel: &str,
+        patience: Duration,
+    ) -> std::result::Result<(), Fault> {
+        let until = Instant::now() + patience;
         // Twice: behind a pooler, the first could come while LISTEN itself is still answered, and no other one after it.
-        let mut echoes = 0;
-        while echoes < 2 && tokio::time::Instant::now() < until {
+        let (mut echoes, mut again) = (0, ECHO_AGAIN);
+        // Anybody may say something on this channel: only who has been told this can say it.
+        let echo = echo(fastrand::u64(..));
+        self.ear.expects(&echo);
+        while echoes < 2 && Instant::now() < until {
             let heard = self.ear.heard.notified();
             let mut connection = self.connections.lend().await?;
-            let said = connection.run(format!("SELECT pg_notify('{channel}', '?')")).await;
+            let said = connection.run(format!("SELECT pg_notify('{channel}', '{echo}')")).await;
             if let Err(Fault::Failed { kind: ErrorKind::Unsupported, .. }) = said {
                 break;
             }
             said?;
             connection.keep();
             // It may have been said before the other connection listened.
-            echoes += u32::from(tokio::time::timeout(ECHO_AGAIN, heard).await.is_ok());
+            match tokio::time::timeout(again, heard).await {
+                Ok(()) => echoes += 1,
+                // Each notification wakes everybody who listens, so a crowd that asks for it too often is never answered.
+                Err(_) => again *= 2,
+            }
         }
         if echoes == 2 {
             self.ear.hears.store(true, Ordering::Release);
@@ -149,8 +171,13 @@ impl Postgres {
             self.queue_capability.tells_consumers = true;
             return Ok(());
         }
-        // What it would listen on is another's connection.
-        self.listener.take().iter().for_each(AbortHandle::abort);
+        // What it would listen on is another's connection, which must not go on hearing for nobody.
+        self.ear.over.notify_one();
+        if let Some(listener) = self.listener.take()
+            && tokio::time::timeout(ECHO_MAX, listener).await.is_err()
+        {
+            tracing::debug!("the pooler may have kept a connection that listens");
+        }
         tracing::warn!(
             "no notification comes through (a pooler, or no right to pg_notify): waiters ask by heartbeat alone"
         );
@@ -180,8 +207,8 @@ impl Database for Postgres {
         &self.inbox
     }
 
-    fn tell(&self, letters: &[Letter], incarnation: Incarnation) -> Option<String> {
-        Some(tell(&self.config.prefix, letters, incarnation))
+    fn tell(&self, letters: &[Letter]) -> Option<String> {
+        Some(tell(&self.config.prefix, letters))
     }
 
     fn hears(&self) -> bool {
@@ -194,9 +221,9 @@ impl Database for Postgres {
 
     fn migrate(&self) -> BoxFuture<'_, std::result::Result<Option<String>, Fault>> {
         Box::pin(async {
-            migrate::migrate(&self.connections, &self.config.prefix).await?;
-            migrate::migrate_queues(&self.connections, &self.config.prefix).await?;
-            Ok(Some(format!("the tables {}… are of version {}", self.config.prefix, tenure_sql::VERSION)))
+            migrate::migrate(&self.connections, &self.place).await?;
+            migrate::migrate_queues(&self.connections, &self.place).await?;
+            Ok(Some(format!("the tables {}… are of version {}", self.place, tenure_sql::VERSION)))
         })
     }
 }

@@ -5,6 +5,12 @@ use tenure_sql::Fault;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
+use crate::open::CLEAR_TEXT;
+
+const CLEAR_TEXT_HINT: &str =
+    "use `?sslmode=require`, or let the server ask for `scram-sha-256` in its `pg_hba.conf`";
+const TLS_HINT: &str =
+    "the URL asks for TLS (`sslmode` or `ca`): turn it on in the server, or see who answers in its place";
 const LOGIN_HINT: &str = "check the user and the password of the URL";
 
 /// Makes a fault of an error of the client or the server.
@@ -15,6 +21,12 @@ pub(crate) fn fault(error: &Error) -> Fault {
         if message.contains("password missing") {
             return Fault::Failed { kind: ErrorKind::Invalid, message, hint: LOGIN_HINT };
         }
+        if message.contains(CLEAR_TEXT) {
+            return Fault::Failed { kind: ErrorKind::Invalid, message, hint: CLEAR_TEXT_HINT };
+        }
+        if message.contains("does not support TLS") {
+            return Fault::Failed { kind: ErrorKind::Unavailable, message, hint: TLS_HINT };
+        }
         return Fault::unavailable(message);
     };
     let message = format!("the server says: {} ({})", said.message(), said.code().code());
@@ -23,11 +35,18 @@ pub(crate) fn fault(error: &Error) -> Fault {
     if [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE].contains(code) {
         return Fault::GivenUp(message);
     }
+    // A copy of the same claim was quicker, of which a statement that began earlier knows nothing.
+    if *code == SqlState::UNIQUE_VIOLATION {
+        return Fault::GivenUp(message);
+    }
     if *code == SqlState::LOCK_NOT_AVAILABLE {
         return Fault::Locked(message);
     }
     let unavailable = ErrorKind::Unavailable;
     match &code.code()[..2] {
+        "57" if *code == SqlState::QUERY_CANCELED => {
+            failed(unavailable, "it took longer than the client waits, or an operator ended it; this passes")
+        }
         "08" | "57" => {
             failed(unavailable, "the server ends or starts, or an operator ended the connection; this passes")
         }
@@ -54,6 +73,11 @@ pub(crate) fn fault(error: &Error) -> Fault {
         ),
         _ => failed(ErrorKind::Internal, "see the server's log, and report it if the server is well"),
     }
+}
+
+/// Whether the server takes no more connections now.
+pub(crate) fn is_full(error: &Error) -> bool {
+    error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS)
 }
 
 /// The last cause: the ones above it only say that there is one.

@@ -9,6 +9,7 @@ mod connection;
 mod dialect;
 mod error;
 mod migrate;
+mod open;
 mod queue;
 mod wake;
 

@@ -3,11 +3,38 @@
 use tenure_core::error::ErrorKind;
 use tenure_sql::{Connection, Fault, QUEUE_VERSION, VERSION};
 
+use crate::config::Config;
 use crate::connection::Connections;
 use crate::dialect::schema;
 
 /// Held while the tables are made: two clients that make the same table at once disturb each other.
 const MIGRATION_LOCK: i64 = 0x7465_6e75_7265;
+
+/// Returns what the names of the tables begin with, as statements have them: with the schema, since no search path is trusted
+/// later on. That is the one of the settings; else the one that the user's own path leads to, or would make tables in.
+pub(crate) async fn place(connections: &Connections, config: &Config) -> Result<String, Fault> {
+    if config.has_schema() {
+        return Ok(config.prefix.clone());
+    }
+    let prefix = &config.prefix;
+    // The only statement that goes by the user's path, so it says of all else where it is from.
+    let statement = format!(
+        "SELECT pg_catalog.quote_ident(coalesce((SELECT n.nspname FROM pg_catalog.pg_class c, pg_catalog.pg_namespace n \
+           WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('{prefix}version') \
+             AND n.oid OPERATOR(pg_catalog.=) c.relnamespace), pg_catalog.current_schema()))"
+    );
+    let mut connection = connections.lend().await?;
+    let found = connection.go_on(statement).await?;
+    connection.keep();
+    match found.into_iter().flatten().flatten().flatten().next() {
+        Some(schema) => Ok(format!("{schema}.{prefix}")),
+        None => Err(Fault::Failed {
+            kind: ErrorKind::Unsupported,
+            message: "no schema of the user's `search_path` exists".to_owned(),
+            hint: "name one with `?schema=`",
+        }),
+    }
+}
 
 /// Makes the tables if they are not there, and refuses those of another version.
 pub(crate) async fn ensure(connections: &Connections, prefix: &str) -> Result<(), Fault> {
@@ -81,11 +108,12 @@ async fn make_unless(
 ) -> Result<(), Fault> {
     let mut connection = connections.lend().await?;
     let mut script = Vec::new();
-    if let Some((schema, _)) = prefix.split_once('.') {
+    if let Some((name, _)) = prefix.rsplit_once('.') {
         // Whoever may not make schemas is refused even if it is there.
+        let schema = literal(name);
         let found = connection.run(format!("SELECT to_regnamespace('{schema}')")).await?;
         if found.into_iter().flatten().flatten().flatten().next().is_none() {
-            script.push(format!("CREATE SCHEMA IF NOT EXISTS {schema}"));
+            script.push(format!("CREATE SCHEMA IF NOT EXISTS {name}"));
         }
     }
     // Whoever makes the tables at this moment is waited for.
@@ -93,14 +121,19 @@ async fn make_unless(
     connection.run(begin).await?;
     let mut is_there = false;
     if let Some(last) = last {
-        let found = connection.run(format!("SELECT to_regclass('{last}')")).await?;
+        let found = connection.go_on(format!("SELECT to_regclass('{}')", literal(last))).await?;
         is_there = found.into_iter().flatten().flatten().flatten().next().is_some();
     }
     if !is_there {
         script.extend(tables);
     }
     script.push("COMMIT".to_owned());
-    connection.run(script.join(";\n")).await?;
+    connection.go_on(script.join(";\n")).await?;
     connection.keep();
     Ok(())
+}
+
+/// A name between quotes, for functions that read names. Schemas that nobody chose in the settings may be called anything.
+pub(crate) fn literal(name: &str) -> String {
+    name.replace('\'', "''")
 }

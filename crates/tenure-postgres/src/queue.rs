@@ -221,7 +221,7 @@ impl QueueDatabase for Postgres {
     }
 
     async fn ensure_queues(&self) -> Result<(), Fault> {
-        migrate::ensure_queues(&self.connections, &self.config.prefix).await
+        migrate::ensure_queues(&self.connections, &self.place).await
     }
 
     async fn enter(&self, pushes: &[&Push], calls: &Calls) -> Result<Entered, Fault> {
@@ -429,3 +429,6 @@ impl QueueDatabase for Postgres {
         self.transact(&[], calls).await.map(drop)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,17 +1,19 @@
 //! How waiters hear of a release: NOTIFY behind each commit that wakes somebody, heard by a connection of its own.
+//!
+//! A notification is a doorbell, and says nothing that is believed: every role may NOTIFY, and which claim waits on which
+//! channel is read by whoever may read the tables. So it makes its client look, and the look says what is so: a waiter
+//! that has been granted something confirms that in one trip before it begins.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::{poll_fn, select};
-use tenure_core::claim::{ClaimId, Grant, Name};
-use tenure_core::engine::{Incarnation, Wake};
-use tenure_core::token::Token;
+use tenure_core::claim::{ClaimId, Name};
 use tenure_sql::{Inbox, Letter, push_hex};
 use tokio::sync::Notify;
-use tokio_postgres::AsyncMessage;
+use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
 
 use crate::config::Config;
 
@@ -29,6 +31,22 @@ pub(crate) struct Ear {
     pub(crate) hears: AtomicBool,
     /// What was said to oneself has come back.
     pub(crate) heard: Notify,
+    /// Nobody will be heard: the listener is to leave nothing behind.
+    pub(crate) over: Notify,
+    echo: OnceLock<String>,
+}
+
+impl Ear {
+    /// What comes back is this.
+    pub(crate) fn expects(&self, echo: &str) {
+        // It is said once in a life.
+        self.echo.get_or_init(|| echo.to_owned());
+    }
+}
+
+/// What one says to oneself.
+pub(crate) fn echo(number: u64) -> String {
+    format!("? {number:x}")
 }
 
 pub(crate) fn own_channel(prefix: &str, client: tenure_core::claim::ClientId) -> String {
@@ -40,24 +58,13 @@ pub(crate) fn changes_channel(prefix: &str) -> String {
 }
 
 /// The statement that tells clients. Payloads are digits, letters and spaces.
-pub(crate) fn tell(prefix: &str, letters: &[Letter], incarnation: Incarnation) -> String {
+pub(crate) fn tell(prefix: &str, letters: &[Letter]) -> String {
     let mut text = String::from("SELECT ");
     for (at, letter) in letters.iter().enumerate() {
         let comma = if at == 0 { "" } else { ", " };
         // A text takes any number of bytes.
         let _ = match letter {
-            Letter::Granted { to, claim, grant } => {
-                let Grant { token, slot, ends_in } = grant;
-                let slot = slot.map_or(-1, i64::from);
-                write!(
-                    text,
-                    "{comma}pg_notify('{}', 'G {claim} {token} {slot} {} {}')",
-                    own_channel(prefix, *to),
-                    ends_in.as_micros(),
-                    incarnation.0
-                )
-            }
-            Letter::Look { to, claim } => {
+            Letter::Granted { to, claim, .. } | Letter::Look { to, claim } => {
                 write!(text, "{comma}pg_notify('{}', 'L {claim}')", own_channel(prefix, *to))
             }
             Letter::Changed { resource } => {
@@ -70,22 +77,11 @@ pub(crate) fn tell(prefix: &str, letters: &[Letter], incarnation: Incarnation) -
     text
 }
 
-/// Reads what was told to a client.
-fn read(payload: &str) -> Option<Wake> {
+/// Reads for which claim somebody rang. Older clients say after `G` what was granted.
+fn read(payload: &str) -> Option<ClaimId> {
     let mut words = payload.split(' ');
-    let kind = words.next()?;
-    let claim: ClaimId = words.next()?.parse().ok()?;
-    match kind {
-        "L" => Some(Wake::Look(claim)),
-        "G" => {
-            let token = Token::new(words.next()?.parse().ok()?);
-            let slot = words.next()?.parse::<i64>().ok()?.try_into().ok();
-            let ends_in = Duration::from_micros(words.next()?.parse().ok()?);
-            let incarnation = Incarnation(words.next()?.parse().ok()?);
-            Some(Wake::Granted { claim, grant: Grant { token, slot, ends_in }, incarnation })
-        }
-        _ => None,
-    }
+    words.next().filter(|kind| ["L", "G"].contains(kind))?;
+    words.next()?.parse().ok()
 }
 
 fn read_name(payload: &str) -> Option<Name> {
@@ -100,12 +96,33 @@ fn read_name(payload: &str) -> Option<Name> {
 pub(crate) async fn listen(config: Config, channels: [String; 2], inbox: Arc<Inbox>, ear: Arc<Ear>) {
     let mut attempt = 0;
     loop {
-        if let Err(error) = listen_once(&config, &channels, &inbox, &ear, &mut attempt).await {
-            tracing::debug!(engine = "postgres", %error, attempt, "cannot listen any more");
+        match listen_once(&config, &channels, &inbox, &ear, &mut attempt).await {
+            Ok(End::Over) => return,
+            Ok(End::Closed) => {}
+            Err(error) => {
+                tracing::debug!(engine = "postgres", %error, attempt, "cannot listen any more");
+            }
         }
         tenure_sql::pause(PAUSES[attempt.min(PAUSES.len() - 1)]).await;
         attempt += 1;
     }
+}
+
+/// Why one connection listens no more.
+enum End {
+    Closed,
+    Over,
+}
+
+/// How often a pooler is asked for the connection that listens, until it is that one.
+const UNLISTEN_TRIES: usize = 10;
+
+/// Sends a statement, and returns which process of the server has carried it out.
+async fn process_of(client: &Client, statement: &str) -> Result<Option<String>, tokio_postgres::Error> {
+    let said = client.simple_query(&format!("{statement}; SELECT pg_catalog.pg_backend_pid()")).await?;
+    let row =
+        |said| if let SimpleQueryMessage::Row(row) = said { row.get(0).map(str::to_owned) } else { None };
+    Ok(said.into_iter().find_map(row))
 }
 
 async fn listen_once(
@@ -114,15 +131,17 @@ async fn listen_once(
     inbox: &Inbox,
     ear: &Ear,
     attempt: &mut usize,
-) -> Result<(), tokio_postgres::Error> {
-    crate::engine::with_tls!(config, |tls| {
-        let (client, mut connection) = config.server.connect(tls).await?;
+) -> Result<End, tokio_postgres::Error> {
+    crate::engine::with_tls!(config, |server, tls| {
+        let (client, mut connection) = server.connect(tls).await?;
         let heard = poll_fn(|cx| {
             loop {
                 match std::task::ready!(connection.poll_message(cx)) {
                     Some(Ok(AsyncMessage::Notification(said))) => {
-                        if said.payload() == "?" {
-                            ear.heard.notify_waiters();
+                        if said.payload().starts_with('?') {
+                            if ear.echo.get().is_some_and(|echo| echo == said.payload()) {
+                                ear.heard.notify_waiters();
+                            }
                         } else if said.channel() == channels[1] {
                             read_name(said.payload()).iter().for_each(|name| inbox.changed(name));
                         } else if let Some(called) = said.payload().strip_prefix("Q ") {
@@ -130,22 +149,31 @@ async fn listen_once(
                         } else if let Some(watched) = said.payload().strip_prefix("W ") {
                             read_name(watched).into_iter().for_each(|queue| inbox.watches(queue));
                         } else {
-                            read(said.payload()).into_iter().for_each(|wake| inbox.put(wake));
+                            read(said.payload()).into_iter().for_each(|claim| inbox.ring(claim));
                         }
                     }
                     Some(Ok(_)) => {}
                     Some(Err(error)) => return std::task::Poll::Ready(Err(error)),
-                    None => return std::task::Poll::Ready(Ok(())),
+                    None => return std::task::Poll::Ready(Ok(End::Closed)),
                 }
             }
         });
         let [own, changes] = channels;
         let begin = async {
-            client.batch_execute(&format!("LISTEN \"{own}\"; LISTEN \"{changes}\"")).await?;
+            let process = process_of(&client, &format!("LISTEN \"{own}\"; LISTEN \"{changes}\"")).await?;
             *attempt = 0;
             // Whatever was said while nobody listened is lost.
             inbox.missed();
-            std::future::pending::<Result<(), tokio_postgres::Error>>().await
+            ear.over.notified().await;
+            // Each transaction may be given another of the pooler's connections. Most poolers give the one that was used last.
+            for _ in 0..UNLISTEN_TRIES {
+                if process_of(&client, &format!("UNLISTEN \"{own}\"; UNLISTEN \"{changes}\"")).await?
+                    == process
+                {
+                    break;
+                }
+            }
+            Ok(End::Over)
         };
         let (heard, begin) = (std::pin::pin!(heard), std::pin::pin!(begin));
         select(heard, begin).await.factor_first().0

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use futures_util::future::BoxFuture;
-use tenure_core::engine::{Capability, Finding, Incarnation};
+use tenure_core::engine::{Capability, Finding};
 
 use crate::fault::Fault;
 use crate::schema::Tables;
@@ -15,11 +15,21 @@ pub type Row = Vec<Option<String>>;
 
 /// A connection for one transaction at a time.
 pub trait Connection: Send {
-    /// Sends statements in one piece, and returns the rows of each, in order.
+    /// Sends statements in one piece, outside of a transaction or to begin one, and returns the rows of each, in order.
+    /// The database gives them their surroundings in the same piece: nothing that others may set decides where names are
+    /// looked up, and nothing waits on the server for much longer than the client does.
     ///
     /// # Errors
     /// The first statement's that fails; those behind it were not executed.
     fn run(&mut self, script: String) -> impl Future<Output = Result<Vec<Vec<Row>>, Fault>> + Send;
+
+    /// The same in the transaction that [`run`](Connection::run) has begun.
+    ///
+    /// # Errors
+    /// As those of `run`.
+    fn go_on(&mut self, script: String) -> impl Future<Output = Result<Vec<Vec<Row>>, Fault>> + Send {
+        self.run(script)
+    }
 
     /// Keeps the connection for others: it is in no transaction. One that is only dropped is closed, so that the
     /// database gives up whatever it was at.
@@ -48,8 +58,9 @@ pub trait Database: Send + Sync + 'static {
     /// News for this client.
     fn inbox(&self) -> &Inbox;
 
-    /// Returns the statement that tells clients, to be sent behind a commit. None where nobody can hear.
-    fn tell(&self, letters: &[Letter], incarnation: Incarnation) -> Option<String>;
+    /// Returns the statement that tells clients, to be sent behind a commit. None where nobody can hear. Where others may
+    /// write to what clients hear, it only makes them look: [`Inbox::ring`].
+    fn tell(&self, letters: &[Letter]) -> Option<String>;
 
     /// Whether this client hears what others tell it.
     fn hears(&self) -> bool;

@@ -21,6 +21,11 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Whether it may have been executed all the same.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self, Fault::Failed { kind: ErrorKind::Unavailable, .. })
+    }
+
     /// The database cannot be reached, or did not answer: the outcome is unknown.
     pub fn unavailable(message: impl Into<String>) -> Fault {
         let hint = "is it running and reachable? try `tenure doctor`";

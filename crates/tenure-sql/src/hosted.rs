@@ -163,20 +163,22 @@ impl<D: QueueDatabase> Engine for Hosted<D> {
 
     fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
         Box::pin(async move {
-            let granted = match plain::claim(&*self.database, &claims).await {
-                Ok(granted) => granted,
+            let mut answered = match plain::claim(&*self.database, &claims).await {
+                Ok(answered) => answered,
                 Err(fault) => {
                     return all_failed::<D, _, _>("claim", &claims, &fault, |claim| &claim.resource);
                 }
             };
             let rest: Vec<Claim> =
-                claims.iter().filter(|claim| !granted.contains_key(&claim.id)).cloned().collect();
+                claims.iter().filter(|claim| !answered.contains_key(&claim.id)).cloned().collect();
             let mut answers = self.submit("claim", &rest, claim_part, claim_answer).await.into_iter();
-            let answer = |claim: &Claim| match granted.get(&claim.id) {
-                Some(grant) => Some(Ok(ClaimAnswer::Granted(*grant))),
+            let answer = |claim: &Claim| match answered.remove(&claim.id) {
+                Some(answer) => Some(Ok(answer)),
                 None => answers.next(),
             };
-            claims.iter().filter_map(answer).collect()
+            let answers = claims.iter().filter_map(answer).collect();
+            claims.iter().for_each(|claim| self.database.inbox().look_again(claim.id));
+            answers
         })
     }
 

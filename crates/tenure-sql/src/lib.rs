@@ -34,6 +34,7 @@ mod renew;
 mod schema;
 mod text;
 mod transaction;
+mod trial;
 mod wake;
 mod write;
 
@@ -48,4 +49,5 @@ pub use queue::{
 };
 pub use schema::{Tables, VERSION};
 pub use text::{Columns, Dialect, claim_bytes, client_number, micros, push_hex, signed};
+pub use trial::try_out;
 pub use wake::{Inbox, Letter};

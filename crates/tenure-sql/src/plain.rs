@@ -1,4 +1,5 @@
-//! The short path: a free mutex with nothing special is claimed by one statement, and released by one.
+//! The short path: a free mutex with nothing special is claimed by one statement, and released by one. Who waits for one is put
+//! in line by another, and keeps its place by one.
 //!
 //! A transaction around `step` is two round trips and some ten statements. For the commonest of all cases the answer of
 //! `step` is known beforehand, so one statement does it all, where the dialect has one that can: it says itself under
@@ -7,15 +8,18 @@
 //! a statement sees there may be older than the row it has waited for.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
-use tenure_core::claim::{Claim, ClaimId, Grant, HoldLimits, Kind, Name};
-use tenure_core::engine::ReleaseRequest;
+use tenure_core::claim::{Claim, ClaimId, Grant, HoldLimits, Kind, Name, Waiting};
+use tenure_core::engine::{ClaimAnswer, Incarnation, ReleaseRequest};
 use tenure_core::record::Record;
 use tenure_core::step::Release;
+use tenure_core::token::Token;
 use tenure_core::window::Window;
 
 use crate::database::{Connection, Database, Row};
 use crate::fault::Fault;
+use crate::load::claims as claim_list;
 use crate::text::{Columns, Dialect, Values, claim_bytes, client_number, micros, signed};
 
 /// Whose hold the record consists of, if that is all there is to it.
@@ -38,25 +42,19 @@ fn is_plain(claim: &Claim) -> bool {
         && !claim.floor_forced
 }
 
-/// Claims what is free. Those that are not in the answer are to be asked for in a transaction.
+/// Claims what is free, and puts in line who is to wait for a mutex that is held. Those that are not in the answer are to be
+/// asked for in a transaction.
 pub(crate) async fn claim<D: Database>(
     database: &D,
     claims: &[Claim],
-) -> Result<HashMap<ClaimId, Grant>, Fault> {
+) -> Result<HashMap<ClaimId, ClaimAnswer>, Fault> {
     // One for each name, in the order in which rows are locked.
     let mut first: BTreeMap<&Name, &Claim> = BTreeMap::new();
     for claim in claims {
         first.entry(&claim.resource).or_insert(claim);
     }
-    let mut rows = String::new();
-    for claim in first.values().filter(|claim| is_plain(claim)) {
-        push_row(&mut rows, |row| {
-            row.bytes::<D::Dialect>(claim.resource.as_str().as_bytes()).number(signed(claim.floor.get()));
-            row.bytes::<D::Dialect>(&claim_bytes(claim.id)).number(client_number(claim.client));
-            row.number(micros(claim.terms.ttl)).bytes::<D::Dialect>(claim.terms.label.as_str().as_bytes());
-        });
-    }
-    let mut granted = HashMap::new();
+    let rows = claim_rows::<D>(first.values().filter(|claim| is_plain(claim)));
+    let mut answers = HashMap::new();
     for row in
         run(database, (!rows.is_empty()).then(|| D::Dialect::claim_plain(database.tables(), &rows)).flatten())
             .await?
@@ -67,9 +65,57 @@ pub(crate) async fn claim<D: Database>(
         let claim = claims.iter().find(|claim| claim.id == id);
         let claim = claim.ok_or_else(|| Fault::internal("a claim was granted that nobody made"))?;
         // The client counts from before it sent this.
-        granted.insert(id, Grant { token, slot: None, ends_in: claim.terms.ttl });
+        answers.insert(id, ClaimAnswer::Granted(Grant { token, slot: None, ends_in: claim.terms.ttl }));
     }
-    Ok(granted)
+    let waits = |claim: &&&Claim| is_plain(claim) && claim.wait && !answers.contains_key(&claim.id);
+    let rows = claim_rows::<D>(first.values().filter(waits));
+    for row in
+        run(database, (!rows.is_empty()).then(|| D::Dialect::wait_plain(database.tables(), &rows)).flatten())
+            .await?
+    {
+        let mut columns = Columns::of(&row);
+        let Some(id) = columns.maybe_claim()? else { continue };
+        let (position, horizon) = (columns.small()?, columns.token()?);
+        let look_in = columns.maybe()?.map(|micros| Duration::from_micros(micros.unsigned_abs()));
+        let incarnation = Incarnation(columns.unsigned()?);
+        answers.insert(id, ClaimAnswer::Waiting(Waiting { position, horizon, look_in }, incarnation));
+    }
+    Ok(answers)
+}
+
+fn claim_rows<'a, D: Database>(claims: impl Iterator<Item = &'a &'a Claim>) -> String {
+    let mut rows = String::new();
+    for claim in claims {
+        push_row(&mut rows, |row| {
+            row.bytes::<D::Dialect>(claim.resource.as_str().as_bytes()).number(signed(claim.floor.get()));
+            row.bytes::<D::Dialect>(&claim_bytes(claim.id)).number(client_number(claim.client));
+            row.number(micros(claim.terms.ttl)).bytes::<D::Dialect>(claim.terms.label.as_str().as_bytes());
+        });
+    }
+    rows
+}
+
+/// Keeps the places of waiters. Those that are not in the answer are to be asked for in a transaction.
+///
+/// This locks no resource, so a grant may be under way that is committed only afterwards: a waiter that hears of one must
+/// ask, which the largest of horizons makes it do.
+pub(crate) async fn keep_waiting<D: Database>(
+    database: &D,
+    mut waiters: Vec<ClaimId>,
+) -> Result<HashMap<ClaimId, (Waiting, Incarnation)>, Fault> {
+    waiters.sort_unstable();
+    let list = claim_list::<D::Dialect>(waiters.iter().copied());
+    let mut kept = HashMap::new();
+    let statement = (!waiters.is_empty()).then(|| D::Dialect::keep_waiting(database.tables(), &list));
+    for row in run(database, statement.flatten()).await? {
+        let mut columns = Columns::of(&row);
+        let Some(id) = columns.maybe_claim()? else { continue };
+        let position = columns.small()?;
+        let look_in = columns.maybe()?.map(|micros| Duration::from_micros(micros.unsigned_abs()));
+        let waiting = Waiting { position, horizon: Token::new(u64::MAX), look_in };
+        kept.insert(id, (waiting, Incarnation(columns.unsigned()?)));
+    }
+    Ok(kept)
 }
 
 /// What became of the releases that a statement could do: whether the hold had not ended by then.

@@ -107,7 +107,7 @@ pub(crate) async fn purge<D: Database>(database: &D) -> Result<Purged, Fault> {
         ));
     }
     script.push_str("COMMIT");
-    connection.run(script).await?;
+    connection.go_on(script).await?;
     connection.keep();
     // A renewal of nobody's claim settles the record, and wakes whoever waits.
     let settle: Vec<_> = in_use.iter().map(|name| (name, Command::Renew(ClaimId::new(0)))).collect();

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout};
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
 use crate::load::{claims, rows};
+use crate::plain::keep_waiting;
 use crate::text::{Columns, Dialect};
 use crate::transaction::carry_out;
 
@@ -26,18 +27,29 @@ pub(crate) async fn renew<D: Database>(
     database: &D,
     renewals: &[RenewRequest],
 ) -> Vec<Result<RenewAnswer, Fault>> {
-    let holders: Vec<ClaimId> = renewals.iter().filter(|one| !one.is_waiter).map(|one| one.claim).collect();
-    let (began, has_holders) = (Instant::now(), !holders.is_empty());
+    // A waiter for whom somebody rang holds by now, if he was right, and confirms that as every holder does: in one trip.
+    let holds = |one: &&RenewRequest| !one.is_waiter || database.inbox().has_rung(one.claim);
+    let holders: Vec<ClaimId> = renewals.iter().filter(holds).map(|one| one.claim).collect();
+    let (began, has_holders) = (Instant::now(), renewals.iter().any(|one| !one.is_waiter));
     let moved = match extend(database, holders).await {
         Ok(moved) => moved,
-        // Somebody else has rows of theirs locked: under their resources' locks that is waited for, one by one.
-        Err(Fault::GivenUp(_) | Fault::Locked(_)) => HashMap::new(),
+        // Under their resources' locks it is tried again.
+        Err(Fault::GivenUp(_)) => HashMap::new(),
+        // Rows that somebody has locked are passed over: the table is locked, and whatever else were tried would wait, too.
         Err(fault) => return renewals.iter().map(|_| Err(fault.clone())).collect(),
     };
-    // Who waits, who does not know yet that it holds, and who holds no more: `step` says which.
+    let waits = |one: &&RenewRequest| one.is_waiter && !moved.contains_key(&one.claim);
+    let waiters = renewals.iter().filter(waits).map(|one| one.claim).collect();
+    let kept = match keep_waiting(database, waiters).await {
+        Ok(kept) => kept,
+        // The holders of the batch have been renewed, and must not be told otherwise.
+        Err(fault) if moved.is_empty() => return renewals.iter().map(|_| Err(fault.clone())).collect(),
+        Err(_) => HashMap::new(),
+    };
+    // Who does not know yet that it holds, and who holds no more: `step` says which.
     let rest: Vec<(&RenewRequest, Command<'_>)> = renewals
         .iter()
-        .filter(|renewal| !moved.contains_key(&renewal.claim))
+        .filter(|one| !moved.contains_key(&one.claim) && !kept.contains_key(&one.claim))
         .map(|renewal| (renewal, Command::Renew(renewal.claim)))
         .collect();
     let mut settled = HashMap::new();
@@ -51,14 +63,20 @@ pub(crate) async fn renew<D: Database>(
         let done = done.unwrap_or_else(|_| vec![Err(fault); rest.len()]);
         settled.extend(rest.iter().zip(done).map(|((renewal, _), done)| (renewal.claim, done)));
     }
-    let answer = |renewal: &RenewRequest| match (moved.get(&renewal.claim), settled.get(&renewal.claim)) {
-        (Some(grant), _) => Ok(renew_answer(renewal, Outcome::Renewed(*grant), Incarnation(0))),
-        (None, Some(Ok(done))) => {
-            Ok(renew_answer(renewal, done.transition.outcome.clone(), done.incarnation))
+    let answer = |renewal: &RenewRequest| {
+        if let Some((waiting, incarnation)) = kept.get(&renewal.claim) {
+            return Ok(RenewAnswer::Waiting(*waiting, *incarnation));
         }
-        (None, Some(Err(fault))) => Err(fault.clone()),
-        (None, None) => Err(Fault::internal("a renewal was left out")),
+        match (moved.get(&renewal.claim), settled.get(&renewal.claim)) {
+            (Some(grant), _) => Ok(renew_answer(renewal, Outcome::Renewed(*grant), Incarnation(0))),
+            (None, Some(Ok(done))) => {
+                Ok(renew_answer(renewal, done.transition.outcome.clone(), done.incarnation))
+            }
+            (None, Some(Err(fault))) => Err(fault.clone()),
+            (None, None) => Err(Fault::internal("a renewal was left out")),
+        }
     };
+    renewals.iter().filter(|one| one.is_waiter).for_each(|one| database.inbox().look_again(one.claim));
     renewals.iter().map(answer).collect()
 }
 
@@ -81,14 +99,17 @@ async fn extend<D: Database>(
             rows(&locked, begin.len()).iter().filter_map(|row| Columns::of(row).maybe_claim().transpose());
         holders = locked.collect::<Result<_, _>>()?;
         if holders.is_empty() {
-            connection.run("ROLLBACK".to_owned()).await?;
+            connection.go_on("ROLLBACK".to_owned()).await?;
             connection.keep();
             return Ok(HashMap::new());
         }
         end = ";\nCOMMIT";
     }
     let statement = D::Dialect::renew(table, &claims::<D::Dialect>(holders));
-    let answers = connection.run(statement + end).await?;
+    let answers = match end {
+        "" => connection.run(statement).await?,
+        _ => connection.go_on(statement + end).await?,
+    };
     connection.keep();
     let mut moved = HashMap::new();
     for row in (0..answers.len()).flat_map(|at| rows(&answers, at)) {

@@ -38,6 +38,22 @@ pub trait Dialect: Send + Sync + 'static {
         let _ = (tables, rows);
         None
     }
+    /// The statement that puts claims in line for mutexes that somebody holds, where nothing else is to be done. Rows are as for
+    /// [`claim_plain`](Dialect::claim_plain); the answer is `claim, position, last_token, look_in, life of the server` for each
+    /// that waits now. In a crowd the row of its resource is locked while the server carries this out, and not for trips of
+    /// each client. None: the database has no such statement.
+    fn wait_plain(tables: &Tables, rows: &str) -> Option<String> {
+        let _ = (tables, rows);
+        None
+    }
+    /// The statement that keeps the places of waiters, where nothing has ended that would have to be settled. It locks no
+    /// resource: a crowd that waits must not keep the one out who releases. The claims come as for [`renew`](Dialect::renew);
+    /// the answer is `claim, position, look_in, life of the server` for each whose place is kept. None: the database has no such
+    /// statement.
+    fn keep_waiting(tables: &Tables, claims: &str) -> Option<String> {
+        let _ = (tables, claims);
+        None
+    }
     /// The statement that releases holds which are all that their records consist of. Rows are `name, claim`; the
     /// answer is `claim, 1` for each released, and `claim, 0` for one whose hold was over by then.
     fn release_plain(tables: &Tables, rows: &str) -> Option<String> {
@@ -46,7 +62,8 @@ pub trait Dialect: Send + Sync + 'static {
     }
     /// The statement that moves the ends of these claims' holds, and answers `claim, token, slot, ends_in` for each
     /// that it moved. The claims come as literals with commas between, in order. It should leave out rows that somebody
-    /// has locked, if it can: one of them must not keep the others from being renewed.
+    /// has locked, if it can: one of them must not keep the others from being renewed. The new end is counted from when the
+    /// statement came in, if the database can say that: its sender may have died while it waited.
     fn renew(table: &str, claims: &str) -> String;
     /// The statement that locks the holds of these claims but for those that somebody else has locked, and answers their
     /// claims, where [`renew`](Dialect::renew) cannot leave those out by itself.

@@ -267,7 +267,7 @@ async fn load_more<D: Database>(
     let part = part::<D::Dialect>(&mut script, database.tables(), name, *reach, claims, tokens, LOCK);
     // Locks may have been waited for.
     let time = script.add(&moment_asked::<D::Dialect>());
-    let answers = connection.run(script.text).await?;
+    let answers = connection.go_on(script.text).await?;
     resource.entries = part.read(&answers)?;
     (resource.now, resource.incarnation) = moment(&answers, time)?;
     Ok(())
@@ -316,14 +316,14 @@ async fn finish<D: Database>(
         .collect();
     let has_changed = write::<D::Dialect>(&mut script, database.tables(), &written)?;
     script.add(if has_changed { "COMMIT" } else { "ROLLBACK" });
-    connection.run(script.text).await?;
+    connection.go_on(script.text).await?;
     // It is committed: whatever becomes of telling others, that is the answer. Whoever is not told asks by its
     // heartbeat. Telling is a transaction of its own, since inside one it takes a lock of the whole instance.
     let incarnation = resources.first().map_or(Incarnation(0), |resource| resource.incarnation);
     database.inbox().tell_own(letters, incarnation);
     let others = database.inbox().for_others(letters);
     if !others.is_empty()
-        && let Some(tell) = database.tell(&others, incarnation)
+        && let Some(tell) = database.tell(&others)
         && let Err(fault) = connection.run(tell).await
     {
         tracing::debug!(engine = D::ENGINE, ?fault, "others could not be told");

@@ -1,6 +1,6 @@
 //! News for waiters and observers of this client, from wherever they come.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
@@ -11,6 +11,9 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::queue::Idle;
+
+/// How many claims are known at most for which somebody rang.
+const RUNG_MAX: usize = 4096;
 
 /// Something that a client is to be told after a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +48,8 @@ pub struct Inbox {
     tell: UnboundedSender<Wake>,
     wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
     observers: Mutex<HashMap<Name, Vec<Arc<Notify>>>>,
+    /// A hint that saves a trip, and no truth: anybody may ring.
+    rung: Mutex<HashSet<ClaimId>>,
     pub(crate) idle: Idle,
 }
 
@@ -57,6 +62,7 @@ impl Inbox {
             tell,
             wakes: Mutex::new(Some(wakes)),
             observers: Mutex::default(),
+            rung: Mutex::default(),
             idle: Idle::default(),
         }
     }
@@ -70,6 +76,29 @@ impl Inbox {
     pub fn put(&self, wake: Wake) {
         // Nobody reads any more when the client is being closed.
         self.tell.send(wake).ok();
+    }
+
+    /// Somebody says that a waiter should ask how it stands: most likely it has been granted what it waits for.
+    pub fn ring(&self, claim: ClaimId) {
+        let mut rung = lock(&self.rung);
+        if rung.len() >= RUNG_MAX {
+            rung.clear();
+        }
+        rung.insert(claim);
+        drop(rung);
+        self.put(Wake::Look(claim));
+    }
+
+    /// A request of a waiter has been answered. Who rang meanwhile was not heard: a request was under way already.
+    pub(crate) fn look_again(&self, claim: ClaimId) {
+        if lock(&self.rung).contains(&claim) {
+            self.put(Wake::Look(claim));
+        }
+    }
+
+    /// Whether somebody rang for a claim since this was asked last.
+    pub(crate) fn has_rung(&self, claim: ClaimId) -> bool {
+        lock(&self.rung).remove(&claim)
     }
 
     /// Tells whoever follows a resource that it has changed.

@@ -53,6 +53,17 @@ pub(super) struct Tables {
     pub(super) missing: Vec<String>,
 }
 
+/// Who else could change what the tables do.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Others {
+    pub(super) schema: String,
+    pub(super) user: String,
+    /// Who owns tables and is not trusted with that.
+    pub(super) owners: Option<String>,
+    /// Who may make things in the schema, and is not trusted with that.
+    pub(super) makers: Option<String>,
+}
+
 pub(super) fn finding(severity: Severity, what: &'static str, found: String) -> Finding {
     Finding { severity, what, found, hint: None }
 }
@@ -188,6 +199,39 @@ impl Facts {
             return hinted(Severity::Warning, what, found, hint);
         }
         finding(Severity::Good, what, found)
+    }
+}
+
+impl Others {
+    pub(super) fn judge(&self) -> Vec<Finding> {
+        let Others { schema, user, owners, makers } = self;
+        let owner = match owners {
+            None => finding(
+                Severity::Good,
+                "owner",
+                "the tables belong to nobody who could harm by them".to_owned(),
+            ),
+            Some(owners) => hinted(
+                Severity::Warning,
+                "owner",
+                format!(
+                    "{owners} owns tables, and so decides what they do: a trigger on them runs as {user}"
+                ),
+                "ALTER TABLE … OWNER TO a role that you trust, or let another `?schema=` be made",
+            ),
+        };
+        let schema = match makers {
+            None => finding(Severity::Good, "schema", format!("{schema}, where no stranger makes anything")),
+            Some(makers) => hinted(
+                Severity::Warning,
+                "schema",
+                format!(
+                    "in {schema} tables can be made by {makers}: before a first client, those would be used"
+                ),
+                "REVOKE CREATE ON SCHEMA … FROM them (PUBLIC has it until PostgreSQL 14), or use a `?schema=` of its own",
+            ),
+        };
+        vec![owner, schema]
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 fn the_usual_url_has_the_usual_settings() {
     let config = Config::parse("postgres://me:secret@db.example/app").expect("a URL");
     assert_eq!((config.prefix.as_str(), config.connections), ("tenure_", 4));
-    assert!(config.purges && config.listens && !config.is_tls);
+    assert!(config.purges && config.listens && !config.is_tls());
     assert_eq!(config.servers(), "db.example:5432");
     assert_eq!(config.server.get_application_name(), Some("tenure"));
     assert_eq!(config.server.get_target_session_attrs(), TargetSessionAttrs::Any);
@@ -34,6 +34,11 @@ fn wrong_urls_are_refused_and_show_no_password() {
         "postgres://me:hunter2@h/db?connections=65",
         "postgres://me:hunter2@h/db?purge=maybe",
         "postgres://me:hunter2@h/db?nosuch=1",
+        "postgres://me:hunter2@h/db?sslmode=prefer",
+        "postgres://me:hunter2@h/db?sslmode=prefer&ca=x.pem",
+        "postgres://me:hunter2@h/db?sslmode=disable&ca=x.pem",
+        "postgres://me:hunter2@h/db?ca=x.pem&sslmode=disable",
+        "postgres://me:hunter2@h/db?ssl%6Dode=require",
         // Each may be as long, but a channel is named after both.
         "postgres://me:hunter2@h/db?schema=s2345678901234567890&prefix=p234567890123456789012345678",
     ] {
@@ -47,4 +52,19 @@ fn wrong_urls_are_refused_and_show_no_password() {
 fn a_configuration_shows_no_password() {
     let config = Config::parse("postgres://me:hunter2@h/db").expect("a URL");
     assert!(!format!("{config:?} {}", config.servers()).contains("hunter2"));
+}
+
+#[test]
+fn whatever_asks_for_tls_requires_it() {
+    let is_tls = |url: &str| Config::parse(url).expect("a URL").is_tls();
+    assert!(!is_tls("postgres://h/db") && !is_tls("postgres://h/db?sslmode=disable"));
+    assert!(is_tls("postgres://h/db?sslmode=require") && is_tls("postgres://h/db?ca=x.pem"));
+    assert!(is_tls("postgres://h/db?ca=x.pem&sslmode=require"));
+    let mut settings: tokio_postgres::Config = "postgres://h/db".parse().expect("a URL");
+    assert!(!Config::new(settings.clone()).is_tls());
+    assert!(Config::new(settings.clone()).with("ca", "x.pem").expect("a file").is_tls());
+    assert!(Config::new(settings.ssl_mode(SslMode::Require).clone()).is_tls());
+    let hint =
+        Config::parse("postgres://h/db?sslmode=prefer").expect_err("it falls back").hint().map(str::to_owned);
+    assert!(hint.is_some_and(|hint| hint.contains("require")));
 }

@@ -9,8 +9,12 @@ use tenure_core::queue::step::WATCHERS;
 use tenure_sql::{Dialect, QUEUE_VERSION, QueueTables};
 
 use crate::dialect::{FLOOR_AHEAD, PostgresDialect};
+use crate::migrate::literal;
 
 const CLOCK: &str = PostgresDialect::CLOCK;
+/// Zero in a transaction that has begun as it should, and an error outside of one: there the lock that the statement before
+/// has taken is gone.
+const BEGUN: &str = "current_setting('tenure.begun')::bigint";
 /// When who found only rows that others have locked looks again, in microseconds: they are about to be handed out.
 const LOCKED_LOOK: i64 = 5_000;
 
@@ -67,8 +71,9 @@ pub(crate) struct Texts {
 }
 
 impl Texts {
-    pub(crate) fn new(prefix: &str) -> Texts {
-        let tables = QueueTables::new(prefix);
+    /// `place` is what the names of the tables begin with, `prefix` those of the channels.
+    pub(crate) fn new(place: &str, prefix: &str) -> Texts {
+        let tables = QueueTables::new(place);
         Texts {
             push: push(&tables, false, false),
             push_one: push_one(&tables),
@@ -102,14 +107,20 @@ impl Texts {
     }
 }
 
+/// The sequence, as a function takes it.
+fn number(tables: &QueueTables) -> String {
+    format!("'{}'", literal(&tables.number))
+}
+
 fn push(tables: &QueueTables, has_groups: bool, has_dedups: bool) -> String {
-    let QueueTables { item, dedup, number, .. } = tables;
+    let QueueTables { item, dedup, .. } = tables;
+    let number = number(tables);
     if !has_groups {
         let is_for_idle = is_for_idle(tables);
         return format!(
             "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now) \
              INSERT INTO {item} AS i (queue, id, payload, pushed_at, due_at, ready_at) \
-             SELECT v.queue, nextval('{number}'), v.payload, t.now, t.now + v.delay, t.now + v.delay \
+             SELECT v.queue, nextval({number}), v.payload, t.now, t.now + v.delay, t.now + v.delay \
              FROM unnest($1, $2, $3) WITH ORDINALITY AS v(queue, payload, delay, at), t ORDER BY v.at \
              RETURNING i.id, false, {is_for_idle}"
         );
@@ -120,7 +131,7 @@ fn push(tables: &QueueTables, has_groups: bool, has_dedups: bool) -> String {
     };
     let all = format!(
         "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
-         a AS MATERIALIZED (SELECT nextval('{number}') AS id, s.*, t.now AS pushed_at, t.now + s.delay AS due_at \
+         a AS MATERIALIZED (SELECT nextval({number}) AS id, s.*, t.now AS pushed_at, t.now + s.delay AS due_at \
            FROM (SELECT * FROM unnest({arrays}) WITH ORDINALITY AS v({columns}, at) ORDER BY at) s, t), "
     );
     if !has_dedups {
@@ -156,11 +167,11 @@ fn is_for_idle(tables: &QueueTables) -> String {
 }
 
 fn push_one(tables: &QueueTables) -> String {
-    let QueueTables { item, number, .. } = tables;
+    let (item, number) = (&tables.item, number(tables));
     let is_for_idle = is_for_idle(tables);
     format!(
         "INSERT INTO {item} AS i (queue, id, payload, pushed_at, due_at, ready_at) \
-         SELECT $1, nextval('{number}'), $2, t.now, t.now + $3, t.now + $3 FROM (SELECT {CLOCK} AS now) t \
+         SELECT $1, nextval({number}), $2, t.now, t.now + $3, t.now + $3 FROM (SELECT {CLOCK} AS now) t \
          RETURNING i.id, false, {is_for_idle}"
     )
 }
@@ -209,8 +220,9 @@ fn take(tables: &QueueTables, at_intervals: bool) -> String {
         true => "(SELECT CASE WHEN EXISTS (SELECT 1 FROM u) THEN t.now + $9 ELSE r.until END FROM t, r)",
         false => "(SELECT until FROM r)",
     };
+    let begun = if at_intervals { format!(" + {BEGUN}") } else { String::new() };
     format!(
-        "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
+        "WITH t AS MATERIALIZED (SELECT {CLOCK}{begun} AS now), \
          r AS MATERIALIZED (SELECT coalesce((SELECT rests_until FROM {head} WHERE queue = $1), 0) AS until), \
          c AS MATERIALIZED (SELECT id, ready_at, attempts FROM {item} \
            WHERE queue = $1 AND ready_at <= (SELECT t.now FROM t, r WHERE r.until <= t.now) \
@@ -315,7 +327,7 @@ fn acknowledge_one(tables: &QueueTables) -> String {
 fn settle(tables: &QueueTables, has_all: bool) -> String {
     let QueueTables { item, dead, .. } = tables;
     let advance = advance(tables);
-    let begin = format!("WITH t AS MATERIALIZED (SELECT {CLOCK} AS now)");
+    let begin = format!("WITH t AS MATERIALIZED (SELECT {CLOCK} + {BEGUN} AS now)");
     if !has_all {
         return format!(
             "{begin}, \
@@ -357,7 +369,7 @@ fn bury(tables: &QueueTables) -> String {
     let QueueTables { item, dead, .. } = tables;
     let advance = advance(tables);
     format!(
-        "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
+        "WITH t AS MATERIALIZED (SELECT {CLOCK} + {BEGUN} AS now), \
          l AS MATERIALIZED (SELECT id FROM {item} WHERE queue = $1 AND id = ANY($2) AND attempts >= $3 \
            AND ready_at <= (SELECT now FROM t) ORDER BY id FOR UPDATE), \
          gone AS (DELETE FROM {item} i USING l WHERE i.queue = $1 AND i.id = l.id \
@@ -373,7 +385,7 @@ fn withdraw(tables: &QueueTables) -> String {
     let item = &tables.item;
     let advance = advance(tables);
     format!(
-        "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
+        "WITH t AS MATERIALIZED (SELECT {CLOCK} + {BEGUN} AS now), \
          l AS MATERIALIZED (SELECT id FROM {item} WHERE queue = $1 AND id = ANY($2) AND claim IS NULL \
            ORDER BY id FOR UPDATE), \
          gone AS (DELETE FROM {item} i USING l WHERE i.queue = $1 AND i.id = l.id \
@@ -384,14 +396,14 @@ fn withdraw(tables: &QueueTables) -> String {
 }
 
 fn replay(tables: &QueueTables) -> String {
-    let QueueTables { dead, number, .. } = tables;
+    let (dead, number) = (&tables.dead, number(tables));
     let enter = enter(tables, "a");
     format!(
         "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
          l AS MATERIALIZED (SELECT id FROM {dead} WHERE queue = $1 AND ($2 IS NULL OR id = $2) ORDER BY id LIMIT $3 FOR UPDATE), \
          x AS (DELETE FROM {dead} d USING l WHERE d.queue = $1 AND d.id = l.id \
            RETURNING d.queue, d.id, d.grp, d.payload, d.pushed_at), \
-         a AS MATERIALIZED (SELECT nextval('{number}') AS id, s.queue, s.grp, s.payload, s.pushed_at, (SELECT now FROM t) AS due_at \
+         a AS MATERIALIZED (SELECT nextval({number}) AS id, s.queue, s.grp, s.payload, s.pushed_at, (SELECT now FROM t) AS due_at \
            FROM (SELECT * FROM x ORDER BY id) s), \
          {enter} \
          SELECT id FROM a"

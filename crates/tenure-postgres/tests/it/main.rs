@@ -3,8 +3,11 @@
 mod commit;
 mod conformance;
 mod crew;
+mod crowd;
 mod faults;
+mod limits;
 mod load;
 mod pool;
 mod queue;
+mod trust;
 mod way;

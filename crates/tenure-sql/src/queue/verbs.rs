@@ -8,8 +8,8 @@ use futures_util::future::{BoxFuture, join_all};
 use tenure_core::claim::{ClaimId, Name};
 use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
 use tenure_core::queue::contract::{
-    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
-    Taken, Which,
+    Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer,
+    Take, Taken, Which,
 };
 use tenure_core::queue::step::{STANDBY, WATCHERS};
 use tenure_core::{Error, ErrorKind, Result};
@@ -170,8 +170,9 @@ impl<D: QueueDatabase> Hosted<D> {
             }
             let found = match retried(D::ENGINE, || self.database.hand_out(take, claims)).await {
                 Ok(found) => found,
-                // What has been handed out must not wait for its ttl.
-                Err(_) if !taken.items.is_empty() => {
+                // Nothing of it was executed, and what has been handed out must not wait for its ttl. (With an unknown outcome the
+                // whole take has failed: the client gives back whatever its claims may have been given.)
+                Err(fault) if !taken.items.is_empty() && !fault.is_unknown() => {
                     taken.look_in = Some(Duration::ZERO);
                     return Ok(taken);
                 }
@@ -195,7 +196,10 @@ impl<D: QueueDatabase> Hosted<D> {
                 return Ok(taken);
             }
             if let Some(place) = idle.place(&take.queue) {
-                let next_in = next_in.filter(|_| place < WATCHERS);
+                // In a queue that is paced something is due again and again, and nobody is told: each client looks, a little later
+                // than those who are idle for longer, in case they have died.
+                let is_paced = !matches!(take.rules.interval, Interval::Off);
+                let next_in = next_in.filter(|_| is_paced || place < WATCHERS);
                 taken.look_in = next_in.map(|next_in| next_in + STANDBY * place as u32);
                 return Ok(taken);
             }
