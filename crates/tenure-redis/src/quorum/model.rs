@@ -397,7 +397,9 @@ impl Protocol {
     fn remembered(&self, node: &Node) -> Vec<(Option<u64>, bool)> {
         let Amnesia::Snapshot(_) = self.amnesia else { return vec![(None, false)] };
         let counters = std::iter::once(None).chain((0..=node.own.unwrap_or(0)).map(Some));
-        counters.flat_map(|own| [(own, false), (own, node.key.is_some())]).collect()
+        // A key that is there still is in a snapshot that is new; what an older one has of it has ended by the time it counts.
+        let has_key = node.key.is_some().then_some((node.own, true));
+        counters.map(|own| (own, false)).chain(has_key).collect()
     }
 
     /// Returns what a node learns, if it may count again.
