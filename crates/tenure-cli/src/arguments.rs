@@ -8,8 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
 use crate::exit::{self, Failure};
-use crate::keeper::OnLoss;
 use crate::queue::Queue;
+use crate::supervise::keeper::OnLoss;
 
 /// Locks, leases and queues for programs, on the store you already run or on this machine alone.
 #[derive(Debug, Parser)]

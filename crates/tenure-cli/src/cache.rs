@@ -1,21 +1,31 @@
 //! `tenure cache`: one process runs the program, the others get its output.
+//!
+//! The program is work under a lease as that of `tenure run` is (`supervise.rs`): a keeper has it, and ends all of it when the
+//! lease is lost or this process dies. Invariant: nobody else loads before nothing of it is left.
 
-use std::cell::RefCell;
-use std::ffi::OsString;
-use std::future::poll_fn;
-use std::io::{self, Read, Write};
-use std::process::{Child, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
+mod collector;
 
-use std::os::unix::process::ExitStatusExt;
+use std::cell::{Cell, RefCell};
+use std::io::{self, Write};
+use std::time::Duration;
 
 use serde::Serialize;
-use tenure::{Error, Source};
+use tenure::{Error, ErrorKind, Source, Tenure};
 
 use crate::arguments::Cache;
-use crate::exit::{self, Failure, Outcome};
-use crate::output::Messages;
+use crate::exit::{Failure, Outcome};
+use crate::output::{Messages, SHOW_FIRST, flush, say};
+use crate::patience::{self, Patience};
+use crate::supervise::events::Events;
+use crate::supervise::foreground::Foreground;
+use crate::supervise::keeper::{Job, Keeper, OnLoss, Streams};
+use crate::supervise::supervised::Rules;
+use crate::supervise::{self, keeper_gone};
+use crate::waiting::Ended;
+use collector::{Collected, Collector};
+
+/// How long the program has between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// Where the value came from, in JSON. Field names are stable.
 #[derive(Serialize)]
@@ -28,139 +38,166 @@ struct FoundJson<'a> {
 }
 
 /// Why there is no value.
-enum Failed {
+enum NotLoaded {
     Tenure(Error),
-    NotStarted(io::Error),
-    Ended(ExitStatus),
+    Failure(Failure),
+    /// The program ended with another code than 0.
+    Declined(u8),
+    /// Its output is more than can be shared.
+    TooLarge,
 }
 
-impl From<Error> for Failed {
-    fn from(error: Error) -> Failed {
-        Failed::Tenure(error)
+impl From<Error> for NotLoaded {
+    fn from(error: Error) -> NotLoaded {
+        NotLoaded::Tenure(error)
     }
 }
 
 /// Prints the value of a key; runs the program for it if nobody has done so lately.
-pub(crate) fn cache(cache: &Cache, engine: &str) -> Outcome {
-    let tenure = crate::connect(engine, None)?;
-    let mut flight = tenure.single_flight(&cache.key).fresh(cache.ttl).ttl(cache.lease);
-    if let Some(stale) = cache.stale {
-        flight = flight.serve_stale(stale);
-    }
-    // What the program wrote, even if it cannot be shared.
-    let output = RefCell::new(None);
-    let load = async |lease: &tenure::Lease| {
-        let (bytes, status) = run(&cache.command, lease).await.map_err(Failed::NotStarted)?;
-        output.replace(Some(bytes.clone()));
-        if status.success() { Ok(bytes) } else { Err(Failed::Ended(status)) }
+pub(crate) fn cache(mut cache: Cache, engine: &str) -> Outcome {
+    let program = cache.command.remove(0);
+    let job = Job {
+        program: program.clone(),
+        arguments: std::mem::take(&mut cache.command),
+        grace: GRACE,
+        on_loss: OnLoss::Terminate,
+        is_repeated: false,
+        is_detached: false,
     };
-    let found = pollster::block_on(flight.get_or_refresh(load));
-    let code = match found {
-        Ok(found) => {
-            if cache.json {
-                tell(cache, found.bytes.len(), found.source);
-            }
-            write_bytes(&found.bytes)?;
-            0
-        }
-        Err(Failed::NotStarted(error)) => return Err(not_started(cache, &error)),
-        Err(Failed::Ended(status)) => {
-            write_bytes(output.borrow().as_deref().unwrap_or_default())?;
-            let by_signal = status.signal().map(|signal| 128 + signal);
-            u8::try_from(status.code().or(by_signal).unwrap_or(1)).unwrap_or(1)
-        }
-        Err(Failed::Tenure(error)) => match output.take() {
-            // The program has done its work; that it cannot be shared is no reason to lose it.
-            Some(bytes) => {
-                Messages::TEXT.warning(&format!("the output is not shared: {error}"));
-                write_bytes(&bytes)?;
-                0
-            }
-            None => return Err(error.into()),
-        },
+    let (events, mut keepers) = supervise::prepare(&job, 1)?;
+    let Some(keeper) = keepers.pop() else { return Err(keeper_gone()) };
+    // For ever, as those wait who want the value while another loads it.
+    let mut patience = Patience::new(None);
+    let tenure = match patience.connect(engine, None, &events, &keeper, Messages::TEXT) {
+        Ok(tenure) => tenure,
+        Err(ended) => return ended.outcome(),
     };
-    pollster::block_on(tenure.close());
-    Ok(code)
+    let program = program.to_string_lossy();
+    let fetch = Fetch { cache: &cache, program: &program, tenure: &tenure, events: &events, keeper: &keeper };
+    let outcome = fetch.fetch_patiently(patience);
+    // First the keeper: while it shares the client's life, the client cannot tidy up after itself.
+    keeper.wait();
+    // A load that failed is given back in the background: whoever waits for it must not wait for the lease's end.
+    patience::close(tenure, &events);
+    outcome
 }
 
-fn tell(cache: &Cache, bytes: usize, source: Source) {
-    let (source, token) = match source {
-        Source::Fresh(token) => ("fresh", Some(token.get())),
-        Source::Stale => ("stale", None),
-        Source::Loaded(token) => ("loaded", Some(token.get())),
-    };
-    let found = FoundJson { event: "found", key: &cache.key, source, bytes, token };
-    // Nobody may be listening, and the value is what counts.
-    let line = serde_json::to_string(&found).unwrap_or_default();
-    drop(writeln!(io::stderr(), "{line}"));
+/// How one value is got.
+struct Fetch<'a> {
+    cache: &'a Cache,
+    program: &'a str,
+    tenure: &'a Tenure,
+    events: &'a Events,
+    keeper: &'a Keeper,
+}
+
+impl Fetch<'_> {
+    /// Asks again for as long as the store does not answer, unless the program has run.
+    fn fetch_patiently(&self, mut patience: Patience) -> Outcome {
+        loop {
+            let ended = match self.fetch() {
+                Ok(code) => return Ok(code),
+                Err(Ended::Silent(failure)) => {
+                    patience.pause(failure, self.events, self.keeper, Messages::TEXT)
+                }
+                Err(ended) => Err(ended),
+            };
+            if let Err(ended) = ended {
+                return ended.outcome();
+            }
+        }
+    }
+
+    fn fetch(&self) -> Result<u8, Ended> {
+        let cache = self.cache;
+        let mut flight = self.tenure.single_flight(&cache.key).fresh(cache.ttl).ttl(cache.lease);
+        if let Some(stale) = cache.stale {
+            flight = flight.serve_stale(stale);
+        }
+        // What the program wrote, even if it cannot be shared.
+        let output: RefCell<Option<Collector>> = RefCell::new(None);
+        // From then on the keeper ends when the work does.
+        let has_begun = Cell::new(false);
+        let load = async |lease: &tenure::Lease| {
+            has_begun.set(true);
+            let failed = |error| NotLoaded::Failure(Failure::system("read what CMD writes", error));
+            let (mut collector, pipe) = Collector::start(self.events.waker()).map_err(failed)?;
+            let rules = Rules { ttl: cache.lease, grace: GRACE, max_hold: None, on_loss: OnLoss::Terminate };
+            let mut work =
+                Foreground::new(&cache.key, rules, self.events, self.keeper, Messages::TEXT, lease);
+            let variables = vec![("TENURE_NAME", cache.key.clone())];
+            let streams = Streams { input: None, output: Some(&pipe) };
+            // It returns when nothing of the work is left. It looks after the lease itself, so nothing else needs this thread.
+            let code = work.work(self.tenure, self.program, variables, streams);
+            drop((work, pipe));
+            collector.finish();
+            // What a program wrote whose lease was lost is not waited for.
+            let code = code.map_err(NotLoaded::Failure)?;
+            let collected = collector.collected().await;
+            output.replace(Some(collector));
+            match (code, collected) {
+                (0, Collected::Whole(bytes)) => Ok(bytes),
+                (0, Collected::TooLarge) => Err(NotLoaded::TooLarge),
+                (code, _) => Err(NotLoaded::Declined(code)),
+            }
+        };
+        let keeper = || (!has_begun.get()).then_some(self.keeper);
+        let found = {
+            let getting = std::pin::pin!(flight.get_or_refresh(load));
+            patience::until_ready_pinned(getting, self.events, keeper, None)?
+        };
+        let Some(found) = found else { return Err(keeper_gone().into()) };
+        let rest = || output.take().map_or(Ok(()), |output| self.write_out(output));
+        match found {
+            Ok(found) => {
+                if cache.json {
+                    self.tell(found.bytes.len(), found.source);
+                }
+                write_bytes(&found.bytes)?;
+                Ok(0)
+            }
+            Err(NotLoaded::Failure(failure)) => Err(failure.into()),
+            Err(NotLoaded::Declined(code)) => rest().map(|()| code),
+            Err(NotLoaded::TooLarge) => {
+                Messages::TEXT.warning("the output is not shared: it has more than 256 KiB");
+                rest().map(|()| 0)
+            }
+            // The program has done its work; that it cannot be shared is no reason to lose it.
+            Err(NotLoaded::Tenure(error)) if has_begun.get() && error.kind() != ErrorKind::Lost => {
+                Messages::TEXT.warning(&format!("the output is not shared: {error}"));
+                rest().map(|()| 0)
+            }
+            Err(NotLoaded::Tenure(error)) => Err(Ended::of(error)),
+        }
+    }
+
+    /// Writes what was not shared, and waits until the rest of what is too large is written.
+    fn write_out(&self, mut output: Collector) -> Result<(), Ended> {
+        let collected = patience::until_ready(output.collected(), self.events, None, None)?;
+        if let Some(Collected::Whole(bytes)) = collected {
+            write_bytes(&bytes)?;
+        }
+        patience::until_ready(output.written(), self.events, None, None).map(drop)
+    }
+
+    fn tell(&self, bytes: usize, source: Source) {
+        let (source, token) = match source {
+            Source::Fresh(token) => ("fresh", Some(token.get())),
+            Source::Stale => ("stale", None),
+            Source::Loaded(token) => ("loaded", Some(token.get())),
+        };
+        let found = FoundJson { event: "found", key: &self.cache.key, source, bytes, token };
+        // Nobody may be listening, and the value is what counts.
+        say(&serde_json::to_string(&found).unwrap_or_default());
+    }
 }
 
 fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
+    // What was said about them comes first.
+    flush(SHOW_FIRST);
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::system("write", error)),
         _ => Ok(()),
     }
-}
-
-fn not_started(cache: &Cache, error: &io::Error) -> Failure {
-    let code = if error.kind() == io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };
-    let program = cache.command.first().cloned().unwrap_or_default();
-    Failure::new(code, format!("cannot run {}: {error}", program.display()))
-}
-
-/// A program that is killed when nobody waits for its output any more.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended already.
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
-/// Runs the program and returns what it wrote. Dropping the future kills it.
-async fn run(command: &[OsString], lease: &tenure::Lease) -> io::Result<(Vec<u8>, ExitStatus)> {
-    let mut words = command.iter();
-    let program = words.next().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut child = std::process::Command::new(program);
-    child.args(words).stdout(Stdio::piped());
-    child.env("TENURE_NAME", lease.resource().as_str()).env("TENURE_TOKEN", lease.token().to_string());
-    child.env("TENURE_CLAIM", lease.claim().to_string());
-    let mut running = Running(child.spawn()?);
-    let mut stdout = running.0.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-    let bytes = on_thread(move || {
-        let mut bytes = Vec::new();
-        stdout.read_to_end(&mut bytes).map(|_| bytes)
-    })
-    .await?;
-    let status = running.0.wait()?;
-    Ok((bytes, status))
-}
-
-/// Waits for blocking work on a thread of its own, which goes on if the future is dropped.
-async fn on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let shared: Arc<Mutex<(Option<T>, Option<Waker>)>> = Arc::new(Mutex::new((None, None)));
-    let done = shared.clone();
-    std::thread::spawn(move || {
-        let result = work();
-        let waker = {
-            let mut shared = done.lock().unwrap_or_else(PoisonError::into_inner);
-            shared.0 = Some(result);
-            shared.1.take()
-        };
-        waker.into_iter().for_each(Waker::wake);
-    });
-    poll_fn(move |cx| {
-        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        match shared.0.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                shared.1 = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    })
-    .await
 }

@@ -1,34 +1,32 @@
 //! The `tenure` command: run a program under a lock, and look at locks.
 //!
-//! One file per command, a folder for `tenure queue`. `run.rs` is the main one: it acquires, hands the work to the keeper (`keeper.rs`),
-//! and watches the lease. What the command does, the library can do too.
+//! One file per command, a folder for `tenure queue`. `run.rs` is the main one: it acquires, and has the work done under the lease
+//! (`supervise.rs`). What the command does, the library can do too.
 
 mod arguments;
 mod cache;
 mod clock;
 mod completions;
-mod countdown;
 mod doctor;
 mod elect;
-mod events;
 mod exit;
 mod fence;
-mod keeper;
 mod lock;
 mod output;
+mod patience;
 mod question;
 mod queue;
 mod release;
 mod resize;
 mod run;
 mod status;
+mod supervise;
 mod sys;
-mod terminal;
 mod waiting;
 mod watch;
-mod work;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use arguments::{Arguments, Command, Fence};
 use clap::Parser;
@@ -38,6 +36,8 @@ use output::Messages;
 
 /// The engine of this machine, which needs nothing.
 const ENGINE_DEFAULT: &str = "local:";
+/// How long the end of the command waits for a reader of stderr.
+const FLUSH_MAX: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -62,6 +62,7 @@ fn main() -> ExitCode {
         messages.failure(&failure);
         failure.code
     });
+    output::flush(FLUSH_MAX);
     ExitCode::from(code)
 }
 
@@ -75,7 +76,7 @@ fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
     match arguments.command {
         Command::Run(run) => run::run(*run, engine, messages),
         Command::Queue(queue) => queue::queue(queue, engine, messages),
-        Command::Cache(cache) => cache::cache(&cache, engine),
+        Command::Cache(cache) => cache::cache(*cache, engine),
         Command::Elect(elect) => elect::elect(&elect, engine),
         Command::Status(status) => status::status(&status, engine),
         Command::Watch(watch) => watch::watch(&watch, engine),
@@ -90,10 +91,15 @@ fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
 
 /// Connects, once this process is done with forking.
 fn connect(engine: &str, label: Option<&str>) -> Result<tenure::Tenure, Failure> {
+    Ok(pollster::block_on(connecting(engine, label))?)
+}
+
+/// As [`connect`], without waiting for it.
+async fn connecting(engine: &str, label: Option<&str>) -> tenure::Result<tenure::Tenure> {
     log_if_wanted();
     let mut settings = tenure::Settings::default();
     settings.label = label.unwrap_or_default().to_owned();
-    Ok(pollster::block_on(tenure::connect_with(engine, settings))?)
+    tenure::connect_with(engine, settings).await
 }
 
 /// Writes the library's log to stderr if `TENURE_LOG` says what of it: `debug`, or `tenure_core=trace`.
@@ -104,7 +110,7 @@ fn log_if_wanted() {
     };
     use tracing_subscriber::layer::SubscriberExt;
     use tracing_subscriber::util::SubscriberInitExt;
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let layer = tracing_subscriber::fmt::layer().with_writer(|| output::Log);
     // It fails only if there is a log already.
     drop(tracing_subscriber::registry().with(layer).with(targets).try_init());
 }

@@ -2,6 +2,9 @@
 //!
 //! stdout is data, stderr is messages. Colour only repeats what the text says.
 
+mod lines;
+mod status_line;
+
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -10,6 +13,8 @@ use serde::Serialize;
 use tenure::Label;
 
 use crate::exit::Failure;
+pub(crate) use lines::{Log, SHOW_FIRST, flush, say, write_in_background};
+pub(crate) use status_line::{Line, SHOW_EVERY};
 
 /// How errors and messages are shown.
 #[derive(Clone, Copy, Debug)]
@@ -130,11 +135,6 @@ impl Messages {
             say(&format!("\n{} {hint}", paint("hint:", "36")));
         }
     }
-}
-
-/// Writes a line to stderr. There is nobody to tell that it cannot be written.
-fn say(line: &str) {
-    drop(writeln!(io::stderr().lock(), "{line}"));
 }
 
 /// Repeats what a word says in colour, where colour is wanted.

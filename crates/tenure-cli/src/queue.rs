@@ -4,6 +4,7 @@
 
 mod arguments;
 mod crew;
+mod item;
 mod look;
 mod operate;
 mod push;

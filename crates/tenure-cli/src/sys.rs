@@ -1,15 +1,24 @@
-//! The system calls that have no (sound) safe wrapper: `fork`, `getpgrp`, and the masking and reading of signals.
+//! The system calls that have no (sound) safe wrapper: `fork`, what is done between `fork` and `exec`, the numbers of groups and
+//! sessions, and the masking and reading of signals.
 //!
 //! Signals are blocked and read from a descriptor, so that nothing is ever done inside a signal handler. A signal
 //! that was ignored when the process started (`nohup`, a background job of a plain shell) stays ignored, here
 //! and in what is run. See `docs/adr/0009-keeper-process.md`.
-#![allow(unsafe_code, reason = "fork, getpgrp, sigprocmask, sigaction and signalfd; see the ADR")]
+#![allow(
+    unsafe_code,
+    reason = "fork, pre_exec, getpgrp, getpgid, getsid, sigprocmask, sigaction, signalfd; see the ADR"
+)]
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use rustix::process::{Pid, Signal};
+use tenure::Instant;
+
+use crate::clock;
 
 /// Who comes back from [`fork`].
 pub(crate) enum Forked {
@@ -48,6 +57,44 @@ fn threads() -> usize {
 pub(crate) fn own_group() -> Option<Pid> {
     // SAFETY: the call only returns a number.
     Pid::from_raw(unsafe { libc::getpgrp() })
+}
+
+/// Returns the process group of a process, also of one that `/proc` hides; 0 if it was begun outside this PID namespace. None: the
+/// process is gone.
+pub(crate) fn group_of(pid: Pid) -> Option<i32> {
+    // SAFETY: the call only returns a number.
+    let group = unsafe { libc::getpgid(pid.as_raw_nonzero().get()) };
+    (group >= 0).then_some(group)
+}
+
+/// Returns the session of a process, as [`group_of`] its group.
+pub(crate) fn session_of(pid: Pid) -> Option<i32> {
+    // SAFETY: the call only returns a number.
+    let session = unsafe { libc::getsid(pid.as_raw_nonzero().get()) };
+    (session >= 0).then_some(session)
+}
+
+/// Lets a program begin only before a moment: the clock is looked at last thing before it is executed, however long the process was
+/// stopped before that; `ETIME` if it is over. With `parent`, which is the calling process, the system kills the program when that
+/// dies.
+pub(crate) fn begin_before(command: &mut Command, deadline: Instant, parent: Option<Pid>) {
+    let check = move || {
+        if let Some(parent) = parent {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            // It may have died before that.
+            if rustix::process::getppid() != Some(parent) {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+        }
+        if clock::now() >= deadline {
+            return Err(io::Error::from_raw_os_error(libc::ETIME));
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes system calls only; it allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(check);
+    }
 }
 
 /// A set of signals.

@@ -5,17 +5,17 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustix::process::Signal;
 use tenure::{Busy, Error, ErrorKind, Instant, Lease, ReleaseAnswer, Tenure, View};
 
 use crate::arguments::Run;
 use crate::clock;
-use crate::events::{Events, News, Stopped, stop};
-use crate::exit::{self, Failure};
-use crate::keeper::Keeper;
+use crate::exit::{self, Failure, Outcome};
 use crate::lock::Lock;
-use crate::output::{Event, Holder, Messages, duration, millis};
-use crate::terminal::{Line, SHOW_EVERY};
+use crate::output::{self, Event, Holder, Line, Messages, SHOW_EVERY, duration, millis};
+use crate::supervise::events::{Events, News, ends_waiting, is_terminal_stop};
+use crate::supervise::keeper::Keeper;
+use crate::supervise::keeper::message::Status;
+use crate::supervise::keeper_gone;
 
 /// How often the engine is asked who holds the lock, for that line.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -59,7 +59,15 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    fn of(error: Error) -> Ended {
+    /// How the command ends with that.
+    pub(crate) fn outcome(self) -> Outcome {
+        match self {
+            Ended::Signal(signal) => Ok(Status::Signal(signal).code()),
+            Ended::Failure(failure) | Ended::Silent(failure) | Ended::Lost(failure) => Err(failure),
+        }
+    }
+
+    pub(crate) fn of(error: Error) -> Ended {
         let is_silent = error.kind() == ErrorKind::Unavailable;
         if is_silent { Ended::Silent(error.into()) } else { Ended::Failure(error.into()) }
     }
@@ -71,17 +79,17 @@ impl<T: Into<Failure>> From<T> for Ended {
     }
 }
 
-/// Acquires the lock, and shows on the way who holds it.
+/// Acquires the lock within a time (none: for ever), and shows on the way who holds it.
 pub(crate) fn acquire(
     tenure: &Tenure,
     arguments: &Run,
+    wait: Option<Duration>,
     events: &Events,
     keeper: &Keeper,
     messages: Messages,
 ) -> Result<Held, Ended> {
     let asked_at = clock::now();
     let lock = Lock::new(tenure, arguments);
-    let wait = arguments.wait.or(arguments.every.map(|_| Duration::ZERO));
     // First on this thread, which is quickest where nobody is in the way.
     let busy = match lock.acquire_at_once() {
         Ok(lease) => return Ok(Held::AtOnce(lease)),
@@ -237,17 +245,11 @@ impl Waiting<'_> {
     }
 
     fn on_signal(&mut self, signal: i32) -> Result<(), Ended> {
-        match Signal::from_named_raw(signal) {
-            Some(Signal::TSTP) => {
-                self.line.clear();
-                stop(Stopped::Itself);
-                Ok(())
-            }
-            Some(Signal::CONT | Signal::WINCH) => Ok(()),
-            // Nothing runs yet that they could be meant for.
-            Some(Signal::USR1 | Signal::USR2) => Ok(()),
-            _ => Err(Ended::Signal(signal)),
+        if is_terminal_stop(signal) {
+            self.line.clear();
+            output::flush(SHOW_EVERY);
         }
+        ends_waiting(signal).map_or(Ok(()), |signal| Err(Ended::Signal(signal)))
     }
 
     /// Says who was in the way all the time.
@@ -263,12 +265,6 @@ impl Waiting<'_> {
         Failure::new(exit::BUSY, format!("{name:?} was not acquired within {waited}{held}"))
             .with_hint("wait longer with `--wait`, or see `tenure status`")
     }
-}
-
-/// The keeper has ended without having been told to.
-pub(crate) fn keeper_gone() -> Failure {
-    Failure::new(exit::UNAVAILABLE, "the keeper process of this command was killed")
-        .with_hint("spare processes named `tenure-keeper`: they end CMD when its lease ends")
 }
 
 fn whole_seconds(time: Duration) -> String {

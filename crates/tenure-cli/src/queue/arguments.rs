@@ -91,7 +91,7 @@ Exit codes:
 pub(crate) struct Work {
     /// The queue
     pub(crate) name: String,
-    /// The least time between two items, over all workers, which should all say the same
+    /// The least time between two dispatches by the store, over all workers, which should all say the same
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) interval: Option<Duration>,
     /// Keep the interval between two items of the same group, not of the queue

@@ -13,23 +13,22 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
 use rustix::process::{Pid, Signal};
-use serde::Serialize;
 use tenure::queue::QueueStats;
 use tenure::{Delivery, ErrorKind, Instant, Queue, Result, Tenure};
 
 use crate::clock;
-use crate::countdown::Countdown;
-use crate::events::{Events, News, Stopped, stop};
 use crate::exit::{self, Failure, Outcome};
-use crate::keeper::Keeper;
-use crate::keeper::message::{Order, Report, Status};
-use crate::output::{Messages, duration, millis};
-use crate::run::{Loss, not_started};
-use crate::terminal::{Line, SHOW_EVERY};
-use crate::waiting::keeper_gone;
-use crate::work::Work as Processes;
+use crate::output::{self, Line, Messages, SHOW_EVERY, duration, millis};
+use crate::supervise::events::{Events, News, Stopped, stop};
+use crate::supervise::foreground::{beyond_control, not_started};
+use crate::supervise::keeper::message::{Order, Report, Status};
+use crate::supervise::keeper::{Keeper, OnLoss, Streams};
+use crate::supervise::keeper_gone;
+use crate::supervise::supervised::{Loss, Rules, Supervised};
+use crate::supervise::work::Work as Processes;
 
 use super::arguments::Work;
+use super::item::{ItemEvent, Told};
 
 /// How often the engine is asked what is left, for the line on a terminal.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -41,86 +40,11 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// Something that is under way in the client.
 type Soon<T> = Pin<Box<dyn Future<Output = Result<T>>>>;
 
-/// What happened to an item, for `--json`. Field names are stable.
-#[derive(Debug, Serialize)]
-struct ItemEvent<'a> {
-    event: &'static str,
-    queue: &'a str,
-    item: u64,
-    group: Option<&'a str>,
-    attempt: u32,
-    token: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pid: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    signal: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    took_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_in_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
-}
-
-/// An item as it is spoken of after its delivery has been settled.
-struct Told {
-    item: u64,
-    group: Option<String>,
-    attempt: u32,
-    token: u64,
-}
-
-impl Told {
-    fn of(delivery: &Delivery) -> Told {
-        let group = delivery.group().map(str::to_owned);
-        let (item, token) = (delivery.item().0, delivery.token().get());
-        Told { item, group, attempt: delivery.attempt(), token }
-    }
-
-    fn event<'a>(&'a self, event: &'static str, queue: &'a str) -> ItemEvent<'a> {
-        let (item, group, attempt, token) = (self.item, self.group.as_deref(), self.attempt, self.token);
-        let (pid, code, signal, took_ms, retry_in_ms, reason) = (None, None, None, None, None, None);
-        ItemEvent {
-            event,
-            queue,
-            item,
-            group,
-            attempt,
-            token,
-            pid,
-            code,
-            signal,
-            took_ms,
-            retry_in_ms,
-            reason,
-        }
-    }
-}
-
-impl std::fmt::Display for Told {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "item {}", self.item)?;
-        if let Some(group) = &self.group {
-            write!(f, " of {group:?}")?;
-        }
-        if self.attempt > 1 { write!(f, ", attempt {}", self.attempt) } else { Ok(()) }
-    }
-}
-
 /// An item that is worked on.
 struct Turn {
     delivery: Arc<Delivery>,
     told: Told,
-    countdown: Countdown,
-    lost: Pin<Box<dyn Future<Output = tenure::Error>>>,
-    is_lost: bool,
-    program: Option<Pid>,
-    /// Why the work is being ended, once it is.
-    loss: Option<Loss>,
-    /// The work is being ended because the command is.
-    is_stopped: bool,
+    supervised: Supervised<'static>,
 }
 
 /// What becomes of an item whose work is over.
@@ -169,8 +93,8 @@ pub(super) struct Crew<'a> {
     messages: Messages,
     program: &'a str,
     lanes: Vec<Lane>,
-    /// Turns whose keeper is gone, and whose processes are ended when no other keeper is left.
-    forsaken: Vec<Turn>,
+    /// Turns whose keeper is gone, and whose processes are ended when no other keeper is left; and the process of that keeper.
+    forsaken: Vec<(Turn, Pid)>,
     is_stopping: bool,
     /// By which signal the work was stopped.
     stopped_by: Option<i32>,
@@ -264,14 +188,19 @@ impl<'a> Crew<'a> {
                 keeper.wait();
             }
         }
-        for turn in self.forsaken.drain(..) {
-            if let Some(program) = turn.program {
-                Processes::new(program).end();
-            }
-            drop(turn.lost);
-            if let Some(delivery) = Arc::into_inner(turn.delivery)
-                && let Err(error) = pollster::block_on(delivery.put_back())
-            {
+        for (turn, keeper) in self.forsaken.drain(..) {
+            let Turn { delivery, told, supervised } = turn;
+            let messages = self.messages;
+            // The keeper may have died before it could say which process it had started. The session was its own.
+            Processes::of_keeper(supervised.program, Some(keeper)).end(|pid| {
+                messages.warning(&beyond_control(&told.to_string(), pid.as_raw_nonzero().get()));
+            });
+            drop(supervised);
+            let Some(delivery) = Arc::into_inner(delivery) else { continue };
+            // It counts as an attempt: an item whose CMD kills its keeper would otherwise be handed out for ever.
+            let after = delivery.retry_delay();
+            let again = pollster::block_on(delivery.retry_because(after, "its keeper process was killed"));
+            if let Err(error) = again {
                 self.messages.warning(&format!("{error}; it is handed out again when its time is over"));
             }
         }
@@ -321,12 +250,12 @@ impl<'a> Crew<'a> {
                 },
                 Stand::Working(turn) => {
                     let keeper = lane.keeper.as_ref()?;
-                    let (pause, loss) = turn.watch(keeper, context);
+                    let (pause, loss) = turn.supervised.follow(turn.delivery.lease(), keeper, context);
                     if let Some(loss) = loss {
                         let text = format!("{} is lost, CMD is ended: {}", turn.told, loss.reason());
                         self.messages.warning(&text);
                     }
-                    return Some(pause);
+                    return pause;
                 }
                 Stand::Settling(settling) => match settling.answer.as_mut().poll(context) {
                     Poll::Pending => return None,
@@ -345,37 +274,27 @@ impl<'a> Crew<'a> {
         self.is_silent = false;
         self.is_quiet = false;
         let told = Told::of(&delivery);
-        let countdown = Countdown::new(delivery.lease(), self.arguments.ttl, self.arguments.grace);
+        let Work { ttl, grace, .. } = *self.arguments;
+        let rules = Rules { ttl, grace, max_hold: None, on_loss: OnLoss::Terminate };
+        let delivery = Arc::new(delivery);
+        let watched = delivery.clone();
+        let lost = async move { watched.lease().lost().await };
+        let supervised = Supervised::new(delivery.lease(), lost, rules);
         let lane = &mut self.lanes[number];
         let started = match &lane.keeper {
             Some(keeper) => {
                 let tenure = (!lane.has_life).then_some(self.tenure);
-                start(tenure, keeper, &self.arguments.name, &delivery, &countdown)
+                start(tenure, keeper, &self.arguments.name, &delivery, &supervised)
             }
             None => Err(keeper_gone()),
         };
         lane.has_life |= started.is_ok();
+        lane.stand = Stand::Working(Box::new(Turn { delivery, told, supervised }));
         if let Err(failure) = started {
             self.failure.get_or_insert(failure);
             self.is_stopping = true;
-            let answer = Box::pin(async move { delivery.put_back().await.map(|()| false) });
-            let (verdict, status, took) = (Verdict::Return, None, Duration::ZERO);
-            lane.stand = Stand::Settling(Box::new(Settling { told, verdict, status, took, answer }));
-            return;
+            self.settle(number, Verdict::Return, None);
         }
-        let delivery = Arc::new(delivery);
-        let watched = delivery.clone();
-        let lost = Box::pin(async move { watched.lease().lost().await });
-        lane.stand = Stand::Working(Box::new(Turn {
-            delivery,
-            told,
-            countdown,
-            lost,
-            is_lost: false,
-            program: None,
-            loss: None,
-            is_stopped: false,
-        }));
     }
 
     fn on_take_failed(&mut self, number: usize, error: tenure::Error) {
@@ -398,15 +317,20 @@ impl<'a> Crew<'a> {
         let Stand::Working(turn) = &mut lane.stand else { return };
         match *report {
             Report::Started { pid } => {
-                turn.program = Pid::from_raw(pid);
+                turn.supervised.program = Pid::from_raw(pid);
                 let event = ItemEvent { pid: Some(pid), ..turn.told.event("started", &self.arguments.name) };
                 self.messages.event(&event);
             }
             Report::Ended { status, is_overdue } => {
-                // The keeper killed it at the deadline while this process was stopped.
-                let loss = turn.loss.or(is_overdue.then_some(Loss::NotRenewed)).filter(|_| !turn.is_stopped);
-                let verdict = self.verdict(number, status, loss);
+                let verdict = match turn.supervised.loss(is_overdue) {
+                    Some(loss) => Verdict::Lost(loss),
+                    None => self.verdict(number, status),
+                };
                 self.settle(number, verdict, Some(status));
+            }
+            Report::TooLate => {
+                let loss = turn.supervised.loss(true);
+                self.settle(number, loss.map_or(Verdict::Return, Verdict::Lost), None);
             }
             Report::NotStarted { errno } => {
                 // This keeper has ended.
@@ -417,16 +341,30 @@ impl<'a> Crew<'a> {
                 self.is_stopping = true;
                 self.settle(number, Verdict::Return, None);
             }
-            Report::Stopped { .. } | Report::Lingering => {}
+            Report::BeyondControl { pid } => {
+                turn.supervised.beyond_control = Some(pid);
+                let text = beyond_control(&format!("CMD of {}", turn.told), pid);
+                self.line.clear();
+                self.messages.warning(&text);
+            }
+            // That is Ctrl-Z, which has stopped this process as well.
+            Report::Stopped { signal } if signal == Signal::TSTP.as_raw() => {}
+            Report::Stopped { signal } => {
+                let program = turn.supervised.program.map_or(0, |pid| pid.as_raw_nonzero().get());
+                let text = format!(
+                    "CMD of {} was stopped by signal {signal}; the item stays with it until `kill -CONT {program}`, or its end",
+                    turn.told
+                );
+                self.line.clear();
+                self.messages.warning(&text);
+            }
+            Report::Lingering => {}
         }
     }
 
-    fn verdict(&self, number: usize, status: Status, loss: Option<Loss>) -> Verdict {
+    fn verdict(&self, number: usize, status: Status) -> Verdict {
         let Stand::Working(turn) = &self.lanes[number].stand else { return Verdict::Return };
-        if let Some(loss) = loss {
-            return Verdict::Lost(loss);
-        }
-        if turn.is_stopped {
+        if turn.supervised.is_stopped() {
             // Whatever it says: it was told to end, and nobody knows how much it has done.
             return Verdict::Return;
         }
@@ -447,8 +385,9 @@ impl<'a> Crew<'a> {
     fn settle(&mut self, number: usize, verdict: Verdict, status: Option<Status>) {
         let lane = &mut self.lanes[number];
         let Stand::Working(turn) = std::mem::replace(&mut lane.stand, Stand::Idle) else { return };
-        let Turn { delivery, told, countdown, lost, .. } = *turn;
-        drop(lost);
+        let Turn { delivery, told, supervised } = *turn;
+        let took = clock::now().since(supervised.granted_at());
+        drop(supervised);
         let delivery = Arc::into_inner(delivery).expect("only the future that was just dropped had another");
         let asked = verdict.clone();
         let answer: Soon<bool> = Box::pin(async move {
@@ -460,7 +399,6 @@ impl<'a> Crew<'a> {
                 Verdict::Lost(loss) => delivery.retry_because(Duration::ZERO, loss.reason()).await,
             }
         });
-        let took = clock::now().since(countdown.granted_at);
         lane.stand = Stand::Settling(Box::new(Settling { told, verdict, status, took, answer }));
     }
 
@@ -543,6 +481,7 @@ impl<'a> Crew<'a> {
             }
             Some(Signal::TSTP) => {
                 self.line.clear();
+                output::flush(SHOW_EVERY);
                 self.order_all(Signal::TSTP);
                 stop(Stopped::Itself);
                 self.order_all(Signal::CONT);
@@ -567,10 +506,7 @@ impl<'a> Crew<'a> {
     /// Ends all work; its items go back.
     fn stop_work(&mut self) {
         for (keeper, turn) in self.turns() {
-            if turn.loss.is_none() && !turn.is_stopped {
-                turn.is_stopped = true;
-                turn.countdown.end_work(turn.delivery.lease(), keeper, true);
-            }
+            turn.supervised.stop(turn.delivery.lease(), keeper);
         }
     }
 
@@ -578,14 +514,14 @@ impl<'a> Crew<'a> {
     /// could not tell their work from what that one left behind.
     fn on_keeper_gone(&mut self, number: usize) {
         let lane = &mut self.lanes[number];
-        if let Some(keeper) = lane.keeper.take() {
-            keeper.wait();
-        }
+        let Some(keeper) = lane.keeper.take() else { return };
+        let pid = keeper.pid();
+        keeper.wait();
         if let Stand::Working(turn) = std::mem::replace(&mut lane.stand, Stand::Idle) {
-            if let Some(program) = turn.program {
+            if let Some(program) = turn.supervised.program {
                 Processes::new(program).signal(Signal::KILL);
             }
-            self.forsaken.push(*turn);
+            self.forsaken.push((*turn, pid));
         }
         self.failure.get_or_insert(keeper_gone());
         self.is_stopping = true;
@@ -643,54 +579,23 @@ impl<'a> Crew<'a> {
     }
 }
 
-impl Turn {
-    /// Looks after the lease: returns when to look again, and why the work is being ended if that has just begun.
-    fn watch(&mut self, keeper: &Keeper, context: &mut Context<'_>) -> (Duration, Option<Loss>) {
-        if !self.is_lost && self.lost.as_mut().poll(context).is_ready() {
-            self.is_lost = true;
-        }
-        let lease = self.delivery.lease();
-        if self.loss.is_some() || self.is_stopped {
-            return (self.countdown.kill_if_overdue(self.program), None);
-        }
-        let loss = match self.is_lost {
-            true if clock::now() < lease.deadline() => Loss::Broken,
-            true => Loss::NotRenewed,
-            false => match self.countdown.follow(lease, keeper) {
-                Some(pause) => return (pause.max(Duration::from_millis(1)), None),
-                None => Loss::NotRenewed,
-            },
-        };
-        self.loss = Some(loss);
-        self.countdown.end_work(lease, keeper, loss == Loss::Broken);
-        (self.countdown.kill_if_overdue(self.program), Some(loss))
-    }
-}
-
 /// Gives a keeper an item to work on, and a share of the life of `tenure`, if it has none yet.
 fn start(
     tenure: Option<&Tenure>,
     keeper: &Keeper,
     name: &str,
     delivery: &Delivery,
-    countdown: &Countdown,
+    supervised: &Supervised<'_>,
 ) -> std::result::Result<(), Failure> {
-    let keeper_pid = keeper.pid().as_raw_nonzero().get().unsigned_abs();
-    // Before the work begins: from then on the engine takes this client for alive while the keeper lives.
-    let life = tenure.map(|tenure| tenure.share_life(keeper_pid)).transpose()?.flatten();
-    let environment = [
+    let variables = vec![
         ("TENURE_NAME", name.to_owned()),
         ("TENURE_ITEM", delivery.item().to_string()),
         ("TENURE_GROUP", delivery.group().unwrap_or_default().to_owned()),
         ("TENURE_ATTEMPT", delivery.attempt().to_string()),
-        ("TENURE_TOKEN", delivery.token().to_string()),
-        ("TENURE_CLAIM", delivery.claim().to_string()),
     ];
-    let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
     let input = input(delivery.payload()).map_err(|error| Failure::system("hand over a payload", error))?;
-    keeper
-        .start_work(countdown.kills_at(), environment, Some(&input), life.as_ref())
-        .map_err(|_| keeper_gone())
+    let streams = Streams { input: Some(&input), output: None };
+    supervised.start(delivery.lease(), keeper, tenure, variables, streams)
 }
 
 /// Makes a file in memory of a payload. A pipe would need somebody to fill it, and would break where CMD does not read it.

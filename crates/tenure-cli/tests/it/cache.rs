@@ -89,3 +89,85 @@ fn nobody_leads_is_an_answer() {
     fs::write(world.path("go"), "").expect("a file");
     assert_eq!(code(&finish(run)), 0);
 }
+
+#[test]
+fn a_loader_that_ends_takes_all_of_cmd_along_before_another_loads() {
+    for how in [rustix::process::Signal::TERM, rustix::process::Signal::KILL] {
+        let world = World::new();
+        let script = "sh -c 'echo $$ > grandchild; exec sleep 60 2> /dev/null' & echo $$ > child; wait";
+        let loader = world.start(&cache(&[], script));
+        let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
+        let alive =
+            "for f in child grandchild; do kill -0 $(cat $f) 2>/dev/null && echo $f lives; done; true";
+        let next = world.start(&cache(&[], alive));
+        world.wait_for_waiters(1);
+        crate::world::signal(loader.id(), how);
+        let output = finish(next);
+        assert_eq!((code(&output), stdout(&output).as_str()), (0, ""), "{how:?}");
+        assert!(!crate::world::is_alive(child) && !crate::world::is_alive(grandchild), "{how:?}");
+        let ended = finish(loader).status.code();
+        assert!(how == rustix::process::Signal::KILL || ended == Some(143), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_lost_lease_ends_cmd_though_it_has_closed_its_output() {
+    let world = World::new();
+    let script = "exec > /dev/null; sh -c 'echo $$ > grandchild; while :; do sleep 0.05; done' & echo $$ > child; wait";
+    let loader = world.start(&cache(&["--lease", "2s"], script));
+    let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
+    let released = world.output(&["release", "k", "--token", &world.token(), "--force"]);
+    assert_eq!(code(&released), 0, "{released:?}");
+    let output = finish(loader);
+    assert_eq!(code(&output), 76, "{output:?}");
+    assert!(stderr(&output).contains("error: lost the lease of \"k\""), "{output:?}");
+    assert!(!crate::world::is_alive(child) && !crate::world::is_alive(grandchild));
+}
+
+#[test]
+fn what_is_too_large_is_passed_on_and_not_stored() {
+    let world = World::new();
+    // It goes on only when what it wrote has come out on the other side.
+    let script =
+        "head -c 400000 /dev/zero; while ! test -e go; do sleep 0.01; done; head -c 80000000 /dev/zero";
+    let mut loader = world.start(&cache(&[], script));
+    let mut output = loader.stdout.take().expect("a pipe");
+    let mut first = vec![0; 400_000];
+    std::io::Read::read_exact(&mut output, &mut first).expect("it is passed on while CMD runs");
+    fs::write(world.path("go"), "").expect("a file");
+    let rest = std::io::copy(&mut output, &mut std::io::sink()).expect("the rest");
+    assert_eq!(rest, 80_000_000);
+    let status = fs::read_to_string(format!("/proc/{}/status", loader.id())).unwrap_or_default();
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let peak: u64 = peak.unwrap_or_default();
+    assert!(peak < 60_000, "{peak} kB of memory");
+    assert_eq!(code(&finish(loader)), 0);
+}
+
+#[test]
+fn a_signal_ends_the_waiting_for_another_loader() {
+    let world = World::new();
+    let loader =
+        world.start(&cache(&[], "echo ran >> runs; while ! test -e go; do sleep 0.01; done; echo value"));
+    world.line("runs");
+    let waiter = world.start(&cache(&[], SLOW));
+    world.wait_for_waiters(1);
+    crate::world::signal(waiter.id(), rustix::process::Signal::INT);
+    assert_eq!(code(&finish(waiter)), 130);
+    assert_eq!(world.status()[0]["waiting"], 0);
+    fs::write(world.path("go"), "").expect("a file");
+    assert_eq!(stdout(&finish(loader)), "value\n");
+    assert_eq!(runs(&world), 1);
+}
+
+#[test]
+fn a_daemon_that_keeps_the_output_open_is_not_waited_for() {
+    let world = World::new();
+    let script = "setsid sh -c 'echo $$ > daemon; exec sleep 30 2> /dev/null' 2> /dev/null &
+        while ! test -s daemon; do sleep 0.01; done; echo value";
+    let output = world.output(&cache(&[], script));
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, "value\n"), "{output:?}");
+    let daemon = world.pid("daemon");
+    assert!(crate::world::is_alive(daemon), "it has left the work");
+}

@@ -245,3 +245,102 @@ pub(crate) fn a_run_that_was_killed_is_made_up_for(world: &World) {
 fn a_run_that_was_killed_is_made_up_for_within_its_period() {
     a_run_that_was_killed_is_made_up_for(&World::new());
 }
+
+#[test]
+fn a_keeper_that_was_stopped_starts_nothing_when_the_lease_is_over() {
+    let world = World::new();
+    let holder = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    world.pid("pid");
+    let run = world.start_run(&["x", "--ttl", "600ms", "--json"], "echo ran > ran");
+    world.wait_for_waiters(1);
+    let keeper = keeper(run.id());
+    signal(keeper, Signal::STOP);
+    fs::write(world.path("go"), "").expect("a file");
+    assert_eq!(code(&finish(holder)), 0);
+    wait_for("its grant", || (world.status()[0]["holds"][0]["holder"]["pid"] == run.id()).then_some(()));
+    signal(run.id(), Signal::STOP);
+    // As a virtual machine that is paused: another has the lock when both go on.
+    let next = world.run(&["x"], "true");
+    assert_eq!(code(&next), 0, "{next:?}");
+    signal(keeper, Signal::CONT);
+    wait_for("an idle keeper", || (state(keeper) == Some('S')).then_some(()));
+    signal(run.id(), Signal::CONT);
+    let output = finish(run);
+    assert_eq!(code(&output), 76, "{output:?}");
+    let text = stderr(&output);
+    assert!(!text.contains("\"started\"") && text.contains("CMD was not started"), "{text}");
+    assert!(!world.path("ran").exists());
+}
+
+#[test]
+fn a_keeper_that_is_stopped_ends_the_work_when_tenure_dies() {
+    let world = World::new();
+    crate::queue::push(&world, "q", &["a"]);
+    for words in [["run", "x"].as_slice(), &["queue", "work", "q"]] {
+        let command = world.start(&[words, &["--", "sh", "-c", FAMILY]].concat());
+        let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
+        signal(keeper(command.id()), Signal::STOP);
+        signal(command.id(), Signal::KILL);
+        wait_for("the end of the work", || (!is_alive(child) && !is_alive(grandchild)).then_some(()));
+        for name in ["child", "grandchild"] {
+            fs::remove_file(world.path(name)).expect("a file");
+        }
+        drop(command);
+    }
+}
+
+#[test]
+fn cmd_dies_with_both_of_its_guards() {
+    let world = World::new();
+    let run = world.start_run(&["x"], "echo $$ > child; exec sleep 60");
+    let child = world.pid("child");
+    let keeper = keeper(run.id());
+    // So that it cannot take the keeper's place.
+    signal(run.id(), Signal::STOP);
+    signal(keeper, Signal::KILL);
+    signal(run.id(), Signal::KILL);
+    wait_for("the end of CMD", || (!is_alive(child)).then_some(()));
+    drop(run);
+}
+
+/// Kills its parent, the keeper, as soon as it runs.
+const PARRICIDE: &str = "#include <signal.h>\n#include <unistd.h>\n
+int main(void) { kill(getppid(), SIGKILL); for (;;) pause(); }";
+
+#[test]
+fn what_a_keeper_left_before_it_could_say_so_is_ended() {
+    let world = World::new();
+    fs::write(world.path("parricide.c"), PARRICIDE).expect("a file");
+    let program = world.path("parricide");
+    let mut cc = std::process::Command::new("cc");
+    let output = cc.args(["-static", "-O1", "-o"]).arg(&program).arg(world.path("parricide.c")).output();
+    assert!(output.as_ref().is_ok_and(|output| output.status.success()), "{output:?}");
+    for _ in 0..25 {
+        let output = world.output(&["run", "x", "--", "./parricide"]);
+        assert_eq!(code(&output), 69, "{output:?}");
+        let running = fs::read_dir("/proc").expect("/proc").flatten().filter(|entry| {
+            fs::read_link(entry.path().join("exe")).is_ok_and(|executed| executed == program)
+        });
+        let pids: Vec<u32> = running.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        pids.iter().for_each(|pid| world.watch(*pid));
+        assert_eq!(pids, [0; 0], "it works without a lease");
+    }
+}
+
+#[test]
+fn a_worker_within_a_run_has_ended_its_work_before_the_next_runs() {
+    let world = World::new();
+    crate::queue::push(&world, "q", &["a"]);
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let script = format!(
+        "exec {tenure} queue work q -- sh -c \"trap '' TERM; echo \\$\\$ > child; while :; do sleep 0.1; done\""
+    );
+    let run = world.start_run(&["x"], &script);
+    let child = world.pid("child");
+    let next = world.start_run(&["x"], &format!("! kill -0 {child}"));
+    world.wait_for_waiters(1);
+    signal(run.id(), Signal::KILL);
+    let output = finish(next);
+    assert_eq!(code(&output), 0, "it lives: {output:?}");
+    drop(run);
+}

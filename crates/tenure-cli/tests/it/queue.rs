@@ -167,7 +167,34 @@ fn a_killed_keeper_ends_the_worker_and_its_item_goes_back() {
     assert!(stderr(&output).contains("keeper"), "{output:?}");
     assert!(!is_alive(cmd));
     let item = &json(&world, &["peek", "x"])[0];
-    assert_eq!((&item["state"], &item["attempts"]), (&"waiting".into(), &0.into()), "{item}");
+    assert_eq!((&item["state"], &item["attempts"]), (&"waiting".into(), &1.into()), "{item}");
+}
+
+#[test]
+fn an_item_that_kills_its_keeper_each_time_is_a_dead_letter_at_last() {
+    let world = World::new();
+    let item = push(&world, "x", &["a"]);
+    for _ in 0..2 {
+        let output = work(&world, &["x", "--max-attempts", "2"], "kill -9 $PPID; sleep 60");
+        assert_eq!(code(&output), 69, "{output:?}");
+    }
+    let dead = &json(&world, &["dead", "x"])[0];
+    assert_eq!((&dead["item"], &dead["reason"]), (&item.into(), &"its keeper process was killed".into()));
+}
+
+#[test]
+fn work_that_is_stopped_is_told() {
+    let world = World::new();
+    push(&world, "x", &["a"]);
+    let mut worker = start_work(&world, &["x", "--drain"], "echo $$ > pid; kill -STOP $$; exit 0");
+    let cmd = world.pid("pid");
+    let mut reader = std::io::BufReader::new(worker.stderr.take().expect("a pipe"));
+    let mut told = String::new();
+    std::io::BufRead::read_line(&mut reader, &mut told).expect("a line");
+    let text = format!("was stopped by signal 19; the item stays with it until `kill -CONT {cmd}`");
+    assert!(told.contains(&text), "{told}");
+    signal(cmd, Signal::CONT);
+    assert_eq!(code(&finish(worker)), 0);
 }
 
 #[test]

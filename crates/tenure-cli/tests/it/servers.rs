@@ -20,6 +20,7 @@ macro_rules! on_a_server {
         $crate::servers::on_a_server! {
             $world:
             cache_runs_a_program_once,
+            a_load_that_failed_keeps_nobody_waiting,
         }
 
         #[test]
@@ -184,6 +185,20 @@ pub(crate) fn cache_runs_a_program_once(world: &World) {
         assert_eq!((code(&output), stdout(&output).trim()), (0, "42"), "{output:?}");
     }
     assert_eq!(fs::read_to_string(world.path("ran")).expect("a file"), "ran\n");
+}
+
+/// The next one loads at once, not when the lease of the one that failed is over.
+pub(crate) fn a_load_that_failed_keeps_nobody_waiting(world: &World) {
+    let failures = [(&["false"][..], 1), (&["./no-such-program"], 127), (&["/etc/passwd"], 126)];
+    for (failure, expected) in failures {
+        let failed = world.output(&[&["cache", "k", "--lease", "6s", "--"], failure].concat());
+        assert_eq!(code(&failed), expected, "{failed:?}");
+        let began = now();
+        let next = world.output(&["cache", "k", "--ttl", "0s", "--", "echo", "x"]);
+        let took = began.elapsed();
+        assert_eq!((code(&next), stdout(&next).as_str()), (0, "x\n"), "{next:?}");
+        assert!(took < Duration::from_secs(2), "after {failure:?} {took:?}");
+    }
 }
 
 /// A server that is down is told with a hint, and nothing runs.

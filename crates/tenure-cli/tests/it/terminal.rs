@@ -255,3 +255,45 @@ fn a_line_shows_how_far_a_worker_is_and_ctrl_c_lets_it_finish() {
     session.wait_for("1 item was removed from \"x\"", 1);
     assert_eq!(session.end(), 0);
 }
+
+#[test]
+fn a_terminal_that_is_stopped_ends_no_work() {
+    let world = World::new();
+    crate::queue::push(&world, "x", &["a"]);
+    let script = "echo began >> log; sleep 3; echo ended >> log";
+    let worker = [tenure(), "queue", "work", "x", "--ttl", "600ms", "--", "sh", "-c", script];
+    let session = Session::start(&world, &worker);
+    session.wait_for("1 in flight", 1);
+    session.type_in("\x13");
+    // The line has something to say.
+    crate::queue::push(&world, "x", &["b", "--delay", "1h"]);
+    wait_for("the end of the work", || {
+        fs::read_to_string(world.path("log")).ok()?.contains("ended").then_some(())
+    });
+    assert_eq!(fs::read_to_string(world.path("log")).expect("a log"), "began\nended\n", "once");
+    session.type_in("\x11");
+    session.wait_for("1 done, 0 failed", 1);
+    session.type_in("\x03");
+    assert_eq!(session.end(), 0);
+}
+
+#[test]
+fn an_item_that_asks_on_the_terminal_is_refused_and_not_stopped_for_ever() {
+    let world = World::new();
+    crate::queue::push(&world, "x", &["a"]);
+    let script = "cat < /dev/tty > typed || echo refused > refused";
+    let session =
+        Session::start(&world, &[tenure(), "queue", "work", "x", "--drain", "--", "sh", "-c", script]);
+    assert_eq!(world.line("refused"), "refused");
+    assert_eq!(session.end(), 0);
+}
+
+#[test]
+fn a_loader_may_ask_on_the_terminal() {
+    let world = World::new();
+    let script = "read answer < /dev/tty; echo \"got $answer\"";
+    let session = Session::start(&world, &[tenure(), "cache", "k", "--", "sh", "-c", script]);
+    session.type_in("tea\n");
+    session.wait_for("got tea", 1);
+    assert_eq!(session.end(), 0);
+}

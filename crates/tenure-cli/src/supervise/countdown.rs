@@ -6,10 +6,10 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 use tenure::{Instant, Lease};
 
+use super::keeper::Keeper;
+use super::keeper::message::Order;
+use super::work::Work;
 use crate::clock;
-use crate::keeper::Keeper;
-use crate::keeper::message::Order;
-use crate::work::Work;
 
 /// The work is killed this long before the deadline, so that it is dead at the deadline. A kill takes well
 /// under a millisecond for each process; a fiftieth of the ttl where that is less.
@@ -76,6 +76,7 @@ impl Countdown {
             return late.since(now);
         }
         if let Some(program) = program {
+            // Whom it may not kill the keeper has told of.
             Work::new(program).signal(Signal::KILL);
         }
         LOOK_AGAIN

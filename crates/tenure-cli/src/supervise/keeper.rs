@@ -45,6 +45,18 @@ pub(crate) struct Job {
     pub(crate) on_loss: OnLoss,
     /// Whether the program may be started again when it has ended.
     pub(crate) is_repeated: bool,
+    /// Whether it works in a session of its own, without a terminal. There an attempt to read from one fails; in the session of
+    /// `tenure` it would be stopped for that, and renewed for ever.
+    pub(crate) is_detached: bool,
+}
+
+/// What a program that is started reads and writes, if not what this process does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Streams<'a> {
+    /// Its stdin.
+    pub(crate) input: Option<&'a OwnedFd>,
+    /// Its stdout.
+    pub(crate) output: Option<&'a OwnedFd>,
 }
 
 /// The keeper as `tenure` sees it.
@@ -55,12 +67,8 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Forks the keeper, which waits for its order to start. `mask` is what the work's signal mask will be.
-    pub(crate) fn start(job: Job, mask: SignalSet) -> io::Result<Keeper> {
-        Keeper::start_beside(job, mask, &mut Vec::new())
-    }
-
-    /// Forks several keepers of the same job, each of which works for itself.
+    /// Forks keepers of the same job, each of which waits for its order to start and works for itself. `mask` is what the signal mask
+    /// of the work will be.
     pub(crate) fn start_several(job: &Job, mask: SignalSet, count: usize) -> io::Result<Vec<Keeper>> {
         let mut keepers = Vec::new();
         for _ in 0..count {
@@ -95,17 +103,18 @@ impl Keeper {
         &self.socket
     }
 
-    /// Orders the keeper to start the work, and gives it what the work reads (else: what this process
-    /// would) and a share of the client's life.
+    /// Orders the keeper to start the work, and gives it a share of the client's life.
     pub(crate) fn start_work(
         &self,
         deadline: Instant,
         environment: Vec<(String, String)>,
-        input: Option<&OwnedFd>,
+        streams: Streams<'_>,
         life: Option<&OwnedFd>,
     ) -> Result<(), Errno> {
-        let order = Order::Start { deadline: deadline.nanos(), environment, has_input: input.is_some() };
-        let descriptors: Vec<_> = input.into_iter().chain(life).map(AsFd::as_fd).collect();
+        let Streams { input, output } = streams;
+        let (has_input, has_output) = (input.is_some(), output.is_some());
+        let order = Order::Start { deadline: deadline.nanos(), environment, has_input, has_output };
+        let descriptors: Vec<_> = input.into_iter().chain(output).chain(life).map(AsFd::as_fd).collect();
         message::send(&self.socket, &order, &descriptors, SendFlags::DONTWAIT)
     }
 
@@ -126,7 +135,16 @@ impl Keeper {
     /// Waits until the keeper, which has nothing more to do, has ended.
     pub(crate) fn wait(self) {
         drop(self.socket);
-        // Somebody else may have reaped it.
-        let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.pid), WaitOptions::empty()));
+        wait(self.pid);
     }
+
+    /// Waits for the end of a keeper that is gone: from then on what it left behind belongs to this process.
+    pub(crate) fn wait_for_end(&self) {
+        wait(self.pid);
+    }
+}
+
+fn wait(keeper: Pid) {
+    // Somebody else may have reaped it.
+    let _ = rustix::io::retry_on_intr(|| waitpid(Some(keeper), WaitOptions::empty()));
 }

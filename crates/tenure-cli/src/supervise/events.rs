@@ -1,4 +1,4 @@
-//! What `tenure run` and `tenure queue work` wait for, in one place: signals, reports of the keeper, the client, and time.
+//! What work under a lease waits for, in one place: signals, reports of the keeper, the client, and time.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,8 +10,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::process::Signal;
 use rustix::time::Timespec;
 
-use crate::keeper::Keeper;
-use crate::keeper::message::Report;
+use super::keeper::Keeper;
+use super::keeper::message::Report;
 use crate::sys::{SignalSet, is_ignored, read_signal};
 
 /// The signals that are passed on to the work, or end the waiting for the lock.
@@ -179,4 +179,26 @@ impl Events {
         }
         Ok((0, News::Look))
     }
+}
+
+/// What a signal means to a claim that waits: nothing runs yet that it could be passed on to. Returns the one that ends the waiting.
+pub(crate) fn ends_waiting(signal: i32) -> Option<i32> {
+    match Signal::from_named_raw(signal) {
+        Some(Signal::TSTP) => {
+            stop(Stopped::Itself);
+            None
+        }
+        Some(Signal::CONT | Signal::WINCH | Signal::USR1 | Signal::USR2) => None,
+        _ => Some(signal),
+    }
+}
+
+/// Whether a signal asks a program to end.
+pub(crate) fn is_end(signal: i32) -> bool {
+    matches!(Signal::from_named_raw(signal), Some(Signal::INT | Signal::TERM | Signal::QUIT))
+}
+
+/// Whether a signal is that of Ctrl-Z.
+pub(crate) fn is_terminal_stop(signal: i32) -> bool {
+    Signal::from_named_raw(signal) == Some(Signal::TSTP)
 }

@@ -15,20 +15,22 @@ use serde::{Deserialize, Serialize};
 /// The largest message: a name of 255 bytes and some numbers fit several times.
 const MESSAGE_BYTES_MAX: usize = 2048;
 /// The most descriptors that come with a message.
-const DESCRIPTORS_MAX: usize = 2;
+const DESCRIPTORS_MAX: usize = 3;
 
 /// What `tenure` tells the keeper. Times are nanoseconds of `CLOCK_BOOTTIME`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Starts the work. Descriptors come with it: first what the work reads, if it is given something, then what shares the
-    /// client's life.
+    /// Starts the work. Descriptors come with it: first what the work reads, if it is given something, then what it writes to, if
+    /// it is given that, then what shares the client's life.
     Start {
         /// When the work must be dead.
         deadline: u64,
         /// What is added to its environment.
         environment: Vec<(String, String)>,
-        /// Whether the first descriptor is the work's stdin.
+        /// Whether a descriptor is the work's stdin.
         has_input: bool,
+        /// Whether a descriptor is the work's stdout.
+        has_output: bool,
     },
     /// The lease was renewed: the work must be dead only then.
     Deadline(u64),
@@ -53,6 +55,13 @@ pub(crate) enum Report {
     NotStarted {
         /// The system's error number.
         errno: i32,
+    },
+    /// The program was not started, for the lease was over before it could begin. The keeper waits for its next order.
+    TooLate,
+    /// A process of the work belongs to another user, so that the keeper cannot end it.
+    BeyondControl {
+        /// Which.
+        pid: i32,
     },
     /// The program was stopped.
     Stopped {
@@ -160,12 +169,14 @@ mod tests {
             deadline: u64::MAX,
             environment: vec![("TENURE_NAME".to_owned(), name.clone()), ("T".to_owned(), name)],
             has_input: true,
+            has_output: true,
         };
-        send(&one, &order, &[other.as_fd(), one.as_fd()], SendFlags::empty()).expect("sent");
+        let descriptors = [other.as_fd(), one.as_fd(), one.as_fd()];
+        send(&one, &order, &descriptors, SendFlags::empty()).expect("sent");
         send(&one, &Order::Deadline(7), &[], SendFlags::empty()).expect("sent");
         let (first, descriptors) = receive::<Order>(&other).expect("one is there").expect("not the end");
         assert_eq!(format!("{first:?}"), format!("{order:?}"));
-        assert_eq!(descriptors.len(), 2);
+        assert_eq!(descriptors.len(), 3);
         let (second, none) = receive::<Order>(&other).expect("one is there").expect("not the end");
         assert!(matches!(second, Order::Deadline(7)));
         assert!(none.is_empty());

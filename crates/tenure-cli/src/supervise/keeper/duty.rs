@@ -11,22 +11,31 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use rustix::process::{Pid, Signal, WaitStatus, getpid, set_child_subreaper, setpgid};
+use rustix::process::{
+    Pid, Signal, WaitStatus, geteuid, getpid, set_child_subreaper, set_parent_process_death_signal, setpgid,
+    setsid,
+};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
+use tenure::Instant;
+
+use super::super::work::Work;
 use super::message::{Order, Report, Status, receive, send};
 use super::{Job, OnLoss};
 use crate::clock;
 use crate::sys::{self, SignalSet, read_signal};
-use crate::work::Work;
 
 /// The moment that never comes.
 const NEVER: u64 = u64::MAX;
 /// How soon the keeper looks again for processes whose end it is not told, and how rarely at last.
 const LOOK_AGAIN_MIN: Duration = Duration::from_millis(1);
 const LOOK_AGAIN_MAX: Duration = Duration::from_millis(20);
+/// The same for what cannot be ended.
+const LOOK_BEYOND: Duration = Duration::from_millis(200);
+/// How soon after its start the work is looked at for processes of other users; later it is at each renewal.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
 
 /// Every signal that could end or stop the keeper by somebody's mistake.
 const SHRUGGED_OFF: &[Signal] = &[
@@ -55,6 +64,8 @@ struct Duty {
     /// For the work: the mask that `tenure` was started with.
     mask: SignalSet,
     work: Option<(Pid, Work)>,
+    /// What is to be started as soon as all that `tenure` has said is read.
+    start: Option<Start>,
     status: Option<Status>,
     /// The end of the lease.
     deadline: u64,
@@ -65,8 +76,20 @@ struct Duty {
     is_alone: bool,
     is_overdue: bool,
     is_lingering: bool,
+    /// When the work is looked at for processes that cannot be ended.
+    looks_at: u64,
+    is_beyond_control: bool,
     /// Held until the keeper ends: while it is open, the engine knows that the work is alive.
     life: Option<OwnedFd>,
+}
+
+/// A program that is to be started.
+struct Start {
+    environment: Vec<(String, String)>,
+    input: Option<OwnedFd>,
+    output: Option<OwnedFd>,
+    /// What came for the work meanwhile.
+    signals: Vec<i32>,
 }
 
 /// Serves until the work is over.
@@ -79,7 +102,13 @@ pub(super) fn serve(job: Job, socket: OwnedFd, mask: SignalSet) -> Result<(), Er
     }
     mask.block_only();
     // A group of its own: what the terminal or a script sends to the group of `tenure` is not for the keeper.
-    setpgid(None, None)?;
+    if job.is_detached {
+        setsid()?;
+    } else {
+        setpgid(None, None)?;
+    }
+    // A keeper that somebody has stopped goes on when `tenure` dies, and ends the work.
+    set_parent_process_death_signal(Some(Signal::CONT))?;
     set_child_subreaper(Some(getpid()))?;
     // For who looks at a list of processes; and `killall tenure` spares it.
     rustix::thread::set_name(c"tenure-keeper")?;
@@ -94,6 +123,7 @@ pub(super) fn serve(job: Job, socket: OwnedFd, mask: SignalSet) -> Result<(), Er
         timer,
         mask,
         work: None,
+        start: None,
         status: None,
         deadline: NEVER,
         kill_at: NEVER,
@@ -102,6 +132,8 @@ pub(super) fn serve(job: Job, socket: OwnedFd, mask: SignalSet) -> Result<(), Er
         is_alone: false,
         is_overdue: false,
         is_lingering: false,
+        looks_at: NEVER,
+        is_beyond_control: false,
         life: None,
     };
     duty.run()
@@ -124,6 +156,7 @@ impl Duty {
             (self.work, self.status) = (None, None);
             (self.deadline, self.kill_at, self.look_again) = (NEVER, NEVER, LOOK_AGAIN_MIN);
             (self.is_overdue, self.is_lingering) = (false, false);
+            (self.looks_at, self.is_beyond_control) = (NEVER, false);
         }
     }
 
@@ -186,9 +219,30 @@ impl Duty {
         if now.nanos() >= ends_at.min(self.kill_at) || is_forsaken {
             self.is_overdue |= self.status.is_none();
             work.kill();
+            // What is left after a second try may be what cannot be ended.
+            if self.look_again > LOOK_AGAIN_MIN * 2 {
+                self.looks_at = 0;
+            }
         }
+        self.look_beyond(now.nanos());
         let wakes_at = if self.is_alone { self.deadline } else { ends_at };
-        self.arm(wakes_at.min(self.kill_at))
+        self.arm(wakes_at.min(self.kill_at).min(self.looks_at))
+    }
+
+    /// Tells once if something of the work cannot be ended.
+    fn look_beyond(&mut self, now: u64) {
+        let Some((_, work)) = &mut self.work else { return };
+        if now < self.looks_at {
+            return;
+        }
+        self.looks_at = NEVER;
+        if self.is_beyond_control || self.job.on_loss == OnLoss::Ignore {
+            return;
+        }
+        if let Some(pid) = work.beyond_control() {
+            self.is_beyond_control = true;
+            self.tell(&Report::BeyondControl { pid: pid.as_raw_nonzero().get() });
+        }
     }
 
     fn arm(&mut self, at: u64) -> Result<(), Errno> {
@@ -209,10 +263,13 @@ impl Duty {
     /// Waits for an order, the end of a child, or the time.
     fn wait(&mut self) -> Result<(), Errno> {
         let is_forsaken = self.is_alone && self.job.on_loss == OnLoss::Terminate;
-        let is_killing = clock::now().nanos() >= self.armed || is_forsaken;
+        let ends_at =
+            if self.job.on_loss == OnLoss::Ignore && !self.is_alone { NEVER } else { self.deadline };
+        let is_killing = clock::now().nanos() >= ends_at.min(self.kill_at) || is_forsaken;
         let timeout = (self.work.is_some() && (is_killing || self.status.is_some())).then(|| {
             let timeout = self.look_again;
-            self.look_again = (timeout * 2).min(LOOK_AGAIN_MAX);
+            let most = if self.is_beyond_control { LOOK_BEYOND } else { LOOK_AGAIN_MAX };
+            self.look_again = (timeout * 2).min(most);
             Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos() as i64 }
         });
         let mut polled = [
@@ -232,48 +289,70 @@ impl Duty {
         Ok(())
     }
 
-    /// Does what `tenure` has ordered.
+    /// Does what `tenure` has ordered. A program is started only when everything is read: a keeper that was stopped knows then
+    /// whether the lease was renewed meanwhile, and whether `tenure` still lives.
     fn obey(&mut self) {
         while !self.is_alone {
             match receive::<Order>(&self.socket) {
                 Ok(Some((order, descriptors))) => self.carry_out(order, descriptors),
-                Err(Errno::AGAIN) => return,
+                Err(Errno::AGAIN) => break,
                 // Whatever is wrong with the socket: nobody can say any more that the lease goes on.
                 Ok(None) | Err(_) => self.is_alone = true,
             }
         }
+        if let Some(start) = self.start.take().filter(|_| !self.is_alone) {
+            self.start(start);
+        }
     }
 
     fn carry_out(&mut self, order: Order, descriptors: Vec<OwnedFd>) {
-        match (order, &self.work) {
-            (Order::Start { deadline, environment, has_input }, None) => {
+        match (order, &self.work, &mut self.start) {
+            (Order::Start { deadline, environment, has_input, has_output }, None, None) => {
                 let mut descriptors = descriptors.into_iter();
                 let input = if has_input { descriptors.next() } else { None };
+                let output = if has_output { descriptors.next() } else { None };
                 self.life = self.life.take().or(descriptors.next());
                 self.deadline = deadline;
-                self.start(environment, input);
+                self.start = Some(Start { environment, input, output, signals: Vec::new() });
             }
             // Renewals only ever put the deadline off.
-            (Order::Deadline(deadline), _) => self.deadline = self.deadline.max(deadline),
-            (Order::Signal(signal), Some((_, work))) => {
-                if let Some(signal) = Signal::from_named_raw(signal) {
-                    work.signal(signal);
+            (Order::Deadline(deadline), work, _) => {
+                // Root may signal everybody.
+                if work.is_some() && !geteuid().is_root() {
+                    self.looks_at = 0;
+                }
+                self.deadline = self.deadline.max(deadline);
+            }
+            (Order::Signal(signal), Some((_, work)), _) => {
+                if let Some(signal) = Signal::from_named_raw(signal)
+                    && !work.signal(signal)
+                {
+                    self.looks_at = 0;
                 }
             }
-            (Order::Terminate { kill_at }, Some((_, work))) => {
+            (Order::Signal(signal), None, Some(start)) => start.signals.push(signal),
+            (Order::Terminate { kill_at }, Some((_, work)), _) => {
                 self.kill_at = self.kill_at.min(kill_at);
                 work.terminate();
             }
-            (Order::Start { .. }, Some(_)) | (Order::Signal(_) | Order::Terminate { .. }, None) => {}
+            // It would be ended at once.
+            (Order::Terminate { .. }, None, Some(_)) => self.deadline = 0,
+            (Order::Start { .. }, ..) | (Order::Signal(_) | Order::Terminate { .. }, None, None) => {}
         }
     }
 
-    fn start(&mut self, environment: Vec<(String, String)>, input: Option<OwnedFd>) {
+    fn start(&mut self, start: Start) {
         let mut command = Command::new(&self.job.program);
-        command.args(&self.job.arguments).envs(environment).process_group(0);
-        if let Some(input) = input {
+        command.args(&self.job.arguments).envs(start.environment).process_group(0);
+        if let Some(input) = start.input {
             command.stdin(input);
         }
+        if let Some(output) = start.output {
+            command.stdout(output);
+        }
+        // Where the work may go on without its lease, it may go on without its keeper.
+        let parent = (self.job.on_loss == OnLoss::Terminate).then(getpid);
+        sys::begin_before(&mut command, Instant::from_nanos(self.deadline), parent);
         // The work gets the mask that `tenure` was given. A SIGCHLD that is missed meanwhile is made up for: the
         // keeper reaps before it waits.
         let own_mask = self.mask.block_only();
@@ -285,9 +364,17 @@ impl Duty {
         };
         match started {
             Ok(pid) => {
-                self.work = Some((pid, Work::new(pid)));
+                let work = Work::new(pid);
+                for signal in start.signals.into_iter().filter_map(Signal::from_named_raw) {
+                    work.signal(signal);
+                }
+                self.work = Some((pid, work));
+                if !geteuid().is_root() {
+                    self.looks_at = (clock::now() + FIRST_LOOK).nanos();
+                }
                 self.tell(&Report::Started { pid: pid.as_raw_nonzero().get() });
             }
+            Err(Errno::TIME) => self.tell(&Report::TooLate),
             Err(errno) => {
                 self.tell(&Report::NotStarted { errno: errno.raw_os_error() });
                 self.is_alone = true;

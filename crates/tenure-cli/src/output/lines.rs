@@ -1,0 +1,146 @@
+//! Lines for stderr, written by a thread of their own where work runs under a lease.
+//!
+//! A terminal that is stopped (Ctrl-S) and a pipe that nobody reads block whoever writes to them, for as long as they like. The
+//! thread that tells keepers new deadlines must not be that one: CMD would be killed, with a lease that is renewed. So lines go
+//! through a queue. stderr itself is not made non-blocking: that would make it so for every process that shares it, CMD first.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The most bytes that wait to be written. What does not fit is dropped, and counted.
+const WAITING_BYTES_MAX: usize = 256 * 1024;
+
+/// How long the output of CMD waits for what was said before it, so that it comes first.
+pub(crate) const SHOW_FIRST: Duration = Duration::from_millis(20);
+
+/// What waits to be written.
+struct Queue {
+    waiting: VecDeque<Vec<u8>>,
+    bytes: usize,
+    dropped: u64,
+    is_writing: bool,
+    has_thread: bool,
+}
+
+static IS_IN_BACKGROUND: AtomicBool = AtomicBool::new(false);
+static QUEUE: Mutex<Queue> = Mutex::new(Queue {
+    waiting: VecDeque::new(),
+    bytes: 0,
+    dropped: 0,
+    is_writing: false,
+    has_thread: false,
+});
+static CHANGED: Condvar = Condvar::new();
+
+fn queue() -> MutexGuard<'static, Queue> {
+    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on nothing that is written to stderr makes the caller wait. For a process that forks no more.
+pub(crate) fn write_in_background() {
+    IS_IN_BACKGROUND.store(true, Ordering::Release);
+}
+
+/// Writes a line to stderr. There is nobody to tell that it cannot be written.
+pub(crate) fn say(line: &str) {
+    write(format!("{line}\n").into_bytes());
+}
+
+/// Writes bytes to stderr.
+pub(super) fn write(bytes: Vec<u8>) {
+    if !IS_IN_BACKGROUND.load(Ordering::Acquire) {
+        return write_now(&bytes);
+    }
+    let mut queue = queue();
+    if queue.bytes + bytes.len() > WAITING_BYTES_MAX {
+        queue.dropped += 1;
+        return;
+    }
+    queue.bytes += bytes.len();
+    queue.waiting.push_back(bytes);
+    if !queue.has_thread {
+        queue.has_thread = true;
+        let started = std::thread::Builder::new().name("tenure-stderr".to_owned()).spawn(write_all);
+        if started.is_err() {
+            // Better late than never: without a thread it is written here.
+            IS_IN_BACKGROUND.store(false, Ordering::Release);
+            let waiting = std::mem::take(&mut queue.waiting);
+            drop(queue);
+            return waiting.iter().for_each(|bytes| write_now(bytes));
+        }
+    }
+    CHANGED.notify_all();
+}
+
+/// Writes bytes to stderr if nothing waits there; else drops them and returns false.
+pub(super) fn write_if_free(bytes: Vec<u8>) -> bool {
+    let is_free = !is_busy(&queue());
+    if is_free {
+        write(bytes);
+    }
+    is_free
+}
+
+/// Waits until everything is written, but only so long.
+pub(crate) fn flush(patience: Duration) {
+    // If it takes longer, what is left may be lost, as the caller has decided.
+    drop(CHANGED.wait_timeout_while(queue(), patience, |queue| is_busy(queue)));
+}
+
+fn is_busy(queue: &Queue) -> bool {
+    queue.is_writing || !queue.waiting.is_empty()
+}
+
+fn write_now(bytes: &[u8]) {
+    let mut stderr = io::stderr().lock();
+    drop(stderr.write_all(bytes).and_then(|()| stderr.flush()));
+}
+
+/// What the thread does, for as long as the process lives.
+fn write_all() {
+    let mut queue = queue();
+    loop {
+        while let Some(bytes) = queue.waiting.pop_front() {
+            queue.is_writing = true;
+            drop(queue);
+            write_now(&bytes);
+            queue = self::queue();
+            queue.bytes -= bytes.len();
+            if queue.waiting.is_empty() && queue.dropped > 0 {
+                let count = std::mem::take(&mut queue.dropped);
+                drop(queue);
+                write_now(dropped(count, bytes.first()).as_bytes());
+                queue = self::queue();
+            }
+            queue.is_writing = false;
+        }
+        CHANGED.notify_all();
+        queue = CHANGED.wait(queue).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// Says how many lines were lost, to programs where the line before was meant for them.
+fn dropped(count: u64, first: Option<&u8>) -> String {
+    let message = format!("stderr was not read in time: {count} lines for it were dropped");
+    match first {
+        Some(b'{') => format!("{}\n", serde_json::json!({ "event": "warning", "message": message })),
+        _ => format!("warning: {message}\n"),
+    }
+}
+
+/// The library's log, written as all the rest.
+pub(crate) struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        write(bytes.to_vec());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,287 @@
+//! One piece of work in the foreground: it is given the terminal, and the signals of `tenure`.
+
+use std::io;
+use std::task::Context;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use tenure::{Instant, Lease, Tenure};
+
+use super::events::{Events, News, Stopped, stop};
+use super::keeper::message::{Order, Report, Status};
+use super::keeper::{Keeper, Streams};
+use super::supervised::{Loss, Rules, Supervised};
+use super::terminal::Terminal;
+use super::work::Work;
+use super::{events, keeper_gone};
+use crate::clock;
+use crate::exit::{self, Failure, Outcome};
+use crate::output::{self, Event, Messages};
+
+/// How soon what is left of the work is said to take its time.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// One piece of work under a lease.
+pub(crate) struct Foreground<'a> {
+    name: &'a str,
+    rules: Rules,
+    events: &'a Events,
+    keeper: &'a Keeper,
+    messages: Messages,
+    lease: &'a Lease,
+    supervised: Supervised<'a>,
+    terminal: Option<Terminal>,
+    /// Whether somebody has asked the program to end.
+    pub(crate) is_told_to_end: bool,
+    /// Since when only processes are left that the program left behind, and whether that has been said.
+    lingers_since: Option<Instant>,
+    has_said_lingering: bool,
+    has_said_not_ended: bool,
+}
+
+impl<'a> Foreground<'a> {
+    /// Begins when the lease is granted.
+    pub(crate) fn new(
+        name: &'a str,
+        rules: Rules,
+        events: &'a Events,
+        keeper: &'a Keeper,
+        messages: Messages,
+        lease: &'a Lease,
+    ) -> Foreground<'a> {
+        Foreground {
+            name,
+            rules,
+            events,
+            keeper,
+            messages,
+            lease,
+            supervised: Supervised::new(lease, lease.lost(), rules),
+            terminal: Terminal::open(),
+            is_told_to_end: false,
+            lingers_since: None,
+            has_said_lingering: false,
+            has_said_not_ended: false,
+        }
+    }
+
+    /// Runs the program to its end, and says how the command ends.
+    pub(crate) fn work(
+        &mut self,
+        tenure: &Tenure,
+        program: &str,
+        variables: Vec<(&str, String)>,
+        streams: Streams<'_>,
+    ) -> Outcome {
+        output::flush(output::SHOW_FIRST);
+        self.supervised.start(self.lease, self.keeper, Some(tenure), variables, streams)?;
+        let waker = self.events.waker();
+        let mut context = Context::from_waker(&waker);
+        loop {
+            // What the keeper has said counts before what the clock says: the work may have ended in time while
+            // this process was stopped.
+            let timeout = if self.events.has_report(self.keeper) {
+                Some(Duration::ZERO)
+            } else {
+                self.follow(&mut context)
+            };
+            match self.events.next(self.keeper, timeout) {
+                Ok(News::Report(Report::Ended { status, is_overdue })) => {
+                    return self.ended(status, is_overdue);
+                }
+                Ok(News::Report(Report::TooLate)) => return Err(self.too_late()),
+                Ok(News::Report(Report::NotStarted { errno })) => return Err(not_started(program, errno)),
+                Ok(News::Report(report)) => self.on_report(&report),
+                Ok(News::Signal(signal)) => self.on_signal(signal),
+                Ok(News::Look) => {}
+                Ok(News::KeeperGone) => {
+                    self.end_work();
+                    return Err(keeper_gone());
+                }
+                Err(error) => return Err(self.give_up(&error)),
+            }
+        }
+    }
+
+    fn on_report(&mut self, report: &Report) {
+        let name = self.name;
+        match *report {
+            Report::Started { pid } => {
+                self.supervised.program = Pid::from_raw(pid);
+                self.messages.event(&Event::Started { name, pid });
+                self.offer_terminal();
+            }
+            Report::Stopped { signal } => self.on_stopped(signal),
+            Report::BeyondControl { pid } => self.on_beyond_control(pid),
+            Report::Lingering => {
+                self.lingers_since = Some(clock::now());
+                self.messages.event(&Event::Lingering { name });
+                self.take_terminal();
+            }
+            Report::NotStarted { .. } | Report::TooLate | Report::Ended { .. } => {}
+        }
+    }
+
+    /// Looks after the lease, and returns when to look again.
+    fn follow(&mut self, context: &mut Context<'_>) -> Option<Duration> {
+        self.say_lingering();
+        let (pause, loss) = self.supervised.follow(self.lease, self.keeper, context);
+        if let Some(loss) = loss {
+            self.on_lost(loss);
+        }
+        self.say_not_ended();
+        let patience = self.lingers_since.filter(|_| !self.has_said_lingering).map(|_| PATIENCE);
+        [pause, patience].into_iter().flatten().min()
+    }
+
+    /// Says once that the work is being ended, or that it should end.
+    fn on_lost(&self, loss: Loss) {
+        let (name, token, slot) = (self.name, self.lease.token().get(), self.lease.slot());
+        self.messages.event(&Event::Lost { name, token, slot, reason: loss.reason() });
+        if self.rules.on_loss == super::keeper::OnLoss::Ignore && !self.messages.json {
+            let text = format!("the lease of {name:?} is lost, and CMD goes on: {}", loss.reason());
+            self.messages.warning(&text);
+        }
+    }
+
+    fn on_beyond_control(&mut self, pid: i32) {
+        self.supervised.beyond_control = Some(pid);
+        self.messages.warning(&beyond_control("CMD", pid));
+    }
+
+    /// Says once that the lease is over and the work goes on.
+    fn say_not_ended(&mut self) {
+        let Some(pid) = self.supervised.beyond_control.filter(|_| !self.has_said_not_ended) else { return };
+        if self.supervised.loss(false).is_some() && clock::now() >= self.lease.deadline() {
+            self.has_said_not_ended = true;
+            let name = self.name;
+            self.messages.warning(&format!(
+                "the lease of {name:?} is over, and CMD could not be ended: pid {pid} belongs to another user; waiting for it"
+            ));
+        }
+    }
+
+    fn say_lingering(&mut self) {
+        let Some(since) = self.lingers_since.filter(|_| !self.has_said_lingering) else { return };
+        if clock::now().since(since) >= PATIENCE {
+            self.has_said_lingering = true;
+            self.messages.message("CMD has ended; waiting for processes that it left behind to end");
+        }
+    }
+
+    fn on_signal(&mut self, signal: i32) {
+        if Signal::from_named_raw(signal) == Some(Signal::CONT) {
+            self.offer_terminal();
+        }
+        self.is_told_to_end |= events::is_end(signal);
+        self.keeper.order(&Order::Signal(signal));
+    }
+
+    /// The program was stopped. With a terminal, that is Ctrl-Z or an attempt to read from the terminal.
+    fn on_stopped(&mut self, signal: i32) {
+        let (Some(terminal), Some(program)) = (&self.terminal, self.supervised.program) else { return };
+        let signal = Signal::from_named_raw(signal);
+        let is_asking = matches!(signal, Some(Signal::TTIN | Signal::TTOU));
+        if is_asking && (terminal.give(program) || terminal.is_with(program)) {
+            return self.keeper.order(&Order::Signal(Signal::CONT.as_raw()));
+        }
+        let had_terminal = terminal.take_back(program);
+        // In the background somebody may stop the program alone (`kill -STOP`): the lease stays held then.
+        if !had_terminal && !is_asking && signal != Some(Signal::TSTP) {
+            return;
+        }
+        stop(Stopped::Group);
+        self.offer_terminal();
+        self.keeper.order(&Order::Signal(Signal::CONT.as_raw()));
+    }
+
+    fn offer_terminal(&self) {
+        if let (Some(terminal), Some(program)) = (&self.terminal, self.supervised.program)
+            && terminal.offer(program)
+        {
+            // It may have been stopped for touching the terminal too early.
+            self.keeper.order(&Order::Signal(Signal::CONT.as_raw()));
+        }
+    }
+
+    fn take_terminal(&self) {
+        if let (Some(terminal), Some(program)) = (&self.terminal, self.supervised.program) {
+            terminal.take_back(program);
+        }
+    }
+
+    /// The work is over: says how the command ends.
+    fn ended(&mut self, status: Status, is_overdue: bool) -> Outcome {
+        self.take_terminal();
+        let name = self.name;
+        let (code, signal) = match status {
+            Status::Code(code) => (Some(code), None),
+            Status::Signal(signal) => (None, Some(signal)),
+        };
+        self.messages.event(&Event::Ended { name, code, signal });
+        let Some(loss) = self.supervised.loss(is_overdue) else { return Ok(status.code()) };
+        let end = match self.supervised.beyond_control {
+            Some(pid) if clock::now() > self.lease.deadline() => {
+                format!("CMD could not be ended, and went on without it: pid {pid} belongs to another user")
+            }
+            _ => "CMD was ended".to_owned(),
+        };
+        Err(self.lost(loss, &end))
+    }
+
+    fn too_late(&self) -> Failure {
+        let loss = self.supervised.loss(true).unwrap_or(Loss::NotRenewed);
+        if self.supervised.is_held() {
+            self.on_lost(loss);
+        }
+        self.lost(loss, "CMD was not started")
+    }
+
+    fn lost(&self, loss: Loss, end: &str) -> Failure {
+        let (name, token) = (self.name, self.lease.token());
+        let slot = self.lease.slot().map_or(String::new(), |slot| format!("slot {slot}, "));
+        let reason = loss.reason();
+        let message = format!("lost the lease of {name:?} ({slot}token {token}), {end}: {reason}");
+        Failure::new(exit::LOST, message).with_hint(match loss {
+            Loss::Broken => "see who holds it now with `tenure status`",
+            Loss::NotRenewed => "try `tenure doctor`; a longer --ttl survives longer trouble",
+            Loss::MaxHold => "raise --max-hold, or make CMD shorter",
+        })
+    }
+
+    /// Ends the work in the keeper's place. The keeper may have died before it could say which process it has started.
+    fn end_work(&mut self) {
+        self.take_terminal();
+        self.keeper.wait_for_end();
+        let messages = self.messages;
+        Work::of_keeper(self.supervised.program, None)
+            .end(|pid| messages.warning(&beyond_control("CMD", pid.as_raw_nonzero().get())));
+    }
+
+    /// The system fails this process: nothing can be watched any more.
+    fn give_up(&mut self, error: &io::Error) -> Failure {
+        self.take_terminal();
+        if let Some(program) = self.supervised.program {
+            Work::new(program).end(|_| {});
+        }
+        Failure::system("wait for CMD", error)
+    }
+}
+
+/// Says that a process of the work cannot be ended, before `whose` lease is lost or after that.
+pub(crate) fn beyond_control(whose: &str, pid: i32) -> String {
+    format!(
+        "{whose} runs a process of another user (pid {pid}), which `tenure` may not signal: it goes on if the lease is lost"
+    )
+}
+
+/// The program cannot be executed: the codes of shells.
+pub(crate) fn not_started(program: &str, errno: i32) -> Failure {
+    let error = io::Error::from_raw_os_error(errno);
+    if error.kind() == io::ErrorKind::NotFound {
+        let hint = "check its name, PATH, and the interpreter that its first line names";
+        return Failure::new(exit::NOT_FOUND, format!("cannot find {program:?}: {error}")).with_hint(hint);
+    }
+    let hint = "is it executable (`chmod +x`), and does a script begin with `#!`?";
+    Failure::new(exit::NOT_EXECUTABLE, format!("cannot execute {program:?}: {error}")).with_hint(hint)
+}
