@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use tenure_core::Result;
 use tenure_core::claim::ClientId;
-use tenure_core::engine::{Capability, Finding, Incarnation, Reach};
+use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::queue::contract::QueueCapability;
 use tenure_sql::{Database, Fault, Hosted, Inbox, Letter, QueueTables, Tables};
 
