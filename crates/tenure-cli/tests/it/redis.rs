@@ -55,7 +55,7 @@ fn what_cannot_be_read_is_a_line_of_the_lists() {
     assert!(lines[2].starts_with("classic ") && lines[2].contains(" theirs "), "{table:?}");
     let status = world.status();
     assert!(status[0]["error"].as_str().is_some_and(|error| error.contains("WRONGTYPE")), "{status}");
-    assert_eq!(status[1]["holds"][0]["holder"]["text"], "theirs", "{status}");
+    assert_eq!(status[1]["holds"][0]["holder"]["host"], "theirs", "{status}");
     let queues = world.output(&["queue", "ls"]);
     assert!(code(&queues) == 0 && stdout(&queues).contains("unreadable: "), "{queues:?}");
 }
