@@ -14,7 +14,7 @@ use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::line::{Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::queue::contract::QueueEngine;
 use tenure_ordered::{
-    Entered, Entrance, Leaving, Left, Life, Look, Mine, Ordered, Presence, Queues, Store, Wakes,
+    Entered, Entrance, Leaving, Left, Life, Look, Mine, Ordered, Presence, Queues, Store, Wait, Wakes,
 };
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 
