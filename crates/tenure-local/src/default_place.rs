@@ -12,7 +12,7 @@
 //! * The decision is made under the lock of the setup in `/tmp/tenure-<uid>`.
 //!
 //! Another user can make `/tmp/tenure-<uid>` first. Then there is only `/run`: root makes `/run/tenure-0` itself, others
-//! are told to have it made. Never taken from an environment, which differs between a login shell and cron: see ADR 0034.
+//! are told to have it made. Never taken from an environment, which differs between a login shell and cron: see ADR 0031.
 
 use std::io::Seek;
 use std::os::fd::OwnedFd;

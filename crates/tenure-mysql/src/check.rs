@@ -31,6 +31,7 @@ pub(crate) async fn check(database: &MySql) -> Vec<Finding> {
         Err(fault) => judge::unseen("tables", &fault, Severity::Bad),
     });
     findings.push(rights(database).await);
+    findings.push(tenure_sql::try_out(database).await);
     findings.push(judge::wakes());
     findings.push(clock(database).await);
     findings.push(match pings(database).await {

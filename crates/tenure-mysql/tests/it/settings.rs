@@ -12,6 +12,9 @@ use crate::crew::{connect, now};
 /// handed out once and in order.
 async fn use_all(url: &str) {
     let (a, b, c) = (connect(url), connect(url), connect(url));
+    let findings = a.check().await.expect("an answer");
+    let trial = findings.iter().find(|finding| finding.what == "trial").expect("the doctor tries");
+    assert_eq!(trial.severity, Severity::Good, "{trial:?}");
     let held = a.mutex("m").acquire().await.expect("it is free");
     assert!(b.mutex("m").try_acquire().await.expect("an answer").is_none());
     let first = tokio::spawn(async move { b.mutex("m").acquire().await.expect("in turn") });
@@ -36,6 +39,7 @@ async fn use_all(url: &str) {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "the server's time is waited for")]
 async fn wait_for_waiters(client: &Tenure, count: u32) {
     while client.view("m").await.expect("an answer").is_none_or(|view| view.waiting < count) {
         tokio::time::sleep(Duration::from_millis(5)).await;
