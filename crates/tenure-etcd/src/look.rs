@@ -1,5 +1,7 @@
 //! Reading lines: whole, where something has changed, and entries by themselves.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use tenure_core::Result;
 use tenure_core::claim::Name;
 use tenure_core::line::{Blocker, Line};
@@ -45,12 +47,13 @@ impl Etcd {
         let mut found = ranges(&answer.responses);
         let mut look = |name: &&Name| {
             let keys = &found.next().ok_or_else(|| broken("look"))?.kvs;
+            let count = keys.len() as u64;
             let mut line = self.keys.read_line(name, keys);
             self.forget_resize(name, &line, keys);
             if is_detailed {
                 line.value = self.keys.read_value(name, &found.next().ok_or_else(|| broken("look"))?.kvs);
             }
-            Ok(Look { line, revision })
+            Ok(Look { line, revision, keys: count })
         };
         names.iter().map(&mut look).collect()
     }
@@ -63,12 +66,13 @@ impl Etcd {
         }
     }
 
-    /// Reads the line only where the waiter's own entry, one that it waits for, or the capacity is not as it was. So a heartbeat
-    /// costs the same however many wait.
-    fn unless_unchanged(&self, wait: &Wait) -> TxnRequest {
-        let Wait { mine, blockers, revision } = wait;
+    /// Reads the line only where the waiter's own entry, one that it waits for, or the capacity is not as it was, and counts it where
+    /// that is asked for. So a heartbeat costs the same however many wait.
+    fn unless_unchanged(&self, wait: &Wait, counts: bool) -> TxnRequest {
+        let Wait { mine, blockers, revision, .. } = wait;
         let name = &mine.resource;
-        let line = read(range(self.keys.line(name)));
+        let line = range(self.keys.line(name));
+        let count = counts.then(|| read(RangeRequest { count_only: true, ..line.clone() }));
         let mut compare = vec![is_there(self.keys.place(name, mine.claim), mine.order)];
         compare.extend(blockers.iter().map(|blocker| {
             let key = self.blocking(name, blocker);
@@ -81,27 +85,47 @@ impl Etcd {
         }));
         let since = i64::try_from(revision + 1).unwrap_or(i64::MAX);
         compare.push(Compare::of(self.keys.resized(name), CompareResult::Less, Target::Mod(since)));
-        TxnRequest { compare, success: Vec::new(), failure: vec![line] }
+        TxnRequest { compare, success: count.into_iter().collect(), failure: vec![read(line)] }
     }
 
-    pub(crate) async fn look_if_changed_batch(&self, waits: &[&Wait]) -> Vec<Result<Option<Look>>> {
-        let asked = waits.iter().map(|wait| self.unless_unchanged(wait)).collect();
+    pub(crate) async fn look_if_changed_batch<'a>(
+        &self,
+        waits: &[(&'a Wait, bool)],
+    ) -> Vec<Result<Option<Look>>> {
+        let asked = waits.iter().map(|(wait, counts)| self.unless_unchanged(wait, *counts)).collect();
         let answer = match self.together(asked).await {
             Ok(answer) => answer,
             Err(fault) => return waits.iter().map(|_| Err(fault.to_error("look"))).collect(),
         };
         let revision = u64::try_from(revision_of(&answer)).unwrap_or_default();
-        let look = |(wait, part): (&&Wait, Option<&TxnResponse>)| {
+        let mut moved: BTreeSet<&Name> = BTreeSet::new();
+        let mut look = |((wait, _), part): (&(&'a Wait, bool), Option<&TxnResponse>)| {
             let part = part.ok_or_else(|| broken("look"))?;
+            let found = ranges(&part.responses).next();
             if part.succeeded {
+                if found.is_some_and(|counted| u64::try_from(counted.count) != Ok(wait.keys)) {
+                    moved.insert(&wait.mine.resource);
+                }
                 return Ok(None);
             }
-            let keys = &ranges(&part.responses).next().ok_or_else(|| broken("look"))?.kvs;
+            let keys = &found.ok_or_else(|| broken("look"))?.kvs;
             let line = self.keys.read_line(&wait.mine.resource, keys);
             self.forget_resize(&wait.mine.resource, &line, keys);
-            Ok(Some(Look { line, revision }))
+            Ok(Some(Look { line, revision, keys: keys.len() as u64 }))
         };
-        waits.iter().zip(parts(&answer)).map(look).collect()
+        let mut looks: Vec<Result<Option<Look>>> = waits.iter().zip(parts(&answer)).map(&mut look).collect();
+        // Somebody has come or gone: those who asked may have moved up.
+        let names: Vec<&Name> = moved.into_iter().collect();
+        if !names.is_empty() {
+            let read = self.look_batch(&names, false).await;
+            let read: BTreeMap<&Name, Result<Look>> = names.into_iter().zip(read).collect();
+            for ((wait, counts), look) in waits.iter().zip(&mut looks) {
+                if let (Ok(None), true, Some(read)) = (&look, *counts, read.get(&wait.mine.resource)) {
+                    *look = read.clone().map(Some);
+                }
+            }
+        }
+        looks
     }
 
     pub(crate) async fn find_batch(&self, mine: &[Mine]) -> Vec<Result<Presence>> {

@@ -235,7 +235,8 @@ impl Etcd {
         self.forget_resize(&claim.resource, &line, keys);
         let order = line.place(claim.id).map(|place| place.order);
         let would_hold = line.would_hold(&claim.terms) == Ok(true);
-        let look = Look { line, revision: u64::try_from(revision).unwrap_or_default() };
+        let keys_count = keys.len() as u64;
+        let look = Look { line, revision: u64::try_from(revision).unwrap_or_default(), keys: keys_count };
         let Some(order) = order else { return (!would_hold).then_some(Entered::Out(look)) };
         let taken = look.line.slot_of(claim.id);
         let mine = Mine {
@@ -272,7 +273,7 @@ impl Etcd {
             }
         }
         // Others came each time: as busy as can be.
-        let busy = || Ok(Entered::Out(Look { line: Line::default(), revision: 0 }));
+        let busy = || Ok(Entered::Out(Look { line: Line::default(), revision: 0, keys: 0 }));
         entered.into_iter().map(|entered| entered.map_or_else(busy, Ok)).collect()
     }
 
@@ -549,7 +550,10 @@ impl Store for Etcd {
         })
     }
 
-    fn look_if_changed<'a>(&'a self, waits: Vec<&'a Wait>) -> BoxFuture<'a, Vec<Result<Option<Look>>>> {
+    fn look_if_changed<'a>(
+        &'a self,
+        waits: Vec<(&'a Wait, bool)>,
+    ) -> BoxFuture<'a, Vec<Result<Option<Look>>>> {
         Box::pin(async move {
             let batches = waits.chunks(BATCH_MAX).map(|batch| self.look_if_changed_batch(batch));
             join_all(batches).await.into_iter().flatten().collect()
@@ -557,7 +561,7 @@ impl Store for Etcd {
     }
 
     fn watch(&self, wait: Wait, for_value: bool) {
-        let Wait { mine, blockers, revision } = wait;
+        let Wait { mine, blockers, revision, .. } = wait;
         let mut what: Vec<Wanted> = match self.keys.layout() {
             Layout::Tenure => {
                 blockers.iter().map(|blocker| goes(self.blocking(&mine.resource, blocker), false)).collect()

@@ -28,11 +28,15 @@ impl<S: Store> Shared<S> {
         }
         let held = line.places()[..line.holding()].iter().find(|place| place.entry.token() == token);
         let Some(place) = held else { return Ok(BreakAnswer::NotHeld) };
+        let about = place.entry.about.as_ref();
+        let lives = about.map_or(Duration::ZERO, |about| about.lives);
+        if !at_once && about.is_some_and(|about| about.is_broken) {
+            return Ok(BreakAnswer::Resting { free_in: lives });
+        }
         let slot = line.slot_of(place.entry.claim).map(|slot| slot.number);
         if !self.store.break_place(name, place, slot, at_once).await? {
             return Ok(BreakAnswer::NotHeld);
         }
-        let lives = place.entry.about.as_ref().map_or(Duration::ZERO, |about| about.lives);
         Ok(BreakAnswer::Broken { free_in: if at_once { Duration::ZERO } else { lives } })
     }
 

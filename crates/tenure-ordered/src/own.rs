@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use tenure_core::claim::{ClaimId, Grant, Kind, Terms, Waiting};
 use tenure_core::clock::Instant;
-use tenure_core::step::{FINISHED_MEMORY, waiter_life};
+use tenure_core::step::{FINISHED_MEMORY, confirm_window, waiter_life};
 
 use crate::store::{Leaving, Life, Look, Mine, Resting, Wait};
 
-/// The shortest time between two reads of a line by one that waits in it for the same claims to go: its position is read anew.
-const REREAD_MIN: Duration = Duration::from_secs(10);
-/// For each claim before it a waiter rereads so much later: the reads of a line of n waiters cost n log n together, not n².
-const REREAD_PER_PLACE: Duration = Duration::from_secs(1);
+/// A waiter looks whether it has moved up at one heartbeat for so many claims before it: what the waiters of a line of n read for
+/// that costs n log n together, and not n².
+const PLACES_PER_HEARTBEAT: u32 = 4;
 /// A waiter that waits for more claims than this reads the line at each heartbeat.
 const BLOCKERS_MAX: usize = 8;
 
@@ -44,7 +43,8 @@ pub(crate) struct Own {
 struct Stood {
     wait: Wait,
     waiting: Waiting,
-    reread_at: Instant,
+    /// When it looks whether it has moved up.
+    recount_at: Instant,
 }
 
 impl Own {
@@ -60,17 +60,27 @@ impl Own {
     /// Its line was read at `now`, and it waits in it. Returns what for.
     pub(crate) fn waits(&mut self, waiting: Waiting, look: &Look, now: Instant) -> Wait {
         let blockers = look.line.blockers(self.mine.claim);
-        let wait = Wait { mine: self.mine.clone(), blockers, revision: look.revision };
-        let reread_at = now + REREAD_MIN.max(REREAD_PER_PLACE * waiting.position);
-        self.stood = Some(Stood { wait: wait.clone(), waiting, reread_at });
+        let wait = Wait { mine: self.mine.clone(), blockers, revision: look.revision, keys: look.keys };
+        self.stood = Some(Stood { wait: wait.clone(), waiting, recount_at: Instant::default() });
+        self.counted(now);
         wait
     }
 
-    /// Returns what it waits for and how it stood, if nothing but that needs to be read at `now`.
-    pub(crate) fn unread(&self, now: Instant) -> Option<(&Wait, Waiting)> {
+    /// It looked at `now` whether it has moved up.
+    pub(crate) fn counted(&mut self, now: Instant) {
+        let heartbeat = confirm_window(self.terms.ttl) / 3;
+        if let Some(stood) = self.stood.as_mut().filter(|stood| now >= stood.recount_at) {
+            // Half a heartbeat earlier, since they do not come exactly.
+            let heartbeats = 2 * (stood.waiting.position / PLACES_PER_HEARTBEAT);
+            stood.recount_at = now + (heartbeat / 2) * heartbeats.saturating_sub(1);
+        }
+    }
+
+    /// Returns what it waits for, whether it looks at `now` if it has moved up, and how it stood; none if its line must be read.
+    pub(crate) fn unread(&self, now: Instant) -> Option<(&Wait, bool, Waiting)> {
         let stood = self.stood.as_ref().filter(|_| self.granted_at.is_none() && !self.terms.unless_fresh)?;
         let is_short = (1..=BLOCKERS_MAX).contains(&stood.wait.blockers.len());
-        (is_short && now < stood.reread_at).then_some((&stood.wait, stood.waiting))
+        is_short.then_some((&stood.wait, now >= stood.recount_at, stood.waiting))
     }
 
     /// Its user was heard of at `now`.

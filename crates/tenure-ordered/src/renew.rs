@@ -44,7 +44,7 @@ impl<S: Store> Shared<S> {
             .map(|own| own.mine.clone())
             .collect();
         let waiters = || known.iter().flatten().filter(|own| own.granted_at.is_none());
-        let waits: Vec<(&Wait, Waiting)> = waiters().filter_map(|own| own.unread(start)).collect();
+        let waits: Vec<(&Wait, bool, Waiting)> = waiters().filter_map(|own| own.unread(start)).collect();
         let mut seeks: BTreeMap<&Name, bool> = BTreeMap::new();
         waiters()
             .filter(|own| own.unread(start).is_none())
@@ -97,14 +97,18 @@ impl<S: Store> Shared<S> {
     /// Looks at the lines of those waiters for whom something has changed.
     async fn look_if_changed(
         &self,
-        waits: &[(&Wait, Waiting)],
+        waits: &[(&Wait, bool, Waiting)],
     ) -> BTreeMap<ClaimId, (Waiting, Result<Option<Look>>)> {
         if waits.is_empty() {
             return BTreeMap::new();
         }
-        let changed = self.store.look_if_changed(waits.iter().map(|(wait, _)| *wait).collect()).await;
-        let of_claim =
-            |((wait, waiting), changed): (&(&Wait, Waiting), _)| (wait.mine.claim, (*waiting, changed));
+        let changed = self
+            .store
+            .look_if_changed(waits.iter().map(|(wait, counts, _)| (*wait, *counts)).collect())
+            .await;
+        let of_claim = |((wait, _, waiting), changed): (&(&Wait, bool, Waiting), _)| {
+            (wait.mine.claim, (*waiting, changed))
+        };
         waits.iter().zip(changed).map(of_claim).collect()
     }
 
@@ -208,6 +212,7 @@ impl<S: Store> Shared<S> {
         Renewed::Answered(match owned.get_mut(own.mine.claim) {
             Some(own) => {
                 own.heard_of(start);
+                own.counted(start);
                 RenewAnswer::Waiting(waiting, self.store.incarnation())
             }
             None => RenewAnswer::Lost,

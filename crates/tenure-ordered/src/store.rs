@@ -49,6 +49,8 @@ pub struct Look {
     pub line: Line,
     /// The moment, as the store counts: what is watched from here misses nothing.
     pub revision: u64,
+    /// How many keys the line had, for a store that counts them for less than it reads them.
+    pub keys: u64,
 }
 
 /// How an entrance ended.
@@ -90,6 +92,8 @@ pub struct Wait {
     pub blockers: Vec<Blocker>,
     /// When its line was read ([`Look::revision`]).
     pub revision: u64,
+    /// How many keys the line had then ([`Look::keys`]).
+    pub keys: u64,
 }
 
 /// A claim that is to leave its line.
@@ -177,13 +181,17 @@ pub trait Store: Send + Sync + 'static {
     fn look<'a>(&'a self, names: Vec<&'a Name>, is_detailed: bool) -> BoxFuture<'a, Vec<Result<Look>>>;
 
     /// Looks at the lines of waiters in which anything has changed that matters to them: their own entry, those that they wait
-    /// for, the capacity. None: nothing has. A store that cannot ask that in less than a look at the whole line looks.
-    fn look_if_changed<'a>(&'a self, waits: Vec<&'a Wait>) -> BoxFuture<'a, Vec<Result<Option<Look>>>> {
+    /// for, the capacity; and the number of those who wait, where `true` stands beside the wait. None: nothing has. A store that
+    /// cannot ask that in less than a look at the whole line looks.
+    fn look_if_changed<'a>(
+        &'a self,
+        waits: Vec<(&'a Wait, bool)>,
+    ) -> BoxFuture<'a, Vec<Result<Option<Look>>>> {
         Box::pin(async move {
-            let names: BTreeSet<&Name> = waits.iter().map(|wait| &wait.mine.resource).collect();
+            let names: BTreeSet<&Name> = waits.iter().map(|(wait, _)| &wait.mine.resource).collect();
             let looks = self.look(names.iter().copied().collect(), false).await;
             let looks: BTreeMap<&Name, Result<Look>> = names.into_iter().zip(looks).collect();
-            let look = |wait: &&Wait| looks[&wait.mine.resource].clone().map(Some);
+            let look = |(wait, _): &(&Wait, bool)| looks[&wait.mine.resource].clone().map(Some);
             waits.iter().map(look).collect()
         })
     }

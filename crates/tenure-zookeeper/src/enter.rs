@@ -63,7 +63,7 @@ impl Inner {
             let seen = self.list_anew(client, path).await?;
             if seen.line().would_hold(&claim.terms) != Ok(true) {
                 let line = self.line_with_holders(living, path, seen).await?;
-                return Ok(Some(Entered::Out(Look { line, revision: 0 })));
+                return Ok(Some(Entered::Out(Look { line, revision: 0, keys: 0 })));
             }
         }
         let lives = claim.terms.ttl.max(living.timeout);
@@ -110,6 +110,6 @@ impl Inner {
             Some(Standing::Waits(_)) => self.line_with_holders(living, path, seen).await?,
             _ => line,
         };
-        Ok(Entered::In(mine, Look { line, revision: 0 }))
+        Ok(Entered::In(mine, Look { line, revision: 0, keys: 0 }))
     }
 }

@@ -36,7 +36,7 @@ impl Inner {
                 Ok(self.list(&living.client, &path).await?.line())
             };
             let line = looked.await.map_err(|fault: Fault| told("look", &fault))?;
-            Ok(Look { line, revision: 0 })
+            Ok(Look { line, revision: 0, keys: 0 })
         })
         .await
     }
