@@ -71,5 +71,6 @@ pub(crate) fn lease_of(server: &EtcdServer, name: &str, claim: ClaimId) -> Strin
     let json = server.ctl(&["get", "--write-out=json", &format!("tenure/line/{name}\x1fc{claim}")]);
     let number = json.split("\"lease\":").nth(1).expect("a key on a lease");
     let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
-    format!("{:x}", digits.parse::<i64>().expect("a number"))
+    // As etcdctl lists them: with the zeros in front.
+    format!("{:016x}", digits.parse::<i64>().expect("a number"))
 }
