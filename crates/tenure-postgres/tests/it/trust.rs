@@ -306,7 +306,8 @@ fn a_pooler_keeps_no_listener_of_a_client_that_has_gone() {
     let mut pooled = bouncer.connect().expect("it answers");
     // The last client's thread may still be ending.
     wait_for("a pool without listeners", || {
-        let mut is_left = || pooled.run("SELECT string_agg(c, ' ') FROM pg_listening_channels() c").first().is_some();
+        let mut is_left =
+            || pooled.run("SELECT string_agg(c, ' ') FROM pg_listening_channels() c").first().is_some();
         (!(0..8).any(|_| is_left())).then_some(())
     });
 }
