@@ -205,7 +205,9 @@ impl Shared {
             let is_over = self.clock.now() + delay >= give_up_at;
             let is_unknown = is_unknown(&error);
             if !is_unknown || !may_repeat || is_over {
-                let is_unknown = is_unknown && !may_repeat;
+                // What the engine advises is more than that, where it has answered.
+                let is_unadvised = error.kind() == ErrorKind::Unavailable || error.hint().is_none();
+                let is_unknown = is_unknown && !may_repeat && is_unadvised;
                 let error = error.with_resource(&queue).with_engine(self.engine.name());
                 let hint =
                     "it may have been pushed: give it a dedup id, and it can be pushed again without harm";

@@ -455,7 +455,7 @@ impl<S: QueueStore> Queues<S> {
 
     fn refusal(&self, push: &Push) -> Error {
         let limits = self.store.capability();
-        let refused = |why: String| Error::new(ErrorKind::Invalid, "push", why);
+        let refused = |why: String| Error::new(ErrorKind::Invalid, "push", why).with_no_effect();
         if push.payload.len() > limits.payload_bytes_max {
             let (bytes, most) = (push.payload.len(), limits.payload_bytes_max);
             return refused(format!("the payload has {bytes} bytes, and {most} are allowed"))
@@ -464,6 +464,7 @@ impl<S: QueueStore> Queues<S> {
         let most = limits.items_max;
         let why = format!("the queue has {most} items, dead letters included, and takes no more");
         Error::new(ErrorKind::Unsupported, "push", why)
+            .with_no_effect()
             .with_hint("let more consumers take from it, purge its dead letters, or use another engine for queues that grow")
     }
 

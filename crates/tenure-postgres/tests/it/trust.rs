@@ -303,11 +303,10 @@ fn a_pooler_keeps_no_listener_of_a_client_that_has_gone() {
         assert!(!client.capability().tells_waiters);
         pollster::block_on(client.mutex("m").acquire()).expect("it is free");
     }
-    let mut pooled = bouncer.connect().expect("it answers");
+    let channels = "SELECT string_agg(c, ' ') FROM pg_listening_channels() c";
     // The last client's thread may still be ending.
     wait_for("a pool without listeners", || {
-        let mut is_left =
-            || pooled.run("SELECT string_agg(c, ' ') FROM pg_listening_channels() c").first().is_some();
-        (!(0..8).any(|_| is_left())).then_some(())
+        let mut pooled = bouncer.connect().expect("it answers");
+        (0..8).all(|_| pooled.run(channels).first().is_none()).then_some(())
     });
 }
