@@ -1,7 +1,7 @@
 //! What a user holds, and the way to it.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -373,6 +373,23 @@ impl Asking {
         if let AskingState::Asked(on) = self.state {
             let keys = leases.iter().map(|lease| lease.key).collect();
             self.connection.shared.tell(|ledger, _| ledger.stake(on, keys));
+        }
+    }
+
+    /// Waits for the first answer of the engine. Returns none if the claim is in its queue then.
+    pub(crate) async fn answered(&mut self) -> Option<Result<Asked>> {
+        poll_fn(|cx| match Pin::new(&mut *self).poll(cx) {
+            Poll::Ready(asked) => Poll::Ready(Some(asked)),
+            Poll::Pending if self.is_queued() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    fn is_queued(&self) -> bool {
+        match self.state {
+            AskingState::Asked(key) => self.connection.shared.tell(|ledger, _| ledger.is_queued(key)),
+            _ => false,
         }
     }
 

@@ -158,6 +158,8 @@ struct Pending {
     /// Until when a release is repeated.
     release_until: Instant,
     waker: Option<Waker>,
+    /// The waker is called when the claim queues, too.
+    wakes_when_queued: bool,
     /// Nobody waits for the result of the release.
     is_detached: bool,
 }
@@ -287,6 +289,7 @@ impl Ledger {
                 is_unused: true,
                 release_until: Instant::NEVER,
                 waker: None,
+                wakes_when_queued: false,
                 is_detached: false,
             })),
         };
@@ -422,6 +425,16 @@ impl Ledger {
         Some(Place { position: waiting.position })
     }
 
+    /// Returns whether a claim is in its queue by now. If it is not, its waker is called when it is.
+    pub(crate) fn is_queued(&mut self, key: Key) -> bool {
+        let Some(entry) = self.entry(key) else { return false };
+        let is_queued = entry.phase == Phase::Waiting;
+        if let Some(pending) = &mut entry.pending {
+            pending.wakes_when_queued = !is_queued;
+        }
+        is_queued
+    }
+
     /// Drops a wish whose user is gone. What it may hold is released.
     pub(crate) fn cancel(&mut self, now: &Now<'_>, key: Key) {
         let Some(entry) = self.entry(key) else { return };
@@ -546,6 +559,7 @@ impl Ledger {
                 is_unused,
                 release_until: until,
                 waker: None,
+                wakes_when_queued: false,
                 is_detached: is_unused,
             })
         });

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, join_all, poll_immediate, select, select_all};
+use futures_util::future::{Either, join_all, select, select_all};
 
 use crate::claim::{Busy, Name};
 use crate::claimant::Claimant;
@@ -312,7 +312,8 @@ impl Prefix<'_> {
             return Err(error);
         }
         let is_try = wait == Some(Duration::ZERO);
-        let asked = if is_try { Some((&mut first).await) } else { poll_immediate(&mut first).await };
+        // It may be answered later than the others: it may be on another shard.
+        let asked = if is_try { Some((&mut first).await) } else { first.answered().await };
         match asked.transpose()? {
             None => return Ok(Asks::Waits(first)),
             Some(Asked::Lease(lease)) => {

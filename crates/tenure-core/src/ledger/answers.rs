@@ -66,6 +66,10 @@ impl Ledger {
             ClaimAnswer::Waiting(waiting, incarnation) => {
                 self.entries[index as usize].phase = Phase::Waiting;
                 self.on_waiting(now, index, sent, waiting, incarnation);
+                let pending = self.entries[index as usize].pending.as_mut();
+                if pending.is_some_and(|pending| std::mem::take(&mut pending.wakes_when_queued)) {
+                    self.wake(index);
+                }
             }
             ClaimAnswer::Busy(busy) => {
                 let resource = self.entries[index as usize].lease.resource().clone();

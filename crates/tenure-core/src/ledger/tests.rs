@@ -294,3 +294,17 @@ fn only_a_decision_about_the_only_copy_of_a_claim_is_a_refusal() {
         assert!(releases.iter().all(|request| request.release.maybe_in_flight), "{what}");
     }
 }
+
+#[test]
+fn who_asks_whether_a_claim_has_queued_is_woken_when_it_has() {
+    let mut ledger = ledger();
+    let at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), wish());
+    assert!(ledger.poll(&now(at), key, Some(std::task::Waker::noop())).is_none());
+    assert!(!ledger.is_queued(key), "nothing is answered yet");
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
+    assert_eq!(ledger.take_told().wakers.len(), 1);
+    assert!(ledger.is_queued(key));
+}
