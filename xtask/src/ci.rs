@@ -10,7 +10,6 @@ pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     lint::all(run)?;
     let counts = test::counted(run);
     docs::without_doc_tests(run);
-    let (passed, failed) = counts?;
-    println!("tests: {passed} passed, {failed} failed");
+    println!("{}", counts?);
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: the tests of the workspace, with nextest, and the doc tests.
 
+use std::fmt;
 use std::process::Command;
 
 use crate::args::Args;
@@ -92,8 +93,27 @@ fn packages(tree: &Tree) -> Vec<String> {
 /// Where nextest puts the report of profile `ci`, whatever the target folder is.
 const REPORT: &str = "target/nextest/ci/junit.xml";
 
-/// Runs every test with profile `ci`, and gives how many passed and how many failed.
-pub(crate) fn counted(run: &mut Run) -> Outcome<(u64, u64)> {
+/// What a run of all tests came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Counts {
+    passed: u64,
+    failed: u64,
+    /// Those among the passed that failed first.
+    passed_again: Vec<String>,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for name in &self.passed_again {
+            writeln!(f, "passed the second time only: {name}")?;
+        }
+        let Counts { passed, failed, passed_again } = self;
+        write!(f, "tests: {passed} passed ({} of them the second time), {failed} failed", passed_again.len())
+    }
+}
+
+/// Runs every test with profile `ci`, and counts them.
+pub(crate) fn counted(run: &mut Run) -> Outcome<Counts> {
     let path = run.root().join(REPORT);
     // What an earlier run left must not be taken for this one's; there may be none.
     drop(std::fs::remove_file(&path));
@@ -104,11 +124,13 @@ pub(crate) fn counted(run: &mut Run) -> Outcome<(u64, u64)> {
         .ok_or_else(|| format!("no test ran: {REPORT} has no counts"))
 }
 
-fn parse_counts(report: &str) -> Option<(u64, u64)> {
+fn parse_counts(report: &str) -> Option<Counts> {
     let head = between(report, "<testsuites ", ">")?;
     let count = |name: &str| between(head, &format!("{name}=\""), "\"")?.parse::<u64>().ok();
     let failed = count("failures")? + count("errors")?;
-    Some((count("tests")?.saturating_sub(failed), failed))
+    let tests = report.split("<testcase ").skip(1).filter(|test| test.contains("<flakyFailure"));
+    let passed_again = tests.filter_map(|test| between(test, "name=\"", "\"")).map(str::to_owned).collect();
+    Some(Counts { passed: count("tests")?.saturating_sub(failed), failed, passed_again })
 }
 
 fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
@@ -121,8 +143,13 @@ mod tests {
 
     #[test]
     fn counts_come_from_the_head_of_the_report() {
-        let report = "<?xml?>\n<testsuites name=\"r\" tests=\"12\" failures=\"1\" errors=\"2\" uuid=\"x\">\n";
-        assert_eq!(parse_counts(report), Some((9, 3)));
+        let report = r#"<testsuites name="r" tests="12" failures="1" errors="2" uuid="x">
+            <testcase name="good"></testcase>
+            <testcase name="late" classname="c"><flakyFailure type="t"/></testcase>"#;
+        let counts = parse_counts(report).expect("it has counts");
+        assert_eq!(counts, Counts { passed: 9, failed: 3, passed_again: vec!["late".to_owned()] });
+        let said = counts.to_string();
+        assert!(said.contains("late\n") && said.ends_with("9 passed (1 of them the second time), 3 failed"));
         assert_eq!(parse_counts("<nothing>"), None);
     }
 

@@ -115,7 +115,9 @@ enum End {
 }
 
 /// How often a pooler is asked for the connection that listens, until it is that one.
-const UNLISTEN_TRIES: usize = 10;
+const UNLISTEN_TRIES: usize = 200;
+/// How long after each of them: others use the connection meanwhile.
+const UNLISTEN_PAUSE: Duration = Duration::from_millis(5);
 
 /// Sends a statement, and returns which process of the server has carried it out.
 async fn process_of(client: &Client, statement: &str) -> Result<Option<String>, tokio_postgres::Error> {
@@ -172,6 +174,7 @@ async fn listen_once(
                 {
                     break;
                 }
+                tenure_sql::pause(UNLISTEN_PAUSE).await;
             }
             Ok(End::Over)
         };
