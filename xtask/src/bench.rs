@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: runs the package `tenure-bench` in release.
+//! `cargo xtask bench`: runs the package `tenure-bench` as it would be handed out.
 
 use crate::args::Args;
 use crate::run::{Outcome, Run};
@@ -11,9 +11,9 @@ pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     }
     setup::need(run, &[&setup::CC, &setup::FLOCK])?;
     // One of the benches runs the program `tenure`, which must lie beside it.
-    let mut build = run.cargo("build --release --package tenure-bench --package tenure-cli");
+    let mut build = run.cargo("build --profile dist --package tenure-bench --package tenure-cli");
     if run.command("build", &mut build) {
-        let mut bench = run.cargo("run --quiet --release --package tenure-bench --");
+        let mut bench = run.cargo("run --quiet --profile dist --package tenure-bench --");
         run.command("bench", bench.args(args.rest()));
     }
     Ok(())

@@ -50,8 +50,8 @@ const CHORES: [Chore; 11] = [
     },
     Chore {
         name: "lint",
-        arguments: "[--fix] [--advisories]",
-        summary: "rustfmt, clippy, tidy, typos, deny; --advisories needs the network",
+        arguments: "[--fix] [--advisories] [--each-feature]",
+        summary: "rustfmt, clippy, tidy, typos, deny; --advisories needs the network, --each-feature ten times as long",
         start: lint::start,
     },
     Chore { name: "tidy", arguments: "", summary: "checks the project's own rules", start: tidy::start },
