@@ -137,7 +137,7 @@ fn refusal(arguments: &Run, error: &Error) -> Failure {
             let held = arguments.in_the_way();
             format!("{held} {holder} since {since} ({})", duration(busy.held_for))
         }
-        None => "is promised to who waits for it".to_owned(),
+        None => "is reserved for the next waiter".to_owned(),
     };
     Failure::new(exit::BUSY, format!("{name:?} {held}; {wait} wait"))
         .with_hint("wait for it with `--wait 5m`, or see `tenure status`")

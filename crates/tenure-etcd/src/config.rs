@@ -222,7 +222,7 @@ fn read_layout(text: &str) -> Result<Layout> {
     match text {
         "tenure" => Ok(Layout::Tenure),
         "etcdctl" => Ok(Layout::Etcdctl),
-        _ => Err(invalid("`layout` is none that is known").with_hint("it is tenure or etcdctl")),
+        _ => Err(invalid("unknown `layout`").with_hint("it is tenure or etcdctl")),
     }
 }
 

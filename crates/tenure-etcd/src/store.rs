@@ -91,7 +91,7 @@ pub(crate) fn failed(operation: &'static str) -> impl Fn(Fault) -> Error {
 }
 
 pub(crate) fn broken(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Internal, operation, "an answer of another form than asked for")
+    Error::new(ErrorKind::Internal, operation, "unexpected response type")
 }
 
 pub(crate) fn put(key: Vec<u8>, value: Vec<u8>, lease: i64) -> RequestOp {

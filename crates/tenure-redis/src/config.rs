@@ -149,7 +149,7 @@ impl Config {
         }
         config.read_settings(query, has_db_path)?;
         if form == Form::Cluster && config.db != 0 {
-            return Err(invalid("a cluster has no databases but 0").with_hint("leave `db` away"));
+            return Err(invalid("a cluster has no databases but 0").with_hint("omit `db`"));
         }
         Ok(config)
     }

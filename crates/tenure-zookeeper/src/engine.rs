@@ -364,7 +364,7 @@ impl Inner {
         if self.config.layout != Layout::Tenure && terms.kind != Kind::Mutex {
             let why = format!("a {} has no counterpart in the layout of others", terms.kind);
             return Err(Error::new(ErrorKind::Unsupported, "claim", why)
-                .with_hint("leave `layout` away in the URL, or use a mutex"));
+                .with_hint("omit `layout` in the URL, or use a mutex"));
         }
         Ok(())
     }
