@@ -36,6 +36,8 @@ pub(crate) struct Verdict {
     pub(crate) unexplained: Vec<String>,
     /// How long after that the last task was served, in nanoseconds.
     pub(crate) recovery: u64,
+    /// The longest time without a grant of a lock, and when it began, in nanoseconds since the first one.
+    pub(crate) standstill: (u64, u64),
     /// How many writes of late holders were refused.
     pub(crate) stale_refused: usize,
 }
@@ -61,6 +63,7 @@ pub(crate) fn judge(history: &History, tasks: &[String], capacity: u32) -> Verdi
     verdict.over_deadline = chosen(|hold| hold.over_deadline > 0);
     verdict.items = items::judge(&history.pushes, &history.accesses);
     verdict.unexplained = history.unexplained();
+    verdict.standstill = liveness::standstill(&history.holds, history.healed);
     (verdict.unserved, verdict.recovery) = liveness::judge(&history.holds, history.healed, tasks);
     verdict
 }

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 use arguments::Arguments;
 
-const USAGE: &str = "tenure-chaos soak ENGINE [--seconds 600] [--seed N] [--clients 6] [--recovery 30] [--keep DIRECTORY] [--quiet]";
+const USAGE: &str = "tenure-chaos soak ENGINE [--seconds 600] [--seed N] [--clients 6] [--recovery 30] [--only stop,kill,cut,restart] [--keep DIRECTORY] [--quiet]";
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::new(std::env::args().skip(1));

@@ -26,8 +26,8 @@ impl Done {
     }
 }
 
-/// Does what is planned, and returns when all of it is over: stopped clients go on, and servers answer.
-pub(crate) fn carry_out(planned: &[Planned], crew: &Crew<'_>, engine: &Engine) -> Done {
+/// Does what is planned, and returns when the time and all of it is over: stopped clients go on, and servers answer.
+pub(crate) fn carry_out(planned: &[Planned], crew: &Crew<'_>, engine: &Engine, lasts: Duration) -> Done {
     let began = now();
     let mut done = Done::default();
     let is_restarting = AtomicBool::new(false);
@@ -62,6 +62,7 @@ pub(crate) fn carry_out(planned: &[Planned], crew: &Crew<'_>, engine: &Engine) -
                 }
             }
         }
+        wait_until(began + lasts.as_nanos() as u64);
     });
     done
 }

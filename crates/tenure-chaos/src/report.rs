@@ -82,6 +82,11 @@ impl fmt::Display for Report {
             "recovery",
             format!("{:.2} s, not served {}", recovery.as_secs_f64(), self.verdict.unserved.len()),
         )?;
+        let [pause, began] = [self.verdict.standstill.0, self.verdict.standstill.1].map(Duration::from_nanos);
+        line(
+            "longest without a lock",
+            format!("{:.2} s, after {:.0} s", pause.as_secs_f64(), began.as_secs_f64()),
+        )?;
         line("clients that failed", self.failed.len().to_string())?;
         self.tell_findings(f)?;
         writeln!(f, "  errors told to users:")?;

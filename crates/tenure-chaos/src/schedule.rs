@@ -5,6 +5,8 @@ use std::time::Duration;
 
 /// The time from one fault to the next.
 pub(crate) const FAULT_EVERY: Duration = Duration::from_millis(600);
+/// What [`only`] knows.
+const KINDS: [&str; 4] = ["stop", "kill", "cut", "restart"];
 /// How long a client is stopped, in thousandths of a ttl: shorter pauses must lose nothing, longer ones must lose the lease.
 const STOP_TTL_THOUSANDTHS: std::ops::RangeInclusive<u64> = 100..=3000;
 
@@ -30,6 +32,18 @@ pub(crate) enum Fault {
     Cut { client: usize },
     /// SIGKILL, and a start with the same files.
     Restart { server: usize },
+}
+
+impl Fault {
+    /// Its kind, as the command line names it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Fault::Stop { .. } => "stop",
+            Fault::Kill { .. } => "kill",
+            Fault::Cut { .. } => "cut",
+            Fault::Restart { .. } => "restart",
+        }
+    }
 }
 
 /// A fault and its time, counted from when the work began.
@@ -62,6 +76,19 @@ pub(crate) fn plan(seed: u64, scope: &Scope) -> Vec<Planned> {
         at += FAULT_EVERY;
     }
     planned
+}
+
+/// Leaves only faults of some kinds, at the times that they have in the whole schedule: `stop,kill`.
+///
+/// # Errors
+/// If there is no such kind.
+pub(crate) fn only(planned: &mut Vec<Planned>, kinds: &str) -> Result<(), String> {
+    let kinds: Vec<&str> = kinds.split(',').collect();
+    if let Some(kind) = kinds.iter().find(|kind| !KINDS.contains(kind)) {
+        return Err(format!("there is no fault {kind:?}: one of {}", KINDS.join(", ")));
+    }
+    planned.retain(|planned| kinds.contains(&planned.fault.kind()));
+    Ok(())
 }
 
 /// Chooses a fault of one of the clients that are not stopped; none if all are.
@@ -121,6 +148,17 @@ mod tests {
         ] {
             assert!(planned.iter().filter(|one| has(&one.fault)).count() > 40);
         }
+    }
+
+    #[test]
+    fn some_kinds_alone_come_when_they_come_in_the_whole() {
+        let (whole, mut some) = (plan(1, &SCOPE), plan(1, &SCOPE));
+        only(&mut some, "kill,restart").expect("both are kinds");
+        assert!(!some.is_empty() && some.len() < whole.len());
+        assert!(
+            some.iter().all(|one| whole.contains(one) && ["kill", "restart"].contains(&one.fault.kind()))
+        );
+        assert!(only(&mut some, "kill,flood").is_err());
     }
 
     #[test]

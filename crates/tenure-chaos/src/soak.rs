@@ -16,7 +16,7 @@ use crate::nemesis;
 use crate::recovery::Recovery;
 use crate::report::Report;
 use crate::resource;
-use crate::schedule::{Planned, Scope, plan};
+use crate::schedule::{self, Planned, Scope, plan};
 
 /// Without a wish.
 const SECONDS: u64 = 600;
@@ -44,6 +44,7 @@ pub(crate) fn start(arguments: &mut Arguments) -> Result<bool, String> {
     let clients = number(arguments, "clients", CLIENTS)? as usize;
     let recovery = Duration::from_secs(number(arguments, "recovery", RECOVERY_SECONDS)?);
     let keep = arguments.optional("keep").map(PathBuf::from);
+    let only = arguments.optional("only");
     let is_quiet = arguments.flag("quiet");
     arguments.finish()?;
     let engine = Engine::start(&name)?;
@@ -54,7 +55,10 @@ pub(crate) fn start(arguments: &mut Arguments) -> Result<bool, String> {
         lasts,
         restart_every: engine.restart_every,
     };
-    let planned = plan(seed, &scope);
+    let mut planned = plan(seed, &scope);
+    if let Some(kinds) = only {
+        schedule::only(&mut planned, &kinds)?;
+    }
     println!(
         "engine {}, seed {seed}, {} s, {clients} clients, ttl {:?}",
         engine.name,
@@ -72,7 +76,7 @@ pub(crate) fn start(arguments: &mut Arguments) -> Result<bool, String> {
         }
         None => temporary.path(),
     };
-    let report = run(&engine, seed, &planned, clients, recovery, directory)?;
+    let report = run(&engine, seed, &planned, clients, [lasts, recovery], directory)?;
     print!("{report}");
     Ok(report.is_good())
 }
@@ -83,14 +87,14 @@ fn run(
     seed: u64,
     planned: &[Planned],
     clients: usize,
-    recovery: Duration,
+    [lasts, recovery]: [Duration; 2],
     directory: &Path,
 ) -> Result<Report, String> {
     let journal = std::sync::Arc::new(Journal::of_supervisor(directory));
     resource::serve(&crew::socket(directory), &journal);
     let crew = Crew::start(engine, directory, &journal, clients);
     let began = now();
-    let done = nemesis::carry_out(planned, &crew, engine);
+    let done = nemesis::carry_out(planned, &crew, engine, lasts);
     let worked = Duration::from_nanos(now() - began);
     let healed = now();
     journal.write(&["healed", &healed.to_string()]);

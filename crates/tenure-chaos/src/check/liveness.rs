@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::history::Hold;
+use crate::history::{Hold, Kind};
 
 /// Returns the tasks that were not served after all was healed, and when the last one was, counted from then.
 pub(crate) fn judge(holds: &[Hold], healed: Option<u64>, tasks: &[String]) -> (Vec<String>, u64) {
@@ -15,6 +15,18 @@ pub(crate) fn judge(holds: &[Hold], healed: Option<u64>, tasks: &[String]) -> (V
     let unserved = tasks.iter().filter(|task| !first.contains_key(*task)).cloned().collect();
     let recovery = tasks.iter().filter_map(|task| first.get(task)).max();
     (unserved, recovery.copied().unwrap_or(0))
+}
+
+/// Returns the longest time in which nobody was granted a lock, until all was healed, in nanoseconds, and when it began. Deliveries do
+/// not count: nobody is handed an item while there is none.
+pub(crate) fn standstill(holds: &[Hold], healed: Option<u64>) -> (u64, u64) {
+    let locks = holds.iter().filter(|hold| hold.kind != Kind::Delivery).map(|hold| hold.granted);
+    let mut granted: Vec<u64> =
+        locks.filter(|granted| healed.is_none_or(|healed| *granted < healed)).collect();
+    granted.sort_unstable();
+    let first = granted.first().copied().unwrap_or_default();
+    let pauses = granted.windows(2).map(|pair| (pair[1] - pair[0], pair[0] - first));
+    pauses.max().unwrap_or_default()
 }
 
 /// The name of a client's task.
@@ -33,6 +45,15 @@ mod tests {
         let tasks = [task(0, "t"), task(1, "t")];
         let holds = [other(0, 50), other(0, 105), other(1, 130), other(0, 190)];
         assert_eq!(judge(&holds, Some(100), &tasks), (Vec::new(), 30));
+    }
+
+    #[test]
+    fn the_longest_time_without_a_lock_is_found() {
+        let delivery = Hold { kind: Kind::Delivery, ..held(1, 0, 60, 61) };
+        let holds =
+            [held(1, 0, 90, 91), held(1, 0, 10, 11), delivery, held(1, 0, 30, 31), held(1, 0, 500, 501)];
+        assert_eq!(standstill(&holds, Some(100)), (60, 20));
+        assert_eq!(standstill(&[], None), (0, 0));
     }
 
     #[test]
