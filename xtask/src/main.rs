@@ -18,6 +18,7 @@ mod release;
 mod run;
 mod setup;
 mod snapshots;
+mod soak;
 mod test;
 mod tidy;
 mod tree;
@@ -35,7 +36,7 @@ struct Chore {
     start: fn(&mut Run, Args) -> Outcome<()>,
 }
 
-const CHORES: [Chore; 11] = [
+const CHORES: [Chore; 12] = [
     Chore {
         name: "setup",
         arguments: "",
@@ -72,6 +73,12 @@ const CHORES: [Chore; 11] = [
         arguments: "[ARGUMENTS]",
         summary: "runs the benchmarks in release and prints ratios",
         start: bench::start,
+    },
+    Chore {
+        name: "soak",
+        arguments: "ENGINE [--seconds N] [--seed N]",
+        summary: "has clients work while processes, connections and servers fail, and judges it",
+        start: soak::start,
     },
     Chore {
         name: "docs",

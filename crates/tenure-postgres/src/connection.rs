@@ -107,7 +107,7 @@ pub(crate) type Bound<'a> = (&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]);
 /// made anew for the number of rows in a batch, which takes longer than to carry it out. One that is made while a queue is
 /// empty must do for when it is long, so no plan may read whole tables.
 const OWN: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-     SET search_path = pg_catalog, pg_temp; SET lock_timeout = 1000; SET statement_timeout = 2500; SET idle_in_transaction_session_timeout = 2000; SET plan_cache_mode = force_generic_plan; \
+     SET search_path = pg_catalog, pg_temp; SET lock_timeout = 1000; SET statement_timeout = 2500; SET idle_in_transaction_session_timeout = 700; SET plan_cache_mode = force_generic_plan; \
      SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 /// Says to the statements behind it that their transaction has begun: they come in messages of their own, which the server
 /// carries out one by one if BEGIN itself is cancelled. Those that rely on a lock before them look for it: `text::BEGUN`.

@@ -32,9 +32,10 @@ pub struct PostgresDialect;
 impl Dialect for PostgresDialect {
     const CLOCK: &'static str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
     const LIFE: &'static str = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
-    // A client that is paused in here is thrown out by the server, and others do not wait for it for long.
+    // A client that is paused in here is thrown out by the server, and sooner than others give up who wait for its rows
+    // (`lock_timeout`): else whoever waits keeps rows of its own until then, for which others wait, and nobody gets on for seconds.
     const BEGIN: &'static [&'static str] =
-        &["BEGIN ISOLATION LEVEL READ COMMITTED", "SET LOCAL idle_in_transaction_session_timeout = 2000"];
+        &["BEGIN ISOLATION LEVEL READ COMMITTED", "SET LOCAL idle_in_transaction_session_timeout = 700"];
     const BEGIN_LOOK: &'static [&'static str] = &["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"];
 
     fn push_bytes(to: &mut String, bytes: &[u8]) {

@@ -1,0 +1,117 @@
+//! The checkers: pure functions of a history, O(n log n), each of which is seen to fail on a bad history.
+
+mod capacity;
+mod fencing;
+mod items;
+pub(crate) mod liveness;
+mod tokens;
+
+use std::collections::BTreeMap;
+
+pub(crate) use capacity::{Extent, Over};
+pub(crate) use items::Items;
+
+use crate::history::{History, Hold, Kind};
+
+/// What the checkers found.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    /// Holds that began while others had all units and had surely not lost them.
+    pub(crate) overlaps: Vec<Over>,
+    /// The same, counting each hold until its last deadline: what a holder that was stopped or killed was not seen to hold.
+    pub(crate) overlaps_until_deadline: Vec<Over>,
+    /// Grants whose token was given before, or is not larger than one that had been answered before they were asked for.
+    pub(crate) bad_tokens: Vec<String>,
+    /// Writes that were accepted after one of a later grant.
+    pub(crate) stale_accepted: Vec<String>,
+    /// Holds that were refused by the resource and not lost.
+    pub(crate) refused_while_held: Vec<Hold>,
+    /// Holds that were called valid after their deadline.
+    pub(crate) over_deadline: Vec<Hold>,
+    /// What became of items.
+    pub(crate) items: Items,
+    /// Tasks that were not served after all was healed.
+    pub(crate) unserved: Vec<String>,
+    /// Errors that no fault explains.
+    pub(crate) unexplained: Vec<String>,
+    /// How long after that the last task was served, in nanoseconds.
+    pub(crate) recovery: u64,
+    /// The longest time without a grant of a lock, and when it began, in nanoseconds since the first one.
+    pub(crate) standstill: (u64, u64),
+    /// How many writes of late holders were refused.
+    pub(crate) stale_refused: usize,
+}
+
+/// Judges a history. `tasks` are those that must be served after the last fault, of each client.
+pub(crate) fn judge(history: &History, tasks: &[String], capacity: u32) -> Verdict {
+    let mut verdict = Verdict::default();
+    let mut by_resource: BTreeMap<(Kind, &str), Vec<&Hold>> = BTreeMap::new();
+    for hold in &history.holds {
+        by_resource.entry((hold.kind, &hold.resource)).or_default().push(hold);
+    }
+    for ((kind, _), holds) in &by_resource {
+        let capacity = if *kind == Kind::Semaphore { capacity } else { 1 };
+        verdict.overlaps.extend(capacity::exceeded(holds, capacity, Extent::Seen));
+        verdict.overlaps_until_deadline.extend(capacity::exceeded(holds, capacity, Extent::Deadline));
+        verdict.bad_tokens.extend(tokens::bad(holds));
+    }
+    verdict.stale_accepted = fencing::stale_accepted(&history.accesses);
+    verdict.stale_refused = history.accesses.iter().filter(|access| !access.is_accepted).count();
+    let chosen =
+        |chosen: fn(&Hold) -> bool| history.holds.iter().filter(|hold| chosen(hold)).cloned().collect();
+    verdict.refused_while_held = chosen(Hold::is_refused_while_held);
+    verdict.over_deadline = chosen(|hold| hold.over_deadline > 0);
+    verdict.items = items::judge(&history.pushes, &history.accesses);
+    verdict.unexplained = history.unexplained();
+    verdict.standstill = liveness::standstill(&history.holds, history.healed);
+    (verdict.unserved, verdict.recovery) = liveness::judge(&history.holds, history.healed, tasks);
+    verdict
+}
+
+impl Verdict {
+    /// Whether a promise was broken. Overlaps until a deadline are told beside it: who was told of a loss between two looks, and was
+    /// stopped or killed before the second one, had no deadline any more.
+    pub(crate) fn is_good(&self) -> bool {
+        self.overlaps.is_empty()
+            && self.bad_tokens.is_empty()
+            && self.stale_accepted.is_empty()
+            && self.refused_while_held.is_empty()
+            && self.over_deadline.is_empty()
+            && self.items.lost.is_empty()
+            && self.items.out_of_order.is_empty()
+            && self.unserved.is_empty()
+            && self.unexplained.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::tests::held;
+
+    #[test]
+    fn each_resource_is_judged_by_itself() {
+        let other = |kind, resource: &str| Hold { kind, resource: resource.to_owned(), ..held(2, 5, 6, 20) };
+        let holds = vec![held(1, 0, 1, 10), other(Kind::Mutex, "n"), other(Kind::Semaphore, "m")];
+        let history = History { holds, healed: Some(0), ..History::default() };
+        assert!(judge(&history, &[], 2).is_good());
+        let holds = vec![held(1, 0, 1, 10), other(Kind::Mutex, "m")];
+        assert!(!judge(&History { holds, ..history }, &[], 2).is_good());
+    }
+
+    #[test]
+    fn a_hold_that_is_valid_after_its_deadline_is_found() {
+        let holds = vec![Hold { over_deadline: 1, ..held(1, 0, 1, 10) }];
+        let verdict = judge(&History { holds, healed: Some(0), ..History::default() }, &[], 1);
+        assert_eq!(verdict.over_deadline.len(), 1);
+        assert!(!verdict.is_good());
+    }
+
+    #[test]
+    fn a_hold_that_is_refused_and_not_lost_is_found() {
+        let holds = vec![Hold { refused: Some(5), ..held(1, 0, 1, 10) }];
+        let verdict = judge(&History { holds, healed: Some(0), ..History::default() }, &[], 1);
+        assert_eq!(verdict.refused_while_held.len(), 1);
+        assert!(!verdict.is_good());
+    }
+}

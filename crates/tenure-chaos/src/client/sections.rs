@@ -1,0 +1,198 @@
+//! One task: it takes a lease, writes to the resource under it while it looks whether it still holds, and gives it back.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use pollster::block_on;
+use tenure::fence::{Mark, slot_key};
+use tenure::{Delivery, Error, ErrorKind, Lease, Slot};
+
+use super::{CAPACITY, QUEUE, Stage, pause};
+use crate::history::{Kind, now};
+use crate::resource::Resource;
+
+const MUTEXES: usize = 4;
+const SLOTS: u32 = 3;
+/// How long a task works between two looks at its lease.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// After how many looks it writes again. It also does after each look that came late, as one who was stopped and does not know.
+const LOOKS_PER_WRITE: u32 = 3;
+/// A look that came so late is of one who was stopped.
+const LATE: Duration = Duration::from_millis(50);
+
+enum Held {
+    Lease(Lease),
+    Slot(Slot),
+    Delivery(Delivery),
+}
+
+/// What a task asks for, and as what it is judged.
+struct Wanted {
+    kind: Kind,
+    name: String,
+    weight: u32,
+    /// How long it waits; none: it tries once.
+    wait: Option<Duration>,
+}
+
+/// Takes leases of a kind until it is over.
+pub(super) fn work(stage: &Stage, kind: Kind, task: &str) {
+    let mut resource = Resource::connect(&stage.resource);
+    while !stage.is_over() {
+        let wanted = Wanted::random(stage, kind);
+        let asked = now();
+        match wanted.take(stage) {
+            Ok(Some(held)) => section(stage, &wanted, held, asked, task, &mut resource),
+            Ok(None) => {}
+            Err(error) if error.kind() == ErrorKind::Timeout => {}
+            Err(error) => stage.note(kind.as_str(), &error),
+        }
+        pause(Duration::from_millis(fastrand::u64(0..60)));
+    }
+}
+
+impl Wanted {
+    fn random(stage: &Stage, kind: Kind) -> Wanted {
+        let name = match kind {
+            Kind::Mutex => format!("mutex-{}", fastrand::usize(0..MUTEXES)),
+            Kind::Semaphore => "semaphore".to_owned(),
+            Kind::Slot => "pool".to_owned(),
+            Kind::Delivery => QUEUE.to_owned(),
+        };
+        let weight = if kind == Kind::Semaphore { fastrand::u32(1..CAPACITY) } else { 1 };
+        let wait = match stage.is_calm() {
+            // Who takes from a queue that is empty is not to keep its process from ending.
+            true => Some(Duration::from_secs(if kind == Kind::Delivery { 1 } else { 5 })),
+            false => (fastrand::u32(0..5) > 0).then(|| Duration::from_millis(fastrand::u64(50..3000))),
+        };
+        Wanted { kind, name, weight, wait }
+    }
+
+    fn take(&self, stage: &Stage) -> Result<Option<Held>, Error> {
+        let (tenure, ttl, name) = (&stage.tenure, stage.ttl, self.name.as_str());
+        match (self.kind, self.wait) {
+            (Kind::Mutex, None) => leased(block_on(tenure.mutex(name).ttl(ttl).try_acquire())),
+            (Kind::Mutex, Some(wait)) => {
+                leased(block_on(tenure.mutex(name).ttl(ttl).acquire_within(wait)).map(Some))
+            }
+            (Kind::Semaphore, wait) => {
+                let units = tenure.semaphore(name, CAPACITY).weight(self.weight).ttl(ttl);
+                leased(match wait {
+                    None => block_on(units.try_acquire()),
+                    Some(wait) => block_on(units.acquire_within(wait)).map(Some),
+                })
+            }
+            (Kind::Slot, wait) => {
+                let pool = tenure.slot_pool(name, SLOTS).ttl(ttl);
+                let slot = match wait {
+                    None => block_on(pool.try_acquire()),
+                    Some(wait) => block_on(pool.acquire_within(wait)).map(Some),
+                };
+                Ok(slot?.map(Held::Slot))
+            }
+            (Kind::Delivery, wait) => {
+                // Never a dead letter: each item is to have its effect.
+                let queue = tenure.queue(name).ttl(ttl).max_attempts(0);
+                let delivery = block_on(queue.next_within(wait.unwrap_or(Duration::ZERO)));
+                Ok(delivery?.map(Held::Delivery))
+            }
+        }
+    }
+}
+
+fn leased(lease: Result<Option<Lease>, Error>) -> Result<Option<Held>, Error> {
+    Ok(lease?.map(Held::Lease))
+}
+
+impl Held {
+    fn lease(&self) -> &Lease {
+        match self {
+            Held::Lease(lease) => lease,
+            Held::Slot(slot) => slot,
+            Held::Delivery(delivery) => delivery.lease(),
+        }
+    }
+
+    /// What is fenced, and judged by itself.
+    fn key(&self, name: &str) -> String {
+        match self {
+            Held::Lease(_) => name.to_owned(),
+            Held::Slot(slot) => slot_key(name, slot.number()),
+            Held::Delivery(delivery) => format!("{name}/{}", delivery.group().unwrap_or_default()),
+        }
+    }
+
+    /// The item whose effect a write is.
+    fn item(&self) -> String {
+        match self {
+            Held::Delivery(delivery) => String::from_utf8_lossy(delivery.payload()).into_owned(),
+            _ => String::new(),
+        }
+    }
+
+    /// Gives it back, and returns what came of that.
+    fn settle(self) -> String {
+        let told = |error: Error| error.kind().as_str().to_owned();
+        match self {
+            // One of ten is dropped, as by a program that leaves its section by an error.
+            Held::Lease(lease) if fastrand::u32(0..10) == 0 => {
+                drop(lease);
+                "dropped".to_owned()
+            }
+            Held::Lease(lease) => block_on(lease.release()).map_or_else(told, |answer| format!("{answer:?}")),
+            Held::Slot(slot) => block_on(slot.release()).map_or_else(told, |answer| format!("{answer:?}")),
+            Held::Delivery(delivery) => block_on(delivery.ack()).map_or_else(told, |()| "acked".to_owned()),
+        }
+    }
+}
+
+/// Works under a lease, and writes down what it sees of it.
+fn section(stage: &Stage, wanted: &Wanted, held: Held, asked: u64, task: &str, resource: &mut Resource) {
+    let granted = now();
+    let number = stage.holds.fetch_add(1, Ordering::Relaxed).to_string();
+    let (key, item, lease) = (held.key(&wanted.name), held.item(), held.lease());
+    let mark = Mark::from(lease);
+    let note = |event: &str, numbers: &[u64]| {
+        let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
+        let mut parts = vec![event, &number];
+        parts.extend(numbers.iter().map(String::as_str));
+        stage.journal.write(&parts);
+    };
+    let [weight, token, asked, at] =
+        [wanted.weight.into(), lease.token().get(), asked, granted].map(|value: u64| value.to_string());
+    let kind = wanted.kind.as_str();
+    stage.journal.write(&["granted", &number, kind, &key, &weight, &token, &asked, &at, task]);
+    let ends = granted + period(stage).as_nanos() as u64;
+    let (mut last, mut looks) = (granted, 0);
+    loop {
+        let at = now();
+        // Not under a semaphore: nothing says which of several holders a write should be compared with.
+        let is_due = looks % LOOKS_PER_WRITE == 0 || at - last > LATE.as_nanos() as u64;
+        if is_due && wanted.kind != Kind::Semaphore && !resource.write(&key, mark, &item) {
+            note("refused", &[at]);
+        }
+        let at = now();
+        if lease.is_lost() {
+            return note("lost", &[now()]);
+        }
+        if at >= ends {
+            note("exit", &[at]);
+            break;
+        }
+        note("seen", &[at, lease.deadline().nanos()]);
+        (last, looks) = (at, looks + 1);
+        pause(LOOK_EVERY);
+    }
+    let settled = held.settle();
+    stage.journal.write(&["settled", &number, &settled]);
+}
+
+/// How long a section takes: mostly some milliseconds, at times so long that the lease must be renewed.
+fn period(stage: &Stage) -> Duration {
+    let ttl_ms = u64::try_from(stage.ttl.as_millis()).unwrap_or(u64::MAX);
+    Duration::from_millis(match fastrand::u32(0..20) {
+        0 if !stage.is_calm() => fastrand::u64(0..ttl_ms * 3 / 2),
+        1..=3 => fastrand::u64(0..150),
+        _ => fastrand::u64(0..20),
+    })
+}

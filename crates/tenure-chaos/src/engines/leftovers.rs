@@ -1,0 +1,156 @@
+//! What a store keeps when all clients are gone, but for what the engine's page says that it keeps.
+
+use std::fs;
+
+use tenure_testkit::SqlConnection;
+use tenure_testkit::redis::RedisServer;
+
+use super::{Engine, Store};
+use crate::client::QUEUE;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Leftovers {
+    /// What should be gone.
+    pub(crate) found: Vec<String>,
+    /// How much is kept that may be.
+    pub(crate) kept: usize,
+}
+
+/// Keys of Redis that may outlive their use for a time, which they must have: the last token, claims that have ended, which names have
+/// queues or are watched (a quorum's server says `ended` and `followed`); the ends, holds and slots of a pool or a semaphore; what a queue remembers.
+const REDIS_KEPT: [&str; 15] = [
+    "token",
+    "finished",
+    "queues",
+    "observed",
+    "ended:",
+    "followed:",
+    "e:",
+    "h:",
+    "s:",
+    "b:",
+    "d:",
+    "t:",
+    "z:",
+    "j:",
+    "u:",
+];
+/// Those of Redlock that a server keeps for ever.
+const REDLOCK_KEPT: [&str; 3] = ["boot", "max", "base"];
+/// Keys of etcd that are kept: heads of queues, their clock and their dedup ids; and claims that have ended, on a lease.
+const ETCD_KEPT: [&str; 4] = ["tenure/queues/", "tenure/queue-clock", "tenure/done/", "tenure/queue-called/"];
+/// Tables that must be empty.
+const TABLES: [&str; 4] = ["tenure_claim", "tenure_queue_item", "tenure_queue_group", "tenure_queue_dead"];
+
+impl Engine {
+    /// Looks for what is left in the store, by its own means and by tenure's.
+    pub(crate) fn leftovers(&self) -> Leftovers {
+        let mut left = match &self.store {
+            Store::Local(directory) => {
+                let mut left = Leftovers::default();
+                // Those of dead clients go with the next one that connects or waits.
+                drop(self.connect());
+                for kind in ["alive", "bell"] {
+                    let boots = fs::read_dir(directory.path().join("store")).into_iter().flatten().flatten();
+                    let files = boots.filter_map(|boot| fs::read_dir(boot.path().join(kind)).ok()).flatten();
+                    left.kept += files.count();
+                }
+                left
+            }
+            Store::Redis(server) => redis(server),
+            Store::Redlock(servers) => {
+                let each = servers.iter().map(redis);
+                each.fold(Leftovers::default(), |mut all, one| {
+                    all.found.extend(one.found);
+                    all.kept += one.kept;
+                    all
+                })
+            }
+            Store::Etcd(cluster) => {
+                let keys = cluster.servers()[0].ctl(&["get", "", "--prefix", "--keys-only"]);
+                sort(keys.lines().filter(|key| !key.is_empty()), |key| {
+                    let is_dedup = ["u", "v"]
+                        .iter()
+                        .any(|part| key.starts_with(&format!("tenure/queue/{QUEUE}\u{1f}{part}")));
+                    is_dedup || ETCD_KEPT.iter().any(|kept| key.starts_with(kept))
+                })
+            }
+            Store::ZooKeeper(ensemble) => {
+                let nodes = ensemble.servers()[0].shell(&["ls", "-R", "/locks"]).expect("the server answers");
+                // Idle names are removed by the servers, some time after their last claim.
+                let claims =
+                    nodes.lines().filter(|node| node.starts_with("/locks/") && !node.starts_with("/locks/%"));
+                sort(claims, |node| node.matches('/').count() == 2)
+            }
+            Store::Postgres(server) => sql(server.connect().expect("the server answers")),
+            Store::MariaDb(server) => sql(server.connect().expect("the server answers")),
+        };
+        left.found.extend(self.in_use());
+        left
+    }
+
+    /// What tenure itself says is held, waited for or in line.
+    fn in_use(&self) -> Vec<String> {
+        let tenure = self.connect();
+        let views = pollster::block_on(tenure.inspect("")).expect("the store answers");
+        let used = views.iter().filter(|view| view.used > 0 || view.waiting > 0);
+        let mut found: Vec<String> = used
+            .map(|view| {
+                format!("{:?} {}: {} held, {} wait", view.kind, view.resource, view.used, view.waiting)
+            })
+            .collect();
+        if self.has_queues {
+            let stats = pollster::block_on(tenure.queue(QUEUE).stats()).expect("the store answers");
+            if stats.waiting + stats.in_flight + stats.dead > 0 {
+                found.push(format!("queue {QUEUE}: {stats:?}"));
+            }
+        }
+        pollster::block_on(tenure.close());
+        found
+    }
+}
+
+fn sort<'a>(names: impl Iterator<Item = &'a str>, is_kept: impl Fn(&str) -> bool) -> Leftovers {
+    let mut left = Leftovers::default();
+    for name in names {
+        if is_kept(name) {
+            left.kept += 1;
+        } else {
+            left.found.push(name.escape_debug().to_string());
+        }
+    }
+    left
+}
+
+fn redis(server: &RedisServer) -> Leftovers {
+    let keys = server.command(&["KEYS", "*"]);
+    sort(keys.lines().filter(|key| !key.is_empty()), |key| {
+        let Some(what) = key.strip_prefix("tenure.1.") else {
+            // The hash of a pool or semaphore, whose holders vanished.
+            return server.command(&["TYPE", key]) == "hash" && has_expiry(server, key);
+        };
+        let is_counter = what.starts_with("C:") || REDIS_KEPT.iter().any(|kept| what.starts_with(kept));
+        REDLOCK_KEPT.contains(&what) || (is_counter && has_expiry(server, key))
+    })
+}
+
+fn has_expiry(server: &RedisServer, key: &str) -> bool {
+    server.command(&["PTTL", key]) != "-1"
+}
+
+fn sql(mut connection: SqlConnection) -> Leftovers {
+    let mut left = Leftovers::default();
+    let mut count = |table: &str| -> usize {
+        let answer = connection.run(&format!("SELECT count(*) FROM {table}"));
+        answer.first().and_then(|count| count.parse().ok()).unwrap_or_default()
+    };
+    for table in TABLES {
+        let rows = count(table);
+        if rows > 0 {
+            left.found.push(format!("{table}: {rows} rows"));
+        }
+    }
+    left.kept = count("tenure_resource") + count("tenure_finished") + count("tenure_queue_dedup");
+    left
+}
