@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Fault, Row};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tenure_sql::{Connection, Fault, Room, Row, Want};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::config::Config;
@@ -22,7 +22,7 @@ const BIRTH_SLACK_MICROS: i64 = 2_000_000;
 /// A few connections.
 pub(crate) struct Pool {
     config: Config,
-    room: Arc<Semaphore>,
+    room: Room,
     idle: Mutex<Vec<Wire>>,
     /// When the server was started, in microseconds since 1970, as the first connection saw it.
     birth: Mutex<Option<i64>>,
@@ -62,17 +62,16 @@ impl Connection for Lent {
 
 impl Pool {
     pub(crate) fn new(config: Config) -> Arc<Pool> {
-        let room = Arc::new(Semaphore::new(config.connections));
+        let room = Room::new(config.connections);
         Arc::new(Pool { config, room, idle: Mutex::default(), birth: Mutex::default() })
     }
 
     /// Returns a connection: one that was used before, if the server has not closed it meanwhile.
-    pub(crate) async fn lend(self: &Arc<Pool>) -> Result<Lent, Fault> {
+    pub(crate) async fn lend(self: &Arc<Pool>, want: Want) -> Result<Lent, Fault> {
         let server = &self.config.server;
         let late = |_| Fault::unavailable(format!("{server}: no connection within {ANSWER_TIMEOUT:?}"));
         let connected = async {
-            let room = self.room.clone().acquire_owned().await;
-            let room = room.map_err(|_| Fault::internal("the connections are closed"))?;
+            let room = self.room.enter(want).await?;
             loop {
                 let idle = lock(&self.idle).pop();
                 let Some(mut wire) = idle else {
