@@ -393,6 +393,10 @@ pub trait Engine: Send + Sync + 'static {
         None
     }
 
+    /// Takes leave of the store, as far as that needs no waiting: the last that a client does, on its thread. Nothing is asked
+    /// afterwards.
+    fn close(&self) {}
+
     /// Lets another process share this client's life: what the client holds ends by death only when the
     /// descriptor's last copy is closed. `None` where the engine does not notice deaths.
     ///

@@ -23,22 +23,31 @@ const BIRTH_SLACK_MICROS: i64 = 2_000_000;
 pub(crate) struct Pool {
     config: Config,
     room: Room,
-    idle: Mutex<Vec<Wire>>,
+    idle: Mutex<Vec<Known>>,
     /// When the server was started, in microseconds since 1970, as the first connection saw it.
     birth: Mutex<Option<i64>>,
+}
+
+/// A connection on which the server has let us in. It takes its leave.
+struct Known(Wire);
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.0.quit();
+    }
 }
 
 /// A connection that goes back only if nothing went wrong on it.
 pub struct Lent {
     // Closed before there is room for another.
-    wire: Option<Wire>,
+    wire: Option<Known>,
     pool: Arc<Pool>,
     _room: OwnedSemaphorePermit,
 }
 
 impl Connection for Lent {
     async fn run(&mut self, script: String) -> Result<Vec<Vec<Row>>, Fault> {
-        let Some(wire) = &mut self.wire else { return Err(Fault::internal("the connection is gone")) };
+        let Some(Known(wire)) = &mut self.wire else { return Err(Fault::internal("the connection is gone")) };
         // The server would close the connection in the midst of it, and the cause would be lost.
         if script.len() >= wire.text_max {
             return Err(Fault::Failed {
@@ -78,7 +87,7 @@ impl Pool {
                     let wire = self.connect().await?;
                     return Ok(Lent { wire: Some(wire), pool: self.clone(), _room: room });
                 };
-                if !wire.is_dead().await {
+                if !wire.0.is_dead().await {
                     return Ok(Lent { wire: Some(wire), pool: self.clone(), _room: room });
                 }
             }
@@ -86,9 +95,15 @@ impl Pool {
         timeout(ANSWER_TIMEOUT, connected).await.map_err(late)?
     }
 
-    async fn connect(&self) -> Result<Wire, Fault> {
-        let mut wire = dial(&self.config).await?;
-        let (birth, version, text_max) = settle(&mut wire).await?;
+    /// Closes what nobody uses. It is done while the runtime is there, without which nothing can be sent.
+    pub(crate) fn close(&self) {
+        drop(std::mem::take(&mut *lock(&self.idle)));
+    }
+
+    async fn connect(&self) -> Result<Known, Fault> {
+        let mut known = Known(dial(&self.config).await?);
+        let wire = &mut known.0;
+        let (birth, version, text_max) = settle(wire).await?;
         if let Some(wanted) = too_old(&version) {
             return Err(Fault::Failed {
                 kind: ErrorKind::Unsupported,
@@ -105,7 +120,7 @@ impl Pool {
         };
         wire.text_max = text_max;
         wire.run(&format!("SET @tenure_life = {birth}")).await.map_err(|error| fault(&error))?;
-        Ok(wire)
+        Ok(known)
     }
 }
 

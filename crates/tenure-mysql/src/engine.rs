@@ -66,6 +66,10 @@ impl Database for MySql {
         self.pool.lend(want).await
     }
 
+    fn close(&self) {
+        self.pool.close();
+    }
+
     fn tables(&self) -> &Tables {
         &self.tables
     }

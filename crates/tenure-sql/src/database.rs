@@ -71,6 +71,9 @@ pub trait Database: Send + Sync + 'static {
     /// Whether this client hears what others tell it.
     fn hears(&self) -> bool;
 
+    /// Takes leave of the server, as far as that needs no waiting. No connection is asked for afterwards.
+    fn close(&self) {}
+
     /// Looks whether the database can be trusted.
     fn check(&self) -> BoxFuture<'_, Vec<Finding>>;
 

@@ -1,5 +1,6 @@
 //! What can go wrong with a server and the way to it: nothing may hang, be held twice, or be left behind.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
@@ -151,6 +152,29 @@ fn a_stopped_server_takes_leases_by_their_deadline_and_serves_all_afterwards() {
     // What ended by itself is cleared away by whoever asks next.
     drop(pollster::block_on(client.mutex("m").try_acquire()).expect("an answer"));
     assert_nothing_is_left(&server);
+}
+
+#[test]
+fn a_client_that_ends_takes_its_leave() {
+    let server = start();
+    let admin = RefCell::new(raw(&server));
+    let ask = |statement: &str| admin.borrow_mut().run(statement).first().map(str::to_owned);
+    let status =
+        "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'ABORTED_CLIENTS'";
+    // Those that saw the server start.
+    let before = ask(status);
+    for _ in 0..3 {
+        let client = connect(&server.url());
+        let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+        pollster::block_on(lease.release()).expect("an answer");
+        pollster::block_on(client.close());
+    }
+    wait_for("the end of the others", || {
+        let others =
+            "SELECT count(*) FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = 'test'";
+        (ask(others).as_deref() == Some("0")).then_some(())
+    });
+    assert_eq!(ask(status), before, "the log has no aborted connection");
 }
 
 /// One connection hangs with a claim and one with a release, each for as long as the server lets it wait.
