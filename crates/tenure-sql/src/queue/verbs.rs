@@ -417,6 +417,16 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
         })
     }
 
+    fn is_empty(&self, queue: Name) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async move {
+            let asked = async {
+                self.open().await?;
+                look::is_empty(&*self.database, &queue).await
+            };
+            asked.await.map_err(|fault| self.fail("look at a queue", &fault, &queue))
+        })
+    }
+
     fn items(
         &self,
         queue: Name,
