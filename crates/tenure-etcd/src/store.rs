@@ -505,6 +505,7 @@ fn capability(layout: Layout) -> Capability {
     capability.reach = Reach::Network;
     capability.slot_order = SlotOrder::AnyFree;
     capability.ttl_grain = Duration::from_secs(1);
+    capability.ttl_grain_reason = "leases of etcd last whole seconds";
     capability.hand_over = HandOver::Session;
     capability.waiters_max = WAITERS_MAX;
     capability.raises_tokens = false;
