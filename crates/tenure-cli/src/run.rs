@@ -48,6 +48,7 @@ pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outco
         Ok(tenure) => tenure,
         Err(ended) => return ended.outcome(),
     };
+    warn_of_grain(&tenure, &arguments, messages);
     let program = program.to_string_lossy();
     let term = Term { tenure: &tenure, arguments: &arguments, events: &events, keeper: &keeper, messages };
     let outcome = term.serve_all(&program, began_at, patience);
@@ -55,6 +56,23 @@ pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outco
     keeper.wait();
     patience::close(tenure, &events);
     outcome
+}
+
+/// Whoever asks for a short ttl wants the next one to run soon after this machine has died.
+fn warn_of_grain(tenure: &Tenure, arguments: &Run, messages: Messages) {
+    let capability = tenure.capability();
+    if arguments.ttl >= capability.ttl_grain {
+        return;
+    }
+    let (ttl, grain) = (duration(arguments.ttl), duration(capability.ttl_grain));
+    let reason = match capability.ttl_grain_reason {
+        "" => String::new(),
+        reason => format!(" ({reason})"),
+    };
+    messages.warning(&format!(
+        "if this process dies, {:?} is free after {grain}{reason}, and not after --ttl {ttl}",
+        arguments.name
+    ));
 }
 
 /// Acquires, works and releases: once, or with `--leader` again whenever the lease was lost.

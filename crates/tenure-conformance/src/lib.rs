@@ -239,6 +239,7 @@ macro_rules! for_each_check {
             loss {
                 a_broken_lease_is_lost_to_its_holder,
                 a_broken_hold_rests_until_its_former_end,
+                what_rests_is_not_broken_again,
                 breaking_at_once_frees_it,
                 breaking_what_is_not_held_says_so,
                 run_drops_its_work_on_loss,

@@ -46,10 +46,6 @@ pub async fn a_broken_hold_rests_until_its_former_end(setup: &dyn Setup) {
         BreakAnswer::Broken { free_in } => assert!(free_in <= terms.ttl, "free in {free_in:?}"),
         other => panic!("it was held: {other:?}"),
     }
-    match b.break_hold(&resource, token, false).await {
-        BreakAnswer::Resting { free_in } => assert!(free_in <= terms.ttl, "free in {free_in:?}"),
-        other => assert!(now() >= start + terms.ttl, "nothing is left to break: {other:?}"),
-    }
     assert_eq!(a.renew(&claim).await, RenewAnswer::Lost, "a broken hold is not renewed");
     let next = b.waiting(&resource, &direct::mutex());
     b.enqueue(&next).await;
@@ -57,6 +53,23 @@ pub async fn a_broken_hold_rests_until_its_former_end(setup: &dyn Setup) {
     assert_passed(start, terms.ttl, "a broken hold comes free");
     assert!(grant.token > token);
     b.release(&next).await;
+}
+
+/// What an operator has broken rests, and who would break it again is told so.
+pub async fn what_rests_is_not_broken_again(setup: &dyn Setup) {
+    let (a, b) = (setup.direct().await, setup.direct().await);
+    let resource = resource("rests-twice");
+    let mut terms = direct::mutex();
+    terms.ttl = crate::stage::ttl_of(a.capability(), SHORT);
+    let claim = a.trying(&resource, &terms);
+    let start = now();
+    let token = a.grant(&claim).await.token;
+    let broken = b.break_hold(&resource, token, false).await;
+    assert!(matches!(broken, BreakAnswer::Broken { .. }), "it was held: {broken:?}");
+    match b.break_hold(&resource, token, false).await {
+        BreakAnswer::Resting { free_in } => assert!(free_in <= terms.ttl, "free in {free_in:?}"),
+        other => assert!(now() >= start + terms.ttl, "nothing is left to break: {other:?}"),
+    }
 }
 
 /// A hold that is broken at once is free at once.

@@ -613,6 +613,7 @@ pub async fn what_is_there_is_told(setup: &dyn Setup) {
     let delivery = next(setup, &queue).await;
     let stats = queue.stats().await.expect("a count");
     assert_eq!((stats.waiting, stats.in_flight, stats.dead), (3, 1, 0), "what is there is counted");
+    assert!(!queue.is_empty().await.expect("an answer"), "what waits and what is in flight is there");
     assert_eq!(stats.next_in, Some(Duration::ZERO), "something is ready");
     let items = queue.items(None, 10).await.expect("a list");
     let texts: Vec<_> = items.iter().map(|item| String::from_utf8_lossy(&item.payload)).collect();

@@ -447,7 +447,7 @@ pub struct Waiting {
 pub struct Busy {
     /// Who has held it longest; if its units only rest, whose hold it was.
     pub holder: Option<Label>,
-    /// The token of that hold.
+    /// The token of that hold; [`Token::ZERO`] if it is not known.
     pub token: Token,
     /// How long that hold has lasted.
     pub held_for: Duration,

@@ -104,6 +104,7 @@ impl Claimant {
                 .with_resource(&resource)
                 .with_engine(engine.name()));
         }
+        self.connection.shared.tell_of_grain(&resource, self.terms.ttl);
         let floor = self.connection.shared.floor(&resource);
         Ok(Wish { resource, terms: self.connection.shared.share(&self.terms), wait, floor })
     }

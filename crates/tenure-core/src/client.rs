@@ -16,6 +16,7 @@ use crate::clock::{Clock, Instant, SystemClock, Timer};
 use crate::election::Election;
 use crate::engine::{BreakAnswer, Capability, Connect, Engine, Finding};
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
 use crate::floors::Floors;
 use crate::inspect::View;
 use crate::io;
@@ -98,6 +99,8 @@ pub(crate) struct Shared {
     /// Timers that nobody waits for now.
     timers: StdMutex<Vec<Box<dyn Timer>>>,
     is_closing: AtomicBool,
+    /// Whether it was told that a ttl is shorter than the engine counts.
+    has_told_of_grain: AtomicBool,
     is_poked: AtomicBool,
     waker: AtomicWaker,
     /// Until when the thread sleeps, in nanoseconds: whoever needs it sooner pokes it.
@@ -287,6 +290,17 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Says once that the hold of a dead client lasts longer than the ttl that was asked for.
+    pub(crate) fn tell_of_grain(&self, resource: &Name, ttl: Duration) {
+        let capability = self.engine.capability();
+        let (grain, reason) = (capability.ttl_grain, capability.ttl_grain_reason);
+        if ttl < grain && !self.has_told_of_grain.swap(true, Ordering::Relaxed) {
+            Event::Coarse { resource, ttl, grain, reason }.emit(self.engine.name());
+        }
+    }
+}
+
 impl Tenure {
     /// Connects with an engine, on a clock. Most programs call `tenure::connect(url)` instead.
     ///
@@ -328,6 +342,7 @@ impl Tenure {
                     runtime,
                     alarms: Alarms::default(),
                     timers: StdMutex::default(),
+                    has_told_of_grain: AtomicBool::new(false),
                     is_closing: AtomicBool::new(false),
                     is_poked: AtomicBool::new(false),
                     waker: AtomicWaker::new(),

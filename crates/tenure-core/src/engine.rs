@@ -79,8 +79,10 @@ pub struct Capability {
     pub ttl_max: Duration,
     /// Why no longer ttl is possible, for whoever asks for one; empty: nothing is to be said.
     pub ttl_reason: &'static str,
-    /// What a ttl is rounded up to.
+    /// What a ttl is rounded up to where its holder has died. A shorter one is told as [`Event::Coarse`](crate::event::Event::Coarse).
     pub ttl_grain: Duration,
+    /// What that is, for whoever asks for less; empty: nothing is to be said.
+    pub ttl_grain_reason: &'static str,
     /// The longest that a hold lives whose client the store does not hear at all, however long its ttl.
     pub silence_max: Duration,
     /// How a hold passes to a waiter.
@@ -127,6 +129,7 @@ impl Capability {
             ttl_max: TTL_MAX,
             ttl_reason: "",
             ttl_grain: Duration::from_millis(1),
+            ttl_grain_reason: "",
             silence_max: TTL_MAX,
             hand_over: HandOver::Window,
             tells_waiters: true,
@@ -392,6 +395,10 @@ pub trait Engine: Send + Sync + 'static {
     fn blocking(&self) -> Option<&dyn BlockingEngine> {
         None
     }
+
+    /// Takes leave of the store, as far as that needs no waiting: the last that a client does, on its thread. Nothing is asked
+    /// afterwards.
+    fn close(&self) {}
 
     /// Lets another process share this client's life: what the client holds ends by death only when the
     /// descriptor's last copy is closed. `None` where the engine does not notice deaths.

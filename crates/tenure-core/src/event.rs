@@ -61,6 +61,17 @@ pub enum Event<'a> {
         /// The token.
         token: Token,
     },
+    /// A claim has a shorter ttl than the engine counts: if this process dies, its hold lasts longer. Told once for each client.
+    Coarse {
+        /// The resource.
+        resource: &'a Name,
+        /// What was asked for.
+        ttl: Duration,
+        /// What the hold of a dead client lasts.
+        grain: Duration,
+        /// What that is.
+        reason: &'static str,
+    },
     /// A resource's last token lies ahead of the store's clock, which has been wrong at some time.
     TokenAhead {
         /// The resource.
@@ -90,6 +101,10 @@ impl Event<'_> {
             }
             Event::ReleaseFailed { resource, token } => tracing::warn!(
                 engine, %resource, %token, "release given up, the hold ends by itself"
+            ),
+            Event::Coarse { resource, ttl, grain, reason } => tracing::warn!(
+                engine, %resource, ttl_ms = ttl.as_millis() as u64, grain_ms = grain.as_millis() as u64, reason,
+                "if this process dies, its hold lasts longer than its ttl"
             ),
             Event::TokenAhead { resource } => {
                 tracing::warn!(engine, %resource, "the last token is ahead of the store's clock");

@@ -76,7 +76,9 @@ pub(crate) fn start(
             let wakes = shared.engine.wakes();
             // Whoever wanted the connection may be gone; then the last user is gone too, and `run` returns.
             drop(ready.send(Ok(shared.clone())));
+            let engine = shared.engine.clone();
             Loop { shared, timer, wakes: Some(wakes), calls: Default::default() }.run().await;
+            engine.close();
         });
     };
     let started = std::thread::Builder::new().name("tenure-io".to_owned()).spawn(thread);

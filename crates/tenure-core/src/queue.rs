@@ -215,6 +215,18 @@ impl Queue {
         self.tenure.connection.shared.on_queues(move |queues| queues.stats(name)).await
     }
 
+    /// Says whether no item waits and none is with a consumer. Dead letters do not count.
+    ///
+    /// # Errors
+    /// As [`Queue::stats`].
+    ///
+    /// # Cost
+    /// One round trip, and the same for the store however long the queue is; on SQL databases [`Queue::stats`] counts all items.
+    pub async fn is_empty(&self) -> Result<bool> {
+        let name = self.name.clone()?;
+        self.tenure.connection.shared.on_queues(move |queues| queues.is_empty(name)).await
+    }
+
     /// Returns how many items wait or are with a consumer.
     ///
     /// # Errors

@@ -10,6 +10,14 @@ use tonic::{Code, Status};
 /// What etcd's own errors begin with. All others are of the way there.
 const OF_ETCD: &str = "etcdserver:";
 
+/// What etcd says when its database is full. Its code is that of other refusals, too.
+const FULL: &str = "database space exceeded";
+
+/// Whether this was said because the database is full: nothing is written until somebody makes room, and what is there may be removed.
+pub(crate) fn is_full(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable && error.to_string().contains(FULL)
+}
+
 /// Why a request has no answer.
 ///
 /// The one thing that a caller must know is whether a request that writes may have been executed:
@@ -45,6 +53,8 @@ impl Fault {
     pub(crate) fn is_outcome_unknown(&self) -> bool {
         match self {
             Fault::Silent { .. } | Fault::Cut { .. } => true,
+            // A full database is noticed before a request is proposed, and once more when it is carried out: then it is, and refused.
+            Fault::Server { .. } if self.is_full() => true,
             // etcd checks for a leader before anything else, since every request asks it to.
             Fault::Server { code: Code::Unavailable, .. } => !self.is_no_leader(),
             Fault::Server { code, .. } => {
@@ -71,6 +81,11 @@ impl Fault {
     /// Returns whether the endpoint knows no leader. Nothing was executed.
     pub(crate) fn is_no_leader(&self) -> bool {
         self.says("etcdserver: no leader")
+    }
+
+    /// Returns whether nothing is written until somebody makes room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.says(FULL)
     }
 
     /// Returns whether another token may help. Nothing was executed.
@@ -113,11 +128,7 @@ impl Fault {
             };
         };
         let known = [
-            (
-                "database space exceeded",
-                unavailable,
-                "compact and defragment, then disarm the alarm: `etcdctl alarm disarm`",
-            ),
+            (FULL, unavailable, "compact and defragment, then disarm the alarm: `etcdctl alarm disarm`"),
             (
                 "too many requests",
                 unavailable,
@@ -221,7 +232,7 @@ mod tests {
             (Code::Unavailable, "error reading a body from connection", true),
             (Code::Unknown, "context deadline exceeded", true),
             (Code::OutOfRange, "decoded message length too large", true),
-            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", false),
+            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", true),
             (Code::InvalidArgument, "etcdserver: duplicate key given in txn request", false),
             (Code::Unauthenticated, "etcdserver: invalid auth token", false),
         ] {

@@ -150,6 +150,11 @@ impl Keys {
         format!("{}queue-clock", self.prefix).into_bytes()
     }
 
+    /// A sign of the life of a client that has an item.
+    pub(crate) fn queue_sign(&self, claim: ClaimId) -> Vec<u8> {
+        self.of("queue-sign", &claim.to_string())
+    }
+
     pub(crate) fn queue_called(&self, client: ClientId) -> Vec<u8> {
         self.of("queue-called", &client.to_string())
     }

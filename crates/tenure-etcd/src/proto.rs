@@ -349,6 +349,11 @@ impl Compare {
         }
     }
 
+    /// Is true if the key exists.
+    pub(crate) fn is_there(key: impl Into<Vec<u8>>) -> Compare {
+        Compare::of(key, CompareResult::Greater, Target::Create(0))
+    }
+
     /// Is true if the key does not exist.
     pub(crate) fn is_absent(key: impl Into<Vec<u8>>) -> Compare {
         Compare::of(key, CompareResult::Equal, Target::Create(0))

@@ -3,6 +3,7 @@
 //! ```text
 //! <prefix>queues/<name>            the head
 //! <prefix>queue/<name> <row>       the rows: see `tenure_ordered`'s
+//! <prefix>queue-sign/<claim>       a client lives that has an item; on its lease for that ttl
 //! <prefix>queue-clock              which lease is the clock: `1 <lease> <its time when it was granted, µs> <term>`
 //! <prefix>queue-called/<client>    for which queue a client was called last; on a lease of its own
 //! ```
@@ -11,15 +12,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tenure_core::Result;
-use tenure_core::claim::{ClientId, Name};
+use tenure_core::claim::{ClaimId, ClientId, Name};
+use tenure_core::clock::Instant;
 use tenure_core::engine::Wake;
 use tenure_core::queue::contract::{CONSUMER_LIFE, QueueCapability};
-use tenure_ordered::{Change, Changed, Found, Glance, Life, Moment, QueueStore, Value, Wakes, Wanted};
+use tenure_core::{Error, Result};
+use tenure_ordered::{
+    Change, Changed, Found, Glance, Key, Life, Moment, QueueStore, Removal, Standing, Value, Wakes, Wanted,
+};
 
 use crate::clock::QueueClock;
 use crate::endpoints::Endpoints;
-use crate::keys::Keys;
+use crate::error::{Fault, is_full};
+use crate::keys::{Keys, get};
 use crate::life::{Lives, lease_of};
 use crate::proto::{
     Compare, CompareResult, Operation, PutRequest, RangeRequest, RangeResponse, RequestOp, Target, TxnRequest,
@@ -128,11 +133,24 @@ impl Shelf {
     /// Tells a client, if it listens: its key is there for as long as it does.
     fn call(&self, client: ClientId, queue: &Name) -> RequestOp {
         let key = self.keys.queue_called(client);
-        let listens = Compare::of(key.clone(), CompareResult::Greater, Target::Create(0));
+        let listens = Compare::is_there(key.clone());
         let value = queue.as_str().as_bytes().to_vec();
         let told = PutRequest { key, value, ignore_lease: true, ..PutRequest::default() };
         let success = vec![Operation::Put(told).into()];
         Operation::Txn(TxnRequest { compare: vec![listens], success, failure: Vec::new() }).into()
+    }
+
+    /// Writes signs of deliveries that begin, and removes those of deliveries that end.
+    async fn signs(&self, signs: &[(ClaimId, Option<Duration>)]) -> Result<Vec<RequestOp>, Fault> {
+        let mut operations = Vec::with_capacity(signs.len());
+        for (claim, ttl) in signs {
+            let key = self.keys.queue_sign(*claim);
+            operations.push(match ttl {
+                Some(ttl) => put(key, Vec::new(), lease_of(self.lives.of(*ttl).await?)),
+                None => delete(key),
+            });
+        }
+        Ok(operations)
     }
 
     async fn listen_at(&self, ear: &mut Ear) -> Result<()> {
@@ -215,10 +233,13 @@ impl QueueStore for Shelf {
 
     fn change<'a>(&'a self, change: Change<'a>) -> BoxFuture<'a, Result<Changed>> {
         Box::pin(async move {
-            let Change { queue, version, epoch, head, rows, calls, otherwise } = change;
+            let Change { queue, version, epoch, head, rows, there, signs, calls, otherwise } = change;
             let key = self.keys.queue_head(queue);
             let is = |key, revision| Compare::of(key, CompareResult::Equal, Target::Mod(revision));
-            let compare = vec![is(key.clone(), version), is(self.clock.key(), epoch)];
+            let there = there.iter().map(|row| Compare::is_there(self.keys.queue_row(queue, row)));
+            let compare: Vec<Compare> =
+                [is(key.clone(), version), is(self.clock.key(), epoch)].into_iter().chain(there).collect();
+            let signed = self.signs(&signs).await.map_err(failed("change a queue"))?;
             let rows = rows.into_iter().map(|(row, value)| {
                 let key = self.keys.queue_row(queue, &row);
                 match value {
@@ -227,9 +248,20 @@ impl QueueStore for Shelf {
                 }
             });
             let calls = calls.into_iter().map(|client| self.call(client, queue));
-            let success = parts([put(key, head, 0)].into_iter().chain(rows).chain(calls).collect());
+            let success =
+                parts([put(key, head, 0)].into_iter().chain(rows).chain(signed).chain(calls).collect());
             let request = TxnRequest { compare, success, failure: self.look(queue, otherwise) };
-            let answer = self.endpoints.call(request, deadline()).await.map_err(failed("change a queue"))?;
+            let answer = match self.endpoints.call(request, deadline()).await {
+                Err(fault) if fault.is_no_lease() => {
+                    // Nothing was changed. Whoever begins anew is given another lease.
+                    for ttl in signs.iter().filter_map(|(_, ttl)| *ttl) {
+                        let life = self.lives.of(ttl).await.map_err(failed("change a queue"))?;
+                        self.lives.look_after(life).await;
+                    }
+                    return Ok(Changed::No(self.read(queue, otherwise).await?));
+                }
+                answer => answer.map_err(failed("change a queue"))?,
+            };
             if answer.succeeded {
                 return Ok(Changed::Yes(answer.header.as_ref().map_or(0, |header| header.revision)));
             }
@@ -260,6 +292,60 @@ impl QueueStore for Shelf {
                 Name::new(std::str::from_utf8(name).ok()?).ok()
             };
             Ok(answer.kvs.iter().filter_map(name).collect())
+        })
+    }
+
+    fn has_signs(&self) -> bool {
+        true
+    }
+
+    fn prepare(&self, ttl: Duration) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.lives.of(ttl).await.map(drop).map_err(failed("take")) })
+    }
+
+    fn keep(&self, ttl: Duration) -> BoxFuture<'_, Result<Option<Instant>>> {
+        Box::pin(async move {
+            let life = self.lives.of(ttl).await.map_err(failed("renew"))?;
+            self.lives.heartbeat(life).await.map_err(failed("renew"))
+        })
+    }
+
+    fn is_full(&self, error: &Error) -> bool {
+        is_full(error)
+    }
+
+    fn remove<'a>(&'a self, removal: Removal<'a>) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            let Removal { queue, claim, there, rows, with_sign } = removal;
+            let sign = self.keys.queue_sign(claim);
+            let compare =
+                vec![Compare::is_there(sign.clone()), Compare::is_there(self.keys.queue_row(queue, &there))];
+            let rows = rows.iter().map(|row| delete(self.keys.queue_row(queue, row)));
+            let success = rows.chain(with_sign.then(|| delete(sign))).collect();
+            let request = TxnRequest { compare, success, failure: Vec::new() };
+            let answer = self.endpoints.call(request, deadline()).await.map_err(failed("change a queue"))?;
+            Ok(answer.succeeded)
+        })
+    }
+
+    fn standing<'a>(
+        &'a self,
+        queue: &'a Name,
+        deliveries: &'a [(ClaimId, Key, Key)],
+    ) -> BoxFuture<'a, Result<Vec<Standing>>> {
+        Box::pin(async move {
+            let keys = deliveries.iter().flat_map(|(id, claim, item)| {
+                let row = |row: &Key| self.keys.queue_row(queue, row);
+                [self.keys.queue_sign(*id), row(claim), row(item)]
+            });
+            let success = parts(keys.map(|key| read(RangeRequest { keys_only: true, ..get(key) })).collect());
+            let request = TxnRequest { success, ..TxnRequest::default() };
+            let answer = self.endpoints.call(request, deadline()).await.map_err(failed("read"))?;
+            let found: Vec<bool> =
+                flat(&answer.responses).iter().map(|found| !found.kvs.is_empty()).collect();
+            let standing =
+                |found: &[bool]| Standing { has_sign: found[0], has_claim: found[1], has_item: found[2] };
+            Ok(found.chunks_exact(3).map(standing).collect())
         })
     }
 

@@ -360,23 +360,43 @@ impl Etcd {
             Ok(known) => known,
             Err(fault) => return all_failed(fault),
         };
-        let done = if leaving.iter().any(|leaving| leaving.may_come_later) {
-            match self.lives.done().await {
-                Ok(done) => done,
-                Err(fault) => return all_failed(fault),
-            }
-        } else {
-            0
+        match self.leave_known(&known).await {
+            Ok(left) => left,
+            Err(fault) if fault.is_full() => self.leave_without_notes(&known, &fault).await,
+            Err(fault) => all_failed(fault),
+        }
+    }
+
+    /// Nothing can be written: what need only be deleted goes. What needs a note besides goes as well, and is said to have failed, so
+    /// that it is repeated until there is room for the note. What is to rest stays.
+    async fn leave_without_notes(
+        &self,
+        known: &[(Leaving, Option<Seen>)],
+        fault: &Fault,
+    ) -> Vec<Result<Left>> {
+        let has_no_rest = known.iter().filter(|(leaving, _)| leaving.rest.is_none());
+        let bare =
+            |(leaving, seen): &(Leaving, _)| (Leaving { may_come_later: false, ..leaving.clone() }, *seen);
+        let bare: Vec<(Leaving, Option<Seen>)> = has_no_rest.map(bare).collect();
+        let mut left = match self.leave_known(&bare).await {
+            Ok(left) => left.into_iter(),
+            Err(fault) => return known.iter().map(|_| Err(fault.to_error("release"))).collect(),
         };
+        let answer = |(leaving, _): &(Leaving, _)| {
+            let left = if leaving.rest.is_none() { left.next() } else { None };
+            left.filter(|_| !leaving.may_come_later).unwrap_or_else(|| Err(fault.to_error("release")))
+        };
+        known.iter().map(answer).collect()
+    }
+
+    async fn leave_known(&self, known: &[(Leaving, Option<Seen>)]) -> Result<Vec<Result<Left>>, Fault> {
+        if known.is_empty() {
+            return Ok(Vec::new());
+        }
+        let has_notes = known.iter().any(|(leaving, _)| leaving.may_come_later);
+        let done = if has_notes { self.lives.done().await? } else { 0 };
         let asked = join_all(known.iter().map(|(leaving, seen)| self.leaving(leaving, *seen, done))).await;
-        let asked: Vec<TxnRequest> = match asked.into_iter().collect() {
-            Ok(asked) => asked,
-            Err(fault) => return all_failed(fault),
-        };
-        let answer = match self.together(asked).await {
-            Ok(answer) => answer,
-            Err(fault) => return all_failed(fault),
-        };
+        let answer = self.together(asked.into_iter().collect::<Result<_, Fault>>()?).await?;
         let left = |((leaving, seen), part): (&(Leaving, Option<Seen>), Option<&TxnResponse>)| {
             let was_broken = seen.is_some_and(|seen| seen.is_broken);
             let part = part.ok_or_else(|| broken("release"))?;
@@ -392,7 +412,7 @@ impl Etcd {
                 false => Ok(Left::WasNot),
             }
         };
-        known.iter().zip(parts(&answer)).map(left).collect()
+        Ok(known.iter().zip(parts(&answer)).map(left).collect())
     }
 
     /// Publishes; the leases of what was kept before come back, and are to be ended.
@@ -485,6 +505,7 @@ fn capability(layout: Layout) -> Capability {
     capability.reach = Reach::Network;
     capability.slot_order = SlotOrder::AnyFree;
     capability.ttl_grain = Duration::from_secs(1);
+    capability.ttl_grain_reason = "leases of etcd last whole seconds";
     capability.hand_over = HandOver::Session;
     capability.waiters_max = WAITERS_MAX;
     capability.raises_tokens = false;

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Fault, Row};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tenure_sql::{Connection, Fault, Room, Row, Want};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::config::Config;
@@ -22,23 +22,32 @@ const BIRTH_SLACK_MICROS: i64 = 2_000_000;
 /// A few connections.
 pub(crate) struct Pool {
     config: Config,
-    room: Arc<Semaphore>,
-    idle: Mutex<Vec<Wire>>,
+    room: Room,
+    idle: Mutex<Vec<Known>>,
     /// When the server was started, in microseconds since 1970, as the first connection saw it.
     birth: Mutex<Option<i64>>,
+}
+
+/// A connection on which the server has let us in. It takes its leave.
+struct Known(Wire);
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        self.0.quit();
+    }
 }
 
 /// A connection that goes back only if nothing went wrong on it.
 pub struct Lent {
     // Closed before there is room for another.
-    wire: Option<Wire>,
+    wire: Option<Known>,
     pool: Arc<Pool>,
     _room: OwnedSemaphorePermit,
 }
 
 impl Connection for Lent {
     async fn run(&mut self, script: String) -> Result<Vec<Vec<Row>>, Fault> {
-        let Some(wire) = &mut self.wire else { return Err(Fault::internal("the connection is gone")) };
+        let Some(Known(wire)) = &mut self.wire else { return Err(Fault::internal("the connection is gone")) };
         // The server would close the connection in the midst of it, and the cause would be lost.
         if script.len() >= wire.text_max {
             return Err(Fault::Failed {
@@ -62,24 +71,23 @@ impl Connection for Lent {
 
 impl Pool {
     pub(crate) fn new(config: Config) -> Arc<Pool> {
-        let room = Arc::new(Semaphore::new(config.connections));
+        let room = Room::new(config.connections);
         Arc::new(Pool { config, room, idle: Mutex::default(), birth: Mutex::default() })
     }
 
     /// Returns a connection: one that was used before, if the server has not closed it meanwhile.
-    pub(crate) async fn lend(self: &Arc<Pool>) -> Result<Lent, Fault> {
+    pub(crate) async fn lend(self: &Arc<Pool>, want: Want) -> Result<Lent, Fault> {
         let server = &self.config.server;
         let late = |_| Fault::unavailable(format!("{server}: no connection within {ANSWER_TIMEOUT:?}"));
         let connected = async {
-            let room = self.room.clone().acquire_owned().await;
-            let room = room.map_err(|_| Fault::internal("the connections are closed"))?;
+            let room = self.room.enter(want).await?;
             loop {
                 let idle = lock(&self.idle).pop();
                 let Some(mut wire) = idle else {
                     let wire = self.connect().await?;
                     return Ok(Lent { wire: Some(wire), pool: self.clone(), _room: room });
                 };
-                if !wire.is_dead().await {
+                if !wire.0.is_dead().await {
                     return Ok(Lent { wire: Some(wire), pool: self.clone(), _room: room });
                 }
             }
@@ -87,9 +95,15 @@ impl Pool {
         timeout(ANSWER_TIMEOUT, connected).await.map_err(late)?
     }
 
-    async fn connect(&self) -> Result<Wire, Fault> {
-        let mut wire = dial(&self.config).await?;
-        let (birth, version, text_max) = settle(&mut wire).await?;
+    /// Closes what nobody uses. It is done while the runtime is there, without which nothing can be sent.
+    pub(crate) fn close(&self) {
+        drop(std::mem::take(&mut *lock(&self.idle)));
+    }
+
+    async fn connect(&self) -> Result<Known, Fault> {
+        let mut known = Known(dial(&self.config).await?);
+        let wire = &mut known.0;
+        let (birth, version, text_max) = settle(wire).await?;
         if let Some(wanted) = too_old(&version) {
             return Err(Fault::Failed {
                 kind: ErrorKind::Unsupported,
@@ -106,7 +120,7 @@ impl Pool {
         };
         wire.text_max = text_max;
         wire.run(&format!("SET @tenure_life = {birth}")).await.map_err(|error| fault(&error))?;
-        Ok(wire)
+        Ok(known)
     }
 }
 

@@ -7,7 +7,7 @@ use tenure_core::Result;
 use tenure_core::claim::ClientId;
 use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::queue::contract::QueueCapability;
-use tenure_sql::{Database, Fault, Hosted, Inbox, Letter, QueueTables, Tables};
+use tenure_sql::{Database, Fault, Hosted, Inbox, Letter, QueueTables, Tables, Want};
 
 use crate::config::Config;
 use crate::connection::{Lent, Pool};
@@ -62,8 +62,12 @@ impl Database for MySql {
 
     const ENGINE: &'static str = ENGINE;
 
-    async fn connection(&self) -> std::result::Result<Lent, Fault> {
-        self.pool.lend().await
+    async fn lend(&self, want: Want) -> std::result::Result<Lent, Fault> {
+        self.pool.lend(want).await
+    }
+
+    fn close(&self) {
+        self.pool.close();
     }
 
     fn tables(&self) -> &Tables {

@@ -19,7 +19,7 @@ use tenure_core::queue::contract::{
 use tenure_core::token::Token;
 use tenure_sql::{
     Calls, Columns, Connection, Database, Dialect, Entered, Fault, Found, QueueDatabase, QueueTables, Row,
-    Settled, claim_bytes, client_number, micros, read_name, signed,
+    Settled, Want, claim_bytes, client_number, micros, read_name, signed,
 };
 
 pub(crate) use text::schema;
@@ -427,7 +427,9 @@ impl QueueDatabase for MySql {
              t.expires_at = GREATEST(t.expires_at, @t + t.ttl)"
         ));
         script.add("COMMIT");
-        let answers = self.run(script).await?;
+        let mut connection = self.lend(Want::Renewal).await?;
+        let answers = connection.run(script.text()).await?;
+        connection.keep();
         let read = |row: &Row| {
             let mut columns = Columns::of(row);
             let claim = columns.maybe_claim()?.ok_or_else(|| Fault::internal("a claim is missing"))?;

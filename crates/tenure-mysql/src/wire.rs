@@ -27,6 +27,8 @@ const READ_ROOM: usize = 16 * 1024;
 /// More follows behind this answer.
 const MORE_RESULTS: u16 = 0x0008;
 const QUERY: u8 = 0x03;
+/// The server is told that nobody comes back.
+const QUIT: u8 = 0x01;
 
 /// What carries bytes: TCP, TLS or a socket of the machine.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -106,6 +108,18 @@ impl Wire {
         !self.is_in_step
             || self.from < self.unread.len()
             || futures_util::future::poll_immediate(read).await.is_some()
+    }
+
+    /// Tells the server that nobody comes back, as far as that needs no waiting: otherwise its log has an aborted connection.
+    pub(crate) fn quit(&mut self) {
+        if !self.is_in_step {
+            // It is at something, and a closed connection is what makes it give that up.
+            return;
+        }
+        self.is_in_step = false;
+        self.sequence = 0;
+        // Where five bytes do not go out at once, nobody is there to read them.
+        drop(futures_util::FutureExt::now_or_never(self.send(&[QUIT])));
     }
 
     /// Sends statements in one piece, and returns the rows of each.

@@ -32,7 +32,7 @@ mod wake;
 pub use ordered::Ordered;
 pub use queue::{
     Change, Changed, Fit, Found, Glance, Key, Load, Missing, Moment, Page, Pages, QueueStore, Queues,
-    Rewritten, Unread, Value, Wanted, clock_of_head, is_apart,
+    Removal, Rewritten, Standing, Unread, Value, Wanted, clock_of_head, is_apart,
 };
 pub use store::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Resting, Rule, Store, Wait};
 pub use wake::Wakes;

@@ -6,13 +6,18 @@
 //! twice, a client that has a queue to itself needs one round trip for a batch, and one whose transaction fails is given what
 //! it has to know for the next try in the answer.
 //!
+//! A store may come to refuse all writes but deletions. Then a delivery lasts by a sign of its consumer's life, and is acknowledged by
+//! what is not there any more ([`signs`]).
+//!
 //! Time is the store's ([`Moment`]): what is judged to be due is due by its earliest, and what is to last is counted from its
 //! latest. How a store that shows no clock has one is its own affair.
 
+mod deliveries;
 mod engine;
 mod excerpt;
 mod pages;
 mod rows;
+mod signs;
 mod sorted;
 mod store;
 #[cfg(test)]
@@ -22,4 +27,4 @@ pub use engine::Queues;
 pub use excerpt::{Found, Key, Value, Wanted};
 pub use pages::{Load, Missing, Page, Pages, Rewritten, Unread, is_apart};
 pub use rows::clock_of_head;
-pub use store::{Change, Changed, Fit, Glance, Moment, QueueStore};
+pub use store::{Change, Changed, Fit, Glance, Moment, QueueStore, Removal, Standing};

@@ -11,9 +11,9 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod};
 use futures_util::future::{Either, maybe_done, select};
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Dialect, Fault, Row};
+use tenure_sql::{Connection, Dialect, Fault, Room, Row, Want};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, timeout};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{SimpleQueryMessage, Statement};
@@ -213,7 +213,7 @@ pub(crate) struct Connections {
     pool: Pool,
     /// The runtime that the pool belongs to, if that is somebody else's.
     runtime: Option<Handle>,
-    room: Arc<Semaphore>,
+    room: Room,
     alarms: Arc<Alarms>,
     servers: String,
 }
@@ -224,18 +224,17 @@ impl Connections {
             Some(given) => (given.pool.clone(), Some(given.runtime.clone())),
             None => (own_pool(config)?, None),
         };
-        let room = Arc::new(Semaphore::new(config.connections));
+        let room = Room::new(config.connections);
         let alarms = Arc::default();
         Ok(Connections { pool, runtime, room, alarms, servers: config.servers() })
     }
 
     /// Returns a connection that nobody else uses.
-    pub(crate) async fn lend(&self) -> Result<Lent, Fault> {
+    pub(crate) async fn lend(&self, want: Want) -> Result<Lent, Fault> {
         let late =
             || Fault::unavailable(format!("{}: no connection within {ANSWER_TIMEOUT:?}", self.servers));
         let lent = async {
-            let room = self.room.clone().acquire_owned().await;
-            let room = room.map_err(|_| Fault::internal("the connections are closed"))?;
+            let room = self.room.enter(want).await?;
             let until = Instant::now() + FULL_MAX;
             let object = loop {
                 let object = match &self.runtime {

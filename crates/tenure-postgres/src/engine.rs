@@ -9,7 +9,7 @@ use tenure_core::claim::ClientId;
 use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::queue::contract::QueueCapability;
 use tenure_core::{ErrorKind, Result};
-use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Letter, Tables};
+use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Letter, Tables, Want};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -151,7 +151,7 @@ impl Postgres {
         self.ear.expects(&echo);
         while echoes < 2 && Instant::now() < until {
             let heard = self.ear.heard.notified();
-            let mut connection = self.connections.lend().await?;
+            let mut connection = self.connections.lend(Want::Any).await?;
             let said = connection.run(format!("SELECT pg_notify('{channel}', '{echo}')")).await;
             if let Err(Fault::Failed { kind: ErrorKind::Unsupported, .. }) = said {
                 break;
@@ -191,8 +191,8 @@ impl Database for Postgres {
 
     const ENGINE: &'static str = ENGINE;
 
-    async fn connection(&self) -> std::result::Result<Lent, Fault> {
-        self.connections.lend().await
+    async fn lend(&self, want: Want) -> std::result::Result<Lent, Fault> {
+        self.connections.lend(want).await
     }
 
     fn tables(&self) -> &Tables {

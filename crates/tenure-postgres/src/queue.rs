@@ -14,15 +14,15 @@ use tenure_core::queue::contract::{
 };
 use tenure_core::queue::step::WORN_OUT;
 use tenure_sql::{
-    Calls, Connection, Database, Entered, Fault, Found, QueueDatabase, QueueTables, Settled, claim_bytes,
-    client_number, micros, signed,
+    Calls, Connection, Database, Entered, Fault, Found, QueueDatabase, QueueTables, Settled, Want,
+    claim_bytes, client_number, micros, signed,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 pub(crate) use text::{Texts, schema};
 
-use crate::connection::Bound;
+use crate::connection::{Bound, Lent};
 use crate::engine::Postgres;
 use crate::migrate;
 use crate::queue::read::{claim, dispatched, maybe_period, name, number, strange};
@@ -100,7 +100,16 @@ fn pushed(rows: &[Row], count: usize) -> Result<Vec<Pushed>, Fault> {
 impl Postgres {
     /// Carries out a transaction, and returns the rows of its last statement.
     async fn transact(&self, statements: &[Bound<'_>], calls: &Calls) -> Result<Vec<Row>, Fault> {
-        let mut connection = self.connections.lend().await?;
+        let connection = self.connections.lend(Want::Any).await?;
+        self.transact_on(connection, statements, calls).await
+    }
+
+    async fn transact_on(
+        &self,
+        mut connection: Lent,
+        statements: &[Bound<'_>],
+        calls: &Calls,
+    ) -> Result<Vec<Row>, Fault> {
         let (one, watcher) =
             (calls.one.iter().map(bytes).collect(), calls.watchers.iter().map(bytes).collect());
         let (one, watcher): (Vec<&[u8]>, Vec<&[u8]>) = (one, watcher);
@@ -305,7 +314,9 @@ impl QueueDatabase for Postgres {
     async fn extend(&self, claims: &[ClaimId]) -> Result<Vec<(ClaimId, Duration)>, Fault> {
         let ids = all_bytes(claims);
         let ids = slices(&ids);
-        let rows = self.transact_alone(&[(&self.texts.renew, &[(&ids, Type::BYTEA_ARRAY)])]).await?;
+        let connection = self.connections.lend(Want::Renewal).await?;
+        let renew: &[Bound<'_>] = &[(&self.texts.renew, &[(&ids, Type::BYTEA_ARRAY)])];
+        let rows = self.transact_on(connection, renew, &Calls::default()).await?;
         let read = |row: &Row| {
             let claim = claim(row, 0)?.ok_or_else(|| Fault::internal("a claim is missing"))?;
             Ok((claim, Duration::from_micros(number(row, 1)?.unsigned_abs())))

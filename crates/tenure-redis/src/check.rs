@@ -58,6 +58,7 @@ async fn of_server(store: &Store, link: &Link) -> (String, Vec<Finding>) {
         replicas_wanted: store.servers.replicas(),
         is_cluster: store.servers.is_cluster(),
         cluster: ask(link, &["CLUSTER", "INFO"]).await,
+        full_coverage: setting(link, "cluster-require-full-coverage").await,
         ..facts(link).await
     };
     let mut findings = facts.judge();
@@ -91,6 +92,7 @@ async fn facts(link: &Link) -> Facts {
         fsync: setting(link, "appendfsync").await,
         save: setting(link, "save").await,
         replicas_min: setting(link, "min-replicas-to-write").await,
+        full_coverage: None,
         replicas_wanted: 0,
         is_cluster: false,
         is_quorum: false,

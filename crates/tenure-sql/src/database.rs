@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use tenure_core::engine::{Capability, Finding};
 
 use crate::fault::Fault;
+use crate::room::Want;
 use crate::schema::Tables;
 use crate::text::Dialect;
 use crate::wake::{Inbox, Letter};
@@ -46,8 +47,13 @@ pub trait Database: Send + Sync + 'static {
     /// The engine's one word.
     const ENGINE: &'static str;
 
-    /// Returns a connection, within a second or so.
-    fn connection(&self) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
+    /// Returns a connection, within a second or so; see [`Room`](crate::Room).
+    fn lend(&self, want: Want) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
+
+    /// Returns a connection for whatever can wait.
+    fn connection(&self) -> impl Future<Output = Result<Self::Connection, Fault>> + Send {
+        self.lend(Want::Any)
+    }
 
     /// The names of the tables.
     fn tables(&self) -> &Tables;
@@ -64,6 +70,9 @@ pub trait Database: Send + Sync + 'static {
 
     /// Whether this client hears what others tell it.
     fn hears(&self) -> bool;
+
+    /// Takes leave of the server, as far as that needs no waiting. No connection is asked for afterwards.
+    fn close(&self) {}
 
     /// Looks whether the database can be trusted.
     fn check(&self) -> BoxFuture<'_, Vec<Finding>>;

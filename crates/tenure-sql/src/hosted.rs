@@ -157,6 +157,10 @@ impl<D: QueueDatabase> Engine for Hosted<D> {
         D::ENGINE
     }
 
+    fn close(&self) {
+        self.database.close();
+    }
+
     fn capability(&self) -> &Capability {
         self.database.capability()
     }

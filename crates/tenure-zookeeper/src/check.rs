@@ -137,7 +137,9 @@ fn timeouts(inner: &Inner, living: &Living) -> Finding {
         let found = format!("{granted:?}, though {asked:?} was asked for");
         return finding(Severity::Warning, "session timeout", found, hint);
     }
-    finding(Severity::Good, "session timeout", format!("{granted:?}"), "")
+    let found =
+        format!("{granted:?}: what a dead client held is free then, and no sooner, however short its ttl");
+    finding(Severity::Good, "session timeout", found, "")
 }
 
 /// Makes a container and removes it.

@@ -101,6 +101,7 @@ fn capability(timeout: Duration) -> Capability {
     capability.has_rests = false;
     capability.keeps_values = false;
     capability.ttl_grain = timeout;
+    capability.ttl_grain_reason = "the session timeout, `?session_timeout=` in the URL";
     capability.silence_max = timeout;
     capability.hand_over = HandOver::Session;
     capability.raises_tokens = false;

@@ -37,6 +37,12 @@ const DRAIN_LOOK: Duration = Duration::from_millis(200);
 /// How long a lane waits before it asks a store again that did not answer: it has waited for the answer, too.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// What the engine said of the queue.
+enum Seen {
+    Counted(QueueStats),
+    IsEmpty(bool),
+}
+
 /// Something that is under way in the client.
 type Soon<T> = Pin<Box<dyn Future<Output = Result<T>>>>;
 
@@ -100,8 +106,10 @@ pub(super) struct Crew<'a> {
     stopped_by: Option<i32>,
     failure: Option<Failure>,
     is_silent: bool,
-    looking: Option<Soon<QueueStats>>,
+    looking: Option<Soon<Seen>>,
     looks_at: Instant,
+    /// When it is asked next how much is left.
+    counts_at: Instant,
     /// Whether nothing has run here since the engine was asked what is left.
     is_quiet: bool,
     stats: QueueStats,
@@ -137,6 +145,7 @@ impl<'a> Crew<'a> {
             is_silent: false,
             looking: None,
             looks_at: clock::now(),
+            counts_at: clock::now(),
             is_quiet: false,
             stats: QueueStats::default(),
             done: 0,
@@ -537,17 +546,27 @@ impl<'a> Crew<'a> {
             return None;
         }
         if let Some(looking) = &mut self.looking
-            && let Poll::Ready(stats) = looking.as_mut().poll(context)
+            && let Poll::Ready(seen) = looking.as_mut().poll(context)
         {
             self.looking = None;
-            self.on_stats(stats, is_busy);
+            self.on_seen(seen, is_busy);
         }
         let now = clock::now();
         if self.looking.is_none() && now >= self.looks_at && !self.is_stopping {
             self.looks_at = now + if is_draining { DRAIN_LOOK } else { LOOK_EVERY };
             self.is_quiet = !is_busy;
             let queue = self.queue.clone();
-            self.looking = Some(Box::pin(async move { queue.stats().await }));
+            // To count is dear where the queue is long: that is for people, who need it less often.
+            let is_counted = self.line.is_shown && now >= self.counts_at;
+            if is_counted {
+                self.counts_at = now + LOOK_EVERY;
+            }
+            self.looking = Some(Box::pin(async move {
+                match is_counted {
+                    true => queue.stats().await.map(Seen::Counted),
+                    false => queue.is_empty().await.map(Seen::IsEmpty),
+                }
+            }));
             // It is polled at once, or nothing would be asked.
             return Some(Duration::ZERO);
         }
@@ -561,12 +580,17 @@ impl<'a> Crew<'a> {
         Some(pause.max(Duration::from_millis(1)))
     }
 
-    fn on_stats(&mut self, stats: Result<QueueStats>, is_busy: bool) {
-        match stats {
-            Ok(stats) => {
-                self.stats = stats;
+    fn on_seen(&mut self, seen: Result<Seen>, is_busy: bool) {
+        match seen {
+            Ok(seen) => {
+                let is_empty = match seen {
+                    Seen::Counted(stats) => {
+                        self.stats = stats;
+                        stats.waiting == 0 && stats.in_flight == 0
+                    }
+                    Seen::IsEmpty(is_empty) => is_empty,
+                };
                 // If something was handed out here meanwhile, it is asked again.
-                let is_empty = stats.waiting == 0 && stats.in_flight == 0;
                 self.is_stopping |= self.arguments.drain && self.is_quiet && !is_busy && is_empty;
             }
             Err(error) if self.arguments.drain => {

@@ -40,6 +40,16 @@ fn a_server_that_dies_takes_the_lease_along_by_its_deadline() {
 }
 
 #[test]
+fn a_ttl_that_the_death_of_the_client_does_not_heed_is_told() {
+    let world = world();
+    let output = world.run(&["x", "--ttl", "500ms"], "true");
+    let told = "if this process dies, \"x\" is free after 1.0s (the session timeout, `?session_timeout=` in the URL), and not after";
+    assert!(code(&output) == 0 && stderr(&output).contains(told), "{output:?}");
+    let output = world.run(&["x", "--ttl", "1s"], "true");
+    assert!(code(&output) == 0 && !stderr(&output).contains("dies"), "{output:?}");
+}
+
+#[test]
 fn a_new_leader_is_not_noticed() {
     let ensemble = ZooKeeperEnsemble::start(&ZooKeeperOptions::default());
     let world = World::on(format!("{}?session_timeout=6s&tick=200ms", ensemble.url()));

@@ -94,6 +94,17 @@ impl Queue {
         pollster::block_on(self.0.stats())
     }
 
+    /// Says whether no item waits and none is with a consumer.
+    ///
+    /// # Errors
+    /// As [`queue::Queue::stats`].
+    ///
+    /// # Cost
+    /// As [`queue::Queue::is_empty`].
+    pub fn is_empty(&self) -> Result<bool> {
+        pollster::block_on(self.0.is_empty())
+    }
+
     /// Returns how many items wait or are with a consumer.
     ///
     /// # Errors

@@ -349,6 +349,15 @@ pub trait QueueEngine: Send + Sync {
     /// Looks at one queue.
     fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>>;
 
+    /// Says whether nothing in it waits or is in flight. It is asked several times a second, so its cost must not grow with the
+    /// queue: an engine whose `stats` counts items has a way of its own.
+    fn is_empty(&self, queue: Name) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async move {
+            let stats = self.stats(queue).await?;
+            Ok(stats.waiting + stats.in_flight == 0)
+        })
+    }
+
     /// Lists up to `most` items after `after`, by their numbers. A page may be shorter; it is empty only at the end.
     fn items(
         &self,

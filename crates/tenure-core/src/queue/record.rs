@@ -137,6 +137,17 @@ pub struct Remembered {
     pub until: Timestamp,
 }
 
+/// What became of a delivery whose time is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overdue {
+    /// It has ended.
+    Ended,
+    /// Whoever has it could not say in the record that it lasts, and has said so elsewhere: it begins anew.
+    Lasts,
+    /// Its item was acknowledged in the same way.
+    Acknowledged,
+}
+
 /// What [`step`](super::step) asks of a store about one queue. Each question has an index behind it.
 pub trait QueueRecord {
     /// Why the store does not answer.
@@ -166,6 +177,12 @@ pub trait QueueRecord {
     fn set_lane_of(&mut self, claim: ClaimId, lane: Option<&LaneId>) -> Result<(), Self::Error>;
     /// Returns the claims under which a client has items.
     fn claims_of(&mut self, client: ClientId) -> Result<Vec<ClaimId>, Self::Error>;
+
+    /// Says what became of a delivery whose time is over. Most stores know no more than that it is.
+    fn overdue(&mut self, claim: ClaimId, item: ItemId) -> Result<Overdue, Self::Error> {
+        let _ = (claim, item);
+        Ok(Overdue::Ended)
+    }
 
     /// Returns an item that is not dead.
     fn item(&mut self, id: ItemId) -> Result<Option<Item>, Self::Error>;

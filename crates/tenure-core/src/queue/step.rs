@@ -9,7 +9,7 @@ use super::contract::{
     CONSUMER_LIFE, DEDUP_MEMORY, Dispatched, Interval, ItemId, ItemState, ItemView, Push, Pushed, QueueStats,
     SettleAnswer, Settlement, Take, Taken, Which, cut_reason,
 };
-use super::record::{Dead, Handed, Head, Idle, Item, Lane, LaneId, QueueRecord, Remembered};
+use super::record::{Dead, Handed, Head, Idle, Item, Lane, LaneId, Overdue, QueueRecord, Remembered};
 use crate::claim::{ClaimId, ClientId};
 use crate::clock::Timestamp;
 use crate::token::Token;
@@ -220,6 +220,12 @@ impl<'a, R: QueueRecord> Step<'a, R> {
                 continue;
             };
             let mut lane = was.clone();
+            if self.goes_on(&id, &was, first)? {
+                if self.is_cut_short() {
+                    return Ok(None);
+                }
+                continue;
+            }
             let attempts_max = take.rules.attempts_max;
             let is_worn_out = attempts_max != 0 && lane.attempts >= attempts_max;
             if is_worn_out && !self.may_clear() {
@@ -254,6 +260,30 @@ impl<'a, R: QueueRecord> Step<'a, R> {
             let Item { id: item, group, payload, .. } = item;
             return Ok(Some(Dispatched { claim, item, group, payload, attempt, token, ends_in: ttl }));
         }
+    }
+
+    /// Whether a lane that is ready, by its time, is not to be handed out after all. Then it is made to say so itself.
+    fn goes_on(&mut self, id: &LaneId, was: &Lane, first: ItemId) -> Result<bool, R::Error> {
+        let Some(handed) = &was.delivery else { return Ok(false) };
+        let overdue = self.record.overdue(handed.claim, first)?;
+        if overdue == Overdue::Ended {
+            return Ok(false);
+        }
+        if !self.may_clear() {
+            return Ok(true);
+        }
+        let mut lane = was.clone();
+        if overdue == Overdue::Acknowledged {
+            self.end_delivery(&mut lane)?;
+            drop(self.advance(id, was, lane)?);
+            return Ok(true);
+        }
+        let expires_at = self.now + handed.ttl;
+        lane.delivery = Some(Handed { expires_at, ..handed.clone() });
+        lane.ready_at = expires_at.max(lane.rests_until);
+        self.record.set_lane_of(handed.claim, Some(id))?;
+        self.record.set_lane(id, Some(was), Some(lane))?;
+        Ok(true)
     }
 
     /// Forgets who has a lane's first item.
@@ -304,10 +334,17 @@ impl<'a, R: QueueRecord> Step<'a, R> {
     /// Returns the lane whose first item a claim has, if that has not ended.
     fn delivered(&mut self, claim: ClaimId) -> Result<Option<(LaneId, Lane)>, R::Error> {
         let Some(id) = self.record.lane_of(claim)? else { return Ok(None) };
-        let lane = self.record.lane(&id)?.filter(|lane| {
-            lane.delivery.as_ref().is_some_and(|handed| handed.claim == claim && handed.expires_at > self.now)
-        });
-        Ok(lane.map(|lane| (id, lane)))
+        let Some(lane) = self.record.lane(&id)? else { return Ok(None) };
+        let Some(handed) = lane.delivery.as_ref().filter(|handed| handed.claim == claim) else {
+            return Ok(None);
+        };
+        let has_ended = match lane.first {
+            Some(first) if handed.expires_at <= self.now => {
+                self.record.overdue(claim, first)? == Overdue::Ended
+            }
+            _ => false,
+        };
+        Ok((!has_ended).then_some((id, lane)))
     }
 
     fn renew(&mut self, claim: ClaimId) -> Result<Option<Duration>, R::Error> {

@@ -207,7 +207,7 @@ fn a_server_without_space_says_what_to_do() {
                 Err(fault) => break fault,
             }
         };
-        assert!(!fault.is_outcome_unknown(), "{fault}");
+        assert!(fault.is_full() && fault.is_outcome_unknown(), "{fault}");
         let error = fault.to_error("claim");
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.hint().unwrap().contains("disarm"), "{error}");

@@ -1,18 +1,19 @@
 //! What can go wrong with servers and the way to them: nothing may hang, be held twice, or be left behind.
 
+use std::future::IntoFuture;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tenure_conformance::{late_slot, queue_crew};
-use tenure_core::{ErrorKind, ReleaseAnswer};
+use tenure_core::{Delivery, ErrorKind, Queue, ReleaseAnswer};
 use tenure_testkit::etcd::{EtcdCluster, EtcdOptions, EtcdServer};
 use tenure_testkit::{Proxy, wait_for};
 
 use crate::conformance::connector;
 use crate::crew::{
-    TTL, assert_nothing_is_left, connect, crew, hasty, lease_of, leases, now, pause, take, wait_for_waiters,
-    with_hasty,
+    TTL, assert_nothing_is_left, connect, crew, hasty, keys, lease_of, leases, now, pause, take,
+    wait_for_waiters, with_hasty,
 };
 
 const CLIENTS: usize = 16;
@@ -25,6 +26,8 @@ const SOON: Duration = Duration::from_secs(5);
 const ANSWERED: Duration = Duration::from_millis(2800);
 /// Longer than any of a test's waits.
 const LONG: Duration = Duration::from_secs(60);
+/// The ttl of items in a full database: making room again stops the server for a while.
+const ITEM_TTL: Duration = Duration::from_secs(4);
 
 fn names() -> Vec<String> {
     vec!["one".to_owned(), "two".to_owned()]
@@ -232,13 +235,28 @@ fn a_waiter_whose_lease_has_ended_is_not_granted_but_waits_anew() {
     assert!(first.join().expect("no panic").token() > token);
 }
 
+/// Writes until the server takes no more. It was started with a small quota.
+fn fill(server: &EtcdServer) {
+    let large = "x".repeat(100_000);
+    wait_for("a full database", || server.try_ctl(&["put", "large", &large]).err());
+}
+
+/// Does what the page says is to be done then.
+fn make_room(server: &EtcdServer) {
+    let revision = server.ctl(&["get", "large", "--write-out=json", "--keys-only"]);
+    let revision = revision.split("\"revision\":").nth(1).expect("a revision");
+    let revision: String = revision.chars().take_while(char::is_ascii_digit).collect();
+    server.ctl(&["compact", &revision]);
+    server.ctl(&["defrag"]);
+    server.ctl(&["alarm", "disarm"]);
+}
+
 #[test]
 fn a_full_database_keeps_what_is_held_and_grants_nothing_more() {
     let server = EtcdServer::start(&EtcdOptions::default().flag("--quota-backend-bytes=2000000"));
     let client = connect(&server.url());
     let lease = take(&client, "m", TTL);
-    let large = "x".repeat(100_000);
-    wait_for("a full database", || server.try_ctl(&["put", "large", &large]).err());
+    fill(&server);
     let refused = wait_for("a refusal", || pollster::block_on(client.mutex("n").try_acquire()).err());
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.hint().is_some_and(|hint| hint.contains("disarm")), "{refused:?}");
@@ -248,13 +266,97 @@ fn a_full_database_keeps_what_is_held_and_grants_nothing_more() {
     pause(TTL + Duration::from_millis(500));
     assert!(!lease.is_lost(), "a renewal writes nothing");
     assert_eq!(pollster::block_on(lease.release()).expect("an answer"), ReleaseAnswer::Released);
-    let revision = server.ctl(&["get", "large", "--write-out=json", "--keys-only"]);
-    let revision = revision.split("\"revision\":").nth(1).expect("a revision");
-    let revision: String = revision.chars().take_while(char::is_ascii_digit).collect();
-    server.ctl(&["compact", &revision]);
-    server.ctl(&["defrag"]);
-    server.ctl(&["alarm", "disarm"]);
+    make_room(&server);
     wait_for("a grant", || pollster::block_on(client.mutex("n").try_acquire()).ok().flatten());
+}
+
+#[test]
+fn what_is_given_up_goes_from_a_full_database_although_no_note_can_be_left() {
+    let server = EtcdServer::start(&EtcdOptions::default().flag("--quota-backend-bytes=2000000"));
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let client = connect(&url_through(std::slice::from_ref(&proxy)));
+    drop(take(&client, "other", LONG));
+    wait_for("release", || keys(&server, "tenure/line/").is_empty().then_some(()));
+    proxy.drop_replies();
+    let refused = pollster::block_on(client.mutex("m").ttl(LONG).acquire_within(Duration::from_millis(800)));
+    assert!(refused.is_err(), "nobody answers");
+    assert_eq!(keys(&server, "tenure/line/").len(), 1, "it was carried out");
+    fill(&server);
+    proxy.heal();
+    wait_for("a free lock", || keys(&server, "tenure/line/").is_empty().then_some(()));
+    make_room(&server);
+    // Now that it can be written, a copy that comes late is not let in.
+    wait_for("a note", || (keys(&server, "tenure/done/").len() == 1).then_some(()));
+}
+
+/// Returns the next item of a queue, which is there.
+fn next(queue: &Queue) -> Delivery {
+    let next = || pollster::block_on(queue.next_within(Duration::from_millis(500))).ok().flatten();
+    wait_for("an item", next)
+}
+
+#[test]
+fn a_full_database_keeps_what_consumers_have_and_lets_them_acknowledge_it() {
+    let server = EtcdServer::start(&EtcdOptions::default().flag("--quota-backend-bytes=2000000"));
+    let (client, other) = (connect(&server.url()), connect(&server.url()));
+    let queue = client.queue("q").ttl(ITEM_TTL);
+    let large = "p".repeat(2000);
+    for (payload, group) in [("kept", "a"), (&large[..], "b"), ("behind", "b"), ("put back", "c")] {
+        pollster::block_on(queue.push(payload).group(group).into_future()).expect("there is room");
+    }
+    let [kept, done, back] = [next(&queue), next(&queue), next(&queue)];
+    fill(&server);
+    wait_for("a refusal", || pollster::block_on(queue.push("n").into_future()).err());
+    // By the store's clock, their deliveries are over.
+    pause(2 * ITEM_TTL + Duration::from_millis(500));
+    assert!(
+        !kept.lease().is_lost() && !done.lease().is_lost() && !back.lease().is_lost(),
+        "a sign of life writes nothing"
+    );
+    assert_eq!(done.payload(), large.as_bytes());
+    pollster::block_on(done.ack()).expect("what is only deleted can be done");
+    make_room(&server);
+    let taken = next(&other.queue("q").ttl(ITEM_TTL));
+    assert_eq!(
+        taken.payload(),
+        b"behind",
+        "what was acknowledged is gone, and what is held is nobody else's"
+    );
+    let theirs = other.queue("q").ttl(ITEM_TTL);
+    let twice = pollster::block_on(theirs.next_within(2 * ITEM_TTL)).expect("an answer");
+    let lost = (kept.lease().is_lost(), back.lease().is_lost());
+    assert!(
+        twice.is_none(),
+        "{:?} is handed out; lost: {lost:?}",
+        twice.map(|twice| twice.payload().to_vec())
+    );
+    assert!(!kept.lease().is_lost() && !back.lease().is_lost());
+    pollster::block_on(back.retry()).expect("it can be written again");
+    pollster::block_on(kept.ack()).expect("it is held");
+    let back = next(&other.queue("q").ttl(ITEM_TTL));
+    assert_eq!(back.payload(), b"put back");
+    pollster::block_on(back.ack()).expect("it is held");
+    pollster::block_on(taken.ack()).expect("it is held");
+    let stats = pollster::block_on(client.queue("q").stats()).expect("an answer");
+    assert_eq!((stats.waiting, stats.dead), (0, 0), "{stats:?}");
+}
+
+#[test]
+fn a_consumer_that_dies_while_the_database_is_full_is_replaced_afterwards() {
+    let server = EtcdServer::start(&EtcdOptions::default().flag("--quota-backend-bytes=2000000"));
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let (client, other) = (connect(&url_through(std::slice::from_ref(&proxy))), connect(&server.url()));
+    let queue = client.queue("q").ttl(ITEM_TTL);
+    pollster::block_on(queue.push("one").into_future()).expect("there is room");
+    let delivery = next(&queue);
+    fill(&server);
+    pause(2 * ITEM_TTL);
+    assert!(!delivery.lease().is_lost());
+    proxy.refuse();
+    proxy.cut();
+    wait_for("the loss", || delivery.lease().is_lost().then_some(()));
+    make_room(&server);
+    assert_eq!(next(&other.queue("q").ttl(ITEM_TTL)).payload(), b"one");
 }
 
 #[test]

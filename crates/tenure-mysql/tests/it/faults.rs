@@ -1,5 +1,6 @@
 //! What can go wrong with a server and the way to it: nothing may hang, be held twice, or be left behind.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
@@ -12,6 +13,10 @@ use tenure_testkit::{SqlConnection, wait_for};
 use crate::conformance::connector;
 use crate::crew::{TTL, connect, crew, now, pause, use_every_kind};
 
+/// Longer than any of a test's waits.
+const LONG: Duration = Duration::from_secs(60);
+/// Not much longer than a statement waits for a locked row.
+const SHORT: Duration = Duration::from_millis(1200);
 const CLIENTS: usize = 16;
 /// How soon everybody is served again once a fault is over. Eight of them wait in one queue, and each learns of its turn by
 /// a heartbeat.
@@ -147,6 +152,59 @@ fn a_stopped_server_takes_leases_by_their_deadline_and_serves_all_afterwards() {
     // What ended by itself is cleared away by whoever asks next.
     drop(pollster::block_on(client.mutex("m").try_acquire()).expect("an answer"));
     assert_nothing_is_left(&server);
+}
+
+#[test]
+fn a_client_that_ends_takes_its_leave() {
+    let server = start();
+    let admin = RefCell::new(raw(&server));
+    let ask = |statement: &str| admin.borrow_mut().run(statement).first().map(str::to_owned);
+    let status =
+        "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'ABORTED_CLIENTS'";
+    let come_and_go = || {
+        let client = connect(&server.url());
+        let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+        pollster::block_on(lease.release()).expect("an answer");
+        pollster::block_on(client.close());
+        wait_for("the end of its connections", || {
+            let others = "SELECT count(*) FROM information_schema.processlist \
+                 WHERE id <> CONNECTION_ID() AND db = 'test'";
+            (ask(others).as_deref() == Some("0")).then_some(())
+        });
+    };
+    // Who finds no tables gives up the connection that said so.
+    come_and_go();
+    let before = ask(status);
+    (0..3).for_each(|_| come_and_go());
+    assert_eq!(ask(status), before, "the log has no aborted connection");
+}
+
+/// One connection hangs with a claim and one with a release, each for as long as the server lets it wait.
+#[test]
+fn a_short_lease_is_renewed_while_all_other_connections_wait_for_locked_rows() {
+    let server = start();
+    let url = server.url();
+    let client = connect(&format!("{url}{}connections=2", if url.contains('?') { '&' } else { '?' }));
+    let of = |name: &str, ttl| client.mutex(name).ttl(ttl);
+    let released = pollster::block_on(of("a", LONG).acquire()).expect("it is free");
+    pollster::block_on(async { of("c", LONG).acquire().await?.release().await }).expect("it is free");
+    let lease = pollster::block_on(of("b", SHORT).acquire()).expect("it is free");
+    let mut somebody = raw(&server);
+    somebody.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
+    somebody.run("START TRANSACTION");
+    for table in ["tenure_resource", "tenure_claim"] {
+        somebody.run(&format!("SELECT name FROM {table} WHERE name IN ('a', 'c') FOR UPDATE"));
+    }
+    drop(released);
+    let until = now() + 4 * SHORT;
+    let mut refused = 0;
+    while now() < until {
+        refused += usize::from(pollster::block_on(of("c", LONG).try_acquire()).is_err());
+        assert!(!lease.is_lost(), "after {refused} claims that could not be answered");
+    }
+    assert!(refused > 0, "the row is locked");
+    somebody.run("ROLLBACK");
+    assert_eq!(pollster::block_on(lease.release()).expect("an answer"), ReleaseAnswer::Released);
 }
 
 /// A client that is paused in a transaction holds its locks as this somebody does.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::{BoxFuture, join, join_all};
 use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::excerpt::{Excerpt, Found, Gap, Key, Value, Wanted};
 use super::rows::{Parcel, Rows, Top, ahead};
+use super::signs::{Own, Signs};
 use super::sorted::{Sorted, damaged};
 use super::store::{Change, Changed, Fit, Glance, Moment, QueueStore};
 
@@ -36,8 +37,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(32);
 const KNOWN_MAX: usize = 4 << 20;
 /// How many queues a client knows something of.
 const QUEUES_MAX: usize = 256;
-/// How many deliveries of its own a client knows the places of.
-const PLACES_MAX: usize = 10_000;
+/// How many deliveries of its own a client knows.
+const OWN_MAX: usize = 10_000;
 /// How many items are taken, replayed or purged in one step.
 const STEP_MAX: usize = 32;
 /// How many lanes whose time is over a step clears beside that.
@@ -51,6 +52,17 @@ struct Plan {
     rows: Vec<(Key, Option<Value>)>,
     calls: Calls,
     epoch: i64,
+    there: Vec<Key>,
+    signs: Vec<(ClaimId, Option<Duration>)>,
+}
+
+/// What is asked, and of which queue.
+#[derive(Clone, Copy)]
+pub(super) struct Errand<'a> {
+    pub(super) operation: &'static str,
+    pub(super) queue: &'a Name,
+    /// Of deliveries that begin.
+    pub(super) ttl: Option<Duration>,
 }
 
 /// What is known of a queue at one version of its head.
@@ -68,8 +80,8 @@ pub struct Queues<S> {
     store: S,
     client: ClientId,
     known: Mutex<HashMap<Name, Arc<tokio::sync::Mutex<Option<Known>>>>>,
-    /// Where the items are that this client took: what is known here saves reading it. And for how long it asked.
-    places: Mutex<HashMap<ClaimId, (LaneId, ItemId, Duration)>>,
+    /// The deliveries of this client: what is known here saves reading it.
+    pub(super) own: Mutex<HashMap<ClaimId, Own>>,
     /// How long transactions took lately, the longest.
     took: Mutex<Duration>,
 }
@@ -100,24 +112,24 @@ impl Portion {
 }
 
 /// What a step is done with.
-struct Desk<'a> {
-    rows: Rows<'a>,
+pub(super) struct Desk<'a> {
+    pub(super) rows: Rows<'a>,
     portion: Portion,
-    now: Timestamp,
-    moment: Moment,
+    pub(super) now: Timestamp,
+    pub(super) moment: Moment,
     /// When the moment was asked for, by this machine's clock.
     at: tenure_core::clock::Instant,
 }
 
 impl Desk<'_> {
     /// What is counted from now must last so much longer, since it may be later than it is taken to be.
-    fn doubt(&self) -> Duration {
+    pub(super) fn doubt(&self) -> Duration {
         self.moment.latest.since(self.now)
     }
 }
 
 /// What came of one request.
-type Stepped<A> = std::result::Result<(A, Calls), Gap>;
+pub(super) type Stepped<A> = std::result::Result<(A, Calls), Gap>;
 
 impl<S> std::fmt::Debug for Queues<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -125,7 +137,7 @@ impl<S> std::fmt::Debug for Queues<S> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -147,8 +159,8 @@ impl Known {
 impl<S: QueueStore> Queues<S> {
     /// Makes the queues of a client.
     pub fn new(store: S, client: ClientId) -> Queues<S> {
-        let (known, places, took) = Default::default();
-        Queues { store, client, known, places, took }
+        let (known, own, took) = Default::default();
+        Queues { store, client, known, own, took }
     }
 
     /// Returns the store.
@@ -173,25 +185,25 @@ impl<S: QueueStore> Queues<S> {
         match gap {
             Gap::Damaged(why) => damaged(operation, why),
             Gap::Unknown(_) => damaged(operation, "a row that was read is not known"),
+            Gap::Overdue(_) => damaged(operation, "a delivery that was looked at is not known"),
             Gap::TooMuch(_) => damaged(operation, "one request is too large for a transaction"),
         }
     }
 
     /// Answers requests about one queue, in their order, in as few transactions as they fit in.
-    async fn serve<R, A>(
+    pub(super) async fn serve<R, A>(
         &self,
-        operation: &'static str,
-        queue: &Name,
+        errand: Errand<'_>,
         requests: &[R],
         hints: impl Fn(&Excerpt, &R) -> Vec<Wanted>,
         step: impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
     ) -> Vec<Result<A>> {
-        let slot = self.slot(queue);
+        let slot = self.slot(errand.queue);
         let mut known = slot.lock().await;
         let mut answers = Vec::with_capacity(requests.len());
         while answers.len() < requests.len() {
             let rest = &requests[answers.len()..];
-            match self.transact(operation, queue, &mut known, rest, &hints, &step).await {
+            match self.transact(errand, &mut known, rest, &hints, &step).await {
                 Ok(done) => answers.extend(done.into_iter().map(Ok)),
                 Err(error) => answers.extend(rest.iter().map(|_| Err(error.clone()))),
             }
@@ -202,23 +214,22 @@ impl<S: QueueStore> Queues<S> {
     /// Answers the first of some requests, as many as fit in one transaction, and at least one.
     async fn transact<R, A>(
         &self,
-        operation: &'static str,
-        queue: &Name,
+        errand: Errand<'_>,
         slot: &mut Option<Known>,
         requests: &[R],
         hints: &impl Fn(&Excerpt, &R) -> Vec<Wanted>,
         step: &impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
     ) -> Result<Vec<A>> {
+        let Errand { operation, queue, ttl } = errand;
         let until = Instant::now() + PATIENCE;
         let hints = |excerpt: &Excerpt| -> Vec<Wanted> {
             requests.iter().take(STEP_MAX).flat_map(|request| hints(excerpt, request)).collect()
         };
         // Taken: whoever is dropped midway leaves nothing that may be wrong.
         let mut known = slot.take();
-        if let Some(until) = known.as_mut().and_then(|known| known.yields_until.take()) {
-            sleep_until(until).await;
-        }
+        leave_to_others(&mut known).await;
         let (mut is_fresh, mut tries, mut portion) = (false, 0u32, Portion::WHOLE);
+        let mut signs = Signs { own: &self.own, overdue: self.store.has_signs().then(HashMap::new) };
         loop {
             if Instant::now() >= until {
                 return Err(too_late(operation, tries));
@@ -234,22 +245,19 @@ impl<S: QueueStore> Queues<S> {
             };
             let now = moment.earliest.max(current.top.clock);
             let times = Times { moment, at, now };
-            let (answers, calls, head) = match self.steps(queue, &mut current, times, requests, portion, step)
-            {
+            let stepped = self.steps(queue, &mut current, (times, &signs), requests, portion, step);
+            let (answers, calls, head) = match stepped {
                 Ok(done) => done,
                 Err(Gap::TooMuch(served)) if let Some(less) = portion.less(served) => {
                     current.excerpt.forget_changes();
                     (known, portion) = (Some(current), less);
                     continue;
                 }
-                Err(Gap::Unknown(gap)) => {
-                    current.excerpt.forget_changes();
-                    let wanted = hints(&current.excerpt);
-                    known = Some(self.fill(queue, current, wanted, gap).await?);
-                    is_fresh = true;
+                Err(gap) => {
+                    is_fresh |= matches!(gap, Gap::Unknown(_));
+                    known = Some(self.bridge(errand, current, (gap, now), &mut signs, &hints).await?);
                     continue;
                 }
-                Err(gap) => return Err(self.unread(operation, gap)),
             };
             let rows = current.excerpt.changes();
             if rows.is_empty() && head == current.top.head {
@@ -264,7 +272,9 @@ impl<S: QueueStore> Queues<S> {
                 continue;
             }
             let wanted = hints(&current.excerpt);
-            let plan = Plan { top: Top { clock: now, head }, rows, calls, epoch: moment.epoch };
+            let (top, epoch) = (Top { clock: now, head }, moment.epoch);
+            let (there, begun) = (signs.there(), self.signs_of(&rows, &signs, ttl));
+            let plan = Plan { top, rows, calls, epoch, there, signs: begun };
             let sent = Instant::now();
             match self.carry_out(operation, queue, current, plan, &wanted).await? {
                 Ok(mut current) => {
@@ -276,8 +286,32 @@ impl<S: QueueStore> Queues<S> {
                 Err(other) => known = Some(other),
             }
             is_fresh = true;
+            signs.overdue.as_mut().map(HashMap::clear);
             tries += 1;
             make_room(tries).await;
+        }
+    }
+
+    /// Finds out what a step lacked.
+    async fn bridge(
+        &self,
+        Errand { operation, queue, .. }: Errand<'_>,
+        mut current: Known,
+        (gap, now): (Gap, Timestamp),
+        signs: &mut Signs<'_>,
+        hints: &impl Fn(&Excerpt) -> Vec<Wanted>,
+    ) -> Result<Known> {
+        current.excerpt.forget_changes();
+        match gap {
+            Gap::Unknown(gap) => {
+                let wanted = hints(&current.excerpt);
+                self.fill(queue, current, wanted, gap).await
+            }
+            Gap::Overdue(claim) => {
+                self.look_at_overdue(queue, signs, &current.excerpt, claim, now).await?;
+                Ok(current)
+            }
+            gap => Err(self.unread(operation, gap)),
         }
     }
 
@@ -290,13 +324,15 @@ impl<S: QueueStore> Queues<S> {
         plan: Plan,
         wanted: &[Wanted],
     ) -> Result<std::result::Result<Known, Known>> {
-        let Plan { top, rows, calls, epoch } = plan;
+        let Plan { top, rows, calls, epoch, there, signs } = plan;
         let change = Change {
             queue,
             version: known.version,
             epoch,
             head: top.encode().map_err(|gap| self.unread(operation, gap))?,
             rows,
+            there,
+            signs,
             calls: calls.iter().copied().filter(|client| *client != self.client).collect(),
             otherwise: wanted,
         };
@@ -354,7 +390,8 @@ impl<S: QueueStore> Queues<S> {
         look: impl Fn(&mut Desk<'_>) -> std::result::Result<A, Gap>,
     ) -> Result<A> {
         let look = |desk: &mut Desk<'_>, (): &()| Ok((look(desk)?, Calls::new()));
-        let answers = self.serve(operation, queue, &[()], |_, ()| wanted.clone(), look).await;
+        let errand = Errand { operation, queue, ttl: None };
+        let answers = self.serve(errand, &[()], |_, ()| wanted.clone(), look).await;
         answers.into_iter().next().unwrap_or_else(|| Err(damaged(operation, "no answer")))
     }
 }
@@ -370,6 +407,13 @@ fn too_late(operation: &'static str, tries: u32) -> Error {
     let why = format!("others changed the queue first, {tries} times; nothing was changed");
     let hint = "fewer clients, larger batches, or several queues";
     Error::new(ErrorKind::Unavailable, operation, why).with_hint(hint)
+}
+
+/// Waits if others, against whom this client has won, are to have the queue for a while.
+async fn leave_to_others(known: &mut Option<Known>) {
+    if let Some(until) = known.as_mut().and_then(|known| known.yields_until.take()) {
+        sleep_until(until).await;
+    }
 }
 
 /// Whoever loses tries again at once, since one of those who do wins each time, and a pause would be a turn that is left to
@@ -396,7 +440,7 @@ impl<S: QueueStore> Queues<S> {
         &self,
         queue: &Name,
         known: &mut Known,
-        Times { moment, at, now }: Times,
+        (Times { moment, at, now }, signs): (Times, &Signs<'_>),
         requests: &[R],
         portion: Portion,
         step: &impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
@@ -405,7 +449,7 @@ impl<S: QueueStore> Queues<S> {
         let (mut answers, mut calls) = (Vec::new(), Calls::new());
         for request in requests.iter().take(portion.requests) {
             let cleared_max = portion.of(CLEARED_MAX);
-            let rows = Rows { excerpt: &mut known.excerpt, head: &mut head, cleared_max };
+            let rows = Rows { signs, excerpt: &mut known.excerpt, head: &mut head, cleared_max };
             let mut desk = Desk { rows, portion, now, moment, at };
             let (answer, called) = step(&mut desk, request)?;
             answers.push(answer);
@@ -433,7 +477,8 @@ impl<S: QueueStore> Queues<S> {
             });
             always.into_iter().chain(dedup).chain(group).collect()
         };
-        let answers = self.serve("push", queue, &numbered, hints, |desk, (number, push)| {
+        let errand = Errand { operation: "push", queue, ttl: None };
+        let answers = self.serve(errand, &numbered, hints, |desk, (number, push)| {
             let limits = self.store.capability();
             let count = desk.rows.head.items + desk.rows.head.dead;
             if push.payload.len() > limits.payload_bytes_max || count >= limits.items_max {
@@ -471,7 +516,9 @@ impl<S: QueueStore> Queues<S> {
     async fn take(&self, take: &Take) -> Result<Taken> {
         self.may(&take.rules)?;
         if !take.claims.is_empty() {
-            self.store.listen().await?;
+            // Before anything is judged: what takes longer than an interval allows for is put back.
+            let (listens, is_ready) = join(self.store.listen(), self.store.prepare(take.rules.ttl)).await;
+            listens.and(is_ready)?;
         }
         let mut taken = Taken::default();
         let mut rest = &take.claims[..];
@@ -520,7 +567,8 @@ impl<S: QueueStore> Queues<S> {
         };
         let counted_from = AtomicU64::new(0);
         let takes = [take];
-        let answers = self.serve("take", &take.queue, &takes, hints, |desk, take| {
+        let errand = Errand { operation: "take", queue: &take.queue, ttl: Some(take.rules.ttl) };
+        let answers = self.serve(errand, &takes, hints, |desk, take| {
             counted_from.store(desk.at.nanos(), Ordering::Relaxed);
             let (ttl, doubt) = (take.rules.ttl, desk.doubt());
             let longer = |period: Duration| period + doubt + slack;
@@ -555,14 +603,15 @@ impl<S: QueueStore> Queues<S> {
             // It might come too late, so that the next one came too early after it.
             return self.put_back(take, taken).await;
         }
-        let mut places = lock(&self.places);
-        if places.len() >= PLACES_MAX {
+        let mut own = lock(&self.own);
+        if own.len() >= OWN_MAX {
             // Of deliveries that ended by themselves.
-            places.clear();
+            own.clear();
         }
-        for item in &taken.items {
-            places
-                .insert(item.claim, (LaneId::of(item.group.as_ref(), item.item), item.item, take.rules.ttl));
+        for dispatched in &taken.items {
+            let (item, ttl) = (dispatched.item, take.rules.ttl);
+            let lane = LaneId::of(dispatched.group.as_ref(), item);
+            own.insert(dispatched.claim, Own { lane, item, ttl, may_be_out: false });
         }
         Ok(taken)
     }
@@ -574,55 +623,6 @@ impl<S: QueueStore> Queues<S> {
             answer?;
         }
         Ok(Taken { items: Vec::new(), look_in: Some(SLACK_MIN) })
-    }
-
-    async fn renew_all(&self, queue: &Name, requests: &[RenewRequest]) -> Vec<Result<RenewAnswer>> {
-        let hints = |_: &Excerpt, request: &RenewRequest| vec![ahead::claim(request.claim)];
-        // What is stored lasts longer, by what was not known of the time: it is promised to nobody.
-        let asked = |claim| lock(&self.places).get(&claim).map_or(Duration::MAX, |(.., ttl)| *ttl);
-        self.serve("renew", queue, requests, hints, |desk, request| {
-            // By the latest that it may be: what is renewed must last from now on.
-            let now = desk.now.max(desk.moment.latest);
-            let renewed = step::renew(&mut desk.rows, request.claim, now)?;
-            let promised = |ends_in: Duration| ends_in.min(asked(request.claim));
-            let answer = renewed
-                .map_or(RenewAnswer::Lost, |ends_in| RenewAnswer::Renewed { ends_in: promised(ends_in) });
-            Ok((answer, Calls::new()))
-        })
-        .await
-    }
-
-    /// The rows of a delivery of this client.
-    fn around(&self, excerpt: &Excerpt, claim: ClaimId) -> Vec<Wanted> {
-        let mut wanted = vec![ahead::claim(claim)];
-        if let Some((lane, item, _)) = lock(&self.places).get(&claim).cloned() {
-            wanted.extend([ahead::lane(&lane), ahead::item(item), ahead::places(2)]);
-            if let LaneId::Group(group) = &lane {
-                wanted.extend(ahead::next_in_group(excerpt, group, item));
-            }
-        }
-        wanted
-    }
-
-    async fn settle_all(&self, queue: &Name, settlements: &[Settle]) -> Vec<Result<SettleAnswer>> {
-        let hints = |excerpt: &Excerpt, settle: &Settle| self.around(excerpt, settle.claim);
-        let answers = self.serve("settle", queue, settlements, hints, |desk, settle| {
-            let mut settlement = settle.settlement.clone();
-            if let Settlement::Retry { after, .. } = &mut settlement
-                && !after.is_zero()
-            {
-                *after += desk.doubt();
-            }
-            step::settle(&mut desk.rows, settle.claim, &settlement, desk.now)
-        });
-        let answers = answers.await;
-        let mut places = lock(&self.places);
-        for (settle, answer) in settlements.iter().zip(&answers) {
-            if answer.is_ok() {
-                places.remove(&settle.claim);
-            }
-        }
-        answers
     }
 
     /// Does something with up to `most` items, some at a time.
@@ -638,7 +638,8 @@ impl<S: QueueStore> Queues<S> {
         while count < most {
             let parts = [(most - count).min(STEP_MAX)];
             let hints = |_: &Excerpt, _: &usize| wanted.clone();
-            let answers = self.serve(operation, queue, &parts, hints, |desk, part| {
+            let errand = Errand { operation, queue, ttl: None };
+            let answers = self.serve(errand, &parts, hints, |desk, part| {
                 let part = (*part).min(desk.portion.of(STEP_MAX));
                 let (done, calls) = step(desk, part)?;
                 Ok(((done, part), calls))

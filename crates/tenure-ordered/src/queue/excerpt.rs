@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use tenure_core::claim::ClaimId;
+
 /// A row's key within its queue.
 pub type Key = Vec<u8>;
 /// What is in a row.
@@ -45,6 +47,8 @@ pub struct Found {
 pub(crate) enum Gap {
     /// These rows are not known.
     Unknown(Wanted),
+    /// What became of this delivery is not known, and is in no row.
+    Overdue(ClaimId),
     /// What is stored cannot be read.
     Damaged(&'static str),
     /// What so many requests change is too much for one transaction.

@@ -21,9 +21,10 @@ use serde::{Deserialize, Serialize};
 use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::Timestamp;
 use tenure_core::queue::contract::ItemId;
-use tenure_core::queue::record::{Dead, Head, Item, Lane, LaneId, QueueRecord, Remembered};
+use tenure_core::queue::record::{Dead, Head, Item, Lane, LaneId, Overdue, QueueRecord, Remembered};
 
 use super::excerpt::{Excerpt, Gap, Key, Value, Wanted};
+use super::signs::Signs;
 
 /// Up to so many bytes a payload is part of its item: a transaction that buries hundreds of them stays small.
 const INLINE_MAX: usize = 1024;
@@ -215,8 +216,22 @@ pub(crate) mod ahead {
         Wanted::one(key('c', &[claim.to_string().as_bytes()]))
     }
 
+    /// Returns the claim whose row this is.
+    pub(crate) fn claim_of(key: &Key) -> Option<ClaimId> {
+        let (b'c', digits) = key.split_first()? else { return None };
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    }
+
     pub(crate) fn item(item: ItemId) -> Wanted {
         Wanted::one(key('i', &[&number(item.0)]))
+    }
+
+    /// The deliveries that stand where what is ready stands, as far as they are known.
+    pub(crate) fn overdue(excerpt: &Excerpt, now: Timestamp, most: usize) -> Vec<(ClaimId, ItemId)> {
+        let places = places(most);
+        let lanes = excerpt.known(&places).filter_map(|(_, lane)| read::<Lane>(lane).ok());
+        let ready = lanes.take_while(|lane| lane.ready_at <= now);
+        ready.filter_map(|lane| Some((lane.delivery?.claim, lane.first?))).collect()
     }
 
     /// The items that are handed out first, and their large payloads, as far as it is known which these are.
@@ -257,8 +272,22 @@ pub(crate) mod ahead {
     }
 }
 
+/// The rows that go with an item that is acknowledged, by the item's own.
+pub(crate) fn rows_of_item(lane: &LaneId, item: ItemId, value: &Value) -> Result<Vec<Key>, Gap> {
+    let stored: StoredItem<'_> = read(value)?;
+    let mut rows = vec![ahead::item(item).from];
+    if let LaneId::Group(group) = lane {
+        rows.push(group_key(group, item.0));
+    }
+    if let Parcel::Apart(body) = Parcel::unpack(stored.payload)? {
+        rows.push(body_key(body));
+    }
+    Ok(rows)
+}
+
 /// A queue in rows, of which a part is known.
 pub(crate) struct Rows<'a> {
+    pub(crate) signs: &'a Signs<'a>,
     pub(crate) excerpt: &'a mut Excerpt,
     pub(crate) head: &'a mut Head,
     pub(crate) cleared_max: usize,
@@ -352,7 +381,8 @@ impl QueueRecord for Rows<'_> {
     }
 
     fn lane_of(&mut self, claim: ClaimId) -> Result<Option<LaneId>, Gap> {
-        self.one(&ahead::claim(claim))?.map(|lane| read_lane(&lane)).transpose()
+        let stored = self.one(&ahead::claim(claim))?.map(|lane| read_lane(&lane)).transpose()?;
+        Ok(stored.or_else(|| self.signs.own_lane(claim)))
     }
 
     fn set_lane_of(&mut self, claim: ClaimId, lane: Option<&LaneId>) -> Result<(), Gap> {
@@ -364,6 +394,10 @@ impl QueueRecord for Rows<'_> {
     fn claims_of(&mut self, _client: ClientId) -> Result<Vec<ClaimId>, Gap> {
         // Asked for where deaths are noticed, which these stores do not.
         Ok(Vec::new())
+    }
+
+    fn overdue(&mut self, claim: ClaimId, _item: ItemId) -> Result<Overdue, Gap> {
+        self.signs.overdue(claim)
     }
 
     fn item(&mut self, id: ItemId) -> Result<Option<Item>, Gap> {

@@ -1,10 +1,12 @@
 //! What an ordered store must give for queues.
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
-use tenure_core::Result;
-use tenure_core::claim::{ClientId, Name};
-use tenure_core::clock::Timestamp;
+use tenure_core::claim::{ClaimId, ClientId, Name};
+use tenure_core::clock::{Instant, Timestamp};
 use tenure_core::queue::contract::QueueCapability;
+use tenure_core::{Error, Result};
 
 use super::excerpt::{Found, Key, Value, Wanted};
 use crate::wake::Wakes;
@@ -44,6 +46,10 @@ pub struct Change<'a> {
     pub head: Vec<u8>,
     /// What becomes of other rows.
     pub rows: Vec<(Key, Option<Value>)>,
+    /// These rows must be there: they are removed without a change of the head.
+    pub there: Vec<Key>,
+    /// Deliveries that begin, with their ttl, or end. One that begins is given a sign of its client's life, if the store has those.
+    pub signs: Vec<(ClaimId, Option<Duration>)>,
     /// Who is told that something may be ready.
     pub calls: Vec<ClientId>,
     /// What is read if nothing is changed.
@@ -57,6 +63,32 @@ pub enum Changed {
     Yes(i64),
     /// The head, or the clock, was another one.
     No(Glance),
+}
+
+/// What is removed while nothing can be written.
+#[derive(Clone, Debug)]
+pub struct Removal<'a> {
+    /// The queue.
+    pub queue: &'a Name,
+    /// Only if there is a sign of life of this delivery.
+    pub claim: ClaimId,
+    /// And only if this row is there.
+    pub there: Key,
+    /// What goes.
+    pub rows: Vec<Key>,
+    /// Whether the sign goes, too.
+    pub with_sign: bool,
+}
+
+/// What there is of a delivery, beside what a queue's head speaks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The sign of its client's life.
+    pub has_sign: bool,
+    /// The row of its claim.
+    pub has_claim: bool,
+    /// Its item.
+    pub has_item: bool,
 }
 
 /// Whether a change fits in one transaction.
@@ -115,6 +147,45 @@ pub trait QueueStore: Send + Sync + 'static {
         after: Option<&'a Name>,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<Name>>>;
+
+    /// Whether the store has signs of life, and so the next five.
+    fn has_signs(&self) -> bool {
+        false
+    }
+
+    /// Makes sure that signs for deliveries with this ttl can be given at once.
+    fn prepare(&self, ttl: Duration) -> BoxFuture<'_, Result<()>> {
+        let _ = ttl;
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Shows that this client lives. Returns until when the signs of deliveries with this ttl last at least, if there may be any.
+    fn keep(&self, ttl: Duration) -> BoxFuture<'_, Result<Option<Instant>>> {
+        let _ = ttl;
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Whether an error says that nothing can be written until somebody makes room.
+    fn is_full(&self, error: &Error) -> bool {
+        let _ = error;
+        false
+    }
+
+    /// Removes rows, and does not touch the head. False: something is not there that must be.
+    fn remove<'a>(&'a self, removal: Removal<'a>) -> BoxFuture<'a, Result<bool>> {
+        drop(removal);
+        Box::pin(async { Ok(false) })
+    }
+
+    /// Reads what there is of deliveries, by their claims, and the keys of the claim's row and of the item.
+    fn standing<'a>(
+        &'a self,
+        queue: &'a Name,
+        deliveries: &'a [(ClaimId, Key, Key)],
+    ) -> BoxFuture<'a, Result<Vec<Standing>>> {
+        let _ = (queue, deliveries);
+        Box::pin(async { Ok(Vec::new()) })
+    }
 
     /// Has this client told from now on what others call it for.
     fn listen(&self) -> BoxFuture<'_, Result<()>>;

@@ -11,6 +11,10 @@ use tenure_testkit::{Proxy, SqlConnection, wait_for};
 use crate::conformance::connector;
 use crate::crew::{TTL, connect, crew, now, pause, use_every_kind};
 
+/// Longer than any of a test's waits.
+const LONG: Duration = Duration::from_secs(60);
+/// Not much longer than a statement waits for a locked row.
+const SHORT: Duration = Duration::from_millis(1200);
 const CLIENTS: usize = 16;
 /// How soon everybody is served again once a fault is over.
 const SOON: Duration = Duration::from_secs(5);
@@ -172,6 +176,33 @@ fn a_stopped_server_takes_leases_by_their_deadline_and_serves_all_afterwards() {
     // What ended by itself is cleared away by whoever asks next.
     drop(pollster::block_on(client.mutex("m").try_acquire()).expect("an answer"));
     assert_nothing_is_left(&server);
+}
+
+/// One connection hangs with a claim and one with a release, each for as long as the server lets it wait.
+#[test]
+fn a_short_lease_is_renewed_while_all_other_connections_wait_for_locked_rows() {
+    let server = start();
+    let url = server.url();
+    let client = connect(&format!("{url}{}connections=2", if url.contains('?') { '&' } else { '?' }));
+    let of = |name: &str, ttl| client.mutex(name).ttl(ttl);
+    let released = pollster::block_on(of("a", LONG).acquire()).expect("it is free");
+    pollster::block_on(async { of("c", LONG).acquire().await?.release().await }).expect("it is free");
+    let lease = pollster::block_on(of("b", SHORT).acquire()).expect("it is free");
+    let mut somebody = raw(&server);
+    somebody.run("BEGIN");
+    for table in ["tenure_resource", "tenure_claim"] {
+        somebody.run(&format!("SELECT name FROM {table} WHERE name IN ('a', 'c') FOR UPDATE"));
+    }
+    drop(released);
+    let until = now() + 4 * SHORT;
+    let mut refused = 0;
+    while now() < until {
+        refused += usize::from(pollster::block_on(of("c", LONG).try_acquire()).is_err());
+        assert!(!lease.is_lost(), "after {refused} claims that could not be answered");
+    }
+    assert!(refused > 0, "the row is locked");
+    somebody.run("ROLLBACK");
+    assert_eq!(pollster::block_on(lease.release()).expect("an answer"), ReleaseAnswer::Released);
 }
 
 #[test]

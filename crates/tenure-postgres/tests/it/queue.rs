@@ -107,6 +107,27 @@ fn who_may_not_delete_is_told_that_queues_must() {
 }
 
 #[test]
+fn what_was_handed_out_is_not_lost_when_its_client_cannot_be_noted_as_idle() {
+    let (server, mut raw) = start();
+    let client = connect(&server.url());
+    let queue = client.queue("q");
+    pollster::block_on(async { queue.push("only").await }).expect("it is pushed");
+    raw.run(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END'",
+    );
+    raw.run(
+        "CREATE TRIGGER refuse BEFORE INSERT ON tenure_queue_idle FOR EACH ROW EXECUTE FUNCTION refuse()",
+    );
+    // Asked for in one take, which finds one item, and is to note then that its client wants more.
+    let wait = std::time::Duration::from_secs(1);
+    let (one, other) =
+        pollster::block_on(futures_util::future::join(queue.next_within(wait), queue.next_within(wait)));
+    let taken: Vec<_> = [one, other].into_iter().filter_map(|taken| taken.ok().flatten()).collect();
+    assert_eq!(taken.len(), 1, "the item is with one of them");
+    assert_eq!(taken[0].attempt(), 1, "at the first attempt");
+}
+
+#[test]
 fn a_client_that_dies_in_a_transaction_keeps_nothing() {
     let (server, mut raw) = start();
     let client = connect(&server.url());

@@ -38,6 +38,7 @@ pub(super) struct Facts {
     pub(super) fsync: Option<String>,
     pub(super) save: Option<String>,
     pub(super) replicas_min: Option<String>,
+    pub(super) full_coverage: Option<String>,
     /// How many replicas the URL wants to acknowledge.
     pub(super) replicas_wanted: u8,
     /// Whether the URL is that of a cluster.
@@ -110,7 +111,7 @@ impl Facts {
                 hinted(Severity::Bad, what, found, hint)
             }
             (_, true) => match &self.cluster {
-                Ok(text) => cluster(text),
+                Ok(text) => cluster(text, self.full_coverage.as_deref()),
                 Err(fault) => unseen(what, fault, Severity::Warning),
             },
             (mode, false) => finding(Severity::Good, what, mode.unwrap_or("not said").to_owned()),
@@ -263,7 +264,8 @@ fn role(replication: &str) -> Finding {
     }
 }
 
-fn cluster(text: &str) -> Finding {
+/// `full_coverage`: the setting, where the server tells it.
+fn cluster(text: &str, full_coverage: Option<&str>) -> Finding {
     let what = "topology";
     let count = |key| number(text, key).unwrap_or(0);
     let state = field(text, "cluster_state").unwrap_or("unknown");
@@ -272,6 +274,12 @@ fn cluster(text: &str) -> Finding {
     let found = format!(
         "cluster, state {state}: {slots} of {SLOTS} slots served, {masters} masters of {nodes} nodes"
     );
+    if state == "ok" && slots == SLOTS && full_coverage == Some("yes") {
+        let found = format!("{found}; `cluster-require-full-coverage` is yes");
+        let hint = "while one master is away, all others refuse every claim and renewal: set \
+            `cluster-require-full-coverage no` on all nodes";
+        return hinted(Severity::Warning, what, found, hint);
+    }
     if state == "ok" && slots == SLOTS {
         return finding(Severity::Good, what, found);
     }

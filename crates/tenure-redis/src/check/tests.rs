@@ -19,6 +19,7 @@ fn good_facts() -> Facts {
         fsync: Some("everysec".to_owned()),
         save: Some(String::new()),
         replicas_min: Some("0".to_owned()),
+        full_coverage: None,
         replicas_wanted: 0,
         is_cluster: false,
         is_quorum: false,
@@ -167,6 +168,19 @@ fn a_cluster_that_is_not_whole_is_told() {
         assert_eq!(found, severity, "{text}");
         assert!(text.contains("3 masters of 6 nodes"), "{text}");
     }
+    for (setting, severity) in
+        [(Some("yes"), Severity::Warning), (Some("no"), Severity::Good), (None, Severity::Good)]
+    {
+        let facts = Facts {
+            server: Ok("redis_mode:cluster".to_owned()),
+            cluster: said("ok", 16384),
+            full_coverage: setting.map(str::to_owned),
+            is_cluster: true,
+            ..good_facts()
+        };
+        let (found, text, has_hint) = one(&facts, "topology");
+        assert_eq!((found, has_hint), (severity, severity == Severity::Warning), "{text}");
+    }
     let single = Facts { server: Ok("redis_mode:cluster".to_owned()), ..good_facts() };
     assert_eq!(one(&single, "topology").0, Severity::Bad);
 }
@@ -285,7 +299,9 @@ fn a_real_cluster_and_a_real_sentinel_set_are_looked_at() {
     };
     let cluster = checked(&shared(Topology::Cluster));
     assert_eq!(of(&cluster, "version").len(), 1, "what all masters say is said once: {cluster:?}");
-    let whole = "cluster, state ok: 16384 of 16384 slots served, 3 masters of 6 nodes";
+    let whole = "cluster, state ok: 16384 of 16384 slots served, 3 masters of 6 nodes; \
+        `cluster-require-full-coverage` is yes";
+    assert_eq!(severity(&cluster, "topology"), Severity::Warning);
     assert_eq!(of(&cluster, "topology"), [whole], "{cluster:?}");
     assert_eq!(of(&cluster, "latency").len(), 3, "{cluster:?}");
     assert_eq!(severity(&cluster, "keys"), Severity::Good);

@@ -16,7 +16,7 @@ use super::holds::forget_on_all;
 use super::library::LIBRARY;
 use super::node::{Request, Said};
 use super::own::{Copies, Held, Own, Servers};
-use super::text::{self, Ending, NodeAnswer, NodeBusy};
+use super::text::{self, Ending, NodeAnswer, NodeBusy, NodeHolder};
 use super::{ENGINE, INCARNATION, Quorum};
 use crate::error::Fault;
 use crate::pause;
@@ -137,6 +137,8 @@ impl Quorum {
                 match self.weaken(poll, next) {
                     Next::Wait => {}
                     Next::Won(token) => poll.decided = Some(Some(token)),
+                    // The others say of which hold it is.
+                    Next::Lost if poll.is_of_two_numbers() => {}
                     Next::Lost => poll.decided = Some(None),
                     Next::Stamp(token, nodes) => {
                         self.note_stamp();
@@ -432,6 +434,19 @@ impl Poll {
         refused.fold(self.own.copies.reached(), |servers, (node, _)| servers & !(1 << node))
     }
 
+    /// Whether the servers that refused name one holder under several numbers, none of which is known to be its token, and there is
+    /// another one to hear. A server that was not needed for a grant may have given a number of its own.
+    fn is_of_two_numbers(&self) -> bool {
+        let all = self.answers.len();
+        let heard =
+            self.answers.iter().zip(&self.silent).filter(|(answer, why)| answer.is_some() || why.is_some());
+        if self.own.claim.wait || heard.count() == all {
+            return false;
+        }
+        let busy: Vec<&NodeBusy> = busy(self.answers.iter().flatten()).collect();
+        holder_of_most(&busy).is_some_and(|holder| token_of(holder, &busy, majority(all)).is_none())
+    }
+
     /// The slot that an earlier attempt was granted, if it was.
     fn slot_held(&self) -> Option<u32> {
         self.answers.iter().flatten().find_map(|answer| match answer {
@@ -490,13 +505,7 @@ impl Poll {
 
     fn refused(&self, answers: &[&NodeAnswer]) -> Lost {
         let claim = &self.own.claim;
-        let busy: Vec<&NodeBusy> = answers
-            .iter()
-            .filter_map(|answer| match answer {
-                NodeAnswer::Busy(busy) => Some(busy),
-                _ => None,
-            })
-            .collect();
+        let busy: Vec<&NodeBusy> = busy(answers.iter().copied()).collect();
         let most = majority(self.answers.len());
         // No majority says that it is held: then the servers are divided among several that claim.
         let is_divided = busy.len() < most && self.slot.is_none();
@@ -557,6 +566,31 @@ fn waiting(busy: &[&NodeBusy], most: usize) -> Waiting {
     Waiting { position, horizon, look_in }
 }
 
+fn busy<'a>(answers: impl Iterator<Item = &'a NodeAnswer>) -> impl Iterator<Item = &'a NodeBusy> {
+    answers.filter_map(|answer| match answer {
+        NodeAnswer::Busy(busy) => Some(busy),
+        _ => None,
+    })
+}
+
+/// How the servers name one holder.
+fn namings<'a>(id: &'a str, busy: &'a [&NodeBusy]) -> impl Iterator<Item = &'a NodeHolder> {
+    busy.iter().filter_map(|busy| busy.holder.as_ref()).filter(move |holder| holder.id == id)
+}
+
+fn holder_of_most<'a>(busy: &'a [&NodeBusy]) -> Option<&'a NodeHolder> {
+    let holders = busy.iter().filter_map(|busy| busy.holder.as_ref());
+    holders.max_by_key(|holder| (namings(&holder.id, busy).count(), holder.number))
+}
+
+/// Returns the token of a hold: the number that a majority names, or else the only one that is named.
+fn token_of(holder: &NodeHolder, busy: &[&NodeBusy], most: usize) -> Option<u64> {
+    let numbers = || namings(&holder.id, busy).map(|named| named.number);
+    let named = named_by_most(numbers());
+    let count = numbers().filter(|number| *number == named).count();
+    (count >= most || count == numbers().count()).then_some(named)
+}
+
 /// The holder that most servers name, and when it ends for most.
 fn seen_by_most(busy: &[&NodeBusy], most: usize) -> Busy {
     let last = Token::new(busy.iter().map(|busy| busy.counter).max().unwrap_or(0));
@@ -566,16 +600,60 @@ fn seen_by_most(busy: &[&NodeBusy], most: usize) -> Busy {
     let ends: Vec<u64> = busy.iter().filter_map(|busy| busy.free_in).collect();
     let needed = most.min(ends.len().max(1));
     seen.free_in = reached_by_most(ends, needed).map(Duration::from_millis);
-    let holders = busy.iter().filter_map(|busy| busy.holder.as_ref());
-    let count = |id: &String| {
-        busy.iter().filter(|busy| busy.holder.as_ref().is_some_and(|other| other.id == *id)).count()
-    };
-    if let Some(holder) = holders.max_by_key(|holder| (count(&holder.id), holder.number)) {
+    if let Some(holder) = holder_of_most(busy) {
         seen.holder = Some(holder.label.clone());
-        let same = busy.iter().filter_map(|busy| busy.holder.as_ref()).filter(|other| other.id == holder.id);
-        seen.token = Token::new(named_by_most(same.map(|holder| holder.number)));
+        seen.token = token_of(holder, busy, most).map_or(Token::ZERO, Token::new);
         seen.held_for = Duration::from_millis(holder.held_for);
         seen.is_resting = holder.is_resting;
     }
     seen
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::claim::Label;
+
+    use super::*;
+
+    fn refusal(id: &str, number: u64) -> NodeBusy {
+        let (held_for, is_resting, label) = (5, false, Label::new("host", 1, "tenure", "night run"));
+        let holder = NodeHolder { number, held_for, is_resting, id: id.to_owned(), label };
+        let (free_in, taken) = (Some(1000), Vec::new());
+        NodeBusy { counter: number, waiting: 0, position: 0, free_in, taken, holder: Some(holder) }
+    }
+
+    /// The third server was not needed for the grant, and has a number of its own, which may be the larger one.
+    #[test]
+    fn of_two_numbers_that_tie_none_is_named_and_a_third_answer_decides() {
+        let (first, second, other) = (refusal("a", 7), refusal("a", 7), refusal("a", 9));
+        let tie = seen_by_most(&[&first, &other], 2);
+        assert_eq!((tie.token, tie.holder.is_some()), (Token::ZERO, true));
+        assert_eq!(seen_by_most(&[&first, &other, &second], 2).token, Token::new(7));
+        assert_eq!(seen_by_most(&[&first, &second], 2).token, Token::new(7));
+        // Of five, with two that were not needed.
+        assert_eq!(seen_by_most(&[&first, &other, &second], 3).token, Token::ZERO);
+        // The others do not know the hold.
+        assert_eq!(seen_by_most(&[&other], 2).token, Token::new(9));
+    }
+
+    #[test]
+    fn a_poll_waits_for_one_answer_more_while_it_can_come() {
+        let claim = tenure_core::claim::Claim {
+            resource: tenure_core::claim::Name::new("m").expect("a good name"),
+            id: tenure_core::claim::ClaimId::new(1),
+            client: tenure_core::claim::ClientId::new(1),
+            terms: Arc::new(tenure_core::claim::Terms::of_mutex(Label::from_stored("tests"))),
+            wait: false,
+            floor: Token::ZERO,
+            floor_forced: false,
+        };
+        let mut poll = Poll::new(Own::new(claim, 7, SystemClock.now(), &Copies::new(3)), None, 3);
+        poll.answers[0] = Some(NodeAnswer::Busy(refusal("a", 7)));
+        poll.answers[1] = Some(NodeAnswer::Busy(refusal("b", 9)));
+        assert!(!poll.is_of_two_numbers(), "these are two holds");
+        poll.answers[1] = Some(NodeAnswer::Busy(refusal("a", 9)));
+        assert!(poll.is_of_two_numbers());
+        poll.silent[2] = Some("it is down".to_owned());
+        assert!(!poll.is_of_two_numbers(), "nobody else answers");
+    }
 }

@@ -173,8 +173,7 @@ impl<D: QueueDatabase> Hosted<D> {
                 // Nothing of it was executed, and what has been handed out must not wait for its ttl. (With an unknown outcome the
                 // whole take has failed: the client gives back whatever its claims may have been given.)
                 Err(fault) if !taken.items.is_empty() && !fault.is_unknown() => {
-                    taken.look_in = Some(Duration::ZERO);
-                    return Ok(taken);
+                    return Ok(look_again(taken));
                 }
                 Err(fault) => return Err(fault),
             };
@@ -182,7 +181,12 @@ impl<D: QueueDatabase> Hosted<D> {
             taken.items.extend(items);
             if !worn.is_empty() {
                 let attempts = take.rules.attempts_max;
-                retried(D::ENGINE, || self.database.bury(&take.queue, &worn, attempts)).await?;
+                let buried = retried(D::ENGINE, || self.database.bury(&take.queue, &worn, attempts)).await;
+                match buried {
+                    // What has been handed out is here, whatever becomes of what is worn out.
+                    Err(_) if !taken.items.is_empty() => return Ok(look_again(taken)),
+                    buried => buried?,
+                }
                 continue;
             }
             if is_for_others {
@@ -203,11 +207,18 @@ impl<D: QueueDatabase> Hosted<D> {
                 taken.look_in = next_in.map(|next_in| next_in + STANDBY * place as u32);
                 return Ok(taken);
             }
-            idle.note(&take.queue, self.database.note_idle(&take.queue).await?);
+            match self.database.note_idle(&take.queue).await {
+                Ok(place) => idle.note(&take.queue, place),
+                Err(_) if !taken.items.is_empty() => return Ok(look_again(taken)),
+                Err(fault) => return Err(fault),
+            }
             // Once more: what was pushed meanwhile was told to nobody.
         }
         if idle.forget(&take.queue) {
-            self.database.unnote_idle(&take.queue).await?;
+            // Called once too often it looks in vain.
+            if let Err(fault) = self.database.unnote_idle(&take.queue).await {
+                tracing::debug!(engine = D::ENGINE, ?fault, "a client that has taken items is noted as idle");
+            }
         }
         Ok(taken)
     }
@@ -406,6 +417,16 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
         })
     }
 
+    fn is_empty(&self, queue: Name) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async move {
+            let asked = async {
+                self.open().await?;
+                look::is_empty(&*self.database, &queue).await
+            };
+            asked.await.map_err(|fault| self.fail("look at a queue", &fault, &queue))
+        })
+    }
+
     fn items(
         &self,
         queue: Name,
@@ -441,4 +462,9 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
             purged.map_err(|fault| self.fail("purge", &fault, &queue))
         })
     }
+}
+
+/// Less was done than was asked for: it is asked again, and whatever was in the way is told if it still is.
+fn look_again(taken: Taken) -> Taken {
+    Taken { look_in: Some(Duration::ZERO), ..taken }
 }
