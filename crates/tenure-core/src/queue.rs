@@ -151,7 +151,9 @@ impl Queue {
     pub async fn next(&self) -> Result<Delivery> {
         match self.take(false).await? {
             Some(delivery) => Ok(delivery),
-            None => Err(Error::new(ErrorKind::Internal, "take", "the engine returned no item to a waiting take")),
+            None => {
+                Err(Error::new(ErrorKind::Internal, "take", "the engine returned no item to a waiting take"))
+            }
         }
     }
 

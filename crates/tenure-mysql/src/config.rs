@@ -8,7 +8,7 @@ use tenure_core::engine::{Connect, Engine};
 use tenure_core::error::{Error, ErrorKind, Result};
 
 /// How many connections are used at most, however many locks are held.
-const CONNECTIONS: usize = 4;
+const CONNECTIONS: usize = 5;
 const PORT: u16 = 3306;
 const PREFIX: &str = "tenure_";
 
@@ -45,7 +45,7 @@ pub struct Config {
 impl Config {
     /// Reads a URL: `mysql://user[:password]@host[:3306]/database`, with settings after `?`.
     ///
-    /// Settings are `prefix` of the tables (`tenure_`), `connections` (4), `purge` (`on`; `off` deletes
+    /// Settings are `prefix` of the tables (`tenure_`), `connections` (5), `purge` (`on`; `off` deletes
     /// nothing), `tls` (`off`; `on` checks the server's certificate against the Mozilla programme's roots), `ca` (a file
     /// with root certificates instead, and `tls=on`), and `socket` (the path of the server's socket, in place of the
     /// host). All parts may be percent-encoded.
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(config.server, Server::Tcp { host: "db.example".to_owned(), port: 3306 });
         assert_eq!((config.user.as_str(), config.password.as_str()), ("me", "hunter@2"));
         assert_eq!((config.database.as_str(), config.prefix.as_str()), ("locks", "tenure_"));
-        assert_eq!((config.connections, config.purges, config.is_tls), (4, true, false));
+        assert_eq!((config.connections, config.purges, config.is_tls), (5, true, false));
         let config = parsed("mysql://me@[::1]:3307/locks?prefix=x_&connections=2&purge=off&tls=on");
         assert_eq!(config.server, Server::Tcp { host: "::1".to_owned(), port: 3307 });
         assert_eq!((config.connections, config.purges, config.is_tls), (2, false, true));

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Fault, Room, Row, Want};
+use tenure_sql::{Connection, Fault, Room, Row, Want, until_there_is_room};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
@@ -81,18 +81,20 @@ impl Pool {
         let late = |_| Fault::unavailable(format!("{server}: no connection within {ANSWER_TIMEOUT:?}"));
         let connected = async {
             let room = self.room.enter(want).await?;
-            loop {
-                let idle = lock(&self.idle).pop();
-                let Some(mut wire) = idle else {
-                    let wire = self.connect().await?;
-                    return Ok(Lent { wire: Some(wire), pool: self.clone(), _room: room });
-                };
-                if !wire.0.is_dead().await {
-                    return Ok(Lent { wire: Some(wire), pool: self.clone(), _room: room });
-                }
-            }
+            let wire = until_there_is_room(|| self.known()).await?;
+            Ok(Lent { wire: Some(wire), pool: self.clone(), _room: room })
         };
         timeout(ANSWER_TIMEOUT, connected).await.map_err(late)?
+    }
+
+    async fn known(&self) -> Result<Known, Fault> {
+        loop {
+            let idle = lock(&self.idle).pop();
+            let Some(mut wire) = idle else { return self.connect().await };
+            if !wire.0.is_dead().await {
+                return Ok(wire);
+            }
+        }
     }
 
     /// Closes what nobody uses. It is done while the runtime is there, without which nothing can be sent.

@@ -30,9 +30,7 @@ fn refusal(code: u16, said: &str) -> Fault {
         1213 | 1020 => Fault::GivenUp(message),
         // It undoes the statement and not the transaction. The connection is closed, which undoes all.
         1205 => Fault::Locked(message),
-        1040 | 1203 | 1226 => {
-            failed(unavailable, "the server has no room: raise `max_connections`, or lower `?connections=`")
-        }
+        1040 | 1203 | 1226 => Fault::Full(message),
         1044 | 1142 | 1143 | 1227 | 1370 => failed(
             ErrorKind::Unsupported,
             "let the user SELECT, INSERT, UPDATE and DELETE on tenure's tables, or create them; without DELETE, use `?purge=off`",

@@ -14,7 +14,7 @@ use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
 const OWN: [&str; 6] = ["schema", "prefix", "connections", "purge", "listen", "ca"];
 
 /// How many connections are used at most, however many locks are held. One more listens.
-const CONNECTIONS: usize = 4;
+const CONNECTIONS: usize = 5;
 /// How long it takes to connect at most.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// A connection on which nothing comes is tried after so long, and so often again. Whoever only listens would not notice
@@ -55,7 +55,7 @@ impl Config {
     /// Reads a URL: `postgres://[user[:password]@]host[:5432][,host]/database`, with settings after `?`.
     ///
     /// Its own settings are `schema` (default: the first of the user's search path), `prefix` of the tables
-    /// (`tenure_`), `connections` (4, and one that listens), `purge` (`on`; `off` deletes nothing),
+    /// (`tenure_`), `connections` (5, and one that listens), `purge` (`on`; `off` deletes nothing),
     /// `listen` (`on`; `off` where a pooler in transaction mode lies between) and `ca` (a file with root certificates).
     /// All others are those of PostgreSQL itself: `sslmode`, `application_name`, `options`, `target_session_attrs`.
     ///
@@ -115,7 +115,7 @@ impl Config {
     /// Uses connections of a pool that the program already has, and makes none of its own. Call it on the tokio runtime
     /// that the pool is used on, and keep that runtime running: new connections of the pool live there.
     ///
-    /// At most [`connections`](Config::with) of the pool (4) are in use at a time, each for one transaction, never one
+    /// At most [`connections`](Config::with) of the pool (5) are in use at a time, each for one transaction, never one
     /// that the program has taken out. One on which anything went wrong is taken out of the pool and closed.
     ///
     /// What it does not do: listen. Waiters of other processes ask for themselves, each third of their confirm

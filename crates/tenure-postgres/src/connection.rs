@@ -11,7 +11,7 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod};
 use futures_util::future::{Either, maybe_done, select};
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Dialect, Fault, Room, Row, Want};
+use tenure_sql::{Connection, Dialect, Fault, Room, Row, Want, until_there_is_room};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, timeout};
@@ -20,15 +20,11 @@ use tokio_postgres::{SimpleQueryMessage, Statement};
 
 use crate::config::Config;
 use crate::dialect::{PostgresDialect, SURROUNDINGS};
-use crate::error::{fault, is_full};
+use crate::error::fault;
 
 /// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault that
 /// came just before would have it ask once more, and tell its user after twice the time.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
-
-/// How long a server that has no connection left is asked again, and when. Less than callers wait, who are told why.
-const FULL_MAX: Duration = Duration::from_millis(1800);
-const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection that goes back only if nothing went wrong on it.
 pub struct Lent {
@@ -231,38 +227,10 @@ impl Connections {
 
     /// Returns a connection that nobody else uses.
     pub(crate) async fn lend(&self, want: Want) -> Result<Lent, Fault> {
-        let late =
-            || Fault::unavailable(format!("{}: no connection within {ANSWER_TIMEOUT:?}", self.servers));
         let lent = async {
             let room = self.room.enter(want).await?;
-            let until = Instant::now() + FULL_MAX;
-            let object = loop {
-                let object = match &self.runtime {
-                    None => self.pool.get().await,
-                    // Whoever makes a connection has it on its runtime for as long as it lives.
-                    Some(runtime) => {
-                        let pool = self.pool.clone();
-                        let object = runtime.spawn(async move { pool.get().await }).await;
-                        object.map_err(|_| Fault::unavailable("the runtime of the pool has ended"))?
-                    }
-                };
-                // In a crowd others go soon. One's own connections may come back meanwhile, too.
-                let is_full = matches!(&object, Err(PoolError::Backend(error)) if is_full(error));
-                let pause = FULL_PAUSE.mul_f64(0.5 + fastrand::f64());
-                if !is_full || Instant::now() + pause >= until {
-                    break object;
-                }
-                tenure_sql::pause(pause).await;
-            };
-            match object {
-                Ok(object) => {
-                    let alarms = self.alarms.clone();
-                    Ok(Lent { object: Some(object), alarm: None, alarms, _room: room })
-                }
-                Err(PoolError::Backend(error)) => Err(self.not_connected(&error)),
-                Err(PoolError::Timeout(_)) => Err(late()),
-                Err(error) => Err(Fault::unavailable(format!("{}: {error}", self.servers))),
-            }
+            let object = until_there_is_room(|| self.object()).await?;
+            Ok(Lent { object: Some(object), alarm: None, alarms: self.alarms.clone(), _room: room })
         };
         match timeout(ANSWER_TIMEOUT, lent).await {
             Ok(lent) => lent,
@@ -271,8 +239,30 @@ impl Connections {
                 message: format!("{} had no connection free within {ANSWER_TIMEOUT:?}", self.servers),
                 hint: "make the pool larger than the program uses, or let tenure connect by a URL of its own",
             }),
-            Err(_) => Err(late()),
+            Err(_) => Err(self.late()),
         }
+    }
+
+    /// Takes a connection out of the pool, which makes one if none is idle.
+    async fn object(&self) -> Result<Object, Fault> {
+        let object = match &self.runtime {
+            None => self.pool.get().await,
+            // Whoever makes a connection has it on its runtime for as long as it lives.
+            Some(runtime) => {
+                let pool = self.pool.clone();
+                let object = runtime.spawn(async move { pool.get().await }).await;
+                object.map_err(|_| Fault::unavailable("the runtime of the pool has ended"))?
+            }
+        };
+        object.map_err(|error| match error {
+            PoolError::Backend(error) => self.not_connected(&error),
+            PoolError::Timeout(_) => self.late(),
+            error => Fault::unavailable(format!("{}: {error}", self.servers)),
+        })
+    }
+
+    fn late(&self) -> Fault {
+        Fault::unavailable(format!("{}: no connection within {ANSWER_TIMEOUT:?}", self.servers))
     }
 
     /// Says which server could not be connected with. The URL is not shown: it may have a password.
@@ -282,6 +272,7 @@ impl Connections {
                 let message = format!("cannot connect with {}: {message}", self.servers);
                 Fault::Failed { kind, message, hint }
             }
+            Fault::Full(message) => Fault::Full(format!("cannot connect with {}: {message}", self.servers)),
             other => other,
         }
     }

@@ -39,6 +39,9 @@ pub(crate) fn fault(error: &Error) -> Fault {
     if *code == SqlState::UNIQUE_VIOLATION {
         return Fault::GivenUp(message);
     }
+    if *code == SqlState::TOO_MANY_CONNECTIONS {
+        return Fault::Full(message);
+    }
     if *code == SqlState::LOCK_NOT_AVAILABLE {
         return Fault::Locked(message);
     }
@@ -73,11 +76,6 @@ pub(crate) fn fault(error: &Error) -> Fault {
         ),
         _ => failed(ErrorKind::Internal, "see the server's log, and report it if the server is well"),
     }
-}
-
-/// Whether the server takes no more connections now.
-pub(crate) fn is_full(error: &Error) -> bool {
-    error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS)
 }
 
 /// The last cause: the ones above it only say that there is one.

@@ -9,6 +9,8 @@ pub enum Fault {
     GivenUp(String),
     /// A lock was not free in time, and nothing was executed.
     Locked(String),
+    /// The server takes no more connections, and nothing was executed.
+    Full(String),
     /// All else, as the user is told.
     Failed {
         /// What a user can do about it.
@@ -50,6 +52,11 @@ impl Fault {
                 ErrorKind::Unavailable,
                 message.as_str(),
                 "a client is paused inside a transaction, or somebody else locks tenure's rows",
+            ),
+            Fault::Full(message) => (
+                ErrorKind::Unavailable,
+                message.as_str(),
+                "the server has no room: raise `max_connections`, lower `?connections=`, or use a pooler",
             ),
             Fault::Failed { kind, message, hint } => (*kind, message.as_str(), *hint),
         };

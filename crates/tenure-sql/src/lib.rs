@@ -48,7 +48,7 @@ pub use purge::{FORGET_GRAIN, LOOK_AFTER};
 pub use queue::{
     Calls, Entered, Found, QUEUE_VERSION, QueueDatabase, QueueTables, Settled, queue_capability,
 };
-pub use room::{Room, Want};
+pub use room::{Room, Want, until_there_is_room};
 pub use schema::{Tables, VERSION};
 pub use text::{Columns, Dialect, claim_bytes, client_number, micros, push_hex, signed};
 pub use trial::try_out;

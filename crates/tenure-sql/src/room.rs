@@ -1,11 +1,38 @@
 //! How many connections a client uses, and for what.
 
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::select;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::fault::Fault;
+use crate::pause::pause;
+
+/// How often a server that has no connection left is asked again, and when, about. Less than callers wait, who are told why.
+const FULL_TRIES: u32 = 16;
+const FULL_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connects, and again for a while if the server is full: in a crowd others go soon.
+///
+/// # Errors
+/// As `connect`; [`Fault::Full`] if it stays full.
+///
+/// # Cancel safety
+/// As `connect`.
+pub async fn until_there_is_room<A, F>(connect: impl Fn() -> F) -> Result<A, Fault>
+where
+    F: Future<Output = Result<A, Fault>>,
+{
+    for _ in 1..FULL_TRIES {
+        match connect().await {
+            Err(Fault::Full(_)) => pause(FULL_PAUSE.mul_f64(0.5 + fastrand::f64())).await,
+            connected => return connected,
+        }
+    }
+    connect().await
+}
 
 /// Room for so many connections. If there are several, one is kept for renewals: whatever else a client does may wait on the server
 /// for rows that somebody has locked, for longer than the shortest leases last.

@@ -138,7 +138,7 @@ impl Facts {
         let (used, most) = (self.number("threads_connected"), self.number("max_connections"));
         let found = format!("{used} of {most} in use");
         if most.saturating_sub(used) < CONNECTIONS_LEFT_WARNING {
-            let hint = "raise `max_connections`, or lower `?connections=` (4)";
+            let hint = "raise `max_connections`, or lower `?connections=` (5)";
             return hinted(Severity::Warning, "connections", found, hint);
         }
         finding(Severity::Good, "connections", found)

@@ -2,6 +2,7 @@
 
 mod conformance;
 mod crew;
+mod crowd;
 mod faults;
 mod load;
 mod queue;

@@ -195,7 +195,7 @@ impl Facts {
         let found = format!("{} of {most} in use", self.connections);
         if most.saturating_sub(self.connections) < CONNECTIONS_LEFT_WARNING {
             let hint =
-                "raise `max_connections`, use a pooler, or lower `?connections=` (4, and 1 that listens)";
+                "raise `max_connections`, use a pooler, or lower `?connections=` (5, and 1 that listens)";
             return hinted(Severity::Warning, what, found, hint);
         }
         finding(Severity::Good, what, found)

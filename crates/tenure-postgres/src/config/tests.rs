@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn the_usual_url_has_the_usual_settings() {
     let config = Config::parse("postgres://me:secret@db.example/app").expect("a URL");
-    assert_eq!((config.prefix.as_str(), config.connections), ("tenure_", 4));
+    assert_eq!((config.prefix.as_str(), config.connections), ("tenure_", 5));
     assert!(config.purges && config.listens && !config.is_tls());
     assert_eq!(config.servers(), "db.example:5432");
     assert_eq!(config.server.get_application_name(), Some("tenure"));

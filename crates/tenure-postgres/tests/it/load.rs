@@ -20,7 +20,7 @@ fn number(connection: &mut SqlConnection, statement: &str) -> u64 {
 }
 
 #[test]
-fn a_thousand_locks_of_one_client_need_five_connections() {
+fn a_thousand_locks_of_one_client_need_six_connections() {
     let (server, mut raw) = start();
     let client = connect(&server.url());
     let mutexes: Vec<_> = (0..1000).map(|at| client.mutex(&format!("m{at}"))).collect();
@@ -30,7 +30,7 @@ fn a_thousand_locks_of_one_client_need_five_connections() {
     let connections =
         number(&mut raw, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'");
     assert_eq!(held, 1000);
-    assert!(connections <= 5, "4 that work and 1 that listens, but there are {connections}");
+    assert!(connections <= 6, "5 that work and 1 that listens, but there are {connections}");
 }
 
 #[test]

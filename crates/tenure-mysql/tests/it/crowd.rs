@@ -1,0 +1,54 @@
+//! Very many who want one name at the same moment.
+
+use futures_util::future::join_all;
+use tenure_core::{Settings, Tenure};
+use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer};
+
+use crate::conformance::connector;
+
+/// Each has a connection of its own, and the server takes half of them at a time: the others are asked for again, and nobody is
+/// refused.
+#[test]
+fn a_crowd_that_a_server_has_no_room_for_at_once_is_served() {
+    const ROUNDS: usize = 10;
+    const CLIENTS: usize = 20;
+    let server = MariaDbServer::start(&MariaDbOptions::default().setting("max-connections", "10"));
+    let url = format!("{}?connections=1", server.url());
+    drop(pollster::block_on(Tenure::connect_with(connector(&url), Settings::default())));
+    let visit = |round: usize| {
+        let url = url.clone();
+        async move {
+            let client = Tenure::connect_with(connector(&url), Settings::default()).await?;
+            client.mutex(&format!("m{round}")).acquire().await?.release().await
+        }
+    };
+    for round in 0..ROUNDS {
+        let served = pollster::block_on(join_all((0..CLIENTS).map(|_| visit(round))));
+        let failed: Vec<_> = served.iter().filter_map(|one| one.as_ref().err()).collect();
+        assert!(failed.is_empty(), "{} of {CLIENTS} were refused: {}", failed.len(), failed[0]);
+    }
+}
+
+/// All are queued, though nobody's row is free for long, and served.
+#[test]
+fn two_hundred_clients_that_claim_one_name_at_once_are_all_served() {
+    const CLIENTS: usize = 200;
+    let server = MariaDbServer::start(&MariaDbOptions::default().setting("max-connections", "500"));
+    let url = server.url();
+    let mut clients: Vec<Tenure> = Vec::new();
+    while clients.len() < CLIENTS {
+        let some = (0..20).map(|_| Tenure::connect_with(connector(&url), Settings::default()));
+        let some = pollster::block_on(join_all(some));
+        clients.extend(some.into_iter().map(|client| client.expect("the server answers")));
+    }
+    let served = join_all(clients.iter().map(|client| {
+        let mutex = client.mutex("one");
+        async move {
+            let lease = mutex.acquire().await?;
+            lease.release().await
+        }
+    }));
+    let served = pollster::block_on(served);
+    let failed: Vec<_> = served.iter().filter_map(|one| one.as_ref().err()).collect();
+    assert!(failed.is_empty(), "{} of {CLIENTS} were refused: {}", failed.len(), failed[0]);
+}
