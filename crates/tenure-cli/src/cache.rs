@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::{Error, ErrorKind, Source, Tenure};
+use tenure::{Error, ErrorKind, FetchedFrom, Tenure};
 
 use crate::arguments::Cache;
 use crate::exit::{Failure, Outcome};
@@ -180,11 +180,11 @@ impl Fetch<'_> {
         patience::until_ready(output.written(), self.events, None, None).map(drop)
     }
 
-    fn tell(&self, bytes: usize, source: Source) {
+    fn tell(&self, bytes: usize, source: FetchedFrom) {
         let (source, token) = match source {
-            Source::Fresh(token) => ("fresh", Some(token.get())),
-            Source::Stale => ("stale", None),
-            Source::Loaded(token) => ("loaded", Some(token.get())),
+            FetchedFrom::Fresh(token) => ("fresh", Some(token.get())),
+            FetchedFrom::Stale => ("stale", None),
+            FetchedFrom::Loaded(token) => ("loaded", Some(token.get())),
         };
         let found = FoundJson { event: "found", key: &self.cache.key, source, bytes, token };
         // Nobody may be listening, and the value is what counts.

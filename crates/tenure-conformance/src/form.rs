@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tenure_core::claim::CAPACITY_MAX;
 use tenure_core::{
-    Acquire, Election, Lease, Leases, Mutex, ReadLock, ReleaseAnswer, Result, Semaphore, Several, SlotPool,
+    Acquire, AllOf, Election, Lease, Leases, Mutex, ReadLock, ReleaseAnswer, Result, Semaphore, SlotPool,
     Tenure, Term, WriteLock,
 };
 
@@ -141,7 +141,7 @@ pub(crate) enum Lock {
     Semaphore(Semaphore),
     SlotPool(SlotPool),
     Election(Whose, Election),
-    Several(Whose, Several),
+    Several(Whose, AllOf),
 }
 
 /// From which client something was named, and how.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tenure_core::claim::Kind;
 use tenure_core::engine::{BreakAnswer, Capability, ReleaseAnswer};
-use tenure_core::{ErrorKind, Name, Settings, Several, Tenure};
+use tenure_core::{AllOf, ErrorKind, Name, Settings, Tenure};
 
 use crate::actor::{SECTIONS, work_in_sections};
 use crate::form::{Contest, Form, in_ring};
@@ -15,7 +15,7 @@ use crate::stage::{LONG, SHORT, name, waiters};
 use crate::{Setup, cancellation, death, loss};
 
 /// Names all mutexes of a ring at once, the last one first.
-fn ring(client: &Tenure, name: &str, ttl: Duration) -> Several {
+fn ring(client: &Tenure, name: &str, ttl: Duration) -> AllOf {
     client.all((0..3).rev().map(|number| client.mutex(&in_ring(name, number)).ttl(ttl).into()))
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use tenure_core::claim::Terms;
 use tenure_core::engine::{BreakAnswer, Capability, ClaimAnswer, ReleaseAnswer};
-use tenure_core::{Error, ErrorKind, Name, Source};
+use tenure_core::{Error, ErrorKind, FetchedFrom, Name};
 
 use crate::Setup;
 use crate::cancellation::poll_times;
@@ -57,7 +57,7 @@ pub async fn one_loads_for_all(setup: &dyn Setup) {
     let found = futures_util::future::join_all((0..40).map(|index| want(&clients[index % 2]))).await;
     assert_eq!(loads.load(Ordering::Relaxed), 1, "more than one loaded");
     assert!(found.iter().all(|found| &*found.bytes == b"value"), "everybody gets the value");
-    let loaded = found.iter().filter(|found| matches!(found.source, Source::Loaded(_))).count();
+    let loaded = found.iter().filter(|found| matches!(found.source, FetchedFrom::Loaded(_))).count();
     assert_eq!(loaded, 1, "who loaded is told so");
 }
 
@@ -96,19 +96,25 @@ pub async fn a_stale_value_is_served_while_one_loads(setup: &dyn Setup) {
     };
     let load = async |value: u8| Ok::<_, Error>(vec![value]);
     let first = setup.within("a value", flight(&a).get_or_refresh(async |_| load(1).await)).await;
-    assert!(matches!(first.expect("a value").source, Source::Loaded(_)), "nobody had it");
+    assert!(matches!(first.expect("a value").source, FetchedFrom::Loaded(_)), "nobody had it");
     let fresh = setup.within("a value", flight(&b).get_or_refresh(async |_| load(2).await)).await;
     let fresh = fresh.expect("a value");
-    assert!(matches!(fresh.source, Source::Fresh(_)) && *fresh.bytes == [1], "it is fresh: {fresh:?}");
+    assert!(matches!(fresh.source, FetchedFrom::Fresh(_)) && *fresh.bytes == [1], "it is fresh: {fresh:?}");
     ages(setup, &key).await;
     let (b_flight, a_flight) = (flight(&b), flight(&a));
     let slow = a_flight.get_or_refresh(async |_| {
         let stale = b_flight.get_or_refresh(async |_| load(4).await).await?;
-        assert!(stale.source == Source::Stale && *stale.bytes == [1], "the old one is served: {stale:?}");
+        assert!(
+            stale.source == FetchedFrom::Stale && *stale.bytes == [1],
+            "the old one is served: {stale:?}"
+        );
         load(3).await
     });
     let slow = setup.within("a value", slow).await.expect("a value");
-    assert!(matches!(slow.source, Source::Loaded(_)) && *slow.bytes == [3], "it was loaded anew: {slow:?}");
+    assert!(
+        matches!(slow.source, FetchedFrom::Loaded(_)) && *slow.bytes == [3],
+        "it was loaded anew: {slow:?}"
+    );
     let fresh = setup.within("a value", flight(&b).get_or_refresh(async |_| load(5).await)).await;
     assert_eq!(*fresh.expect("a value").bytes, [3], "the new one is fresh");
 }
@@ -212,7 +218,7 @@ pub async fn a_loader_that_loses_its_lease_publishes_nothing(setup: &dyn Setup) 
     let next = operator.single_flight(&key);
     let next = next.get_or_refresh(async |_| Ok::<_, Error>(b"next".to_vec()));
     let found = setup.within("a value", next).await.expect("a value");
-    assert!(matches!(found.source, Source::Loaded(_)) && &*found.bytes == b"next", "{found:?}");
+    assert!(matches!(found.source, FetchedFrom::Loaded(_)) && &*found.bytes == b"next", "{found:?}");
 }
 
 /// A call that is dropped at any moment, while it loads or while it waits for who does, leaves nothing behind:
@@ -248,7 +254,7 @@ pub async fn a_call_dropped_at_any_moment_leaves_nothing(setup: &dyn Setup) {
     let next = b.single_flight(&key);
     let next = next.get_or_refresh(async |_| Ok::<_, Error>(b"next".to_vec()));
     let found = setup.within("a value", next).await.expect("a value");
-    assert!(matches!(found.source, Source::Loaded(_)), "others may load: {found:?}");
+    assert!(matches!(found.source, FetchedFrom::Loaded(_)), "others may load: {found:?}");
 }
 
 /// Polls until it is ready or nothing happens for a while: work that never ends does not ask to be polled.

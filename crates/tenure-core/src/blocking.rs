@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::engine::{Connect, ReleaseAnswer};
 use crate::error::{Error, Result};
-use crate::several::Wanted;
+use crate::all_of::LockRequest;
 use crate::{client, election, lease, mutex, rw_lock, semaphore, several, single_flight, slot_pool};
 
 /// A type around that of the async face, made from one with all its settings.
@@ -31,7 +31,7 @@ macro_rules! wrapper {
 
 mod queue;
 
-pub use queue::{Delivery, Pushing, Queue};
+pub use queue::{Delivery, Push, Queue};
 
 /// A client of an engine (see [`client::Tenure`]).
 #[derive(Clone)]
@@ -67,8 +67,8 @@ impl Tenure {
     }
 
     /// Names several at once: all of them are taken, or none.
-    pub fn all(&self, wanted: impl IntoIterator<Item = Wanted>) -> Several {
-        Several(self.0.all(wanted))
+    pub fn all(&self, wanted: impl IntoIterator<Item = LockRequest>) -> AllOf {
+        AllOf(self.0.all(wanted))
     }
 
     /// Names a queue.
@@ -101,14 +101,14 @@ impl From<client::Tenure> for Tenure {
 /// Lets a primitive be one of several.
 macro_rules! wanted {
     ($name:ident) => {
-        impl From<$name> for Wanted {
-            fn from(primitive: $name) -> Wanted {
+        impl From<$name> for LockRequest {
+            fn from(primitive: $name) -> LockRequest {
                 primitive.0.into()
             }
         }
 
-        impl From<&$name> for Wanted {
-            fn from(primitive: &$name) -> Wanted {
+        impl From<&$name> for LockRequest {
+            fn from(primitive: &$name) -> LockRequest {
                 (&primitive.0).into()
             }
         }
@@ -288,16 +288,16 @@ impl SlotPool {
 }
 
 wrapper!(
-    /// Several at once, all or nothing (see [`several::Several`]).
-    Several,
-    several::Several
+    /// Several at once, all or nothing (see [`all_of::AllOf`]).
+    AllOf,
+    all_of::AllOf
 );
 
-impl Several {
+impl AllOf {
     /// Takes all if all are free and nobody waits for any; none if not, and then it holds nothing.
     ///
     /// # Errors
-    /// As [`several::Several::try_acquire`].
+    /// As [`all_of::AllOf::try_acquire`].
     pub fn try_acquire(&self) -> Result<Option<Leases>> {
         Ok(pollster::block_on(self.0.try_acquire())?.map(Leases))
     }
@@ -305,7 +305,7 @@ impl Several {
     /// Waits until all can be granted, and takes them. Waits for ever.
     ///
     /// # Errors
-    /// As [`several::Several::acquire`].
+    /// As [`all_of::AllOf::acquire`].
     pub fn acquire(&self) -> Result<Leases> {
         pollster::block_on(self.0.acquire()).map(Leases)
     }
@@ -313,39 +313,39 @@ impl Several {
     /// Waits up to `wait` for all together. Zero does not queue.
     ///
     /// # Errors
-    /// As [`several::Several::acquire_within`].
+    /// As [`all_of::AllOf::acquire_within`].
     pub fn acquire_within(&self, wait: Duration) -> Result<Leases> {
         pollster::block_on(self.0.acquire_within(wait)).map(Leases)
     }
 
     /// Takes all, does the work and releases all. A thread cannot be dropped: long work looks at
-    /// [`several::Leases::is_lost`] and stops by itself; it is not started anew.
+    /// [`all_of::Leases::is_lost`] and stops by itself; it is not started anew.
     ///
     /// # Errors
     /// Those of [`Self::acquire`], and [`Lost`](crate::ErrorKind::Lost) if a lease was lost before the work was done.
-    pub fn run<T>(&self, work: impl FnOnce(&several::Leases) -> T) -> Result<T> {
+    pub fn run<T>(&self, work: impl FnOnce(&all_of::Leases) -> T) -> Result<T> {
         pollster::block_on(self.0.run(async |leases| work(leases)))
     }
 }
 
-/// Several leases (see [`several::Leases`], to which it derefs).
+/// Several leases (see [`all_of::Leases`], to which it derefs).
 #[derive(Debug)]
-pub struct Leases(several::Leases);
+pub struct Leases(all_of::Leases);
 
 impl Leases {
     /// Releases all leases and waits for the engine's answers.
     ///
     /// # Errors
-    /// As [`several::Leases::release`].
+    /// As [`all_of::Leases::release`].
     pub fn release(self) -> Result<ReleaseAnswer> {
         pollster::block_on(self.0.release())
     }
 }
 
 impl Deref for Leases {
-    type Target = several::Leases;
+    type Target = all_of::Leases;
 
-    fn deref(&self) -> &several::Leases {
+    fn deref(&self) -> &all_of::Leases {
         &self.0
     }
 }
@@ -499,7 +499,7 @@ impl SingleFlight {
     pub fn get_or_refresh<E: From<Error>>(
         &self,
         load: impl FnOnce(&lease::Lease) -> Result<Vec<u8>, E>,
-    ) -> Result<single_flight::Found, E> {
+    ) -> Result<single_flight::Fetched, E> {
         pollster::block_on(self.0.get_or_refresh(async |lease| load(lease)))
     }
 }

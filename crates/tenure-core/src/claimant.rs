@@ -13,8 +13,8 @@ use futures_util::future::{Either, select};
 use crate::claim::{Kind, Name, Terms};
 use crate::client::Connection;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{Acquire, Asked, Asking, Lease, unasked_value};
-use crate::ledger::Wish;
+use crate::lease::{Acquire, AcquireFuture, Asked, Lease, unasked_value};
+use crate::ledger::AcquireRequest;
 
 /// Asks for units of one resource, again and again on the same terms.
 #[derive(Clone)]
@@ -54,8 +54,8 @@ impl Claimant {
     }
 
     /// Asks. `wait` is how long to queue. None: for ever. Zero: not at all.
-    pub(crate) fn ask(&self, wait: Option<Duration>) -> Asking {
-        Asking::new(self.connection.clone(), self.wish(wait))
+    pub(crate) fn ask(&self, wait: Option<Duration>) -> AcquireFuture {
+        AcquireFuture::new(self.connection.clone(), self.request(wait))
     }
 
     /// Asks without waiting, and makes of the lease what the primitive gives its users.
@@ -79,7 +79,7 @@ impl Claimant {
     }
 
     /// Checks everything that can be checked before anything is sent, and returns what is to be asked.
-    pub(crate) fn wish(&self, wait: Option<Duration>) -> Result<Wish> {
+    pub(crate) fn request(&self, wait: Option<Duration>) -> Result<AcquireRequest> {
         let resource = self.name.clone()?;
         self.connection.shared.check_process()?;
         let engine = &self.connection.shared.engine;
@@ -106,7 +106,7 @@ impl Claimant {
         }
         self.connection.shared.tell_of_grain(&resource, self.terms.ttl);
         let floor = self.connection.shared.floor(&resource);
-        Ok(Wish { resource, terms: self.connection.shared.share(&self.terms), wait, floor })
+        Ok(AcquireRequest { resource, terms: self.connection.shared.share(&self.terms), wait, floor })
     }
 }
 

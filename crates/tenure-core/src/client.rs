@@ -24,10 +24,10 @@ use crate::ledger::{Identity, Ledger, Now};
 use crate::mutex::Mutex;
 use crate::queue::Queue;
 use crate::queue::contract::QueueCapability;
-use crate::queue::desk::Desk;
+use crate::queue::queue_client::QueueClient;
 use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
-use crate::several::{Several, Wanted};
+use crate::all_of::{AllOf, LockRequest};
 use crate::single_flight::{Flights, SingleFlight};
 use crate::slot_pool::SlotPool;
 use crate::token::Token;
@@ -91,7 +91,7 @@ pub(crate) struct Shared {
     /// What is loaded once for all of this client's tasks.
     pub(crate) flights: Flights,
     /// What is asked of queues.
-    pub(crate) desk: Desk,
+    pub(crate) queue_client: QueueClient,
     /// The process whose thread this is.
     pid: u32,
     pub(crate) runtime: tokio::runtime::Handle,
@@ -226,7 +226,7 @@ impl Shared {
                     if is_done { Poll::Ready(()) } else { Poll::Pending }
                 })
                 .await;
-                shared.desk.settled().await;
+                shared.queue_client.settled().await;
             };
             // What is not answered goes on in the background.
             shared.in_time(answered).await.ok();
@@ -337,7 +337,7 @@ impl Tenure {
                     ledger: StdMutex::new(Ledger::new(identity)),
                     floors: StdMutex::default(),
                     flights: Flights::default(),
-                    desk: Desk::default(),
+                    queue_client: QueueClient::default(),
                     pid: std::process::id(),
                     runtime,
                     alarms: Alarms::default(),
@@ -415,8 +415,8 @@ impl Tenure {
     }
 
     /// Names several at once: all of them are taken, or none.
-    pub fn all(&self, wanted: impl IntoIterator<Item = Wanted>) -> Several {
-        Several::new(self.connection.clone(), wanted.into_iter().collect())
+    pub fn all(&self, wanted: impl IntoIterator<Item = LockRequest>) -> AllOf {
+        AllOf::new(self.connection.clone(), wanted.into_iter().collect())
     }
 
     /// Returns the one word by which the engine goes.
@@ -460,7 +460,7 @@ impl Tenure {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name.
-    pub fn observe(&self, name: &str) -> Result<Changes> {
+    pub fn observe(&self, name: &str) -> Result<Observer> {
         let name = Name::new(name)?;
         // Small: what a slow reader has not taken yet, the engine keeps down to the latest.
         let (sender, views) = mpsc::channel(1);
@@ -475,7 +475,7 @@ impl Tenure {
                 }
             }
         });
-        Ok(Changes { views, _connection: self.connection.clone() })
+        Ok(Observer { views, _connection: self.connection.clone() })
     }
 
     /// Ends somebody's hold, for an operator. Its holder is told at its next renewal, and its units rest until
@@ -580,12 +580,12 @@ impl Tenure {
 }
 
 /// The later views of a resource (see [`Tenure::observe`]).
-pub struct Changes {
+pub struct Observer {
     views: mpsc::Receiver<Result<Option<View>>>,
     _connection: Arc<Connection>,
 }
 
-impl Changes {
+impl Observer {
     /// Waits for the next view; none for a resource that is idle. The end means that the client is closed.
     ///
     /// # Cancel safety

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::claim::{Keep, Label};
 use crate::claimant::{finish, until_lost};
-use crate::client::{Changes, Tenure};
+use crate::client::{Observer, Tenure};
 use crate::engine::ReleaseAnswer;
 use crate::error::{ErrorKind, Result};
 use crate::inspect::View;
@@ -202,7 +202,7 @@ impl Leader {
 
 /// The leaders of an election, one after the other (see [`Election::changes`]).
 pub struct Leaders {
-    changes: Changes,
+    changes: Observer,
     last: Option<Option<Leader>>,
 }
 

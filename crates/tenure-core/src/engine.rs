@@ -51,7 +51,7 @@ pub enum HandOver {
     Window,
     /// A grant lives as long as the client's session with the store.
     Session,
-    /// The store grants nothing to who only waits: it tells the waiter, whose heartbeat takes what is free.
+    /// The store only notifies; the waiter's next heartbeat acquires.
     Asked,
 }
 

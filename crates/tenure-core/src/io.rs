@@ -111,7 +111,7 @@ impl Loop {
             let now = self.shared.clock.now();
             if self.shared.is_closing() {
                 close_by = close_by.min(now + self.shared.settings.answer_timeout);
-                let is_quiet = self.shared.desk.is_quiet() && !self.shared.ledger().has_releases();
+                let is_quiet = self.shared.queue_client.is_quiet() && !self.shared.ledger().has_releases();
                 if now >= close_by || is_quiet {
                     return;
                 }
@@ -121,7 +121,7 @@ impl Loop {
                 News::Look => {}
                 News::Answered(sent, answers) => self.answer(sent, answers),
                 News::Woken(wake) => {
-                    self.shared.desk.on_wake(&wake);
+                    self.shared.queue_client.on_wake(&wake);
                     self.shared.with_ledger(|ledger, now| ledger.on_wake(now, wake));
                 }
             }

@@ -15,7 +15,7 @@ use crate::clock::Instant;
 use crate::engine::{Engine, ReleaseAnswer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_state::LeaseState;
-use crate::ledger::{Acquired, Bond, Key, Ledger, Now, Place, Wish};
+use crate::ledger::{AcquireRequest, Acquired, Bond, Key, Ledger, Now, QueuePosition};
 use crate::token::Token;
 
 /// Something held: kept alive in the background until it is released, dropped or lost.
@@ -286,7 +286,7 @@ impl Drop for Releasing {
     }
 }
 
-/// How asking ended, if not in an error.
+/// How acquire ended, if not in an error.
 pub(crate) enum Asked {
     Lease(Lease),
     Busy(Name, Box<Busy>),
@@ -295,33 +295,36 @@ pub(crate) enum Asked {
 }
 
 /// Asks for a lease. Nothing is sent before the first poll; dropping it withdraws the claim.
-pub(crate) struct Asking {
+pub(crate) struct AcquireFuture {
     connection: Arc<Connection>,
-    state: AskingState,
+    state: AcquireState,
     use_made: Use,
 }
 
-enum AskingState {
-    New(Option<Result<Wish>>),
+enum AcquireState {
+    New(Option<Result<AcquireRequest>>),
     Asked(Key),
     Done,
 }
 
-impl Asking {
-    pub(crate) fn new(connection: Arc<Connection>, wish: Result<Wish>) -> Asking {
-        Asking { connection, state: AskingState::New(Some(wish)), use_made: Use::Used }
+impl AcquireFuture {
+    pub(crate) fn new(connection: Arc<Connection>, request: Result<AcquireRequest>) -> AcquireFuture {
+        AcquireFuture { connection, state: AcquireState::New(Some(request)), use_made: Use::Used }
     }
 
     /// Asks for several of one client, whose claims are sent together. Their leases count as unused until they
     /// are bound.
-    pub(crate) fn together(connection: &Arc<Connection>, wishes: Vec<Wish>) -> Vec<Asking> {
+    pub(crate) fn together(
+        connection: &Arc<Connection>,
+        requests: Vec<AcquireRequest>,
+    ) -> Vec<AcquireFuture> {
         let keys: Vec<Key> = connection
             .shared
-            .tell(|ledger, now| wishes.into_iter().map(|wish| ledger.submit(now, wish)).collect());
+            .tell(|ledger, now| requests.into_iter().map(|request| ledger.submit(now, request)).collect());
         keys.into_iter()
             .map(|key| {
-                let state = AskingState::Asked(key);
-                Asking { connection: connection.clone(), state, use_made: Use::Unused }
+                let state = AcquireState::Asked(key);
+                AcquireFuture { connection: connection.clone(), state, use_made: Use::Unused }
             })
             .collect()
     }
@@ -330,18 +333,18 @@ impl Asking {
     pub(crate) fn block(mut self) -> Result<Asked> {
         let shared = self.connection.shared.clone();
         if let Some(engine) = shared.engine.blocking()
-            && let AskingState::New(wish) = &mut self.state
+            && let AcquireState::New(request) = &mut self.state
         {
-            let wish = wish.take().expect("a new wish is there")?;
-            let (key, sent, claim) = shared.tell(|ledger, now| ledger.submit_inline(now, wish));
-            self.state = AskingState::Asked(key);
+            let request = request.take().expect("a new request is there")?;
+            let (key, sent, claim) = shared.tell(|ledger, now| ledger.submit_inline(now, request));
+            self.state = AcquireState::Asked(key);
             let answer = engine.claim(&claim);
             let acquired = shared.tell(|ledger, now| {
                 ledger.on_claim(now, sent, answer);
                 ledger.poll(now, key, None)
             });
             if let Some(acquired) = acquired {
-                self.state = AskingState::Done;
+                self.state = AcquireState::Done;
                 return self.asked(key, acquired?);
             }
         }
@@ -370,7 +373,7 @@ impl Asking {
 
     /// Binds held leases to this claim: they go back if it fails, or is granted and not polled any more.
     pub(crate) fn stake(&self, leases: &[Lease]) {
-        if let AskingState::Asked(on) = self.state {
+        if let AcquireState::Asked(on) = self.state {
             let keys = leases.iter().map(|lease| lease.key).collect();
             self.connection.shared.tell(|ledger, _| ledger.stake(on, keys));
         }
@@ -388,42 +391,42 @@ impl Asking {
 
     fn is_queued(&self) -> bool {
         match self.state {
-            AskingState::Asked(key) => self.connection.shared.tell(|ledger, _| ledger.is_queued(key)),
+            AcquireState::Asked(key) => self.connection.shared.tell(|ledger, _| ledger.is_queued(key)),
             _ => false,
         }
     }
 
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<QueuePosition> {
         match self.state {
-            AskingState::Asked(key) => self.connection.shared.tell(|ledger, _| ledger.place(key)),
+            AcquireState::Asked(key) => self.connection.shared.tell(|ledger, _| ledger.place(key)),
             _ => None,
         }
     }
 }
 
-impl Future for Asking {
+impl Future for AcquireFuture {
     type Output = Result<Asked>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let shared = self.connection.shared.clone();
         let key = match &mut self.state {
-            AskingState::New(wish) => match wish.take().expect("a new wish is there") {
-                Ok(wish) => {
-                    let key = shared.tell(|ledger, now| ledger.submit(now, wish));
-                    self.state = AskingState::Asked(key);
+            AcquireState::New(request) => match request.take().expect("a new request is there") {
+                Ok(request) => {
+                    let key = shared.tell(|ledger, now| ledger.submit(now, request));
+                    self.state = AcquireState::Asked(key);
                     key
                 }
                 Err(error) => {
-                    self.state = AskingState::Done;
+                    self.state = AcquireState::Done;
                     return Poll::Ready(Err(error));
                 }
             },
-            AskingState::Asked(key) => *key,
-            AskingState::Done => panic!("a future was polled after it was ready"),
+            AcquireState::Asked(key) => *key,
+            AcquireState::Done => panic!("a future was polled after it was ready"),
         };
         match shared.tell(|ledger, now| ledger.poll(now, key, Some(cx.waker()))) {
             Some(acquired) => {
-                self.state = AskingState::Done;
+                self.state = AcquireState::Done;
                 Poll::Ready(acquired.and_then(|acquired| self.asked(key, acquired)))
             }
             None => Poll::Pending,
@@ -431,9 +434,9 @@ impl Future for Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for AcquireFuture {
     fn drop(&mut self) {
-        if let AskingState::Asked(key) = self.state {
+        if let AcquireState::Asked(key) = self.state {
             self.connection.shared.tell(|ledger, now| ledger.cancel(now, key));
         }
     }
@@ -449,29 +452,29 @@ impl Drop for Asking {
 /// the queue.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire<T = Lease> {
-    asking: Asking,
+    acquire: AcquireFuture,
     /// Makes of the lease what the primitive gives its users.
     held: fn(Lease) -> Result<T>,
 }
 
 impl<T> Acquire<T> {
-    pub(crate) fn new(asking: Asking, held: fn(Lease) -> Result<T>) -> Acquire<T> {
-        Acquire { asking, held }
+    pub(crate) fn new(acquire: AcquireFuture, held: fn(Lease) -> Result<T>) -> Acquire<T> {
+        Acquire { acquire, held }
     }
 
     /// Waits for the same, but makes something else of the lease.
     pub(crate) fn with<U>(self, held: fn(Lease) -> Result<U>) -> Acquire<U> {
-        Acquire { asking: self.asking, held }
+        Acquire { acquire: self.acquire, held }
     }
 
     /// Returns the place in the queue, once the engine has told it.
-    pub fn place(&self) -> Option<Place> {
-        self.asking.place()
+    pub fn place(&self) -> Option<QueuePosition> {
+        self.acquire.place()
     }
 
     pub(crate) fn block(self) -> Result<T> {
-        let connection = self.asking.connection.clone();
-        let asked = self.asking.block()?;
+        let connection = self.acquire.connection.clone();
+        let asked = self.acquire.block()?;
         lease_or_timeout(&connection, asked).and_then(self.held)
     }
 }
@@ -480,8 +483,8 @@ impl<T> Future for Acquire<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        Pin::new(&mut self.asking).poll(cx).map(|asked| {
-            asked.and_then(|asked| lease_or_timeout(&self.asking.connection, asked)).and_then(self.held)
+        Pin::new(&mut self.acquire).poll(cx).map(|asked| {
+            asked.and_then(|asked| lease_or_timeout(&self.acquire.connection, asked)).and_then(self.held)
         })
     }
 }

@@ -5,11 +5,11 @@
 //! when to look again (the schedule), and what each user is told. One entry goes through
 //!
 //! ```text
-//! Asking -> Waiting -> Ready -> Held -> Releasing -> gone        the usual way
+//! AcquireFuture -> Waiting -> Ready -> Held -> Releasing -> gone        the usual way
 //!    \________\__________\______________/                        cancelled, or given up
 //!             Failed (its user has not looked yet)    Ended (lost; its user has not let go yet)
 //!             SetAside (granted, and given back since its user did not look for a ttl)
-//!                                                     Forsaken (lost with another of its bond; the same)
+//!                                                     LostWithSet (lost with another of its bond; the same)
 //! ```
 //!
 //! An entry exists before its claim is sent and until its release is answered or cannot matter any more, so
@@ -74,7 +74,7 @@ pub(crate) struct Sent {
 
 /// What a user asks for.
 #[derive(Clone, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct AcquireRequest {
     pub(crate) resource: Name,
     pub(crate) terms: Arc<Terms>,
     /// How long to queue. None: for ever. Zero: not at all.
@@ -82,7 +82,7 @@ pub(crate) struct Wish {
     pub(crate) floor: Token,
 }
 
-/// How a wish ended, if not in an error.
+/// How a request ended, if not in an error.
 pub(crate) enum Acquired {
     Lease(Arc<LeaseState>),
     Busy(Name, Box<Busy>),
@@ -92,21 +92,21 @@ pub(crate) enum Acquired {
 /// A waiter's place, for progress displays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Place {
+pub struct QueuePosition {
     /// 1 is the head of the queue.
     pub position: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Asking,
+    AcquireFuture,
     Waiting,
     Ready,
     Held,
     Releasing,
     Ended,
     /// The engine still knows the hold. It is not renewed any more, and released when its user lets go.
-    Forsaken,
+    LostWithSet,
     Failed,
     /// It was granted, and its user did not look for a ttl: nothing is asked before the user does.
     SetAside,
@@ -145,7 +145,7 @@ impl Entry {
 }
 
 struct Pending {
-    wish: Wish,
+    request: AcquireRequest,
     asked_at: Instant,
     /// When the first copy of the present claim was sent.
     first_sent: Option<Instant>,
@@ -243,34 +243,35 @@ impl Ledger {
         }
     }
 
-    /// Enters a wish. Its claim is in the lane, but not yet sent.
-    pub(crate) fn submit(&mut self, now: &Now<'_>, wish: Wish) -> Key {
-        let key = self.enter(now, wish);
+    /// Enters a request. Its claim is in the lane, but not yet sent.
+    pub(crate) fn submit(&mut self, now: &Now<'_>, request: AcquireRequest) -> Key {
+        let key = self.enter(now, request);
         self.entries[key.index as usize].is_busy = true;
         self.enqueue(Lane::Claims, key);
         key
     }
 
-    /// Enters a wish whose claim its user sends by itself.
-    pub(crate) fn submit_inline(&mut self, now: &Now<'_>, wish: Wish) -> (Key, Sent, Claim) {
-        let key = self.enter(now, wish);
+    /// Enters a request whose claim its user sends by itself.
+    pub(crate) fn submit_inline(&mut self, now: &Now<'_>, request: AcquireRequest) -> (Key, Sent, Claim) {
+        let key = self.enter(now, request);
         self.entries[key.index as usize].is_busy = true;
         let claim = self.claim_to_send(key.index, now.at);
         (key, Sent { key, claim: claim.id, at: now.at }, claim)
     }
 
-    fn enter(&mut self, now: &Now<'_>, wish: Wish) -> Key {
+    fn enter(&mut self, now: &Now<'_>, request: AcquireRequest) -> Key {
         self.generation = self.generation.wrapping_add(1);
-        let lease = Arc::new(LeaseState::new(wish.resource.clone(), now.claim_id(), wish.terms.clone()));
-        let give_up_at = match wish.wait {
+        let lease =
+            Arc::new(LeaseState::new(request.resource.clone(), now.claim_id(), request.terms.clone()));
+        let give_up_at = match request.wait {
             Some(wait) if !wait.is_zero() => now.at + wait,
             _ => Instant::NEVER,
         };
-        let may_wait = wish.wait != Some(Duration::ZERO);
+        let may_wait = request.wait != Some(Duration::ZERO);
         let claim = lease.claim();
         let entry = Entry {
             generation: self.generation,
-            phase: Phase::Asking,
+            phase: Phase::AcquireFuture,
             is_busy: false,
             has_stray_copy: false,
             is_unconfirmed: false,
@@ -279,7 +280,7 @@ impl Ledger {
             attempt: 0,
             lease,
             pending: Some(Box::new(Pending {
-                wish,
+                request,
                 asked_at: now.at,
                 first_sent: None,
                 waiting: None,
@@ -348,7 +349,7 @@ impl Ledger {
         is_held
     }
 
-    /// Returns how a wish ended, once; until then keeps the waker of who asks.
+    /// Returns how a request ended, once; until then keeps the waker of who asks.
     pub(crate) fn poll(
         &mut self,
         now: &Now<'_>,
@@ -418,11 +419,11 @@ impl Ledger {
         }
     }
 
-    /// Returns the place of a wish that waits.
-    pub(crate) fn place(&mut self, key: Key) -> Option<Place> {
+    /// Returns the place of a request that waits.
+    pub(crate) fn place(&mut self, key: Key) -> Option<QueuePosition> {
         let entry = self.entry(key).filter(|entry| entry.phase == Phase::Waiting)?;
         let (_, waiting, _) = entry.pending.as_ref()?.waiting.as_ref()?;
-        Some(Place { position: waiting.position })
+        Some(QueuePosition { position: waiting.position })
     }
 
     /// Returns whether a claim is in its queue by now. If it is not, its waker is called when it is.
@@ -435,13 +436,15 @@ impl Ledger {
         is_queued
     }
 
-    /// Drops a wish whose user is gone. What it may hold is released.
+    /// Drops a request whose user is gone. What it may hold is released.
     pub(crate) fn cancel(&mut self, now: &Now<'_>, key: Key) {
         let Some(entry) = self.entry(key) else { return };
         match entry.phase {
             Phase::Failed | Phase::Ended | Phase::SetAside => self.remove(key.index),
             Phase::Releasing => {}
-            Phase::Asking if entry.pending.as_ref().is_some_and(|pending| pending.first_sent.is_none()) => {
+            Phase::AcquireFuture
+                if entry.pending.as_ref().is_some_and(|pending| pending.first_sent.is_none()) =>
+            {
                 self.remove(key.index);
             }
             _ => self.start_release(now, key.index, true),
@@ -462,7 +465,7 @@ impl Ledger {
         let Some(entry) = self.entry(key) else { return Some(ReleaseAnswer::AlreadyLost) };
         let is_over = match entry.phase {
             Phase::Held | Phase::Ended => entry.lease.is_over(now.at),
-            Phase::Forsaken => now.at >= entry.lease.last_deadline(),
+            Phase::LostWithSet => now.at >= entry.lease.last_deadline(),
             _ => return Some(ReleaseAnswer::AlreadyLost),
         };
         if is_over {
@@ -541,7 +544,7 @@ impl Ledger {
         let entry = &mut self.entries[index as usize];
         // The hold ends by itself at the latest one ttl after the last thing that was sent.
         let until = now.at + entry.lease.terms().ttl.max(self.identity.answer_timeout);
-        let wish = Wish {
+        let request = AcquireRequest {
             resource: entry.lease.resource().clone(),
             terms: entry.lease.terms().clone(),
             wait: None,
@@ -549,7 +552,7 @@ impl Ledger {
         };
         let pending = entry.pending.get_or_insert_with(|| {
             Box::new(Pending {
-                wish,
+                request,
                 asked_at: now.at,
                 first_sent: None,
                 waiting: None,
@@ -568,7 +571,7 @@ impl Ledger {
         pending.release_until = until;
         pending.asked_at = now.at;
         // A claim that is in its lane or under way is a copy that may arrive after this release.
-        entry.has_stray_copy |= entry.phase == Phase::Asking;
+        entry.has_stray_copy |= entry.phase == Phase::AcquireFuture;
         entry.phase = Phase::Releasing;
         entry.is_busy = true;
         entry.attempt = 0;
@@ -614,7 +617,7 @@ impl Ledger {
         while claims.len() < most
             && let Some(key) = self.next(Lane::Claims, shard)
         {
-            if self.entry(key).is_none_or(|entry| entry.phase != Phase::Asking) {
+            if self.entry(key).is_none_or(|entry| entry.phase != Phase::AcquireFuture) {
                 continue;
             }
             if most_of_one < most {
@@ -642,12 +645,12 @@ impl Ledger {
         entry.has_stray_copy |= pending.first_sent.is_some();
         pending.first_sent.get_or_insert(now);
         Claim {
-            resource: pending.wish.resource.clone(),
+            resource: pending.request.resource.clone(),
             id: entry.lease.claim(),
             client,
-            terms: pending.wish.terms.clone(),
-            wait: pending.wish.wait != Some(Duration::ZERO),
-            floor: pending.wish.floor,
+            terms: pending.request.terms.clone(),
+            wait: pending.request.wait != Some(Duration::ZERO),
+            floor: pending.request.floor,
             floor_forced: false,
         }
     }

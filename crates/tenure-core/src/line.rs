@@ -49,7 +49,7 @@ pub struct About {
     /// When, by the claimant's clock.
     pub since: Timestamp,
     /// How long the entry lives, at most, when its client is not heard of any more.
-    pub lives: Duration,
+    pub lasts: Duration,
     /// An operator has broken the hold: it is not renewed any more, and its units rest until it goes.
     pub is_broken: bool,
 }
@@ -139,8 +139,8 @@ pub enum Standing {
 
 impl Entry {
     /// Makes the entry of a claim.
-    pub fn new(claim: &Claim, since: Timestamp, lives: Duration) -> Entry {
-        Entry::of_terms(claim.id, claim.client, &claim.terms, since, lives)
+    pub fn new(claim: &Claim, since: Timestamp, lasts: Duration) -> Entry {
+        Entry::of_terms(claim.id, claim.client, &claim.terms, since, lasts)
     }
 
     /// Makes the entry of a claim with these terms.
@@ -149,10 +149,10 @@ impl Entry {
         client: ClientId,
         terms: &Terms,
         since: Timestamp,
-        lives: Duration,
+        lasts: Duration,
     ) -> Entry {
         let Terms { kind, capacity, weight, label, .. } = terms;
-        let about = About { token: Token::ZERO, label: label.clone(), since, lives, is_broken: false };
+        let about = About { token: Token::ZERO, label: label.clone(), since, lasts, is_broken: false };
         let (kind, capacity, weight) = (*kind, *capacity, *weight);
         Entry { claim, client, kind, capacity, weight, about: Some(about) }
     }
@@ -340,7 +340,7 @@ impl Line {
             busy.token = entry.token();
             busy.holder = entry.about.as_ref().map(|about| about.label.clone());
             busy.held_for = entry.about.as_ref().map_or(Duration::ZERO, |about| now.since(about.since));
-            busy.free_in = entry.about.as_ref().map(|about| about.lives);
+            busy.free_in = entry.about.as_ref().map(|about| about.lasts);
         }
         busy
     }
@@ -373,7 +373,7 @@ impl Line {
             hold.slot = slot;
             hold.claim = claim;
             hold.held_for = entry.about.as_ref().map_or(Duration::ZERO, |about| now.since(about.since));
-            hold.ends_in = entry.about.as_ref().map_or(Duration::ZERO, |about| about.lives);
+            hold.ends_in = entry.about.as_ref().map_or(Duration::ZERO, |about| about.lasts);
             view.holds.push(hold);
         }
         view.waiters = waiters
@@ -402,10 +402,10 @@ impl Entry {
         let kind = letter(self.kind);
         let mut text =
             format!("{FORMAT} {} {} {kind} {} {}", self.claim, self.client, self.capacity, self.weight);
-        if let Some(About { label, since, lives, is_broken, .. }) = &self.about {
+        if let Some(About { label, since, lasts, is_broken, .. }) = &self.about {
             let state = if *is_broken { "broken" } else { "-" };
-            let (lives, since) = (lives.as_millis(), since.micros() / 1000);
-            text.push_str(&format!(" {lives} {since} {state} {}", label.as_str()));
+            let (lasts, since) = (lasts.as_millis(), since.micros() / 1000);
+            text.push_str(&format!(" {lasts} {since} {state} {}", label.as_str()));
         }
         text
     }
@@ -423,8 +423,8 @@ impl Entry {
         let is_sound = (1..=CAPACITY_MAX).contains(&capacity) && (1..=capacity).contains(&weight);
         let about = match next() {
             None => None,
-            Some(lives) => {
-                let lives = Duration::from_millis(lives.parse().ok()?);
+            Some(lasts) => {
+                let lasts = Duration::from_millis(lasts.parse().ok()?);
                 let since: u64 = next()?.parse().ok()?;
                 let is_broken = next()? == "broken";
                 let label = Label::from_stored(next()?);
@@ -432,7 +432,7 @@ impl Entry {
                     token: Token::ZERO,
                     label,
                     since: Timestamp::from_micros(since.saturating_mul(1000)),
-                    lives,
+                    lasts,
                     is_broken,
                 })
             }

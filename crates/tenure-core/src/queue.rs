@@ -1,7 +1,7 @@
 //! Work in line: first in, first out within each group, with a lease on each item that is handed out.
 
 pub mod contract;
-pub(crate) mod desk;
+pub(crate) mod queue_client;
 pub mod record;
 pub mod step;
 
@@ -19,8 +19,8 @@ use crate::lease::Lease;
 use crate::token::Token;
 
 use contract::{
-    Dispatched, Interval, ItemId, ItemView, Push, Pushed, QueueStats, Rules, Settle, SettleAnswer,
-    Settlement, Which,
+    Dispatched, Interval, ItemId, ItemView, Push as PushRequest, Pushed, QueueStats, Rules, Settle,
+    SettleAnswer, Settlement, Which,
 };
 
 /// How often an item is handed out before it is dead, by default.
@@ -125,9 +125,9 @@ impl Queue {
         self
     }
 
-    /// Puts an item of up to 256 KiB in line: see [`Pushing`] for its settings. Nothing is sent before it is awaited.
-    pub fn push(&self, payload: impl AsRef<[u8]>) -> Pushing {
-        Pushing {
+    /// Puts an item of up to 256 KiB in line: see [`Push`] for its settings. Nothing is sent before it is awaited.
+    pub fn push(&self, payload: impl AsRef<[u8]>) -> Push {
+        Push {
             tenure: self.tenure.clone(),
             queue: self.name.clone(),
             payload: payload.as_ref().into(),
@@ -382,7 +382,7 @@ impl Queue {
 /// # Cost
 /// One round trip, shared by all that is pushed while another is under way.
 #[must_use = "nothing is pushed before it is awaited"]
-pub struct Pushing {
+pub struct Push {
     tenure: Tenure,
     queue: Result<Name>,
     payload: Arc<[u8]>,
@@ -391,23 +391,23 @@ pub struct Pushing {
     dedup: Option<String>,
 }
 
-impl Pushing {
+impl Push {
     /// Puts it into a group (1 to 255 bytes): after all that was pushed into that group before. A group needs no set-up, and
     /// costs nothing when it is empty.
-    pub fn group(mut self, group: &str) -> Pushing {
+    pub fn group(mut self, group: &str) -> Push {
         self.group = Some(group.to_owned());
         self
     }
 
     /// Holds it back for so long. What stands behind it in its group waits, too.
-    pub fn delay(mut self, delay: Duration) -> Pushing {
+    pub fn delay(mut self, delay: Duration) -> Push {
         self.delay = delay;
         self
     }
 
     /// Pushes it once under this id (1 to 255 bytes): a second push is answered with the first one's item, for as long as that is in
     /// the queue and for five minutes at least. Under an id, a push whose answer was lost is repeated by itself.
-    pub fn dedup(mut self, id: &str) -> Pushing {
+    pub fn dedup(mut self, id: &str) -> Push {
         self.dedup = Some(id.to_owned());
         self
     }
@@ -430,11 +430,11 @@ impl Pushing {
         }
         let named = |what: Option<&String>| what.map(|text| Name::new(text)).transpose();
         let (group, dedup) = (named(self.group.as_ref())?, named(self.dedup.as_ref())?);
-        shared.push(Push { queue, group, payload: self.payload, delay: self.delay, dedup }).await
+        shared.push(PushRequest { queue, group, payload: self.payload, delay: self.delay, dedup }).await
     }
 }
 
-impl IntoFuture for Pushing {
+impl IntoFuture for Push {
     type Output = Result<Pushed>;
     type IntoFuture = BoxFuture<'static, Result<Pushed>>;
 

@@ -48,16 +48,16 @@ pub struct SingleFlight {
 /// A value, and where it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Found {
+pub struct Fetched {
     /// The value.
     pub bytes: Arc<[u8]>,
     /// Where it came from.
-    pub source: Source,
+    pub source: FetchedFrom,
 }
 
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum FetchedFrom {
     /// Another had loaded it, under this token, and it is fresh.
     Fresh(Token),
     /// It is not fresh any more; another is loading the next one.
@@ -119,7 +119,7 @@ impl SingleFlight {
     pub async fn get_or_refresh<E: From<Error>>(
         &self,
         load: impl AsyncFnOnce(&Lease) -> Result<Vec<u8>, E>,
-    ) -> Result<Found, E> {
+    ) -> Result<Fetched, E> {
         self.check()?;
         let ttl = self.claimant.ttl();
         if self.serves_stale {
@@ -134,7 +134,7 @@ impl SingleFlight {
                 Answer::Busy | Answer::There(_) => {}
             }
             if let Answer::There(Some(bytes)) = self.ask(Wanted::Look)?.await? {
-                return Ok(Found { bytes, source: Source::Stale });
+                return Ok(Fetched { bytes, source: FetchedFrom::Stale });
             }
         }
         loop {
@@ -185,7 +185,7 @@ impl SingleFlight {
         turn: Turn,
         lease: Lease,
         load: impl AsyncFnOnce(&Lease) -> Result<Vec<u8>, E>,
-    ) -> Result<Found, E> {
+    ) -> Result<Fetched, E> {
         let bytes: Arc<[u8]> = until_lost(&lease, load(&lease)).await??.into();
         lease.publish(bytes.clone(), Keep::For { fresh: self.fresh, stale: self.stale }).await?;
         let token = lease.token();
@@ -193,7 +193,7 @@ impl SingleFlight {
         if let Err(error) = lease.release().await {
             tracing::debug!(%error, "release after the load goes on in the background");
         }
-        Ok(Found { bytes, source: Source::Loaded(token) })
+        Ok(Fetched { bytes, source: FetchedFrom::Loaded(token) })
     }
 
     fn check(&self) -> Result<()> {
@@ -209,6 +209,6 @@ impl SingleFlight {
     }
 }
 
-fn found(value: Published) -> Found {
-    Found { bytes: value.bytes, source: Source::Fresh(value.token) }
+fn found(value: Published) -> Fetched {
+    Fetched { bytes: value.bytes, source: FetchedFrom::Fresh(value.token) }
 }

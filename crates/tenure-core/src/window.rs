@@ -2,7 +2,7 @@
 //!
 //! [`step`](crate::step::step) asks one question after another, and a round trip for each would cost more than all
 //! the rest. So a store loads what most commands need in one or two trips, `step` runs on the [`Window`], and the store
-//! writes [`Window::changes`]. The window knows how far it reaches. A question beyond that is a [`Miss`]: the store
+//! writes [`Window::changes`]. The window knows how far it reaches. A question beyond that is a [`NotLoaded`]: the store
 //! loads more, still in the same transaction, and `step` runs again from the start. So a record of a hundred
 //! thousand waiters costs what it needs, and no answer is ever a guess.
 
@@ -15,7 +15,7 @@ use crate::token::Token;
 
 /// What is missing: the store is to load it, and `step` is to run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Miss {
+pub enum NotLoaded {
     /// More holds and waiters, of each order.
     Entries,
     /// Whether the claims of the command are among the finished.
@@ -40,14 +40,14 @@ impl Reach {
     pub const FIRST: Reach = Reach { entries: Some(64), free_slots: 0, finished: false };
 
     /// Returns what to load after a miss.
-    pub fn beyond(self, miss: Miss) -> Reach {
+    pub fn beyond(self, miss: NotLoaded) -> Reach {
         match miss {
-            Miss::Entries => Reach {
+            NotLoaded::Entries => Reach {
                 entries: self.entries.map(|entries| entries * 16).filter(|more| *more < 1 << 20),
                 ..self
             },
-            Miss::Finished => Reach { finished: true, ..self },
-            Miss::FreeSlots => Reach { free_slots: (self.free_slots * 16).max(64), ..self },
+            NotLoaded::Finished => Reach { finished: true, ..self },
+            NotLoaded::FreeSlots => Reach { free_slots: (self.free_slots * 16).max(64), ..self },
         }
     }
 }
@@ -210,16 +210,16 @@ fn within<T, K: PartialOrd>(
     found: Option<T>,
     key: impl FnOnce(&T) -> K,
     edge: Option<K>,
-) -> Result<Option<T>, Miss> {
+) -> Result<Option<T>, NotLoaded> {
     match (edge, &found) {
         (None, _) => Ok(found),
         (Some(edge), Some(entry)) if key(entry) <= edge => Ok(found),
-        (Some(_), _) => Err(Miss::Entries),
+        (Some(_), _) => Err(NotLoaded::Entries),
     }
 }
 
-fn all<K>(edge: Option<K>) -> Result<(), Miss> {
-    if edge.is_none() { Ok(()) } else { Err(Miss::Entries) }
+fn all<K>(edge: Option<K>) -> Result<(), NotLoaded> {
+    if edge.is_none() { Ok(()) } else { Err(NotLoaded::Entries) }
 }
 
 /// Returns the edges of a load of the first `most` entries in each order, and of some others.
@@ -240,18 +240,18 @@ fn edges(loaded: &Loaded, most: usize) -> Edges {
 }
 
 impl Record for Window {
-    type Error = Miss;
+    type Error = NotLoaded;
 
-    fn head(&self) -> Result<Option<Head>, Miss> {
+    fn head(&self) -> Result<Option<Head>, NotLoaded> {
         Ok(self.head.clone())
     }
 
-    fn set_head(&mut self, head: Head) -> Result<(), Miss> {
+    fn set_head(&mut self, head: Head) -> Result<(), NotLoaded> {
         self.head = Some(head);
         Ok(())
     }
 
-    fn hold_of(&self, claim: ClaimId) -> Result<Option<Hold>, Miss> {
+    fn hold_of(&self, claim: ClaimId) -> Result<Option<Hold>, NotLoaded> {
         let found = self.holds.values().find(|hold| hold.claim == Some(claim));
         if found.is_none() && !self.claims.contains(&claim) {
             all(self.edges.token)?;
@@ -259,21 +259,21 @@ impl Record for Window {
         Ok(found.cloned())
     }
 
-    fn hold(&self, token: Token) -> Result<Option<Hold>, Miss> {
+    fn hold(&self, token: Token) -> Result<Option<Hold>, NotLoaded> {
         let found = self.holds.get(&token);
         let is_within = self.edges.token.is_none_or(|edge| token <= edge);
         if found.is_none() && !is_within && !self.tokens.contains(&token) {
-            return Err(Miss::Entries);
+            return Err(NotLoaded::Entries);
         }
         Ok(found.cloned())
     }
 
-    fn next_hold_to_end(&self) -> Result<Option<Hold>, Miss> {
+    fn next_hold_to_end(&self) -> Result<Option<Hold>, NotLoaded> {
         let key = |hold: &Hold| (hold.expires_at, hold.token);
         within(self.holds.values().min_by_key(|hold| key(hold)).cloned(), key, self.edges.hold_end)
     }
 
-    fn holds(&self, most: usize) -> Result<Vec<Hold>, Miss> {
+    fn holds(&self, most: usize) -> Result<Vec<Hold>, NotLoaded> {
         let holds: Vec<Hold> = self.holds.values().take(most).cloned().collect();
         if holds.len() < most {
             all(self.edges.token)?;
@@ -283,24 +283,24 @@ impl Record for Window {
         Ok(holds)
     }
 
-    fn put_hold(&mut self, hold: Hold) -> Result<(), Miss> {
+    fn put_hold(&mut self, hold: Hold) -> Result<(), NotLoaded> {
         self.touched_holds.entry(hold.token).or_insert(self.holds.contains_key(&hold.token));
         self.holds.insert(hold.token, hold);
         Ok(())
     }
 
-    fn remove_hold(&mut self, token: Token) -> Result<(), Miss> {
+    fn remove_hold(&mut self, token: Token) -> Result<(), NotLoaded> {
         self.touched_holds.entry(token).or_insert(self.holds.contains_key(&token));
         self.holds.remove(&token);
         Ok(())
     }
 
-    fn is_slot_held(&self, slot: u32) -> Result<bool, Miss> {
+    fn is_slot_held(&self, slot: u32) -> Result<bool, NotLoaded> {
         all(self.edges.token)?;
         Ok(self.holds.values().any(|hold| hold.slot == Some(slot)))
     }
 
-    fn waiter_of(&self, claim: ClaimId) -> Result<Option<Waiter>, Miss> {
+    fn waiter_of(&self, claim: ClaimId) -> Result<Option<Waiter>, NotLoaded> {
         let found = self.waiters.values().find(|waiter| waiter.claim == claim);
         if found.is_none() && !self.claims.contains(&claim) {
             all(self.edges.place)?;
@@ -308,7 +308,7 @@ impl Record for Window {
         Ok(found.cloned())
     }
 
-    fn waiter_behind(&self, place: u64) -> Result<Option<Waiter>, Miss> {
+    fn waiter_behind(&self, place: u64) -> Result<Option<Waiter>, NotLoaded> {
         let first = self.waiters.range(place.saturating_add(1)..).next().map(|(_, waiter)| waiter.clone());
         match self.followers.get(&place) {
             Some(Some(next)) if first.as_ref().is_some_and(|first| first.place == *next) => Ok(first),
@@ -318,7 +318,7 @@ impl Record for Window {
         }
     }
 
-    fn waiters_ahead(&self, place: u64, most: u32) -> Result<u32, Miss> {
+    fn waiters_ahead(&self, place: u64, most: u32) -> Result<u32, NotLoaded> {
         let ahead = self.waiters.range(..place).take(most as usize);
         let (mut count, mut last) = (0, 0);
         for (place, _) in ahead {
@@ -330,29 +330,29 @@ impl Record for Window {
         Ok(count)
     }
 
-    fn next_waiter_to_end(&self) -> Result<Option<Waiter>, Miss> {
+    fn next_waiter_to_end(&self) -> Result<Option<Waiter>, NotLoaded> {
         let key = |waiter: &Waiter| (waiter.expires_at, waiter.place);
         within(self.waiters.values().min_by_key(|waiter| key(waiter)).cloned(), key, self.edges.waiter_end)
     }
 
-    fn waiters(&self, most: usize) -> Result<Vec<Waiter>, Miss> {
+    fn waiters(&self, most: usize) -> Result<Vec<Waiter>, NotLoaded> {
         all(self.edges.place)?;
         Ok(self.waiters.values().take(most).cloned().collect())
     }
 
-    fn put_waiter(&mut self, waiter: Waiter) -> Result<(), Miss> {
+    fn put_waiter(&mut self, waiter: Waiter) -> Result<(), NotLoaded> {
         self.touched_waiters.entry(waiter.place).or_insert(self.waiters.contains_key(&waiter.place));
         self.waiters.insert(waiter.place, waiter);
         Ok(())
     }
 
-    fn remove_waiter(&mut self, place: u64) -> Result<(), Miss> {
+    fn remove_waiter(&mut self, place: u64) -> Result<(), NotLoaded> {
         self.touched_waiters.entry(place).or_insert(self.waiters.contains_key(&place));
         self.waiters.remove(&place);
         Ok(())
     }
 
-    fn claims_of(&self, client: ClientId) -> Result<Vec<ClaimId>, Miss> {
+    fn claims_of(&self, client: ClientId) -> Result<Vec<ClaimId>, NotLoaded> {
         all(self.edges.token)?;
         all(self.edges.place)?;
         let holds = self.holds.values().filter(|hold| hold.client == client).filter_map(|hold| hold.claim);
@@ -360,23 +360,23 @@ impl Record for Window {
         Ok(holds.chain(waiters.map(|waiter| waiter.claim)).collect())
     }
 
-    fn is_finished(&self, claim: ClaimId) -> Result<bool, Miss> {
+    fn is_finished(&self, claim: ClaimId) -> Result<bool, NotLoaded> {
         if self.newly_finished.iter().any(|(finished, _)| *finished == claim) {
             return Ok(true);
         }
         match &self.finished {
             Some(finished) => Ok(finished.contains(&claim)),
-            None => Err(Miss::Finished),
+            None => Err(NotLoaded::Finished),
         }
     }
 
-    fn put_finished(&mut self, claim: ClaimId, until: Timestamp) -> Result<(), Miss> {
+    fn put_finished(&mut self, claim: ClaimId, until: Timestamp) -> Result<(), NotLoaded> {
         self.newly_finished.retain(|(finished, _)| *finished != claim);
         self.newly_finished.push((claim, until));
         Ok(())
     }
 
-    fn forget_finished(&mut self, now: Timestamp) -> Result<(), Miss> {
+    fn forget_finished(&mut self, now: Timestamp) -> Result<(), NotLoaded> {
         self.newly_finished.retain(|(_, until)| *until > now);
         if let Some(until) = self.finished_until {
             self.changes.forget_finished = Some(now);
@@ -387,28 +387,28 @@ impl Record for Window {
         Ok(())
     }
 
-    fn finished_until(&self) -> Result<Option<Timestamp>, Miss> {
+    fn finished_until(&self) -> Result<Option<Timestamp>, NotLoaded> {
         Ok(self.last_finished())
     }
 
-    fn push_free_slot(&mut self, slot: u32) -> Result<(), Miss> {
+    fn push_free_slot(&mut self, slot: u32) -> Result<(), NotLoaded> {
         self.changes.free_slots.push(slot);
         Ok(())
     }
 
-    fn pop_free_slot(&mut self) -> Result<Option<u32>, Miss> {
+    fn pop_free_slot(&mut self) -> Result<Option<u32>, NotLoaded> {
         if let Some((number, slot)) = self.free_slots.pop_front() {
             self.changes.taken_slots.push(number);
             return Ok(Some(slot));
         }
         if !self.has_all_free_slots {
-            return Err(Miss::FreeSlots);
+            return Err(NotLoaded::FreeSlots);
         }
         let added = &mut self.changes.free_slots;
         Ok(if added.is_empty() { None } else { Some(added.remove(0)) })
     }
 
-    fn remove_free_slots(&mut self, from: u32) -> Result<(), Miss> {
+    fn remove_free_slots(&mut self, from: u32) -> Result<(), NotLoaded> {
         self.has_all_free_slots |= from == 0;
         self.free_slots.retain(|(_, slot)| *slot < from);
         self.changes.free_slots.retain(|slot| *slot < from);
@@ -417,11 +417,11 @@ impl Record for Window {
         Ok(())
     }
 
-    fn value(&self) -> Result<Option<Value>, Miss> {
+    fn value(&self) -> Result<Option<Value>, NotLoaded> {
         Ok(self.value.clone())
     }
 
-    fn set_value(&mut self, value: Option<Value>) -> Result<(), Miss> {
+    fn set_value(&mut self, value: Option<Value>) -> Result<(), NotLoaded> {
         self.changes.value = Some(value.clone());
         self.value = value;
         Ok(())

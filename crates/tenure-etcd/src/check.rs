@@ -47,7 +47,7 @@ pub(crate) async fn check(store: &Etcd) -> Vec<Finding> {
     });
     match writes(store).await {
         Ok((shortest, took)) => {
-            findings.push(judge::election_timeout(shortest, store.lives.margin()));
+            findings.push(judge::election_timeout(shortest, store.etcd_leases.margin()));
             findings.push(judge::latency(took));
         }
         Err(fault) => findings.push(judge::unseen("writes", &fault, Severity::Bad)),
@@ -87,10 +87,10 @@ async fn writes(store: &Etcd) -> Result<(Duration, Vec<Duration>), Fault> {
     let (mut shortest, mut took) = (Duration::ZERO, Vec::with_capacity(WRITES));
     for _ in 0..WRITES {
         let sent_at = Instant::now();
-        let granted = store.lives.shortest().await?;
+        let granted = store.etcd_leases.shortest().await?;
         took.push(sent_at.elapsed());
         shortest = granted.ttl;
-        store.lives.revoke(granted.id).await?;
+        store.etcd_leases.revoke(granted.id).await?;
     }
     Ok((shortest, took))
 }

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::endpoints::Endpoints;
 use crate::error::Fault;
+use crate::etcd_leases::EtcdLeases;
 use crate::keys::Keys;
 use crate::lease::Leases;
-use crate::life::Lives;
 use crate::proto::StatusRequest;
 use crate::store::{Parts, deadline};
 use crate::wake::Waits;
@@ -42,7 +42,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<Etcd>> 
     let watches = Watches::start(&endpoints);
     let parts = Parts {
         keys: Keys::new(&config.prefix, config.layout),
-        lives: Lives::new(Leases::start(&endpoints), config.election_timeout),
+        etcd_leases: EtcdLeases::new(Leases::start(&endpoints), config.election_timeout),
         waits: Waits::new(watches.clone(), wakes.clone()),
         watches,
         endpoints,

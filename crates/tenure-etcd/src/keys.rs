@@ -150,7 +150,7 @@ impl Keys {
         format!("{}queue-clock", self.prefix).into_bytes()
     }
 
-    /// A sign of the life of a client that has an item.
+    /// A sign of the lease of a client that has an item.
     pub(crate) fn queue_sign(&self, claim: ClaimId) -> Vec<u8> {
         self.of("queue-sign", &claim.to_string())
     }
@@ -256,7 +256,7 @@ fn foreign(key: &KeyValue) -> Entry {
         token: Token::ZERO,
         label,
         since: Timestamp::from_micros(0),
-        lives: std::time::Duration::ZERO,
+        lasts: std::time::Duration::ZERO,
         is_broken: false,
     };
     Entry {

@@ -18,14 +18,15 @@ use tenure_core::engine::Wake;
 use tenure_core::queue::contract::{CONSUMER_LIFE, QueueCapability};
 use tenure_core::{Error, Result};
 use tenure_ordered::{
-    Change, Changed, Found, Glance, Key, Life, Moment, QueueStore, Removal, Standing, Value, Wakes, Wanted,
+    Change, Changed, Found, Key, KeyRange, Moment, QueueStore, Removal, SessionId, Snapshot, Standing, Value,
+    Wakes,
 };
 
 use crate::clock::QueueClock;
 use crate::endpoints::Endpoints;
 use crate::error::{Fault, is_full};
+use crate::etcd_leases::{EtcdLeases, lease_of};
 use crate::keys::{Keys, get};
-use crate::life::{Lives, lease_of};
 use crate::proto::{
     Compare, CompareResult, Operation, PutRequest, RangeRequest, RangeResponse, RequestOp, Target, TxnRequest,
 };
@@ -39,22 +40,22 @@ const PART: usize = 100;
 const INTERVAL_MIN: Duration = Duration::from_secs(2);
 
 /// What etcd gives for queues.
-pub(crate) struct Shelf {
+pub(crate) struct EtcdQueues {
     endpoints: Endpoints,
     keys: Keys,
     client: ClientId,
     capability: QueueCapability,
     clock: Arc<QueueClock>,
-    lives: Arc<Lives>,
+    etcd_leases: Arc<EtcdLeases>,
     wakes: Arc<Wakes>,
     watches: Watches,
-    ear: tokio::sync::Mutex<Ear>,
+    ear: tokio::sync::Mutex<WakeListener>,
 }
 
 /// How this client hears that it is called.
 #[derive(Default)]
-struct Ear {
-    life: Option<Life>,
+struct WakeListener {
+    session_id: Option<SessionId>,
     listening: Option<Listening>,
 }
 
@@ -72,7 +73,7 @@ pub(crate) struct Parts {
     pub(crate) endpoints: Endpoints,
     pub(crate) keys: Keys,
     pub(crate) client: ClientId,
-    pub(crate) lives: Arc<Lives>,
+    pub(crate) etcd_leases: Arc<EtcdLeases>,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) watches: Watches,
 }
@@ -86,7 +87,7 @@ fn capability() -> QueueCapability {
     capability
 }
 
-fn range(keys: &Keys, queue: &Name, wanted: &Wanted) -> RequestOp {
+fn range(keys: &Keys, queue: &Name, wanted: &KeyRange) -> RequestOp {
     let (key, range_end) = (keys.queue_row(queue, &wanted.from), keys.queue_row(queue, &wanted.to));
     let limit = i64::try_from(wanted.most).unwrap_or(i64::MAX);
     read(RangeRequest { key, range_end, limit, ..RangeRequest::default() })
@@ -98,31 +99,41 @@ fn found(keys: &Keys, queue: &Name, range: &RangeResponse) -> Found {
     Found { rows: range.kvs.iter().map(row).collect(), has_more: range.more }
 }
 
-impl Shelf {
-    pub(crate) fn new(parts: Parts) -> Shelf {
-        let Parts { endpoints, keys, client, lives, wakes, watches } = parts;
+impl EtcdQueues {
+    pub(crate) fn new(parts: Parts) -> EtcdQueues {
+        let Parts { endpoints, keys, client, etcd_leases, wakes, watches } = parts;
         let clock = Arc::new(QueueClock::new(endpoints.clone(), keys.queue_clock(), keys.queue_heads("")));
         let ear = tokio::sync::Mutex::default();
-        Shelf { endpoints, keys, client, capability: capability(), clock, lives, wakes, watches, ear }
+        EtcdQueues {
+            endpoints,
+            keys,
+            client,
+            capability: capability(),
+            clock,
+            etcd_leases,
+            wakes,
+            watches,
+            ear,
+        }
     }
 
     /// Asks for the head, the clock, and rows.
-    fn look(&self, queue: &Name, wanted: &[Wanted]) -> Vec<RequestOp> {
+    fn look(&self, queue: &Name, wanted: &[KeyRange]) -> Vec<RequestOp> {
         let first = [self.keys.queue_head(queue), self.keys.queue_clock()];
         let first = first.into_iter().map(|key| read(RangeRequest { key, ..RangeRequest::default() }));
         let rows = wanted.iter().map(|wanted| range(&self.keys, queue, wanted));
         parts(first.chain(rows).collect())
     }
 
-    /// Reads the answers of [`Shelf::look`], and which clock there was.
+    /// Reads the answers of [`EtcdQueues::look`], and which clock there was.
     fn glance<'a>(
         &self,
         queue: &Name,
         mut answers: impl Iterator<Item = &'a RangeResponse>,
-    ) -> (Glance, i64) {
+    ) -> (Snapshot, i64) {
         let head = answers.next().and_then(|head| head.kvs.first());
         let clock = answers.next().and_then(|clock| clock.kvs.first()).map_or(0, |clock| clock.mod_revision);
-        let glance = Glance {
+        let glance = Snapshot {
             version: head.map_or(0, |head| head.mod_revision),
             head: head.map(|head| Value::from(&head.value[..])),
             found: answers.map(|answer| found(&self.keys, queue, answer)).collect(),
@@ -146,26 +157,27 @@ impl Shelf {
         for (claim, ttl) in signs {
             let key = self.keys.queue_sign(*claim);
             operations.push(match ttl {
-                Some(ttl) => put(key, Vec::new(), lease_of(self.lives.of(*ttl).await?)),
+                Some(ttl) => put(key, Vec::new(), lease_of(self.etcd_leases.of(*ttl).await?)),
                 None => delete(key),
             });
         }
         Ok(operations)
     }
 
-    async fn listen_at(&self, ear: &mut Ear) -> Result<()> {
-        let life = self.lives.of(CONSUMER_LIFE).await.map_err(failed("take"))?;
+    async fn listen_at(&self, ear: &mut WakeListener) -> Result<()> {
+        let session_id = self.etcd_leases.of(CONSUMER_LIFE).await.map_err(failed("take"))?;
         let key = self.keys.queue_called(self.client);
         if ear.listening.as_ref().is_none_or(|listening| listening.0.is_finished()) {
             let (watches, wakes, key) = (self.watches.clone(), self.wakes.clone(), key.clone());
             ear.listening = Some(Listening(tokio::spawn(hear(watches, wakes, key)).abort_handle()));
-            ear.life = None;
+            ear.session_id = None;
         }
-        if ear.life != Some(life) {
-            let put = PutRequest { key, value: Vec::new(), lease: lease_of(life), ..PutRequest::default() };
+        if ear.session_id != Some(session_id) {
+            let put =
+                PutRequest { key, value: Vec::new(), lease: lease_of(session_id), ..PutRequest::default() };
             match self.endpoints.call(put, deadline()).await {
-                Ok(_) => ear.life = Some(life),
-                Err(fault) if fault.is_no_lease() => self.lives.look_after(life).await,
+                Ok(_) => ear.session_id = Some(session_id),
+                Err(fault) if fault.is_no_lease() => self.etcd_leases.look_after(session_id).await,
                 Err(fault) => return Err(fault.to_error("take")),
             }
         }
@@ -205,7 +217,7 @@ fn parts(operations: Vec<RequestOp>) -> Vec<RequestOp> {
     operations.chunks(PART).map(part).collect()
 }
 
-impl QueueStore for Shelf {
+impl QueueStore for EtcdQueues {
     const ENGINE: &'static str = "etcd";
 
     fn capability(&self) -> &QueueCapability {
@@ -220,7 +232,7 @@ impl QueueStore for Shelf {
         Box::pin(async move { self.clock.time().await.map_err(failed("read the clock")) })
     }
 
-    fn read<'a>(&'a self, queue: &'a Name, wanted: &'a [Wanted]) -> BoxFuture<'a, Result<Glance>> {
+    fn read<'a>(&'a self, queue: &'a Name, wanted: &'a [KeyRange]) -> BoxFuture<'a, Result<Snapshot>> {
         Box::pin(async move {
             let success = self.look(queue, wanted);
             let request = TxnRequest { success, ..TxnRequest::default() };
@@ -255,8 +267,8 @@ impl QueueStore for Shelf {
                 Err(fault) if fault.is_no_lease() => {
                     // Nothing was changed. Whoever begins anew is given another lease.
                     for ttl in signs.iter().filter_map(|(_, ttl)| *ttl) {
-                        let life = self.lives.of(ttl).await.map_err(failed("change a queue"))?;
-                        self.lives.look_after(life).await;
+                        let session_id = self.etcd_leases.of(ttl).await.map_err(failed("change a queue"))?;
+                        self.etcd_leases.look_after(session_id).await;
                     }
                     return Ok(Changed::No(self.read(queue, otherwise).await?));
                 }
@@ -300,13 +312,13 @@ impl QueueStore for Shelf {
     }
 
     fn prepare(&self, ttl: Duration) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.lives.of(ttl).await.map(drop).map_err(failed("take")) })
+        Box::pin(async move { self.etcd_leases.of(ttl).await.map(drop).map_err(failed("take")) })
     }
 
     fn keep(&self, ttl: Duration) -> BoxFuture<'_, Result<Option<Instant>>> {
         Box::pin(async move {
-            let life = self.lives.of(ttl).await.map_err(failed("renew"))?;
-            self.lives.heartbeat(life).await.map_err(failed("renew"))
+            let session_id = self.etcd_leases.of(ttl).await.map_err(failed("renew"))?;
+            self.etcd_leases.heartbeat(session_id).await.map_err(failed("renew"))
         })
     }
 

@@ -13,18 +13,18 @@ use tenure_core::queue::contract::QueueEngine;
 use tenure_core::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_ordered::{
-    Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Queues, Rule, Store, Wait, Wakes,
+    Entered, Entrance, Leaving, Left, Look, Mine, Presence, Queues, Rule, SessionId, Store, Wait, Wakes,
 };
 
 use crate::endpoints::Endpoints;
 use crate::error::Fault;
+use crate::etcd_leases::{EtcdLeases, lease_of};
 use crate::keys::{Keys, Layout, get, range, write_resized, write_rest, write_value};
-use crate::life::{Lives, lease_of};
 use crate::proto::{
     Answered, Call, Compare, CompareResult, DeleteRangeRequest, Operation, PutRequest, RangeRequest,
     RangeResponse, RequestOp, ResponseOp, Target, TxnRequest, TxnResponse, end_of_prefix,
 };
-use crate::queue::{self, Shelf};
+use crate::queue::{self, EtcdQueues};
 use crate::wake::{Waits, comes, goes};
 use crate::watch::{Wanted, Watches};
 
@@ -55,10 +55,10 @@ pub struct Etcd {
     client: ClientId,
     capability: Capability,
     incarnation: Incarnation,
-    pub(crate) lives: Arc<Lives>,
+    pub(crate) etcd_leases: Arc<EtcdLeases>,
     wakes: Arc<Wakes>,
     waits: Waits,
-    queues: Queues<Shelf>,
+    queues: Queues<EtcdQueues>,
 }
 
 /// What it is made of.
@@ -67,7 +67,7 @@ pub(crate) struct Parts {
     pub(crate) keys: Keys,
     pub(crate) client: ClientId,
     pub(crate) cluster: u64,
-    pub(crate) lives: Lives,
+    pub(crate) etcd_leases: EtcdLeases,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) waits: Waits,
     pub(crate) watches: Watches,
@@ -156,19 +156,19 @@ pub(crate) fn parts(answer: &TxnResponse) -> impl Iterator<Item = Option<&TxnRes
 
 impl Etcd {
     pub(crate) fn new(parts: Parts) -> Etcd {
-        let Parts { endpoints, keys, client, cluster, lives, wakes, waits, watches } = parts;
+        let Parts { endpoints, keys, client, cluster, etcd_leases, wakes, waits, watches } = parts;
         let capability = capability(keys.layout());
-        let (incarnation, lives) = (Incarnation(cluster), Arc::new(lives));
+        let (incarnation, etcd_leases) = (Incarnation(cluster), Arc::new(etcd_leases));
         let shelf = queue::Parts {
             endpoints: endpoints.clone(),
             keys: keys.clone(),
             client,
-            lives: lives.clone(),
+            etcd_leases: etcd_leases.clone(),
             wakes: wakes.clone(),
             watches,
         };
-        let queues = Queues::new(Shelf::new(shelf), client);
-        Etcd { endpoints, keys, client, capability, incarnation, lives, wakes, waits, queues }
+        let queues = Queues::new(EtcdQueues::new(shelf), client);
+        Etcd { endpoints, keys, client, capability, incarnation, etcd_leases, wakes, waits, queues }
     }
 
     pub(crate) async fn call<Q: Call>(&self, request: Q) -> Result<Q::Answer, Fault> {
@@ -208,7 +208,7 @@ impl Etcd {
         compare.extend(seen.map(|seen| none_since(self.keys.line(&claim.resource), seen)));
         let value = self.entry(claim.id, &claim.terms).encode().into_bytes();
         let line = read(range(self.keys.line(&claim.resource)));
-        let mut success = vec![put(place, value, lease_of(entrance.life)), line.clone()];
+        let mut success = vec![put(place, value, lease_of(entrance.session_id)), line.clone()];
         let mut failure = vec![line, read(get(self.keys.done(claim.id)))];
         if claim.terms.unless_fresh {
             let value = read(range(self.keys.value(&claim.resource)));
@@ -244,7 +244,7 @@ impl Etcd {
             claim: claim.id,
             order,
             token: taken.map_or(Token::new(order), |slot| slot.token),
-            life: entrance.life,
+            session_id: entrance.session_id,
             slot: taken.map(|slot| slot.number),
         };
         Some(Entered::In(mine, look))
@@ -280,7 +280,7 @@ impl Etcd {
     /// One of the leases is not there any more, so nothing was carried out. Finds out which.
     async fn dead(&self, entrances: &[Entrance<'_>]) -> Vec<Result<Entered>> {
         for entrance in entrances {
-            self.lives.look_after(entrance.life).await;
+            self.etcd_leases.look_after(entrance.session_id).await;
         }
         entrances.iter().map(|_| Ok(Entered::Dead)).collect()
     }
@@ -297,10 +297,10 @@ impl Etcd {
         success.extend(slot.map(|slot| delete(self.keys.slot(resource, slot))));
         match (&leaving.rest, &leaving.mine) {
             (Some(rest), Some(mine)) => {
-                let lease = self.lives.once(rest.period).await?;
+                let lease = self.etcd_leases.once(rest.period).await?;
                 let mut entry = self.entry(*claim, &rest.terms);
                 if let Some(about) = &mut entry.about {
-                    about.lives = rest.period;
+                    about.lasts = rest.period;
                 }
                 let value = write_rest(mine.order, mine.token, slot, &entry);
                 success.push(put(self.keys.rest(resource, *claim), value, lease));
@@ -345,7 +345,7 @@ impl Etcd {
                     claim: leaving.claim,
                     order: place.order,
                     token: taken.map_or(Token::new(place.order), |slot| slot.token),
-                    life: Life(0),
+                    session_id: SessionId(0),
                     slot: taken.map(|slot| slot.number),
                 });
             }
@@ -394,7 +394,7 @@ impl Etcd {
             return Ok(Vec::new());
         }
         let has_notes = known.iter().any(|(leaving, _)| leaving.may_come_later);
-        let done = if has_notes { self.lives.done().await? } else { 0 };
+        let done = if has_notes { self.etcd_leases.done().await? } else { 0 };
         let asked = join_all(known.iter().map(|(leaving, seen)| self.leaving(leaving, *seen, done))).await;
         let answer = self.together(asked.into_iter().collect::<Result<_, Fault>>()?).await?;
         let left = |((leaving, seen), part): (&(Leaving, Option<Seen>), Option<&TxnResponse>)| {
@@ -430,15 +430,16 @@ impl Etcd {
         let success: Vec<RequestOp> = match keep {
             Keep::WhileHeld => {
                 let value = write_value(mine.token, Duration::ZERO, bytes);
-                vec![put(held, value, lease_of(mine.life)), gone(kept), gone(fresh)]
+                vec![put(held, value, lease_of(mine.session_id)), gone(kept), gone(fresh)]
             }
             Keep::For { fresh: fresh_for, stale } => {
                 let value = write_value(mine.token, fresh_for, bytes);
-                let lease = self.lives.once(fresh_for + stale).await?;
+                let lease = self.etcd_leases.once(fresh_for + stale).await?;
                 let freshness = if fresh_for.is_zero() {
                     gone(fresh)
                 } else {
-                    let lease = if stale.is_zero() { lease } else { self.lives.once(fresh_for).await? };
+                    let lease =
+                        if stale.is_zero() { lease } else { self.etcd_leases.once(fresh_for).await? };
                     again(fresh, Vec::new(), lease)
                 };
                 vec![again(kept, value, lease), freshness, delete(held)]
@@ -535,12 +536,12 @@ impl Store for Etcd {
         &self.wakes
     }
 
-    fn life(&self, ttl: Duration) -> BoxFuture<'_, Result<Life>> {
-        Box::pin(async move { self.lives.of(ttl).await.map_err(failed("claim")) })
+    fn session_id(&self, ttl: Duration) -> BoxFuture<'_, Result<SessionId>> {
+        Box::pin(async move { self.etcd_leases.of(ttl).await.map_err(failed("claim")) })
     }
 
-    fn heartbeat(&self, life: Life) -> BoxFuture<'_, Result<Option<Instant>>> {
-        Box::pin(async move { self.lives.heartbeat(life).await.map_err(failed("renew")) })
+    fn heartbeat(&self, session_id: SessionId) -> BoxFuture<'_, Result<Option<Instant>>> {
+        Box::pin(async move { self.etcd_leases.heartbeat(session_id).await.map_err(failed("renew")) })
     }
 
     fn enter<'a>(&'a self, entrances: Vec<Entrance<'a>>) -> BoxFuture<'a, Vec<Result<Entered>>> {
@@ -622,7 +623,7 @@ impl Store for Etcd {
                     let free = Compare::is_absent(key.clone());
                     let compare =
                         vec![free, is_there(place.clone(), mine.order), is_untouched(place.clone(), None)];
-                    let taken = put(key, mine.claim.to_string().into_bytes(), lease_of(mine.life));
+                    let taken = put(key, mine.claim.to_string().into_bytes(), lease_of(mine.session_id));
                     let success = vec![taken, touch(place)];
                     let transaction = TxnRequest { compare, success, failure: Vec::new() };
                     let answer = self.alone("claim", transaction).await?;
@@ -646,11 +647,11 @@ impl Store for Etcd {
     fn prepare_rest<'a>(&'a self, mine: &'a Mine, terms: &'a Terms) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let delay = terms.limits.lock_delay;
-            let companion = self.lives.of(terms.ttl + delay).await.map_err(failed("claim"))?;
-            self.lives.accompany(mine.life, companion).await;
+            let companion = self.etcd_leases.of(terms.ttl + delay).await.map_err(failed("claim"))?;
+            self.etcd_leases.accompany(mine.session_id, companion).await;
             let mut entry = self.entry(mine.claim, terms);
             if let Some(about) = &mut entry.about {
-                about.lives = delay;
+                about.lasts = delay;
             }
             let place = self.keys.place(&mine.resource, mine.claim);
             let value = write_rest(mine.order, mine.token, mine.slot, &entry);
@@ -667,10 +668,10 @@ impl Store for Etcd {
                 return Ok(false);
             };
             // What they kept is replaced. If it fails, they end by themselves.
-            let lives = self.lives.clone();
+            let etcd_leases = self.etcd_leases.clone();
             tokio::spawn(async move {
                 for lease in leases {
-                    if let Err(fault) = lives.revoke(lease).await {
+                    if let Err(fault) = etcd_leases.revoke(lease).await {
                         tracing::debug!(%fault, "a lease without keys ends by itself");
                     }
                 }
@@ -702,7 +703,7 @@ impl Store for Etcd {
             let claim = place.entry.claim;
             let key = self.keys.place(name, claim);
             let success = if at_once {
-                let done = self.lives.done().await.map_err(failed("break"))?;
+                let done = self.etcd_leases.done().await.map_err(failed("break"))?;
                 let keys = [key.clone(), self.keys.held_value(name, claim), self.keys.rest(name, claim)];
                 let slot = slot.map(|slot| self.keys.slot(name, slot));
                 let finished = put(self.keys.done(claim), Vec::new(), done);

@@ -169,7 +169,7 @@ impl Local {
             store.transact(|transaction| transaction.step(name, command)).map_err(failed)?;
         if !refused.is_empty() {
             // What cannot be buried now is found dead again by whoever waits for it.
-            drop(store.bury(refused));
+            drop(store.reap(refused));
         }
         Ok(past_the_dead(store, name, command, done))
     }
@@ -209,7 +209,7 @@ fn past_the_dead(store: &Store, name: &Name, command: &Command<'_>, mut done: Do
         });
         // If the store cannot be reached now, the first answer is still true.
         let Ok((again, refused)) = again else { break };
-        drop(store.bury(refused));
+        drop(store.reap(refused));
         done = again;
     }
     done

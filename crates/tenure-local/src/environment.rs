@@ -21,7 +21,7 @@ use tenure_core::failpoint;
 use crate::directory::Setup;
 use crate::error::{Failure, Fault, system_error};
 use crate::fork::is_forked;
-use crate::gate::{Blocked, Pass, WAIT_MAX};
+use crate::gate::{Blocked, GateGuard, WAIT_MAX};
 use crate::room::{FILE, Room, damaged};
 
 /// The length of the two pages that every LMDB file has.
@@ -48,7 +48,7 @@ impl Environment {
         room: &Room,
         map_bytes: usize,
         _setup: &Setup,
-        enter: impl FnOnce() -> Result<Pass<'a>, Blocked>,
+        enter: impl FnOnce() -> Result<GateGuard<'a>, Blocked>,
     ) -> Result<Environment> {
         let fault = |fault: Fault| fault.to_error("connect", &room.path);
         let env = open_env(room, map_bytes)?;
@@ -59,7 +59,7 @@ impl Environment {
     }
 
     /// Begins a transaction, which must end before the pass is given back.
-    pub(crate) fn begin(&self, _inside: &Pass<'_>) -> Result<RwTxn<'_>, Failure> {
+    pub(crate) fn begin(&self, _inside: &GateGuard<'_>) -> Result<RwTxn<'_>, Failure> {
         Ok(self.env.write_txn()?)
     }
 

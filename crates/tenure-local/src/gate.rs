@@ -78,7 +78,7 @@ pub(crate) enum Blocked {
 }
 
 /// The right to be inside. It is given back on the thread that got it.
-pub(crate) struct Pass<'a> {
+pub(crate) struct GateGuard<'a> {
     gate: &'a Gate,
     /// A pthread mutex must be unlocked by the thread that locked it.
     _not_send: std::marker::PhantomData<*const ()>,
@@ -123,7 +123,7 @@ impl Gate {
     }
 
     /// Waits until nobody else is inside, and goes in.
-    pub(crate) fn enter(&self, clock: &dyn Clock) -> Result<Pass<'_>, Blocked> {
+    pub(crate) fn enter(&self, clock: &dyn Clock) -> Result<GateGuard<'_>, Blocked> {
         let mut code = self.try_lock();
         for _ in 0..SPINS_MAX {
             if code != libc::EBUSY {
@@ -148,7 +148,7 @@ impl Gate {
             code => return Err(Blocked::Broken(io::Error::from_raw_os_error(code))),
         }
         self.page().holder.store(self.pid, Ordering::Relaxed);
-        Ok(Pass { gate: self, _not_send: std::marker::PhantomData })
+        Ok(GateGuard { gate: self, _not_send: std::marker::PhantomData })
     }
 
     fn try_lock(&self) -> i32 {
@@ -174,12 +174,12 @@ impl Gate {
     }
 
     /// Notes, before a commit, that there will be observers; or that none is left.
-    pub(crate) fn expect_observers(&self, _inside: &Pass<'_>, are_there: bool) {
+    pub(crate) fn expect_observers(&self, _inside: &GateGuard<'_>, are_there: bool) {
         self.page().observers.store(u32::from(are_there), Ordering::Relaxed);
     }
 
     /// Whether there may be observers of anything.
-    pub(crate) fn has_observers(&self, _inside: &Pass<'_>) -> bool {
+    pub(crate) fn has_observers(&self, _inside: &GateGuard<'_>) -> bool {
         self.page().observers.load(Ordering::Relaxed) > 0
     }
 }
@@ -190,7 +190,7 @@ impl Drop for Gate {
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
         self.gate.page().holder.store(0, Ordering::Relaxed);
         // SAFETY: this thread locked it.

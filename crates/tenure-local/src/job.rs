@@ -279,7 +279,7 @@ fn carry_out(store: &Store, mut batch: Vec<Box<dyn Job>>) {
                 end(store, job, Ok(()));
             }
             // What cannot be buried now is found dead again by whoever waits for it.
-            drop(store.bury(refused));
+            drop(store.reap(refused));
         }
         Err(Fault::Failed(_)) if batch.len() > 1 => {
             for job in batch {

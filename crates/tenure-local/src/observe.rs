@@ -243,7 +243,7 @@ impl Drop for Observer {
 /// Ends what dead clients hold, and looks again if there were any.
 pub(crate) fn without_the_dead(store: &Store, name: &Name, mut seen: Seen) -> Result<Seen, Fault> {
     let suspects = seen.holders.iter().chain(&seen.waiters).map(|client| (name.clone(), *client)).collect();
-    if store.bury(suspects)? {
+    if store.reap(suspects)? {
         seen = store.look(|transaction| transaction.view(name))?;
     }
     Ok(seen)

@@ -23,10 +23,10 @@ use crate::directory::{Directory, Setup};
 use crate::environment::{Environment, Rows};
 use crate::error::{Failure, Fault, system_error};
 use crate::fork::is_forked;
-use crate::gate::{Gate, Pass};
+use crate::gate::{Gate, GateGuard};
 use crate::liveness;
 use crate::room::{Presence, Room};
-use crate::wake::{News, Ringer, Rung};
+use crate::wake::{News, SendOutcome, WakeSocket};
 
 /// The key of what is fixed when a store is made: its incarnation and its time.
 const BIRTH: &[u8] = b"m";
@@ -61,7 +61,7 @@ pub(crate) struct Store {
     environment: Environment,
     /// What to add to the time since boot, in microseconds.
     offset: u64,
-    ringer: Arc<Ringer>,
+    ringer: Arc<WakeSocket>,
     /// The clients of this process: alive, without a look at their files.
     clients: Arc<Mutex<HashSet<ClientId>>>,
     /// Whom a client has told that it takes items of a queue.
@@ -75,7 +75,7 @@ pub(crate) struct Store {
 
 /// Something to tell a client after a commit.
 #[derive(Debug)]
-pub(crate) struct Letter {
+pub(crate) struct Notification {
     to: ClientId,
     about: Name,
     news: News,
@@ -86,8 +86,8 @@ pub(crate) struct Transaction<'a> {
     pub(crate) store: &'a Store,
     /// Ends before the pass is given back: fields are dropped in this order.
     txn: RwTxn<'a>,
-    pass: Pass<'a>,
-    letters: Vec<Letter>,
+    pass: GateGuard<'a>,
+    letters: Vec<Notification>,
     now: OnceCell<Timestamp>,
     /// Something of a queue has changed.
     is_changed: bool,
@@ -103,7 +103,7 @@ impl Store {
         config: &Config,
         setup: &Setup,
     ) -> Result<Store> {
-        let ringer = Ringer::new()
+        let ringer = WakeSocket::new()
             .map_err(|source| system_error("connect", "open a socket in", &directory.room.path, source))?;
         let scope = directory.format.time_namespace.clone();
         let parts = Parts { directory, clock, ringer: Arc::new(ringer), clients: Arc::default() };
@@ -139,8 +139,8 @@ impl Store {
         let fault = |fault: Fault| fault.to_error("connect", &room.path);
         let environment = Environment::open(&room, map_bytes, setup, || gate.enter(&*clock))?;
         let pass = gate.enter(&*clock).map_err(|blocked| fault(Fault::Blocked(blocked)))?;
-        let (incarnation, offset) =
-            birth(&environment, &pass, &*clock, scope).map_err(|failure| fault(Fault::Failed(failure)))?;
+        let (incarnation, offset) = load_or_create_identity(&environment, &pass, &*clock, scope)
+            .map_err(|failure| fault(Fault::Failed(failure)))?;
         drop(pass);
         let names: &[_] = match purpose {
             Purpose::Locks => &["format", "gate", "data.mdb", "alive", "bell"],
@@ -173,7 +173,7 @@ impl Store {
 struct Parts {
     directory: Arc<Directory>,
     clock: Arc<dyn Clock>,
-    ringer: Arc<Ringer>,
+    ringer: Arc<WakeSocket>,
     clients: Arc<Mutex<HashSet<ClientId>>>,
 }
 
@@ -255,10 +255,10 @@ impl Store {
         is_due
     }
 
-    fn send(&self, letters: Vec<Letter>) -> Vec<(Name, ClientId)> {
+    fn send(&self, letters: Vec<Notification>) -> Vec<(Name, ClientId)> {
         let mut refused = Vec::new();
-        for Letter { to, about, news } in letters {
-            if self.ringer.ring(&self.directory, to, &news) == Rung::Refused {
+        for Notification { to, about, news } in letters {
+            if self.ringer.ring(&self.directory, to, &news) == SendOutcome::Refused {
                 refused.push((about, to));
             }
         }
@@ -268,7 +268,7 @@ impl Store {
     /// Ends what dead clients hold, if they are dead, and what those hold who are granted it and are dead too.
     ///
     /// Returns whether anybody was.
-    pub(crate) fn bury(&self, mut suspects: Vec<(Name, ClientId)>) -> Result<bool, Fault> {
+    pub(crate) fn reap(&self, mut suspects: Vec<(Name, ClientId)>) -> Result<bool, Fault> {
         let mut is_anybody_dead = false;
         loop {
             suspects.retain(|(_, client)| self.is_dead(*client));
@@ -366,7 +366,7 @@ impl<'a> Transaction<'a> {
 
     /// Tells a client something after the commit.
     pub(crate) fn tell(&mut self, to: ClientId, about: &Name, news: News) {
-        self.letters.push(Letter { to, about: about.clone(), news });
+        self.letters.push(Notification { to, about: about.clone(), news });
     }
 
     /// Whether there may be a row of an observer.
@@ -410,7 +410,7 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    fn commit(self) -> Result<Vec<Letter>, Failure> {
+    fn commit(self) -> Result<Vec<Notification>, Failure> {
         let Transaction { store, txn, pass, letters, has_no_observers, .. } = self;
         txn.commit()?;
         if has_no_observers {
@@ -427,9 +427,9 @@ impl<'a> Transaction<'a> {
 /// The offset is taken from the time of day once. From then on the store's time runs with the boot's clock, which
 /// nobody can set. Where the store is taken over in another scope (another time namespace, or for queues another boot),
 /// whose boot's clock is another, the time of day is the bridge; but what has been is never in the future.
-fn birth(
+fn load_or_create_identity(
     environment: &Environment,
-    pass: &Pass<'_>,
+    pass: &GateGuard<'_>,
     clock: &dyn Clock,
     scope: &str,
 ) -> Result<(u64, u64), Failure> {

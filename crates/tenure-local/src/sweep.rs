@@ -82,6 +82,6 @@ fn walk(store: &Store, dead: &[ClientId], after: Option<&Name>) -> Result<Option
         }
         Ok(names.last().cloned())
     })?;
-    store.bury(refused)?;
+    store.reap(refused)?;
     Ok(last)
 }

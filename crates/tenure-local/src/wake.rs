@@ -161,7 +161,7 @@ pub(crate) fn queue_length() -> usize {
 
 /// What became of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rung {
+pub(crate) enum SendOutcome {
     /// It was heard, or the queue was full: somebody is there.
     Heard,
     /// Nobody listens: the client is closed or dead.
@@ -170,24 +170,24 @@ pub(crate) enum Rung {
 
 /// Rings the bells of others.
 #[derive(Debug)]
-pub(crate) struct Ringer {
+pub(crate) struct WakeSocket {
     socket: OwnedFd,
 }
 
-impl Ringer {
-    pub(crate) fn new() -> io::Result<Ringer> {
-        Ok(Ringer { socket: socket()? })
+impl WakeSocket {
+    pub(crate) fn new() -> io::Result<WakeSocket> {
+        Ok(WakeSocket { socket: socket()? })
     }
 
     /// Rings a client's bell. Never waits.
-    pub(crate) fn ring(&self, directory: &Directory, client: ClientId, news: &News) -> Rung {
+    pub(crate) fn ring(&self, directory: &Directory, client: ClientId, news: &News) -> SendOutcome {
         let mut datagram = Vec::with_capacity(64);
         news.encode(&mut datagram);
-        let Ok(address) = address(directory, client) else { return Rung::Heard };
+        let Ok(address) = address(directory, client) else { return SendOutcome::Heard };
         match rustix::net::sendto(self.socket.as_fd(), &datagram, SendFlags::NOSIGNAL, &address) {
-            Err(Errno::CONNREFUSED | Errno::NOENT) => Rung::Refused,
+            Err(Errno::CONNREFUSED | Errno::NOENT) => SendOutcome::Refused,
             // A full queue, and whatever else may be wrong: the heartbeat makes up for it.
-            _ => Rung::Heard,
+            _ => SendOutcome::Heard,
         }
     }
 }

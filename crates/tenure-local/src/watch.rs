@@ -217,7 +217,7 @@ async fn wait_for_death(watcher: Arc<Watcher>, client: ClientId) {
         let (pid, _, _) = select_all(ends).await;
         dead.insert(pid);
     }
-    bury(&watcher, client).await;
+    reap(&watcher, client).await;
 }
 
 /// Opens a descriptor that becomes readable when the process ends. None: it has ended, or cannot be watched.
@@ -229,7 +229,7 @@ fn open_process(pid: u32) -> Option<AsyncFd<OwnedFd>> {
 }
 
 /// Ends what a dead client held or waited for where it was watched.
-async fn bury(watcher: &Arc<Watcher>, client: ClientId) {
+async fn reap(watcher: &Arc<Watcher>, client: ClientId) {
     let Some(worker) = watcher.worker.upgrade() else { return };
     let (consumes, claims): (Vec<_>, Vec<_>) =
         watcher.take(client).into_iter().partition(|(reason, ..)| *reason == Reason::Consumes);

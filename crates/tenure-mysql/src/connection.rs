@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Fault, Room, Row, Want, until_there_is_room};
+use tenure_sql::{Connection, Fault, Purpose, Room, Row, until_there_is_room};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
@@ -38,14 +38,14 @@ impl Drop for Known {
 }
 
 /// A connection that goes back only if nothing went wrong on it.
-pub struct Lent {
+pub struct PooledConnection {
     // Closed before there is room for another.
     wire: Option<Known>,
     pool: Arc<Pool>,
     _room: OwnedSemaphorePermit,
 }
 
-impl Connection for Lent {
+impl Connection for PooledConnection {
     async fn run(&mut self, script: String) -> Result<Vec<Vec<Row>>, Fault> {
         let Some(Known(wire)) = &mut self.wire else { return Err(Fault::internal("the connection is gone")) };
         // The server would close the connection in the midst of it, and the cause would be lost.
@@ -76,13 +76,13 @@ impl Pool {
     }
 
     /// Returns a connection: one that was used before, if the server has not closed it meanwhile.
-    pub(crate) async fn lend(self: &Arc<Pool>, want: Want) -> Result<Lent, Fault> {
+    pub(crate) async fn lend(self: &Arc<Pool>, want: Purpose) -> Result<PooledConnection, Fault> {
         let server = &self.config.server;
         let late = |_| Fault::unavailable(format!("{server}: no connection within {ANSWER_TIMEOUT:?}"));
         let connected = async {
             let room = self.room.enter(want).await?;
             let wire = until_there_is_room(|| self.known()).await?;
-            Ok(Lent { wire: Some(wire), pool: self.clone(), _room: room })
+            Ok(PooledConnection { wire: Some(wire), pool: self.clone(), _room: room })
         };
         timeout(ANSWER_TIMEOUT, connected).await.map_err(late)?
     }

@@ -7,10 +7,10 @@ use tenure_core::Result;
 use tenure_core::claim::ClientId;
 use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::queue::contract::QueueCapability;
-use tenure_sql::{Database, Fault, Hosted, Inbox, Letter, QueueTables, Tables, Want};
+use tenure_sql::{Database, Fault, Hosted, Inbox, Notification, Purpose, QueueTables, Tables};
 
 use crate::config::Config;
-use crate::connection::{Lent, Pool};
+use crate::connection::{Pool, PooledConnection};
 use crate::dialect::MySqlDialect;
 use crate::queue::Hints;
 use crate::{check, migrate, wake};
@@ -58,11 +58,11 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> 
 
 impl Database for MySql {
     type Dialect = MySqlDialect;
-    type Connection = Lent;
+    type Connection = PooledConnection;
 
     const ENGINE: &'static str = ENGINE;
 
-    async fn lend(&self, want: Want) -> std::result::Result<Lent, Fault> {
+    async fn lend(&self, want: Purpose) -> std::result::Result<PooledConnection, Fault> {
         self.pool.lend(want).await
     }
 
@@ -82,7 +82,7 @@ impl Database for MySql {
         &self.inbox
     }
 
-    fn tell(&self, _: &[Letter]) -> Option<String> {
+    fn tell(&self, _: &[Notification]) -> Option<String> {
         // Nobody could hear it. Waiters of other clients learn of their grants by heartbeat.
         None
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Fault, QUEUE_VERSION, VERSION, Want};
+use tenure_sql::{Connection, Fault, Purpose, QUEUE_VERSION, VERSION};
 
 use crate::connection::Pool;
 use crate::dialect::schema;
@@ -38,7 +38,7 @@ fn is_known(found: Option<String>, known: u32, prefix: &str) -> Result<bool, Fau
 
 /// Returns the version of the tables. None: they are not there, or not all of them.
 pub(crate) async fn version(pool: &Arc<Pool>, table: &str) -> Result<Option<String>, Fault> {
-    let mut connection = pool.lend(Want::Any).await?;
+    let mut connection = pool.lend(Purpose::Any).await?;
     match connection.run(format!("SELECT max(version) FROM {table}")).await {
         Ok(answers) => {
             connection.keep();
@@ -62,7 +62,7 @@ pub(crate) async fn migrate_queues(pool: &Arc<Pool>, prefix: &str) -> Result<(),
 /// Makes tables. Each statement commits by itself, so the version comes last: whoever sees it sees all of them.
 /// Clients that do this at once do no harm to each other.
 async fn make(pool: &Arc<Pool>, tables: Vec<String>) -> Result<(), Fault> {
-    let mut connection = pool.lend(Want::Any).await?;
+    let mut connection = pool.lend(Purpose::Any).await?;
     for statement in tables {
         connection.run(statement).await?;
     }

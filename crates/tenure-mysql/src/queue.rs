@@ -18,8 +18,8 @@ use tenure_core::queue::contract::{
 };
 use tenure_core::token::Token;
 use tenure_sql::{
-    Calls, Columns, Connection, Database, Dialect, Entered, Fault, Found, QueueDatabase, QueueTables, Row,
-    Settled, Want, claim_bytes, client_number, micros, read_name, signed,
+    Calls, Columns, Connection, Database, Dialect, Entered, Fault, Found, Purpose, QueueDatabase,
+    QueueTables, Row, Settled, claim_bytes, client_number, micros, read_name, signed,
 };
 
 pub(crate) use text::schema;
@@ -427,7 +427,7 @@ impl QueueDatabase for MySql {
              t.expires_at = GREATEST(t.expires_at, @t + t.ttl)"
         ));
         script.add("COMMIT");
-        let mut connection = self.lend(Want::Renewal).await?;
+        let mut connection = self.lend(Purpose::Renewal).await?;
         let answers = connection.run(script.text()).await?;
         connection.keep();
         let read = |row: &Row| {
@@ -442,7 +442,7 @@ impl QueueDatabase for MySql {
         self.settle_these(settlements).await
     }
 
-    async fn bury(&self, queue: &Name, items: &[ItemId], attempts: u32) -> Result<(), Fault> {
+    async fn dead_letter(&self, queue: &Name, items: &[ItemId], attempts: u32) -> Result<(), Fault> {
         self.end_these(queue, items, Some(attempts)).await.map(drop)
     }
 

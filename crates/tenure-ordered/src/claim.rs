@@ -15,7 +15,7 @@ use tenure_core::{Error, ErrorKind, Result, failpoint};
 
 use crate::ordered::{Shared, now};
 use crate::own::Own;
-use crate::store::{Entered, Entrance, Leaving, Life, Look, Mine, Rule, Store};
+use crate::store::{Entered, Entrance, Leaving, Look, Mine, Rule, SessionId, Store};
 
 const TOO_HEAVY: &str = "the weight does not fit the capacity";
 
@@ -96,7 +96,7 @@ impl<S: Store> Shared<S> {
 
     async fn claim_new(&self, claims: &[&Claim]) -> Vec<(ClaimId, Result<ClaimAnswer>)> {
         let start = now();
-        let lives = self.lives(claims.iter().map(|claim| claim.terms.ttl)).await;
+        let sessions = self.sessions(claims.iter().map(|claim| claim.terms.ttl)).await;
         let mut answers = Vec::new();
         let (mut entrances, mut entering) = (Vec::new(), Vec::new());
         for claim in claims {
@@ -104,22 +104,22 @@ impl<S: Store> Shared<S> {
                 answers.push((claim.id, Err(self.refusal(claim, Outcome::Invalid(TOO_HEAVY)))));
                 continue;
             }
-            match &lives[&claim.terms.ttl] {
-                Ok(life) => {
+            match &sessions[&claim.terms.ttl] {
+                Ok(session_id) => {
                     let rule = if claim.wait { Rule::Queue } else { Rule::IfItHolds };
                     let is_repeated = self.owned().may_be_in(claim.id);
-                    entrances.push(Entrance { claim, life: *life, rule, is_repeated });
-                    entering.push((*claim, *life, is_repeated));
+                    entrances.push(Entrance { claim, session_id: *session_id, rule, is_repeated });
+                    entering.push((*claim, *session_id, is_repeated));
                 }
                 Err(error) => answers.push((claim.id, Err(error.clone().with_no_effect()))),
             }
         }
         // Now, and not when it fails: a call whose caller is dropped fails nowhere.
         entering.iter().for_each(|(claim, ..)| self.owned().is_unsure(claim.id, start));
-        let known: HashSet<Life> = entering.iter().map(|(_, life, _)| *life).collect();
+        let known: HashSet<SessionId> = entering.iter().map(|(_, session_id, _)| *session_id).collect();
         let (entered, alive) = join(self.store.enter(entrances), self.heartbeats(known)).await;
         let (mut judged, mut withdrawn) = (Vec::new(), Vec::new());
-        for ((claim, life, is_repeated), entered) in entering.into_iter().zip(entered) {
+        for ((claim, session_id, is_repeated), entered) in entering.into_iter().zip(entered) {
             // Whatever the kind: only what is known to have entered nothing need not be looked for.
             let is_unknown = entered.as_ref().is_err_and(|error| !error.has_no_effect());
             if !is_unknown {
@@ -129,13 +129,13 @@ impl<S: Store> Shared<S> {
                 Judged::Withdrawn(leaving, answer) => {
                     self.owned().end(claim.id, start);
                     withdrawn.push(leaving);
-                    judged.push((claim, life, Judged::Answered(answer)));
+                    judged.push((claim, session_id, Judged::Answered(answer)));
                 }
-                other => judged.push((claim, life, other)),
+                other => judged.push((claim, session_id, other)),
             }
         }
         self.withdraw(withdrawn).await;
-        let settle = |(claim, life, judged)| self.settle(claim, judged, start, &alive[&life]);
+        let settle = |(claim, session_id, judged)| self.settle(claim, judged, start, &alive[&session_id]);
         let settled = join_all(judged.into_iter().map(settle)).await;
         answers.extend(settled);
         answers
@@ -154,7 +154,7 @@ impl<S: Store> Shared<S> {
             }
             Ok(Entered::Finished) => return Judged::Answered(Ok(ClaimAnswer::Finished)),
             Ok(Entered::Dead) => {
-                let dead = "the client's life in the store had just ended";
+                let dead = "the client's session_id in the store had just ended";
                 return Judged::Answered(Err(Error::new(ErrorKind::Unavailable, "claim", dead)));
             }
             Err(error) => return Judged::Answered(Err(error)),
@@ -213,7 +213,7 @@ impl<S: Store> Shared<S> {
             Judged::Holds(mine, look) => match self.hold(&mine, &look, start, alive).await {
                 Ok(Some(grant)) => Ok(ClaimAnswer::Granted(grant)),
                 Ok(None) => {
-                    let dead = "the client's life in the store has just ended";
+                    let dead = "the client's session_id in the store has just ended";
                     Err(Error::new(ErrorKind::Unavailable, "claim", dead))
                 }
                 Err(error) => Err(error),
@@ -222,7 +222,7 @@ impl<S: Store> Shared<S> {
         (claim.id, answer.map_err(|error| error.with_resource(&claim.resource)))
     }
 
-    /// Makes the grant of an entry that holds. None: its life has ended.
+    /// Makes the grant of an entry that holds. None: its session has ended.
     pub(crate) async fn hold(
         &self,
         mine: &Mine,
@@ -233,7 +233,7 @@ impl<S: Store> Shared<S> {
         let alive_until = match alive {
             Ok(Some(until)) => *until,
             Ok(None) => {
-                self.owned().died(mine.life, start);
+                self.owned().died(mine.session_id, start);
                 return Ok(None);
             }
             Err(error) => return Err(error.clone()),
@@ -267,10 +267,10 @@ impl<S: Store> Shared<S> {
         self.store.prepare_rest(mine, terms).await
     }
 
-    async fn lives(&self, ttls: impl Iterator<Item = Duration>) -> BTreeMap<Duration, Result<Life>> {
+    async fn sessions(&self, ttls: impl Iterator<Item = Duration>) -> BTreeMap<Duration, Result<SessionId>> {
         let ttls: HashSet<Duration> = ttls.collect();
-        let lives = ttls.into_iter().map(|ttl| async move { (ttl, self.store.life(ttl).await) });
-        join_all(lives).await.into_iter().collect()
+        let sessions = ttls.into_iter().map(|ttl| async move { (ttl, self.store.session_id(ttl).await) });
+        join_all(sessions).await.into_iter().collect()
     }
 
     fn conflict(&self, claim: &Claim, standing: Standing) -> Error {

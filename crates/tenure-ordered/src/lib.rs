@@ -3,7 +3,7 @@
 //! follows from the entries before it: the rule is [`tenure_core::line`], and nothing is written to grant.
 //!
 //! [`Ordered`] is the engine; a [`Store`] says how entries are made, listed, watched and removed. What a client knows of
-//! its own claims (`own.rs`) is no truth: if it is lost, the client's [`Life`] ends in the store, and all its entries with it.
+//! its own claims (`own.rs`) is no truth: if it is lost, the client's [`SessionId`] ends in the store, and all its entries with it.
 //!
 //! | verb | calls, one after the other |
 //! | --- | --- |
@@ -11,7 +11,7 @@
 //! | a claim that waits | 1, and a watch on one entry |
 //! | hand-over | the watch fires, 1 look |
 //! | a release | 1 |
-//! | a renewal | 1 for each batch, beside one heartbeat for each life |
+//! | a renewal | 1 for each batch, beside one heartbeat for each session |
 //!
 //! Sources: the recipe for locks in ZooKeeper's documentation (a sequential node each, watch the predecessor); etcd's
 //! `concurrency` package (order by create revision); and what Jepsen found in etcd 3.4.3, that a waiter must ask for
@@ -31,8 +31,10 @@ mod wake;
 
 pub use ordered::Ordered;
 pub use queue::{
-    Change, Changed, Fit, Found, Glance, Key, Load, Missing, Moment, Page, Pages, QueueStore, Queues,
-    Removal, Rewritten, Standing, Unread, Value, Wanted, clock_of_head, is_apart,
+    Change, Changed, Fit, Found, Key, KeyRange, Load, Missing, Moment, Page, Pages, QueueStore, Queues,
+    Removal, Rewritten, Snapshot, Standing, Unread, Value, clock_of_head, is_apart,
 };
-pub use store::{Entered, Entrance, Leaving, Left, Life, Look, Mine, Presence, Resting, Rule, Store, Wait};
+pub use store::{
+    Entered, Entrance, Leaving, Left, Look, Mine, Presence, Resting, Rule, SessionId, Store, Wait,
+};
 pub use wake::Wakes;

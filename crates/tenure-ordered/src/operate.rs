@@ -15,9 +15,9 @@ impl<S: Store> Shared<S> {
     pub(crate) async fn break_hold(&self, name: &Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
         let line = self.look_at(name).await?.line;
         if let Some(rest) = line.rests().iter().find(|rest| rest.entry.token() == token) {
-            let lives = rest.entry.about.as_ref().map_or(Duration::ZERO, |about| about.lives);
+            let lasts = rest.entry.about.as_ref().map_or(Duration::ZERO, |about| about.lasts);
             if !at_once {
-                return Ok(BreakAnswer::Resting { free_in: lives });
+                return Ok(BreakAnswer::Resting { free_in: lasts });
             }
             let was = self.store.end_rest(name, rest).await?;
             return Ok(if was {
@@ -29,15 +29,15 @@ impl<S: Store> Shared<S> {
         let held = line.places()[..line.holding()].iter().find(|place| place.entry.token() == token);
         let Some(place) = held else { return Ok(BreakAnswer::NotHeld) };
         let about = place.entry.about.as_ref();
-        let lives = about.map_or(Duration::ZERO, |about| about.lives);
+        let lasts = about.map_or(Duration::ZERO, |about| about.lasts);
         if !at_once && about.is_some_and(|about| about.is_broken) {
-            return Ok(BreakAnswer::Resting { free_in: lives });
+            return Ok(BreakAnswer::Resting { free_in: lasts });
         }
         let slot = line.slot_of(place.entry.claim).map(|slot| slot.number);
         if !self.store.break_place(name, place, slot, at_once).await? {
             return Ok(BreakAnswer::NotHeld);
         }
-        Ok(BreakAnswer::Broken { free_in: if at_once { Duration::ZERO } else { lives } })
+        Ok(BreakAnswer::Broken { free_in: if at_once { Duration::ZERO } else { lasts } })
     }
 
     pub(crate) async fn resize(&self, name: &Name, capacity: u32) -> Result<()> {

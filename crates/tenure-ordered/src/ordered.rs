@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 
 use crate::observe::observe;
 use crate::own::{Own, Owned};
-use crate::store::{Leaving, Life, Store};
+use crate::store::{Leaving, SessionId, Store};
 use crate::sweep::{Changing, sweep};
 
 /// An engine on an ordered store.
@@ -64,8 +64,11 @@ impl<S: Store> Shared<S> {
         unfinished.leaving.retain(|_| answers.next().is_none_or(|answer| answer.is_err()));
     }
 
-    pub(crate) async fn heartbeats(&self, lives: HashSet<Life>) -> BTreeMap<Life, Result<Option<Instant>>> {
-        let beat = |life| async move { (life, self.store.heartbeat(life).await) };
+    pub(crate) async fn heartbeats(
+        &self,
+        lives: HashSet<SessionId>,
+    ) -> BTreeMap<SessionId, Result<Option<Instant>>> {
+        let beat = |session_id| async move { (session_id, self.store.heartbeat(session_id).await) };
         join_all(lives.into_iter().map(beat)).await.into_iter().collect()
     }
 }

@@ -1,5 +1,5 @@
 //! What a client knows of its own claims. The store's lines are the truth; this only says which entries are ours, and when
-//! nobody wants one any more although its life goes on for others.
+//! nobody wants one any more although its session goes on for others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tenure_core::claim::{ClaimId, Grant, Kind, Terms, Waiting};
 use tenure_core::clock::Instant;
 use tenure_core::step::{FINISHED_MEMORY, confirm_window, waiter_life};
 
-use crate::store::{Leaving, Life, Look, Mine, Resting, Wait};
+use crate::store::{Leaving, Look, Mine, Resting, SessionId, Wait};
 
 /// A waiter looks whether it has moved up at one heartbeat for so many claims before it: what the waiters of a line of n read for
 /// that costs n log n together, and not n².
@@ -85,8 +85,8 @@ impl Own {
 
     /// Its user was heard of at `now`.
     pub(crate) fn heard_of(&mut self, now: Instant) {
-        let life = if self.granted_at.is_some() { self.terms.ttl } else { waiter_life(self.terms.ttl) };
-        self.ends_at = self.ends_at.max(now + life).min(self.max_until());
+        let session_id = if self.granted_at.is_some() { self.terms.ttl } else { waiter_life(self.terms.ttl) };
+        self.ends_at = self.ends_at.max(now + session_id).min(self.max_until());
     }
 
     /// It holds from `now` on.
@@ -100,10 +100,10 @@ impl Own {
         max_hold.map_or(Instant::NEVER, |(max_hold, granted_at)| granted_at + max_hold)
     }
 
-    /// Returns what its user is told, if its life goes on until `alive_until`.
+    /// Returns what its user is told, if its session goes on until `alive_until`.
     ///
     /// Its user believes in no more than that, and gives up releasing it then. So unless it is heard of again within
-    /// `silence_max`, its end is then, even if its ttl is longer and its life goes on.
+    /// `silence_max`, its end is then, even if its ttl is longer and its session goes on.
     pub(crate) fn grant(&mut self, now: Instant, alive_until: Instant, silence_max: Duration) -> Grant {
         self.ends_at = self.ends_at.min(alive_until.max(now + silence_max));
         let ends_in = self.ends_at.min(alive_until).since(now).min(self.terms.ttl);
@@ -206,12 +206,17 @@ impl Owned {
         known.has_rest |= has_rest;
     }
 
-    /// A life has ended, and with it all that was entered in it.
-    pub(crate) fn died(&mut self, life: Life, now: Instant) {
-        let gone: Vec<ClaimId> =
-            self.claims.values().filter(|own| own.mine.life == life).map(|own| own.mine.claim).collect();
+    /// A session has ended, and with it all that was entered in it.
+    pub(crate) fn died(&mut self, session_id: SessionId, now: Instant) {
+        let gone: Vec<ClaimId> = self
+            .claims
+            .values()
+            .filter(|own| own.mine.session_id == session_id)
+            .map(|own| own.mine.claim)
+            .collect();
         gone.into_iter().for_each(|claim| drop(self.end(claim, now)));
-        self.leaving.retain(|_, leaving| leaving.mine.as_ref().is_none_or(|mine| mine.life != life));
+        self.leaving
+            .retain(|_, leaving| leaving.mine.as_ref().is_none_or(|mine| mine.session_id != session_id));
     }
 
     /// Takes what nobody wants any more, or could not leave before.

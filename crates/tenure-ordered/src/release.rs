@@ -50,7 +50,7 @@ impl<S: Store> Shared<S> {
             leaving.extend(goes);
         }
         let claims: Vec<ClaimId> = leaving.iter().map(|leaving| leaving.claim).collect();
-        // Of these nothing is known that would end by itself, and whoever asks gives up some time. Their life goes on, and
+        // Of these nothing is known that would end by itself, and whoever asks gives up some time. Their session goes on, and
         // with it what they may have left in the line.
         let unknown = leaving.iter().filter(|leaving| leaving.mine.is_none()).cloned().collect();
         let mut unfinished = Unfinished { shared: self, leaving: unknown };

@@ -12,7 +12,7 @@ use tenure_core::{Error, ErrorKind, Result};
 use crate::claim::has_fresh_value;
 use crate::ordered::{Shared, now};
 use crate::own::Own;
-use crate::store::{Life, Look, Mine, Presence, Store, Wait};
+use crate::store::{Look, Mine, Presence, SessionId, Store, Wait};
 
 /// What a renewal comes to.
 enum Renewed {
@@ -36,7 +36,7 @@ impl<S: Store> Shared<S> {
         self.withdraw(ended.collect()).await;
         let lives_on = |own: Option<Own>| own.filter(|own| !own.is_broken && own.ends_at > start);
         let known: Vec<Option<Own>> = known.into_iter().map(lives_on).collect();
-        let lives: HashSet<Life> = known.iter().flatten().map(|own| own.mine.life).collect();
+        let lives: HashSet<SessionId> = known.iter().flatten().map(|own| own.mine.session_id).collect();
         let holders: Vec<Mine> = known
             .iter()
             .flatten()
@@ -62,7 +62,7 @@ impl<S: Store> Shared<S> {
             let (alive, found, looked, changed) = (&alive, &found, &looked, &changed);
             async move {
                 let Some(own) = own else { return Ok(Renewed::Answered(RenewAnswer::Lost)) };
-                let alive = &alive[&own.mine.life];
+                let alive = &alive[&own.mine.session_id];
                 let claim = own.mine.claim;
                 let answer = match (found.get(&claim), changed.get(&claim), looked.get(&own.mine.resource)) {
                     (Some(found), ..) => {
@@ -137,7 +137,7 @@ impl<S: Store> Shared<S> {
     ) -> Result<RenewAnswer> {
         let mut owned = self.owned();
         let Some(until) = alive.clone()? else {
-            owned.died(own.mine.life, start);
+            owned.died(own.mine.session_id, start);
             return Ok(RenewAnswer::Lost);
         };
         match found.clone()? {
@@ -197,7 +197,7 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Nothing has changed for a waiter, if its life goes on.
+    /// Nothing has changed for a waiter, if its session goes on.
     fn still_waits(
         &self,
         own: &Own,
@@ -207,7 +207,7 @@ impl<S: Store> Shared<S> {
     ) -> Renewed {
         let mut owned = self.owned();
         if let Ok(None) = alive {
-            owned.died(own.mine.life, start);
+            owned.died(own.mine.session_id, start);
         }
         Renewed::Answered(match owned.get_mut(own.mine.claim) {
             Some(own) => {

@@ -16,9 +16,9 @@ use tenure_core::token::Token;
 
 use crate::wake::Wakes;
 
-/// One life of a client in the store: an etcd lease, a ZooKeeper session. With it end all entries that were made in it.
+/// One session of a client in the store: an etcd lease, a ZooKeeper session. With it end all entries that were made in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Life(pub u64);
+pub struct SessionId(pub u64);
 
 /// When a claim is to enter its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,8 @@ pub enum Rule {
 pub struct Entrance<'a> {
     /// The claim.
     pub claim: &'a Claim,
-    /// The life in which its entry is made.
-    pub life: Life,
+    /// The session in which its entry is made.
+    pub session_id: SessionId,
     /// When it is to enter.
     pub rule: Rule,
     /// It may be in the line already: an earlier call was not answered.
@@ -62,7 +62,7 @@ pub enum Entered {
     Out(Look),
     /// The claim was released before: it is not let in any more.
     Finished,
-    /// The life had ended before: nothing was entered.
+    /// The session had ended before: nothing was entered.
     Dead,
 }
 
@@ -77,8 +77,8 @@ pub struct Mine {
     pub order: u64,
     /// Its token: that of its slot, once it has taken one.
     pub token: Token,
-    /// The life in which it was made.
-    pub life: Life,
+    /// The session in which it was made.
+    pub session_id: SessionId,
     /// The slot that it took.
     pub slot: Option<u32>,
 }
@@ -167,12 +167,12 @@ pub trait Store: Send + Sync + 'static {
     /// Where news for the client's waiters go.
     fn wakes(&self) -> &Wakes;
 
-    /// Returns a life whose entries live at least `ttl` after its last heartbeat, and begins one if there is none.
-    fn life(&self, ttl: Duration) -> BoxFuture<'_, Result<Life>>;
+    /// Returns a session whose entries live at least `ttl` after its last heartbeat, and begins one if there is none.
+    fn session_id(&self, ttl: Duration) -> BoxFuture<'_, Result<SessionId>>;
 
-    /// Makes sure that a life goes on, by a heartbeat through whoever leads the store unless one was answered just now. Returns
+    /// Makes sure that a session goes on, by a heartbeat through whoever leads the store unless one was answered just now. Returns
     /// until when its entries live at least, all margins taken off. None: it has ended.
-    fn heartbeat(&self, life: Life) -> BoxFuture<'_, Result<Option<Instant>>>;
+    fn heartbeat(&self, session_id: SessionId) -> BoxFuture<'_, Result<Option<Instant>>>;
 
     /// Lets claims enter, of each resource one at most.
     fn enter<'a>(&'a self, entrances: Vec<Entrance<'a>>) -> BoxFuture<'a, Vec<Result<Entered>>>;

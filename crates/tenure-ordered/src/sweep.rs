@@ -1,4 +1,4 @@
-//! Ends entries that nobody wants any more although their life goes on: a hold whose user does not renew it, a waiter
+//! Ends entries that nobody wants any more although their session goes on: a hold whose user does not renew it, a waiter
 //! without heartbeat, a claim that could not leave when it should have.
 
 use std::sync::{Arc, Weak};

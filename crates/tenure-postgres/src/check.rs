@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::{Finding, Severity};
-use tenure_sql::{Connection, Database, Dialect, Fault, Row, Want};
+use tenure_sql::{Connection, Database, Dialect, Fault, Purpose, Row};
 use tokio::time::Instant;
 
 use crate::check::judge::{Facts, Others, Tables};
@@ -74,7 +74,7 @@ fn facts_asked() -> String {
 
 /// Returns the first row of the answer.
 async fn ask(database: &Postgres, statement: &str) -> Result<Row, Fault> {
-    let mut connection = database.connections.lend(Want::Any).await?;
+    let mut connection = database.connections.lend(Purpose::Any).await?;
     let answers = connection.run(statement.to_owned()).await?;
     connection.keep();
     let row = answers.into_iter().flatten().next();
@@ -147,7 +147,7 @@ async fn others(database: &Postgres) -> Result<Others, Fault> {
 
 /// How long the server took to answer, several times.
 async fn pings(database: &Postgres) -> Result<Vec<Duration>, Fault> {
-    let mut connection = database.connections.lend(Want::Any).await?;
+    let mut connection = database.connections.lend(Purpose::Any).await?;
     let mut took = Vec::with_capacity(PINGS);
     for _ in 0..PINGS {
         let sent_at = Instant::now();

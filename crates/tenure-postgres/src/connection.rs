@@ -11,7 +11,7 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod};
 use futures_util::future::{Either, maybe_done, select};
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Dialect, Fault, Room, Row, Want, until_there_is_room};
+use tenure_sql::{Connection, Dialect, Fault, Purpose, Room, Row, until_there_is_room};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, timeout};
@@ -27,7 +27,7 @@ use crate::error::fault;
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// A connection that goes back only if nothing went wrong on it.
-pub struct Lent {
+pub struct PooledConnection {
     // Given back before there is room for another.
     object: Option<Object>,
     alarm: Option<Alarm>,
@@ -61,7 +61,7 @@ impl Alarms {
     }
 }
 
-impl Connection for Lent {
+impl Connection for PooledConnection {
     async fn run(&mut self, script: String) -> Result<Vec<Vec<Row>>, Fault> {
         let mut answers = self.go_on(format!("{};\n{script}", SURROUNDINGS.join("; "))).await?;
         Ok(answers.split_off(SURROUNDINGS.len().min(answers.len())))
@@ -109,7 +109,7 @@ const OWN: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL RE
 /// carries out one by one if BEGIN itself is cancelled. Those that rely on a lock before them look for it: `text::BEGUN`.
 const BEGUN: &str = "SET LOCAL tenure.begun = 0";
 
-impl Lent {
+impl PooledConnection {
     /// Carries out a transaction in one round trip, and returns the rows of each statement. `behind` is sent with it, to be
     /// executed after the commit; what becomes of it is nobody's business.
     ///
@@ -195,7 +195,7 @@ async fn in_order<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output>
     all.iter_mut().filter_map(|future| future.as_mut().take_output()).collect()
 }
 
-impl Drop for Lent {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         // It may be in the midst of something: closed, the server gives that up.
         if let Some(object) = self.object.take() {
@@ -226,11 +226,16 @@ impl Connections {
     }
 
     /// Returns a connection that nobody else uses.
-    pub(crate) async fn lend(&self, want: Want) -> Result<Lent, Fault> {
+    pub(crate) async fn lend(&self, want: Purpose) -> Result<PooledConnection, Fault> {
         let lent = async {
             let room = self.room.enter(want).await?;
             let object = until_there_is_room(|| self.object()).await?;
-            Ok(Lent { object: Some(object), alarm: None, alarms: self.alarms.clone(), _room: room })
+            Ok(PooledConnection {
+                object: Some(object),
+                alarm: None,
+                alarms: self.alarms.clone(),
+                _room: room,
+            })
         };
         match timeout(ANSWER_TIMEOUT, lent).await {
             Ok(lent) => lent,

@@ -9,15 +9,15 @@ use tenure_core::claim::ClientId;
 use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::queue::contract::QueueCapability;
 use tenure_core::{ErrorKind, Result};
-use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Letter, Tables, Want};
+use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Notification, Purpose, Tables};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::connection::{Connections, Lent};
+use crate::connection::{Connections, PooledConnection};
 use crate::dialect::PostgresDialect;
 use crate::queue::{Loners, Texts};
-use crate::wake::{Ear, changes_channel, echo, listen, own_channel, tell};
+use crate::wake::{WakeListener, changes_channel, echo, listen, own_channel, tell};
 use crate::{check, migrate};
 
 const ENGINE: &str = "postgres";
@@ -43,7 +43,7 @@ pub struct Postgres {
     pub(crate) texts: Texts,
     pub(crate) loners: Loners,
     inbox: Arc<Inbox>,
-    ear: Arc<Ear>,
+    ear: Arc<WakeListener>,
     listener: Option<JoinHandle<()>>,
 }
 
@@ -73,7 +73,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
     let connections = Connections::new(&config).map_err(failed)?;
     let place = migrate::place(&connections, &config).await.map_err(failed)?;
     migrate::ensure(&connections, &place).await.map_err(failed)?;
-    let (inbox, ear) = (Arc::new(Inbox::new(client)), Arc::new(Ear::default()));
+    let (inbox, ear) = (Arc::new(Inbox::new(client)), Arc::new(WakeListener::default()));
     let channels = [own_channel(&config.prefix, client), changes_channel(&config.prefix)];
     let listener = config
         .listens
@@ -151,7 +151,7 @@ impl Postgres {
         self.ear.expects(&echo);
         while echoes < 2 && Instant::now() < until {
             let heard = self.ear.heard.notified();
-            let mut connection = self.connections.lend(Want::Any).await?;
+            let mut connection = self.connections.lend(Purpose::Any).await?;
             let said = connection.run(format!("SELECT pg_notify('{channel}', '{echo}')")).await;
             if let Err(Fault::Failed { kind: ErrorKind::Unsupported, .. }) = said {
                 break;
@@ -187,11 +187,11 @@ impl Postgres {
 
 impl Database for Postgres {
     type Dialect = PostgresDialect;
-    type Connection = Lent;
+    type Connection = PooledConnection;
 
     const ENGINE: &'static str = ENGINE;
 
-    async fn lend(&self, want: Want) -> std::result::Result<Lent, Fault> {
+    async fn lend(&self, want: Purpose) -> std::result::Result<PooledConnection, Fault> {
         self.connections.lend(want).await
     }
 
@@ -207,7 +207,7 @@ impl Database for Postgres {
         &self.inbox
     }
 
-    fn tell(&self, letters: &[Letter]) -> Option<String> {
+    fn tell(&self, letters: &[Notification]) -> Option<String> {
         Some(tell(&self.config.prefix, letters))
     }
 

@@ -1,7 +1,7 @@
 //! The tables: made on first use.
 
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Fault, QUEUE_VERSION, VERSION, Want};
+use tenure_sql::{Connection, Fault, Purpose, QUEUE_VERSION, VERSION};
 
 use crate::config::Config;
 use crate::connection::Connections;
@@ -23,7 +23,7 @@ pub(crate) async fn place(connections: &Connections, config: &Config) -> Result<
            WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass('{prefix}version') \
              AND n.oid OPERATOR(pg_catalog.=) c.relnamespace), pg_catalog.current_schema()))"
     );
-    let mut connection = connections.lend(Want::Any).await?;
+    let mut connection = connections.lend(Purpose::Any).await?;
     let found = connection.go_on(statement).await?;
     connection.keep();
     match found.into_iter().flatten().flatten().flatten().next() {
@@ -72,7 +72,7 @@ fn is_known(found: Option<String>, known: u32, prefix: &str) -> Result<bool, Fau
 
 /// Returns the version of the tables. None: they are not there.
 async fn version(connections: &Connections, table: &str) -> Result<Option<String>, Fault> {
-    let mut connection = connections.lend(Want::Any).await?;
+    let mut connection = connections.lend(Purpose::Any).await?;
     match connection.run(format!("SELECT max(version) FROM {table}")).await {
         Ok(answers) => {
             connection.keep();
@@ -106,7 +106,7 @@ async fn make_unless(
     tables: Vec<String>,
     last: Option<&str>,
 ) -> Result<(), Fault> {
-    let mut connection = connections.lend(Want::Any).await?;
+    let mut connection = connections.lend(Purpose::Any).await?;
     let mut script = Vec::new();
     if let Some((name, _)) = prefix.rsplit_once('.') {
         // Whoever may not make schemas is refused even if it is there.

@@ -14,7 +14,7 @@ use tenure_core::queue::contract::{
 };
 use tenure_core::queue::step::WORN_OUT;
 use tenure_sql::{
-    Calls, Connection, Database, Entered, Fault, Found, QueueDatabase, QueueTables, Settled, Want,
+    Calls, Connection, Database, Entered, Fault, Found, Purpose, QueueDatabase, QueueTables, Settled,
     claim_bytes, client_number, micros, signed,
 };
 use tokio_postgres::Row;
@@ -22,7 +22,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 pub(crate) use text::{Texts, schema};
 
-use crate::connection::{Bound, Lent};
+use crate::connection::{Bound, PooledConnection};
 use crate::engine::Postgres;
 use crate::migrate;
 use crate::queue::read::{claim, dispatched, maybe_period, name, number, strange};
@@ -100,13 +100,13 @@ fn pushed(rows: &[Row], count: usize) -> Result<Vec<Pushed>, Fault> {
 impl Postgres {
     /// Carries out a transaction, and returns the rows of its last statement.
     async fn transact(&self, statements: &[Bound<'_>], calls: &Calls) -> Result<Vec<Row>, Fault> {
-        let connection = self.connections.lend(Want::Any).await?;
+        let connection = self.connections.lend(Purpose::Any).await?;
         self.transact_on(connection, statements, calls).await
     }
 
     async fn transact_on(
         &self,
-        mut connection: Lent,
+        mut connection: PooledConnection,
         statements: &[Bound<'_>],
         calls: &Calls,
     ) -> Result<Vec<Row>, Fault> {
@@ -314,7 +314,7 @@ impl QueueDatabase for Postgres {
     async fn extend(&self, claims: &[ClaimId]) -> Result<Vec<(ClaimId, Duration)>, Fault> {
         let ids = all_bytes(claims);
         let ids = slices(&ids);
-        let connection = self.connections.lend(Want::Renewal).await?;
+        let connection = self.connections.lend(Purpose::Renewal).await?;
         let renew: &[Bound<'_>] = &[(&self.texts.renew, &[(&ids, Type::BYTEA_ARRAY)])];
         let rows = self.transact_on(connection, renew, &Calls::default()).await?;
         let read = |row: &Row| {
@@ -385,7 +385,7 @@ impl QueueDatabase for Postgres {
         Ok(settled)
     }
 
-    async fn bury(&self, queue: &Name, items: &[ItemId], attempts: u32) -> Result<(), Fault> {
+    async fn dead_letter(&self, queue: &Name, items: &[ItemId], attempts: u32) -> Result<(), Fault> {
         let queue = bytes(queue);
         let items: Vec<i64> = items.iter().map(|item| signed(item.0)).collect();
         let (attempts, reason) = (i64::from(attempts), WORN_OUT.as_bytes());
@@ -396,7 +396,7 @@ impl QueueDatabase for Postgres {
             (&reason, Type::BYTEA),
         ];
         let statements: [Bound<'_>; 2] =
-            [(&self.texts.lock_groups_of, &values[..2]), (&self.texts.bury, &values)];
+            [(&self.texts.lock_groups_of, &values[..2]), (&self.texts.dead_letter, &values)];
         self.transact_alone(&statements).await.map(drop)
     }
 

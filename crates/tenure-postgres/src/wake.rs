@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::{poll_fn, select};
 use tenure_core::claim::{ClaimId, Name};
-use tenure_sql::{Inbox, Letter, push_hex};
+use tenure_sql::{Inbox, Notification, push_hex};
 use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
 
@@ -27,7 +27,7 @@ const PAUSES: [Duration; 4] = [
 
 /// Whether this client hears.
 #[derive(Debug, Default)]
-pub(crate) struct Ear {
+pub(crate) struct WakeListener {
     pub(crate) hears: AtomicBool,
     /// What was said to oneself has come back.
     pub(crate) heard: Notify,
@@ -36,7 +36,7 @@ pub(crate) struct Ear {
     echo: OnceLock<String>,
 }
 
-impl Ear {
+impl WakeListener {
     /// What comes back is this.
     pub(crate) fn expects(&self, echo: &str) {
         // It is said once in a life.
@@ -58,16 +58,16 @@ pub(crate) fn changes_channel(prefix: &str) -> String {
 }
 
 /// The statement that tells clients. Payloads are digits, letters and spaces.
-pub(crate) fn tell(prefix: &str, letters: &[Letter]) -> String {
+pub(crate) fn tell(prefix: &str, letters: &[Notification]) -> String {
     let mut text = String::from("SELECT ");
     for (at, letter) in letters.iter().enumerate() {
         let comma = if at == 0 { "" } else { ", " };
         // A text takes any number of bytes.
         let _ = match letter {
-            Letter::Granted { to, claim, .. } | Letter::Look { to, claim } => {
+            Notification::Granted { to, claim, .. } | Notification::Look { to, claim } => {
                 write!(text, "{comma}pg_notify('{}', 'L {claim}')", own_channel(prefix, *to))
             }
-            Letter::Changed { resource } => {
+            Notification::Changed { resource } => {
                 let mut name = String::new();
                 push_hex(&mut name, resource.as_str().as_bytes());
                 write!(text, "{comma}pg_notify('{}', '{name}')", changes_channel(prefix))
@@ -93,7 +93,7 @@ fn read_name(payload: &str) -> Option<Name> {
 }
 
 /// Listens for as long as it is polled, on one connection after the other.
-pub(crate) async fn listen(config: Config, channels: [String; 2], inbox: Arc<Inbox>, ear: Arc<Ear>) {
+pub(crate) async fn listen(config: Config, channels: [String; 2], inbox: Arc<Inbox>, ear: Arc<WakeListener>) {
     let mut attempt = 0;
     loop {
         match listen_once(&config, &channels, &inbox, &ear, &mut attempt).await {
@@ -131,7 +131,7 @@ async fn listen_once(
     config: &Config,
     channels: &[String; 2],
     inbox: &Inbox,
-    ear: &Ear,
+    ear: &WakeListener,
     attempt: &mut usize,
 ) -> Result<End, tokio_postgres::Error> {
     crate::engine::with_tls!(config, |server, tls| {

@@ -6,10 +6,10 @@ use futures_util::future::BoxFuture;
 use tenure_core::engine::{Capability, Finding};
 
 use crate::fault::Fault;
-use crate::room::Want;
+use crate::room::Purpose;
 use crate::schema::Tables;
 use crate::text::Dialect;
-use crate::wake::{Inbox, Letter};
+use crate::wake::{Inbox, Notification};
 
 /// The columns of a row as text; none for NULL.
 pub type Row = Vec<Option<String>>;
@@ -48,11 +48,11 @@ pub trait Database: Send + Sync + 'static {
     const ENGINE: &'static str;
 
     /// Returns a connection, within a second or so; see [`Room`](crate::Room).
-    fn lend(&self, want: Want) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
+    fn lend(&self, want: Purpose) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
 
     /// Returns a connection for whatever can wait.
     fn connection(&self) -> impl Future<Output = Result<Self::Connection, Fault>> + Send {
-        self.lend(Want::Any)
+        self.lend(Purpose::Any)
     }
 
     /// The names of the tables.
@@ -66,7 +66,7 @@ pub trait Database: Send + Sync + 'static {
 
     /// Returns the statement that tells clients, to be sent behind a commit. None where nobody can hear. Where others may
     /// write to what clients hear, it only makes them look: [`Inbox::ring`].
-    fn tell(&self, letters: &[Letter]) -> Option<String>;
+    fn tell(&self, letters: &[Notification]) -> Option<String>;
 
     /// Whether this client hears what others tell it.
     fn hears(&self) -> bool;

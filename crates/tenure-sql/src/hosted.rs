@@ -23,7 +23,7 @@ use crate::observe;
 use crate::pause::pause;
 use crate::plain;
 use crate::purge::{Purged, purge, sweep};
-use crate::queue::{Desk, QueueDatabase, forget};
+use crate::queue::{QueueDatabase, QueueState, forget};
 use crate::renew::renew;
 use crate::transaction::carry_out;
 
@@ -33,7 +33,7 @@ const PURGE_PERIOD: Duration = Duration::from_secs(60);
 /// An engine on a SQL database.
 pub struct Hosted<D: QueueDatabase> {
     pub(crate) database: Arc<D>,
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) queue_state: Arc<QueueState>,
     purging: Option<AbortHandle>,
 }
 
@@ -41,10 +41,10 @@ impl<D: QueueDatabase> Hosted<D> {
     /// Makes the engine of a database whose tables are there. On a tokio runtime. `purges`: idle rows are removed.
     pub fn new(database: D, purges: bool) -> Hosted<D> {
         let database = Arc::new(database);
-        let desk = Arc::<Desk>::default();
+        let queue_state = Arc::<QueueState>::default();
         let purging =
-            purges.then(|| tokio::spawn(keep_purging(database.clone(), desk.clone())).abort_handle());
-        Hosted { database, desk, purging }
+            purges.then(|| tokio::spawn(keep_purging(database.clone(), queue_state.clone())).abort_handle());
+        Hosted { database, queue_state, purging }
     }
 
     /// Returns the database.
@@ -117,7 +117,7 @@ fn all_failed<D: QueueDatabase, R, A>(
     requests.iter().map(|request| Err(error.clone().with_resource(name(request)))).collect()
 }
 
-async fn keep_purging<D: QueueDatabase>(database: Arc<D>, desk: Arc<Desk>) {
+async fn keep_purging<D: QueueDatabase>(database: Arc<D>, queue_state: Arc<QueueState>) {
     loop {
         // All clients of a fleet begin at another moment.
         pause(PURGE_PERIOD.mul_f64(0.5 + fastrand::f64())).await;
@@ -130,7 +130,7 @@ async fn keep_purging<D: QueueDatabase>(database: Arc<D>, desk: Arc<Desk>) {
                 tracing::debug!(engine = D::ENGINE, ?fault, "idle resources cannot be forgotten now")
             }
         }
-        if desk.is_open()
+        if queue_state.is_open()
             && let Err(fault) = forget(&*database).await
         {
             tracing::debug!(engine = D::ENGINE, ?fault, "what queues remember cannot be forgotten now");
@@ -292,7 +292,7 @@ impl<D: QueueDatabase> Engine for Hosted<D> {
                 }
             }
             self.ask("purge", sweep(&*self.database)).await?;
-            if self.desk.is_open() {
+            if self.queue_state.is_open() {
                 self.ask("purge", forget(&*self.database)).await?;
             }
             Ok(Some(count))

@@ -48,8 +48,8 @@ pub use purge::{FORGET_GRAIN, LOOK_AFTER};
 pub use queue::{
     Calls, Entered, Found, QUEUE_VERSION, QueueDatabase, QueueTables, Settled, queue_capability,
 };
-pub use room::{Room, Want, until_there_is_room};
+pub use room::{Purpose, Room, until_there_is_room};
 pub use schema::{Tables, VERSION};
 pub use text::{Columns, Dialect, claim_bytes, client_number, micros, push_hex, signed};
 pub use trial::try_out;
-pub use wake::{Inbox, Letter};
+pub use wake::{Inbox, Notification};

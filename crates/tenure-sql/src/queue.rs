@@ -36,7 +36,7 @@ use tenure_core::queue::contract::{
 pub(crate) use forget::forget;
 pub(crate) use idle::Idle;
 pub use schema::{QUEUE_VERSION, QueueTables};
-pub(crate) use verbs::Desk;
+pub(crate) use verbs::QueueState;
 pub use verbs::queue_capability;
 
 use crate::database::Database;
@@ -116,7 +116,7 @@ pub trait QueueDatabase: Database {
     fn settle_all(&self, settlements: &[&Settle]) -> impl Future<Output = Result<Settled, Fault>> + Send;
 
     /// Makes those of these items dead letters that are ready and have been handed out so often.
-    fn bury(
+    fn dead_letter(
         &self,
         queue: &Name,
         items: &[ItemId],

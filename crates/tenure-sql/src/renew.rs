@@ -12,7 +12,7 @@ use crate::database::{Connection, Database};
 use crate::fault::Fault;
 use crate::load::{claims, rows};
 use crate::plain::keep_waiting;
-use crate::room::Want;
+use crate::room::Purpose;
 use crate::text::{Columns, Dialect};
 use crate::transaction::carry_out;
 
@@ -91,7 +91,7 @@ async fn extend<D: Database>(
     // Rows are locked in this order, as everybody does.
     holders.sort_unstable();
     let table = &database.tables().claim;
-    let mut connection = database.lend(Want::Renewal).await?;
+    let mut connection = database.lend(Purpose::Renewal).await?;
     let mut end = "";
     if let Some(lock) = D::Dialect::lock_for_renewal(table, &claims::<D::Dialect>(holders.iter().copied())) {
         let begin = D::Dialect::BEGIN;

@@ -44,7 +44,7 @@ pub struct Room {
 
 /// What a connection is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum Purpose {
     /// Whatever can wait.
     Any,
     /// That leases go on.
@@ -66,10 +66,10 @@ impl Room {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place.
-    pub async fn enter(&self, want: Want) -> Result<OwnedSemaphorePermit, Fault> {
+    pub async fn enter(&self, want: Purpose) -> Result<OwnedSemaphorePermit, Fault> {
         let any = self.all.clone().acquire_owned();
         let entered = match &self.kept {
-            Some(kept) if want == Want::Renewal => {
+            Some(kept) if want == Purpose::Renewal => {
                 let kept = kept.clone().acquire_owned();
                 select(std::pin::pin!(any), std::pin::pin!(kept)).await.factor_first().0
             }
@@ -89,16 +89,16 @@ mod tests {
     fn one_connection_is_kept_for_renewals_unless_it_is_the_only_one() {
         let room = Room::new(3);
         let enter = |room: &Room, want| room.enter(want).now_or_never().map(|entered| entered.expect("room"));
-        let others = [enter(&room, Want::Any), enter(&room, Want::Any)];
+        let others = [enter(&room, Purpose::Any), enter(&room, Purpose::Any)];
         assert!(others.iter().all(Option::is_some));
-        assert!(enter(&room, Want::Any).is_none(), "the last one is kept");
-        let renewal = enter(&room, Want::Renewal);
+        assert!(enter(&room, Purpose::Any).is_none(), "the last one is kept");
+        let renewal = enter(&room, Purpose::Renewal);
         assert!(renewal.is_some());
-        assert!(enter(&room, Want::Renewal).is_none(), "it is one");
+        assert!(enter(&room, Purpose::Renewal).is_none(), "it is one");
         drop(others);
-        assert!(enter(&room, Want::Renewal).is_some(), "where there is room, renewals go in as all do");
+        assert!(enter(&room, Purpose::Renewal).is_some(), "where there is room, renewals go in as all do");
         let only = Room::new(1);
-        let one = enter(&only, Want::Any);
-        assert!(one.is_some() && enter(&only, Want::Renewal).is_none());
+        let one = enter(&only, Purpose::Any);
+        assert!(one.is_some() && enter(&only, Purpose::Renewal).is_none());
     }
 }

@@ -22,7 +22,7 @@ use crate::load::{
 };
 use crate::pause::retried;
 use crate::text::{Dialect, Values};
-use crate::wake::Letter;
+use crate::wake::Notification;
 use crate::write::{Written, write};
 
 /// How long locking may take. The database's own limit counts for each lock, and a row that several wait for has two of them.
@@ -274,7 +274,7 @@ async fn load_more<D: Database>(
 }
 
 /// What waiters and observers are to be told.
-fn letters(resources: &[Resource<'_>], done: &[Option<Done>]) -> Vec<Letter> {
+fn letters(resources: &[Resource<'_>], done: &[Option<Done>]) -> Vec<Notification> {
     let mut letters = Vec::new();
     for resource in resources {
         let Some(window) = &resource.window else { continue };
@@ -282,18 +282,18 @@ fn letters(resources: &[Resource<'_>], done: &[Option<Done>]) -> Vec<Letter> {
         for transition in resource.commands.iter().filter_map(|at| Some(&done[*at].as_ref()?.transition)) {
             for woken in &transition.wakes {
                 letters.push(match woken.grant {
-                    Some(grant) => Letter::Granted { to: woken.client, claim: woken.claim, grant },
-                    None => Letter::Look { to: woken.client, claim: woken.claim },
+                    Some(grant) => Notification::Granted { to: woken.client, claim: woken.claim, grant },
+                    None => Notification::Look { to: woken.client, claim: woken.claim },
                 });
             }
             // Whoever is the head now has to know when the next hold ends.
             for (to, claim) in transition.moved_up.iter().filter(|(_, claim)| head == Some(*claim)) {
-                letters.push(Letter::Look { to: *to, claim: *claim });
+                letters.push(Notification::Look { to: *to, claim: *claim });
             }
         }
         let is_observed = resource.stored.observed_until.is_some_and(|until| until > resource.now);
         if is_observed {
-            letters.push(Letter::Changed { resource: resource.name.clone() });
+            letters.push(Notification::Changed { resource: resource.name.clone() });
         }
     }
     letters
@@ -304,7 +304,7 @@ async fn finish<D: Database>(
     database: &D,
     mut connection: D::Connection,
     resources: &[Resource<'_>],
-    letters: &[Letter],
+    letters: &[Notification],
 ) -> Result<(), Fault> {
     let mut script = Script::default();
     let written: Vec<Written<'_>> = resources

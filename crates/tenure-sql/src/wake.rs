@@ -17,7 +17,7 @@ const RUNG_MAX: usize = 4096;
 
 /// Something that a client is to be told after a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Letter {
+pub enum Notification {
     /// A waiter has been granted what it waited for.
     Granted {
         /// Whose it is.
@@ -137,26 +137,26 @@ impl Inbox {
     }
 
     /// Returns the letters that are for others, or for others too.
-    pub(crate) fn for_others(&self, letters: &[Letter]) -> Vec<Letter> {
+    pub(crate) fn for_others(&self, letters: &[Notification]) -> Vec<Notification> {
         letters.iter().filter(|letter| !self.is_own(letter)).cloned().collect()
     }
 
     /// Delivers the letters that are for this client.
-    pub(crate) fn tell_own(&self, letters: &[Letter], incarnation: Incarnation) {
+    pub(crate) fn tell_own(&self, letters: &[Notification], incarnation: Incarnation) {
         for letter in letters {
             match letter {
-                Letter::Granted { to, claim, grant } if *to == self.client => {
+                Notification::Granted { to, claim, grant } if *to == self.client => {
                     self.put(Wake::Granted { claim: *claim, grant: *grant, incarnation });
                 }
-                Letter::Look { to, claim } if *to == self.client => self.put(Wake::Look(*claim)),
-                Letter::Changed { resource } => self.changed(resource),
+                Notification::Look { to, claim } if *to == self.client => self.put(Wake::Look(*claim)),
+                Notification::Changed { resource } => self.changed(resource),
                 _ => {}
             }
         }
     }
 
-    fn is_own(&self, letter: &Letter) -> bool {
-        matches!(letter, Letter::Granted { to, .. } | Letter::Look { to, .. } if *to == self.client)
+    fn is_own(&self, letter: &Notification) -> bool {
+        matches!(letter, Notification::Granted { to, .. } | Notification::Look { to, .. } if *to == self.client)
     }
 
     pub(crate) fn follow(&self, resource: &Name) -> Arc<Notify> {

@@ -12,7 +12,7 @@ use zookeeper_client::{Acl, CreateMode, Permission};
 
 use crate::engine::Inner;
 use crate::error::{ANSWER_MAX, Fault};
-use crate::life::Living;
+use crate::session::Session;
 
 /// How many answers the latency is taken of.
 const PINGS: usize = 5;
@@ -33,8 +33,8 @@ fn unseen(what: &'static str, fault: &Fault) -> Finding {
 
 /// Looks at the servers, the way to them, and what this client may do there.
 pub(crate) async fn check(inner: &Inner) -> Vec<Finding> {
-    let living = match inner.begin().await {
-        Ok(living) => living,
+    let session = match inner.begin().await {
+        Ok(session) => session,
         Err(error) => {
             let hint = error.hint().unwrap_or_default().to_owned();
             return vec![finding(Severity::Bad, "servers", error.to_string(), &hint)];
@@ -42,10 +42,10 @@ pub(crate) async fn check(inner: &Inner) -> Vec<Finding> {
     };
     let looked = async {
         let mut findings = servers(inner).await;
-        findings.push(timeouts(inner, &living));
-        findings.push(containers(inner, &living).await);
-        findings.push(access(inner, &living).await);
-        findings.push(latency(&living).await);
+        findings.push(timeouts(inner, &session));
+        findings.push(containers(inner, &session).await);
+        findings.push(access(inner, &session).await);
+        findings.push(latency(&session).await);
         findings
     };
     let mut findings = looked.await;
@@ -130,8 +130,8 @@ async fn ask(host: &str) -> Option<String> {
     timeout(ANSWER_MAX, asked).await.ok()?.ok()
 }
 
-fn timeouts(inner: &Inner, living: &Living) -> Finding {
-    let (asked, granted) = (inner.config.life, living.timeout);
+fn timeouts(inner: &Inner, session: &Session) -> Finding {
+    let (asked, granted) = (inner.config.session_id, session.timeout);
     if granted != asked {
         let hint = "servers grant 2 to 20 of their ticks: set `session_timeout` to that, or their `maxSessionTimeout`";
         let found = format!("{granted:?}, though {asked:?} was asked for");
@@ -143,11 +143,11 @@ fn timeouts(inner: &Inner, living: &Living) -> Finding {
 }
 
 /// Makes a container and removes it.
-async fn containers(inner: &Inner, living: &Living) -> Finding {
+async fn containers(inner: &Inner, session: &Session) -> Finding {
     let path = format!("{}/%doctor-{:016x}", inner.config.chroot, SystemClock.random());
-    let made = living.client.create(&path, b"", &inner.options(CreateMode::Container)).await;
+    let made = session.client.create(&path, b"", &inner.options(CreateMode::Container)).await;
     match made {
-        Ok(_) => match living.client.delete(&path, None).await {
+        Ok(_) => match session.client.delete(&path, None).await {
             Ok(()) => finding(Severity::Good, "containers", "idle names leave nothing behind", ""),
             Err(fault) => unseen("containers", &fault),
         },
@@ -168,9 +168,9 @@ async fn containers(inner: &Inner, living: &Living) -> Finding {
 }
 
 /// Who may do what below the path of the URL.
-async fn access(inner: &Inner, living: &Living) -> Finding {
+async fn access(inner: &Inner, session: &Session) -> Finding {
     let path = if inner.config.chroot.is_empty() { "/" } else { &inner.config.chroot };
-    let (list, _) = match living.client.get_acl(path).await {
+    let (list, _) = match session.client.get_acl(path).await {
         Ok(acl) => acl,
         Err(fault) => return unseen("access", &fault),
     };
@@ -187,11 +187,11 @@ async fn access(inner: &Inner, living: &Living) -> Finding {
     finding(Severity::Good, "access", format!("{path} is not everybody's"), "")
 }
 
-async fn latency(living: &Living) -> Finding {
+async fn latency(session: &Session) -> Finding {
     let mut took = Vec::with_capacity(PINGS);
     for _ in 0..PINGS {
         let sent = SystemClock.now();
-        match timeout(ANSWER_MAX, living.client.sync("/")).await {
+        match timeout(ANSWER_MAX, session.client.sync("/")).await {
             Ok(Ok(())) => took.push(SystemClock.now().since(sent)),
             Ok(Err(fault)) => return unseen("latency", &fault),
             Err(_) => return unseen("latency", &Fault::Timeout),

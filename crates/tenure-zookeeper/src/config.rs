@@ -34,7 +34,7 @@ pub struct Config {
     /// Below which node everything is: empty, or `/a/b`.
     pub(crate) chroot: String,
     /// How long the entries of a client that is not heard of live.
-    pub(crate) life: Duration,
+    pub(crate) session_id: Duration,
     /// The servers' tick.
     pub(crate) tick: Duration,
     pub(crate) layout: Layout,
@@ -83,7 +83,7 @@ impl Config {
             login,
             is_sasl: false,
             chroot,
-            life: LIFE,
+            session_id: LIFE,
             tick: TICK,
             layout: Layout::default(),
             ca: None,
@@ -102,7 +102,7 @@ impl Config {
                 return Err(invalid(format!("`{name}` is given twice")));
             }
             match name {
-                "session_timeout" => self.life = period("session_timeout", &value)?,
+                "session_timeout" => self.session_id = period("session_timeout", &value)?,
                 "tick" => self.tick = period("tick", &value)?,
                 "layout" => {
                     self.layout = match value.as_str() {
@@ -136,13 +136,13 @@ impl Config {
             }
             seen.push(name);
         }
-        if self.life < LIFE_RANGE.0 || self.life > LIFE_RANGE.1 {
+        if self.session_id < LIFE_RANGE.0 || self.session_id > LIFE_RANGE.1 {
             return Err(invalid(format!(
                 "`session_timeout` is not between {:?} and {:?}",
                 LIFE_RANGE.0, LIFE_RANGE.1
             )));
         }
-        if self.tick.is_zero() || self.tick > self.life / 2 {
+        if self.tick.is_zero() || self.tick > self.session_id / 2 {
             return Err(invalid("`tick` is zero, or more than half of `session_timeout`")
                 .with_hint("it is the servers' `tickTime`; they grant no timeout below two of them"));
         }
@@ -286,14 +286,17 @@ mod tests {
     #[test]
     fn a_url_says_where_and_how() {
         let least = config("zookeeper://h");
-        assert_eq!((least.hosts, least.chroot, least.life), (vec!["h:2181".to_owned()], String::new(), LIFE));
+        assert_eq!(
+            (least.hosts, least.chroot, least.session_id),
+            (vec!["h:2181".to_owned()], String::new(), LIFE)
+        );
         let full = config(
             "zookeeper://me:a%40b%3F@h1:1,[::1],h3:3/a/b/?session_timeout=4s&tick=500ms&layout=kazoo&auth=sasl",
         );
         assert_eq!(full.hosts, ["h1:1", "[::1]:2181", "h3:3"]);
         assert_eq!(full.login, Some(("me".to_owned(), "a@b?".to_owned())));
         assert_eq!((full.chroot.as_str(), full.layout, full.is_sasl), ("/a/b", Layout::Kazoo, true));
-        assert_eq!((full.life, full.tick), (Duration::from_secs(4), Duration::from_millis(500)));
+        assert_eq!((full.session_id, full.tick), (Duration::from_secs(4), Duration::from_millis(500)));
         let tls = config("zookeepers://h/?ca=/a.pem&cert=/b.pem&key=/c.pem");
         assert!(tls.is_tls && tls.ca.is_some() && tls.identity.is_some());
     }

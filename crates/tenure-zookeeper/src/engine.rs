@@ -14,17 +14,17 @@ use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::line::{Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::queue::contract::QueueEngine;
 use tenure_ordered::{
-    Entered, Entrance, Leaving, Left, Life, Look, Mine, Ordered, Presence, Queues, Store, Wait, Wakes,
+    Entered, Entrance, Leaving, Left, Look, Mine, Ordered, Presence, Queues, SessionId, Store, Wait, Wakes,
 };
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 
 use crate::check;
 use crate::config::Config;
 use crate::error::{Fault, told, within};
-use crate::life::{Lives, Living};
 use crate::name::{escape, is_path, unescape};
 use crate::node::Layout;
-use crate::queue::{CALLS, QUEUES, Shelf};
+use crate::queue::{CALLS, QUEUES, ZooKeeperQueues};
+use crate::session::{Session, Sessions};
 use crate::wake::Watches;
 
 /// The most claims that wait for one resource: a list of 4,000 names is 400 kB, and a server answers 1 MB at most.
@@ -36,18 +36,18 @@ const BATCH_MAX: usize = 128;
 pub struct ZooKeeper {
     pub(crate) inner: Arc<Inner>,
     capability: Capability,
-    queues: Queues<Shelf>,
+    queues: Queues<ZooKeeperQueues>,
 }
 
 /// What the tasks of one client share.
 pub(crate) struct Inner {
     pub(crate) config: Config,
-    pub(crate) lives: Lives,
+    pub(crate) sessions: Sessions,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) watches: Watches,
     /// What is known of this client's entries beyond [`Mine`]. Whatever is missing is looked for in the line.
     nodes: Mutex<HashMap<ClaimId, Node>>,
-    /// In which life those were made that are known.
+    /// In which session those were made that are known.
     known_of: AtomicU64,
     has_containers: AtomicBool,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Inner {
 /// The node of an entry of this client.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    pub(crate) life: Life,
+    pub(crate) session_id: SessionId,
     pub(crate) path: String,
     /// Of its data. Only an operator changes it behind our back.
     pub(crate) version: i32,
@@ -71,10 +71,10 @@ pub(crate) struct Node {
 /// [`Unsupported`](ErrorKind::Unsupported) for missing rights.
 pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<ZooKeeper>> {
     let wakes = Arc::new(Wakes::default());
-    let lives = Lives::new(config.clone(), wakes.clone());
+    let sessions = Sessions::new(config.clone(), wakes.clone());
     let inner = Inner {
         config,
-        lives,
+        sessions,
         wakes,
         watches: Watches::default(),
         nodes: Mutex::default(),
@@ -82,15 +82,15 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<ZooKeep
         has_containers: AtomicBool::new(true),
     };
     let prepared = async {
-        let living = inner.lives.begin().await?;
-        let made = inner.make_chroot(&living.client).await;
+        let session = inner.sessions.begin().await?;
+        let made = inner.make_chroot(&session.client).await;
         made.map_err(|fault| told("connect", &fault))?;
-        Ok(living.timeout)
+        Ok(session.timeout)
     };
     let timeout = within("connect", prepared).await.map_err(|error| error.with_engine(ZooKeeper::ENGINE))?;
     let capability = capability(timeout);
     let inner = Arc::new(inner);
-    let queues = Queues::new(Shelf::new(inner.clone(), client), client);
+    let queues = Queues::new(ZooKeeperQueues::new(inner.clone(), client), client);
     Ok(Ordered::new(ZooKeeper { inner, capability, queues }))
 }
 
@@ -136,14 +136,14 @@ impl Inner {
         }
     }
 
-    /// Returns a life that goes on. What is known of the entries of earlier ones is forgotten.
-    pub(crate) async fn begin(&self) -> Result<Arc<Living>> {
-        let living = self.lives.begin().await?;
-        let life = living.life;
-        if self.known_of.swap(life.0, Ordering::Relaxed) != life.0 {
-            self.nodes().retain(|_, node| node.life == life);
+    /// Returns a session that goes on. What is known of the entries of earlier ones is forgotten.
+    pub(crate) async fn begin(&self) -> Result<Arc<Session>> {
+        let session = self.sessions.begin().await?;
+        let session_id = session.session_id;
+        if self.known_of.swap(session_id.0, Ordering::Relaxed) != session_id.0 {
+            self.nodes().retain(|_, node| node.session_id == session_id);
         }
-        Ok(living)
+        Ok(session)
     }
 
     /// Returns the path of a resource's node.
@@ -224,14 +224,14 @@ impl Store for ZooKeeper {
         &self.inner.wakes
     }
 
-    fn life(&self, _ttl: Duration) -> BoxFuture<'_, Result<Life>> {
-        Box::pin(async { Ok(self.inner.begin().await?.life) })
+    fn session_id(&self, _ttl: Duration) -> BoxFuture<'_, Result<SessionId>> {
+        Box::pin(async { Ok(self.inner.begin().await?.session_id) })
     }
 
-    fn heartbeat(&self, life: Life) -> BoxFuture<'_, Result<Option<Instant>>> {
+    fn heartbeat(&self, session_id: SessionId) -> BoxFuture<'_, Result<Option<Instant>>> {
         Box::pin(async move {
-            match self.inner.lives.living(life) {
-                Some(living) => living.heartbeat().await,
+            match self.inner.sessions.session(session_id) {
+                Some(session) => session.heartbeat().await,
                 None => Ok(None),
             }
         })
@@ -336,10 +336,10 @@ impl Store for ZooKeeper {
 
 impl Inner {
     async fn list_names(&self) -> Result<Vec<Name>> {
-        let living = self.begin().await?;
+        let session = self.begin().await?;
         let path = if self.config.chroot.is_empty() { "/" } else { &self.config.chroot };
         let (synced, listed) =
-            futures_util::future::join(living.client.sync(path), living.client.list_children(path)).await;
+            futures_util::future::join(session.client.sync(path), session.client.list_children(path)).await;
         let names = match synced.and(listed) {
             Ok(names) => names,
             Err(Fault::NoNode) => Vec::new(),
@@ -373,7 +373,7 @@ impl Inner {
 
 impl Drop for ZooKeeper {
     fn drop(&mut self) {
-        // Their tasks would keep the life going.
+        // Their tasks would keep the session going.
         self.inner.watches.unwatch_all();
     }
 }

@@ -9,8 +9,8 @@ use tenure_ordered::{Entered, Entrance, Look, Mine, Rule};
 
 use crate::engine::{Inner, Node};
 use crate::error::{Fault, is_dead, told, within};
-use crate::life::Living;
 use crate::node::{Content, Seen};
+use crate::session::Session;
 
 /// How often a container may vanish between its making and that of its first child.
 const ATTEMPTS: usize = 5;
@@ -18,11 +18,11 @@ const ATTEMPTS: usize = 5;
 impl Inner {
     /// Lets a claim in, as its rule says.
     pub(crate) async fn enter(&self, entrance: Entrance<'_>) -> Result<Entered> {
-        let Some(living) = self.lives.living(entrance.life) else { return Ok(Entered::Dead) };
+        let Some(session) = self.sessions.session(entrance.session_id) else { return Ok(Entered::Dead) };
         self.allows(&entrance.claim.terms).map_err(Error::with_no_effect)?;
         let path = self.path(&entrance.claim.resource).map_err(Error::with_no_effect)?;
         let entered = async {
-            match self.enter_in(&living, &path, &entrance).await {
+            match self.enter_in(&session, &path, &entrance).await {
                 Ok(Some(entered)) => Ok(entered),
                 Ok(None) => {
                     let why = "the resource's node went again and again";
@@ -38,11 +38,11 @@ impl Inner {
     /// None: the container vanished too often.
     async fn enter_in(
         &self,
-        living: &Living,
+        session: &Session,
         path: &str,
         entrance: &Entrance<'_>,
     ) -> Result<Option<Entered>, Fault> {
-        let (claim, client) = (entrance.claim, &living.client);
+        let (claim, client) = (entrance.claim, &session.client);
         if entrance.is_repeated {
             // What is sent on one connection is carried out in that order, and what was sent on an earlier one is refused once
             // there is a later one. So what is not there now will not come.
@@ -53,7 +53,7 @@ impl Inner {
                 return match client.check_stat(&node).await? {
                     Some(stat) => {
                         let entered = (node, sequence, stat.czxid, stat.version);
-                        self.entered(living, path, entrance, entered, seen).await.map(Some)
+                        self.entered(session, path, entrance, entered, seen).await.map(Some)
                     }
                     None => Ok(Some(Entered::Finished)),
                 };
@@ -62,12 +62,12 @@ impl Inner {
         if entrance.rule == Rule::IfItHolds {
             let seen = self.list_anew(client, path).await?;
             if seen.line().would_hold(&claim.terms) != Ok(true) {
-                let line = self.line_with_holders(living, path, seen).await?;
+                let line = self.line_with_holders(session, path, seen).await?;
                 return Ok(Some(Entered::Out(Look { line, revision: 0, keys: 0 })));
             }
         }
-        let lives = claim.terms.ttl.max(living.timeout);
-        let entry = Entry::new(claim, SystemClock.time_of_day(), lives);
+        let lasts = claim.terms.ttl.max(session.timeout);
+        let entry = Entry::new(claim, SystemClock.time_of_day(), lasts);
         let data = Content::write(&entry, None);
         let prefix = format!("{path}/{}", self.config.layout.prefix(claim));
         let wants_capacity = matches!(claim.terms.kind, Kind::Semaphore | Kind::SlotPool);
@@ -76,7 +76,7 @@ impl Inner {
                 Ok((stat, sequence, seen)) => {
                     let node = format!("{prefix}{sequence:010}");
                     let entered = (node, sequence, stat.czxid, 0);
-                    return self.entered(living, path, entrance, entered, seen).await.map(Some);
+                    return self.entered(session, path, entrance, entered, seen).await.map(Some);
                 }
                 // Nothing was made.
                 Err(Fault::NoNode) => self.make_container(client, path).await?,
@@ -89,25 +89,28 @@ impl Inner {
     /// Notes an entry, and returns the line as its claim is told. `seen`: with the entry.
     async fn entered(
         &self,
-        living: &Living,
+        session: &Session,
         path: &str,
         entrance: &Entrance<'_>,
         (node, sequence, czxid, version): (String, i32, i64, i32),
         seen: Seen,
     ) -> Result<Entered, Fault> {
         let claim = entrance.claim;
-        self.know(claim.id, Node { life: living.life, path: node, version, slot_in_doubt: None });
+        self.know(
+            claim.id,
+            Node { session_id: session.session_id, path: node, version, slot_in_doubt: None },
+        );
         let mine = Mine {
             resource: claim.resource.clone(),
             claim: claim.id,
             order: seen.order(sequence),
             token: Token::new(czxid.cast_unsigned()),
-            life: living.life,
+            session_id: session.session_id,
             slot: None,
         };
         let line = seen.line();
         let line = match line.standing(claim.id) {
-            Some(Standing::Waits(_)) => self.line_with_holders(living, path, seen).await?,
+            Some(Standing::Waits(_)) => self.line_with_holders(session, path, seen).await?,
             _ => line,
         };
         Ok(Entered::In(mine, Look { line, revision: 0, keys: 0 }))

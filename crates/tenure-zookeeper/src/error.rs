@@ -40,7 +40,7 @@ pub(crate) fn told(operation: &'static str, fault: &Fault) -> Error {
     Error::new(kind, operation, fault.to_string()).with_hint(hint)
 }
 
-/// Whether a fault says that the client's life in the store is over.
+/// Whether a fault says that the client's session in the store is over.
 pub(crate) fn is_dead(fault: &Fault) -> bool {
     matches!(fault, Fault::SessionExpired | Fault::SessionMoved | Fault::ClientClosed | Fault::AuthFailed)
 }

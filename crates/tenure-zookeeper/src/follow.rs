@@ -35,8 +35,8 @@ impl Follower {
             select_all(std::mem::take(&mut self.changes)).await;
         }
         self.changes = within("watch", async {
-            let living = self.inner.begin().await?;
-            let watched = watch_all(&living, &self.inner, &self.name).await;
+            let session = self.inner.begin().await?;
+            let watched = watch_all(&session, &self.inner, &self.name).await;
             watched.map_err(|fault| told("watch", &fault))
         })
         .await?;

@@ -7,8 +7,8 @@ use zookeeper_client::{Client, MultiWriteError};
 
 use crate::engine::{Inner, Node};
 use crate::error::{Fault, is_dead, told, within};
-use crate::life::Living;
 use crate::node::{Content, slot_name};
+use crate::session::Session;
 
 /// How often a node may change between its reading and its removal: nobody but an operator changes it.
 const ATTEMPTS: usize = 4;
@@ -25,27 +25,29 @@ impl Inner {
     /// Removes the entry of a claim, and its slot.
     pub(crate) async fn leave(&self, leaving: &Leaving) -> Result<Left> {
         let left = within("release", async {
-            // The entries of a life that is over are gone.
-            let living = match &leaving.mine {
-                Some(mine) => self.lives.living(mine.life),
+            // The entries of a session that is over are gone.
+            let session = match &leaving.mine {
+                Some(mine) => self.sessions.session(mine.session_id),
                 None => Some(self.begin().await?),
             };
-            let Some(living) = living else { return Ok(Left::WasNot) };
-            let node = match self.node(leaving.claim).filter(|node| node.life == living.life) {
+            let Some(session) = session else { return Ok(Left::WasNot) };
+            let node = match self.node(leaving.claim).filter(|node| node.session_id == session.session_id) {
                 Some(node) => node,
-                None => match self.find_path(&living, &leaving.resource, leaving.claim).await? {
-                    Some(path) => Node { life: living.life, path, version: 0, slot_in_doubt: None },
+                None => match self.find_path(&session, &leaving.resource, leaving.claim).await? {
+                    Some(path) => {
+                        Node { session_id: session.session_id, path, version: 0, slot_in_doubt: None }
+                    }
                     None => return Ok(Left::WasNot),
                 },
             };
             let slot = leaving.mine.as_ref().and_then(|mine| mine.slot);
             let node = if leaving.may_have_slot && leaving.mine.is_none() {
-                let slot_in_doubt = self.slot_of(&living, &node.path, leaving.claim).await;
+                let slot_in_doubt = self.slot_of(&session, &node.path, leaving.claim).await;
                 Node { slot_in_doubt: slot_in_doubt.map_err(|fault| told("release", &fault))?, ..node }
             } else {
                 node
             };
-            match self.remove(&living, leaving, node, slot).await {
+            match self.remove(&session, leaving, node, slot).await {
                 Ok(Some(left)) => Ok(left),
                 Ok(None) => {
                     let why = "the entry's node changed again and again";
@@ -63,11 +65,11 @@ impl Inner {
     }
 
     /// Looks which slot a claim took, beside its entry.
-    async fn slot_of(&self, living: &Living, entry: &str, claim: ClaimId) -> Result<Option<u32>, Fault> {
+    async fn slot_of(&self, session: &Session, entry: &str, claim: ClaimId) -> Result<Option<u32>, Fault> {
         let (line, _) = entry.rsplit_once('/').unwrap_or(("", entry));
-        for slot in self.list(&living.client, line).await?.slots {
+        for slot in self.list(&session.client, line).await?.slots {
             let slot = slot.number;
-            let read = living.client.get_data(&format!("{line}/{}", slot_name(slot))).await;
+            let read = session.client.get_data(&format!("{line}/{}", slot_name(slot))).await;
             if read.is_ok_and(|(data, _)| data == claim.to_string().as_bytes()) {
                 return Ok(Some(slot));
             }
@@ -78,12 +80,12 @@ impl Inner {
     /// None: its data changed too often.
     async fn remove(
         &self,
-        living: &Living,
+        session: &Session,
         leaving: &Leaving,
         node: Node,
         slot: Option<u32>,
     ) -> Result<Option<Left>, Fault> {
-        let client = &living.client;
+        let client = &session.client;
         let (parent, _) = node.path.rsplit_once('/').unwrap_or(("", &node.path));
         let slot_path = slot.map(|slot| format!("{parent}/{}", slot_name(slot)));
         let mut version = node.version;

@@ -3,19 +3,19 @@
 //! A claim is an ephemeral sequential node below the container node of its resource, and holds if it fits beside those
 //! before it. What the engine promises, and when it does not, is on its page, `docs/engines/zookeeper.md`.
 
-mod beat;
 mod check;
 mod config;
 mod enter;
 mod error;
 mod follow;
+mod heartbeat;
 mod leave;
-mod life;
 mod look;
 mod name;
 mod node;
 mod operate;
 mod queue;
+mod session;
 mod wake;
 
 mod engine;

@@ -8,13 +8,13 @@ use tenure_core::claim::{ClaimId, Name, Published};
 use tenure_core::error::Result;
 use tenure_core::inspect::VIEW_ENTRIES_MAX;
 use tenure_core::line::{Line, TakenSlot};
-use tenure_ordered::{Life, Look, Mine, Presence};
+use tenure_ordered::{Look, Mine, Presence, SessionId};
 use zookeeper_client::Client;
 
 use crate::engine::Inner;
 use crate::error::{Fault, is_dead, told, within};
-use crate::life::Living;
 use crate::node::{Content, Seen, slot_name, token_of};
+use crate::session::Session;
 
 /// How many nodes are read at a time.
 const READS: usize = 128;
@@ -28,12 +28,12 @@ impl Inner {
     pub(crate) async fn look(&self, name: &Name, is_detailed: bool) -> Result<Look> {
         within("look", async {
             let path = self.path(name)?;
-            let living = self.begin().await?;
+            let session = self.begin().await?;
             let looked = async {
                 if is_detailed {
-                    return self.look_closely(&living, &path).await;
+                    return self.look_closely(&session, &path).await;
                 }
-                Ok(self.list(&living.client, &path).await?.line())
+                Ok(self.list(&session.client, &path).await?.line())
             };
             let line = looked.await.map_err(|fault: Fault| told("look", &fault))?;
             Ok(Look { line, revision: 0, keys: 0 })
@@ -41,14 +41,14 @@ impl Inner {
         .await
     }
 
-    async fn look_closely(&self, living: &Living, path: &str) -> Result<Line, Fault> {
-        let client = &living.client;
+    async fn look_closely(&self, session: &Session, path: &str) -> Result<Line, Fault> {
+        let client = &session.client;
         let (synced, seen) = join(client.sync(path), self.list(client, path)).await;
         synced?;
         let mut seen = seen?;
         let all: Vec<ClaimId> = seen.children.iter().map(|child| child.entry.claim).collect();
         let most = 2 * VIEW_ENTRIES_MAX;
-        let value = self.fill_in(living, path, &mut seen, &all[..all.len().min(most)]).await?;
+        let value = self.fill_in(session, path, &mut seen, &all[..all.len().min(most)]).await?;
         let slots = stream::iter(seen.slots.clone())
             .map(|slot| async move {
                 let (data, stat) =
@@ -87,7 +87,7 @@ impl Inner {
     /// has one, and whose it is.
     pub(crate) async fn fill_in(
         &self,
-        living: &Living,
+        session: &Session,
         path: &str,
         seen: &mut Seen,
         claims: &[ClaimId],
@@ -95,7 +95,7 @@ impl Inner {
         let wanted = seen.children.iter().filter(|child| claims.contains(&child.entry.claim));
         let names: Vec<String> = wanted.map(|child| child.name.clone()).collect();
         let read = |name: String| async move {
-            let data = living.client.get_data(&format!("{path}/{name}")).await;
+            let data = session.client.get_data(&format!("{path}/{name}")).await;
             (name, data)
         };
         let read: Vec<_> = stream::iter(names).map(read).buffered(READS).collect().await;
@@ -113,7 +113,7 @@ impl Inner {
             Some(None) => false,
             Some(Some((data, stat))) => {
                 let content = Content::read(&data);
-                let about = content.about(&stat, &data, living.timeout);
+                let about = content.about(&stat, &data, session.timeout);
                 let token = about.token;
                 let published = content.value.filter(|_| !about.is_broken);
                 child.entry.about = Some(about);
@@ -132,16 +132,17 @@ impl Inner {
     /// The one `sync` before the reads goes to the leader and comes back behind everything that was decided before it, on the same
     /// connection, so that a server that lags does not show a broken hold as whole.
     pub(crate) async fn find_all(&self, mine: &[Mine]) -> Vec<Result<Presence>> {
-        let lives: BTreeSet<Life> = mine.iter().map(|mine| mine.life).collect();
-        let syncs = lives.into_iter().filter_map(|life| {
-            let living = self.lives.living(life)?;
-            Some(async move { (life, living.client.sync("/").await) })
+        let sessions: BTreeSet<SessionId> = mine.iter().map(|mine| mine.session_id).collect();
+        let syncs = sessions.into_iter().filter_map(|session_id| {
+            let session = self.sessions.session(session_id)?;
+            Some(async move { (session_id, session.client.sync("/").await) })
         });
         // All are sent in this order when they are asked for the first time.
         let (synced, found) = join(join_all(syncs), join_all(mine.iter().map(|mine| self.find(mine)))).await;
-        let fault =
-            |life| synced.iter().find(|(synced, _)| *synced == life).and_then(|(_, sync)| sync.clone().err());
-        let told = |(mine, found): (&Mine, Result<Presence>)| match fault(mine.life) {
+        let fault = |session_id| {
+            synced.iter().find(|(synced, _)| *synced == session_id).and_then(|(_, sync)| sync.clone().err())
+        };
+        let told = |(mine, found): (&Mine, Result<Presence>)| match fault(mine.session_id) {
             Some(fault) if !is_dead(&fault) => Err(told("renew", &fault)),
             _ => found,
         };
@@ -149,15 +150,15 @@ impl Inner {
     }
 
     async fn find(&self, mine: &Mine) -> Result<Presence> {
-        let Some(living) = self.lives.living(mine.life) else { return Ok(Presence::Gone) };
+        let Some(session) = self.sessions.session(mine.session_id) else { return Ok(Presence::Gone) };
         let path = match self.node(mine.claim) {
             Some(node) => node.path,
-            None => match self.find_path(&living, &mine.resource, mine.claim).await? {
+            None => match self.find_path(&session, &mine.resource, mine.claim).await? {
                 Some(path) => path,
                 None => return Ok(Presence::Gone),
             },
         };
-        match living.client.get_data(&path).await {
+        match session.client.get_data(&path).await {
             Ok((data, _)) if Content::read(&data).is_broken() => Ok(Presence::Broken),
             Ok(_) => Ok(Presence::Here),
             Err(Fault::NoNode) => Ok(Presence::Gone),
@@ -169,19 +170,19 @@ impl Inner {
     /// Returns the path of a claim's entry, by its line.
     pub(crate) async fn find_path(
         &self,
-        living: &Living,
+        session: &Session,
         name: &Name,
         claim: ClaimId,
     ) -> Result<Option<String>> {
         let path = self.path(name)?;
-        let seen = self.list_anew(&living.client, &path).await.map_err(|fault| told("look", &fault))?;
+        let seen = self.list_anew(&session.client, &path).await.map_err(|fault| told("look", &fault))?;
         Ok(seen.child(claim).map(|child| format!("{path}/{}", child.name)))
     }
 
     /// Returns a line with what a claim that does not hold is told: who holds first, and the largest token.
     pub(crate) async fn line_with_holders(
         &self,
-        living: &Living,
+        session: &Session,
         path: &str,
         mut seen: Seen,
     ) -> Result<Line, Fault> {
@@ -190,7 +191,7 @@ impl Inner {
         let ends: Vec<ClaimId> =
             [holders.first(), holders.last()].into_iter().flatten().map(|place| place.entry.claim).collect();
         let before = seen.children.len();
-        self.fill_in(living, path, &mut seen, &ends).await?;
+        self.fill_in(session, path, &mut seen, &ends).await?;
         // One that went meanwhile was there when the line was seen, and counts.
         Ok(if seen.children.len() == before { seen.line() } else { line })
     }

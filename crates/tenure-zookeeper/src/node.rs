@@ -230,8 +230,8 @@ impl Content {
         about.is_some_and(|about| about.is_broken)
     }
 
-    /// Returns what people ask for. `data`: what was read, for locks of others; `lives`: what those live, as far as is known.
-    pub(crate) fn about(&self, stat: &Stat, data: &[u8], lives: Duration) -> About {
+    /// Returns what people ask for. `data`: what was read, for locks of others; `lasts`: how long those last, as far as is known.
+    pub(crate) fn about(&self, stat: &Stat, data: &[u8], lasts: Duration) -> About {
         let token = token_of(stat);
         match self.entry.as_ref().and_then(|entry| entry.about.clone()) {
             Some(about) => About { token, ..about },
@@ -239,7 +239,7 @@ impl Content {
                 token,
                 label: Label::from_stored(&printable(data)),
                 since: Timestamp::from_micros(stat.ctime.cast_unsigned().saturating_mul(1000)),
-                lives,
+                lasts,
                 is_broken: false,
             },
         }

@@ -20,8 +20,10 @@ impl Inner {
     /// Takes any free slot.
     pub(crate) async fn take_slot(&self, mine: &Mine, capacity: u32, line: &Line) -> Result<TakenSlot> {
         let failed = |fault: Fault| told("take a slot", &fault);
-        let Some(living) = self.lives.living(mine.life) else { return Err(failed(Fault::SessionExpired)) };
-        let client = &living.client;
+        let Some(session) = self.sessions.session(mine.session_id) else {
+            return Err(failed(Fault::SessionExpired));
+        };
+        let client = &session.client;
         let path = self.path(&mine.resource)?;
         if let Some(slot) = self.node(mine.claim).and_then(|node| node.slot_in_doubt) {
             let read = client.get_data(&format!("{path}/{}", slot_name(slot))).await;
@@ -85,16 +87,16 @@ impl Inner {
     /// Sets the value of a resource while a claim holds it.
     pub(crate) async fn publish(&self, mine: &Mine, bytes: &[u8]) -> Result<bool> {
         let failed = |fault: Fault| told("publish", &fault);
-        let Some(living) = self.lives.living(mine.life) else { return Ok(false) };
+        let Some(session) = self.sessions.session(mine.session_id) else { return Ok(false) };
         let path = match self.node(mine.claim) {
             Some(node) => node.path,
-            None => match self.find_path(&living, &mine.resource, mine.claim).await? {
+            None => match self.find_path(&session, &mine.resource, mine.claim).await? {
                 Some(path) => path,
                 None => return Ok(false),
             },
         };
         let write = |entry: &_| Some(Content::write(entry, Some(bytes)));
-        let written = change(&living.client, &path, |content| match &content.entry {
+        let written = change(&session.client, &path, |content| match &content.entry {
             Some(entry) if !content.is_broken() => write(entry),
             _ => None,
         });
@@ -109,9 +111,9 @@ impl Inner {
 
     /// Notes a change of the capacity.
     pub(crate) async fn resize(&self, name: &Name, resized: Resized) -> Result<()> {
-        let living = self.begin().await?;
+        let session = self.begin().await?;
         let text = write_resized(&resized);
-        match living.client.set_data(&self.path(name)?, text.as_bytes(), None).await {
+        match session.client.set_data(&self.path(name)?, text.as_bytes(), None).await {
             // Without the node nothing is held that could be resized.
             Ok(_) | Err(Fault::NoNode) => Ok(()),
             Err(fault) => Err(told("resize", &fault)),
@@ -127,9 +129,9 @@ impl Inner {
         at_once: bool,
     ) -> Result<bool> {
         let failed = |fault: Fault| told("break a hold", &fault);
-        let living = self.begin().await?;
-        let (client, claim) = (&living.client, place.entry.claim);
-        let Some(path) = self.find_path(&living, name, claim).await? else { return Ok(false) };
+        let session = self.begin().await?;
+        let (client, claim) = (&session.client, place.entry.claim);
+        let Some(path) = self.find_path(&session, name, claim).await? else { return Ok(false) };
         if at_once {
             return remove_broken(client, &path, slot).await.map_err(failed);
         }

@@ -23,7 +23,7 @@ use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::queue::contract::QueueCapability;
 use tenure_ordered::{
-    Change, Changed, Fit, Found, Glance, Key, Missing, Moment, QueueStore, Unread, Value, Wakes, Wanted,
+    Change, Changed, Fit, Found, Key, KeyRange, Missing, Moment, QueueStore, Snapshot, Unread, Value, Wakes,
     is_apart,
 };
 use zookeeper_client::{Client, CreateMode};
@@ -31,15 +31,15 @@ use zookeeper_client::{Client, CreateMode};
 use crate::engine::Inner;
 use crate::error::{Fault, told, within};
 use crate::name::{escape, unescape};
-use book::Book;
 use clock::QueueClock;
-use deed::{Deed, Done};
-use ear::Ear;
+use page_cache::PageCache;
+use transaction::{Done, QueueTransaction};
+use wake_listener::WakeListener;
 
-mod book;
 mod clock;
-mod deed;
-mod ear;
+mod page_cache;
+mod transaction;
+mod wake_listener;
 
 /// Below which node the queues are.
 pub(crate) const QUEUES: &str = "%queues";
@@ -59,15 +59,15 @@ const TOP_MAX: usize = 8 * 1024;
 const BOOKS_MAX: usize = 256;
 
 /// What ZooKeeper gives for queues.
-pub(crate) struct Shelf {
+pub(crate) struct ZooKeeperQueues {
     inner: Arc<Inner>,
     client: ClientId,
     capability: QueueCapability,
     clock: QueueClock,
     /// Held by the one who reads the clock.
     reading: tokio::sync::Mutex<()>,
-    books: Mutex<HashMap<Name, Book>>,
-    ear: OnceLock<Ear>,
+    books: Mutex<HashMap<Name, PageCache>>,
+    wake_listener: OnceLock<WakeListener>,
 }
 
 fn capability() -> QueueCapability {
@@ -107,16 +107,16 @@ fn unread(unread: Unread) -> Error {
     }
 }
 
-impl Shelf {
-    pub(crate) fn new(inner: Arc<Inner>, client: ClientId) -> Shelf {
-        Shelf {
+impl ZooKeeperQueues {
+    pub(crate) fn new(inner: Arc<Inner>, client: ClientId) -> ZooKeeperQueues {
+        ZooKeeperQueues {
             inner,
             client,
             capability: capability(),
             clock: QueueClock::default(),
             reading: tokio::sync::Mutex::default(),
             books: Mutex::default(),
-            ear: OnceLock::new(),
+            wake_listener: OnceLock::new(),
         }
     }
 
@@ -124,22 +124,22 @@ impl Shelf {
         format!("{}/{QUEUES}/{}", self.inner.config.chroot, escape(queue.as_str()))
     }
 
-    fn books(&self) -> MutexGuard<'_, HashMap<Name, Book>> {
+    fn books(&self) -> MutexGuard<'_, HashMap<Name, PageCache>> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is taken and not put back was only to save reading it.
-    fn take_book(&self, queue: &Name) -> Option<Book> {
+    fn take_book(&self, queue: &Name) -> Option<PageCache> {
         self.books().remove(queue)
     }
 
-    fn put_book(&self, queue: &Name, mut book: Book) {
-        book.shrink();
+    fn put_book(&self, queue: &Name, mut page_cache: PageCache) {
+        page_cache.shrink();
         let mut books = self.books();
         if books.len() >= BOOKS_MAX {
             books.clear();
         }
-        books.insert(queue.clone(), book);
+        books.insert(queue.clone(), page_cache);
     }
 
     /// Makes what all queues are below of.
@@ -151,16 +151,16 @@ impl Shelf {
     /// Writes a node for nothing but the time of it.
     async fn read_clock(&self) -> Result<()> {
         let failed = |fault: Fault| told("read the clock", &fault);
-        let living = self.inner.begin().await?;
+        let session = self.inner.begin().await?;
         let path = format!("{}/{QUEUES}", self.inner.config.chroot);
         for _ in 0..2 {
             let sent = SystemClock.now();
-            match living.client.set_data(&path, b"", None).await {
+            match session.client.set_data(&path, b"", None).await {
                 Ok(stat) => {
                     self.clock.note(&stat, sent, SystemClock.now());
                     return Ok(());
                 }
-                Err(Fault::NoNode) => self.make_parent(&living.client).await.map_err(failed)?,
+                Err(Fault::NoNode) => self.make_parent(&session.client).await.map_err(failed)?,
                 Err(fault) => return Err(failed(fault)),
             }
         }
@@ -168,10 +168,10 @@ impl Shelf {
     }
 
     /// Reads the head, as it is at least now, and then what is wanted of its rows.
-    async fn look(&self, queue: &Name, wanted: &[Wanted]) -> Result<Glance> {
+    async fn look(&self, queue: &Name, wanted: &[KeyRange]) -> Result<Snapshot> {
         let failed = |fault: Fault| told("read a queue", &fault);
-        let living = self.inner.begin().await?;
-        let (client, path) = (&living.client, self.path(queue));
+        let session = self.inner.begin().await?;
+        let (client, path) = (&session.client, self.path(queue));
         let mut last = None;
         for _ in 0..TRIES {
             let (synced, head) = join(client.sync(&path), client.get_data(&path)).await;
@@ -181,17 +181,17 @@ impl Shelf {
                 Ok(head) => head,
                 Err(Fault::NoNode) => {
                     let found = wanted.iter().map(|_| Found::default()).collect();
-                    return Ok(Glance { version: 0, head: None, found });
+                    return Ok(Snapshot { version: 0, head: None, found });
                 }
                 Err(fault) => return Err(failed(fault)),
             };
-            let mut book = Book::open(known, &data, &stat).map_err(unread)?;
+            let mut page_cache = PageCache::open(known, &data, &stat).map_err(unread)?;
             let is_same = last == Some(stat.mzxid);
-            let found = find(client, &path, &mut book, wanted, is_same).await?;
-            let (version, head) = (book.mzxid, Some(book.head.clone()));
-            self.put_book(queue, book);
+            let found = find(client, &path, &mut page_cache, wanted, is_same).await?;
+            let (version, head) = (page_cache.mzxid, Some(page_cache.head.clone()));
+            self.put_book(queue, page_cache);
             match found {
-                Some(found) => return Ok(Glance { version, head, found }),
+                Some(found) => return Ok(Snapshot { version, head, found }),
                 None if is_same => return Err(unread(Unread::Damaged)),
                 None => last = Some(stat.mzxid),
             }
@@ -203,38 +203,43 @@ impl Shelf {
 
     /// Changes a queue. None: it is another by now.
     async fn carry_out(&self, change: &Change<'_>) -> Result<Option<i64>> {
-        let book = self.take_book(change.queue);
-        let mut book = match book {
-            None if change.version == 0 => Book::default(),
-            Some(book) if book.mzxid == change.version => book,
+        let page_cache = self.take_book(change.queue);
+        let mut page_cache = match page_cache {
+            None if change.version == 0 => PageCache::default(),
+            Some(page_cache) if page_cache.mzxid == change.version => page_cache,
             // What is known of its pages is still worth something.
-            Some(book) => {
-                self.put_book(change.queue, book);
+            Some(page_cache) => {
+                self.put_book(change.queue, page_cache);
                 return Ok(None);
             }
             None => return Ok(None),
         };
-        let living = self.inner.begin().await?;
-        let done = self.write(&living.client, &mut book, change).await?;
-        let version = done.is_some().then_some(book.mzxid);
-        self.put_book(change.queue, book);
+        let session = self.inner.begin().await?;
+        let done = self.write(&session.client, &mut page_cache, change).await?;
+        let version = done.is_some().then_some(page_cache.mzxid);
+        self.put_book(change.queue, page_cache);
         Ok(version)
     }
 
-    async fn write(&self, client: &Client, book: &mut Book, change: &Change<'_>) -> Result<Option<()>> {
+    async fn write(
+        &self,
+        client: &Client,
+        page_cache: &mut PageCache,
+        change: &Change<'_>,
+    ) -> Result<Option<()>> {
         let failed = |fault: Fault| told("change a queue", &fault);
         let path = self.path(change.queue);
         let (apart, rows): (Vec<_>, Vec<_>) = change.rows.iter().cloned().partition(|(key, _)| is_apart(key));
         let mut merges = true;
-        let mut deed = loop {
-            let rewritten = match book.rewrite(&rows, merges) {
+        let mut transaction = loop {
+            let rewritten = match page_cache.rewrite(&rows, merges) {
                 Ok(rewritten) => rewritten,
-                Err(Missing(pages)) if load(client, &path, book, pages.clone()).await? => continue,
+                Err(Missing(pages)) if load(client, &path, page_cache, pages.clone()).await? => continue,
                 Err(_) => return Ok(None),
             };
-            let deed = Deed::new(&path, book, &change.head, rewritten, &apart);
-            match deed.weight() {
-                ..=REQUEST_MAX => break deed,
+            let transaction = QueueTransaction::new(&path, page_cache, &change.head, rewritten, &apart);
+            match transaction.weight() {
+                ..=REQUEST_MAX => break transaction,
                 // Small pages are better than none.
                 _ if merges => merges = false,
                 weight => {
@@ -243,13 +248,13 @@ impl Shelf {
                 }
             }
         };
-        deed.call(&self.inner.config.chroot, change.queue, &change.calls);
+        transaction.call(&self.inner.config.chroot, change.queue, &change.calls);
         for _ in 0..2 {
             let sent = SystemClock.now();
-            match deed.commit(client, &self.inner).await.map_err(failed)? {
+            match transaction.commit(client, &self.inner).await.map_err(failed)? {
                 Done::Yes(stat) => {
                     self.clock.note(&stat, sent, SystemClock.now());
-                    book.follow(deed, &stat);
+                    page_cache.follow(transaction, &stat);
                     return Ok(Some(()));
                 }
                 Done::Overtaken => return Ok(None),
@@ -266,20 +271,23 @@ impl Shelf {
 async fn find(
     client: &Client,
     path: &str,
-    book: &mut Book,
-    wanted: &[Wanted],
+    page_cache: &mut PageCache,
+    wanted: &[KeyRange],
     is_same: bool,
 ) -> Result<Option<Vec<Found>>> {
     loop {
-        let found: Vec<std::result::Result<Found, Missing>> =
-            wanted.iter().filter(|wanted| !is_apart(&wanted.from)).map(|wanted| book.find(wanted)).collect();
+        let found: Vec<std::result::Result<Found, Missing>> = wanted
+            .iter()
+            .filter(|wanted| !is_apart(&wanted.from))
+            .map(|wanted| page_cache.find(wanted))
+            .collect();
         let missing: Vec<u64> = found
             .iter()
             .filter_map(|found| found.as_ref().err())
             .flat_map(|Missing(pages)| pages.clone())
             .collect();
         if !missing.is_empty() {
-            if !load(client, path, book, missing).await? {
+            if !load(client, path, page_cache, missing).await? {
                 return Ok(None);
             }
             continue;
@@ -291,7 +299,7 @@ async fn find(
             return Ok(None);
         }
         let (mut found, mut bodies) = (found.into_iter().flatten(), bodies.into_iter());
-        let next = |wanted: &Wanted| if is_apart(&wanted.from) { bodies.next() } else { found.next() };
+        let next = |wanted: &KeyRange| if is_apart(&wanted.from) { bodies.next() } else { found.next() };
         return Ok(Some(wanted.iter().filter_map(next).collect()));
     }
 }
@@ -306,7 +314,7 @@ async fn read_body(client: &Client, path: &str, key: &[u8]) -> std::result::Resu
 }
 
 /// Reads pages, and says whether they are all there.
-async fn load(client: &Client, path: &str, book: &mut Book, mut pages: Vec<u64>) -> Result<bool> {
+async fn load(client: &Client, path: &str, page_cache: &mut PageCache, mut pages: Vec<u64>) -> Result<bool> {
     pages.sort_unstable();
     pages.dedup();
     let read = |page: u64| {
@@ -319,12 +327,12 @@ async fn load(client: &Client, path: &str, book: &mut Book, mut pages: Vec<u64>)
         Err(fault) => return Err(told("read a queue", &fault)),
     };
     for (page, data) in read {
-        book.learn(page, &data).map_err(unread)?;
+        page_cache.learn(page, &data).map_err(unread)?;
     }
     Ok(true)
 }
 
-impl QueueStore for Shelf {
+impl QueueStore for ZooKeeperQueues {
     const ENGINE: &'static str = "zookeeper";
 
     fn capability(&self) -> &QueueCapability {
@@ -352,7 +360,7 @@ impl QueueStore for Shelf {
         }))
     }
 
-    fn read<'a>(&'a self, queue: &'a Name, wanted: &'a [Wanted]) -> BoxFuture<'a, Result<Glance>> {
+    fn read<'a>(&'a self, queue: &'a Name, wanted: &'a [KeyRange]) -> BoxFuture<'a, Result<Snapshot>> {
         Box::pin(within("read a queue", self.look(queue, wanted)))
     }
 
@@ -372,9 +380,9 @@ impl QueueStore for Shelf {
     fn fit<'a>(&self, queue: &Name, rows: &mut dyn Iterator<Item = (&'a Key, Option<&'a Value>)>) -> Fit {
         let path = self.path(queue).len() + "/p".len() + 20;
         let books = self.books();
-        let empty = Book::default();
-        let book = books.get(queue).unwrap_or(&empty);
-        let weight = book.weigh(rows, path);
+        let empty = PageCache::default();
+        let page_cache = books.get(queue).unwrap_or(&empty);
+        let weight = page_cache.weigh(rows, path);
         if weight <= REQUEST_MAX { Fit::Room } else { Fit::Beyond }
     }
 
@@ -385,9 +393,10 @@ impl QueueStore for Shelf {
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<Name>>> {
         Box::pin(within("list queues", async move {
-            let living = self.inner.begin().await?;
+            let session = self.inner.begin().await?;
             let path = format!("{}/{QUEUES}", self.inner.config.chroot);
-            let (synced, listed) = join(living.client.sync(&path), living.client.list_children(&path)).await;
+            let (synced, listed) =
+                join(session.client.sync(&path), session.client.list_children(&path)).await;
             let listed = match synced.and(listed) {
                 Ok(listed) => listed,
                 Err(Fault::NoNode) => Vec::new(),
@@ -403,8 +412,9 @@ impl QueueStore for Shelf {
 
     fn listen(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let ear = self.ear.get_or_init(|| Ear::open(&self.inner, self.client));
-            ear.ready(&self.inner).await
+            let wake_listener =
+                self.wake_listener.get_or_init(|| WakeListener::open(&self.inner, self.client));
+            wake_listener.ready(&self.inner).await
         })
     }
 }

@@ -18,8 +18,8 @@ use zookeeper_client::WatchedEvent;
 
 use crate::engine::Inner;
 use crate::error::{Fault, told};
-use crate::life::Living;
 use crate::node::Seen;
+use crate::session::Session;
 
 /// The most nodes that one waiter watches; beyond, it watches the list of them.
 const WATCHES_MAX: usize = 16;
@@ -79,12 +79,12 @@ impl Watches {
 /// Waits until one of the entries has changed, or nothing can be known of them.
 async fn wait(inner: &Inner, mine: &Mine, claims: &[ClaimId]) -> Result<()> {
     let failed = |fault: Fault| told("watch", &fault);
-    let Some(living) = inner.lives.living(mine.life) else { return Ok(()) };
+    let Some(session) = inner.sessions.session(mine.session_id) else { return Ok(()) };
     let path = inner.path(&mine.resource)?;
     if claims.len() <= WATCHES_MAX {
         // Their names are in the line, whatever its layout.
-        let seen = inner.list(&living.client, &path).await.map_err(failed)?;
-        let Some(changes) = changes(&living, &path, &seen, claims).await.map_err(failed)? else {
+        let seen = inner.list(&session.client, &path).await.map_err(failed)?;
+        let Some(changes) = changes(&session, &path, &seen, claims).await.map_err(failed)? else {
             return Ok(());
         };
         if !changes.is_empty() {
@@ -92,7 +92,7 @@ async fn wait(inner: &Inner, mine: &Mine, claims: &[ClaimId]) -> Result<()> {
         }
         return Ok(());
     }
-    let (names, watcher) = living.client.list_and_watch_children(&path).await.map_err(failed)?;
+    let (names, watcher) = session.client.list_and_watch_children(&path).await.map_err(failed)?;
     let seen = inner.config.layout.seen(names, None);
     if claims.iter().all(|claim| seen.child(*claim).is_some()) {
         watcher.changed().await;
@@ -102,7 +102,7 @@ async fn wait(inner: &Inner, mine: &Mine, claims: &[ClaimId]) -> Result<()> {
 
 /// Watches the entries of some claims. None: one of them has gone.
 pub(crate) async fn changes<'a>(
-    living: &'a Living,
+    session: &'a Session,
     path: &str,
     seen: &Seen,
     claims: &[ClaimId],
@@ -111,7 +111,7 @@ pub(crate) async fn changes<'a>(
     for claim in claims {
         let Some(child) = seen.child(*claim) else { return Ok(None) };
         let node = format!("{path}/{}", child.name);
-        let (stat, watcher) = living.client.check_and_watch_stat(&node).await?;
+        let (stat, watcher) = session.client.check_and_watch_stat(&node).await?;
         if stat.is_none() {
             return Ok(None);
         }
@@ -123,11 +123,11 @@ pub(crate) async fn changes<'a>(
 /// Waits until a resource has changed: who is in its line, what the holders published, or its capacity. Returns at once with
 /// what to wait for.
 pub(crate) async fn watch_all(
-    living: &Living,
+    session: &Session,
     inner: &Inner,
     name: &Name,
 ) -> Result<Vec<BoxFuture<'static, WatchedEvent>>, Fault> {
-    let client = &living.client;
+    let client = &session.client;
     let path = inner.path(name).map_err(|_| Fault::BadArguments(&"the name is no path"))?;
     let (stat, node) = client.check_and_watch_stat(&path).await?;
     let mut all: Vec<BoxFuture<'static, WatchedEvent>> = vec![Box::pin(node.changed())];

@@ -11,7 +11,7 @@
 use crate::{Result, Settings};
 
 pub use tenure_core::blocking::{
-    Delivery, Election, Leaders, Lease, Leases, Mutex, Pushing, Queue, ReadLock, RwLock, Semaphore, Several,
+    AllOf, Delivery, Election, Leaders, Lease, Leases, Mutex, Push, Queue, ReadLock, RwLock, Semaphore,
     SingleFlight, Slot, SlotPool, Tenure, Term, WriteLock,
 };
 

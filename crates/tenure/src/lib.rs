@@ -21,9 +21,10 @@ pub use tenure_core::clock::Instant;
 pub use tenure_core::engine::{BreakAnswer, Capability, Finding, Severity};
 pub use tenure_core::inspect::{HoldView, View, WaiterView};
 pub use tenure_core::{
-    Acquire, Busy, Changes, ClaimId, Delivery, Election, Error, ErrorKind, Found, Label, Leader, Leaders,
-    Lease, Leases, Mutex, Name, Place, Pushing, Queue, ReadLock, ReleaseAnswer, Result, RwLock, Semaphore,
-    Settings, Several, SingleFlight, Slot, SlotPool, Source, Tenure, Term, Token, Wanted, WriteLock,
+    Acquire, AllOf, Busy, ClaimId, Delivery, Election, Error, ErrorKind, Fetched, FetchedFrom, Label, Leader,
+    Leaders, Lease, Leases, LockRequest, Mutex, Name, Observer, Push, Queue, QueuePosition, ReadLock,
+    ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool, Tenure, Term, Token,
+    WriteLock,
 };
 #[cfg(feature = "etcd")]
 pub use tenure_etcd as etcd;

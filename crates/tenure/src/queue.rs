@@ -1,4 +1,4 @@
-//! What a queue says of its items, beside [`Queue`](crate::Queue), [`Pushing`](crate::Pushing) and
+//! What a queue says of its items, beside [`Queue`](crate::Queue), [`Push`](crate::Push) and
 //! [`Delivery`](crate::Delivery).
 
 pub use tenure_core::queue::ATTEMPTS_DEFAULT;

@@ -28,7 +28,7 @@ use crate::supervise::supervised::{Loss, Rules, Supervised};
 use crate::supervise::work::Work as Processes;
 
 use super::arguments::Work;
-use super::item::{ItemEvent, Told};
+use super::item::{ItemEvent, ItemOutcome};
 
 /// How often the engine is asked what is left, for the line on a terminal.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -47,9 +47,9 @@ enum Seen {
 type Soon<T> = Pin<Box<dyn Future<Output = Result<T>>>>;
 
 /// An item that is worked on.
-struct Turn {
+struct ItemInfo {
     delivery: Arc<Delivery>,
-    told: Told,
+    told: ItemOutcome,
     supervised: Supervised<'static>,
 }
 
@@ -64,7 +64,7 @@ enum Verdict {
 
 /// A settlement that is under way. It says whether the item is a dead letter now.
 struct Settling {
-    told: Told,
+    told: ItemOutcome,
     verdict: Verdict,
     status: Option<Status>,
     took: Duration,
@@ -72,12 +72,12 @@ struct Settling {
 }
 
 /// What a lane is doing.
-enum Stand {
+enum LaneState {
     Idle,
     /// The store did not answer; it is asked again then.
     Silent(Instant),
     Taking(Soon<Delivery>),
-    Working(Box<Turn>),
+    Working(Box<ItemInfo>),
     Settling(Box<Settling>),
 }
 
@@ -87,11 +87,11 @@ struct Lane {
     keeper: Option<Keeper>,
     /// Whether the keeper shares the client's life. It does so from its first item on: an engine notes each sharer.
     has_life: bool,
-    stand: Stand,
+    stand: LaneState,
 }
 
 /// All lanes.
-pub(super) struct Crew<'a> {
+pub(super) struct WorkerPool<'a> {
     tenure: &'a Tenure,
     queue: Queue,
     arguments: &'a Work,
@@ -100,7 +100,7 @@ pub(super) struct Crew<'a> {
     program: &'a str,
     lanes: Vec<Lane>,
     /// Turns whose keeper is gone, and whose processes are ended when no other keeper is left; and the process of that keeper.
-    forsaken: Vec<(Turn, Pid)>,
+    forsaken: Vec<(ItemInfo, Pid)>,
     is_stopping: bool,
     /// By which signal the work was stopped.
     stopped_by: Option<i32>,
@@ -118,7 +118,7 @@ pub(super) struct Crew<'a> {
     line: Line,
 }
 
-impl<'a> Crew<'a> {
+impl<'a> WorkerPool<'a> {
     /// Makes a crew of one lane for each keeper.
     pub(super) fn new(
         tenure: &'a Tenure,
@@ -128,9 +128,9 @@ impl<'a> Crew<'a> {
         keepers: Vec<Keeper>,
         messages: Messages,
         program: &'a str,
-    ) -> Crew<'a> {
-        let lane = |keeper| Lane { keeper: Some(keeper), has_life: false, stand: Stand::Idle };
-        Crew {
+    ) -> WorkerPool<'a> {
+        let lane = |keeper| Lane { keeper: Some(keeper), has_life: false, stand: LaneState::Idle };
+        WorkerPool {
             tenure,
             queue,
             arguments,
@@ -198,7 +198,7 @@ impl<'a> Crew<'a> {
             }
         }
         for (turn, keeper) in self.forsaken.drain(..) {
-            let Turn { delivery, told, supervised } = turn;
+            let ItemInfo { delivery, told, supervised } = turn;
             let messages = self.messages;
             // The keeper may have died before it could say which process it had started. The session was its own.
             Processes::of_keeper(supervised.program, Some(keeper)).end(|pid| {
@@ -216,7 +216,7 @@ impl<'a> Crew<'a> {
     }
 
     fn is_over(&self) -> bool {
-        self.is_stopping && self.lanes.iter().all(|lane| matches!(lane.stand, Stand::Idle))
+        self.is_stopping && self.lanes.iter().all(|lane| matches!(lane.stand, LaneState::Idle))
     }
 
     /// Does what there is to do now, and returns when there may be more.
@@ -235,29 +235,29 @@ impl<'a> Crew<'a> {
             let lane = &mut self.lanes[number];
             let is_taking = !self.is_stopping && lane.keeper.is_some();
             match &mut lane.stand {
-                Stand::Idle if !is_taking => return None,
-                Stand::Silent(_) | Stand::Taking(_) if !is_taking => {
+                LaneState::Idle if !is_taking => return None,
+                LaneState::Silent(_) | LaneState::Taking(_) if !is_taking => {
                     // What was on its way goes back, as if it had never been handed out.
-                    lane.stand = Stand::Idle;
+                    lane.stand = LaneState::Idle;
                     return None;
                 }
-                Stand::Silent(until) => {
+                LaneState::Silent(until) => {
                     let left = until.since(clock::now());
                     if !left.is_zero() {
                         return Some(left);
                     }
-                    lane.stand = Stand::Idle;
+                    lane.stand = LaneState::Idle;
                 }
-                Stand::Idle => {
+                LaneState::Idle => {
                     let queue = self.queue.clone();
-                    lane.stand = Stand::Taking(Box::pin(async move { queue.next().await }));
+                    lane.stand = LaneState::Taking(Box::pin(async move { queue.next().await }));
                 }
-                Stand::Taking(next) => match next.as_mut().poll(context) {
+                LaneState::Taking(next) => match next.as_mut().poll(context) {
                     Poll::Pending => return None,
                     Poll::Ready(Ok(delivery)) => self.begin(number, delivery),
                     Poll::Ready(Err(error)) => self.on_take_failed(number, error),
                 },
-                Stand::Working(turn) => {
+                LaneState::Working(turn) => {
                     let keeper = lane.keeper.as_ref()?;
                     let (pause, loss) = turn.supervised.follow(turn.delivery.lease(), keeper, context);
                     if let Some(loss) = loss {
@@ -266,10 +266,12 @@ impl<'a> Crew<'a> {
                     }
                     return pause;
                 }
-                Stand::Settling(settling) => match settling.answer.as_mut().poll(context) {
+                LaneState::Settling(settling) => match settling.answer.as_mut().poll(context) {
                     Poll::Pending => return None,
                     Poll::Ready(answer) => {
-                        if let Stand::Settling(settling) = std::mem::replace(&mut lane.stand, Stand::Idle) {
+                        if let LaneState::Settling(settling) =
+                            std::mem::replace(&mut lane.stand, LaneState::Idle)
+                        {
                             self.settled(&settling, answer);
                         }
                     }
@@ -282,7 +284,7 @@ impl<'a> Crew<'a> {
     fn begin(&mut self, number: usize, delivery: Delivery) {
         self.is_silent = false;
         self.is_quiet = false;
-        let told = Told::of(&delivery);
+        let told = ItemOutcome::of(&delivery);
         let Work { ttl, grace, .. } = *self.arguments;
         let rules = Rules { ttl, grace, max_hold: None, on_loss: OnLoss::Terminate };
         let delivery = Arc::new(delivery);
@@ -298,7 +300,7 @@ impl<'a> Crew<'a> {
             None => Err(keeper_gone()),
         };
         lane.has_life |= started.is_ok();
-        lane.stand = Stand::Working(Box::new(Turn { delivery, told, supervised }));
+        lane.stand = LaneState::Working(Box::new(ItemInfo { delivery, told, supervised }));
         if let Err(failure) = started {
             self.failure.get_or_insert(failure);
             self.is_stopping = true;
@@ -310,7 +312,7 @@ impl<'a> Crew<'a> {
         if error.kind() != ErrorKind::Unavailable || self.arguments.drain {
             self.is_stopping = true;
             self.failure.get_or_insert(error.into());
-            self.lanes[number].stand = Stand::Idle;
+            self.lanes[number].stand = LaneState::Idle;
             return;
         }
         // A worker that runs for months outlives a store that is away for minutes.
@@ -318,12 +320,12 @@ impl<'a> Crew<'a> {
             self.messages.warning(&format!("{error}; trying again until it is back"));
         }
         self.is_silent = true;
-        self.lanes[number].stand = Stand::Silent(clock::now() + SILENCE);
+        self.lanes[number].stand = LaneState::Silent(clock::now() + SILENCE);
     }
 
     fn on_report(&mut self, number: usize, report: &Report) {
         let lane = &mut self.lanes[number];
-        let Stand::Working(turn) = &mut lane.stand else { return };
+        let LaneState::Working(turn) = &mut lane.stand else { return };
         match *report {
             Report::Started { pid } => {
                 turn.supervised.program = Pid::from_raw(pid);
@@ -372,7 +374,7 @@ impl<'a> Crew<'a> {
     }
 
     fn verdict(&self, number: usize, status: Status) -> Verdict {
-        let Stand::Working(turn) = &self.lanes[number].stand else { return Verdict::Return };
+        let LaneState::Working(turn) = &self.lanes[number].stand else { return Verdict::Return };
         if turn.supervised.is_stopped() {
             // Whatever it says: it was told to end, and nobody knows how much it has done.
             return Verdict::Return;
@@ -393,8 +395,8 @@ impl<'a> Crew<'a> {
     /// Begins to settle what a lane has worked on.
     fn settle(&mut self, number: usize, verdict: Verdict, status: Option<Status>) {
         let lane = &mut self.lanes[number];
-        let Stand::Working(turn) = std::mem::replace(&mut lane.stand, Stand::Idle) else { return };
-        let Turn { delivery, told, supervised } = *turn;
+        let LaneState::Working(turn) = std::mem::replace(&mut lane.stand, LaneState::Idle) else { return };
+        let ItemInfo { delivery, told, supervised } = *turn;
         let took = clock::now().since(supervised.granted_at());
         drop(supervised);
         let delivery = Arc::into_inner(delivery).expect("only the future that was just dropped had another");
@@ -408,7 +410,7 @@ impl<'a> Crew<'a> {
                 Verdict::Lost(loss) => delivery.retry_because(Duration::ZERO, loss.reason()).await,
             }
         });
-        lane.stand = Stand::Settling(Box::new(Settling { told, verdict, status, took, answer }));
+        lane.stand = LaneState::Settling(Box::new(Settling { told, verdict, status, took, answer }));
     }
 
     /// Tells what became of an item.
@@ -499,9 +501,9 @@ impl<'a> Crew<'a> {
         }
     }
 
-    fn turns(&mut self) -> impl Iterator<Item = (&Keeper, &mut Turn)> {
+    fn turns(&mut self) -> impl Iterator<Item = (&Keeper, &mut ItemInfo)> {
         self.lanes.iter_mut().filter_map(|lane| match &mut lane.stand {
-            Stand::Working(turn) => Some((lane.keeper.as_ref()?, &mut **turn)),
+            LaneState::Working(turn) => Some((lane.keeper.as_ref()?, &mut **turn)),
             _ => None,
         })
     }
@@ -526,7 +528,7 @@ impl<'a> Crew<'a> {
         let Some(keeper) = lane.keeper.take() else { return };
         let pid = keeper.pid();
         keeper.wait();
-        if let Stand::Working(turn) = std::mem::replace(&mut lane.stand, Stand::Idle) {
+        if let LaneState::Working(turn) = std::mem::replace(&mut lane.stand, LaneState::Idle) {
             if let Some(program) = turn.supervised.program {
                 Processes::new(program).signal(Signal::KILL);
             }
@@ -539,8 +541,10 @@ impl<'a> Crew<'a> {
 
     /// Asks the engine what is left, where that is to be known, and shows it.
     fn look(&mut self, context: &mut Context<'_>) -> Option<Duration> {
-        let is_busy =
-            self.lanes.iter().any(|lane| matches!(lane.stand, Stand::Working(_) | Stand::Settling(_)));
+        let is_busy = self
+            .lanes
+            .iter()
+            .any(|lane| matches!(lane.stand, LaneState::Working(_) | LaneState::Settling(_)));
         let is_draining = self.arguments.drain && !is_busy && !self.is_stopping;
         if !is_draining && !self.line.is_shown || self.is_stopping {
             return None;

@@ -27,19 +27,19 @@ pub(super) struct ItemEvent<'a> {
 }
 
 /// An item as it is spoken of after its delivery has been settled.
-pub(super) struct Told {
+pub(super) struct ItemOutcome {
     item: u64,
     group: Option<String>,
     attempt: u32,
     token: u64,
 }
 
-impl Told {
+impl ItemOutcome {
     /// Speaks of what was delivered.
-    pub(super) fn of(delivery: &Delivery) -> Told {
+    pub(super) fn of(delivery: &Delivery) -> ItemOutcome {
         let group = delivery.group().map(str::to_owned);
         let (item, token) = (delivery.item().0, delivery.token().get());
-        Told { item, group, attempt: delivery.attempt(), token }
+        ItemOutcome { item, group, attempt: delivery.attempt(), token }
     }
 
     /// Makes an event of it.
@@ -63,7 +63,7 @@ impl Told {
     }
 }
 
-impl std::fmt::Display for Told {
+impl std::fmt::Display for ItemOutcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "item {}", self.item)?;
         if let Some(group) = &self.group {

@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::task::Poll;
 
 use serde::Serialize;
+use tenure::Queue;
 use tenure::queue::{PAYLOAD_BYTES_MAX, Pushed};
-use tenure::{Pushing, Queue};
 
 use super::arguments::Push;
 use crate::exit::{self, Failure, Outcome};
@@ -67,7 +67,7 @@ fn payload(push: &mut Push) -> Result<Vec<u8>, Failure> {
     Ok(payload)
 }
 
-fn settled(push: &Push, mut pushing: Pushing) -> Pushing {
+fn settled(push: &Push, mut pushing: tenure::Push) -> tenure::Push {
     pushing = pushing.delay(push.delay);
     if let Some(group) = &push.group {
         pushing = pushing.group(group);

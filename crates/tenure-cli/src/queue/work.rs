@@ -10,7 +10,7 @@ use crate::supervise::keeper::{Job, OnLoss};
 use crate::supervise::{self, keeper_gone};
 
 use super::arguments::Work;
-use super::crew::Crew;
+use super::crew::WorkerPool;
 
 /// Runs a program for each item.
 pub(crate) fn work(mut arguments: Work, engine: &str, messages: Messages) -> Outcome {
@@ -43,7 +43,7 @@ pub(crate) fn work(mut arguments: Work, engine: &str, messages: Messages) -> Out
         };
     }
     let program = program.to_string_lossy();
-    let mut crew = Crew::new(&tenure, queue, &arguments, &events, keepers, messages, &program);
+    let mut crew = WorkerPool::new(&tenure, queue, &arguments, &events, keepers, messages, &program);
     let outcome = crew.serve();
     // First the keepers: while they share the client's life, the client cannot tidy up after itself.
     crew.dismiss();

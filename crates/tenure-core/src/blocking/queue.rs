@@ -45,9 +45,9 @@ impl Queue {
         Self(self.0.label(text))
     }
 
-    /// Prepares to put an item in line: nothing is sent before [`Pushing::send`].
-    pub fn push(&self, payload: impl AsRef<[u8]>) -> Pushing {
-        Pushing(self.0.push(payload))
+    /// Prepares to put an item in line: nothing is sent before [`Push::send`].
+    pub fn push(&self, payload: impl AsRef<[u8]>) -> Push {
+        Push(self.0.push(payload))
     }
 
     /// Waits for the next item.
@@ -154,30 +154,30 @@ impl Queue {
     }
 }
 
-/// A push that has not been sent yet (see [`queue::Pushing`]).
+/// A push that has not been sent yet (see [`queue::Push`]).
 #[must_use = "nothing is pushed before it is sent"]
-pub struct Pushing(queue::Pushing);
+pub struct Push(queue::Push);
 
-impl Pushing {
-    /// Puts it into a group (see [`queue::Pushing::group`]).
-    pub fn group(self, group: &str) -> Pushing {
-        Pushing(self.0.group(group))
+impl Push {
+    /// Puts it into a group (see [`queue::Push::group`]).
+    pub fn group(self, group: &str) -> Push {
+        Push(self.0.group(group))
     }
 
-    /// Holds it back for so long (see [`queue::Pushing::delay`]).
-    pub fn delay(self, delay: Duration) -> Pushing {
-        Pushing(self.0.delay(delay))
+    /// Holds it back for so long (see [`queue::Push::delay`]).
+    pub fn delay(self, delay: Duration) -> Push {
+        Push(self.0.delay(delay))
     }
 
-    /// Pushes it once under this id (see [`queue::Pushing::dedup`]).
-    pub fn dedup(self, id: &str) -> Pushing {
-        Pushing(self.0.dedup(id))
+    /// Pushes it once under this id (see [`queue::Push::dedup`]).
+    pub fn dedup(self, id: &str) -> Push {
+        Push(self.0.dedup(id))
     }
 
     /// Sends it, and waits for the answer.
     ///
     /// # Errors
-    /// As [`queue::Pushing`].
+    /// As [`queue::Push`].
     pub fn send(self) -> Result<Pushed> {
         pollster::block_on(self.0.into_future())
     }

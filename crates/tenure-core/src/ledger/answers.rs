@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Acquired, Entry, Key, Lane, Ledger, Now, Phase, Sent, Wish, deadline};
+use super::{AcquireRequest, Acquired, Entry, Key, Lane, Ledger, Now, Phase, Sent, deadline};
 use crate::backoff;
 use crate::claim::{Grant, Waiting};
 use crate::clock::Instant;
@@ -34,11 +34,11 @@ impl Ledger {
         let index = sent.key.index;
         let Some(entry) = self.answered(sent) else { return };
         match (entry.phase, answer) {
-            (Phase::Asking, Ok(answer)) => {
+            (Phase::AcquireFuture, Ok(answer)) => {
                 entry.attempt = 0;
                 self.on_asked(now, index, sent.at, answer);
             }
-            (Phase::Asking, Err(error)) => self.on_claim_failed(now, index, error),
+            (Phase::AcquireFuture, Err(error)) => self.on_claim_failed(now, index, error),
             // A wake was quicker than the answer to the claim. A grant confirms it.
             (Phase::Ready | Phase::Held, Ok(ClaimAnswer::Granted(grant))) => {
                 self.on_kept(now, index, sent.at, grant.ends_in);
@@ -163,9 +163,9 @@ impl Ledger {
                 Event::PlaceLost { resource: entry.lease.resource() }.emit(engine);
                 self.ask_anew(now, key.index, false);
             }
-            // An engine that forgets what it was asked: the claim's own id gets its grant by asking again.
+            // An engine that forgets what it was asked: the claim's own id gets its grant by acquire again.
             (Phase::Waiting, Ok(RenewAnswer::Renewed { .. })) => {
-                entry.phase = Phase::Asking;
+                entry.phase = Phase::AcquireFuture;
                 entry.is_busy = true;
                 self.enqueue(Lane::Claims, key);
             }
@@ -277,7 +277,7 @@ impl Ledger {
             Wake::RenewAll => {
                 self.renew_all(|phase| matches!(phase, Phase::Waiting | Phase::Ready | Phase::Held));
             }
-            // No claim waits for it: the desk has been told.
+            // No claim waits for it: the queue client has been told.
             Wake::Queue(_) => {}
         }
     }
@@ -295,7 +295,7 @@ impl Ledger {
     /// at least one window from that sending. With no answer yet, the first copy of the claim takes its place.
     fn on_grant_wake(&mut self, now: &Now<'_>, index: u32, grant: Grant, incarnation: Incarnation) {
         let entry = &mut self.entries[index as usize];
-        if !matches!(entry.phase, Phase::Asking | Phase::Waiting) {
+        if !matches!(entry.phase, Phase::AcquireFuture | Phase::Waiting) {
             return;
         }
         let pending = entry.pending.as_ref().expect("a waiter is pending");
@@ -346,8 +346,8 @@ impl Ledger {
         let give_up_at = entry.pending.as_ref().map_or(Instant::NEVER, |pending| pending.give_up_at);
         let key = Key { index, generation: entry.generation };
         match entry.phase {
-            Phase::Asking | Phase::Waiting if now.at >= give_up_at => self.give_up(now, index),
-            Phase::Asking if !entry.is_busy => {
+            Phase::AcquireFuture | Phase::Waiting if now.at >= give_up_at => self.give_up(now, index),
+            Phase::AcquireFuture if !entry.is_busy => {
                 entry.is_busy = true;
                 self.enqueue(Lane::Claims, key);
                 self.schedule.set(index, give_up_at);
@@ -407,36 +407,36 @@ impl Ledger {
         }
     }
 
-    /// Starts a wish over with a new claim id, at the end of the queue.
+    /// Starts a request over with a new claim id, at the end of the queue.
     pub(super) fn ask_anew(&mut self, now: &Now<'_>, index: u32, may_hold: bool) {
         self.start_over(now, index, may_hold);
         let key = Key { index, generation: self.entries[index as usize].generation };
         self.enqueue(Lane::Claims, key);
     }
 
-    /// Gives a wish a new claim id, which is not asked for yet.
+    /// Gives a request a new claim id, which is not asked for yet.
     fn start_over(&mut self, now: &Now<'_>, index: u32, may_hold: bool) {
         let entry = &mut self.entries[index as usize];
         let old = entry.lease.clone();
-        let wish = entry.pending.as_ref().expect("a wish is pending").wish.clone();
+        let request = entry.pending.as_ref().expect("a request is pending").request.clone();
         entry.lease = Arc::new(LeaseState::new(old.resource().clone(), now.claim_id(), old.terms().clone()));
-        let pending = entry.pending.as_mut().expect("a wish is pending");
+        let pending = entry.pending.as_mut().expect("a request is pending");
         pending.first_sent = None;
         pending.waiting = None;
         let (had_stray_copy, give_up_at) = (entry.has_stray_copy, pending.give_up_at);
-        entry.phase = Phase::Asking;
+        entry.phase = Phase::AcquireFuture;
         entry.has_stray_copy = false;
         entry.is_unconfirmed = false;
         entry.attempt = 0;
         entry.is_busy = true;
         let claim = entry.lease.claim();
         self.by_claim.remove(&old.claim());
-        if wish.wait != Some(Duration::ZERO) {
+        if request.wait != Some(Duration::ZERO) {
             self.by_claim.insert(claim, index);
         }
         self.schedule.set(index, give_up_at);
         if may_hold {
-            self.release_orphan(now, old, wish, had_stray_copy);
+            self.release_orphan(now, old, request, had_stray_copy);
         }
     }
 
@@ -454,14 +454,20 @@ impl Ledger {
     /// Queues the claim of a user who looks again.
     pub(super) fn ask_again(&mut self, key: Key) {
         let entry = &mut self.entries[key.index as usize];
-        entry.phase = Phase::Asking;
+        entry.phase = Phase::AcquireFuture;
         entry.is_busy = true;
         self.enqueue(Lane::Claims, key);
     }
 
     /// Releases a claim that nobody uses, in an entry of its own.
-    fn release_orphan(&mut self, now: &Now<'_>, lease: Arc<LeaseState>, wish: Wish, has_stray_copy: bool) {
-        let key = self.enter(now, wish);
+    fn release_orphan(
+        &mut self,
+        now: &Now<'_>,
+        lease: Arc<LeaseState>,
+        request: AcquireRequest,
+        has_stray_copy: bool,
+    ) {
+        let key = self.enter(now, request);
         let entry = &mut self.entries[key.index as usize];
         self.by_claim.remove(&entry.lease.claim());
         entry.lease = lease;
@@ -472,7 +478,7 @@ impl Ledger {
 
     fn give_up(&mut self, now: &Now<'_>, index: u32) {
         let entry = &self.entries[index as usize];
-        let pending = entry.pending.as_ref().expect("a wish is pending");
+        let pending = entry.pending.as_ref().expect("a request is pending");
         let waited = now.at.since(pending.asked_at);
         let resource = entry.lease.resource();
         let error = match &pending.waiting {
@@ -502,7 +508,7 @@ impl Ledger {
         }
     }
 
-    /// Ends a wish that the engine has refused. An earlier copy of its claim may still come, and be granted.
+    /// Ends a request that the engine has refused. An earlier copy of its claim may still come, and be granted.
     fn refuse(&mut self, now: &Now<'_>, index: u32, result: Result<Acquired>) {
         match self.entries[index as usize].has_stray_copy {
             true => self.fail_and_withdraw(now, index, result),
@@ -510,7 +516,7 @@ impl Ledger {
         }
     }
 
-    /// Ends a wish of which nothing is held.
+    /// Ends a request of which nothing is held.
     fn fail(&mut self, now: &Now<'_>, index: u32, result: Result<Acquired>) {
         let entry = &mut self.entries[index as usize];
         entry.phase = Phase::Failed;
@@ -526,14 +532,14 @@ impl Ledger {
         self.wake(index);
     }
 
-    /// Ends a wish that the engine may know of.
+    /// Ends a request that the engine may know of.
     fn fail_and_withdraw(&mut self, now: &Now<'_>, index: u32, result: Result<Acquired>) {
         let entry = &self.entries[index as usize];
         let lease = entry.lease.clone();
-        let wish = entry.pending.as_ref().expect("a wish is pending").wish.clone();
-        let has_stray_copy = entry.has_stray_copy || entry.phase == Phase::Asking;
+        let request = entry.pending.as_ref().expect("a request is pending").request.clone();
+        let has_stray_copy = entry.has_stray_copy || entry.phase == Phase::AcquireFuture;
         self.fail(now, index, result);
-        self.release_orphan(now, lease, wish, has_stray_copy);
+        self.release_orphan(now, lease, request, has_stray_copy);
     }
 
     /// A held lease has ended. Its entry stays until its user lets go.

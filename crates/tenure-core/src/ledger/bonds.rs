@@ -52,7 +52,7 @@ impl Ledger {
             }
             self.bonds.remove(&key.index);
             let Some(entry) = self.entry(*key).filter(|entry| entry.phase == Phase::Held) else { continue };
-            entry.phase = Phase::Forsaken;
+            entry.phase = Phase::LostWithSet;
             entry.lease.end();
             let lease = entry.lease.clone();
             self.told.ended.push(lease);

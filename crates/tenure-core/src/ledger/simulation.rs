@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use super::{Acquired, Identity, Key, Lane, Ledger, Now, Sent, Wish};
+use super::{AcquireRequest, Acquired, Identity, Key, Lane, Ledger, Now, Sent};
 use crate::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
 use crate::clock::{Instant, Timestamp};
 use crate::engine::{
@@ -75,7 +75,7 @@ struct Client {
 /// What a user is doing.
 enum User {
     Idle,
-    Asking { key: Key, give_up_at: Instant, asked_at: Instant },
+    AcquireFuture { key: Key, give_up_at: Instant, asked_at: Instant },
     Holding { key: Key, lease: Arc<LeaseState>, until: Instant, granted_at: Instant },
 }
 
@@ -290,21 +290,22 @@ impl World {
                 let resource =
                     Name::new(&format!("r{}", self.random.usize(..RESOURCES))).expect("a good name");
                 let wait = [None, Some(Duration::ZERO), Some(self.terms.ttl)][self.random.usize(..3)];
-                let wish = Wish { resource, terms: self.terms.clone(), wait, floor: Token::ZERO };
+                let request =
+                    AcquireRequest { resource, terms: self.terms.clone(), wait, floor: Token::ZERO };
                 let give_up_at = if self.chance(20) { self.now + self.terms.ttl } else { Instant::NEVER };
-                let key = self.with_ledger(number, |ledger, now| ledger.submit(now, wish));
-                User::Asking { key, give_up_at, asked_at: self.now }
+                let key = self.with_ledger(number, |ledger, now| ledger.submit(now, request));
+                User::AcquireFuture { key, give_up_at, asked_at: self.now }
             }
-            User::Asking { key, give_up_at, .. } if self.now >= give_up_at => {
+            User::AcquireFuture { key, give_up_at, .. } if self.now >= give_up_at => {
                 self.with_ledger(number, |ledger, now| ledger.cancel(now, key));
                 User::Idle
             }
-            User::Asking { key, give_up_at, asked_at } => {
+            User::AcquireFuture { key, give_up_at, asked_at } => {
                 match self.with_ledger(number, |ledger, now| ledger.poll(now, key, None)) {
                     None => {
                         let patience = self.now.since(asked_at);
                         assert!(self.is_faulty || patience < FAULTY + QUIET, "someone waits for ever");
-                        User::Asking { key, give_up_at, asked_at }
+                        User::AcquireFuture { key, give_up_at, asked_at }
                     }
                     Some(Ok(Acquired::Lease(lease))) => self.got(key, lease),
                     Some(Ok(_)) => User::Idle,
@@ -324,7 +325,7 @@ impl World {
                     }
                     released
                 });
-                assert!(released != Some(ReleaseAnswer::Released), "nothing is released without asking");
+                assert!(released != Some(ReleaseAnswer::Released), "nothing is released without acquire");
                 User::Idle
             }
             doing => doing,

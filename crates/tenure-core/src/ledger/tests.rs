@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use super::{Acquired, Identity, Key, Lane, Ledger, Now, ShardOf, Wish};
+use super::{AcquireRequest, Acquired, Identity, Key, Lane, Ledger, Now, ShardOf};
 use crate::claim::{Busy, ClientId, Grant, Label, Name, Terms, Waiting};
 use crate::clock::Instant;
 use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Shard, Wake};
@@ -33,17 +33,17 @@ fn identity() -> Identity {
     }
 }
 
-fn wish() -> Wish {
+fn request() -> AcquireRequest {
     let terms = Terms { ttl: TTL, ..Terms::of_mutex(Label::new("here", 1, "test", "")) };
     let resource = Name::new("x").expect("a good name");
-    Wish { resource, terms: Arc::new(terms), wait: None, floor: Token::ZERO }
+    AcquireRequest { resource, terms: Arc::new(terms), wait: None, floor: Token::ZERO }
 }
 
 #[test]
 fn a_release_that_failed_is_repeated_although_a_renewal_is_answered_after_it() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
-    let key = ledger.submit(&now(at), wish());
+    let key = ledger.submit(&now(at), request());
     let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
@@ -68,7 +68,7 @@ fn a_release_that_failed_is_repeated_although_a_renewal_is_answered_after_it() {
 fn a_waiter_that_queues_anew_after_a_long_wait_bears_one_failure() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
-    let key = ledger.submit(&now(at), wish());
+    let key = ledger.submit(&now(at), request());
     let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
@@ -89,7 +89,7 @@ fn a_waiter_that_queues_anew_after_a_long_wait_bears_one_failure() {
 fn a_store_that_may_have_forgotten_is_asked_about_every_hold_at_once() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
-    let key = ledger.submit(&now(at), wish());
+    let key = ledger.submit(&now(at), request());
     let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
@@ -104,9 +104,9 @@ fn a_store_that_may_have_forgotten_is_asked_about_every_hold_at_once() {
     assert!(lease.is_over(at), "the store has forgotten it");
 }
 
-/// Has a wish granted and held. The lease ends after `ends_in`.
+/// Has a request granted and held. The lease ends after `ends_in`.
 fn hold(ledger: &mut Ledger, at: Instant, ends_in: Duration) -> (Key, Arc<LeaseState>) {
-    let key = ledger.submit(&now(at), wish());
+    let key = ledger.submit(&now(at), request());
     let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
@@ -169,7 +169,7 @@ fn a_call_takes_so_many_claims_of_one_resource_and_keeps_the_order() {
     let now = Now { at, random: &random };
     for name in ["a", "a", "b", "a", "b"] {
         let resource = Name::new(name).expect("a short name is one");
-        ledger.submit(&now, Wish { resource, ..wish() });
+        ledger.submit(&now, AcquireRequest { resource, ..request() });
     }
     let mut names = |most| {
         let (_, claims) = ledger.take_claims(at, Shard(0), most, 1);
@@ -198,7 +198,7 @@ fn divided(names: &[&str]) -> (Ledger, Arc<AtomicU16>, Instant) {
     let now = Now { at, random: &random };
     for name in names {
         let resource = Name::new(name).expect("a short name is one");
-        ledger.submit(&now, Wish { resource, ..wish() });
+        ledger.submit(&now, AcquireRequest { resource, ..request() });
     }
     (ledger, moved_to, at)
 }
@@ -240,7 +240,7 @@ fn what_has_moved_to_another_shard_goes_over_to_its_line_in_order() {
 fn a_grant_that_finds_its_waiter_in_line_is_confirmed_among_the_leases() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
-    let key = ledger.submit(&now(at), wish());
+    let key = ledger.submit(&now(at), request());
     let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
@@ -261,7 +261,7 @@ fn a_grant_that_finds_its_waiter_in_line_is_confirmed_among_the_leases() {
 fn answered(answer: Result<ClaimAnswer, Error>, has_stray_copy: bool) -> (Ledger, Instant, Key) {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
-    let key = ledger.submit(&now(at), Wish { wait: Some(Duration::ZERO), ..wish() });
+    let key = ledger.submit(&now(at), AcquireRequest { wait: Some(Duration::ZERO), ..request() });
     let (mut claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     if has_stray_copy {
         let error = Error::new(ErrorKind::Unavailable, "claim", "lost on the way");
@@ -299,7 +299,7 @@ fn only_a_decision_about_the_only_copy_of_a_claim_is_a_refusal() {
 fn who_asks_whether_a_claim_has_queued_is_woken_when_it_has() {
     let mut ledger = ledger();
     let at = Instant::default() + Duration::from_secs(3600);
-    let key = ledger.submit(&now(at), wish());
+    let key = ledger.submit(&now(at), request());
     assert!(ledger.poll(&now(at), key, Some(std::task::Waker::noop())).is_none());
     assert!(!ledger.is_queued(key), "nothing is answered yet");
     let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);

@@ -233,7 +233,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
             }
             self.end_delivery(&mut lane)?;
             if is_worn_out {
-                self.bury(&id, &was, lane, WORN_OUT)?;
+                self.dead_letter(&id, &was, lane, WORN_OUT)?;
                 continue;
             }
             let Some(item) = self.record.item(first)? else { return Ok(None) };
@@ -296,7 +296,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
     }
 
     /// Makes a lane's first item a dead letter.
-    fn bury(&mut self, id: &LaneId, was: &Lane, lane: Lane, reason: &str) -> Result<(), R::Error> {
+    fn dead_letter(&mut self, id: &LaneId, was: &Lane, lane: Lane, reason: &str) -> Result<(), R::Error> {
         let attempts = lane.attempts;
         if let Some(item) = self.advance(id, was, lane)? {
             self.head.dead += 1;
@@ -365,11 +365,11 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         self.end_delivery(&mut lane)?;
         match settlement {
             Settlement::Ack => drop(self.advance(&id, &was, lane)?),
-            Settlement::Fail { reason } => self.bury(&id, &was, lane, reason)?,
+            Settlement::Fail { reason } => self.dead_letter(&id, &was, lane, reason)?,
             Settlement::Retry { attempts_max, reason, .. }
                 if *attempts_max != 0 && lane.attempts >= *attempts_max =>
             {
-                self.bury(&id, &was, lane, reason)?;
+                self.dead_letter(&id, &was, lane, reason)?;
                 return Ok(SettleAnswer::Buried);
             }
             Settlement::Retry { after, .. } => {

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::{join_all, poll_immediate};
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::memory::Store;
-use tenure_core::{Error, ErrorKind, Settings, Source, Tenure, Token};
+use tenure_core::{Error, ErrorKind, FetchedFrom, Settings, Tenure, Token};
 
 use crate::faulty::{Faults, connect};
 
@@ -266,14 +266,14 @@ fn a_thousand_tasks_of_one_client_ask_once() {
     let loaded = found.iter().filter(|found| {
         let found = found.as_ref().expect("it is found");
         assert_eq!(found.bytes.len(), 1024);
-        matches!(found.source, Source::Loaded(_))
+        matches!(found.source, FetchedFrom::Loaded(_))
     });
     assert_eq!(loaded.count(), 1);
     assert_eq!(loads.load(Ordering::Relaxed), 1);
     assert_eq!(faults.claims.load(Ordering::Relaxed), 1, "the others join it");
     // It is not a cache: whoever asks later asks the store.
     let later = pollster::block_on(flight.get_or_refresh(load)).expect("it is found");
-    assert!(matches!(later.source, Source::Fresh(_)));
+    assert!(matches!(later.source, FetchedFrom::Fresh(_)));
     assert_eq!(faults.claims.load(Ordering::Relaxed), 2);
 }
 
@@ -302,16 +302,16 @@ fn another_task_takes_over_whether_the_first_is_dropped_fails_or_is_not_polled()
         drop(first);
         // The second is not polled, and holds up nobody.
         let third = others.pop().expect("there are three").await.expect("it is found");
-        assert!(matches!(third.source, Source::Loaded(_)));
+        assert!(matches!(third.source, FetchedFrom::Loaded(_)));
         let found = others.pop().expect("there are two").await.expect("it is found");
-        assert!(matches!(found.source, Source::Fresh(_)), "{found:?}");
+        assert!(matches!(found.source, FetchedFrom::Fresh(_)), "{found:?}");
 
         let failing = a.single_flight("other");
         let fail = async |_: &tenure_core::Lease| Err::<Vec<u8>, _>(internal());
         let (one, two) =
             futures_util::future::join(failing.get_or_refresh(fail), failing.get_or_refresh(load)).await;
         assert_eq!(one.expect_err("its own failure").kind(), ErrorKind::Internal);
-        assert!(matches!(two.expect("it loads in its place").source, Source::Loaded(_)));
+        assert!(matches!(two.expect("it loads in its place").source, FetchedFrom::Loaded(_)));
     });
 }
 
@@ -337,7 +337,7 @@ fn a_thousand_tasks_of_one_client_share_a_stale_value() {
         let load = async |_: &tenure_core::Lease| Ok::<_, Error>(Vec::new());
         let found = join_all((0..1_000).map(|_| flight.get_or_refresh(load))).await;
         for found in found {
-            assert_eq!(found.expect("it is found").source, Source::Stale);
+            assert_eq!(found.expect("it is found").source, FetchedFrom::Stale);
         }
         assert_eq!(faults.claims.load(Ordering::Relaxed), 1);
         assert!(loading.now_or_never().is_none());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::poll_immediate;
 use tenure_core::engine::ReleaseAnswer;
-use tenure_core::{Error, ErrorKind, Leases, Result, Tenure, Wanted, blocking, memory};
+use tenure_core::{Error, ErrorKind, Leases, LockRequest, Result, Tenure, blocking, memory};
 
 fn connect(store: &str) -> Tenure {
     pollster::block_on(memory::connect(store)).expect("connects")
@@ -20,7 +20,7 @@ fn refused(acquired: Result<Leases>) -> Error {
 #[test]
 fn what_is_wrong_with_one_is_refused_before_anything_is_sent() {
     let (tenure, other) = (connect("several-invalid"), connect("several-invalid"));
-    let good = || Wanted::from(tenure.mutex("a"));
+    let good = || LockRequest::from(tenure.mutex("a"));
     let many = (0..129).map(|number| tenure.mutex(&number.to_string()).into());
     for (wanted, limit) in [
         (vec![], "nothing is wanted"),
@@ -155,6 +155,6 @@ fn without_a_runtime_the_verbs_are_the_same() {
 
     let flight = tenure.single_flight("price").fresh(Duration::from_secs(60));
     let load = || flight.get_or_refresh(|_| Ok::<_, Error>(b"17.50".to_vec()));
-    assert!(matches!(load().expect("loads").source, tenure_core::Source::Loaded(_)));
-    assert!(matches!(load().expect("found").source, tenure_core::Source::Fresh(_)));
+    assert!(matches!(load().expect("loads").source, tenure_core::FetchedFrom::Loaded(_)));
+    assert!(matches!(load().expect("found").source, tenure_core::FetchedFrom::Fresh(_)));
 }

@@ -13,7 +13,7 @@ use tenure_core::queue::record::LaneId;
 use tenure_core::queue::step::{self, Calls};
 
 use super::engine::{Errand, Queues, lock};
-use super::excerpt::{Excerpt, Wanted};
+use super::row_cache::{KeyRange, RowCache};
 use super::rows::ahead;
 use super::signs::Own;
 use super::store::QueueStore;
@@ -24,16 +24,16 @@ impl<S: QueueStore> Queues<S> {
         queue: &Name,
         requests: &[RenewRequest],
     ) -> Vec<Result<RenewAnswer>> {
-        let hints = |_: &Excerpt, request: &RenewRequest| vec![ahead::claim(request.claim)];
+        let hints = |_: &RowCache, request: &RenewRequest| vec![ahead::claim(request.claim)];
         // What is stored lasts longer, by what was not known of the time: it is promised to nobody.
         let asked = |claim| lock(&self.own).get(&claim).map_or(Duration::MAX, |own| own.ttl);
         let began = SystemClock.now();
         let kept = self.keep(requests.iter().map(|request| request.claim));
         let errand = Errand { operation: "renew", queue, ttl: None };
-        let served = self.serve(errand, requests, hints, |desk, request| {
+        let served = self.serve(errand, requests, hints, |context, request| {
             // By the latest that it may be: what is renewed must last from now on.
-            let now = desk.now.max(desk.moment.latest);
-            let renewed = step::renew(&mut desk.rows, request.claim, now)?;
+            let now = context.now.max(context.moment.latest);
+            let renewed = step::renew(&mut context.rows, request.claim, now)?;
             let promised = |ends_in: Duration| ends_in.min(asked(request.claim));
             let answer = renewed
                 .map_or(RenewAnswer::Lost, |ends_in| RenewAnswer::Renewed { ends_in: promised(ends_in) });
@@ -51,28 +51,28 @@ impl<S: QueueStore> Queues<S> {
     }
 
     /// The rows of a delivery of this client.
-    fn around(&self, excerpt: &Excerpt, claim: ClaimId) -> Vec<Wanted> {
+    fn around(&self, row_cache: &RowCache, claim: ClaimId) -> Vec<KeyRange> {
         let mut wanted = vec![ahead::claim(claim)];
         if let Some(Own { lane, item, .. }) = lock(&self.own).get(&claim).cloned() {
             wanted.extend([ahead::lane(&lane), ahead::item(item), ahead::places(2)]);
             if let LaneId::Group(group) = &lane {
-                wanted.extend(ahead::next_in_group(excerpt, group, item));
+                wanted.extend(ahead::next_in_group(row_cache, group, item));
             }
         }
         wanted
     }
 
     pub(super) async fn settle_all(&self, queue: &Name, settlements: &[Settle]) -> Vec<Result<SettleAnswer>> {
-        let hints = |excerpt: &Excerpt, settle: &Settle| self.around(excerpt, settle.claim);
+        let hints = |row_cache: &RowCache, settle: &Settle| self.around(row_cache, settle.claim);
         let errand = Errand { operation: "settle", queue, ttl: None };
-        let answers = self.serve(errand, settlements, hints, |desk, settle| {
+        let answers = self.serve(errand, settlements, hints, |context, settle| {
             let mut settlement = settle.settlement.clone();
             if let Settlement::Retry { after, .. } = &mut settlement
                 && !after.is_zero()
             {
-                *after += desk.doubt();
+                *after += context.doubt();
             }
-            step::settle(&mut desk.rows, settle.claim, &settlement, desk.now)
+            step::settle(&mut context.rows, settle.claim, &settlement, context.now)
         });
         let answers = settlements.iter().zip(answers.await).map(|(settle, answer)| async move {
             match answer {

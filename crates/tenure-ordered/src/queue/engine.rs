@@ -18,11 +18,11 @@ use tenure_core::queue::step::{self, Calls};
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, sleep_until};
 
-use super::excerpt::{Excerpt, Found, Gap, Key, Value, Wanted};
-use super::rows::{Parcel, Rows, Top, ahead};
+use super::row_cache::{Found, Key, KeyRange, NotLoaded, RowCache, Value};
+use super::rows::{Payload, Rows, Top, ahead};
 use super::signs::{Own, Signs};
 use super::sorted::{Sorted, damaged};
-use super::store::{Change, Changed, Fit, Glance, Moment, QueueStore};
+use super::store::{Change, Changed, Fit, Moment, QueueStore, Snapshot};
 
 /// How long a request is tried while others change the queue first. A client waits for 2 s.
 const PATIENCE: Duration = Duration::from_millis(1800);
@@ -70,7 +70,7 @@ pub(super) struct Errand<'a> {
 struct Known {
     version: i64,
     top: Top,
-    excerpt: Excerpt,
+    row_cache: RowCache,
     /// Until when this client leaves the queue to others, against whom it has won.
     yields_until: Option<Instant>,
 }
@@ -112,7 +112,7 @@ impl Portion {
 }
 
 /// What a step is done with.
-pub(super) struct Desk<'a> {
+pub(super) struct StepContext<'a> {
     pub(super) rows: Rows<'a>,
     portion: Portion,
     pub(super) now: Timestamp,
@@ -121,7 +121,7 @@ pub(super) struct Desk<'a> {
     at: tenure_core::clock::Instant,
 }
 
-impl Desk<'_> {
+impl StepContext<'_> {
     /// What is counted from now must last so much longer, since it may be later than it is taken to be.
     pub(super) fn doubt(&self) -> Duration {
         self.moment.latest.since(self.now)
@@ -129,7 +129,7 @@ impl Desk<'_> {
 }
 
 /// What came of one request.
-pub(super) type Stepped<A> = std::result::Result<(A, Calls), Gap>;
+pub(super) type Stepped<A> = std::result::Result<(A, Calls), NotLoaded>;
 
 impl<S> std::fmt::Debug for Queues<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -142,16 +142,16 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Known {
-    fn of(glance: Glance, wanted: &[Wanted]) -> Result<Known, Gap> {
+    fn of(glance: Snapshot, wanted: &[KeyRange]) -> Result<Known, NotLoaded> {
         let top = glance.head.map_or_else(|| Ok(Top::default()), |head| Top::decode(&head))?;
         let mut known = Known { version: glance.version, top, ..Known::default() };
         known.learn(glance.found, wanted);
         Ok(known)
     }
 
-    fn learn(&mut self, found: Vec<Found>, wanted: &[Wanted]) {
+    fn learn(&mut self, found: Vec<Found>, wanted: &[KeyRange]) {
         for (wanted, found) in wanted.iter().zip(found) {
-            self.excerpt.learn(wanted, found);
+            self.row_cache.learn(wanted, found);
         }
     }
 }
@@ -176,17 +176,17 @@ impl<S: QueueStore> Queues<S> {
         known.entry(queue.clone()).or_default().clone()
     }
 
-    async fn read(&self, queue: &Name, wanted: &[Wanted]) -> Result<Known> {
+    async fn read(&self, queue: &Name, wanted: &[KeyRange]) -> Result<Known> {
         let glance = self.store.read(queue, wanted).await?;
         Known::of(glance, wanted).map_err(|gap| self.unread("read", gap))
     }
 
-    fn unread(&self, operation: &'static str, gap: Gap) -> Error {
+    fn unread(&self, operation: &'static str, gap: NotLoaded) -> Error {
         match gap {
-            Gap::Damaged(why) => damaged(operation, why),
-            Gap::Unknown(_) => damaged(operation, "a row that was read is not known"),
-            Gap::Overdue(_) => damaged(operation, "a delivery that was looked at is not known"),
-            Gap::TooMuch(_) => damaged(operation, "one request is too large for a transaction"),
+            NotLoaded::Damaged(why) => damaged(operation, why),
+            NotLoaded::Unknown(_) => damaged(operation, "a row that was read is not known"),
+            NotLoaded::Overdue(_) => damaged(operation, "a delivery that was looked at is not known"),
+            NotLoaded::TooMuch(_) => damaged(operation, "one request is too large for a transaction"),
         }
     }
 
@@ -195,8 +195,8 @@ impl<S: QueueStore> Queues<S> {
         &self,
         errand: Errand<'_>,
         requests: &[R],
-        hints: impl Fn(&Excerpt, &R) -> Vec<Wanted>,
-        step: impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
+        hints: impl Fn(&RowCache, &R) -> Vec<KeyRange>,
+        step: impl Fn(&mut StepContext<'_>, &R) -> Stepped<A>,
     ) -> Vec<Result<A>> {
         let slot = self.slot(errand.queue);
         let mut known = slot.lock().await;
@@ -217,13 +217,13 @@ impl<S: QueueStore> Queues<S> {
         errand: Errand<'_>,
         slot: &mut Option<Known>,
         requests: &[R],
-        hints: &impl Fn(&Excerpt, &R) -> Vec<Wanted>,
-        step: &impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
+        hints: &impl Fn(&RowCache, &R) -> Vec<KeyRange>,
+        step: &impl Fn(&mut StepContext<'_>, &R) -> Stepped<A>,
     ) -> Result<Vec<A>> {
         let Errand { operation, queue, ttl } = errand;
         let until = Instant::now() + PATIENCE;
-        let hints = |excerpt: &Excerpt| -> Vec<Wanted> {
-            requests.iter().take(STEP_MAX).flat_map(|request| hints(excerpt, request)).collect()
+        let hints = |row_cache: &RowCache| -> Vec<KeyRange> {
+            requests.iter().take(STEP_MAX).flat_map(|request| hints(row_cache, request)).collect()
         };
         // Taken: whoever is dropped midway leaves nothing that may be wrong.
         let mut known = slot.take();
@@ -240,7 +240,7 @@ impl<S: QueueStore> Queues<S> {
                 Some(current) => current,
                 None => {
                     is_fresh = true;
-                    self.read(queue, &hints(&Excerpt::default())).await?
+                    self.read(queue, &hints(&RowCache::default())).await?
                 }
             };
             let now = moment.earliest.max(current.top.clock);
@@ -248,20 +248,20 @@ impl<S: QueueStore> Queues<S> {
             let stepped = self.steps(queue, &mut current, (times, &signs), requests, portion, step);
             let (answers, calls, head) = match stepped {
                 Ok(done) => done,
-                Err(Gap::TooMuch(served)) if let Some(less) = portion.less(served) => {
-                    current.excerpt.forget_changes();
+                Err(NotLoaded::TooMuch(served)) if let Some(less) = portion.less(served) => {
+                    current.row_cache.forget_changes();
                     (known, portion) = (Some(current), less);
                     continue;
                 }
                 Err(gap) => {
-                    is_fresh |= matches!(gap, Gap::Unknown(_));
+                    is_fresh |= matches!(gap, NotLoaded::Unknown(_));
                     known = Some(self.bridge(errand, current, (gap, now), &mut signs, &hints).await?);
                     continue;
                 }
             };
-            let rows = current.excerpt.changes();
+            let rows = current.row_cache.changes();
             if rows.is_empty() && head == current.top.head {
-                current.excerpt.forget_changes();
+                current.row_cache.forget_changes();
                 if is_fresh {
                     *slot = Some(current);
                     return Ok(answers);
@@ -271,7 +271,7 @@ impl<S: QueueStore> Queues<S> {
                 is_fresh = true;
                 continue;
             }
-            let wanted = hints(&current.excerpt);
+            let wanted = hints(&current.row_cache);
             let (top, epoch) = (Top { clock: now, head }, moment.epoch);
             let (there, begun) = (signs.there(), self.signs_of(&rows, &signs, ttl));
             let plan = Plan { top, rows, calls, epoch, there, signs: begun };
@@ -280,7 +280,7 @@ impl<S: QueueStore> Queues<S> {
                 Ok(mut current) => {
                     let pause = (Instant::now() - sent).min(YIELD_MAX);
                     current.yields_until = (tries > 0).then(|| Instant::now() + 2 * pause);
-                    *slot = Some(current).filter(|current| current.excerpt.size() <= KNOWN_MAX);
+                    *slot = Some(current).filter(|current| current.row_cache.size() <= KNOWN_MAX);
                     return Ok(answers);
                 }
                 Err(other) => known = Some(other),
@@ -297,18 +297,18 @@ impl<S: QueueStore> Queues<S> {
         &self,
         Errand { operation, queue, .. }: Errand<'_>,
         mut current: Known,
-        (gap, now): (Gap, Timestamp),
+        (gap, now): (NotLoaded, Timestamp),
         signs: &mut Signs<'_>,
-        hints: &impl Fn(&Excerpt) -> Vec<Wanted>,
+        hints: &impl Fn(&RowCache) -> Vec<KeyRange>,
     ) -> Result<Known> {
-        current.excerpt.forget_changes();
+        current.row_cache.forget_changes();
         match gap {
-            Gap::Unknown(gap) => {
-                let wanted = hints(&current.excerpt);
+            NotLoaded::Unknown(gap) => {
+                let wanted = hints(&current.row_cache);
                 self.fill(queue, current, wanted, gap).await
             }
-            Gap::Overdue(claim) => {
-                self.look_at_overdue(queue, signs, &current.excerpt, claim, now).await?;
+            NotLoaded::Overdue(claim) => {
+                self.look_at_overdue(queue, signs, &current.row_cache, claim, now).await?;
                 Ok(current)
             }
             gap => Err(self.unread(operation, gap)),
@@ -322,7 +322,7 @@ impl<S: QueueStore> Queues<S> {
         queue: &Name,
         mut known: Known,
         plan: Plan,
-        wanted: &[Wanted],
+        wanted: &[KeyRange],
     ) -> Result<std::result::Result<Known, Known>> {
         let Plan { top, rows, calls, epoch, there, signs } = plan;
         let change = Change {
@@ -338,7 +338,7 @@ impl<S: QueueStore> Queues<S> {
         };
         match self.store.change(change).await? {
             Changed::Yes(version) => {
-                known.excerpt.settle();
+                known.row_cache.settle();
                 (known.version, known.top) = (version, top);
                 if calls.contains(&self.client) {
                     self.store.wakes().put(Wake::Queue(queue.clone()));
@@ -357,10 +357,10 @@ impl<S: QueueStore> Queues<S> {
         &self,
         queue: &Name,
         mut known: Known,
-        mut wanted: Vec<Wanted>,
-        missing: Wanted,
+        mut wanted: Vec<KeyRange>,
+        missing: KeyRange,
     ) -> Result<Known> {
-        wanted.retain(|wanted| !known.excerpt.knows(wanted));
+        wanted.retain(|wanted| !known.row_cache.knows(wanted));
         wanted.push(missing);
         let glance = self.store.read(queue, &wanted).await?;
         if glance.version == known.version {
@@ -375,9 +375,9 @@ impl<S: QueueStore> Queues<S> {
         &self,
         queue: &Name,
         known: Known,
-        hints: &impl Fn(&Excerpt) -> Vec<Wanted>,
+        hints: &impl Fn(&RowCache) -> Vec<KeyRange>,
     ) -> Result<Known> {
-        let read = self.read(queue, &hints(&known.excerpt)).await?;
+        let read = self.read(queue, &hints(&known.row_cache)).await?;
         Ok(if read.version == known.version { known } else { read })
     }
 
@@ -386,10 +386,10 @@ impl<S: QueueStore> Queues<S> {
         &self,
         operation: &'static str,
         queue: &Name,
-        wanted: Vec<Wanted>,
-        look: impl Fn(&mut Desk<'_>) -> std::result::Result<A, Gap>,
+        wanted: Vec<KeyRange>,
+        look: impl Fn(&mut StepContext<'_>) -> std::result::Result<A, NotLoaded>,
     ) -> Result<A> {
-        let look = |desk: &mut Desk<'_>, (): &()| Ok((look(desk)?, Calls::new()));
+        let look = |context: &mut StepContext<'_>, (): &()| Ok((look(context)?, Calls::new()));
         let errand = Errand { operation, queue, ttl: None };
         let answers = self.serve(errand, &[()], |_, ()| wanted.clone(), look).await;
         answers.into_iter().next().unwrap_or_else(|| Err(damaged(operation, "no answer")))
@@ -443,21 +443,21 @@ impl<S: QueueStore> Queues<S> {
         (Times { moment, at, now }, signs): (Times, &Signs<'_>),
         requests: &[R],
         portion: Portion,
-        step: &impl Fn(&mut Desk<'_>, &R) -> Stepped<A>,
-    ) -> std::result::Result<(Vec<A>, Calls, Head), Gap> {
+        step: &impl Fn(&mut StepContext<'_>, &R) -> Stepped<A>,
+    ) -> std::result::Result<(Vec<A>, Calls, Head), NotLoaded> {
         let mut head = known.top.head.clone();
         let (mut answers, mut calls) = (Vec::new(), Calls::new());
         for request in requests.iter().take(portion.requests) {
             let cleared_max = portion.of(CLEARED_MAX);
-            let rows = Rows { signs, excerpt: &mut known.excerpt, head: &mut head, cleared_max };
-            let mut desk = Desk { rows, portion, now, moment, at };
-            let (answer, called) = step(&mut desk, request)?;
+            let rows = Rows { signs, row_cache: &mut known.row_cache, head: &mut head, cleared_max };
+            let mut context = StepContext { rows, portion, now, moment, at };
+            let (answer, called) = step(&mut context, request)?;
             answers.push(answer);
             calls.extend(called);
-            match self.store.fit(queue, &mut known.excerpt.changed()) {
+            match self.store.fit(queue, &mut known.row_cache.changed()) {
                 Fit::Room => {}
                 Fit::Full => break,
-                Fit::Beyond => return Err(Gap::TooMuch(answers.len())),
+                Fit::Beyond => return Err(NotLoaded::TooMuch(answers.len())),
             }
         }
         calls.sort_unstable();
@@ -468,7 +468,7 @@ impl<S: QueueStore> Queues<S> {
     async fn push_all(&self, queue: &Name, pushes: &[Push]) -> Vec<Result<Pushed>> {
         // Numbers for payloads that are too large for their items.
         let numbered: Vec<(u64, &Push)> = pushes.iter().map(|push| (SystemClock.random(), push)).collect();
-        let hints = |_: &Excerpt, (_, push): &(u64, &Push)| {
+        let hints = |_: &RowCache, (_, push): &(u64, &Push)| {
             let dedup = push.dedup.as_ref().map(ahead::dedup);
             let always = [ahead::dedup_ends(), ahead::places(2)];
             // What stands behind what is pushed is asked for when it goes.
@@ -478,19 +478,19 @@ impl<S: QueueStore> Queues<S> {
             always.into_iter().chain(dedup).chain(group).collect()
         };
         let errand = Errand { operation: "push", queue, ttl: None };
-        let answers = self.serve(errand, &numbered, hints, |desk, (number, push)| {
+        let answers = self.serve(errand, &numbered, hints, |context, (number, push)| {
             let limits = self.store.capability();
-            let count = desk.rows.head.items + desk.rows.head.dead;
+            let count = context.rows.head.items + context.rows.head.dead;
             if push.payload.len() > limits.payload_bytes_max || count >= limits.items_max {
                 return Ok((None, Calls::new()));
             }
-            let (parcel, payload) = Parcel::pack(&push.payload, *number);
-            let delay = if push.delay.is_zero() { push.delay } else { push.delay + desk.doubt() };
+            let (parcel, payload) = Payload::pack(&push.payload, *number);
+            let delay = if push.delay.is_zero() { push.delay } else { push.delay + context.doubt() };
             let (queue, group, dedup) = (push.queue.clone(), push.group.clone(), push.dedup.clone());
             let packed = Push { queue, group, payload, delay, dedup };
-            let (pushed, calls) = step::push(&mut desk.rows, &packed, desk.now)?;
-            if let (Parcel::Apart(body), false) = (parcel, pushed.is_duplicate) {
-                desk.rows.put_body(body, push.payload.clone());
+            let (pushed, calls) = step::push(&mut context.rows, &packed, context.now)?;
+            if let (Payload::External(body), false) = (parcel, pushed.is_duplicate) {
+                context.rows.put_body(body, push.payload.clone());
             }
             Ok((Some(pushed), calls))
         });
@@ -561,16 +561,16 @@ impl<S: QueueStore> Queues<S> {
     async fn take_some(&self, take: &Take) -> Result<Taken> {
         let has_interval = take.rules.interval != Interval::Off;
         let slack = if has_interval { SLACK_MIN + *lock(&self.took) * 2 } else { Duration::ZERO };
-        let hints = |excerpt: &Excerpt, take: &&Take| {
-            let items = ahead::items_of_places(excerpt, take.claims.len());
+        let hints = |row_cache: &RowCache, take: &&Take| {
+            let items = ahead::items_of_places(row_cache, take.claims.len());
             [vec![ahead::places(take.claims.len() + 2)], items].concat()
         };
         let counted_from = AtomicU64::new(0);
         let takes = [take];
         let errand = Errand { operation: "take", queue: &take.queue, ttl: Some(take.rules.ttl) };
-        let answers = self.serve(errand, &takes, hints, |desk, take| {
-            counted_from.store(desk.at.nanos(), Ordering::Relaxed);
-            let (ttl, doubt) = (take.rules.ttl, desk.doubt());
+        let answers = self.serve(errand, &takes, hints, |context, take| {
+            counted_from.store(context.at.nanos(), Ordering::Relaxed);
+            let (ttl, doubt) = (take.rules.ttl, context.doubt());
             let longer = |period: Duration| period + doubt + slack;
             let interval = match take.rules.interval {
                 Interval::Off => Interval::Off,
@@ -578,16 +578,16 @@ impl<S: QueueStore> Queues<S> {
                 Interval::Group(period) => Interval::Group(longer(period)),
             };
             let rules = Rules { ttl: ttl + doubt, interval, ..Rules::clone(&take.rules) };
-            let claims = &take.claims[..take.claims.len().min(desk.portion.of(STEP_MAX))];
+            let claims = &take.claims[..take.claims.len().min(context.portion.of(STEP_MAX))];
             let is_all = claims.len() == take.claims.len();
             let part = Take { claims: claims.to_vec(), rules: Arc::new(rules), ..Take::clone(take) };
-            let (mut taken, calls) = step::take(&mut desk.rows, &part, desk.now)?;
+            let (mut taken, calls) = step::take(&mut context.rows, &part, context.now)?;
             if !is_all && taken.items.len() == claims.len() {
                 // Fewer than were wanted, and only because so many do not fit.
                 taken.look_in = Some(Duration::ZERO);
             }
             for item in &mut taken.items {
-                item.payload = unpack(&desk.rows, &item.payload)?;
+                item.payload = unpack(&context.rows, &item.payload)?;
                 item.ends_in = ttl;
             }
             Ok((taken, calls))
@@ -630,18 +630,18 @@ impl<S: QueueStore> Queues<S> {
         &self,
         operation: &'static str,
         queue: &Name,
-        wanted: Vec<Wanted>,
+        wanted: Vec<KeyRange>,
         most: usize,
-        step: impl Fn(&mut Desk<'_>, usize) -> Stepped<usize>,
+        step: impl Fn(&mut StepContext<'_>, usize) -> Stepped<usize>,
     ) -> Result<usize> {
         let mut count = 0;
         while count < most {
             let parts = [(most - count).min(STEP_MAX)];
-            let hints = |_: &Excerpt, _: &usize| wanted.clone();
+            let hints = |_: &RowCache, _: &usize| wanted.clone();
             let errand = Errand { operation, queue, ttl: None };
-            let answers = self.serve(errand, &parts, hints, |desk, part| {
-                let part = (*part).min(desk.portion.of(STEP_MAX));
-                let (done, calls) = step(desk, part)?;
+            let answers = self.serve(errand, &parts, hints, |context, part| {
+                let part = (*part).min(context.portion.of(STEP_MAX));
+                let (done, calls) = step(context, part)?;
                 Ok(((done, part), calls))
             });
             let done = answers.await.pop().unwrap_or(Ok((0, 1)));
@@ -656,10 +656,10 @@ impl<S: QueueStore> Queues<S> {
 }
 
 /// Returns the payload of an item.
-fn unpack(rows: &Rows<'_>, packed: &[u8]) -> std::result::Result<Value, Gap> {
-    match Parcel::unpack(packed)? {
-        Parcel::Inline(payload) => Ok(payload),
-        Parcel::Apart(body) => rows.body(body)?.ok_or(Gap::Damaged("a payload is missing")),
+fn unpack(rows: &Rows<'_>, packed: &[u8]) -> std::result::Result<Value, NotLoaded> {
+    match Payload::unpack(packed)? {
+        Payload::Inline(payload) => Ok(payload),
+        Payload::External(body) => rows.body(body)?.ok_or(NotLoaded::Damaged("a payload is missing")),
     }
 }
 
@@ -733,7 +733,7 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
 
     fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
         Box::pin(async move {
-            let look = |desk: &mut Desk<'_>| step::stats(&mut desk.rows, desk.now);
+            let look = |context: &mut StepContext<'_>| step::stats(&mut context.rows, context.now);
             let stats = self.look("count", &queue, vec![ahead::places(2)], look).await;
             stats.map_err(|error| error.with_resource(&queue).with_engine(S::ENGINE))
         })
@@ -749,10 +749,10 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
         Box::pin(async move {
             let what = if which == Which::Live { 'i' } else { 'd' };
             let wanted = vec![ahead::after(what, after, most.max(1))];
-            let items = self.look("list items", &queue, wanted, |desk| {
-                let mut views = step::items(&mut desk.rows, which, after, most, desk.now)?;
+            let items = self.look("list items", &queue, wanted, |context| {
+                let mut views = step::items(&mut context.rows, which, after, most, context.now)?;
                 for view in &mut views {
-                    view.payload = unpack(&desk.rows, &view.payload)?;
+                    view.payload = unpack(&context.rows, &view.payload)?;
                 }
                 Ok(views)
             });
@@ -764,7 +764,9 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
         Box::pin(async move {
             let wanted = vec![ahead::after('d', None, most.clamp(1, STEP_MAX))];
             let most = if item.is_some() { most.min(1) } else { most };
-            let replay = |desk: &mut Desk<'_>, most| step::replay(&mut desk.rows, item, most, desk.now);
+            let replay = |context: &mut StepContext<'_>, most| {
+                step::replay(&mut context.rows, item, most, context.now)
+            };
             self.some("replay", &queue, wanted, most, replay).await
         })
     }
@@ -784,7 +786,9 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
             let what = if which == Which::Live { 'i' } else { 'd' };
             let wanted = vec![ahead::after(what, None, most.clamp(1, STEP_MAX))];
             let most = if item.is_some() { most.min(1) } else { most };
-            let purge = |desk: &mut Desk<'_>, most| step::purge(&mut desk.rows, which, item, most, desk.now);
+            let purge = |context: &mut StepContext<'_>, most| {
+                step::purge(&mut context.rows, which, item, most, context.now)
+            };
             self.some("purge", &queue, wanted, most, purge).await
         })
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::excerpt::{Found, Key, Value, Wanted};
+use super::row_cache::{Found, Key, KeyRange, Value};
 
 /// A heavier page is split.
 const PAGE_MAX: usize = 8 * 1024;
@@ -247,7 +247,11 @@ impl Pages {
     ///
     /// # Errors
     /// Which pages are missing: all that may be needed, and few more.
-    pub fn find(&self, wanted: &Wanted, page: &impl Fn(u64) -> Option<Arc<Page>>) -> Result<Found, Missing> {
+    pub fn find(
+        &self,
+        wanted: &KeyRange,
+        page: &impl Fn(u64) -> Option<Arc<Page>>,
+    ) -> Result<Found, Missing> {
         let (mut rows, mut missing, mut expected) = (Vec::new(), Vec::new(), 0);
         let first = self.place(&wanted.from);
         for (at, leaf) in self.leaves.iter().enumerate().skip(first) {

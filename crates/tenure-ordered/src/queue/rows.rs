@@ -15,7 +15,7 @@
 //! bears the number of the format of all of them.
 //!
 //! Payloads beyond [`INLINE_MAX`] have rows of their own, which stay where they are when an item dies or comes back. In
-//! the model an item's payload is what [`Parcel`] says, so that no step has to carry bytes that nobody asked for.
+//! the model an item's payload is what [`Payload`] says, so that no step has to carry bytes that nobody asked for.
 
 use serde::{Deserialize, Serialize};
 use tenure_core::claim::{ClaimId, ClientId, Name};
@@ -23,7 +23,7 @@ use tenure_core::clock::Timestamp;
 use tenure_core::queue::contract::ItemId;
 use tenure_core::queue::record::{Dead, Head, Item, Lane, LaneId, Overdue, QueueRecord, Remembered};
 
-use super::excerpt::{Excerpt, Gap, Key, Value, Wanted};
+use super::row_cache::{Key, KeyRange, NotLoaded, RowCache, Value};
 use super::signs::Signs;
 
 /// Up to so many bytes a payload is part of its item: a transaction that buries hundreds of them stays small.
@@ -42,15 +42,15 @@ pub(crate) struct Top {
 }
 
 impl Top {
-    pub(crate) fn encode(&self) -> Result<Vec<u8>, Gap> {
-        postcard::to_extend(self, vec![FORMAT]).map_err(|_| Gap::Damaged("a head cannot be written"))
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, NotLoaded> {
+        postcard::to_extend(self, vec![FORMAT]).map_err(|_| NotLoaded::Damaged("a head cannot be written"))
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Top, Gap> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Top, NotLoaded> {
         match bytes.split_first() {
             Some((&FORMAT, rest)) => read(rest),
-            Some(_) => Err(Gap::Damaged("the queue was written by another version of tenure")),
-            None => Err(Gap::Damaged("a head is empty")),
+            Some(_) => Err(NotLoaded::Damaged("the queue was written by another version of tenure")),
+            None => Err(NotLoaded::Damaged("a head is empty")),
         }
     }
 }
@@ -79,38 +79,38 @@ struct StoredDead<'a> {
 
 /// A payload, or where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Parcel {
+pub(crate) enum Payload {
     Inline(Value),
     /// In the row of this number.
-    Apart(u64),
+    External(u64),
 }
 
-impl Parcel {
+impl Payload {
     /// Packs a payload. `number`: of its row, if it needs one.
-    pub(crate) fn pack(payload: &[u8], number: u64) -> (Parcel, Value) {
+    pub(crate) fn pack(payload: &[u8], number: u64) -> (Payload, Value) {
         if payload.len() <= INLINE_MAX {
-            return (Parcel::Inline(payload.into()), [&[0], payload].concat().into());
+            return (Payload::Inline(payload.into()), [&[0], payload].concat().into());
         }
-        (Parcel::Apart(number), [&[1][..], &number.to_be_bytes()].concat().into())
+        (Payload::External(number), [&[1][..], &number.to_be_bytes()].concat().into())
     }
 
-    pub(crate) fn unpack(packed: &[u8]) -> Result<Parcel, Gap> {
+    pub(crate) fn unpack(packed: &[u8]) -> Result<Payload, NotLoaded> {
         match packed.split_first() {
-            Some((0, payload)) => Ok(Parcel::Inline(payload.into())),
+            Some((0, payload)) => Ok(Payload::Inline(payload.into())),
             Some((1, number)) if let Ok(number) = number.try_into() => {
-                Ok(Parcel::Apart(u64::from_be_bytes(number)))
+                Ok(Payload::External(u64::from_be_bytes(number)))
             }
-            _ => Err(Gap::Damaged("a payload cannot be read")),
+            _ => Err(NotLoaded::Damaged("a payload cannot be read")),
         }
     }
 }
 
-fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Gap> {
-    postcard::from_bytes(bytes).map_err(|_| Gap::Damaged("a row cannot be read"))
+fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, NotLoaded> {
+    postcard::from_bytes(bytes).map_err(|_| NotLoaded::Damaged("a row cannot be read"))
 }
 
-fn write<T: Serialize>(value: &T) -> Result<Value, Gap> {
-    let bytes = postcard::to_allocvec(value).map_err(|_| Gap::Damaged("a row cannot be written"))?;
+fn write<T: Serialize>(value: &T) -> Result<Value, NotLoaded> {
+    let bytes = postcard::to_allocvec(value).map_err(|_| NotLoaded::Damaged("a row cannot be written"))?;
     Ok(bytes.into())
 }
 
@@ -128,14 +128,14 @@ fn number(number: u64) -> [u8; 16] {
     digits
 }
 
-fn read_number(digits: &[u8]) -> Result<u64, Gap> {
+fn read_number(digits: &[u8]) -> Result<u64, NotLoaded> {
     let text = std::str::from_utf8(digits).ok();
-    text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or(Gap::Damaged("a key has no number"))
+    text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or(NotLoaded::Damaged("a key has no number"))
 }
 
-fn read_name(bytes: &[u8]) -> Result<Name, Gap> {
+fn read_name(bytes: &[u8]) -> Result<Name, NotLoaded> {
     let name = std::str::from_utf8(bytes).ok().and_then(|text| Name::new(text).ok());
-    name.ok_or(Gap::Damaged("a key has no name"))
+    name.ok_or(NotLoaded::Damaged("a key has no name"))
 }
 
 fn lane_key(lane: &LaneId) -> Vec<u8> {
@@ -145,11 +145,11 @@ fn lane_key(lane: &LaneId) -> Vec<u8> {
     }
 }
 
-fn read_lane(bytes: &[u8]) -> Result<LaneId, Gap> {
+fn read_lane(bytes: &[u8]) -> Result<LaneId, NotLoaded> {
     match bytes.split_first() {
         Some((b'g', group)) => Ok(LaneId::Group(read_name(group)?)),
         Some((b'i', item)) => Ok(LaneId::Item(ItemId(read_number(item)?))),
-        _ => Err(Gap::Damaged("a lane cannot be read")),
+        _ => Err(NotLoaded::Damaged("a lane cannot be read")),
     }
 }
 
@@ -180,7 +180,7 @@ fn stored(item: &Item) -> StoredItem<'_> {
     }
 }
 
-fn item_of(id: ItemId, stored: &StoredItem<'_>) -> Result<Item, Gap> {
+fn item_of(id: ItemId, stored: &StoredItem<'_>) -> Result<Item, NotLoaded> {
     let group = stored.group.map(|group| read_name(group.as_bytes())).transpose()?;
     let (pushed_at, due_at) = (stored.pushed_at, stored.due_at);
     Ok(Item { id, group, payload: stored.payload.into(), pushed_at, due_at })
@@ -190,30 +190,30 @@ fn item_of(id: ItemId, stored: &StoredItem<'_>) -> Result<Item, Gap> {
 pub(crate) mod ahead {
     use super::*;
 
-    fn all(what: u8, most: usize) -> Wanted {
-        Wanted { from: vec![what], to: vec![what + 1], most }
+    fn all(what: u8, most: usize) -> KeyRange {
+        KeyRange { from: vec![what], to: vec![what + 1], most }
     }
 
     /// The lanes that are ready first.
-    pub(crate) fn places(most: usize) -> Wanted {
+    pub(crate) fn places(most: usize) -> KeyRange {
         all(b'p', most)
     }
 
     /// The dedup ids that are forgotten first.
-    pub(crate) fn dedup_ends() -> Wanted {
+    pub(crate) fn dedup_ends() -> KeyRange {
         all(b'v', 2)
     }
 
-    pub(crate) fn dedup(id: &Name) -> Wanted {
-        Wanted::one(key('u', &[id.as_str().as_bytes()]))
+    pub(crate) fn dedup(id: &Name) -> KeyRange {
+        KeyRange::one(key('u', &[id.as_str().as_bytes()]))
     }
 
-    pub(crate) fn lane(lane: &LaneId) -> Wanted {
-        Wanted::one(key('l', &[&lane_key(lane)]))
+    pub(crate) fn lane(lane: &LaneId) -> KeyRange {
+        KeyRange::one(key('l', &[&lane_key(lane)]))
     }
 
-    pub(crate) fn claim(claim: ClaimId) -> Wanted {
-        Wanted::one(key('c', &[claim.to_string().as_bytes()]))
+    pub(crate) fn claim(claim: ClaimId) -> KeyRange {
+        KeyRange::one(key('c', &[claim.to_string().as_bytes()]))
     }
 
     /// Returns the claim whose row this is.
@@ -222,64 +222,65 @@ pub(crate) mod ahead {
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
-    pub(crate) fn item(item: ItemId) -> Wanted {
-        Wanted::one(key('i', &[&number(item.0)]))
+    pub(crate) fn item(item: ItemId) -> KeyRange {
+        KeyRange::one(key('i', &[&number(item.0)]))
     }
 
     /// The deliveries that stand where what is ready stands, as far as they are known.
-    pub(crate) fn overdue(excerpt: &Excerpt, now: Timestamp, most: usize) -> Vec<(ClaimId, ItemId)> {
+    pub(crate) fn overdue(row_cache: &RowCache, now: Timestamp, most: usize) -> Vec<(ClaimId, ItemId)> {
         let places = places(most);
-        let lanes = excerpt.known(&places).filter_map(|(_, lane)| read::<Lane>(lane).ok());
+        let lanes = row_cache.known(&places).filter_map(|(_, lane)| read::<Lane>(lane).ok());
         let ready = lanes.take_while(|lane| lane.ready_at <= now);
         ready.filter_map(|lane| Some((lane.delivery?.claim, lane.first?))).collect()
     }
 
     /// The items that are handed out first, and their large payloads, as far as it is known which these are.
-    pub(crate) fn items_of_places(excerpt: &Excerpt, most: usize) -> Vec<Wanted> {
+    pub(crate) fn items_of_places(row_cache: &RowCache, most: usize) -> Vec<KeyRange> {
         let places = places(most);
-        let items = excerpt.known(&places).filter_map(|(place, _)| read_number(place.get(17..33)?).ok());
-        let items: Vec<Wanted> = items.map(|first| item(ItemId(first))).collect();
-        let bodies: Vec<Wanted> = items.iter().filter_map(|item| body_of(excerpt, item)).collect();
+        let items = row_cache.known(&places).filter_map(|(place, _)| read_number(place.get(17..33)?).ok());
+        let items: Vec<KeyRange> = items.map(|first| item(ItemId(first))).collect();
+        let bodies: Vec<KeyRange> = items.iter().filter_map(|item| body_of(row_cache, item)).collect();
         [items, bodies].concat()
     }
 
-    fn body_of(excerpt: &Excerpt, item: &Wanted) -> Option<Wanted> {
-        let value = excerpt.get(&item.from).ok()??;
+    fn body_of(row_cache: &RowCache, item: &KeyRange) -> Option<KeyRange> {
+        let value = row_cache.get(&item.from).ok()??;
         let stored: StoredItem<'_> = read(&value).ok()?;
-        match Parcel::unpack(stored.payload).ok()? {
-            Parcel::Inline(_) => None,
-            Parcel::Apart(body) => Some(Wanted::one(body_key(body))),
+        match Payload::unpack(stored.payload).ok()? {
+            Payload::Inline(_) => None,
+            Payload::External(body) => Some(KeyRange::one(body_key(body))),
         }
     }
 
     /// What comes after an item in its group, as far as it is known.
-    pub(crate) fn next_in_group(excerpt: &Excerpt, name: &Name, after: ItemId) -> Vec<Wanted> {
+    pub(crate) fn next_in_group(row_cache: &RowCache, name: &Name, after: ItemId) -> Vec<KeyRange> {
         let range = group(name, after);
-        let next = excerpt.known(&range).next().and_then(|(key, _)| read_number(&key[key.len() - 16..]).ok());
+        let next =
+            row_cache.known(&range).next().and_then(|(key, _)| read_number(&key[key.len() - 16..]).ok());
         next.map(|next| item(ItemId(next))).into_iter().chain([range]).collect()
     }
 
     /// Items or dead letters after a number.
-    pub(crate) fn after(what: char, after: Option<ItemId>, most: usize) -> Wanted {
+    pub(crate) fn after(what: char, after: Option<ItemId>, most: usize) -> KeyRange {
         let from = key(what, &[&number(after.map_or(0, |after| after.0 + 1))]);
-        Wanted { from, to: vec![what as u8 + 1], most }
+        KeyRange { from, to: vec![what as u8 + 1], most }
     }
 
     /// The items of a group after a number.
-    pub(crate) fn group(group: &Name, after: ItemId) -> Wanted {
+    pub(crate) fn group(group: &Name, after: ItemId) -> KeyRange {
         let to = key('n', &[group.as_str().as_bytes(), &[END + 1]]);
-        Wanted { from: group_key(group, after.0 + 1), to, most: 2 }
+        KeyRange { from: group_key(group, after.0 + 1), to, most: 2 }
     }
 }
 
 /// The rows that go with an item that is acknowledged, by the item's own.
-pub(crate) fn rows_of_item(lane: &LaneId, item: ItemId, value: &Value) -> Result<Vec<Key>, Gap> {
+pub(crate) fn rows_of_item(lane: &LaneId, item: ItemId, value: &Value) -> Result<Vec<Key>, NotLoaded> {
     let stored: StoredItem<'_> = read(value)?;
     let mut rows = vec![ahead::item(item).from];
     if let LaneId::Group(group) = lane {
         rows.push(group_key(group, item.0));
     }
-    if let Parcel::Apart(body) = Parcel::unpack(stored.payload)? {
+    if let Payload::External(body) = Payload::unpack(stored.payload)? {
         rows.push(body_key(body));
     }
     Ok(rows)
@@ -288,47 +289,47 @@ pub(crate) fn rows_of_item(lane: &LaneId, item: ItemId, value: &Value) -> Result
 /// A queue in rows, of which a part is known.
 pub(crate) struct Rows<'a> {
     pub(crate) signs: &'a Signs<'a>,
-    pub(crate) excerpt: &'a mut Excerpt,
+    pub(crate) row_cache: &'a mut RowCache,
     pub(crate) head: &'a mut Head,
     pub(crate) cleared_max: usize,
 }
 
 impl Rows<'_> {
-    fn one(&self, wanted: &Wanted) -> Result<Option<Value>, Gap> {
-        self.excerpt.get(&wanted.from)
+    fn one(&self, wanted: &KeyRange) -> Result<Option<Value>, NotLoaded> {
+        self.row_cache.get(&wanted.from)
     }
 
-    fn first(&self, wanted: &Wanted) -> Result<Option<(Key, Value)>, Gap> {
-        self.excerpt.first(&wanted.from, &wanted.to, wanted.most)
+    fn first(&self, wanted: &KeyRange) -> Result<Option<(Key, Value)>, NotLoaded> {
+        self.row_cache.first(&wanted.from, &wanted.to, wanted.most)
     }
 
     /// Returns a large payload.
-    pub(crate) fn body(&self, body: u64) -> Result<Option<Value>, Gap> {
-        self.excerpt.get(&body_key(body))
+    pub(crate) fn body(&self, body: u64) -> Result<Option<Value>, NotLoaded> {
+        self.row_cache.get(&body_key(body))
     }
 
     /// Stores a large payload.
     pub(crate) fn put_body(&mut self, body: u64, payload: Value) {
-        self.excerpt.set(body_key(body), Some(payload));
+        self.row_cache.set(body_key(body), Some(payload));
     }
 
     /// An item is in the queue: its payload stays.
-    fn keep_body(&mut self, payload: &[u8]) -> Result<(), Gap> {
-        if let Parcel::Apart(body) = Parcel::unpack(payload)? {
-            self.excerpt.leave(&body_key(body));
+    fn keep_body(&mut self, payload: &[u8]) -> Result<(), NotLoaded> {
+        if let Payload::External(body) = Payload::unpack(payload)? {
+            self.row_cache.leave(&body_key(body));
         }
         Ok(())
     }
 
     /// An item leaves the queue, or comes back at once.
-    fn drop_body(&mut self, payload: &[u8]) -> Result<(), Gap> {
-        if let Parcel::Apart(body) = Parcel::unpack(payload)? {
-            self.excerpt.set(body_key(body), None);
+    fn drop_body(&mut self, payload: &[u8]) -> Result<(), NotLoaded> {
+        if let Payload::External(body) = Payload::unpack(payload)? {
+            self.row_cache.set(body_key(body), None);
         }
         Ok(())
     }
 
-    fn dead(id: ItemId, value: &Value) -> Result<Dead, Gap> {
+    fn dead(id: ItemId, value: &Value) -> Result<Dead, NotLoaded> {
         let stored: StoredDead<'_> = read(value)?;
         let reason = stored.reason.to_owned();
         let (attempts, died_at) = (stored.attempts, stored.died_at);
@@ -340,22 +341,22 @@ impl Rows<'_> {
 const PAGE: usize = 16;
 
 impl QueueRecord for Rows<'_> {
-    type Error = Gap;
+    type Error = NotLoaded;
 
     fn cleared_max(&self) -> usize {
         self.cleared_max
     }
 
-    fn head(&mut self) -> Result<Head, Gap> {
+    fn head(&mut self) -> Result<Head, NotLoaded> {
         Ok(self.head.clone())
     }
 
-    fn set_head(&mut self, head: Head) -> Result<(), Gap> {
+    fn set_head(&mut self, head: Head) -> Result<(), NotLoaded> {
         *self.head = head;
         Ok(())
     }
 
-    fn lane(&mut self, id: &LaneId) -> Result<Option<Lane>, Gap> {
+    fn lane(&mut self, id: &LaneId) -> Result<Option<Lane>, NotLoaded> {
         // What is being pushed has a number that nothing had before.
         if matches!(id, LaneId::Item(item) if *item > self.head.last_item) {
             return Ok(None);
@@ -363,83 +364,83 @@ impl QueueRecord for Rows<'_> {
         self.one(&ahead::lane(id))?.map(|value| read(&value)).transpose()
     }
 
-    fn next_lane(&mut self) -> Result<Option<(LaneId, Lane)>, Gap> {
+    fn next_lane(&mut self) -> Result<Option<(LaneId, Lane)>, NotLoaded> {
         let Some((place, lane)) = self.first(&ahead::places(PAGE))? else { return Ok(None) };
         Ok(Some((read_lane(place.get(PLACE_BYTES..).unwrap_or_default())?, read(&lane)?)))
     }
 
-    fn set_lane(&mut self, id: &LaneId, was: Option<&Lane>, lane: Option<Lane>) -> Result<(), Gap> {
+    fn set_lane(&mut self, id: &LaneId, was: Option<&Lane>, lane: Option<Lane>) -> Result<(), NotLoaded> {
         if let Some(was) = was {
-            self.excerpt.set(place_key(id, was), None);
+            self.row_cache.set(place_key(id, was), None);
         }
         let value = lane.as_ref().map(write).transpose()?;
         if let Some(lane) = &lane {
-            self.excerpt.set(place_key(id, lane), value.clone());
+            self.row_cache.set(place_key(id, lane), value.clone());
         }
-        self.excerpt.set(key('l', &[&lane_key(id)]), value);
+        self.row_cache.set(key('l', &[&lane_key(id)]), value);
         Ok(())
     }
 
-    fn lane_of(&mut self, claim: ClaimId) -> Result<Option<LaneId>, Gap> {
+    fn lane_of(&mut self, claim: ClaimId) -> Result<Option<LaneId>, NotLoaded> {
         let stored = self.one(&ahead::claim(claim))?.map(|lane| read_lane(&lane)).transpose()?;
         Ok(stored.or_else(|| self.signs.own_lane(claim)))
     }
 
-    fn set_lane_of(&mut self, claim: ClaimId, lane: Option<&LaneId>) -> Result<(), Gap> {
+    fn set_lane_of(&mut self, claim: ClaimId, lane: Option<&LaneId>) -> Result<(), NotLoaded> {
         let lane = lane.map(|lane| lane_key(lane).into());
-        self.excerpt.set(ahead::claim(claim).from, lane);
+        self.row_cache.set(ahead::claim(claim).from, lane);
         Ok(())
     }
 
-    fn claims_of(&mut self, _client: ClientId) -> Result<Vec<ClaimId>, Gap> {
+    fn claims_of(&mut self, _client: ClientId) -> Result<Vec<ClaimId>, NotLoaded> {
         // Asked for where deaths are noticed, which these stores do not.
         Ok(Vec::new())
     }
 
-    fn overdue(&mut self, claim: ClaimId, _item: ItemId) -> Result<Overdue, Gap> {
+    fn overdue(&mut self, claim: ClaimId, _item: ItemId) -> Result<Overdue, NotLoaded> {
         self.signs.overdue(claim)
     }
 
-    fn item(&mut self, id: ItemId) -> Result<Option<Item>, Gap> {
+    fn item(&mut self, id: ItemId) -> Result<Option<Item>, NotLoaded> {
         self.one(&ahead::item(id))?.map(|value| item_of(id, &read(&value)?)).transpose()
     }
 
-    fn item_after(&mut self, after: Option<ItemId>) -> Result<Option<Item>, Gap> {
+    fn item_after(&mut self, after: Option<ItemId>) -> Result<Option<Item>, NotLoaded> {
         let Some((key, value)) = self.first(&ahead::after('i', after, PAGE))? else { return Ok(None) };
         item_of(ItemId(read_number(&key[1..])?), &read(&value)?).map(Some)
     }
 
-    fn item_of(&mut self, group: &Name, after: ItemId) -> Result<Option<ItemId>, Gap> {
+    fn item_of(&mut self, group: &Name, after: ItemId) -> Result<Option<ItemId>, NotLoaded> {
         let Some((key, _)) = self.first(&ahead::group(group, after))? else { return Ok(None) };
         read_number(&key[key.len() - 16..]).map(|item| Some(ItemId(item)))
     }
 
-    fn put_item(&mut self, item: Item) -> Result<(), Gap> {
+    fn put_item(&mut self, item: Item) -> Result<(), NotLoaded> {
         self.keep_body(&item.payload)?;
         if let Some(group) = &item.group {
-            self.excerpt.set(group_key(group, item.id.0), Some([].into()));
+            self.row_cache.set(group_key(group, item.id.0), Some([].into()));
         }
         let value = write(&stored(&item))?;
-        self.excerpt.set(ahead::item(item.id).from, Some(value));
+        self.row_cache.set(ahead::item(item.id).from, Some(value));
         Ok(())
     }
 
-    fn remove_item(&mut self, id: ItemId) -> Result<Option<Item>, Gap> {
+    fn remove_item(&mut self, id: ItemId) -> Result<Option<Item>, NotLoaded> {
         let Some(item) = self.item(id)? else { return Ok(None) };
         self.drop_body(&item.payload)?;
         if let Some(group) = &item.group {
-            self.excerpt.set(group_key(group, id.0), None);
+            self.row_cache.set(group_key(group, id.0), None);
         }
-        self.excerpt.set(ahead::item(id).from, None);
+        self.row_cache.set(ahead::item(id).from, None);
         Ok(Some(item))
     }
 
-    fn dead_after(&mut self, after: Option<ItemId>) -> Result<Option<Dead>, Gap> {
+    fn dead_after(&mut self, after: Option<ItemId>) -> Result<Option<Dead>, NotLoaded> {
         let Some((key, value)) = self.first(&ahead::after('d', after, PAGE))? else { return Ok(None) };
         Rows::dead(ItemId(read_number(&key[1..])?), &value).map(Some)
     }
 
-    fn put_dead(&mut self, dead: Dead) -> Result<(), Gap> {
+    fn put_dead(&mut self, dead: Dead) -> Result<(), NotLoaded> {
         self.keep_body(&dead.item.payload)?;
         let stored = StoredDead {
             attempts: dead.attempts,
@@ -448,27 +449,27 @@ impl QueueRecord for Rows<'_> {
             item: stored(&dead.item),
         };
         let value = write(&stored)?;
-        self.excerpt.set(key('d', &[&number(dead.item.id.0)]), Some(value));
+        self.row_cache.set(key('d', &[&number(dead.item.id.0)]), Some(value));
         Ok(())
     }
 
-    fn remove_dead(&mut self, id: ItemId) -> Result<Option<Dead>, Gap> {
+    fn remove_dead(&mut self, id: ItemId) -> Result<Option<Dead>, NotLoaded> {
         let key = key('d', &[&number(id.0)]);
-        let Some(value) = self.excerpt.get(&key)? else { return Ok(None) };
+        let Some(value) = self.row_cache.get(&key)? else { return Ok(None) };
         let dead = Rows::dead(id, &value)?;
         self.drop_body(&dead.item.payload)?;
-        self.excerpt.set(key, None);
+        self.row_cache.set(key, None);
         Ok(Some(dead))
     }
 
-    fn dedup(&mut self, id: &Name) -> Result<Option<Remembered>, Gap> {
+    fn dedup(&mut self, id: &Name) -> Result<Option<Remembered>, NotLoaded> {
         self.one(&ahead::dedup(id))?.map(|value| read(&value)).transpose()
     }
 
-    fn next_dedup(&mut self) -> Result<Option<(Name, Remembered)>, Gap> {
+    fn next_dedup(&mut self) -> Result<Option<(Name, Remembered)>, NotLoaded> {
         let Some((end, _)) = self.first(&ahead::dedup_ends())? else { return Ok(None) };
         let id = read_name(end.get(1 + 16..).unwrap_or_default())?;
-        let remembered = self.dedup(&id)?.ok_or(Gap::Damaged("a dedup id is missing"))?;
+        let remembered = self.dedup(&id)?.ok_or(NotLoaded::Damaged("a dedup id is missing"))?;
         Ok(Some((id, remembered)))
     }
 
@@ -477,17 +478,17 @@ impl QueueRecord for Rows<'_> {
         id: &Name,
         was: Option<Remembered>,
         remembered: Option<Remembered>,
-    ) -> Result<(), Gap> {
+    ) -> Result<(), NotLoaded> {
         let name = id.as_str().as_bytes();
         if let Some(was) = was {
-            self.excerpt.set(key('v', &[&number(was.until.micros()), name]), None);
+            self.row_cache.set(key('v', &[&number(was.until.micros()), name]), None);
         }
         if let Some(remembered) = &remembered {
             let end = key('v', &[&number(remembered.until.micros()), name]);
-            self.excerpt.set(end, Some([].into()));
+            self.row_cache.set(end, Some([].into()));
         }
         let value = remembered.as_ref().map(write).transpose()?;
-        self.excerpt.set(ahead::dedup(id).from, value);
+        self.row_cache.set(ahead::dedup(id).from, value);
         Ok(())
     }
 }

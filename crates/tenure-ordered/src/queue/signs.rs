@@ -4,7 +4,7 @@
 //! queue's head, so it fails then, and the delivery's time runs out by the store's clock. Nobody can hand its item out
 //! meanwhile, since that writes, too. But whoever is first when there is room again would, and the consumer may be at work still.
 //!
-//! So each delivery has a *sign*: a key that goes with its client's life. By itself it means nothing: a client that lives may have
+//! So each delivery has a *sign*: a key that goes with its client's session. By itself it means nothing: a client that lives may have
 //! lost a delivery, and the dead client's sign lasts longer than the delivery, which must not delay the next consumer. A consumer
 //! that cannot renew removes the row of its claim. Whoever would end the delivery finds, in one look that no version
 //! speaks for:
@@ -31,7 +31,7 @@ use tenure_core::queue::record::{LaneId, Overdue};
 use tenure_core::{Error, Result};
 
 use super::engine::{Queues, lock};
-use super::excerpt::{Excerpt, Gap, Key, Value, Wanted};
+use super::row_cache::{Key, KeyRange, NotLoaded, RowCache, Value};
 use super::rows::{ahead, rows_of_item};
 use super::sorted::damaged;
 use super::store::{QueueStore, Removal, Standing};
@@ -63,9 +63,9 @@ impl Signs<'_> {
         lock(self.own).get(&claim).map(|own| own.lane.clone())
     }
 
-    pub(crate) fn overdue(&self, claim: ClaimId) -> Result<Overdue, Gap> {
+    pub(crate) fn overdue(&self, claim: ClaimId) -> Result<Overdue, NotLoaded> {
         let Some(known) = &self.overdue else { return Ok(Overdue::Ended) };
-        let standing = known.get(&claim).ok_or(Gap::Overdue(claim))?;
+        let standing = known.get(&claim).ok_or(NotLoaded::Overdue(claim))?;
         Ok(match standing {
             Standing { has_item: false, .. } => Overdue::Acknowledged,
             Standing { has_claim: false, has_sign: true, .. } => Overdue::Lasts,
@@ -87,12 +87,12 @@ impl<S: QueueStore> Queues<S> {
         &self,
         queue: &Name,
         signs: &mut Signs<'_>,
-        excerpt: &Excerpt,
+        row_cache: &RowCache,
         claim: ClaimId,
         now: Timestamp,
     ) -> Result<()> {
         let known = signs.overdue.get_or_insert_default();
-        let mut asked = ahead::overdue(excerpt, now, LOOK_MAX);
+        let mut asked = ahead::overdue(row_cache, now, LOOK_MAX);
         if !asked.iter().any(|(overdue, _)| *overdue == claim) {
             asked.truncate(LOOK_MAX - 1);
             // Of this client: all others are found where they stand.
@@ -155,7 +155,7 @@ impl<S: QueueStore> Queues<S> {
         let Some(Own { lane, item, may_be_out, .. }) = own.filter(|_| self.store().is_full(&error)) else {
             return Err(error);
         };
-        let wanted = Wanted { most: 1, ..ahead::item(item) };
+        let wanted = KeyRange { most: 1, ..ahead::item(item) };
         let glance = self.store().read(queue, std::slice::from_ref(&wanted)).await?;
         let Some((there, value)) = glance.found.into_iter().flat_map(|found| found.rows).next() else {
             // By a removal whose answer was lost.

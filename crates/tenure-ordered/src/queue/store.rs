@@ -8,7 +8,7 @@ use tenure_core::clock::{Instant, Timestamp};
 use tenure_core::queue::contract::QueueCapability;
 use tenure_core::{Error, Result};
 
-use super::excerpt::{Found, Key, Value, Wanted};
+use super::row_cache::{Found, Key, KeyRange, Value};
 use crate::wake::Wakes;
 
 /// What the store's clock says: it is not before `earliest`, and was not after `latest` when this was said.
@@ -24,7 +24,7 @@ pub struct Moment {
 
 /// A queue's head and some of its rows, all at one version.
 #[derive(Clone, Debug, Default)]
-pub struct Glance {
+pub struct Snapshot {
     /// The version of the head; 0 if there is none.
     pub version: i64,
     /// The head.
@@ -48,12 +48,12 @@ pub struct Change<'a> {
     pub rows: Vec<(Key, Option<Value>)>,
     /// These rows must be there: they are removed without a change of the head.
     pub there: Vec<Key>,
-    /// Deliveries that begin, with their ttl, or end. One that begins is given a sign of its client's life, if the store has those.
+    /// Deliveries that begin, with their ttl, or end. One that begins is given a sign of its client's session, if the store has those.
     pub signs: Vec<(ClaimId, Option<Duration>)>,
     /// Who is told that something may be ready.
     pub calls: Vec<ClientId>,
     /// What is read if nothing is changed.
-    pub otherwise: &'a [Wanted],
+    pub otherwise: &'a [KeyRange],
 }
 
 /// What became of a change.
@@ -62,7 +62,7 @@ pub enum Changed {
     /// It is made; the head's version now.
     Yes(i64),
     /// The head, or the clock, was another one.
-    No(Glance),
+    No(Snapshot),
 }
 
 /// What is removed while nothing can be written.
@@ -83,7 +83,7 @@ pub struct Removal<'a> {
 /// What there is of a delivery, beside what a queue's head speaks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// The sign of its client's life.
+    /// The sign of its client's session.
     pub has_sign: bool,
     /// The row of its claim.
     pub has_claim: bool,
@@ -125,7 +125,7 @@ pub trait QueueStore: Send + Sync + 'static {
     fn time(&self) -> BoxFuture<'_, Result<Moment>>;
 
     /// Reads a queue.
-    fn read<'a>(&'a self, queue: &'a Name, wanted: &'a [Wanted]) -> BoxFuture<'a, Result<Glance>>;
+    fn read<'a>(&'a self, queue: &'a Name, wanted: &'a [KeyRange]) -> BoxFuture<'a, Result<Snapshot>>;
 
     /// Changes a queue.
     fn change<'a>(&'a self, change: Change<'a>) -> BoxFuture<'a, Result<Changed>>;

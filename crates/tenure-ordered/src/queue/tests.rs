@@ -16,8 +16,8 @@ use tenure_core::queue::record::PlainQueue;
 use tenure_core::queue::step;
 use tenure_core::{ErrorKind, Result, Token};
 
-use super::store::{Change, Changed, Fit, Glance, Moment, QueueStore};
-use super::{Found, Key, Queues, Value, Wanted};
+use super::store::{Change, Changed, Fit, Moment, QueueStore, Snapshot};
+use super::{Found, Key, KeyRange, Queues, Value};
 use crate::Wakes;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -49,15 +49,15 @@ impl Fake {
         self.shared.lock().unwrap()
     }
 
-    fn glance(shared: &Shared, wanted: &[Wanted]) -> Glance {
-        let found = |wanted: &Wanted| {
+    fn glance(shared: &Shared, wanted: &[KeyRange]) -> Snapshot {
+        let found = |wanted: &KeyRange| {
             let mut rows = shared.rows.range(wanted.from.clone()..wanted.to.clone());
             let row = |(key, value): (&Key, &Value)| (key.clone(), value.clone());
             let some: Vec<_> = rows.by_ref().take(wanted.most).map(row).collect();
             Found { rows: some, has_more: rows.next().is_some() }
         };
         let (version, head) = (shared.version, shared.head.clone());
-        Glance { version, head, found: wanted.iter().map(found).collect() }
+        Snapshot { version, head, found: wanted.iter().map(found).collect() }
     }
 }
 
@@ -79,7 +79,7 @@ impl QueueStore for Fake {
         })
     }
 
-    fn read<'a>(&'a self, _queue: &'a Name, wanted: &'a [Wanted]) -> BoxFuture<'a, Result<Glance>> {
+    fn read<'a>(&'a self, _queue: &'a Name, wanted: &'a [KeyRange]) -> BoxFuture<'a, Result<Snapshot>> {
         Box::pin(async {
             self.calls.fetch_add(1, Ordering::Relaxed);
             Ok(Fake::glance(&self.shared(), wanted))

@@ -1,7 +1,7 @@
 //! What the statements of a transaction do if it has not begun.
 
 use tenure_core::claim::ClientId;
-use tenure_sql::Want;
+use tenure_sql::Purpose;
 use tenure_testkit::postgres::shared;
 
 use super::*;
@@ -29,10 +29,10 @@ fn what_relies_on_a_lock_does_nothing_outside_of_its_transaction() {
         let lock: Bound<'_> = (&database.texts.lock_groups_of, &values);
         // A setting that was there once is not gone, but empty: before and after a transaction.
         for _ in 0..2 {
-            let mut connection = database.connections.lend(Want::Any).await.expect("one");
+            let mut connection = database.connections.lend(Purpose::Any).await.expect("one");
             // One statement alone is sent without BEGIN.
             connection.transact(true, &[withdraw], &[]).await.expect_err("its group is not locked");
-            let mut connection = database.connections.lend(Want::Any).await.expect("one");
+            let mut connection = database.connections.lend(Purpose::Any).await.expect("one");
             let rows = connection.transact(true, &[lock, lock], &[]).await.expect("a transaction");
             assert_eq!(rows.len(), 2);
             connection.keep();

@@ -53,7 +53,7 @@ pub(crate) struct Texts {
     /// `queue, ids`: locks the groups of these items.
     pub(crate) lock_groups_of: String,
     /// `queue, ids, attempts, reason`.
-    pub(crate) bury: String,
+    pub(crate) dead_letter: String,
     /// `queue, ids`: a row for each that was removed.
     pub(crate) withdraw: String,
     pub(crate) remove_dead: String,
@@ -90,7 +90,7 @@ impl Texts {
             acknowledge_one: acknowledge_one(&tables),
             settle: settle(&tables, true),
             lock_groups_of: lock_groups(&tables, "i.queue = $1 AND i.id = ANY($2)"),
-            bury: bury(&tables),
+            dead_letter: dead_letter(&tables),
             withdraw: withdraw(&tables),
             remove_dead: format!(
                 "DELETE FROM {} WHERE queue = $1 AND id = ANY($2) RETURNING id",
@@ -365,7 +365,7 @@ fn settle(tables: &QueueTables, has_all: bool) -> String {
     )
 }
 
-fn bury(tables: &QueueTables) -> String {
+fn dead_letter(tables: &QueueTables) -> String {
     let QueueTables { item, dead, .. } = tables;
     let advance = advance(tables);
     format!(

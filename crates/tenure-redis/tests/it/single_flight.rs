@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure_core::claim::VALUE_BYTES_MAX;
-use tenure_core::{Error, Source};
+use tenure_core::{Error, FetchedFrom};
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
 use crate::crew::{connect, now};
@@ -41,9 +41,9 @@ fn a_thousand_tasks_of_one_client_get_one_large_value() {
         assert!(pollster::block_on(futures_util::future::poll_immediate(&mut loading)).is_none());
     }
     let (loaded, found) = pollster::block_on(futures_util::future::join(loading, wanted));
-    assert!(matches!(loaded.expect("it loads").source, Source::Loaded(_)));
+    assert!(matches!(loaded.expect("it loads").source, FetchedFrom::Loaded(_)));
     for one in &found {
-        assert!(matches!(one.source, Source::Fresh(_)));
+        assert!(matches!(one.source, FetchedFrom::Fresh(_)));
         assert!(Arc::ptr_eq(&one.bytes, &found[0].bytes), "one copy came for all");
     }
     assert!(now().since(began) < Duration::from_secs(5), "{:?}", now().since(began));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use pollster::block_on;
-use tenure_core::{Error, Source, Tenure};
+use tenure_core::{Error, FetchedFrom, Tenure};
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
 use crate::crew::connect;
@@ -12,7 +12,7 @@ use crate::crew::connect;
 /// The largest value and payload.
 const LARGEST: usize = 256 * 1024;
 
-async fn load(client: &Tenure, key: &str) -> Source {
+async fn load(client: &Tenure, key: &str) -> FetchedFrom {
     let flight = client.single_flight(key).fresh(Duration::from_secs(600));
     let found = flight.get_or_refresh(async |_| Ok::<_, Error>(vec![7; LARGEST])).await.expect("a value");
     assert_eq!(found.bytes.len(), LARGEST);
@@ -23,9 +23,9 @@ async fn load(client: &Tenure, key: &str) -> Source {
 fn a_crowd_is_served_one_large_value() {
     let server = RedisServer::start(RedisOptions::default());
     let client = connect(&server.url());
-    assert!(matches!(block_on(load(&client, "k")), Source::Loaded(_)));
+    assert!(matches!(block_on(load(&client, "k")), FetchedFrom::Loaded(_)));
     let found = block_on(join_all((0..200).map(|_| load(&client, "k"))));
-    assert!(found.iter().all(|source| matches!(source, Source::Fresh(_))));
+    assert!(found.iter().all(|source| matches!(source, FetchedFrom::Fresh(_))));
     assert_no_limit_was_met(&server);
 }
 
@@ -36,7 +36,7 @@ fn many_large_values_at_once_break_no_connection() {
     let keys: Vec<String> = keys.collect();
     block_on(join_all(keys.iter().map(|key| load(&client, key))));
     let found = block_on(join_all(keys.iter().map(|key| load(&client, key))));
-    assert!(found.iter().all(|source| matches!(source, Source::Fresh(_))));
+    assert!(found.iter().all(|source| matches!(source, FetchedFrom::Fresh(_))));
     assert_no_limit_was_met(&server);
     let views = block_on(client.inspect("k")).expect("a list");
     assert_eq!(views.iter().filter(|view| view.value.is_some()).count(), keys.len());

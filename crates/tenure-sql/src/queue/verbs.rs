@@ -30,14 +30,14 @@ const CALL_SOON: Duration = Duration::from_millis(5);
 
 /// What a client keeps of its queues beside the database.
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
+pub(crate) struct QueueState {
     /// The tables are there.
     is_ready: OnceCell<()>,
     /// In these queues somebody may have become idle while something was pushed.
     to_call: Mutex<BTreeSet<Name>>,
 }
 
-impl Desk {
+impl QueueState {
     /// Whether the tables are there, as far as this client knows.
     pub(crate) fn is_open(&self) -> bool {
         self.is_ready.initialized()
@@ -68,7 +68,7 @@ impl<D: QueueDatabase> Hosted<D> {
                 hint: "let the user DELETE, and connect without `?purge=off`",
             });
         }
-        let ensured = self.desk.is_ready.get_or_try_init(|| self.database.ensure_queues()).await;
+        let ensured = self.queue_state.is_ready.get_or_try_init(|| self.database.ensure_queues()).await;
         ensured.map(|_| ())
     }
 
@@ -181,11 +181,12 @@ impl<D: QueueDatabase> Hosted<D> {
             taken.items.extend(items);
             if !worn.is_empty() {
                 let attempts = take.rules.attempts_max;
-                let buried = retried(D::ENGINE, || self.database.bury(&take.queue, &worn, attempts)).await;
-                match buried {
+                let dead_lettered =
+                    retried(D::ENGINE, || self.database.dead_letter(&take.queue, &worn, attempts)).await;
+                match dead_lettered {
                     // What has been handed out is here, whatever becomes of what is worn out.
                     Err(_) if !taken.items.is_empty() => return Ok(look_again(taken)),
-                    buried => buried?,
+                    dead_lettered => dead_lettered?,
                 }
                 continue;
             }
@@ -238,17 +239,17 @@ impl<D: QueueDatabase> Hosted<D> {
 
     /// Calls whoever is idle in queues a moment later, in one go for all that is asked for meanwhile.
     fn call_soon(&self, queues: Vec<Name>) {
-        let mut to_call = self.desk.to_call();
+        let mut to_call = self.queue_state.to_call();
         let is_first = to_call.is_empty();
         to_call.extend(queues);
         if !is_first || to_call.is_empty() {
             return;
         }
         drop(to_call);
-        let (database, desk) = (self.database.clone(), self.desk.clone());
+        let (database, state) = (self.database.clone(), self.queue_state.clone());
         tokio::spawn(async move {
             pause(CALL_SOON).await;
-            let one = std::mem::take(&mut *desk.to_call()).into_iter().collect();
+            let one = std::mem::take(&mut *state.to_call()).into_iter().collect();
             if let Err(fault) = database.call(&Calls { one, watchers: Vec::new() }).await {
                 tracing::debug!(engine = D::ENGINE, ?fault, "consumers look for themselves");
             }

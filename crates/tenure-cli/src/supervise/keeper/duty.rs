@@ -38,7 +38,7 @@ const LOOK_BEYOND: Duration = Duration::from_millis(200);
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 
 /// Every signal that could end or stop the keeper by somebody's mistake.
-const SHRUGGED_OFF: &[Signal] = &[
+const IGNORED_SIGNALS: &[Signal] = &[
     Signal::HUP,
     Signal::INT,
     Signal::QUIT,
@@ -96,7 +96,7 @@ struct Start {
 pub(super) fn serve(job: Job, socket: OwnedFd, mask: SignalSet) -> Result<(), Errno> {
     // What is ignored does no harm, and the work is to inherit that. But where SIGCHLD is ignored, the system reaps
     // the children itself, and nobody learns how they ended.
-    let caught = SHRUGGED_OFF.iter().filter(|signal| !sys::is_ignored(**signal));
+    let caught = IGNORED_SIGNALS.iter().filter(|signal| !sys::is_ignored(**signal));
     for signal in caught.chain([&Signal::CHILD]) {
         sys::shrug_off(*signal).map_err(|_| Errno::INVAL)?;
     }

@@ -49,7 +49,7 @@ impl Shelf {
         }
     }
 
-    fn check(&self, wanted: &Wanted) {
+    fn check(&self, wanted: &KeyRange) {
         let found = self.pages.find(wanted, &|id| self.page(id)).expect("all is known");
         let mut rows = self.expected.range(wanted.from.clone()..wanted.to.clone());
         let expected: Vec<Row> =
@@ -69,7 +69,7 @@ impl Shelf {
     }
 
     fn check_all(&self) {
-        let all = Wanted { from: Key::new(), to: vec![0xff], most: usize::MAX - 1 };
+        let all = KeyRange { from: Key::new(), to: vec![0xff], most: usize::MAX - 1 };
         let found = self.pages.find(&all, &|id| self.page(id)).expect("all is known");
         assert!(found.rows.iter().map(|(key, value)| (key, value)).eq(self.expected.iter()));
         let ids: Vec<u64> = self.pages.ids().collect();
@@ -114,8 +114,8 @@ proptest! {
             let changes = changes.into_iter();
             shelf.change(changes.map(|(key, new)| (key, new.map(|(size, fill)| value(size, fill)))).collect());
             let (from, to) = (from.clone().min(to.clone()), from.max(to));
-            shelf.check(&Wanted { from: from.clone(), to, most });
-            shelf.check(&Wanted::one(from));
+            shelf.check(&KeyRange { from: from.clone(), to, most });
+            shelf.check(&KeyRange::one(from));
             shelf.check_all();
         }
         let all = shelf.expected.keys().map(|key| (key.clone(), None)).collect();

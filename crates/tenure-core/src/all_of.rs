@@ -21,8 +21,8 @@ use crate::client::Connection;
 use crate::clock::Instant;
 use crate::engine::ReleaseAnswer;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::{Asked, Asking, Lease, timeout, unasked_value};
-use crate::ledger::{Bond, Wish};
+use crate::lease::{AcquireFuture, Asked, Lease, timeout, unasked_value};
+use crate::ledger::{AcquireRequest, Bond};
 use crate::mutex::Mutex;
 use crate::rw_lock::{ReadLock, WriteLock};
 use crate::semaphore::Semaphore;
@@ -37,22 +37,22 @@ pub const SEVERAL_MAX: usize = 128;
 /// Made by `.into()` from a [`Mutex`], a side of an [`RwLock`](crate::RwLock), a [`Semaphore`] or a [`SlotPool`], or
 /// from a reference to one.
 #[derive(Clone)]
-pub struct Wanted {
+pub struct LockRequest {
     claimant: Claimant,
 }
 
 macro_rules! wanted {
     ($($primitive:ident)*) => {
         $(
-            impl From<$primitive> for Wanted {
-                fn from(primitive: $primitive) -> Wanted {
-                    Wanted { claimant: primitive.claimant }
+            impl From<$primitive> for LockRequest {
+                fn from(primitive: $primitive) -> LockRequest {
+                    LockRequest { claimant: primitive.claimant }
                 }
             }
 
-            impl From<&$primitive> for Wanted {
-                fn from(primitive: &$primitive) -> Wanted {
-                    Wanted { claimant: primitive.claimant.clone() }
+            impl From<&$primitive> for LockRequest {
+                fn from(primitive: &$primitive) -> LockRequest {
+                    LockRequest { claimant: primitive.claimant.clone() }
                 }
             }
         )*
@@ -89,9 +89,9 @@ wanted!(Mutex ReadLock WriteLock Semaphore SlotPool);
 /// # Ok(()) }) }
 /// ```
 #[derive(Clone)]
-pub struct Several {
+pub struct AllOf {
     connection: Arc<Connection>,
-    wanted: Vec<Wanted>,
+    wanted: Vec<LockRequest>,
 }
 
 /// How gathering ended, if not in an error.
@@ -100,9 +100,9 @@ enum Gathered {
     Busy(Name, Box<Busy>),
 }
 
-impl Several {
-    pub(crate) fn new(connection: Arc<Connection>, wanted: Vec<Wanted>) -> Several {
-        Several { connection, wanted }
+impl AllOf {
+    pub(crate) fn new(connection: Arc<Connection>, wanted: Vec<LockRequest>) -> AllOf {
+        AllOf { connection, wanted }
     }
 
     /// Takes all if all are free and nobody waits for any; none if not, and then it holds nothing.
@@ -204,8 +204,8 @@ impl Several {
             return invalid(message, "take one lock for all of them");
         }
         let mut order = Vec::with_capacity(self.wanted.len());
-        for Wanted { claimant } in &self.wanted {
-            let resource = claimant.wish(None)?.resource;
+        for LockRequest { claimant } in &self.wanted {
+            let resource = claimant.request(None)?.resource;
             if !Arc::ptr_eq(claimant.connection(), &self.connection) {
                 return invalid(
                     format!("{resource:?} was named from another client"),
@@ -268,14 +268,14 @@ impl Several {
     }
 }
 
-/// What a round of asking has come to.
+/// What a round of acquire has come to.
 enum Asks {
     /// More is held than before.
     Advanced,
     /// The wait is over, and this was in the way.
     Busy(Name, Box<Busy>),
     /// The first that is missing waits in its queue.
-    Waits(Asking),
+    Waits(AcquireFuture),
 }
 
 /// What is held while the rest is missing, in the order of names. Given back if it is dropped.
@@ -289,15 +289,16 @@ impl Prefix<'_> {
     /// the first that is still missing then, and gives back the rest.
     async fn ask(&mut self, missing: &[&Claimant], wait: Option<Duration>) -> Result<Asks> {
         let waits = std::iter::once(wait).chain(std::iter::repeat(Some(Duration::ZERO)));
-        let wishes = missing.iter().zip(waits).map(|(claimant, wait)| claimant.wish(wait));
-        let mut asking =
-            Asking::together(self.connection, wishes.collect::<Result<Vec<Wish>>>()?).into_iter();
-        let mut first = asking.next().expect("something is missing");
+        let requests = missing.iter().zip(waits).map(|(claimant, wait)| claimant.request(wait));
+        let mut acquire =
+            AcquireFuture::together(self.connection, requests.collect::<Result<Vec<AcquireRequest>>>()?)
+                .into_iter();
+        let mut first = acquire.next().expect("something is missing");
         first.stake(&self.leases);
         let mut behind = Prefix { connection: self.connection, leases: Vec::new() };
         let (mut gap, mut failed) = (None, None);
         let mut kept = 0;
-        for asked in join_all(asking).await {
+        for asked in join_all(acquire).await {
             match asked {
                 Ok(Asked::Lease(lease)) => {
                     behind.leases.push(lease);
@@ -335,7 +336,7 @@ impl Prefix<'_> {
     }
 
     /// Waits for the next one while what is held stays held; if that is lost, gives up everything, to begin again.
-    async fn wait(&mut self, mut next: Asking) -> Result<()> {
+    async fn wait(&mut self, mut next: AcquireFuture) -> Result<()> {
         let asked = {
             let lost = std::pin::pin!(any_lost(&self.leases));
             match select(&mut next, lost).await {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure_core::clock::{Clock, Instant, SystemClock};
-use tenure_ordered::Life;
+use tenure_ordered::SessionId;
 
 use crate::error::Fault;
 use crate::lease::{Granted, Leases};
@@ -14,7 +14,7 @@ use crate::store::deadline;
 
 /// A lease is not kept alive again within this part of its ttl: all its entries share one answer.
 const FRESH_PART: u32 = 10;
-/// For how long an id is remembered as finished, and how long the lease of such ids lives: it is replaced halfway.
+/// For how long an id is remembered as finished, and how long the lease of such ids lasts: it is replaced halfway.
 const DONE_FOR: Duration = Duration::from_secs(60);
 
 /// What is known of one lease.
@@ -24,17 +24,17 @@ struct Known {
     sent: Instant,
     has_ended: bool,
     /// Leases that must not end before it.
-    companions: BTreeSet<Life>,
+    companions: BTreeSet<SessionId>,
 }
 
 /// The leases of one client.
-pub(crate) struct Lives {
+pub(crate) struct EtcdLeases {
     leases: Leases,
     /// How long a server may lead that does not know yet that it does not any more: what it answers is worth less by that.
     margin: Duration,
-    by_seconds: tokio::sync::Mutex<HashMap<u64, Life>>,
-    done: tokio::sync::Mutex<Option<(Life, Instant)>>,
-    lives: Mutex<HashMap<Life, Arc<tokio::sync::Mutex<Known>>>>,
+    by_seconds: tokio::sync::Mutex<HashMap<u64, SessionId>>,
+    done: tokio::sync::Mutex<Option<(SessionId, Instant)>>,
+    etcd_leases: Mutex<HashMap<SessionId, Arc<tokio::sync::Mutex<Known>>>>,
 }
 
 fn now() -> Instant {
@@ -45,33 +45,33 @@ fn seconds(period: Duration) -> u64 {
     period.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX).max(1)
 }
 
-impl Lives {
-    pub(crate) fn new(leases: Leases, margin: Duration) -> Lives {
-        let (by_seconds, done, lives) = Default::default();
-        Lives { leases, margin, by_seconds, done, lives }
+impl EtcdLeases {
+    pub(crate) fn new(leases: Leases, margin: Duration) -> EtcdLeases {
+        let (by_seconds, done, etcd_leases) = Default::default();
+        EtcdLeases { leases, margin, by_seconds, done, etcd_leases }
     }
 
-    fn lives(&self) -> MutexGuard<'_, HashMap<Life, Arc<tokio::sync::Mutex<Known>>>> {
-        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    fn etcd_leases(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<tokio::sync::Mutex<Known>>>> {
+        self.etcd_leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a lease whose entries live for `ttl` after each heartbeat, all margins taken off.
-    pub(crate) async fn of(&self, ttl: Duration) -> Result<Life, Fault> {
+    pub(crate) async fn of(&self, ttl: Duration) -> Result<SessionId, Fault> {
         let seconds = seconds(ttl + self.margin);
         let mut by_seconds = self.by_seconds.lock().await;
-        if let Some(life) = by_seconds.get(&seconds).copied()
-            && self.is_young(life).await?
+        if let Some(session_id) = by_seconds.get(&seconds).copied()
+            && self.is_young(session_id).await?
         {
-            return Ok(life);
+            return Ok(session_id);
         }
-        let life = self.begin(seconds).await?;
-        by_seconds.insert(seconds, life);
-        Ok(life)
+        let session_id = self.begin(seconds).await?;
+        by_seconds.insert(seconds, session_id);
+        Ok(session_id)
     }
 
     /// Whether enough is left of a lease for a new entry. One that nobody used for a while is asked.
-    async fn is_young(&self, life: Life) -> Result<bool, Fault> {
-        let known = self.lives().get(&life).cloned();
+    async fn is_young(&self, session_id: SessionId) -> Result<bool, Fault> {
+        let known = self.etcd_leases().get(&session_id).cloned();
         let Some(known) = known else { return Ok(false) };
         let (ttl, age, has_ended) = {
             let known = known.lock().await;
@@ -80,21 +80,21 @@ impl Lives {
         if has_ended {
             return Ok(false);
         }
-        Ok(age < ttl / 2 || self.heartbeat(life).await?.is_some())
+        Ok(age < ttl / 2 || self.heartbeat(session_id).await?.is_some())
     }
 
-    async fn begin(&self, seconds: u64) -> Result<Life, Fault> {
+    async fn begin(&self, seconds: u64) -> Result<SessionId, Fault> {
         let sent = now();
         let granted = self.leases.grant(Duration::from_secs(seconds), deadline()).await?;
-        let life = life_of(granted.id);
+        let session_id = life_of(granted.id);
         let known = Known { ttl: granted.ttl, sent, has_ended: false, companions: BTreeSet::new() };
-        self.lives().insert(life, Arc::new(tokio::sync::Mutex::new(known)));
-        Ok(life)
+        self.etcd_leases().insert(session_id, Arc::new(tokio::sync::Mutex::new(known)));
+        Ok(session_id)
     }
 
     /// Keeps a lease alive, and its companions. Returns until when its entries live at least. None: it has ended.
-    pub(crate) async fn heartbeat(&self, life: Life) -> Result<Option<Instant>, Fault> {
-        let known = self.lives().get(&life).cloned();
+    pub(crate) async fn heartbeat(&self, session_id: SessionId) -> Result<Option<Instant>, Fault> {
+        let known = self.etcd_leases().get(&session_id).cloned();
         let Some(known) = known else { return Ok(None) };
         // Held while it is asked: all others want the same answer.
         let mut known = known.lock().await;
@@ -103,14 +103,16 @@ impl Lives {
         }
         if now().since(known.sent) >= known.ttl / FRESH_PART {
             let sent = now();
-            let all = std::iter::once(life).chain(known.companions.iter().copied());
-            let answers = join_all(all.map(|life| self.leases.keep_alive(lease_of(life), deadline()))).await;
+            let all = std::iter::once(session_id).chain(known.companions.iter().copied());
+            let answers =
+                join_all(all.map(|session_id| self.leases.keep_alive(lease_of(session_id), deadline())))
+                    .await;
             for answer in answers {
                 match answer {
                     Ok(_) => {}
                     Err(Fault::NoLease { .. }) => {
                         known.has_ended = true;
-                        self.lives().remove(&life);
+                        self.etcd_leases().remove(&session_id);
                         return Ok(None);
                     }
                     Err(fault) => return Err(fault),
@@ -118,23 +120,23 @@ impl Lives {
             }
             known.sent = sent;
         }
-        let lives = known.ttl.saturating_sub(self.margin);
-        Ok(Some(known.sent + lives))
+        let etcd_leases = known.ttl.saturating_sub(self.margin);
+        Ok(Some(known.sent + etcd_leases))
     }
 
     /// Another call was told that a lease is not there any more: finds out whether it is this one.
-    pub(crate) async fn look_after(&self, life: Life) {
-        let known = self.lives().get(&life).cloned();
+    pub(crate) async fn look_after(&self, session_id: SessionId) {
+        let known = self.etcd_leases().get(&session_id).cloned();
         let Some(known) = known else { return };
-        if let Err(Fault::NoLease { .. }) = self.leases.keep_alive(lease_of(life), deadline()).await {
+        if let Err(Fault::NoLease { .. }) = self.leases.keep_alive(lease_of(session_id), deadline()).await {
             known.lock().await.has_ended = true;
-            self.lives().remove(&life);
+            self.etcd_leases().remove(&session_id);
         }
     }
 
     /// Has one lease kept alive with each heartbeat of another.
-    pub(crate) async fn accompany(&self, life: Life, companion: Life) {
-        let known = self.lives().get(&life).cloned();
+    pub(crate) async fn accompany(&self, session_id: SessionId, companion: SessionId) {
+        let known = self.etcd_leases().get(&session_id).cloned();
         if let Some(known) = known {
             known.lock().await.companions.insert(companion);
         }
@@ -163,13 +165,13 @@ impl Lives {
         }
     }
 
-    /// Returns a lease that lives as long as an id must be remembered as finished.
+    /// Returns a lease that lasts as long as an id must be remembered as finished.
     pub(crate) async fn done(&self) -> Result<i64, Fault> {
         let mut done = self.done.lock().await;
-        if let Some((life, until)) = *done
+        if let Some((session_id, until)) = *done
             && now() < until
         {
-            return Ok(lease_of(life));
+            return Ok(lease_of(session_id));
         }
         let until = now() + DONE_FOR;
         let lease = self.once(2 * DONE_FOR).await?;
@@ -178,13 +180,13 @@ impl Lives {
     }
 }
 
-/// The lease of a life.
-pub(crate) fn lease_of(life: Life) -> i64 {
-    i64::from_ne_bytes(life.0.to_ne_bytes())
+/// The number of a lease.
+pub(crate) fn lease_of(session_id: SessionId) -> i64 {
+    i64::from_ne_bytes(session_id.0.to_ne_bytes())
 }
 
-fn life_of(lease: i64) -> Life {
-    Life(u64::from_ne_bytes(lease.to_ne_bytes()))
+fn life_of(lease: i64) -> SessionId {
+    SessionId(u64::from_ne_bytes(lease.to_ne_bytes()))
 }
 
 #[cfg(test)]

@@ -2,14 +2,14 @@
 //!
 //! The node is ephemeral, so nobody calls who is gone. A watch fires once, and several calls may lie between its firing and
 //! the next reading: the node's version says so, and then the client looks at all. So it does when it has begun a
-//! new life, since nothing was heard in between.
+//! new session, since nothing was heard in between.
 
 use std::sync::Arc;
 
 use tenure_core::claim::{ClientId, Name};
 use tenure_core::engine::Wake;
 use tenure_core::error::Result;
-use tenure_ordered::Life;
+use tenure_ordered::SessionId;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -18,36 +18,38 @@ use zookeeper_client::{CreateMode, EventType, Stat};
 use super::{CALLS, called};
 use crate::engine::Inner;
 use crate::error::{ANSWER_MAX, Fault, no_answer, pause};
-use crate::life::Living;
+use crate::session::Session;
 
 /// How long one waits after a failure.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Hears for as long as it is there.
-pub(super) struct Ear {
-    /// In which life it hears.
-    hears: watch::Receiver<Option<Life>>,
+pub(super) struct WakeListener {
+    /// In which session it hears.
+    hears: watch::Receiver<Option<SessionId>>,
     task: AbortHandle,
 }
 
-impl Drop for Ear {
+impl Drop for WakeListener {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Ear {
+impl WakeListener {
     /// Begins to listen.
-    pub(super) fn open(inner: &Arc<Inner>, client: ClientId) -> Ear {
+    pub(super) fn open(inner: &Arc<Inner>, client: ClientId) -> WakeListener {
         let (tell, hears) = watch::channel(None);
         let task = tokio::spawn(hear(inner.clone(), client, tell)).abort_handle();
-        Ear { hears, task }
+        WakeListener { hears, task }
     }
 
     /// Returns when it hears.
     pub(super) async fn ready(&self, inner: &Inner) -> Result<()> {
         let mut hears = self.hears.clone();
-        let hears_now = |life: &Option<Life>| life.is_some_and(|life| inner.lives.living(life).is_some());
+        let hears_now = |session_id: &Option<SessionId>| {
+            session_id.is_some_and(|session_id| inner.sessions.session(session_id).is_some())
+        };
         match timeout(ANSWER_MAX, hears.wait_for(hears_now)).await {
             Ok(Ok(_)) => Ok(()),
             _ => Err(no_answer("listen")),
@@ -55,11 +57,11 @@ impl Ear {
     }
 }
 
-/// Listens in one life after the other.
-async fn hear(inner: Arc<Inner>, client: ClientId, tell: watch::Sender<Option<Life>>) {
+/// Listens in one session after the other.
+async fn hear(inner: Arc<Inner>, client: ClientId, tell: watch::Sender<Option<SessionId>>) {
     loop {
-        if let Ok(living) = inner.begin().await
-            && let Err(fault) = listen(&inner, &living, client, &tell).await
+        if let Ok(session) = inner.begin().await
+            && let Err(fault) = listen(&inner, &session, client, &tell).await
         {
             tracing::debug!(%fault, "calls are not heard");
         }
@@ -70,22 +72,22 @@ async fn hear(inner: Arc<Inner>, client: ClientId, tell: watch::Sender<Option<Li
 
 async fn listen(
     inner: &Inner,
-    living: &Living,
+    session: &Session,
     client: ClientId,
-    tell: &watch::Sender<Option<Life>>,
+    tell: &watch::Sender<Option<SessionId>>,
 ) -> Result<(), Fault> {
     let path = called(&inner.config.chroot, client);
-    open(inner, living, &path).await?;
-    let (_, mut stat, mut watcher) = living.client.get_and_watch_data(&path).await?;
+    open(inner, session, &path).await?;
+    let (_, mut stat, mut watcher) = session.client.get_and_watch_data(&path).await?;
     inner.wakes.put(Wake::LookAtAll);
-    tell.send_replace(Some(living.life));
+    tell.send_replace(Some(session.session_id));
     loop {
         match watcher.changed().await.event_type {
             EventType::NodeDataChanged => {}
-            // It was removed, or the life is over.
+            // It was removed, or the session is over.
             _ => return Ok(()),
         }
-        let (data, now, next) = living.client.get_and_watch_data(&path).await?;
+        let (data, now, next) = session.client.get_and_watch_data(&path).await?;
         inner.wakes.put(what(&data, &stat, &now));
         (stat, watcher) = (now, next);
     }
@@ -98,25 +100,25 @@ fn what(data: &[u8], before: &Stat, now: &Stat) -> Wake {
     name.filter(|_| is_one).map_or(Wake::LookAtAll, Wake::Queue)
 }
 
-/// Makes the node in this life.
-async fn open(inner: &Inner, living: &Living, path: &str) -> Result<(), Fault> {
+/// Makes the node in this session.
+async fn open(inner: &Inner, session: &Session, path: &str) -> Result<(), Fault> {
     let options = inner.options(CreateMode::Ephemeral);
-    match living.client.create(path, b"", &options).await {
+    match session.client.create(path, b"", &options).await {
         Ok(_) => Ok(()),
         Err(Fault::NoNode) => {
             let parent = format!("{}/{CALLS}", inner.config.chroot);
-            living.client.mkdir(&parent, &inner.options(CreateMode::Persistent)).await?;
-            living.client.create(path, b"", &options).await.map(drop)
+            session.client.mkdir(&parent, &inner.options(CreateMode::Persistent)).await?;
+            session.client.create(path, b"", &options).await.map(drop)
         }
-        // The servers do not know yet that the life before is over, and would remove it later.
-        Err(Fault::NodeExists) => match living.client.check_stat(path).await? {
-            Some(stat) if stat.ephemeral_owner.cast_unsigned() == living.life.0 => Ok(()),
+        // The servers do not know yet that the session before is over, and would remove it later.
+        Err(Fault::NodeExists) => match session.client.check_stat(path).await? {
+            Some(stat) if stat.ephemeral_owner.cast_unsigned() == session.session_id.0 => Ok(()),
             _ => {
-                match living.client.delete(path, None).await {
+                match session.client.delete(path, None).await {
                     Ok(()) | Err(Fault::NoNode) => {}
                     Err(fault) => return Err(fault),
                 }
-                living.client.create(path, b"", &options).await.map(drop)
+                session.client.create(path, b"", &options).await.map(drop)
             }
         },
         Err(fault) => Err(fault),

@@ -1,4 +1,4 @@
-//! The client's life in ZooKeeper: one connection, and what is known of how long it goes on.
+//! The client's session in ZooKeeper: one connection, and what is known of how long it goes on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,15 +10,15 @@ use futures_util::stream::FuturesUnordered;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Wake;
 use tenure_core::error::{Error, ErrorKind, Result};
-use tenure_ordered::{Life, Wakes};
+use tenure_ordered::{SessionId, Wakes};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use zookeeper_client::{Client, SaslOptions, SessionState, TlsOptions};
 
-use crate::beat::Beats;
 use crate::config::Config;
 use crate::error::{ANSWER_MAX, Fault, is_dead, no_answer, pause, told};
+use crate::heartbeat::Heartbeats;
 
 /// After how long the next server is tried, too.
 const NEXT_SERVER: Duration = Duration::from_millis(300);
@@ -26,30 +26,30 @@ const NEXT_SERVER: Duration = Duration::from_millis(300);
 const AGREED_MAX: Duration = Duration::from_secs(1);
 /// The bounds of how long a server may be silent before another one is tried.
 const SILENCE: (Duration, Duration) = (Duration::from_millis(400), Duration::from_secs(3));
-/// The most often that is asked whether the life goes on.
+/// The most often that is asked whether the session goes on.
 const BEAT_MIN: Duration = Duration::from_millis(100);
 
-/// One life.
-pub(crate) struct Living {
-    pub(crate) life: Life,
+/// One session.
+pub(crate) struct Session {
+    pub(crate) session_id: SessionId,
     pub(crate) client: Client,
     /// As the servers granted it.
     pub(crate) timeout: Duration,
-    beats: Mutex<Beats>,
+    heartbeats: Mutex<Heartbeats>,
     is_over: AtomicBool,
     /// The present connection's timeout is known not to be shorter than `timeout`.
     is_agreed: AtomicBool,
-    /// A beat is wanted now.
+    /// A heartbeat is wanted now.
     wanted: Notify,
-    /// Counts the beats that were answered or failed.
+    /// Counts the heartbeats that were answered or failed.
     beaten: watch::Sender<u64>,
 }
 
-/// The lives of one client, one after the other.
-pub(crate) struct Lives {
+/// The sessions of one client, one after the other.
+pub(crate) struct Sessions {
     config: Config,
     wakes: Arc<Wakes>,
-    now: Mutex<Option<(Arc<Living>, Tasks)>>,
+    now: Mutex<Option<(Arc<Session>, Tasks)>>,
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -65,36 +65,36 @@ fn now() -> Instant {
     SystemClock.now()
 }
 
-impl Lives {
-    pub(crate) fn new(config: Config, wakes: Arc<Wakes>) -> Lives {
-        Lives { config, wakes, now: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+impl Sessions {
+    pub(crate) fn new(config: Config, wakes: Arc<Wakes>) -> Sessions {
+        Sessions { config, wakes, now: Mutex::default(), connecting: tokio::sync::Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(Arc<Living>, Tasks)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(Arc<Session>, Tasks)>> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a life that goes on, as far as is known.
-    pub(crate) fn living(&self, life: Life) -> Option<Arc<Living>> {
-        self.any().filter(|living| living.life == life)
+    /// Returns a session that goes on, as far as is known.
+    pub(crate) fn session(&self, session_id: SessionId) -> Option<Arc<Session>> {
+        self.any().filter(|session| session.session_id == session_id)
     }
 
-    fn any(&self) -> Option<Arc<Living>> {
+    fn any(&self) -> Option<Arc<Session>> {
         let mut now = self.lock();
         // One that has ended for its client may still be known to the servers: without its last user it is closed.
-        now.take_if(|(living, _)| living.is_over());
-        now.as_ref().map(|(living, _)| living.clone())
+        now.take_if(|(session, _)| session.is_over());
+        now.as_ref().map(|(session, _)| session.clone())
     }
 
-    /// Returns the life that goes on, and begins one if there is none.
-    pub(crate) async fn begin(&self) -> Result<Arc<Living>> {
-        if let Some(living) = self.any() {
-            return Ok(living);
+    /// Returns the session that goes on, and begins one if there is none.
+    pub(crate) async fn begin(&self) -> Result<Arc<Session>> {
+        if let Some(session) = self.any() {
+            return Ok(session);
         }
         let begun = timeout(ANSWER_MAX, async {
             let _one = self.connecting.lock().await;
             match self.any() {
-                Some(living) => Ok(living),
+                Some(session) => Ok(session),
                 None => self.connect().await,
             }
         });
@@ -106,42 +106,42 @@ impl Lives {
         })
     }
 
-    async fn connect(&self) -> Result<Arc<Living>> {
+    async fn connect(&self) -> Result<Arc<Session>> {
         let (client, begun) = dial(&self.config).await?;
         let timeout = client.session_timeout();
-        let beats = Beats::new(begun, timeout, self.config.tick);
-        let living = Arc::new(Living {
-            life: Life(client.session_id().0.cast_unsigned()),
+        let heartbeats = Heartbeats::new(begun, timeout, self.config.tick);
+        let session = Arc::new(Session {
+            session_id: SessionId(client.session_id().0.cast_unsigned()),
             client,
             timeout,
-            beats: Mutex::new(beats),
+            heartbeats: Mutex::new(heartbeats),
             is_over: AtomicBool::new(false),
             is_agreed: AtomicBool::new(true),
             wanted: Notify::new(),
             beaten: watch::Sender::new(0),
         });
-        tracing::info!(life = %living.client.session_id(), ?timeout, "connected");
+        tracing::info!(session_id = %session.client.session_id(), ?timeout, "connected");
         let path = if self.config.chroot.is_empty() { "/".to_owned() } else { self.config.chroot.clone() };
-        let beat = tokio::spawn(beat(living.clone(), path, self.wakes.clone()));
-        let listen = tokio::spawn(listen(living.clone(), self.config.clone(), self.wakes.clone()));
-        *self.lock() = Some((living.clone(), Tasks([beat.abort_handle(), listen.abort_handle()])));
-        Ok(living)
+        let heartbeat = tokio::spawn(heartbeat(session.clone(), path, self.wakes.clone()));
+        let listen = tokio::spawn(listen(session.clone(), self.config.clone(), self.wakes.clone()));
+        *self.lock() = Some((session.clone(), Tasks([heartbeat.abort_handle(), listen.abort_handle()])));
+        Ok(session)
     }
 }
 
-impl Living {
+impl Session {
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
 
-    fn beats(&self) -> MutexGuard<'_, Beats> {
-        self.beats.lock().unwrap_or_else(PoisonError::into_inner)
+    fn heartbeats(&self) -> MutexGuard<'_, Heartbeats> {
+        self.heartbeats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life has ended, and all its entries with it.
+    /// The session has ended, and all its entries with it.
     fn end(&self, wakes: &Wakes) {
         if !self.is_over.swap(true, Ordering::AcqRel) {
-            tracing::warn!(life = %self.client.session_id(), "the client's life in the store has ended");
+            tracing::warn!(session_id = %self.client.session_id(), "the client's session_id in the store has ended");
             self.beaten.send_modify(|count| *count += 1);
             wakes.put(Wake::RenewAll);
         }
@@ -160,8 +160,8 @@ impl Living {
                 return Ok(None);
             }
             let (until, last) = {
-                let beats = self.beats();
-                (beats.until(), beats.last())
+                let heartbeats = self.heartbeats();
+                (heartbeats.until(), heartbeats.last())
             };
             // After a long silence it takes a tick until something is known again.
             let is_agreed = self.is_agreed.load(Ordering::Acquire);
@@ -177,37 +177,37 @@ impl Living {
     }
 }
 
-/// Asks again and again, through the leader, whether the life goes on.
-async fn beat(living: Arc<Living>, path: String, wakes: Arc<Wakes>) {
+/// Asks again and again, through the leader, whether the session goes on.
+async fn heartbeat(session: Arc<Session>, path: String, wakes: Arc<Wakes>) {
     loop {
         let sent = now();
-        match timeout(ANSWER_MAX, living.client.sync(&path)).await {
+        match timeout(ANSWER_MAX, session.client.sync(&path)).await {
             Ok(Ok(())) => {
-                living.beats().answered(sent);
-                living.beaten.send_modify(|count| *count += 1);
+                session.heartbeats().answered(sent);
+                session.beaten.send_modify(|count| *count += 1);
             }
-            Ok(Err(fault)) if is_dead(&fault) => return living.end(&wakes),
+            Ok(Err(fault)) if is_dead(&fault) => return session.end(&wakes),
             Ok(Err(fault)) => tracing::debug!(%fault, "a heartbeat was not answered"),
             Err(_) => tracing::debug!("a heartbeat was not answered"),
         }
-        let rest = living.period().saturating_sub(now().since(sent));
+        let rest = session.period().saturating_sub(now().since(sent));
         tokio::select! {
             () = pause(rest) => {}
-            () = living.wanted.notified() => pause(rest.min(BEAT_MIN / 4)).await,
+            () = session.wanted.notified() => pause(rest.min(BEAT_MIN / 4)).await,
         }
     }
 }
 
 /// Hears what happens to the connection.
-async fn listen(living: Arc<Living>, config: Config, wakes: Arc<Wakes>) {
-    let mut states = living.client.state_watcher();
+async fn listen(session: Arc<Session>, config: Config, wakes: Arc<Wakes>) {
+    let mut states = session.client.state_watcher();
     let mut state = states.changed().await;
     loop {
         match state {
             SessionState::Disconnected => tracing::debug!("the connection is lost"),
             SessionState::SyncConnected | SessionState::ConnectedReadOnly => {
-                living.is_agreed.store(false, Ordering::Release);
-                living.wanted.notify_one();
+                session.is_agreed.store(false, Ordering::Release);
+                session.wanted.notify_one();
                 wakes.put(Wake::LookAtAll);
                 tokio::select! {
                     biased;
@@ -215,17 +215,17 @@ async fn listen(living: Arc<Living>, config: Config, wakes: Arc<Wakes>) {
                         state = next;
                         continue;
                     }
-                    shortest = shortest_timeout(&config, living.timeout) => {
-                        if shortest < living.timeout {
-                            tracing::warn!(?shortest, before = ?living.timeout, "a server allows a shorter session");
-                            return living.end(&wakes);
+                    shortest = shortest_timeout(&config, session.timeout) => {
+                        if shortest < session.timeout {
+                            tracing::warn!(?shortest, before = ?session.timeout, "a server allows a shorter session");
+                            return session.end(&wakes);
                         }
-                        living.is_agreed.store(true, Ordering::Release);
-                        living.beaten.send_modify(|count| *count += 1);
+                        session.is_agreed.store(true, Ordering::Release);
+                        session.beaten.send_modify(|count| *count += 1);
                     }
                 }
             }
-            _ => return living.end(&wakes),
+            _ => return session.end(&wakes),
         }
         state = states.changed().await;
     }
@@ -238,7 +238,7 @@ async fn listen(living: Arc<Living>, config: Config, wakes: Arc<Wakes>) {
 /// believes, and another holds beside it. Which server it is on is not told either: so each is asked, on a session of its
 /// own that ends at once. A server that does not answer soon is not the one that has just answered.
 async fn shortest_timeout(config: &Config, wanted: Duration) -> Duration {
-    let config = Config { life: wanted, ..config.clone() };
+    let config = Config { session_id: wanted, ..config.clone() };
     loop {
         let asked = now();
         let ask = async |host: &String| {
@@ -281,9 +281,9 @@ async fn dial(config: &Config) -> Result<(Client, Instant)> {
 }
 
 async fn dial_in_turn(config: &Config, hosts: &[String], tls: Option<TlsOptions>) -> Result<Client, Fault> {
-    let silence = (config.life / 5).clamp(SILENCE.0, SILENCE.1);
+    let silence = (config.session_id / 5).clamp(SILENCE.0, SILENCE.1);
     let mut connector =
-        Client::connector().with_session_timeout(config.life).with_connection_timeout(silence);
+        Client::connector().with_session_timeout(config.session_id).with_connection_timeout(silence);
     if let Some((user, password)) = &config.login {
         connector = if config.is_sasl {
             connector.with_sasl(SaslOptions::digest_md5(user.clone(), password.clone()))

@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use tenure_ordered::{Found, Key, Missing, Page, Pages, Rewritten, Unread, Value, Wanted, is_apart};
+use tenure_ordered::{Found, Key, KeyRange, Missing, Page, Pages, Rewritten, Unread, Value, is_apart};
 use zookeeper_client::Stat;
 
-use super::deed::Deed;
+use super::transaction::QueueTransaction;
 use super::{OPERATION, TOP_MAX};
 
 /// The pages of a queue are forgotten when they are heavier, in bytes: a client may use many queues.
@@ -14,7 +14,7 @@ const KNOWN_MAX: usize = 4 << 20;
 
 /// A queue's head, and the pages that are known.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct PageCache {
     /// When the head's node was made; 0: there is none. One that is made anew has other pages by the same numbers.
     pub(super) czxid: i64,
     /// When it was changed last.
@@ -28,23 +28,24 @@ pub(super) struct Book {
     known: HashMap<u64, Arc<Page>>,
 }
 
-impl Book {
+impl PageCache {
     /// Reads a head. What is known of pages is kept.
-    pub(super) fn open(known: Option<Book>, data: &[u8], stat: &Stat) -> Result<Book, Unread> {
-        let mut book = known.filter(|book| book.czxid == stat.czxid).unwrap_or_default();
-        if book.mzxid != stat.mzxid {
+    pub(super) fn open(known: Option<PageCache>, data: &[u8], stat: &Stat) -> Result<PageCache, Unread> {
+        let mut page_cache = known.filter(|page_cache| page_cache.czxid == stat.czxid).unwrap_or_default();
+        if page_cache.mzxid != stat.mzxid {
             let (pages, head) = Pages::decode(data)?;
             let there: BTreeSet<u64> = pages.ids().collect();
-            book.known.retain(|page, _| there.contains(page));
-            (book.czxid, book.mzxid, book.version) = (stat.czxid, stat.mzxid, stat.version);
-            (book.pages, book.head, book.size) = (pages, head, data.len());
+            page_cache.known.retain(|page, _| there.contains(page));
+            (page_cache.czxid, page_cache.mzxid, page_cache.version) = (stat.czxid, stat.mzxid, stat.version);
+            (page_cache.pages, page_cache.head, page_cache.size) = (pages, head, data.len());
         }
-        Ok(book)
+        Ok(page_cache)
     }
 
     /// Takes in a change that was made.
-    pub(super) fn follow(&mut self, deed: Deed, stat: &Stat) {
-        let Deed { head, data, rewritten: Rewritten { pages, written, removed }, .. } = deed;
+    pub(super) fn follow(&mut self, transaction: QueueTransaction, stat: &Stat) {
+        let QueueTransaction { head, data, rewritten: Rewritten { pages, written, removed }, .. } =
+            transaction;
         for page in removed {
             self.known.remove(&page);
         }
@@ -66,7 +67,7 @@ impl Book {
         }
     }
 
-    pub(super) fn find(&self, wanted: &Wanted) -> Result<Found, Missing> {
+    pub(super) fn find(&self, wanted: &KeyRange) -> Result<Found, Missing> {
         self.pages.find(wanted, &|page| self.known.get(&page).cloned())
     }
 

@@ -1,7 +1,7 @@
 //! What a client knows of one queue's rows: a part of them, as they were at one version of the queue's head.
 //!
 //! Every change of a queue changes its head, so what was read once is good for as long as the head is the same, and a
-//! transaction that asks for that head asks for all of it. What is not known is a [`Gap`]: it is read, and the work is
+//! transaction that asks for that head asks for all of it. What is not known is a [`NotLoaded`]: it is read, and the work is
 //! begun anew.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub type Value = Arc<[u8]>;
 
 /// Which rows are asked for: from `from` on, before `to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct KeyRange {
     /// The first key.
     pub from: Key,
     /// The first key behind them.
@@ -26,10 +26,10 @@ pub struct Wanted {
     pub most: usize,
 }
 
-impl Wanted {
-    pub(crate) fn one(key: Key) -> Wanted {
+impl KeyRange {
+    pub(crate) fn one(key: Key) -> KeyRange {
         let to = after(&key);
-        Wanted { from: key, to, most: 1 }
+        KeyRange { from: key, to, most: 1 }
     }
 }
 
@@ -44,9 +44,9 @@ pub struct Found {
 
 /// Why a step cannot be done yet, or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Gap {
+pub(crate) enum NotLoaded {
     /// These rows are not known.
-    Unknown(Wanted),
+    Unknown(KeyRange),
     /// What became of this delivery is not known, and is in no row.
     Overdue(ClaimId),
     /// What is stored cannot be read.
@@ -62,16 +62,16 @@ pub(crate) fn after(key: &[u8]) -> Key {
 
 /// Known rows, and changes of them that are not stored yet.
 #[derive(Debug, Default)]
-pub(crate) struct Excerpt {
+pub(crate) struct RowCache {
     rows: BTreeMap<Key, Value>,
     /// Between which keys all rows are known: from, to. They neither overlap nor touch.
     known: BTreeMap<Key, Key>,
     changes: BTreeMap<Key, Option<Value>>,
 }
 
-impl Excerpt {
+impl RowCache {
     /// Takes in what was read.
-    pub(crate) fn learn(&mut self, wanted: &Wanted, found: Found) {
+    pub(crate) fn learn(&mut self, wanted: &KeyRange, found: Found) {
         let to = match found.rows.last() {
             Some((last, _)) if found.has_more => after(last),
             _ => wanted.to.clone(),
@@ -103,19 +103,19 @@ impl Excerpt {
         around.map(|(_, to)| to).filter(|to| *to > key).unwrap_or(key)
     }
 
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Value>, Gap> {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Value>, NotLoaded> {
         if let Some(change) = self.changes.get(key) {
             return Ok(change.clone());
         }
         let key = key.to_vec();
         if *self.known_to(&key) <= key {
-            return Err(Gap::Unknown(Wanted::one(key)));
+            return Err(NotLoaded::Unknown(KeyRange::one(key)));
         }
         Ok(self.rows.get(&key).cloned())
     }
 
     /// Returns the first row from one key on and before another. `most`: so many are read if it is not known.
-    pub(crate) fn first(&self, from: &Key, to: &Key, most: usize) -> Result<Option<(Key, Value)>, Gap> {
+    pub(crate) fn first(&self, from: &Key, to: &Key, most: usize) -> Result<Option<(Key, Value)>, NotLoaded> {
         let range = (Bound::Included(from), Bound::Excluded(to));
         let stored = self.rows.range::<Key, _>(range).find(|(key, _)| !self.changes.contains_key(*key));
         let mut changed = self.changes.range::<Key, _>(range);
@@ -128,19 +128,19 @@ impl Excerpt {
         // Whatever may be before it is known.
         let is_first = first.is_some_and(|(key, _)| key <= known_to) || known_to >= to;
         if !is_first {
-            return Err(Gap::Unknown(Wanted { from: known_to.clone(), to: to.clone(), most }));
+            return Err(NotLoaded::Unknown(KeyRange { from: known_to.clone(), to: to.clone(), most }));
         }
         Ok(first.map(|(key, value)| (key.clone(), value.clone())))
     }
 
     /// Whether what would be read is known.
-    pub(crate) fn knows(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn knows(&self, wanted: &KeyRange) -> bool {
         let known_to = self.known_to(&wanted.from);
         *known_to >= wanted.to || self.known(wanted).count() >= wanted.most
     }
 
     /// Returns the rows of a range as far as they are known, as they will be stored, and no more than are asked for.
-    pub(crate) fn known<'a>(&'a self, wanted: &'a Wanted) -> impl Iterator<Item = (&'a Key, &'a Value)> {
+    pub(crate) fn known<'a>(&'a self, wanted: &'a KeyRange) -> impl Iterator<Item = (&'a Key, &'a Value)> {
         let to = self.known_to(&wanted.from).min(&wanted.to);
         let is_kept = |(key, _): &(&Key, &Value)| !self.changes.contains_key(*key);
         // Nothing is between what begins where it ends.
@@ -202,56 +202,56 @@ mod tests {
         text.as_bytes().into()
     }
 
-    fn wanted(from: &str, to: &str, most: usize) -> Wanted {
-        Wanted { from: from.into(), to: to.into(), most }
+    fn wanted(from: &str, to: &str, most: usize) -> KeyRange {
+        KeyRange { from: from.into(), to: to.into(), most }
     }
 
     fn found(keys: &[&str], has_more: bool) -> Found {
         Found { rows: keys.iter().map(|key| ((*key).into(), value(key))).collect(), has_more }
     }
 
-    fn first(excerpt: &Excerpt, from: &str, to: &str) -> Result<Option<String>, Gap> {
-        let first = excerpt.first(&from.into(), &to.into(), 2)?;
+    fn first(row_cache: &RowCache, from: &str, to: &str) -> Result<Option<String>, NotLoaded> {
+        let first = row_cache.first(&from.into(), &to.into(), 2)?;
         Ok(first.map(|(key, _)| String::from_utf8(key).unwrap()))
     }
 
     #[test]
     fn what_is_not_known_is_asked_for_from_where_knowledge_ends() {
-        let mut excerpt = Excerpt::default();
-        assert_eq!(excerpt.get(b"a1"), Err(Gap::Unknown(Wanted::one("a1".into()))));
-        assert_eq!(first(&excerpt, "a", "b"), Err(Gap::Unknown(wanted("a", "b", 2))));
-        excerpt.learn(&wanted("a", "b", 2), found(&["a1", "a2"], true));
-        assert_eq!(first(&excerpt, "a", "b"), Ok(Some("a1".into())));
-        excerpt.set("a1".into(), None);
-        assert_eq!(first(&excerpt, "a", "b"), Ok(Some("a2".into())));
-        excerpt.set("a2".into(), None);
-        assert_eq!(first(&excerpt, "a", "b"), Err(Gap::Unknown(wanted("a2\0", "b", 2))));
-        excerpt.set("a3".into(), Some(value("new")));
+        let mut row_cache = RowCache::default();
+        assert_eq!(row_cache.get(b"a1"), Err(NotLoaded::Unknown(KeyRange::one("a1".into()))));
+        assert_eq!(first(&row_cache, "a", "b"), Err(NotLoaded::Unknown(wanted("a", "b", 2))));
+        row_cache.learn(&wanted("a", "b", 2), found(&["a1", "a2"], true));
+        assert_eq!(first(&row_cache, "a", "b"), Ok(Some("a1".into())));
+        row_cache.set("a1".into(), None);
+        assert_eq!(first(&row_cache, "a", "b"), Ok(Some("a2".into())));
+        row_cache.set("a2".into(), None);
+        assert_eq!(first(&row_cache, "a", "b"), Err(NotLoaded::Unknown(wanted("a2\0", "b", 2))));
+        row_cache.set("a3".into(), Some(value("new")));
         // Something may be stored before it.
-        assert_eq!(first(&excerpt, "a", "b"), Err(Gap::Unknown(wanted("a2\0", "b", 2))));
-        excerpt.learn(&wanted("a2\0", "b", 2), found(&["a4"], false));
-        assert_eq!(first(&excerpt, "a", "b"), Ok(Some("a3".into())));
-        excerpt.set("a3".into(), None);
-        assert_eq!(first(&excerpt, "a", "b"), Ok(Some("a4".into())));
-        assert_eq!(excerpt.get(b"a0"), Ok(None));
+        assert_eq!(first(&row_cache, "a", "b"), Err(NotLoaded::Unknown(wanted("a2\0", "b", 2))));
+        row_cache.learn(&wanted("a2\0", "b", 2), found(&["a4"], false));
+        assert_eq!(first(&row_cache, "a", "b"), Ok(Some("a3".into())));
+        row_cache.set("a3".into(), None);
+        assert_eq!(first(&row_cache, "a", "b"), Ok(Some("a4".into())));
+        assert_eq!(row_cache.get(b"a0"), Ok(None));
     }
 
     #[test]
     fn what_is_stored_is_known_afterwards_and_what_is_not_is_forgotten() {
-        let mut excerpt = Excerpt::default();
-        excerpt.learn(&wanted("a", "b", 9), found(&["a1"], false));
-        excerpt.set("a1".into(), None);
-        excerpt.set("c".into(), Some(value("c")));
-        assert_eq!(excerpt.changes().len(), 2);
-        excerpt.forget_changes();
-        assert_eq!(first(&excerpt, "a", "b"), Ok(Some("a1".into())));
-        excerpt.set("a1".into(), None);
-        excerpt.set("c".into(), Some(value("c")));
-        excerpt.settle();
-        assert_eq!(first(&excerpt, "a", "b"), Ok(None));
-        assert_eq!(excerpt.get(b"c"), Ok(Some(value("c"))));
+        let mut row_cache = RowCache::default();
+        row_cache.learn(&wanted("a", "b", 9), found(&["a1"], false));
+        row_cache.set("a1".into(), None);
+        row_cache.set("c".into(), Some(value("c")));
+        assert_eq!(row_cache.changes().len(), 2);
+        row_cache.forget_changes();
+        assert_eq!(first(&row_cache, "a", "b"), Ok(Some("a1".into())));
+        row_cache.set("a1".into(), None);
+        row_cache.set("c".into(), Some(value("c")));
+        row_cache.settle();
+        assert_eq!(first(&row_cache, "a", "b"), Ok(None));
+        assert_eq!(row_cache.get(b"c"), Ok(Some(value("c"))));
         // What is as it was need not be written.
-        excerpt.set("c".into(), Some(value("c")));
-        assert_eq!(excerpt.changes(), []);
+        row_cache.set("c".into(), Some(value("c")));
+        assert_eq!(row_cache.changes(), []);
     }
 }

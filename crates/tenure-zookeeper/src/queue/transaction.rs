@@ -4,13 +4,13 @@ use tenure_core::claim::{ClientId, Name};
 use tenure_ordered::{Key, Rewritten, Value};
 use zookeeper_client::{Client, CreateMode, MultiWriteError, MultiWriteResult, Stat};
 
-use super::book::Book;
+use super::page_cache::PageCache;
 use super::{OPERATION, body_path, called, page_path};
 use crate::engine::Inner;
 use crate::error::Fault;
 
 /// What is to be done.
-pub(super) struct Deed {
+pub(super) struct QueueTransaction {
     path: String,
     /// There is no head yet.
     creates: bool,
@@ -47,26 +47,26 @@ fn head_writes(version: i32) -> Vec<Option<i32>> {
     [Some(version)].into_iter().chain(passes_over).collect()
 }
 
-impl Deed {
+impl QueueTransaction {
     /// `apart`: changes of rows with nodes of their own.
     pub(super) fn new(
         path: &str,
-        book: &Book,
+        page_cache: &PageCache,
         head: &[u8],
         rewritten: Rewritten,
         apart: &[(Key, Option<Value>)],
-    ) -> Deed {
+    ) -> QueueTransaction {
         let pages = rewritten.written.iter().map(|(id, page)| (page_path(path, *id), page.encode()));
         let body =
             |(key, value): &(Key, Option<Value>)| Some((body_path(path, key), value.as_ref()?.to_vec()));
         let made = pages.chain(apart.iter().filter_map(body)).collect();
         let gone = apart.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| body_path(path, key));
         let removed = rewritten.removed.iter().map(|id| page_path(path, *id)).chain(gone).collect();
-        Deed {
+        QueueTransaction {
             path: path.to_owned(),
-            creates: book.czxid == 0,
+            creates: page_cache.czxid == 0,
             // A head that is made anew has the version 0.
-            version: book.version,
+            version: page_cache.version,
             head: head.into(),
             data: rewritten.pages.encode(head),
             rewritten,

@@ -1,7 +1,7 @@
 //! What a client asks of queues: pushes and settlements in batches, and one line of tasks for each queue that they take from.
 //!
 //! All of it runs on the client's own thread. What arrives for a shard while a call to it is under way becomes the next batch. The tasks of a
-//! client that take from one queue by the same rules stand in one line, for which one *counter* asks the engine: so a thousand
+//! client that take from one queue by the same rules stand in one line, for which one *consumer group* asks the engine: so a thousand
 //! tasks are one idle client, and a wake costs one call.
 
 use std::collections::{HashMap, VecDeque};
@@ -40,14 +40,14 @@ const LATE_LONGEST: Duration = Duration::from_secs(5);
 
 /// What is asked of queues by one client.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct QueueClient {
     pushes: Lines<(Push, oneshot::Sender<Result<Pushed>>)>,
     settlements: Lines<Settling>,
     /// How many settlements are under way, of deliveries that their users let go.
     settling: AtomicUsize,
     /// Told when none is under way any more.
     settled: Notify,
-    counters: Mutex<HashMap<(Name, Arc<Rules>), Counter>>,
+    consumer_groups: Mutex<HashMap<(Name, Arc<Rules>), ConsumerGroup>>,
 }
 
 /// Requests of one verb: a line for each shard, so that a server that hangs delays nobody else's.
@@ -109,28 +109,28 @@ struct Settling {
 impl Settling {
     fn tell(&mut self, answer: Result<SettleAnswer>) {
         if let Some(told) = self.told.take() {
-            // Who is gone does not want to know.
+            // The receiver was dropped.
             told.send(answer).ok();
         }
     }
 }
 
 /// The tasks that take from one queue by the same rules.
-struct Counter {
-    line: VecDeque<Want>,
+struct ConsumerGroup {
+    line: VecDeque<PendingTake>,
     /// Somebody came or went, or something may be ready.
     news: Arc<Notify>,
 }
 
 /// A task that wants an item.
-struct Want {
+struct PendingTake {
     delivery: oneshot::Sender<Result<Option<Delivery>>>,
     /// It does not wait.
     is_try: bool,
     since: Instant,
 }
 
-impl Desk {
+impl QueueClient {
     /// Takes in news of the engine.
     pub(crate) fn on_wake(&self, wake: &Wake) {
         match wake {
@@ -145,13 +145,13 @@ impl Desk {
         self.look(|name, others| name == queue && others != rules);
     }
 
-    /// Something may be ready at some counters.
+    /// Something may be ready for some consumer groups.
     fn look(&self, is_meant: impl Fn(&Name, &Arc<Rules>) -> bool) {
-        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        counters
+        let consumer_groups = self.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
+        consumer_groups
             .iter()
             .filter(|((name, rules), _)| is_meant(name, rules))
-            .for_each(|(_, counter)| counter.news.notify_one());
+            .for_each(|(_, consumer_group)| consumer_group.news.notify_one());
     }
 
     /// Waits until no settlement is under way.
@@ -245,20 +245,20 @@ impl Shared {
         (until, late_until): (Instant, Instant),
         told: Option<oneshot::Sender<Result<SettleAnswer>>>,
     ) {
-        self.desk.settling.fetch_add(1, Ordering::AcqRel);
+        self.queue_client.settling.fetch_add(1, Ordering::AcqRel);
         let asked_at = self.clock.now();
         let settling = Settling { settle, asked_at, until, attempt: 0, late_until, late_looks: 0, told };
         let shard = self.engine.shard(&settling.settle.queue);
-        if self.desk.settlements.put(shard, settling).is_err() {
+        if self.queue_client.settlements.put(shard, settling).is_err() {
             // The thread has ended: nobody waits for it to settle anything.
             self.count_settled();
         }
     }
 
     fn count_settled(&self) {
-        let were = self.desk.settling.fetch_sub(1, Ordering::AcqRel);
+        let were = self.queue_client.settling.fetch_sub(1, Ordering::AcqRel);
         if were == 1 {
-            self.desk.settled.notify_waiters();
+            self.queue_client.settled.notify_waiters();
             if self.is_closing() {
                 // The thread waits for the last one.
                 self.poke();
@@ -268,7 +268,7 @@ impl Shared {
 
     /// Sees to it that settlements of a queue are served.
     fn begin_settlements_of(self: &Arc<Shared>, queue: &Name) {
-        self.desk.settlements.begin(self.engine.shard(queue), || self.serve_settlements());
+        self.queue_client.settlements.begin(self.engine.shard(queue), || self.serve_settlements());
     }
 
     /// Starts to send settlements for a shard, in batches.
@@ -341,7 +341,7 @@ impl Shared {
             shared.begin_settlements_of(&settling.settle.queue);
             let shard = shared.engine.shard(&settling.settle.queue);
             // If the thread has ended, nobody waits for it to settle anything.
-            shared.desk.settlements.put(shard, settling).ok();
+            shared.queue_client.settlements.put(shard, settling).ok();
         });
     }
 
@@ -354,7 +354,7 @@ impl Shared {
         let (sender, answer) = oneshot::channel();
         let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
         let shard = self.engine.shard(&push.queue);
-        let sent = self.desk.pushes.send(shard, (push, sender), || self.serve_pushes());
+        let sent = self.queue_client.pushes.send(shard, (push, sender), || self.serve_pushes());
         sent.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
@@ -373,7 +373,7 @@ impl Shared {
                     Err(error) => Err(error),
                 };
                 match answered {
-                    // Who is gone does not want to know.
+                    // The receiver was dropped.
                     Ok(answers) => waiting.into_iter().zip(answers).for_each(|(who, answer)| {
                         who.send(answer).ok();
                     }),
@@ -425,18 +425,19 @@ impl Connection {
     pub(crate) fn want(self: &Arc<Connection>, queue: &Name, rules: &Arc<Rules>, is_try: bool) -> Place {
         let (sender, delivery) = oneshot::channel();
         let shared = &self.shared;
-        let want = Want { delivery: sender, is_try, since: shared.clock.now() };
+        let want = PendingTake { delivery: sender, is_try, since: shared.clock.now() };
         let key = (queue.clone(), rules.clone());
         shared.begin_settlements_of(queue);
-        let mut counters = shared.desk.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(counter) = counters.get_mut(&key) {
-            counter.line.push_back(want);
-            counter.news.notify_one();
-            return Place { delivery, news: Some(counter.news.clone()) };
+        let mut consumer_groups =
+            shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(consumer_group) = consumer_groups.get_mut(&key) {
+            consumer_group.line.push_back(want);
+            consumer_group.news.notify_one();
+            return Place { delivery, news: Some(consumer_group.news.clone()) };
         }
         let news = Arc::new(Notify::new());
-        counters.insert(key, Counter { line: VecDeque::from([want]), news: news.clone() });
-        let clerk = Clerk {
+        consumer_groups.insert(key, ConsumerGroup { line: VecDeque::from([want]), news: news.clone() });
+        let clerk = QueuePoller {
             shared: shared.clone(),
             connection: Arc::downgrade(self),
             queue: queue.clone(),
@@ -451,8 +452,8 @@ impl Connection {
     }
 }
 
-/// Asks the engine for one counter, until nobody stands there any more.
-struct Clerk {
+/// Asks the engine for one consumer group, until nobody waits there any more.
+struct QueuePoller {
     shared: Arc<Shared>,
     /// Who waits keeps the connection; a clerk must not.
     connection: std::sync::Weak<Connection>,
@@ -466,14 +467,14 @@ struct Clerk {
     attempt: u8,
 }
 
-impl Clerk {
+impl QueuePoller {
     async fn serve(mut self) {
         while let Some(wants) = self.wants() {
             if wants == 0 {
                 // Nobody waits any more: others are to be told of what comes.
                 self.is_idle = false;
                 drop(self.take(Vec::new()).await);
-                self.shared.desk.look_beside(&self.queue, &self.rules);
+                self.shared.queue_client.look_beside(&self.queue, &self.rules);
                 continue;
             }
             let most = self.shared.batch_max();
@@ -495,17 +496,18 @@ impl Clerk {
         }
     }
 
-    /// Counts who stands in line. None: the counter is closed.
+    /// Counts who stands in line. None: the group is closed.
     fn wants(&mut self) -> Option<usize> {
-        let mut counters = self.shared.desk.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut consumer_groups =
+            self.shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (self.queue.clone(), self.rules.clone());
-        let counter = counters.get_mut(&key)?;
-        counter.line.retain(|want| !want.delivery.is_closed());
-        if counter.line.is_empty() && !self.is_idle {
-            counters.remove(&key);
+        let consumer_group = consumer_groups.get_mut(&key)?;
+        consumer_group.line.retain(|want| !want.delivery.is_closed());
+        if consumer_group.line.is_empty() && !self.is_idle {
+            consumer_groups.remove(&key);
             return None;
         }
-        Some(counter.line.len())
+        Some(consumer_group.line.len())
     }
 
     fn claim_id(&self) -> ClaimId {
@@ -544,7 +546,7 @@ impl Clerk {
         self.is_idle = taken.items.len() < wanted;
         if !self.is_idle {
             // The engine takes this client to be idle no more, and others of it may wait by other rules.
-            self.shared.desk.look_beside(&self.queue, &self.rules);
+            self.shared.queue_client.look_beside(&self.queue, &self.rules);
         }
         let Taken { items, look_in } = taken;
         for item in items {
@@ -568,13 +570,16 @@ impl Clerk {
         };
         let key = (self.queue.clone(), self.rules.clone());
         loop {
-            let mut counters = self.shared.desk.counters.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(want) = counters.get_mut(&key).and_then(|counter| counter.line.pop_front()) else {
+            let mut consumer_groups =
+                self.shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(want) =
+                consumer_groups.get_mut(&key).and_then(|consumer_group| consumer_group.line.pop_front())
+            else {
                 // Dropped unseen, it goes back; not under the lock.
-                drop(counters);
+                drop(consumer_groups);
                 return;
             };
-            drop(counters);
+            drop(consumer_groups);
             match want.delivery.send(Ok(Some(delivery))) {
                 Err(Ok(Some(unwanted))) => delivery = unwanted,
                 _ => return,
@@ -610,7 +615,7 @@ impl Clerk {
         self.attempt = self.attempt.saturating_add(1);
         let at = self.shared.clock.now() + delay;
         let answer_timeout = self.shared.settings.answer_timeout;
-        let is_over = |want: &Want| {
+        let is_over = |want: &PendingTake| {
             let patience = if want.is_try { answer_timeout } else { CONSUMER_LIFE.max(answer_timeout) };
             let since = self.last_heard.map_or(want.since, |heard| heard.max(want.since));
             at >= since + patience
@@ -619,16 +624,21 @@ impl Clerk {
         Some(delay)
     }
 
-    fn answer_all(&self, is_meant: impl Fn(&Want) -> bool, answer: impl Fn() -> Result<Option<Delivery>>) {
+    fn answer_all(
+        &self,
+        is_meant: impl Fn(&PendingTake) -> bool,
+        answer: impl Fn() -> Result<Option<Delivery>>,
+    ) {
         let key = (self.queue.clone(), self.rules.clone());
-        let mut counters = self.shared.desk.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(counter) = counters.get_mut(&key) else { return };
-        let (meant, others) = counter.line.drain(..).partition(|want| is_meant(want));
-        counter.line = others;
-        drop(counters);
-        let meant: VecDeque<Want> = meant;
+        let mut consumer_groups =
+            self.shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(consumer_group) = consumer_groups.get_mut(&key) else { return };
+        let (meant, others) = consumer_group.line.drain(..).partition(|want| is_meant(want));
+        consumer_group.line = others;
+        drop(consumer_groups);
+        let meant: VecDeque<PendingTake> = meant;
         for want in meant {
-            // Who is gone does not want to know.
+            // The receiver was dropped.
             want.delivery.send(answer()).ok();
         }
     }
