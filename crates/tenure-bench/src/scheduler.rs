@@ -10,12 +10,12 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use tenure::{Error, ErrorKind, Result, Settings, Tenure, Token, View};
-use tenure_core::claim::{Claim, ClaimId, Grant, Keep, Name};
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{
     BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, ReleaseAnswer,
     ReleaseRequest, RenewAnswer, RenewRequest, Wake,
 };
+use tenure_core::model::claim::{Claim, ClaimId, Grant, Keep, Name};
 
 use crate::measure::{Outcome, cpu, now, resident};
 use crate::report::{Report, Target};

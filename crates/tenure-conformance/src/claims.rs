@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tenure_core::claim::{Keep, Terms};
 use tenure_core::engine::{Capability, ClaimAnswer, ReleaseAnswer, RenewAnswer};
-use tenure_core::step::Release;
+use tenure_core::model::claim::{Keep, Terms};
+use tenure_core::model::step::Release;
 
 use crate::Setup;
 use crate::direct;

@@ -7,17 +7,19 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use tenure_core::claim::{CAPACITY_MAX, Claim, ClientId, Grant, HoldLimits, Keep, Kind, Terms, Waiting};
 use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::engine::queue::{
+    Push, Pushed, QueueEngine, Rules, Settle, SettleAnswer, Settlement, Take, Taken,
+};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Connect, Engine, ReleaseAnswer, ReleaseRequest, RenewAnswer,
     RenewRequest,
 };
-use tenure_core::inspect::View;
-use tenure_core::queue::contract::{
-    Push, Pushed, QueueEngine, Rules, Settle, SettleAnswer, Settlement, Take, Taken,
+use tenure_core::model::claim::{
+    CAPACITY_MAX, Claim, ClientId, Grant, HoldLimits, Keep, Kind, Terms, Waiting,
 };
-use tenure_core::step::Release;
+use tenure_core::model::inspect::View;
+use tenure_core::model::step::Release;
 use tenure_core::{Busy, ClaimId, Label, Name, Result, Token};
 use tokio::sync::oneshot;
 

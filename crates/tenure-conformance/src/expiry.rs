@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tenure_core::Name;
-use tenure_core::claim::{Claim, Terms};
 use tenure_core::clock::Instant;
 use tenure_core::engine::{Capability, ClaimAnswer, HandOver, ReleaseAnswer, RenewAnswer};
-use tenure_core::step::Release;
+use tenure_core::model::claim::{Claim, Terms};
+use tenure_core::model::step::Release;
 
 use crate::Setup;
 use crate::direct::{self, Direct};

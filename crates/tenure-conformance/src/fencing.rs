@@ -1,8 +1,8 @@
 //! Each grant of a resource has a larger token than every earlier one.
 
 use futures_util::future::join_all;
-use tenure_core::claim::Claim;
 use tenure_core::engine::RenewAnswer;
+use tenure_core::model::claim::Claim;
 use tenure_core::{ErrorKind, Token};
 
 use crate::Setup;

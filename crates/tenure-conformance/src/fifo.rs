@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::poll_immediate;
 use tenure_core::engine::RenewAnswer;
-use tenure_core::step::confirm_window;
+use tenure_core::model::step::confirm_window;
 
 use crate::Setup;
 use crate::direct;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tenure_core::claim::CAPACITY_MAX;
+use tenure_core::model::claim::CAPACITY_MAX;
 use tenure_core::{
     Acquire, AllOf, Election, Lease, Leases, Mutex, ReadLock, ReleaseAnswer, Result, Semaphore, SlotPool,
     Tenure, Term, WriteLock,

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use tenure_core::engine::Connect;
-use tenure_core::{Slot, Tenure, failpoint};
+use tenure_core::testing::failpoint;
+use tenure_core::{Slot, Tenure};
 
 use crate::crew::connect;
 

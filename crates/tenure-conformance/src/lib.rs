@@ -99,7 +99,7 @@ pub trait Setup: 'static {
     where
         Self: Sized;
 
-    /// Names the engine's failpoints ([`tenure_core::failpoint`]): a process is killed at each of them.
+    /// Names the engine's failpoints ([`tenure_core::testing::failpoint`]): a process is killed at each of them.
     fn failpoints(&self) -> &'static [&'static str] {
         &[]
     }

@@ -9,17 +9,18 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
-use tenure_core::claim::{Claim, Keep};
+use tenure_core::engine::queue::{
+    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueLine, QueueStats, Settle,
+    SettleAnswer, Take, Taken, Which,
+};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, ReleaseAnswer, ReleaseRequest,
     RenewAnswer, RenewRequest, Shard, Wake,
 };
-use tenure_core::inspect::View;
-use tenure_core::queue::contract::{
-    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueLine, QueueStats, Settle,
-    SettleAnswer, Take, Taken, Which,
-};
-use tenure_core::{ClaimId, Name, Result, Token, failpoint};
+use tenure_core::model::claim::{Claim, Keep};
+use tenure_core::model::inspect::View;
+use tenure_core::testing::failpoint;
+use tenure_core::{ClaimId, Name, Result, Token};
 
 /// The places at which the life of every client can end: around each call of its engine.
 pub(crate) const PLACES: &[&str] =

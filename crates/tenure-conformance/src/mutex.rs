@@ -1,8 +1,8 @@
 //! One holder at a time, whoever asks.
 
 use futures_util::future::join_all;
-use tenure_core::claim::Kind;
 use tenure_core::engine::ReleaseAnswer;
+use tenure_core::model::claim::Kind;
 use tenure_core::{Error, ErrorKind};
 
 use crate::Setup;

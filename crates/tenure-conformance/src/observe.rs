@@ -1,7 +1,7 @@
 //! What is held, by whom, and who waits, can be seen from outside.
 
 use futures_util::future::join_all;
-use tenure_core::claim::Kind;
+use tenure_core::model::claim::Kind;
 
 use crate::Setup;
 use crate::direct;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, poll_immediate};
 use tenure_core::clock::Instant;
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     CONSUMER_LOOK, Interval, ItemState, Push, QueueCapability, Rules, SettleAnswer, Settlement,
 };
 use tenure_core::{Delivery, ErrorKind, Label, Name, Queue, Tenure, Token};

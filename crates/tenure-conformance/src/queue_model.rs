@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::claim::{ClaimId, ClientId, Label, Name};
 use tenure_core::clock::Timestamp;
-use tenure_core::engine::{Engine, RenewAnswer, RenewRequest};
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     Interval, ItemId, ItemState, ItemView, Push, QueueEngine, Rules, Settle, SettleAnswer, Settlement, Take,
     Which,
 };
-use tenure_core::queue::record::PlainQueue;
-use tenure_core::queue::step;
-use tenure_core::token::Token;
+use tenure_core::engine::{Engine, RenewAnswer, RenewRequest};
+use tenure_core::model::claim::{ClaimId, ClientId, Label, Name};
+use tenure_core::model::queue::record::PlainQueue;
+use tenure_core::model::queue::step;
+use tenure_core::model::token::Token;
 use tokio::runtime::Runtime;
 
 use crate::crew::now as instant;
@@ -288,7 +288,7 @@ impl Pair<'_> {
     async fn look(&mut self) {
         let stats = self.engine.stats(self.queue.clone()).await.expect("an answer");
         let Ok(expected) = step::stats(&mut self.model, self.now);
-        let count = |stats: &tenure_core::queue::contract::QueueStats| {
+        let count = |stats: &tenure_core::engine::queue::QueueStats| {
             (stats.waiting, stats.in_flight, stats.dead, stats.next_in.is_some())
         };
         assert_eq!(count(&stats), count(&expected));

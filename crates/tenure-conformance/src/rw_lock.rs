@@ -1,6 +1,6 @@
 //! Many readers or one writer.
 
-use tenure_core::claim::{CAPACITY_MAX, Kind};
+use tenure_core::model::claim::{CAPACITY_MAX, Kind};
 
 use crate::actor::{SECTIONS, work_in_sections};
 use crate::direct::rw_lock;

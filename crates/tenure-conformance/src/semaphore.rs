@@ -1,7 +1,7 @@
 //! Holders of any weight, up to the capacity.
 
 use tenure_core::ErrorKind;
-use tenure_core::claim::Kind;
+use tenure_core::model::claim::Kind;
 
 use crate::actor::{SECTIONS, work_in_sections};
 use crate::direct::terms;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::claim::Kind;
 use tenure_core::engine::{BreakAnswer, Capability, ReleaseAnswer};
+use tenure_core::model::claim::Kind;
 use tenure_core::{AllOf, ErrorKind, Name, Settings, Tenure};
 
 use crate::actor::{SECTIONS, work_in_sections};

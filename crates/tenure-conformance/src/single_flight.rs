@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use tenure_core::claim::Terms;
 use tenure_core::engine::{BreakAnswer, Capability, ClaimAnswer, ReleaseAnswer};
+use tenure_core::model::claim::Terms;
 use tenure_core::{Error, ErrorKind, FetchedFrom, Name};
 
 use crate::Setup;

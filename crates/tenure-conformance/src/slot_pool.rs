@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::claim::{Kind, Terms};
 use tenure_core::engine::{BreakAnswer, Capability, SlotOrder};
+use tenure_core::model::claim::{Kind, Terms};
 
 use crate::actor::{Granted, SECTIONS};
 use crate::direct::terms;

@@ -1,5 +1,15 @@
 //! A connected client, from which every primitive is named.
 
+mod alarm;
+pub(crate) mod backoff;
+pub(crate) mod floors;
+pub(crate) mod lease_state;
+pub(crate) mod ledger;
+mod listing;
+pub(crate) mod queue_client;
+mod renewal;
+mod thread;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -10,27 +20,26 @@ use futures_util::future::{BoxFuture, Either, select};
 use futures_util::task::AtomicWaker;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::alarm::Alarms;
-use crate::claim::{CAPACITY_MAX, ClientId, Label, Name, Terms};
+use crate::client::alarm::Alarms;
+use crate::client::floors::Floors;
+use crate::client::ledger::{Identity, Ledger, Now};
+use crate::client::queue_client::QueueClient;
 use crate::clock::{Clock, Instant, SystemClock, Timer};
-use crate::election::Election;
+use crate::engine::queue::QueueCapability;
 use crate::engine::{BreakAnswer, Capability, Connect, Engine, Finding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::floors::Floors;
-use crate::inspect::View;
-use crate::io;
-use crate::ledger::{Identity, Ledger, Now};
-use crate::mutex::Mutex;
-use crate::queue::Queue;
-use crate::queue::contract::QueueCapability;
-use crate::queue::queue_client::QueueClient;
-use crate::rw_lock::RwLock;
-use crate::semaphore::Semaphore;
-use crate::all_of::{AllOf, LockRequest};
-use crate::single_flight::{Flights, SingleFlight};
-use crate::slot_pool::SlotPool;
-use crate::token::Token;
+use crate::face::all_of::{AllOf, LockRequest};
+use crate::face::election::Election;
+use crate::face::mutex::Mutex;
+use crate::face::queue::Queue;
+use crate::face::rw_lock::RwLock;
+use crate::face::semaphore::Semaphore;
+use crate::face::single_flight::{Flights, SingleFlight};
+use crate::face::slot_pool::SlotPool;
+use crate::model::claim::{CAPACITY_MAX, ClientId, Label, Name, Terms};
+use crate::model::inspect::View;
+use crate::model::token::Token;
 
 /// How many timers are kept: as many as calls of queues are under way at a time. Each is a file descriptor.
 const TIMERS_MAX: usize = 8;
@@ -350,7 +359,7 @@ impl Tenure {
                 })
             }
         };
-        io::start(clock, connect, client, make_shared, ready)?;
+        thread::start(clock, connect, client, make_shared, ready)?;
         let shared = connected
             .await
             .map_err(|_| Error::new(ErrorKind::Internal, "connect", "the client's thread has ended"))??;

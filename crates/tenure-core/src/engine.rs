@@ -4,6 +4,8 @@
 //! itself; the client repeats it with the same claim id, which every verb takes without harm. The conformance
 //! suite (`tenure-conformance`) is the text of this contract.
 
+pub mod queue;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +13,15 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 
-use crate::claim::{
+use crate::engine::queue::QueueEngine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::claim::{
     Busy, Claim, ClaimId, ClientId, Grant, Keep, Kind, Name, Published, TTL_MAX, TTL_MIN, WAITERS_MAX,
     Waiting,
 };
-use crate::error::{Error, ErrorKind, Result};
-use crate::inspect::View;
-use crate::queue::contract::QueueEngine;
-use crate::step::{Outcome, Release};
-use crate::token::Token;
+use crate::model::inspect::View;
+use crate::model::step::{Outcome, Release};
+use crate::model::token::Token;
 
 /// How many resources are asked for at a time where all are listed.
 const PAGE: usize = 128;
@@ -115,7 +117,7 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// All that [`step`](crate::step::step) can do, within one process; an engine narrows it.
+    /// All that [`step`](crate::model::step::step) can do, within one process; an engine narrows it.
     pub fn of_step() -> Capability {
         Capability {
             reach: Reach::Process,

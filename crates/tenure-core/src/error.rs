@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::claim::{Busy, Name, Printable};
+use crate::model::claim::{Busy, Name, Printable};
 
 /// What a caller should do about an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use crate::claim::Name;
 use crate::error::Error;
-use crate::token::Token;
+use crate::model::claim::Name;
+use crate::model::token::Token;
 
 /// One thing that happened, on one engine.
 #[derive(Clone, Copy, Debug)]

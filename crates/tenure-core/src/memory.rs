@@ -14,9 +14,9 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use tokio::sync::{mpsc, watch};
 
-use crate::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use crate::client::{Settings, Tenure};
 use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::engine::queue::{QueueCapability, QueueEngine};
 use crate::engine::{
     BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, Incarnation,
     ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Shard, Wake, break_answer,
@@ -24,12 +24,12 @@ use crate::engine::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
-use crate::inspect::{View, inspect, shows_the_same};
-use crate::queue::contract::{QueueCapability, QueueEngine};
-use crate::queue::record::PlainQueue;
-use crate::record::PlainRecord;
-use crate::step::{Command, Outcome, Transition, forget_at, step};
-use crate::token::Token;
+use crate::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
+use crate::model::inspect::{View, inspect, shows_the_same};
+use crate::model::queue::record::PlainQueue;
+use crate::model::record::PlainRecord;
+use crate::model::step::{Command, Outcome, Transition, forget_at, step};
+use crate::model::token::Token;
 
 /// The engine's one word.
 const NAME: &str = "memory";

@@ -6,8 +6,8 @@ mod judge;
 
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, Name};
 use tenure_core::engine::{Finding, Severity};
+use tenure_core::model::claim::{ClaimId, Name};
 use tokio::time::Instant;
 
 use crate::error::Fault;

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, Name};
 use tenure_core::engine::{Connect, Engine};
 use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::model::claim::{ClaimId, Name};
 
 use crate::keys::{Keys, Layout};
 
@@ -146,7 +146,7 @@ impl Config {
     ///
     /// # Examples
     /// ```
-    /// use tenure_core::claim::{ClaimId, Name};
+    /// use tenure_core::model::claim::{ClaimId, Name};
     ///
     /// # fn main() -> tenure_core::Result<()> {
     /// # let claim = ClaimId::new(0xab);

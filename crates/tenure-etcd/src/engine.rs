@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tenure_core::Result;
-use tenure_core::claim::ClientId;
+use tenure_core::model::claim::ClientId;
 use tenure_ordered::{Ordered, Wakes};
 use tokio::time::Instant;
 

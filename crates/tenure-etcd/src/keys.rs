@@ -15,10 +15,10 @@
 //! What looks like a space is the control character 0x1f, below everything that a name may hold: keys stand in the order of
 //! their names, and no name's keys are among those of another.
 
-use tenure_core::claim::{ClaimId, ClientId, Kind, Label, Name, Published};
 use tenure_core::clock::Timestamp;
-use tenure_core::line::{About, Entry, Line, Place, Resized, Rest, TakenSlot};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{ClaimId, ClientId, Kind, Label, Name, Published};
+use tenure_core::model::line::{About, Entry, Line, Place, Resized, Rest, TakenSlot};
+use tenure_core::model::token::Token;
 
 use crate::proto::{KeyValue, RangeRequest, end_of_prefix};
 

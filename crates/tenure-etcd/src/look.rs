@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::Result;
-use tenure_core::claim::Name;
-use tenure_core::line::{Blocker, Line};
+use tenure_core::model::claim::Name;
+use tenure_core::model::line::{Blocker, Line};
 use tenure_ordered::{Look, Mine, Presence, Wait};
 
 use crate::keys::{Layout, get, range};

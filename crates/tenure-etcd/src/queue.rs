@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::Instant;
 use tenure_core::engine::Wake;
-use tenure_core::queue::contract::{CONSUMER_LIFE, QueueCapability};
+use tenure_core::engine::queue::{CONSUMER_LIFE, QueueCapability};
+use tenure_core::model::claim::{ClaimId, ClientId, Name};
 use tenure_core::{Error, Result};
 use tenure_ordered::{
     Change, Changed, Found, Key, KeyRange, Moment, QueueStore, Removal, SessionId, Snapshot, Standing, Value,

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::BoxStream;
-use tenure_core::claim::{ClaimId, ClientId, Keep, Name, Terms};
 use tenure_core::clock::{Clock, Instant, SystemClock};
+use tenure_core::engine::queue::QueueEngine;
 use tenure_core::engine::{Capability, Finding, HandOver, Incarnation, Reach, SlotOrder};
-use tenure_core::line::{Entry, Line, Place, Resized, Rest, TakenSlot};
-use tenure_core::queue::contract::QueueEngine;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{ClaimId, ClientId, Keep, Name, Terms};
+use tenure_core::model::line::{Entry, Line, Place, Resized, Rest, TakenSlot};
+use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_ordered::{
     Entered, Entrance, Leaving, Left, Look, Mine, Presence, Queues, Rule, SessionId, Store, Wait, Wakes,
@@ -515,7 +515,7 @@ fn capability(layout: Layout) -> Capability {
     capability.batch_max = BATCH_MAX;
     capability.resource_batch_max = 1;
     if layout == Layout::Etcdctl {
-        capability.kinds = &[tenure_core::claim::Kind::Mutex];
+        capability.kinds = &[tenure_core::model::claim::Kind::Mutex];
         capability.has_rests = false;
     }
     capability

@@ -27,7 +27,8 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid, flock};
 use rustix::io::Errno;
 use tenure_core::clock::{Clock, SystemClock};
-use tenure_core::{Error, ErrorKind, failpoint};
+use tenure_core::testing::failpoint;
+use tenure_core::{Error, ErrorKind};
 
 use crate::rule::{Fence, Mark, Stale, check_key};
 

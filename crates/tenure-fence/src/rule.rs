@@ -91,8 +91,8 @@ impl From<&Lease> for Mark {
     }
 }
 
-impl From<&tenure_core::blocking::Lease> for Mark {
-    fn from(lease: &tenure_core::blocking::Lease) -> Mark {
+impl From<&tenure_core::face::blocking::Lease> for Mark {
+    fn from(lease: &tenure_core::face::blocking::Lease) -> Mark {
         Mark::new(lease.token(), lease.claim())
     }
 }

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_core::claim::{Claim, ClaimId, ClientId, Kind, Label, Name, Terms};
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{Engine, ReleaseRequest};
-use tenure_core::step::Release;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, ClientId, Kind, Label, Name, Terms};
+use tenure_core::model::step::Release;
+use tenure_core::model::token::Token;
 use tenure_local::{Config, Local};
 use tenure_testkit::TestDirectory;
 

@@ -29,7 +29,7 @@ use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use tenure_core::clock::Clock;
 use tenure_core::error::{Error, ErrorKind, Result};
-use tenure_core::failpoint;
+use tenure_core::testing::failpoint;
 
 use crate::config::Config;
 use crate::default_place::Decision;

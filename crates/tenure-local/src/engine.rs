@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
-use tenure_core::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use tenure_core::clock::Clock;
+use tenure_core::engine::queue::{QueueCapability, QueueEngine};
 use tenure_core::engine::{
     BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Reach, ReleaseAnswer,
     ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, break_answer, claim_answer, release_answer,
     renew_answer,
 };
 use tenure_core::error::{Error, ErrorKind, Result};
-use tenure_core::failpoint;
-use tenure_core::inspect::View;
-use tenure_core::queue::contract::{QueueCapability, QueueEngine};
-use tenure_core::step::{Command, Outcome};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
+use tenure_core::model::inspect::View;
+use tenure_core::model::step::{Command, Outcome};
+use tenure_core::model::token::Token;
+use tenure_core::testing::failpoint;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;

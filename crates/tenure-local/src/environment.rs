@@ -16,7 +16,7 @@ use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, RwTxn, Withou
 use rustix::fs::{AtFlags, FallocateFlags, Mode};
 use rustix::io::Errno;
 use tenure_core::error::{Error, ErrorKind, Result};
-use tenure_core::failpoint;
+use tenure_core::testing::failpoint;
 
 use crate::directory::Setup;
 use crate::error::{Failure, Fault, system_error};

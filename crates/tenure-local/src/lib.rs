@@ -2,7 +2,7 @@
 //!
 //! The state of locks is one LMDB environment in a directory that only its user may enter: one in `/run` if the user has
 //! one, else `/tmp/tenure-<uid>`, or the directory of the URL. Every process runs
-//! [`step`](tenure_core::step::step) itself, inside a write transaction. Two things that a machine knows and a
+//! [`step`](tenure_core::model::step::step) itself, inside a write transaction. Two things that a machine knows and a
 //! network never does make the engine better than a lease: *who is dead* (a lock on a file per client, and a
 //! pidfd that says when to look at it), so that what a killed process held is free at once; and *how to wake
 //! one process* (a datagram socket per client).

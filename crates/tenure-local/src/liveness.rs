@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use tenure_core::claim::ClientId;
-use tenure_core::failpoint;
+use tenure_core::model::claim::ClientId;
+use tenure_core::testing::failpoint;
 
 use crate::directory::Directory;
 use crate::fork::{ClosedOnFork, is_forked};

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use futures_util::future::select;
 use futures_util::stream::{self, BoxStream, StreamExt};
-use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::Timer;
 use tenure_core::error::Result;
-use tenure_core::inspect::{View, shows_the_same};
+use tenure_core::model::claim::{ClaimId, ClientId, Name};
+use tenure_core::model::inspect::{View, shows_the_same};
 use tokio::sync::Notify;
 
 use crate::error::{Failure, Fault};

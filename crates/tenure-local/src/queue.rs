@@ -12,15 +12,15 @@ mod rows;
 use std::sync::{Arc, PoisonError};
 
 use futures_util::future::BoxFuture;
-use tenure_core::claim::{ClientId, Name};
 use tenure_core::clock::Timestamp;
-use tenure_core::engine::{RenewAnswer, RenewRequest};
-use tenure_core::error::Result;
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
     Taken, Which,
 };
-use tenure_core::queue::step::{self, Calls};
+use tenure_core::engine::{RenewAnswer, RenewRequest};
+use tenure_core::error::Result;
+use tenure_core::model::claim::{ClientId, Name};
+use tenure_core::model::queue::step::{self, Calls};
 
 use crate::engine::{ENGINE, Local};
 use crate::error::Failure;

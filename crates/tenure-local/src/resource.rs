@@ -12,11 +12,11 @@
 
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::Timestamp;
-use tenure_core::inspect::{View, inspect};
-use tenure_core::record::{DecodeError, PlainRecord, Record, Waiter};
-use tenure_core::step::{Command, Outcome, Transition, forget_at, step};
+use tenure_core::model::claim::{ClaimId, ClientId, Name};
+use tenure_core::model::inspect::{View, inspect};
+use tenure_core::model::record::{DecodeError, PlainRecord, Record, Waiter};
+use tenure_core::model::step::{Command, Outcome, Transition, forget_at, step};
 
 use crate::error::Failure;
 use crate::rows::RowRecord;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use tenure_core::error::{Error, ErrorKind, Result};
-use tenure_core::failpoint;
+use tenure_core::testing::failpoint;
 
 use crate::error::{Fault, damaged_hint, system_error};
 use crate::gate::{self, Gate};

@@ -24,10 +24,10 @@ use std::ops::Bound;
 
 use heed::{RoTxn, RwTxn, WithoutTls};
 use serde::{Deserialize, Serialize};
-use tenure_core::claim::{ClaimId, ClientId};
 use tenure_core::clock::Timestamp;
-use tenure_core::record::{Head, Hold, PlainRecord, Record, Value, Waiter};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{ClaimId, ClientId};
+use tenure_core::model::record::{Head, Hold, PlainRecord, Record, Value, Waiter};
+use tenure_core::model::token::Token;
 
 use crate::environment::Rows;
 use crate::error::Failure;

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use heed::{RoTxn, RwTxn, WithoutTls};
-use tenure_core::claim::{ClientId, Name};
 use tenure_core::clock::{Clock, Instant, Timestamp};
 use tenure_core::engine::Incarnation;
 use tenure_core::error::Result;
-use tenure_core::failpoint;
-use tenure_core::step::Command;
+use tenure_core::model::claim::{ClientId, Name};
+use tenure_core::model::step::Command;
+use tenure_core::testing::failpoint;
 
 use crate::config::Config;
 use crate::directory::{Directory, Setup};

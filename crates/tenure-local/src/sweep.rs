@@ -7,8 +7,8 @@
 
 use std::os::fd::OwnedFd;
 
-use tenure_core::claim::{ClientId, Name};
-use tenure_core::step::Command;
+use tenure_core::model::claim::{ClientId, Name};
+use tenure_core::model::step::Command;
 
 use crate::error::Fault;
 use crate::liveness;

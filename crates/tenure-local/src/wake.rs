@@ -17,9 +17,9 @@ use std::time::Duration;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use tenure_core::claim::{ClaimId, ClientId, Grant, Name};
 use tenure_core::engine::{Incarnation, Wake};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{ClaimId, ClientId, Grant, Name};
+use tenure_core::model::token::Token;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 

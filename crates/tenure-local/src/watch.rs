@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use futures_util::future::select_all;
 use rustix::process::{Pid, PidfdFlags};
-use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::engine::Wake;
-use tenure_core::step::Command;
+use tenure_core::model::claim::{ClaimId, ClientId, Name};
+use tenure_core::model::step::Command;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use tenure_core::Result;
-use tenure_core::claim::ClientId;
+use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{Capability, Finding, Reach};
-use tenure_core::queue::contract::QueueCapability;
+use tenure_core::model::claim::ClientId;
 use tenure_sql::{Database, Fault, Hosted, Inbox, Notification, Purpose, QueueTables, Tables};
 
 use crate::config::Config;

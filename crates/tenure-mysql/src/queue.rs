@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, Name};
 use tenure_core::clock::Timestamp;
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     DEDUP_MEMORY, Dispatched, Interval, ItemId, Push, Pushed, QueueCapability, Settle, Take, Which,
 };
-use tenure_core::token::Token;
+use tenure_core::model::claim::{ClaimId, Name};
+use tenure_core::model::token::Token;
 use tenure_sql::{
     Calls, Columns, Connection, Database, Dialect, Entered, Fault, Found, Purpose, QueueDatabase,
     QueueTables, Row, Settled, claim_bytes, client_number, micros, read_name, signed,

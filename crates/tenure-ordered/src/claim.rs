@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use tenure_core::claim::{Claim, ClaimId, Grant, Kind, Terms};
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::{ClaimAnswer, RenewAnswer, RenewRequest, claim_answer};
-use tenure_core::line::Standing;
-use tenure_core::step::Outcome;
-use tenure_core::token::Token;
-use tenure_core::{Error, ErrorKind, Result, failpoint};
+use tenure_core::model::claim::{Claim, ClaimId, Grant, Kind, Terms};
+use tenure_core::model::line::Standing;
+use tenure_core::model::step::Outcome;
+use tenure_core::model::token::Token;
+use tenure_core::testing::failpoint;
+use tenure_core::{Error, ErrorKind, Result};
 
 use crate::ordered::{Shared, now};
 use crate::own::Own;

@@ -1,6 +1,6 @@
 //! What the engines of tenure on ordered stores share: etcd and ZooKeeper keep keys in the order in which they were made,
 //! and end those of a client that is gone. A claim is such a key, an *entry* in the line of its resource, and who holds
-//! follows from the entries before it: the rule is [`tenure_core::line`], and nothing is written to grant.
+//! follows from the entries before it: the rule is [`tenure_core::model::line`], and nothing is written to grant.
 //!
 //! [`Ordered`] is the engine; a [`Store`] says how entries are made, listed, watched and removed. What a client knows of
 //! its own claims (`own.rs`) is no truth: if it is lost, the client's [`SessionId`] ends in the store, and all its entries with it.

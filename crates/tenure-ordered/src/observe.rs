@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use tenure_core::claim::Name;
 use tenure_core::clock::{Clock, SystemClock};
-use tenure_core::inspect::{View, shows_the_same};
+use tenure_core::model::claim::Name;
+use tenure_core::model::inspect::{View, shows_the_same};
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::ordered::Shared;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tenure_core::claim::{CAPACITY_MAX, Kind, Name};
 use tenure_core::engine::BreakAnswer;
-use tenure_core::line::Resized;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{CAPACITY_MAX, Kind, Name};
+use tenure_core::model::line::Resized;
+use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::ordered::Shared;

@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::BoxStream;
 use tenure_core::Result;
-use tenure_core::claim::{Claim, ClaimId, Keep, Name};
 use tenure_core::clock::{Clock, Instant, SystemClock};
+use tenure_core::engine::queue::QueueEngine;
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Engine, Finding, ReleaseAnswer, ReleaseRequest, RenewAnswer,
     RenewRequest, Wake,
 };
-use tenure_core::inspect::View;
-use tenure_core::queue::contract::QueueEngine;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, Keep, Name};
+use tenure_core::model::inspect::View;
+use tenure_core::model::token::Token;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, Grant, Kind, Terms, Waiting};
 use tenure_core::clock::Instant;
-use tenure_core::step::{FINISHED_MEMORY, confirm_window, waiter_life};
+use tenure_core::model::claim::{ClaimId, Grant, Kind, Terms, Waiting};
+use tenure_core::model::step::{FINISHED_MEMORY, confirm_window, waiter_life};
 
 use crate::store::{Leaving, Look, Mine, Resting, SessionId, Wait};
 
@@ -238,7 +238,7 @@ impl Owned {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::claim::Name;
+    use tenure_core::model::claim::Name;
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Queues on an ordered store: the model of `tenure_core::queue::step` itself, on rows in the order of their keys.
+//! Queues on an ordered store: the model of `tenure_core::model::queue::step` itself, on rows in the order of their keys.
 //!
 //! A queue has one small *head*, which every change of the queue changes. A client keeps what it has read or written
 //! ([`row_cache`]) for as long as the head is the same. It does the model's step on that, reads what it lacks and begins anew, and

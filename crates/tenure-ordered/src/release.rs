@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use tenure_core::claim::ClaimId;
 use tenure_core::engine::{ReleaseAnswer, ReleaseRequest};
+use tenure_core::model::claim::ClaimId;
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::ordered::{Shared, Unfinished, now};

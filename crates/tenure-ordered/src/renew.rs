@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use futures_util::future::{join, join_all, join3};
-use tenure_core::claim::{ClaimId, Name, Waiting};
 use tenure_core::clock::Instant;
 use tenure_core::engine::{RenewAnswer, RenewRequest};
-use tenure_core::line::Standing;
+use tenure_core::model::claim::{ClaimId, Name, Waiting};
+use tenure_core::model::line::Standing;
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::claim::has_fresh_value;

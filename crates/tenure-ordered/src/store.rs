@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use tenure_core::Result;
-use tenure_core::claim::{Claim, ClaimId, Keep, Name, Terms};
 use tenure_core::clock::Instant;
+use tenure_core::engine::queue::QueueEngine;
 use tenure_core::engine::{Capability, Finding, Incarnation};
-use tenure_core::line::{Blocker, Line, Place, Resized, Rest, TakenSlot};
-use tenure_core::queue::contract::QueueEngine;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, Keep, Name, Terms};
+use tenure_core::model::line::{Blocker, Line, Place, Resized, Rest, TakenSlot};
+use tenure_core::model::token::Token;
 
 use crate::wake::Wakes;
 
@@ -177,7 +177,7 @@ pub trait Store: Send + Sync + 'static {
     /// Lets claims enter, of each resource one at most.
     fn enter<'a>(&'a self, entrances: Vec<Entrance<'a>>) -> BoxFuture<'a, Vec<Result<Entered>>>;
 
-    /// Looks at lines. `is_detailed`: with [`tenure_core::line::About`] of each entry, and the value.
+    /// Looks at lines. `is_detailed`: with [`tenure_core::model::line::About`] of each entry, and the value.
     fn look<'a>(&'a self, names: Vec<&'a Name>, is_detailed: bool) -> BoxFuture<'a, Vec<Result<Look>>>;
 
     /// Looks at the lines of waiters in which anything has changed that matters to them: their own entry, those that they wait

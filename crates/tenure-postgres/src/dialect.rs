@@ -1,9 +1,9 @@
 //! PostgreSQL's words.
 
-use tenure_core::claim::WAITERS_MAX;
-use tenure_core::record::POSITION_EXACT_MAX;
-use tenure_core::step::{TOKEN_MEMORY, WAITER_LIFE_MAX};
-use tenure_core::token::FLOOR_AHEAD_MAX;
+use tenure_core::model::claim::WAITERS_MAX;
+use tenure_core::model::record::POSITION_EXACT_MAX;
+use tenure_core::model::step::{TOKEN_MEMORY, WAITER_LIFE_MAX};
+use tenure_core::model::token::FLOOR_AHEAD_MAX;
 use tenure_sql::{Dialect, FORGET_GRAIN, LOOK_AFTER, Tables, push_hex};
 
 /// What a transaction is given to go by, in the piece that begins it: names that say no schema are PostgreSQL's own, whoever

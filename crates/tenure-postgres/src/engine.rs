@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tenure_core::claim::ClientId;
+use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{Capability, Finding, Reach};
-use tenure_core::queue::contract::QueueCapability;
+use tenure_core::model::claim::ClientId;
 use tenure_core::{ErrorKind, Result};
 use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Notification, Purpose, Tables};
 use tokio::task::JoinHandle;

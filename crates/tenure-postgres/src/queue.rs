@@ -7,12 +7,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, Name};
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     Dispatched, Interval, ItemId, Push, Pushed, QueueCapability, Settle, SettleAnswer, Settlement, Take,
     Which, cut_reason,
 };
-use tenure_core::queue::step::WORN_OUT;
+use tenure_core::model::claim::{ClaimId, Name};
+use tenure_core::model::queue::step::WORN_OUT;
 use tenure_sql::{
     Calls, Connection, Database, Entered, Fault, Found, Purpose, QueueDatabase, QueueTables, Settled,
     claim_bytes, client_number, micros, signed,

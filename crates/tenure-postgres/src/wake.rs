@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::{poll_fn, select};
-use tenure_core::claim::{ClaimId, Name};
+use tenure_core::model::claim::{ClaimId, Name};
 use tenure_sql::{Inbox, Notification, push_hex};
 use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
@@ -49,7 +49,7 @@ pub(crate) fn echo(number: u64) -> String {
     format!("? {number:x}")
 }
 
-pub(crate) fn own_channel(prefix: &str, client: tenure_core::claim::ClientId) -> String {
+pub(crate) fn own_channel(prefix: &str, client: tenure_core::model::claim::ClientId) -> String {
     format!("{prefix}{client}")
 }
 

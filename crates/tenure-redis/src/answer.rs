@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tenure_core::claim::{
+use tenure_core::clock::Timestamp;
+use tenure_core::model::claim::{
     Busy, CAPACITY_MAX, Claim, ClaimId, Grant, Kind, Label, Name, Published, Terms, Waiting,
 };
-use tenure_core::clock::Timestamp;
-use tenure_core::inspect::{HoldView, View, WaiterView};
-use tenure_core::step::Outcome;
-use tenure_core::token::Token;
+use tenure_core::model::inspect::{HoldView, View, WaiterView};
+use tenure_core::model::step::Outcome;
+use tenure_core::model::token::Token;
 
 /// An answer that no script of this version gives.
 #[derive(Debug)]

@@ -8,10 +8,10 @@ pub(crate) mod judge;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tenure_core::claim::Name;
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::{Finding, Incarnation, Severity};
-use tenure_core::inspect::VIEW_ENTRIES_MAX;
+use tenure_core::model::claim::Name;
+use tenure_core::model::inspect::VIEW_ENTRIES_MAX;
 use tokio::time::Instant;
 
 use crate::check::judge::{Facts, Said, finding, hinted};

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::{TTL_MAX, TTL_MIN};
 use tenure_core::engine::{Connect, Engine};
 use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::model::claim::{TTL_MAX, TTL_MIN};
 
 use crate::address::{Address, Login};
 use crate::engine::Redis;

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use futures_util::future::{BoxFuture, join, join_all};
 use futures_util::stream::BoxStream;
 use redis::{Cmd, Value};
-use tenure_core::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
+use tenure_core::engine::queue::QueueEngine;
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Incarnation, Reach, ReleaseAnswer, ReleaseRequest,
     RenewAnswer, RenewRequest, Shard, Wake, claim_answer, release_answer, renew_answer,
 };
-use tenure_core::inspect::View;
-use tenure_core::queue::contract::QueueEngine;
-use tenure_core::step::Outcome;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
+use tenure_core::model::inspect::View;
+use tenure_core::model::step::Outcome;
+use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::answer::{self, Answers, Unexpected, in_millis};

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use futures_util::future::join_all;
 use futures_util::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 use redis::Value;
-use tenure_core::claim::Name;
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::Incarnation;
-use tenure_core::inspect::{VIEW_ENTRIES_MAX, View};
-use tenure_core::token::Token;
+use tenure_core::model::claim::Name;
+use tenure_core::model::inspect::{VIEW_ENTRIES_MAX, View};
+use tenure_core::model::token::Token;
 use tenure_core::{Error, Result};
 use tokio::time::Instant;
 

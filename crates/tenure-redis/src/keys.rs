@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use tenure_core::claim::{ClientId, Name};
+use tenure_core::model::claim::{ClientId, Name};
 use tenure_core::{Error, ErrorKind};
 
 /// How many slots a cluster has.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use tenure_core::Result;
-use tenure_core::claim::Name;
-use tenure_core::inspect::{View, shows_the_same};
+use tenure_core::model::claim::Name;
+use tenure_core::model::inspect::{View, shows_the_same};
 use tokio::sync::Notify;
 
 use crate::engine::Store;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{BoxStream, Stream, StreamExt, TryStreamExt};
 use redis::{Cmd, Value};
-use tenure_core::claim::Name;
-use tenure_core::engine::{RenewAnswer, RenewRequest};
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueLine, QueueStats,
     REASON_BYTES_MAX, Settle, SettleAnswer, Settlement, Take, Taken, Which,
 };
+use tenure_core::engine::{RenewAnswer, RenewRequest};
+use tenure_core::model::claim::Name;
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::answer::{Unexpected, number};

@@ -2,9 +2,9 @@
 
 use redis::Cmd;
 use tenure_core::Result;
-use tenure_core::claim::Claim;
 use tenure_core::engine::{Incarnation, ReleaseRequest};
-use tenure_core::step::Release;
+use tenure_core::model::claim::Claim;
+use tenure_core::model::step::Release;
 
 use crate::keys::Keys;
 use crate::script::{CLAIM_ARGUMENTS, Form, LIBRARY, RELEASE_ARGUMENTS, Script, push_header};

@@ -24,14 +24,14 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join, select_all};
 use futures_util::stream::BoxStream;
-use tenure_core::claim::{Claim, ClaimId, ClientId, Keep, Kind, Name};
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Engine, Finding, HandOver, Incarnation, Reach, ReleaseAnswer,
     ReleaseRequest, RenewAnswer, RenewRequest, SlotOrder, Wake,
 };
-use tenure_core::inspect::View;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, ClientId, Keep, Kind, Name};
+use tenure_core::model::inspect::View;
+use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::AbortHandle;

@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 
 use redis::{Cmd, RedisWrite};
-use tenure_core::claim::{Claim, ClaimId};
 use tenure_core::engine::{Incarnation, ReleaseRequest, RenewRequest};
+use tenure_core::model::claim::{Claim, ClaimId};
 
 use crate::answer;
 use crate::keys::Keys;

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
-use tenure_core::claim::{Claim, ClaimId, Keep, Name};
+use tenure_core::engine::queue::QueueEngine;
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Incarnation, ReleaseAnswer, ReleaseRequest,
     RenewAnswer, RenewRequest, Wake, break_answer, claim_answer, release_answer,
 };
-use tenure_core::inspect::View;
-use tenure_core::queue::contract::QueueEngine;
-use tenure_core::step::{Command, Outcome, Release};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, Keep, Name};
+use tenure_core::model::inspect::View;
+use tenure_core::model::step::{Command, Outcome, Release};
+use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::task::AbortHandle;
 

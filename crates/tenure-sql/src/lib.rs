@@ -1,7 +1,7 @@
 //! What the engines of tenure on SQL databases share.
 //!
 //! The database gives atomic access to the rows of a resource, and its own clock. [`Hosted`] runs
-//! [`step`](tenure_core::step::step) inside a transaction under the resource's row lock and writes what it changed, the
+//! [`step`](tenure_core::model::step::step) inside a transaction under the resource's row lock and writes what it changed, the
 //! same for every database. What differs is a [`Database`]: how it is connected with, how a text is written in its
 //! [`Dialect`], and what its errors mean.
 //!
@@ -9,7 +9,7 @@
 //! Two round trips, whatever the number of resources in the batch. The first begins, makes the rows of resources that
 //! do not exist yet, locks those rows by name and then the rows of claims by id, and reads the clock last, when
 //! nothing can make it wait any more. `step` runs. The second writes and commits. Where a record has more entries than are
-//! loaded at first, a trip more fetches [what is needed](tenure_core::window); where others are to be told, a trip behind the
+//! loaded at first, a trip more fetches [what is needed](tenure_core::model::window); where others are to be told, a trip behind the
 //! commit does that, and may fail. A dialect that can claims and releases free mutexes by one statement instead (`plain.rs`).
 //!
 //! Renewals of holders need no resource's lock: one statement moves the ends of those that have not ended.

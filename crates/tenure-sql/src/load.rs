@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::claim::{ClaimId, HoldLimits, Kind, Label, Name};
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::Incarnation;
-use tenure_core::record::{Head, Hold, Value, Waiter};
-use tenure_core::token::Token;
-use tenure_core::window::{Loaded, Reach};
+use tenure_core::model::claim::{ClaimId, HoldLimits, Kind, Label, Name};
+use tenure_core::model::record::{Head, Hold, Value, Waiter};
+use tenure_core::model::token::Token;
+use tenure_core::model::window::{Loaded, Reach};
 
 use crate::database::Row;
 use crate::fault::Fault;

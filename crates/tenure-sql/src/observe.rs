@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use tenure_core::Result;
-use tenure_core::claim::Name;
-use tenure_core::inspect::{VIEW_ENTRIES_MAX, View, inspect, shows_the_same};
-use tenure_core::window::{Reach, Window};
+use tenure_core::model::claim::Name;
+use tenure_core::model::inspect::{VIEW_ENTRIES_MAX, View, inspect, shows_the_same};
+use tenure_core::model::window::{Reach, Window};
 use tokio::sync::Notify;
 
 use crate::database::{Connection, Database};

@@ -10,12 +10,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use tenure_core::claim::{Claim, ClaimId, Grant, HoldLimits, Kind, Name, Waiting};
 use tenure_core::engine::{ClaimAnswer, Incarnation, ReleaseRequest};
-use tenure_core::record::Record;
-use tenure_core::step::Release;
-use tenure_core::token::Token;
-use tenure_core::window::Window;
+use tenure_core::model::claim::{Claim, ClaimId, Grant, HoldLimits, Kind, Name, Waiting};
+use tenure_core::model::record::Record;
+use tenure_core::model::step::Release;
+use tenure_core::model::token::Token;
+use tenure_core::model::window::Window;
 
 use crate::database::{Connection, Database, Row};
 use crate::fault::Fault;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, Name};
-use tenure_core::step::Command;
+use tenure_core::model::claim::{ClaimId, Name};
+use tenure_core::model::step::Command;
 
 use crate::database::{Connection, Database};
 use crate::fault::Fault;

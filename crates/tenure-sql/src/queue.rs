@@ -1,5 +1,5 @@
 //! The queues: what is the same on every database. Each verb is statements of the database's own, made for sets of rows:
-//! to load and write records around [`step`](tenure_core::queue::step) would cost a queue half of its speed.
+//! to load and write records around [`step`](tenure_core::model::queue::step) would cost a queue half of its speed.
 //!
 //! # Rows
 //! An item is a row, and the state of its lane stands in the row of the lane's first item: that one has a `ready_at`. So an
@@ -28,10 +28,10 @@ mod verbs;
 use std::future::Future;
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, Name};
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     Dispatched, ItemId, Push, Pushed, QueueCapability, Settle, SettleAnswer, Take, Which,
 };
+use tenure_core::model::claim::{ClaimId, Name};
 
 pub(crate) use forget::forget;
 pub(crate) use idle::Idle;

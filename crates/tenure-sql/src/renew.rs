@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, Grant};
 use tenure_core::engine::{Incarnation, RenewAnswer, RenewRequest, renew_answer};
-use tenure_core::step::{Command, Outcome};
+use tenure_core::model::claim::{ClaimId, Grant};
+use tenure_core::model::step::{Command, Outcome};
 use tokio::time::{Instant, timeout};
 
 use crate::database::{Connection, Database};

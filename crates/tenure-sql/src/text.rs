@@ -5,9 +5,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, ClientId};
 use tenure_core::clock::Timestamp;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{ClaimId, ClientId};
+use tenure_core::model::token::Token;
 
 use crate::database::Row;
 use crate::fault::Fault;

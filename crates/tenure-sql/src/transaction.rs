@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use tenure_core::claim::{ClaimId, Kind, Name};
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::Incarnation;
-use tenure_core::record::Record;
-use tenure_core::step::{Command, Transition, step};
-use tenure_core::token::Token;
-use tenure_core::window::{Reach, Window};
+use tenure_core::model::claim::{ClaimId, Kind, Name};
+use tenure_core::model::record::Record;
+use tenure_core::model::step::{Command, Transition, step};
+use tenure_core::model::token::Token;
+use tenure_core::model::window::{Reach, Window};
 use tokio::time::timeout;
 
 use crate::database::{Connection, Database};

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::{Claim, ClaimId, Label, Name, Terms};
 use tenure_core::engine::{ClaimAnswer, Finding, ReleaseRequest, RenewAnswer, RenewRequest, Severity};
-use tenure_core::step::{Command, Outcome, Release};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, Label, Name, Terms};
+use tenure_core::model::step::{Command, Outcome, Release};
+use tenure_core::model::token::Token;
 
 use crate::database::Database;
 use crate::fault::Fault;

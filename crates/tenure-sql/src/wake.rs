@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use tenure_core::claim::{ClaimId, ClientId, Grant, Name};
 use tenure_core::engine::{Incarnation, Wake};
+use tenure_core::model::claim::{ClaimId, ClientId, Grant, Name};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 

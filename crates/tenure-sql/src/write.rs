@@ -1,10 +1,10 @@
 //! What a transaction writes.
 
-use tenure_core::claim::{ClaimId, HoldLimits, Label, Name};
 use tenure_core::clock::Timestamp;
-use tenure_core::record::{Hold, Waiter};
-use tenure_core::step::forget_at;
-use tenure_core::window::{Changes, Window};
+use tenure_core::model::claim::{ClaimId, HoldLimits, Label, Name};
+use tenure_core::model::record::{Hold, Waiter};
+use tenure_core::model::step::forget_at;
+use tenure_core::model::window::{Changes, Window};
 
 use crate::fault::Fault;
 use crate::load::{Script, Stored, kind_number, names};

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::BoxStream;
-use tenure_core::claim::{ClaimId, ClientId, Keep, Kind, Name, Terms};
 use tenure_core::clock::Instant;
+use tenure_core::engine::queue::QueueEngine;
 use tenure_core::engine::{Capability, Finding, HandOver, Incarnation, Reach, SlotOrder};
 use tenure_core::error::{Error, ErrorKind, Result};
-use tenure_core::line::{Line, Place, Resized, Rest, TakenSlot};
-use tenure_core::queue::contract::QueueEngine;
+use tenure_core::model::claim::{ClaimId, ClientId, Keep, Kind, Name, Terms};
+use tenure_core::model::line::{Line, Place, Resized, Rest, TakenSlot};
 use tenure_ordered::{
     Entered, Entrance, Leaving, Left, Look, Mine, Ordered, Presence, Queues, SessionId, Store, Wait, Wakes,
 };

@@ -1,10 +1,10 @@
 //! Letting claims in.
 
-use tenure_core::claim::Kind;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::error::{Error, ErrorKind, Result};
-use tenure_core::line::{Entry, Standing};
-use tenure_core::token::Token;
+use tenure_core::model::claim::Kind;
+use tenure_core::model::line::{Entry, Standing};
+use tenure_core::model::token::Token;
 use tenure_ordered::{Entered, Entrance, Look, Mine, Rule};
 
 use crate::engine::{Inner, Node};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
-use tenure_core::claim::Name;
 use tenure_core::error::Result;
+use tenure_core::model::claim::Name;
 use zookeeper_client::WatchedEvent;
 
 use crate::engine::Inner;

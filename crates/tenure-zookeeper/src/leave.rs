@@ -1,7 +1,7 @@
 //! Letting claims leave.
 
-use tenure_core::claim::ClaimId;
 use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::model::claim::ClaimId;
 use tenure_ordered::{Leaving, Left};
 use zookeeper_client::{Client, MultiWriteError};
 

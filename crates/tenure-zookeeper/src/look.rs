@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::{join, join_all, join3};
 use futures_util::{StreamExt, stream};
-use tenure_core::claim::{ClaimId, Name, Published};
 use tenure_core::error::Result;
-use tenure_core::inspect::VIEW_ENTRIES_MAX;
-use tenure_core::line::{Line, TakenSlot};
+use tenure_core::model::claim::{ClaimId, Name, Published};
+use tenure_core::model::inspect::VIEW_ENTRIES_MAX;
+use tenure_core::model::line::{Line, TakenSlot};
 use tenure_ordered::{Look, Mine, Presence, SessionId};
 use zookeeper_client::Client;
 

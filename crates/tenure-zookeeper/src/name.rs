@@ -4,7 +4,7 @@
 //! the root, `zookeeper` are its own. All these are written as `%` and two hexadecimal digits for each byte. There is one way
 //! to write a name, so that two spellings are never one lock.
 
-use tenure_core::claim::Name;
+use tenure_core::model::claim::Name;
 
 /// What the root has a node of that is not ours.
 const RESERVED: &str = "zookeeper";
@@ -65,7 +65,7 @@ pub(crate) fn is_path(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use tenure_core::claim::NAME_BYTES_MAX;
+    use tenure_core::model::claim::NAME_BYTES_MAX;
 
     use super::*;
 

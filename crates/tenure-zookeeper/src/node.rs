@@ -11,10 +11,10 @@
 
 use std::time::Duration;
 
-use tenure_core::claim::{Claim, ClaimId, ClientId, Kind, Label};
 use tenure_core::clock::Timestamp;
-use tenure_core::line::{About, Entry, Line, Place, Resized, TakenSlot, kind_of, letter};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, ClientId, Kind, Label};
+use tenure_core::model::line::{About, Entry, Line, Place, Resized, TakenSlot, kind_of, letter};
+use tenure_core::model::token::Token;
 use zookeeper_client::Stat;
 
 /// What the name of a slot's node begins with.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use tenure_core::claim::{ClaimId, Name};
 use tenure_core::error::{Error, ErrorKind, Result};
-use tenure_core::line::{Line, Place, Resized, TakenSlot};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{ClaimId, Name};
+use tenure_core::model::line::{Line, Place, Resized, TakenSlot};
+use tenure_core::model::token::Token;
 use tenure_ordered::Mine;
 use zookeeper_client::{Client, CreateMode, MultiWriteResult};
 

@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join, try_join_all};
-use tenure_core::claim::{ClientId, Name};
 use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::engine::queue::QueueCapability;
 use tenure_core::error::{Error, ErrorKind, Result};
-use tenure_core::queue::contract::QueueCapability;
+use tenure_core::model::claim::{ClientId, Name};
 use tenure_ordered::{
     Change, Changed, Fit, Found, Key, KeyRange, Missing, Moment, QueueStore, Snapshot, Unread, Value, Wakes,
     is_apart,

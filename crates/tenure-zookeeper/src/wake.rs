@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{BoxFuture, select_all};
-use tenure_core::claim::{ClaimId, Name};
 use tenure_core::engine::Wake;
 use tenure_core::error::Result;
-use tenure_core::line::Blocker;
+use tenure_core::model::claim::{ClaimId, Name};
+use tenure_core::model::line::Blocker;
 use tenure_ordered::Mine;
 use tokio::task::AbortHandle;
 use zookeeper_client::WatchedEvent;

@@ -10,7 +10,7 @@
 
 use crate::{Result, Settings};
 
-pub use tenure_core::blocking::{
+pub use tenure_core::face::blocking::{
     AllOf, Delivery, Election, Leaders, Lease, Leases, Mutex, Push, Queue, ReadLock, RwLock, Semaphore,
     SingleFlight, Slot, SlotPool, Tenure, Term, WriteLock,
 };

@@ -16,10 +16,10 @@ pub mod fence;
 pub mod queue;
 mod url;
 
-pub use tenure_core::claim::{Kind, Printable};
 pub use tenure_core::clock::Instant;
 pub use tenure_core::engine::{BreakAnswer, Capability, Finding, Severity};
-pub use tenure_core::inspect::{HoldView, View, WaiterView};
+pub use tenure_core::model::claim::{Kind, Printable};
+pub use tenure_core::model::inspect::{HoldView, View, WaiterView};
 pub use tenure_core::{
     Acquire, AllOf, Busy, ClaimId, Delivery, Election, Error, ErrorKind, Fetched, FetchedFrom, Label, Leader,
     Leaders, Lease, Leases, LockRequest, Mutex, Name, Observer, Push, Queue, QueuePosition, ReadLock,

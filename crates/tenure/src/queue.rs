@@ -1,7 +1,7 @@
 //! What a queue says of its items, beside [`Queue`](crate::Queue), [`Push`](crate::Push) and
 //! [`Delivery`](crate::Delivery).
 
-pub use tenure_core::queue::ATTEMPTS_DEFAULT;
-pub use tenure_core::queue::contract::{
+pub use tenure_core::engine::queue::{
     DEDUP_MEMORY, ItemId, ItemState, ItemView, PAYLOAD_BYTES_MAX, Pushed, QueueCapability, QueueStats,
 };
+pub use tenure_core::face::queue::ATTEMPTS_DEFAULT;

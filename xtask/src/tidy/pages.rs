@@ -8,11 +8,13 @@ const ADR_INDEX: &str = "docs/adr/README.md";
 const CHANGELOG: &str = "CHANGELOG.md";
 const README: &str = "README.md";
 const GUIDES: &str = "docs/guides/";
+/// Where the primitives are.
+const FACE: &str = "crates/tenure-core/src/face/";
 const EXAMPLE: &str = "crates/tenure/examples/hello.rs";
 
 /// Every primitive, as its file in the core is named. One that is not written yet has no file and no page.
 const PRIMITIVES: [&str; 8] =
-    ["mutex", "rw_lock", "semaphore", "slot_pool", "several", "election", "single_flight", "queue"];
+    ["mutex", "rw_lock", "semaphore", "slot_pool", "all_of", "election", "single_flight", "queue"];
 
 /// The parts of every ADR, in this order.
 const ADR_PARTS: [&str; 5] =
@@ -47,10 +49,10 @@ pub(crate) fn changelog(tree: &Tree) -> Vec<Finding> {
 
 /// Finds primitives without a page.
 pub(crate) fn primitive_pages(tree: &Tree) -> Vec<Finding> {
-    let exists = |name: &&str| tree.has(&format!("crates/tenure-core/src/{name}.rs"));
+    let exists = |name: &&str| tree.has(&format!("{FACE}{name}.rs"));
     let primitives: Vec<&str> = PRIMITIVES.into_iter().filter(exists).collect();
     if primitives.is_empty() {
-        return vec![Finding::of("primitive-page", "crates/tenure-core/src/", "there is no primitive")];
+        return vec![Finding::of("primitive-page", FACE, "there is no primitive")];
     }
     let pages = primitives.iter().map(|name| format!("docs/primitives/{}.md", name.replace('_', "-")));
     let missing = pages.filter(|page| !tree.has(page));
@@ -128,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_primitive_without_a_page_is_found() {
-        let core = ("crates/tenure-core/src/rw_lock.rs", "");
+        let core = ("crates/tenure-core/src/face/rw_lock.rs", "");
         assert_eq!(primitive_pages(&Tree::of(&[core, ("docs/primitives/rw-lock.md", "")])), []);
         assert_eq!(primitive_pages(&Tree::of(&[core])).len(), 1);
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Script, Value};
-use tenure_core::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
+use tenure_core::model::token::Token;
 
 use super::{Done, Tally};
 

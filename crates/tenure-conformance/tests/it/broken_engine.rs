@@ -8,14 +8,14 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt, StreamExt};
-use tenure_core::claim::{CAPACITY_MAX, Claim, Grant, Keep, Kind, Waiting};
 use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::engine::queue::QueueEngine;
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, Incarnation, ReleaseAnswer,
     ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake,
 };
-use tenure_core::inspect::View;
-use tenure_core::queue::contract::QueueEngine;
+use tenure_core::model::claim::{CAPACITY_MAX, Claim, Grant, Keep, Kind, Waiting};
+use tenure_core::model::inspect::View;
 use tenure_core::{ClaimId, Error, ErrorKind, Name, Result, Token};
 
 use crate::broken_queue::Line;

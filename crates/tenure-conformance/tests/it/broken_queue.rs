@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tenure_core::engine::{RenewAnswer, RenewRequest};
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Rules, Settle,
     SettleAnswer, Settlement, Take, Taken, Which,
 };
+use tenure_core::engine::{RenewAnswer, RenewRequest};
 use tenure_core::{Name, Result, Token};
 
 use crate::broken_engine::BrokenEngine;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tenure_core::clock::Timestamp;
 use tenure_core::memory::Flaw;
-use tenure_core::record::{Hold, PlainRecord, Record, Waiter};
-use tenure_core::step::{Command, Transition};
+use tenure_core::model::record::{Hold, PlainRecord, Record, Waiter};
+use tenure_core::model::step::{Command, Transition};
 
 /// Which rule is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ fn rotate(record: &mut PlainRecord) {
 }
 
 impl BrokenRecord {
-    fn before_claim(&self, record: &mut PlainRecord, claim: &tenure_core::claim::Claim) {
+    fn before_claim(&self, record: &mut PlainRecord, claim: &tenure_core::model::claim::Claim) {
         let Ok(Some(mut head)) = record.head() else { return };
         match self.rule {
             Rule::CapacityIgnored => head.used = 0,

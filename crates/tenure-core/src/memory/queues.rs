@@ -5,16 +5,16 @@ use std::ops::Bound;
 use futures_util::future::BoxFuture;
 
 use super::{Memory, Store, ready};
-use crate::claim::Name;
 use crate::clock::Timestamp;
-use crate::engine::{RenewAnswer, RenewRequest, Wake};
-use crate::error::Result;
-use crate::queue::contract::{
+use crate::engine::queue::{
     ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
     Taken, Which,
 };
-use crate::queue::record::PlainQueue;
-use crate::queue::step::{self, Calls};
+use crate::engine::{RenewAnswer, RenewRequest, Wake};
+use crate::error::Result;
+use crate::model::claim::Name;
+use crate::model::queue::record::PlainQueue;
+use crate::model::queue::step::{self, Calls};
 
 /// What a step of the model says, which cannot fail here.
 type Stepped<T> = std::result::Result<T, std::convert::Infallible>;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tenure_core::clock::Clock;
 use tenure_core::engine::ReleaseAnswer;
 use tenure_core::memory::{Flaw, Store};
-use tenure_core::record::PlainRecord;
-use tenure_core::step::Command;
-use tenure_core::virtual_clock::VirtualClock;
+use tenure_core::model::record::PlainRecord;
+use tenure_core::model::step::Command;
+use tenure_core::testing::virtual_clock::VirtualClock;
 use tenure_core::{ErrorKind, Settings, Tenure, blocking};
 
 const TTL: Duration = Duration::from_secs(9);

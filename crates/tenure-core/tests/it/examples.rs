@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::{Claim, Grant, HoldLimits, Keep, Kind, Label, Terms, WAITERS_MAX, Waiting};
 use tenure_core::clock::Timestamp;
-use tenure_core::inspect::inspect;
-use tenure_core::record::{Head, PlainRecord, Record};
-use tenure_core::step::{
+use tenure_core::model::claim::{Claim, Grant, HoldLimits, Keep, Kind, Label, Terms, WAITERS_MAX, Waiting};
+use tenure_core::model::inspect::inspect;
+use tenure_core::model::record::{Head, PlainRecord, Record};
+use tenure_core::model::step::{
     CONFIRM_WINDOW_MAX, Command, FINISHED_MEMORY, Outcome, Release, TOKEN_MEMORY, Transition, forget_at, step,
 };
-use tenure_core::token::{FLOOR_AHEAD_MAX, Token};
+use tenure_core::model::token::{FLOOR_AHEAD_MAX, Token};
 
 use crate::world::{START, client_of, holds, id, last_token, name};
 

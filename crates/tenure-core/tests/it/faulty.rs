@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
-use tenure_core::claim::{Claim, ClaimId, Keep, Name};
 use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::engine::queue::{
+    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
+    Taken, Which,
+};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, ReleaseAnswer, ReleaseRequest,
     RenewAnswer, RenewRequest, Wake,
 };
-use tenure_core::inspect::View;
 use tenure_core::memory::Store;
-use tenure_core::queue::contract::{
-    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
-    Taken, Which,
-};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, Keep, Name};
+use tenure_core::model::inspect::View;
+use tenure_core::model::token::Token;
 use tenure_core::{Error, Result, Settings, Tenure};
 
 /// What happens to the requests of one client.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tenure_core::claim::CAPACITY_MAX;
 use tenure_core::engine::ReleaseAnswer;
+use tenure_core::model::claim::CAPACITY_MAX;
 use tenure_core::{Acquire, Error, ErrorKind, Lease, Result, Tenure, blocking, memory};
 
 fn connect(store: &str) -> Tenure {

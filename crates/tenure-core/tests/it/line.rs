@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tenure_core::claim::{CAPACITY_MAX, Claim, ClaimId, ClientId, HoldLimits, Kind, Label, Name, Terms};
 use tenure_core::clock::Timestamp;
-use tenure_core::line::{Entry, Line, Place, Resized, Rest, Standing, TakenSlot};
-use tenure_core::record::{PlainRecord, Record};
-use tenure_core::step::{Command, Release, step};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{
+    CAPACITY_MAX, Claim, ClaimId, ClientId, HoldLimits, Kind, Label, Name, Terms,
+};
+use tenure_core::model::line::{Entry, Line, Place, Resized, Rest, Standing, TakenSlot};
+use tenure_core::model::record::{PlainRecord, Record};
+use tenure_core::model::step::{Command, Release, step};
+use tenure_core::model::token::Token;
 
 use crate::world::START;
 

@@ -9,12 +9,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::{
+use tenure_core::clock::Timestamp;
+use tenure_core::model::claim::{
     Busy, CAPACITY_MAX, Claim, ClaimId, ClientId, Grant, HoldLimits, Keep, Kind, Label, Published, Waiting,
 };
-use tenure_core::clock::Timestamp;
-use tenure_core::step::{Command, Outcome, Release, Woken};
-use tenure_core::token::Token;
+use tenure_core::model::step::{Command, Outcome, Release, Woken};
+use tenure_core::model::token::Token;
 
 const WINDOW: Duration = Duration::from_secs(5);
 const WAITER_LIFE: Duration = Duration::from_secs(15);

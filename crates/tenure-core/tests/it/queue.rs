@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tenure_core::claim::{ClaimId, ClientId};
 use tenure_core::clock::Timestamp;
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     DEDUP_MEMORY, Dispatched, Interval, ItemId, ItemState, Push, Rules, Settle, SettleAnswer, Settlement,
     Take, Which,
 };
-use tenure_core::queue::record::PlainQueue;
-use tenure_core::queue::step;
+use tenure_core::model::claim::{ClaimId, ClientId};
+use tenure_core::model::queue::record::PlainQueue;
+use tenure_core::model::queue::step;
 use tenure_core::{Label, Name, Token};
 
 const TTL: Duration = Duration::from_millis(500);

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tenure_core::claim::{HoldLimits, Kind, Label};
 use tenure_core::clock::Timestamp;
-use tenure_core::record::{DecodeError, Head, Hold, PlainRecord, Record, Value, Waiter};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{HoldLimits, Kind, Label};
+use tenure_core::model::record::{DecodeError, Head, Hold, PlainRecord, Record, Value, Waiter};
+use tenure_core::model::token::Token;
 
 use crate::world::{World, client_of, id, shape, wild_moves};
 

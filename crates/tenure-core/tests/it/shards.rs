@@ -10,7 +10,7 @@ use pollster::block_on;
 use tenure_core::clock::Clock;
 use tenure_core::engine::{ReleaseAnswer, Shard};
 use tenure_core::memory::{Flaw, Store};
-use tenure_core::virtual_clock::VirtualClock;
+use tenure_core::testing::virtual_clock::VirtualClock;
 use tenure_core::{Lease, Name, Settings, Tenure};
 
 use crate::client::eventually;

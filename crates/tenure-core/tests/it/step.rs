@@ -9,12 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
-use tenure_core::claim::{Claim, ClaimId, Grant, Kind};
 use tenure_core::clock::Timestamp;
-use tenure_core::inspect::inspect;
-use tenure_core::record::{Head, Hold, PlainRecord, Record};
-use tenure_core::step::{Command, FINISHED_MEMORY, Outcome, TOKEN_MEMORY, Transition, forget_at, step};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, Grant, Kind};
+use tenure_core::model::inspect::inspect;
+use tenure_core::model::record::{Head, Hold, PlainRecord, Record};
+use tenure_core::model::step::{
+    Command, FINISHED_MEMORY, Outcome, TOKEN_MEMORY, Transition, forget_at, step,
+};
+use tenure_core::model::token::Token;
 
 use crate::oracle::{Oracle, Tenancy, Units};
 use crate::world::{

@@ -6,13 +6,13 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use proptest::prelude::*;
-use tenure_core::claim::ClaimId;
 use tenure_core::clock::Timestamp;
-use tenure_core::inspect::inspect;
-use tenure_core::record::{Head, Hold, Value, Waiter};
-use tenure_core::step::{Command, Transition, step};
-use tenure_core::token::Token;
-use tenure_core::window::{Loaded, Reach, Window};
+use tenure_core::model::claim::ClaimId;
+use tenure_core::model::inspect::inspect;
+use tenure_core::model::record::{Head, Hold, Value, Waiter};
+use tenure_core::model::step::{Command, Transition, step};
+use tenure_core::model::token::Token;
+use tenure_core::model::window::{Loaded, Reach, Window};
 
 use crate::world::{World, name, shape, wild_moves};
 
@@ -172,7 +172,7 @@ fn a_long_queue_is_looked_at_from_both_ends_only() {
     // 1,000 waiters, and the last but one leaves, renews, and leaves: what lies in between is not loaded.
     use crate::world::{Act, Ask, Floor, Move, Pause};
     use std::time::Duration;
-    use tenure_core::claim::{HoldLimits, Kind};
+    use tenure_core::model::claim::{HoldLimits, Kind};
 
     let mut world = World::new(Kind::Mutex, 1);
     let mut store = Store::default();

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tenure_core::claim::{
+use tenure_core::clock::Timestamp;
+use tenure_core::model::claim::{
     CAPACITY_MAX, Claim, ClaimId, ClientId, HoldLimits, Keep, Kind, Label, Name, Terms,
 };
-use tenure_core::clock::Timestamp;
-use tenure_core::record::{Hold, PlainRecord, Record, Waiter};
-use tenure_core::step::{Command, Release, Transition, step};
-use tenure_core::token::Token;
+use tenure_core::model::record::{Hold, PlainRecord, Record, Waiter};
+use tenure_core::model::step::{Command, Release, Transition, step};
+use tenure_core::model::token::Token;
 
 use crate::oracle::{Answer, Oracle};
 

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tenure_core::claim::Terms;
+use tenure_core::model::claim::Terms;
 
 use super::*;
 

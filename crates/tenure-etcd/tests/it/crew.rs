@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 pub(crate) use tenure_conformance::crew::{Crew, TTL, now, pause};
-use tenure_core::claim::ClaimId;
+use tenure_core::model::claim::ClaimId;
 use tenure_core::{Lease, Tenure};
 use tenure_testkit::etcd::{EtcdOptions, EtcdServer};
 use tenure_testkit::wait_for;

@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
-use tenure_core::{ErrorKind, Token, failpoint};
+use tenure_core::testing::failpoint;
+use tenure_core::{ErrorKind, Token};
 use tenure_fence::{File, Stale, slot_key};
 use tenure_testkit::TestDirectory;
 

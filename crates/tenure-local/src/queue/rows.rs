@@ -19,10 +19,10 @@
 //! lanes, items and dedup ids, and by nothing else.
 
 use heed::{RoTxn, RwTxn, WithoutTls};
-use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::Timestamp;
-use tenure_core::queue::contract::ItemId;
-use tenure_core::queue::record::{Dead, Head, Item, Lane, LaneId, QueueRecord, Remembered};
+use tenure_core::engine::queue::ItemId;
+use tenure_core::model::claim::{ClaimId, ClientId, Name};
+use tenure_core::model::queue::record::{Dead, Head, Item, Lane, LaneId, QueueRecord, Remembered};
 
 use crate::environment::Rows;
 use crate::error::Failure;

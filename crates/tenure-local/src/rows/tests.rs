@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::claim::{CAPACITY_MAX, Claim, HoldLimits, Keep, Kind, Label, Name, Terms};
 use tenure_core::clock::{Clock, Instant, SystemClock, Timer};
-use tenure_core::inspect::inspect;
-use tenure_core::step::{Command, Outcome, Release, forget_at, step};
+use tenure_core::model::claim::{CAPACITY_MAX, Claim, HoldLimits, Keep, Kind, Label, Name, Terms};
+use tenure_core::model::inspect::inspect;
+use tenure_core::model::step::{Command, Outcome, Release, forget_at, step};
 use tenure_testkit::TestDirectory;
 
 use super::*;

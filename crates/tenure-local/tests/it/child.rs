@@ -12,10 +12,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 
 use futures_util::future::{Either, select};
 use rustix::process::{Pid, Signal};
-use tenure_core::claim::{Claim, ClaimId, Keep, Kind, Name};
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{ClaimAnswer, Engine, RenewAnswer, RenewRequest, Wake};
-use tenure_core::failpoint;
+use tenure_core::model::claim::{Claim, ClaimId, Keep, Kind, Name};
+use tenure_core::testing::failpoint;
 use tenure_local::Config;
 
 use crate::world::{Client, PATIENCE, claim_of, run};

@@ -1,10 +1,10 @@
 //! What a machine knows and a network does not: who is dead.
 
 use rustix::process::{Pid, Signal};
-use tenure_core::claim::{ClaimId, Kind};
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{ClaimAnswer, Engine, ReleaseAnswer, RenewAnswer, Wake};
 use tenure_core::error::ErrorKind;
+use tenure_core::model::claim::{ClaimId, Kind};
 
 use crate::child::Process;
 use crate::world::{Client, PATIENCE, TestPlace, claim_of, run};

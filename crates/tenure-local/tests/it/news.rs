@@ -1,9 +1,9 @@
 //! Bells and observers.
 
 use futures_util::stream::StreamExt;
-use tenure_core::claim::{Keep, Name};
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{Engine, Wake};
+use tenure_core::model::claim::{Keep, Name};
 
 use crate::child::Process;
 use crate::world::{Client, TestPlace, release, run, within};

@@ -4,10 +4,10 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use tenure_core::claim::{Keep, Kind, Name};
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{ClaimAnswer, Engine, ReleaseAnswer};
 use tenure_core::error::{Error, ErrorKind};
+use tenure_core::model::claim::{Keep, Kind, Name};
 use tenure_local::Config;
 
 use crate::child::Process;

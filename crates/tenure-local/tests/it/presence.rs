@@ -3,9 +3,9 @@
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::time::Duration;
 
-use tenure_core::claim::ClaimId;
 use tenure_core::engine::{Engine, RenewRequest};
 use tenure_core::error::ErrorKind;
+use tenure_core::model::claim::ClaimId;
 use tenure_local::Config;
 
 use crate::child::Process;
@@ -16,7 +16,7 @@ use crate::world::{Client, TestPlace, pause, run};
 const LOOKED: Duration = Duration::from_millis(150);
 
 async fn renewal(client: &Client, claim: ClaimId) -> tenure_core::error::Result<()> {
-    let resource = tenure_core::claim::Name::new("m").unwrap();
+    let resource = tenure_core::model::claim::Name::new("m").unwrap();
     let request = RenewRequest { resource, claim, is_waiter: false };
     client.engine.renew(vec![request]).await.remove(0).map(drop)
 }

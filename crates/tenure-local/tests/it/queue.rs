@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, Label, Name};
 use tenure_core::clock::{Clock, Instant, SystemClock, Timer, Timestamp};
-use tenure_core::engine::{Engine, RenewAnswer, RenewRequest};
-use tenure_core::error::Result;
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     Dispatched, Interval, ItemId, Push, Pushed, QueueEngine, QueueStats, Rules, Settle, SettleAnswer,
     Settlement, Take, Taken, Which,
 };
-use tenure_core::queue::record::PlainQueue;
-use tenure_core::queue::step;
-use tenure_core::token::Token;
+use tenure_core::engine::{Engine, RenewAnswer, RenewRequest};
+use tenure_core::error::Result;
+use tenure_core::model::claim::{ClaimId, Label, Name};
+use tenure_core::model::queue::record::PlainQueue;
+use tenure_core::model::queue::step;
+use tenure_core::model::token::Token;
 use tenure_local::Config;
 
 use crate::child::say;

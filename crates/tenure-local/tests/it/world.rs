@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{BoxStream, StreamExt};
-use tenure_core::claim::{Claim, ClaimId, ClientId, HoldLimits, Kind, Label, Name, Terms};
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{
     ClaimAnswer, Engine, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Wake,
 };
 use tenure_core::error::Result;
-use tenure_core::step::Release;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, ClientId, HoldLimits, Kind, Label, Name, Terms};
+use tenure_core::model::step::Release;
+use tenure_core::model::token::Token;
 use tenure_local::{Config, Local};
 use tenure_testkit::TestDirectory;
 

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tenure_core::claim::{ClaimId, Name};
-use tenure_core::queue::contract::{ItemId, Settle, SettleAnswer, Settlement, cut_reason};
-use tenure_core::queue::step::WORN_OUT;
+use tenure_core::engine::queue::{ItemId, Settle, SettleAnswer, Settlement, cut_reason};
+use tenure_core::model::claim::{ClaimId, Name};
+use tenure_core::model::queue::step::WORN_OUT;
 use tenure_sql::{Columns, Connection, Database, Dialect, Fault, QueueTables, Row, Settled, micros, signed};
 
 use crate::dialect::{MySqlDialect, joined};

@@ -1,6 +1,6 @@
 //! Pieces of texts, and the tables.
 
-use tenure_core::claim::Name;
+use tenure_core::model::claim::Name;
 use tenure_sql::{Dialect, QUEUE_VERSION, QueueTables};
 
 use crate::dialect::MySqlDialect;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tenure_conformance::queue_model::{Crowd, agrees_with_the_model, crowd};
-use tenure_core::claim::ClientId;
 use tenure_core::engine::Engine;
+use tenure_core::model::claim::ClientId;
 use tenure_testkit::mariadb;
 
 use crate::conformance::connector;

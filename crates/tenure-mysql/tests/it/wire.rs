@@ -6,8 +6,8 @@ use std::net::TcpListener;
 use std::pin::pin;
 
 use futures_util::future::{Either, select};
-use tenure_core::claim::{ClientId, Name};
 use tenure_core::engine::Engine;
+use tenure_core::model::claim::{ClientId, Name};
 use tenure_core::{ErrorKind, Settings, Tenure};
 use tenure_mysql::Config;
 use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer, shared};

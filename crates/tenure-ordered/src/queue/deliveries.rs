@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use tenure_core::Result;
-use tenure_core::claim::ClaimId;
-use tenure_core::claim::Name;
 use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::engine::queue::{Settle, SettleAnswer, Settlement};
 use tenure_core::engine::{RenewAnswer, RenewRequest};
-use tenure_core::queue::contract::{Settle, SettleAnswer, Settlement};
-use tenure_core::queue::record::LaneId;
-use tenure_core::queue::step::{self, Calls};
+use tenure_core::model::claim::ClaimId;
+use tenure_core::model::claim::Name;
+use tenure_core::model::queue::record::LaneId;
+use tenure_core::model::queue::step::{self, Calls};
 
 use super::engine::{Errand, Queues, lock};
 use super::row_cache::{KeyRange, RowCache};

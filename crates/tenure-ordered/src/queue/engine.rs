@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join, join_all};
-use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
-use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Rules, Settle,
     SettleAnswer, Settlement, Take, Taken, Which,
 };
-use tenure_core::queue::record::{Head, LaneId};
-use tenure_core::queue::step::{self, Calls};
+use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
+use tenure_core::model::claim::{ClaimId, ClientId, Name};
+use tenure_core::model::queue::record::{Head, LaneId};
+use tenure_core::model::queue::step::{self, Calls};
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, sleep_until};
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use tenure_core::claim::ClaimId;
+use tenure_core::model::claim::ClaimId;
 
 /// A row's key within its queue.
 pub type Key = Vec<u8>;

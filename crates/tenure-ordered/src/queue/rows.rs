@@ -18,10 +18,10 @@
 //! the model an item's payload is what [`Payload`] says, so that no step has to carry bytes that nobody asked for.
 
 use serde::{Deserialize, Serialize};
-use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::Timestamp;
-use tenure_core::queue::contract::ItemId;
-use tenure_core::queue::record::{Dead, Head, Item, Lane, LaneId, Overdue, QueueRecord, Remembered};
+use tenure_core::engine::queue::ItemId;
+use tenure_core::model::claim::{ClaimId, ClientId, Name};
+use tenure_core::model::queue::record::{Dead, Head, Item, Lane, LaneId, Overdue, QueueRecord, Remembered};
 
 use super::row_cache::{Key, KeyRange, NotLoaded, RowCache, Value};
 use super::signs::Signs;

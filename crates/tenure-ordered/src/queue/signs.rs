@@ -23,11 +23,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::claim::{ClaimId, Name};
 use tenure_core::clock::{Instant, Timestamp};
 use tenure_core::engine::RenewAnswer;
-use tenure_core::queue::contract::{ItemId, SettleAnswer};
-use tenure_core::queue::record::{LaneId, Overdue};
+use tenure_core::engine::queue::{ItemId, SettleAnswer};
+use tenure_core::model::claim::{ClaimId, Name};
+use tenure_core::model::queue::record::{LaneId, Overdue};
 use tenure_core::{Error, Result};
 
 use super::engine::{Queues, lock};

@@ -1,6 +1,6 @@
 //! Requests of one call, queue by queue.
 
-use tenure_core::claim::Name;
+use tenure_core::model::claim::Name;
 use tenure_core::{Error, ErrorKind, Result};
 
 /// Requests of several queues, sorted by queue.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tenure_core::claim::{ClaimId, ClientId, Name};
 use tenure_core::clock::{Instant, Timestamp};
-use tenure_core::queue::contract::QueueCapability;
+use tenure_core::engine::queue::QueueCapability;
+use tenure_core::model::claim::{ClaimId, ClientId, Name};
 use tenure_core::{Error, Result};
 
 use super::row_cache::{Found, Key, KeyRange, Value};

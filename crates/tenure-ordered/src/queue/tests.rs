@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tenure_core::claim::{ClaimId, ClientId, Label, Name};
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
-use tenure_core::engine::{RenewAnswer, RenewRequest};
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     Interval, Push, QueueCapability, QueueEngine, Rules, Settle, SettleAnswer, Settlement, Take, Taken, Which,
 };
-use tenure_core::queue::record::PlainQueue;
-use tenure_core::queue::step;
+use tenure_core::engine::{RenewAnswer, RenewRequest};
+use tenure_core::model::claim::{ClaimId, ClientId, Label, Name};
+use tenure_core::model::queue::record::PlainQueue;
+use tenure_core::model::queue::step;
 use tenure_core::{ErrorKind, Result, Token};
 
 use super::store::{Change, Changed, Fit, Moment, QueueStore, Snapshot};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tenure_core::claim::{ClaimId, Name};
-use tenure_core::queue::contract::{Dispatched, ItemId};
-use tenure_core::token::Token;
+use tenure_core::engine::queue::{Dispatched, ItemId};
+use tenure_core::model::claim::{ClaimId, Name};
+use tenure_core::model::token::Token;
 use tenure_sql::Fault;
 use tokio_postgres::{Error, Row};
 

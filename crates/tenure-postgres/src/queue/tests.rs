@@ -1,6 +1,6 @@
 //! What the statements of a transaction do if it has not begun.
 
-use tenure_core::claim::ClientId;
+use tenure_core::model::claim::ClientId;
 use tenure_sql::Purpose;
 use tenure_testkit::postgres::shared;
 

@@ -4,8 +4,8 @@
 //! rows by it in an index. `FOR UPDATE` stands in a query of its own, whose rows are changed by the next: as a condition
 //! with IN it might be executed again for each row, and lock more than was wanted.
 
-use tenure_core::queue::contract::{CONSUMER_LIFE, DEDUP_MEMORY};
-use tenure_core::queue::step::WATCHERS;
+use tenure_core::engine::queue::{CONSUMER_LIFE, DEDUP_MEMORY};
+use tenure_core::model::queue::step::WATCHERS;
 use tenure_sql::{Dialect, QUEUE_VERSION, QueueTables};
 
 use crate::dialect::{FLOOR_AHEAD, PostgresDialect};

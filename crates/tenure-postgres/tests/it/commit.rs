@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
 use tenure_core::engine::{ClaimAnswer, Engine, ReleaseAnswer, ReleaseRequest};
-use tenure_core::step::Release;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
+use tenure_core::model::step::Release;
+use tenure_core::model::token::Token;
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
 use tenure_testkit::wait_for;
 

@@ -1,6 +1,6 @@
 //! What servers say, word for word or nearly, and one real server.
 
-use tenure_core::claim::ClientId;
+use tenure_core::model::claim::ClientId;
 use tenure_testkit::redis::{RedisOptions, RedisServer, Topology, shared};
 
 use super::*;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tenure_core::claim::{Label, Name};
 use tenure_core::clock::Timestamp;
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     Dispatched, ItemId, ItemState, ItemView, Pushed, QueueStats, Take, Taken, Which,
 };
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Label, Name};
+use tenure_core::model::token::Token;
 
 use crate::answer::{Unexpected, array, bytes, number, text, unexpected};
 

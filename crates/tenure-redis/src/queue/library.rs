@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use redis::Cmd;
-use tenure_core::claim::Name;
+use tenure_core::model::claim::Name;
 
 use crate::script::{self, Form, Script};
 

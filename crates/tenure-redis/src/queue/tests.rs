@@ -8,16 +8,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::PubSub;
-use tenure_core::claim::{ClaimId, ClientId, Label, Name};
 use tenure_core::clock::Timestamp;
-use tenure_core::engine::{RenewAnswer, RenewRequest};
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     Interval, ItemId, ItemState, Push, QueueEngine, QueueStats, Rules, Settle, SettleAnswer, Settlement,
     Take, Which,
 };
-use tenure_core::queue::record::PlainQueue;
-use tenure_core::queue::step;
-use tenure_core::token::Token;
+use tenure_core::engine::{RenewAnswer, RenewRequest};
+use tenure_core::model::claim::{ClaimId, ClientId, Label, Name};
+use tenure_core::model::queue::record::PlainQueue;
+use tenure_core::model::queue::step;
+use tenure_core::model::token::Token;
 use tenure_testkit::Reply;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 use tokio::runtime::Runtime;

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::{Busy, Grant, Kind, Published, Waiting};
 use tenure_core::clock::{Clock, Instant, SystemClock, Timestamp};
 use tenure_core::engine::claim_answer;
-use tenure_core::step::Outcome;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Busy, Grant, Kind, Published, Waiting};
+use tenure_core::model::step::Outcome;
+use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -66,7 +66,10 @@ enum News {
 
 impl Quorum {
     /// Tries claims, and notes what they have come to.
-    pub(crate) async fn attempt(self: &Arc<Self>, claims: Vec<tenure_core::claim::Claim>) -> Vec<Attempt> {
+    pub(crate) async fn attempt(
+        self: &Arc<Self>,
+        claims: Vec<tenure_core::model::claim::Claim>,
+    ) -> Vec<Attempt> {
         let start = SystemClock.now();
         let mut attempts: BTreeMap<usize, Attempt> = BTreeMap::new();
         let mut left: Vec<(usize, Vec<u32>)> =
@@ -319,7 +322,7 @@ pub(crate) fn patience(ttls: impl Iterator<Item = Duration>) -> Duration {
 }
 
 /// Which slot is asked for: one of those that look free, any of them at first.
-fn slot(claim: &tenure_core::claim::Claim, free: &[u32]) -> Option<u32> {
+fn slot(claim: &tenure_core::model::claim::Claim, free: &[u32]) -> Option<u32> {
     if claim.terms.kind != Kind::SlotPool {
         return None;
     }
@@ -611,7 +614,7 @@ fn seen_by_most(busy: &[&NodeBusy], most: usize) -> Busy {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::claim::Label;
+    use tenure_core::model::claim::Label;
 
     use super::*;
 
@@ -638,11 +641,11 @@ mod tests {
 
     #[test]
     fn a_poll_waits_for_one_answer_more_while_it_can_come() {
-        let claim = tenure_core::claim::Claim {
-            resource: tenure_core::claim::Name::new("m").expect("a good name"),
-            id: tenure_core::claim::ClaimId::new(1),
-            client: tenure_core::claim::ClientId::new(1),
-            terms: Arc::new(tenure_core::claim::Terms::of_mutex(Label::from_stored("tests"))),
+        let claim = tenure_core::model::claim::Claim {
+            resource: tenure_core::model::claim::Name::new("m").expect("a good name"),
+            id: tenure_core::model::claim::ClaimId::new(1),
+            client: tenure_core::model::claim::ClientId::new(1),
+            terms: Arc::new(tenure_core::model::claim::Terms::of_mutex(Label::from_stored("tests"))),
             wait: false,
             floor: Token::ZERO,
             floor_forced: false,

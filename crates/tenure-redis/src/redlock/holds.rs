@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::Grant;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest};
+use tenure_core::model::claim::Grant;
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::sync::mpsc::unbounded_channel;
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tenure_core::claim::ClaimId;
 use tenure_core::engine::Incarnation;
+use tenure_core::model::claim::ClaimId;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use tenure_core::claim::ClaimId;
 use tenure_core::engine::Wake;
+use tenure_core::model::claim::ClaimId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{ENGINE, Quorum};

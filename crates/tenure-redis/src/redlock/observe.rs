@@ -7,8 +7,8 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::{self, BoxStream};
 use tenure_core::Result;
-use tenure_core::claim::Name;
-use tenure_core::inspect::{View, shows_the_same};
+use tenure_core::model::claim::Name;
+use tenure_core::model::inspect::{View, shows_the_same};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::claim::{Claim, ClaimId};
 use tenure_core::clock::Instant;
-use tenure_core::step::waiter_life;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId};
+use tenure_core::model::step::waiter_life;
+use tenure_core::model::token::Token;
 
 /// How often what nobody asks about any more is looked for.
 const TIDY_EVERY: Duration = Duration::from_secs(10);

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tenure_core::claim::ClaimId;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Incarnation;
+use tenure_core::model::claim::ClaimId;
 use tokio::sync::Notify;
 
 use super::holds::RELEASE_WITHIN;
@@ -173,8 +173,8 @@ pub(crate) async fn tell(quorum: Weak<Quorum>, pending: Arc<Pending>, node: usiz
 mod tests {
     use std::time::Duration;
 
-    use tenure_core::claim::{Claim, ClientId, Label, Name, Terms};
-    use tenure_core::token::Token;
+    use tenure_core::model::claim::{Claim, ClientId, Label, Name, Terms};
+    use tenure_core::model::token::Token;
 
     use super::super::own::Copies;
     use super::*;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tenure_core::claim::{CAPACITY_MAX, Claim, ClaimId, ClientId, Kind, Label, Name, Terms};
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{Engine, ReleaseAnswer, ReleaseRequest};
-use tenure_core::step::Release;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{CAPACITY_MAX, Claim, ClaimId, ClientId, Kind, Label, Name, Terms};
+use tenure_core::model::step::Release;
+use tenure_core::model::token::Token;
 use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};
 
 use super::claims::Attempt;

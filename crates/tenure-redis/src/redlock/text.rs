@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use redis::Value;
-use tenure_core::claim::{ClaimId, Kind, Label};
+use tenure_core::model::claim::{ClaimId, Kind, Label};
 
 use super::node::Request;
 use super::own::Own;
@@ -71,7 +71,7 @@ fn letter(own: &Own) -> char {
 
 /// How long a waiter lives on a server that does not hear of it.
 fn life(own: &Own) -> u64 {
-    in_millis(tenure_core::step::confirm_window(own.claim.terms.ttl))
+    in_millis(tenure_core::model::step::confirm_window(own.claim.terms.ttl))
 }
 
 /// What a claim asks for, as the last columns of its hold.

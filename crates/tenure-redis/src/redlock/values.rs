@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tenure_core::claim::{ClaimId, Keep, Name};
+use tenure_core::model::claim::{ClaimId, Keep, Name};
 use tenure_core::{Error, ErrorKind, Result};
 
 use super::library::LIBRARY;

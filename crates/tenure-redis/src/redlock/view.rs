@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use redis::Value;
-use tenure_core::claim::{CAPACITY_MAX, ClaimId, Kind, Label, Name};
 use tenure_core::engine::BreakAnswer;
-use tenure_core::inspect::{HoldView, View, WaiterView};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{CAPACITY_MAX, ClaimId, Kind, Label, Name};
+use tenure_core::model::inspect::{HoldView, View, WaiterView};
+use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, timeout};
 

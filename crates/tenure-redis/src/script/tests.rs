@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Connection, PubSub, Value};
-use tenure_core::claim::{
-    CAPACITY_MAX, Claim, ClaimId, ClientId, Grant, HoldLimits, Keep, Kind, Label, Name, Terms,
-};
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::{Incarnation, ReleaseRequest, RenewRequest};
-use tenure_core::inspect::{View, inspect};
-use tenure_core::record::{PlainRecord, Record};
-use tenure_core::step::{Command, FINISHED_MEMORY, Outcome, Release, Woken, step};
-use tenure_core::token::Token;
+use tenure_core::model::claim::{
+    CAPACITY_MAX, Claim, ClaimId, ClientId, Grant, HoldLimits, Keep, Kind, Label, Name, Terms,
+};
+use tenure_core::model::inspect::{View, inspect};
+use tenure_core::model::record::{PlainRecord, Record};
+use tenure_core::model::step::{Command, FINISHED_MEMORY, Outcome, Release, Woken, step};
+use tenure_core::model::token::Token;
 use tenure_testkit::Reply;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::Severity;
-use tenure_core::token::Token;
+use tenure_core::model::token::Token;
 use tenure_core::{ErrorKind, Settings, Tenure};
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 use tenure_testkit::{Proxy, Reply, wait_for};

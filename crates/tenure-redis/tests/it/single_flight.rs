@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::claim::VALUE_BYTES_MAX;
+use tenure_core::model::claim::VALUE_BYTES_MAX;
 use tenure_core::{Error, FetchedFrom};
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 

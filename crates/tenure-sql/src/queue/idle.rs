@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::claim::Name;
+use tenure_core::model::claim::Name;
 use tokio::time::Instant;
 
 /// After how long a note is written again: between two looks of a client that is told nothing, so that one who was called

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::{Label, Name};
 use tenure_core::clock::Timestamp;
-use tenure_core::queue::contract::{ItemId, ItemState, ItemView, QueueStats, Which};
+use tenure_core::engine::queue::{ItemId, ItemState, ItemView, QueueStats, Which};
+use tenure_core::model::claim::{Label, Name};
 
 use crate::database::{Connection, Row};
 use crate::fault::Fault;

@@ -5,13 +5,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
-use tenure_core::claim::{ClaimId, Name};
-use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
-use tenure_core::queue::contract::{
+use tenure_core::engine::queue::{
     Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer,
     Take, Taken, Which,
 };
-use tenure_core::queue::step::{STANDBY, WATCHERS};
+use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
+use tenure_core::model::claim::{ClaimId, Name};
+use tenure_core::model::queue::step::{STANDBY, WATCHERS};
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::sync::OnceCell;
 
@@ -267,7 +267,7 @@ impl<D: QueueDatabase> Hosted<D> {
             }
         }
         let waits = |one: &&&Settle| {
-            use tenure_core::queue::contract::Settlement::Retry;
+            use tenure_core::engine::queue::Settlement::Retry;
             matches!(one.settlement, Retry { after, .. } if !after.is_zero())
         };
         let watched: BTreeSet<Name> = settlements.iter().filter(waits).map(|one| one.queue.clone()).collect();

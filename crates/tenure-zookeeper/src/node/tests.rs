@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tenure_core::claim::Terms;
+use tenure_core::model::claim::Terms;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! One transaction that changes a queue.
 
-use tenure_core::claim::{ClientId, Name};
+use tenure_core::model::claim::{ClientId, Name};
 use tenure_ordered::{Key, Rewritten, Value};
 use zookeeper_client::{Client, CreateMode, MultiWriteError, MultiWriteResult, Stat};
 

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::claim::{ClientId, Name};
 use tenure_core::engine::Wake;
 use tenure_core::error::Result;
+use tenure_core::model::claim::{ClientId, Name};
 use tenure_ordered::SessionId;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;

@@ -4,11 +4,11 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{ClaimAnswer, Engine, ReleaseRequest};
-use tenure_core::step::Release;
-use tenure_core::token::Token;
+use tenure_core::model::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
+use tenure_core::model::step::Release;
+use tenure_core::model::token::Token;
 use tenure_testkit::zookeeper::shared;
 use tokio::time::timeout;
 
@@ -79,7 +79,7 @@ fn a_claim_that_must_leave_leaves_also_if_its_caller_is_dropped() {
             let resource = Name::new(&format!("leaves-{client}-{patience}")).expect("a short name");
             let held = claim(client, &resource, mutex());
             engine.claim(vec![held.clone()]).await;
-            let heavy = Terms { kind: tenure_core::claim::Kind::Semaphore, capacity: 3, ..mutex() };
+            let heavy = Terms { kind: tenure_core::model::claim::Kind::Semaphore, capacity: 3, ..mutex() };
             let conflict = claim(client, &resource, heavy);
             ask_and_go(&engine, &conflict, patience).await;
             // The client asks again, and is told that there is nothing for it: then it releases nothing.

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tenure_core::claim::ClaimId;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::Wake;
+use tenure_core::engine::queue::{Settlement, Which};
 use tenure_core::error::ErrorKind;
-use tenure_core::queue::contract::{Settlement, Which};
+use tenure_core::model::claim::ClaimId;
 
 use super::{name, push, text};
 use crate::child::Process;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
+use tenure_core::engine::queue::{Interval, Rules, Settle, SettleAnswer, Settlement, Take};
 use tenure_core::engine::{Engine, Severity};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::queue::contract::{Interval, Rules, Settle, SettleAnswer, Settlement, Take};
 use tenure_local::Config;
 
 use super::{TestClock, name, push, text};

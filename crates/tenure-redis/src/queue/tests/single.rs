@@ -1,7 +1,7 @@
 //! What chance seldom meets: many items, large ones, and some that somebody has changed in the server.
 
 use tenure_core::ErrorKind;
-use tenure_core::queue::contract::{Dispatched, Taken};
+use tenure_core::engine::queue::{Dispatched, Taken};
 
 use super::*;
 
@@ -50,7 +50,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         self.world.runtime.block_on(self.world.queues.stats(Name::new("q").unwrap())).unwrap()
     }
 
-    fn views(&mut self, which: Which) -> Vec<tenure_core::queue::contract::ItemView> {
+    fn views(&mut self, which: Which) -> Vec<tenure_core::engine::queue::ItemView> {
         let items = self.world.queues.items(Name::new("q").unwrap(), which, None, 99);
         self.world.runtime.block_on(items).unwrap()
     }

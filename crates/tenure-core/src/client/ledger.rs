@@ -1,0 +1,747 @@
+//! The state of every claim of a client, as a machine without I/O.
+//!
+//! The ledger is told what its users want ([`Ledger::submit`], [`Ledger::cancel`], [`Ledger::release`]), what
+//! the engine answered, what woke it and that time has passed. It decides what to send next (the lanes),
+//! when to look again (the schedule), and what each user is told. One entry goes through
+//!
+//! ```text
+//! AcquireFuture -> Waiting -> Ready -> Held -> Releasing -> gone        the usual way
+//!    \________\__________\______________/                        cancelled, or given up
+//!             Failed (its user has not looked yet)    Ended (lost; its user has not let go yet)
+//!             SetAside (granted, and given back since its user did not look for a ttl)
+//!                                                     LostWithSet (lost with another of its bond; the same)
+//! ```
+//!
+//! An entry exists before its claim is sent and until its release is answered or cannot matter any more, so
+//! that no hold is ever without somebody who renews or releases it.
+//!
+//! Invariants: a deadline is counted from when the answered request was *sent*; a deadline that has passed is
+//! never moved; a claim id is never sent again after an answer that it is lost.
+
+mod answers;
+mod bonds;
+mod lanes;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::client::lease_state::LeaseState;
+use crate::client::renewal::{GRAIN, Schedule};
+use crate::clock::Instant;
+use crate::engine::{Incarnation, ReleaseAnswer, ReleaseRequest, RenewRequest, Shard};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::model::claim::{Busy, Claim, ClaimId, ClientId, Name, Published, Terms, Waiting};
+use crate::model::step::Release;
+use crate::model::token::Token;
+pub(crate) use bonds::Bond;
+use lanes::Lanes;
+pub(crate) use lanes::{Lane, ShardOf};
+
+/// What is taken off a duration for clocks that do not run alike: 1 % and 2 ms.
+pub(crate) fn margin(period: Duration) -> Duration {
+    period / 100 + Duration::from_millis(2)
+}
+
+/// The local end of something that was sent at `sent` and was answered to end after `ends_in`.
+fn deadline(sent: Instant, ends_in: Duration) -> Instant {
+    sent + ends_in.saturating_sub(margin(ends_in))
+}
+
+/// Names an entry; a key outlives its entry without harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    index: u32,
+    generation: u32,
+}
+
+/// A request that was sent: an answer is matched to the very claim it was about, since an entry that lost its
+/// place goes on under a new id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    key: Key,
+    claim: ClaimId,
+    at: Instant,
+}
+
+/// What a user asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct AcquireRequest {
+    pub(crate) resource: Name,
+    pub(crate) terms: Arc<Terms>,
+    /// How long to queue. None: for ever. Zero: not at all.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) floor: Token,
+}
+
+/// How a request ended, if not in an error.
+pub(crate) enum Acquired {
+    Lease(Arc<LeaseState>),
+    Busy(Name, Box<Busy>),
+    Fresh(Published),
+}
+
+/// A waiter's place, for progress displays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueuePosition {
+    /// 1 is the head of the queue.
+    pub position: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    AcquireFuture,
+    Waiting,
+    Ready,
+    Held,
+    Releasing,
+    Ended,
+    /// The engine still knows the hold. It is not renewed any more, and released when its user lets go.
+    LostWithSet,
+    Failed,
+    /// It was granted, and its user did not look for a ttl: nothing is asked before the user does.
+    SetAside,
+}
+
+struct Entry {
+    generation: u32,
+    phase: Phase,
+    /// A request about this entry is in a lane or under way.
+    is_busy: bool,
+    /// A copy of the claim may be under way unanswered.
+    has_stray_copy: bool,
+    /// The engine has not heard of the holder since the grant.
+    is_unconfirmed: bool,
+    /// It is a delivery of a queue, which is renewed there.
+    is_delivery: bool,
+    /// When a grant goes back at which its user has not looked: others would wait for ever behind a future that nobody polls.
+    look_by: Instant,
+    /// How often in a row a request has failed.
+    attempt: u8,
+    lease: Arc<LeaseState>,
+    /// What only matters before the lease is held, or while it is released.
+    pending: Option<Box<Pending>>,
+}
+
+impl Entry {
+    /// In which lane it is renewed, if it is.
+    fn lane(&self) -> Option<Lane> {
+        match self.phase {
+            Phase::Waiting => Some(Lane::Heartbeats),
+            Phase::Ready | Phase::Held if self.is_delivery => Some(Lane::Deliveries),
+            Phase::Ready | Phase::Held => Some(Lane::Renewals),
+            _ => None,
+        }
+    }
+}
+
+struct Pending {
+    request: AcquireRequest,
+    asked_at: Instant,
+    /// When the first copy of the present claim was sent.
+    first_sent: Option<Instant>,
+    /// When the last request was sent that was answered *waiting*, and what the answer said.
+    waiting: Option<(Instant, Waiting, Incarnation)>,
+    give_up_at: Instant,
+    result: Option<Result<Acquired>>,
+    released: Option<Result<ReleaseAnswer>>,
+    is_unused: bool,
+    /// Until when a release is repeated.
+    release_until: Instant,
+    waker: Option<Waker>,
+    /// The waker is called when the claim queues, too.
+    wakes_when_queued: bool,
+    /// Nobody waits for the result of the release.
+    is_detached: bool,
+}
+
+/// What a ledger is made for.
+pub(crate) struct Identity {
+    pub(crate) client: ClientId,
+    pub(crate) engine: &'static str,
+    /// How long a request may stay unanswered before its user is told.
+    pub(crate) answer_timeout: Duration,
+    /// How long a hold lives whose client is not heard of, however long its ttl.
+    pub(crate) silence_max: Duration,
+    /// How many calls of one lane may be under way to one shard.
+    pub(crate) calls_max: usize,
+    pub(crate) shard_of: ShardOf,
+}
+
+/// See the top of the file.
+pub(crate) struct Ledger {
+    identity: Identity,
+    entries: Slab<Entry>,
+    generation: u32,
+    by_claim: HashMap<ClaimId, u32>,
+    schedule: Schedule,
+    lanes: Lanes,
+    /// The bonds of the few entries that have one.
+    bonds: HashMap<u32, Arc<Bond>>,
+    /// What is held only until something else is granted, by that.
+    stakes: HashMap<u32, Vec<Key>>,
+    /// Who waits for releases to be answered.
+    closers: Vec<Waker>,
+    /// Why nothing can be asked any more.
+    closed: Option<Error>,
+    told: Told,
+}
+
+/// Who is to be told of what happened, once nobody holds the ledger: a waker may run anything.
+#[derive(Default)]
+pub(crate) struct Told {
+    wakers: Vec<Waker>,
+    ended: Vec<Arc<LeaseState>>,
+    /// Deliveries that nobody has looked at, to be given back.
+    pub(crate) unseen: Vec<Arc<LeaseState>>,
+}
+
+impl Told {
+    /// Tells them.
+    pub(crate) fn tell(self) {
+        self.wakers.into_iter().for_each(Waker::wake);
+        self.ended.iter().for_each(|lease| lease.tell());
+    }
+}
+
+/// A moment, and randomness for what is decided in it.
+pub(crate) struct Now<'a> {
+    pub(crate) at: Instant,
+    pub(crate) random: &'a dyn Fn() -> u64,
+}
+
+impl Now<'_> {
+    fn claim_id(&self) -> ClaimId {
+        ClaimId::new(u128::from((self.random)()) << 64 | u128::from((self.random)()))
+    }
+}
+
+impl Ledger {
+    pub(crate) fn new(identity: Identity) -> Ledger {
+        let lanes = Lanes::new(identity.calls_max);
+        Ledger {
+            identity,
+            entries: Slab::new(),
+            generation: 0,
+            by_claim: HashMap::new(),
+            schedule: Schedule::default(),
+            lanes,
+            bonds: HashMap::new(),
+            stakes: HashMap::new(),
+            closers: Vec::new(),
+            closed: None,
+            told: Told::default(),
+        }
+    }
+
+    /// Enters a request. Its claim is in the lane, but not yet sent.
+    pub(crate) fn submit(&mut self, now: &Now<'_>, request: AcquireRequest) -> Key {
+        let key = self.enter(now, request);
+        self.entries[key.index as usize].is_busy = true;
+        self.enqueue(Lane::Claims, key);
+        key
+    }
+
+    /// Enters a request whose claim its user sends by itself.
+    pub(crate) fn submit_inline(&mut self, now: &Now<'_>, request: AcquireRequest) -> (Key, Sent, Claim) {
+        let key = self.enter(now, request);
+        self.entries[key.index as usize].is_busy = true;
+        let claim = self.claim_to_send(key.index, now.at);
+        (key, Sent { key, claim: claim.id, at: now.at }, claim)
+    }
+
+    fn enter(&mut self, now: &Now<'_>, request: AcquireRequest) -> Key {
+        self.generation = self.generation.wrapping_add(1);
+        let lease =
+            Arc::new(LeaseState::new(request.resource.clone(), now.claim_id(), request.terms.clone()));
+        let give_up_at = match request.wait {
+            Some(wait) if !wait.is_zero() => now.at + wait,
+            _ => Instant::NEVER,
+        };
+        let may_wait = request.wait != Some(Duration::ZERO);
+        let claim = lease.claim();
+        let entry = Entry {
+            generation: self.generation,
+            phase: Phase::AcquireFuture,
+            is_busy: false,
+            has_stray_copy: false,
+            is_unconfirmed: false,
+            is_delivery: false,
+            look_by: Instant::NEVER,
+            attempt: 0,
+            lease,
+            pending: Some(Box::new(Pending {
+                request,
+                asked_at: now.at,
+                first_sent: None,
+                waiting: None,
+                give_up_at,
+                result: None,
+                released: None,
+                is_unused: true,
+                release_until: Instant::NEVER,
+                waker: None,
+                wakes_when_queued: false,
+                is_detached: false,
+            })),
+        };
+        let index = self.entries.insert(entry) as u32;
+        if may_wait {
+            self.by_claim.insert(claim, index);
+        }
+        if give_up_at != Instant::NEVER {
+            self.schedule.set(index, give_up_at);
+        }
+        Key { index, generation: self.generation }
+    }
+
+    /// Enters a delivery of a queue that was taken by a request sent at `sent`. None: it is over already, or nobody would
+    /// renew it.
+    pub(crate) fn adopt(
+        &mut self,
+        now: &Now<'_>,
+        lease: LeaseState,
+        (token, sent, ends_in): (Token, Instant, Duration),
+    ) -> Option<(Key, Arc<LeaseState>)> {
+        lease.grant(token, None, deadline(sent, ends_in));
+        if self.closed.is_some() || lease.is_over(now.at + GRAIN) {
+            return None;
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let (generation, lease) = (self.generation, Arc::new(lease));
+        let index = self.entries.insert(Entry {
+            generation,
+            phase: Phase::Held,
+            is_busy: false,
+            has_stray_copy: false,
+            is_unconfirmed: false,
+            is_delivery: true,
+            look_by: now.at + lease.terms().ttl,
+            attempt: 0,
+            lease: lease.clone(),
+            pending: None,
+        }) as u32;
+        self.schedule_renewal(now, index);
+        Some((Key { index, generation }, lease))
+    }
+
+    /// The user of a delivery has got it. Says whether it is still held.
+    pub(crate) fn hand_over(&mut self, now: Instant, key: Key) -> bool {
+        let Some(entry) = self.entry(key) else { return false };
+        entry.look_by = Instant::NEVER;
+        entry.phase == Phase::Held && !entry.lease.is_over(now)
+    }
+
+    /// Lets go of a delivery. Says whether it is still held.
+    pub(crate) fn disown(&mut self, now: Instant, key: Key) -> bool {
+        let Some(entry) = self.entry(key) else { return false };
+        let is_held = entry.phase == Phase::Held && !entry.lease.is_over(now);
+        self.remove(key.index);
+        is_held
+    }
+
+    /// Returns how a request ended, once; until then keeps the waker of who asks.
+    pub(crate) fn poll(
+        &mut self,
+        now: &Now<'_>,
+        key: Key,
+        waker: Option<&Waker>,
+    ) -> Option<Result<Acquired>> {
+        let is_open = self.closed.is_none();
+        let Some(entry) = self.entry(key) else {
+            let gone = Error::new(ErrorKind::Internal, "claim", "the claim is gone from the ledger");
+            return Some(Err(gone));
+        };
+        match entry.phase {
+            Phase::Failed => {
+                let result = entry.pending.as_mut().and_then(|pending| pending.result.take());
+                self.remove(key.index);
+                result
+            }
+            // The moment at which the lease reaches its user: the last one to find that it came too late.
+            Phase::Ready if is_open && entry.lease.is_over(now.at + GRAIN) => {
+                self.ask_anew(now, key.index, true);
+                self.keep_waker(key.index, waker);
+                None
+            }
+            // A lease that nobody would renew is not given out.
+            Phase::Ready if is_open => {
+                entry.phase = Phase::Held;
+                entry.look_by = Instant::NEVER;
+                let asked_at = entry.pending.take().map_or(now.at, |pending| pending.asked_at);
+                let lease = entry.lease.clone();
+                Event::Granted {
+                    resource: lease.resource(),
+                    token: lease.token(),
+                    waited: now.at.since(asked_at),
+                }
+                .emit(self.identity.engine);
+                self.by_claim.remove(&lease.claim());
+                self.stakes.remove(&key.index);
+                Some(Ok(Acquired::Lease(lease)))
+            }
+            Phase::SetAside if is_open => {
+                self.ask_again(key);
+                self.keep_waker(key.index, waker);
+                None
+            }
+            _ => match &self.closed {
+                Some(closed) => {
+                    let closed = closed.clone();
+                    self.remove(key.index);
+                    Some(Err(closed))
+                }
+                None => {
+                    self.keep_waker(key.index, waker);
+                    None
+                }
+            },
+        }
+    }
+
+    fn keep_waker(&mut self, index: u32, waker: Option<&Waker>) {
+        if let Some(pending) = &mut self.entries[index as usize].pending
+            && let Some(waker) = waker
+        {
+            match &mut pending.waker {
+                Some(kept) => kept.clone_from(waker),
+                empty => *empty = Some(waker.clone()),
+            }
+        }
+    }
+
+    /// Returns the place of a request that waits.
+    pub(crate) fn place(&mut self, key: Key) -> Option<QueuePosition> {
+        let entry = self.entry(key).filter(|entry| entry.phase == Phase::Waiting)?;
+        let (_, waiting, _) = entry.pending.as_ref()?.waiting.as_ref()?;
+        Some(QueuePosition { position: waiting.position })
+    }
+
+    /// Returns whether a claim is in its queue by now. If it is not, its waker is called when it is.
+    pub(crate) fn is_queued(&mut self, key: Key) -> bool {
+        let Some(entry) = self.entry(key) else { return false };
+        let is_queued = entry.phase == Phase::Waiting;
+        if let Some(pending) = &mut entry.pending {
+            pending.wakes_when_queued = !is_queued;
+        }
+        is_queued
+    }
+
+    /// Drops a request whose user is gone. What it may hold is released.
+    pub(crate) fn cancel(&mut self, now: &Now<'_>, key: Key) {
+        let Some(entry) = self.entry(key) else { return };
+        match entry.phase {
+            Phase::Failed | Phase::Ended | Phase::SetAside => self.remove(key.index),
+            Phase::Releasing => {}
+            Phase::AcquireFuture
+                if entry.pending.as_ref().is_some_and(|pending| pending.first_sent.is_none()) =>
+            {
+                self.remove(key.index);
+            }
+            _ => self.start_release(now, key.index, true),
+        }
+    }
+
+    /// Begins to release a held lease. Returns the answer if there is nothing to send.
+    pub(crate) fn release(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
+        let answer = self.begin_release(now, key, is_detached);
+        if answer.is_none() {
+            self.enqueue(Lane::Releases, key);
+        }
+        answer
+    }
+
+    /// As [`Ledger::release`], for who sends it.
+    fn begin_release(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
+        let Some(entry) = self.entry(key) else { return Some(ReleaseAnswer::AlreadyLost) };
+        let is_over = match entry.phase {
+            Phase::Held | Phase::Ended => entry.lease.is_over(now.at),
+            Phase::LostWithSet => now.at >= entry.lease.last_deadline(),
+            _ => return Some(ReleaseAnswer::AlreadyLost),
+        };
+        if is_over {
+            self.lose(now, key.index, "its deadline passed");
+            self.remove(key.index);
+            return Some(ReleaseAnswer::AlreadyLost);
+        }
+        self.prepare_release(now, key.index, false);
+        if let Some(pending) = &mut self.entries[key.index as usize].pending {
+            pending.is_detached = is_detached;
+        }
+        None
+    }
+
+    /// As [`Ledger::release`], for a grant that nobody has used: it does not count for `min_hold`.
+    pub(crate) fn give_back(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
+        let answer = self.release(now, key, is_detached);
+        if answer.is_none()
+            && let Some(pending) = &mut self.entries[key.index as usize].pending
+        {
+            pending.is_unused = true;
+        }
+        answer
+    }
+
+    /// Begins to release a held lease that its user releases by itself.
+    pub(crate) fn release_inline(&mut self, now: &Now<'_>, key: Key) -> Option<(Sent, ReleaseRequest)> {
+        if self.begin_release(now, key, false).is_some() {
+            return None;
+        }
+        let request = self.release_to_send(key.index);
+        Some((Sent { key, claim: request.release.claim, at: now.at }, request))
+    }
+
+    /// Returns how a release ended, once; until then keeps the waker of who asks.
+    pub(crate) fn poll_release(&mut self, key: Key, waker: Option<&Waker>) -> Option<Result<ReleaseAnswer>> {
+        let closed = self.closed.clone();
+        let Some(entry) = self.entry(key) else { return Some(Ok(ReleaseAnswer::AlreadyLost)) };
+        let released = entry.pending.as_mut().and_then(|pending| pending.released.take());
+        let released = released.or(closed.map(Err));
+        match released {
+            Some(released) => {
+                if entry.phase == Phase::Ended {
+                    self.remove(key.index);
+                } else if let Some(pending) = &mut entry.pending {
+                    pending.is_detached = true;
+                }
+                Some(released)
+            }
+            None => {
+                self.keep_waker(key.index, waker);
+                None
+            }
+        }
+    }
+
+    /// Nobody waits for the result of this release any more.
+    pub(crate) fn detach(&mut self, key: Key) {
+        let Some(entry) = self.entry(key) else { return };
+        if entry.phase == Phase::Ended {
+            self.remove(key.index);
+        } else if let Some(pending) = &mut entry.pending {
+            pending.is_detached = true;
+            pending.waker = None;
+        }
+    }
+
+    fn start_release(&mut self, now: &Now<'_>, index: u32, is_unused: bool) {
+        self.prepare_release(now, index, is_unused);
+        let key = Key { index, generation: self.entries[index as usize].generation };
+        self.enqueue(Lane::Releases, key);
+    }
+
+    /// Makes an entry one whose release is to be sent. It is not in line yet.
+    fn prepare_release(&mut self, now: &Now<'_>, index: u32, is_unused: bool) {
+        let entry = &mut self.entries[index as usize];
+        // The hold ends by itself at the latest one ttl after the last thing that was sent.
+        let until = now.at + entry.lease.terms().ttl.max(self.identity.answer_timeout);
+        let request = AcquireRequest {
+            resource: entry.lease.resource().clone(),
+            terms: entry.lease.terms().clone(),
+            wait: None,
+            floor: Token::ZERO,
+        };
+        let pending = entry.pending.get_or_insert_with(|| {
+            Box::new(Pending {
+                request,
+                asked_at: now.at,
+                first_sent: None,
+                waiting: None,
+                give_up_at: Instant::NEVER,
+                result: None,
+                released: None,
+                is_unused,
+                release_until: until,
+                waker: None,
+                wakes_when_queued: false,
+                is_detached: is_unused,
+            })
+        });
+        pending.is_unused = is_unused;
+        pending.is_detached = is_unused;
+        pending.release_until = until;
+        pending.asked_at = now.at;
+        // A claim that is in its lane or under way is a copy that may arrive after this release.
+        entry.has_stray_copy |= entry.phase == Phase::AcquireFuture;
+        entry.phase = Phase::Releasing;
+        entry.is_busy = true;
+        entry.attempt = 0;
+        entry.lease.end();
+        let claim = entry.lease.claim();
+        self.by_claim.remove(&claim);
+        if !self.bonds.is_empty() {
+            self.bonds.remove(&index);
+        }
+        self.schedule.remove(index);
+    }
+
+    fn entry(&mut self, key: Key) -> Option<&mut Entry> {
+        self.entries.get_mut(key.index as usize).filter(|entry| entry.generation == key.generation)
+    }
+
+    fn remove(&mut self, index: u32) {
+        self.schedule.remove(index);
+        if !self.bonds.is_empty() {
+            self.bonds.remove(&index);
+        }
+        if !self.stakes.is_empty() {
+            self.stakes.remove(&index);
+        }
+        let entry = self.entries.remove(index as usize);
+        self.by_claim.remove(&entry.lease.claim());
+        entry.lease.end();
+    }
+}
+
+/// What is sent.
+impl Ledger {
+    /// Takes up to `most` claims that are to be sent to a shard, and of one resource up to `most_of_one`.
+    pub(crate) fn take_claims(
+        &mut self,
+        now: Instant,
+        shard: Shard,
+        most: usize,
+        most_of_one: usize,
+    ) -> (Vec<Sent>, Vec<Claim>) {
+        let (mut sent, mut claims) = (Vec::new(), Vec::new());
+        let (mut taken, mut later) = (HashMap::new(), VecDeque::new());
+        while claims.len() < most
+            && let Some(key) = self.next(Lane::Claims, shard)
+        {
+            if self.entry(key).is_none_or(|entry| entry.phase != Phase::AcquireFuture) {
+                continue;
+            }
+            if most_of_one < most {
+                let resource = self.entries[key.index as usize].lease.resource().clone();
+                let count = taken.entry(resource).or_insert(0_usize);
+                *count += 1;
+                if *count > most_of_one {
+                    later.push_back(key);
+                    continue;
+                }
+            }
+            let claim = self.claim_to_send(key.index, now);
+            sent.push(Sent { key, claim: claim.id, at: now });
+            claims.push(claim);
+        }
+        // They keep their places before those that came after them.
+        self.put_back(Lane::Claims, shard, later);
+        (sent, claims)
+    }
+
+    fn claim_to_send(&mut self, index: u32, now: Instant) -> Claim {
+        let client = self.identity.client;
+        let entry = &mut self.entries[index as usize];
+        let pending = entry.pending.as_mut().expect("an entry that asks is pending");
+        entry.has_stray_copy |= pending.first_sent.is_some();
+        pending.first_sent.get_or_insert(now);
+        Claim {
+            resource: pending.request.resource.clone(),
+            id: entry.lease.claim(),
+            client,
+            terms: pending.request.terms.clone(),
+            wait: pending.request.wait != Some(Duration::ZERO),
+            floor: pending.request.floor,
+            floor_forced: false,
+        }
+    }
+
+    /// Takes up to `most` renewals of what is held, of deliveries or of who waits that are to be sent to a shard.
+    pub(crate) fn take_renewals(
+        &mut self,
+        now: Instant,
+        lane: Lane,
+        shard: Shard,
+        most: usize,
+    ) -> (Vec<Sent>, Vec<RenewRequest>) {
+        let (mut sent, mut requests) = (Vec::new(), Vec::new());
+        while requests.len() < most
+            && let Some(key) = self.next(lane, shard)
+        {
+            let Some(entry) = self.entry(key) else { continue };
+            match entry.lane() {
+                Some(other) if other != lane => {
+                    // It was granted while it stood in line.
+                    self.enqueue(other, key);
+                    continue;
+                }
+                Some(_) => {}
+                None => continue,
+            }
+            let (resource, claim) = (entry.lease.resource().clone(), entry.lease.claim());
+            requests.push(RenewRequest { resource, claim, is_waiter: entry.phase == Phase::Waiting });
+            sent.push(Sent { key, claim, at: now });
+        }
+        (sent, requests)
+    }
+
+    /// Takes up to `most` releases that are to be sent to a shard.
+    pub(crate) fn take_releases(
+        &mut self,
+        now: Instant,
+        shard: Shard,
+        most: usize,
+    ) -> (Vec<Sent>, Vec<ReleaseRequest>) {
+        let (mut sent, mut requests) = (Vec::new(), Vec::new());
+        while requests.len() < most
+            && let Some(key) = self.next(Lane::Releases, shard)
+        {
+            if self.entry(key).is_some_and(|entry| entry.phase == Phase::Releasing) {
+                let request = self.release_to_send(key.index);
+                sent.push(Sent { key, claim: request.release.claim, at: now });
+                requests.push(request);
+            }
+        }
+        (sent, requests)
+    }
+
+    fn release_to_send(&self, index: u32) -> ReleaseRequest {
+        let entry = &self.entries[index as usize];
+        let release = Release {
+            claim: entry.lease.claim(),
+            maybe_in_flight: entry.has_stray_copy,
+            is_unused: entry.pending.as_ref().is_some_and(|pending| pending.is_unused),
+        };
+        ReleaseRequest { resource: entry.lease.resource().clone(), release }
+    }
+
+    /// Takes whom to tell of what happened.
+    pub(crate) fn take_told(&mut self) -> Told {
+        std::mem::take(&mut self.told)
+    }
+
+    /// When the next entry is due.
+    pub(crate) fn next_due(&self) -> Instant {
+        self.schedule.next()
+    }
+
+    /// Whether anything is left to be sent or answered that matters to the store.
+    pub(crate) fn has_releases(&self) -> bool {
+        self.entries.iter().any(|(_, entry)| entry.phase == Phase::Releasing)
+    }
+
+    /// Returns the releases that have begun and are not answered.
+    pub(crate) fn releases_begun(&self) -> Vec<Key> {
+        let begun = self.entries.iter().filter(|(_, entry)| entry.phase == Phase::Releasing);
+        begun.map(|(index, entry)| Key { index: index as u32, generation: entry.generation }).collect()
+    }
+
+    /// Takes those of the releases off the list that are answered. Says whether all are; until then keeps the waker.
+    pub(crate) fn poll_answered(&mut self, begun: &mut Vec<Key>, waker: &Waker) -> bool {
+        begun.retain(|key| self.entry(*key).is_some_and(|entry| entry.phase == Phase::Releasing));
+        if !begun.is_empty() && self.closed.is_none() {
+            self.closers.push(waker.clone());
+            return false;
+        }
+        true
+    }
+}

@@ -1,0 +1,584 @@
+//! The ledger's other half: what is answered, what wakes it, and what time brings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{AcquireRequest, Acquired, Entry, Key, Lane, Ledger, Now, Phase, Sent, deadline};
+use crate::client::backoff;
+use crate::client::lease_state::LeaseState;
+use crate::client::renewal::GRAIN;
+use crate::clock::Instant;
+use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Wake};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+use crate::model::claim::{Grant, Waiting};
+use crate::model::step::{confirm_window, waiter_life};
+use crate::model::token::Token;
+
+/// The most entries that are looked at before something is sent: as many as a call takes, so that what was just
+/// read is still in the processor's caches when it is sent (`cargo xtask bench scheduler`).
+const DUE_MAX: usize = 128;
+/// The shortest time to the next look at an expiry, so that rounding cannot make a busy loop.
+const LOOK_MIN: Duration = Duration::from_millis(1);
+
+/// Moves a moment to a little earlier, so that a million leases share some hundred buckets of the schedule.
+fn coarse(at: Instant, ttl: Duration) -> Instant {
+    let grain = (ttl.as_nanos() as u64 / 512).next_power_of_two();
+    Instant::from_nanos(at.nanos() & !(grain - 1))
+}
+
+/// What is answered.
+impl Ledger {
+    /// Takes in the answer to a claim.
+    pub(crate) fn on_claim(&mut self, now: &Now<'_>, sent: Sent, answer: Result<ClaimAnswer>) {
+        let index = sent.key.index;
+        let Some(entry) = self.answered(sent) else { return };
+        match (entry.phase, answer) {
+            (Phase::AcquireFuture, Ok(answer)) => {
+                entry.attempt = 0;
+                self.on_asked(now, index, sent.at, answer);
+            }
+            (Phase::AcquireFuture, Err(error)) => self.on_claim_failed(now, index, error),
+            // A wake was quicker than the answer to the claim. A grant confirms it.
+            (Phase::Ready | Phase::Held, Ok(ClaimAnswer::Granted(grant))) => {
+                self.on_kept(now, index, sent.at, grant.ends_in);
+            }
+            (Phase::Ready | Phase::Held, _) => self.queue_renewal(index),
+            _ => {}
+        }
+    }
+
+    /// Returns the entry to which an answer belongs. One that is being released waits for its release only.
+    fn answered(&mut self, sent: Sent) -> Option<&mut Entry> {
+        let entry = self.entry(sent.key).filter(|entry| entry.lease.claim() == sent.claim)?;
+        // It may be between two attempts, and then it must be seen not to be busy when the next one is due.
+        if entry.phase != Phase::Releasing {
+            entry.is_busy = false;
+        }
+        Some(entry)
+    }
+
+    fn on_asked(&mut self, now: &Now<'_>, index: u32, sent: Instant, answer: ClaimAnswer) {
+        match answer {
+            ClaimAnswer::Granted(grant) => {
+                self.on_granted(now, index, deadline(sent, grant.ends_in), grant, true)
+            }
+            ClaimAnswer::Waiting(waiting, incarnation) => {
+                self.entries[index as usize].phase = Phase::Waiting;
+                self.on_waiting(now, index, sent, waiting, incarnation);
+                let pending = self.entries[index as usize].pending.as_mut();
+                if pending.is_some_and(|pending| std::mem::take(&mut pending.wakes_when_queued)) {
+                    self.wake(index);
+                }
+            }
+            ClaimAnswer::Busy(busy) => {
+                let resource = self.entries[index as usize].lease.resource().clone();
+                self.refuse(now, index, Ok(Acquired::Busy(resource, Box::new(busy))));
+            }
+            ClaimAnswer::Fresh(value) => self.refuse(now, index, Ok(Acquired::Fresh(value))),
+            ClaimAnswer::Finished => self.ask_anew(now, index, false),
+        }
+    }
+
+    fn on_claim_failed(&mut self, now: &Now<'_>, index: u32, error: Error) {
+        let answer_timeout = self.identity.answer_timeout;
+        let entry = &mut self.entries[index as usize];
+        let pending = entry.pending.as_ref().expect("an entry that asks is pending");
+        let error = error.with_resource(entry.lease.resource()).with_engine(self.identity.engine);
+        if error.kind() != ErrorKind::Unavailable {
+            return match error.has_no_effect() {
+                true => self.refuse(now, index, Err(error)),
+                // The call failed, and this claim may have been granted before it did.
+                false => self.fail_and_withdraw(now, index, Err(error)),
+            };
+        }
+        // Counted from the present claim: one that queues anew after a long wait has its full patience again.
+        let silent_since = pending.first_sent.unwrap_or(pending.asked_at);
+        let give_up_at = (silent_since + answer_timeout).min(pending.give_up_at);
+        let retry_at = now.at + backoff::delay(entry.attempt, (now.random)());
+        if retry_at >= give_up_at {
+            return self.fail_and_withdraw(now, index, Err(error));
+        }
+        Event::Repeated { resource: entry.lease.resource(), error: &error }.emit(self.identity.engine);
+        entry.attempt = entry.attempt.saturating_add(1);
+        self.schedule.set(index, retry_at);
+    }
+
+    fn on_granted(&mut self, now: &Now<'_>, index: u32, deadline: Instant, grant: Grant, is_confirmed: bool) {
+        let entry = &mut self.entries[index as usize];
+        entry.lease.grant(grant.token, grant.slot, deadline);
+        entry.is_unconfirmed = !is_confirmed;
+        if entry.lease.is_over(now.at + GRAIN) {
+            // It took so long to get here that it is of no use. Its units must not wait for the ttl.
+            return self.ask_anew(now, index, true);
+        }
+        entry.phase = Phase::Ready;
+        entry.look_by = now.at + entry.lease.terms().ttl;
+        self.schedule_renewal(now, index);
+        self.wake(index);
+    }
+
+    fn on_waiting(
+        &mut self,
+        now: &Now<'_>,
+        index: u32,
+        sent: Instant,
+        waiting: Waiting,
+        incarnation: Incarnation,
+    ) {
+        let entry = &mut self.entries[index as usize];
+        let pending = entry.pending.as_mut().expect("a waiter is pending");
+        // Answers may overtake each other: only a later request moves the window.
+        if pending.waiting.is_none_or(|(last_sent, _, _)| sent >= last_sent) {
+            pending.waiting = Some((sent, waiting, incarnation));
+        }
+        let ttl = entry.lease.terms().ttl;
+        let mut at = sent + confirm_window(ttl) / 3;
+        if let Some(look_in) = waiting.look_in {
+            at = at.min(now.at + look_in.max(LOOK_MIN));
+        }
+        self.schedule.set(index, at.min(pending.give_up_at));
+    }
+
+    /// Takes in the answer to a renewal or heartbeat.
+    pub(crate) fn on_renew(&mut self, now: &Now<'_>, sent: Sent, answer: Result<RenewAnswer>) {
+        let Sent { key, at: sent_at, .. } = sent;
+        let engine = self.identity.engine;
+        let Some(entry) = self.answered(sent) else { return };
+        let phase = entry.phase;
+        if !matches!(phase, Phase::Waiting | Phase::Ready | Phase::Held) {
+            return;
+        }
+        match (phase, answer) {
+            (_, Err(error)) => self.on_renew_failed(now, key.index, error),
+            (Phase::Waiting, Ok(RenewAnswer::Granted(grant))) => {
+                entry.attempt = 0;
+                self.on_granted(now, key.index, deadline(sent_at, grant.ends_in), grant, true);
+            }
+            (Phase::Waiting, Ok(RenewAnswer::Waiting(waiting, incarnation))) => {
+                entry.attempt = 0;
+                self.on_waiting(now, key.index, sent_at, waiting, incarnation);
+            }
+            (Phase::Waiting, Ok(RenewAnswer::Lost)) => {
+                Event::PlaceLost { resource: entry.lease.resource() }.emit(engine);
+                self.ask_anew(now, key.index, false);
+            }
+            // An engine that forgets what it was asked: the claim's own id gets its grant by acquire again.
+            (Phase::Waiting, Ok(RenewAnswer::Renewed { .. })) => {
+                entry.phase = Phase::AcquireFuture;
+                entry.is_busy = true;
+                self.enqueue(Lane::Claims, key);
+            }
+            (_, Ok(RenewAnswer::Renewed { ends_in } | RenewAnswer::Granted(Grant { ends_in, .. }))) => {
+                self.on_kept(now, key.index, sent_at, ends_in);
+            }
+            // A heartbeat that was answered before the grant whose wake has overtaken it: ask again.
+            (_, Ok(RenewAnswer::Waiting(..))) if entry.is_unconfirmed => self.queue_renewal(key.index),
+            (Phase::Ready, Ok(_)) => self.ask_anew(now, key.index, false),
+            (_, Ok(_)) => self.lose(now, key.index, "the engine says that it has ended"),
+        }
+    }
+
+    /// A hold was answered to live on.
+    fn on_kept(&mut self, now: &Now<'_>, index: u32, sent: Instant, ends_in: Duration) {
+        let entry = &mut self.entries[index as usize];
+        entry.attempt = 0;
+        entry.is_unconfirmed = false;
+        if !entry.lease.extend(deadline(sent, ends_in), now.at) {
+            return self.lose(now, index, "the renewal came after its deadline");
+        }
+        if !entry.is_busy {
+            self.schedule_renewal(now, index);
+        }
+    }
+
+    fn on_renew_failed(&mut self, now: &Now<'_>, index: u32, error: Error) {
+        let entry = &mut self.entries[index as usize];
+        Event::Repeated { resource: entry.lease.resource(), error: &error }.emit(self.identity.engine);
+        let mut at = now.at + backoff::delay(entry.attempt, (now.random)());
+        entry.attempt = entry.attempt.saturating_add(1);
+        if entry.phase == Phase::Waiting {
+            let pending = entry.pending.as_ref().expect("a waiter is pending");
+            let last_heard = pending.waiting.map_or(pending.asked_at, |(sent, _, _)| sent);
+            let patience = waiter_life(entry.lease.terms().ttl).max(self.identity.answer_timeout);
+            if at >= last_heard + patience {
+                let error = error.with_resource(entry.lease.resource()).with_engine(self.identity.engine);
+                return self.fail_and_withdraw(now, index, Err(error));
+            }
+            at = at.min(pending.give_up_at);
+        } else {
+            at = at.min(self.loss_due(index));
+        }
+        self.schedule.set(index, at);
+    }
+
+    /// Takes in the answer to a release.
+    pub(crate) fn on_release(&mut self, now: &Now<'_>, sent: Sent, answer: Result<ReleaseAnswer>) {
+        let engine = self.identity.engine;
+        let answer_timeout = self.identity.answer_timeout;
+        let key = sent.key;
+        let Some(entry) = self.entry(key).filter(|entry| entry.phase == Phase::Releasing) else { return };
+        entry.is_busy = false;
+        let (resource, token) = (entry.lease.resource().clone(), entry.lease.token());
+        let pending = entry.pending.as_mut().expect("a release is pending");
+        match answer {
+            Ok(answer) => {
+                if token != Token::ZERO {
+                    Event::Released { resource: &resource, token }.emit(engine);
+                }
+                entry.phase = Phase::Ended;
+                pending.released = Some(Ok(answer));
+            }
+            Err(error) => {
+                let retry_at = now.at + backoff::delay(entry.attempt, (now.random)());
+                entry.attempt = entry.attempt.saturating_add(1);
+                let is_over = retry_at >= pending.release_until;
+                if is_over {
+                    entry.phase = Phase::Ended;
+                    Event::ReleaseFailed { resource: &resource, token }.emit(engine);
+                } else {
+                    Event::Repeated { resource: &resource, error: &error }.emit(engine);
+                }
+                if !pending.is_detached && (is_over || retry_at >= pending.asked_at + answer_timeout) {
+                    pending.released = Some(Err(error.with_resource(&resource).with_engine(engine)));
+                }
+                if !is_over {
+                    self.schedule.set(key.index, retry_at);
+                }
+            }
+        }
+        self.wake(key.index);
+        let entry = &self.entries[key.index as usize];
+        if entry.phase == Phase::Ended {
+            self.told.wakers.append(&mut self.closers);
+        }
+        let is_detached = entry.pending.as_ref().is_none_or(|pending| pending.is_detached);
+        if entry.phase == Phase::Ended && is_detached {
+            self.remove(key.index);
+        }
+    }
+
+    /// Takes in news for waiters.
+    pub(crate) fn on_wake(&mut self, now: &Now<'_>, wake: Wake) {
+        match wake {
+            Wake::Granted { claim, grant, incarnation } => {
+                if let Some(&index) = self.by_claim.get(&claim) {
+                    self.on_grant_wake(now, index, grant, incarnation);
+                }
+            }
+            Wake::Look(claim) => {
+                if let Some(&index) = self.by_claim.get(&claim)
+                    && self.entries[index as usize].phase == Phase::Waiting
+                {
+                    self.queue_renewal(index);
+                }
+            }
+            Wake::LookAtAll => self.renew_all(|phase| phase == Phase::Waiting),
+            Wake::RenewAll => {
+                self.renew_all(|phase| matches!(phase, Phase::Waiting | Phase::Ready | Phase::Held));
+            }
+            // No claim waits for it: the queue client has been told.
+            Wake::Queue(_) => {}
+        }
+    }
+
+    fn renew_all(&mut self, is_meant: impl Fn(Phase) -> bool) {
+        let meant = self.entries.iter().filter(|(_, entry)| is_meant(entry.phase));
+        let meant: Vec<u32> = meant.map(|(index, _)| index as u32).collect();
+        for index in meant {
+            self.queue_renewal(index);
+        }
+    }
+
+    /// The hand-over rule: a grant may be used before it is confirmed only if it was made after the last
+    /// request that was answered *waiting* was sent, and by the same incarnation of the store; then it lives
+    /// at least one window from that sending. With no answer yet, the first copy of the claim takes its place.
+    fn on_grant_wake(&mut self, now: &Now<'_>, index: u32, grant: Grant, incarnation: Incarnation) {
+        let entry = &mut self.entries[index as usize];
+        if !matches!(entry.phase, Phase::AcquireFuture | Phase::Waiting) {
+            return;
+        }
+        let pending = entry.pending.as_ref().expect("a waiter is pending");
+        let base = match (&pending.waiting, pending.first_sent) {
+            (Some((sent, waiting, heard_from)), _) => {
+                (*heard_from == incarnation && grant.token > waiting.horizon).then_some(*sent)
+            }
+            (None, first_sent) => first_sent,
+        };
+        let window = confirm_window(entry.lease.terms().ttl);
+        let usable_until = base.map(|base| deadline(base, window)).filter(|until| *until > now.at + GRAIN);
+        match usable_until {
+            Some(until) => {
+                self.on_granted(now, index, until, grant, false);
+                self.queue_renewal(index);
+            }
+            None if entry.phase == Phase::Waiting => self.queue_renewal(index),
+            // The answer to the claim is still to come, and says the same.
+            None => {}
+        }
+    }
+
+    /// Looks at every entry whose time has come. Call again if it returns true.
+    pub(crate) fn on_due(&mut self, now: &Now<'_>) -> bool {
+        let mut due = Vec::new();
+        self.schedule.take_due(now.at, DUE_MAX, &mut due);
+        let is_more = due.len() == DUE_MAX;
+        self.touch(&due);
+        for index in due {
+            self.on_entry_due(now, index);
+        }
+        is_more
+    }
+
+    /// Reads what is about to be used. Among a million leases every look misses the caches; here the misses
+    /// overlap, which halves the time of a round of renewals (`cargo xtask bench scheduler`).
+    fn touch(&self, due: &[u32]) {
+        let mut sum = 0;
+        for &index in due {
+            let lease = &self.entries[index as usize].lease;
+            sum ^= lease.deadline().nanos() ^ u64::from(lease.resource().as_str().as_bytes()[0]);
+        }
+        std::hint::black_box(sum);
+    }
+
+    fn on_entry_due(&mut self, now: &Now<'_>, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        let give_up_at = entry.pending.as_ref().map_or(Instant::NEVER, |pending| pending.give_up_at);
+        let key = Key { index, generation: entry.generation };
+        match entry.phase {
+            Phase::AcquireFuture | Phase::Waiting if now.at >= give_up_at => self.give_up(now, index),
+            Phase::AcquireFuture if !entry.is_busy => {
+                entry.is_busy = true;
+                self.enqueue(Lane::Claims, key);
+                self.schedule.set(index, give_up_at);
+            }
+            Phase::Waiting => {
+                self.queue_renewal(index);
+                self.schedule.set(index, give_up_at);
+            }
+            Phase::Ready | Phase::Held if entry.lease.is_over(now.at + GRAIN) => {
+                self.lose(now, index, "its deadline passed");
+            }
+            Phase::Ready if now.at >= entry.look_by => self.set_aside(now, index),
+            Phase::Held if now.at >= entry.look_by => {
+                self.told.unseen.push(entry.lease.clone());
+                self.lose(now, index, "nobody looked at it");
+            }
+            Phase::SetAside if now.at >= give_up_at => self.give_up(now, index),
+            Phase::Ready | Phase::Held => {
+                let ttl = entry.lease.terms().ttl;
+                self.queue_renewal(index);
+                // A coarse look that comes too early becomes an exact one.
+                let exact = self.loss_due(index);
+                let at = Some(coarse(exact, ttl)).filter(|at| *at > now.at).unwrap_or(exact);
+                self.schedule.set(index, at);
+            }
+            Phase::Releasing if !entry.is_busy => {
+                entry.is_busy = true;
+                self.enqueue(Lane::Releases, key);
+            }
+            _ => {}
+        }
+    }
+
+    /// When to look whether a lease is over: not after its deadline.
+    fn loss_due(&self, index: u32) -> Instant {
+        self.entries[index as usize].lease.deadline() - GRAIN
+    }
+
+    pub(super) fn schedule_renewal(&mut self, now: &Now<'_>, index: u32) {
+        let entry = &self.entries[index as usize];
+        let ttl = entry.lease.terms().ttl;
+        let third = ttl.min(self.identity.silence_max) / 3;
+        // Up to a tenth earlier, so that leases that began together do not stay together.
+        let jitter = Duration::from_nanos((now.random)() % (third.as_nanos() as u64 / 10));
+        let at = coarse(now.at + third - jitter, ttl).min(self.loss_due(index));
+        self.schedule.set(index, at);
+    }
+
+    fn queue_renewal(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        if let Some(lane) = entry.lane()
+            && !entry.is_busy
+        {
+            entry.is_busy = true;
+            let key = Key { index, generation: entry.generation };
+            self.enqueue(lane, key);
+        }
+    }
+
+    /// Starts a request over with a new claim id, at the end of the queue.
+    pub(super) fn ask_anew(&mut self, now: &Now<'_>, index: u32, may_hold: bool) {
+        self.start_over(now, index, may_hold);
+        let key = Key { index, generation: self.entries[index as usize].generation };
+        self.enqueue(Lane::Claims, key);
+    }
+
+    /// Gives a request a new claim id, which is not asked for yet.
+    fn start_over(&mut self, now: &Now<'_>, index: u32, may_hold: bool) {
+        let entry = &mut self.entries[index as usize];
+        let old = entry.lease.clone();
+        let request = entry.pending.as_ref().expect("a request is pending").request.clone();
+        entry.lease = Arc::new(LeaseState::new(old.resource().clone(), now.claim_id(), old.terms().clone()));
+        let pending = entry.pending.as_mut().expect("a request is pending");
+        pending.first_sent = None;
+        pending.waiting = None;
+        let (had_stray_copy, give_up_at) = (entry.has_stray_copy, pending.give_up_at);
+        entry.phase = Phase::AcquireFuture;
+        entry.has_stray_copy = false;
+        entry.is_unconfirmed = false;
+        entry.attempt = 0;
+        entry.is_busy = true;
+        let claim = entry.lease.claim();
+        self.by_claim.remove(&old.claim());
+        if request.wait != Some(Duration::ZERO) {
+            self.by_claim.insert(claim, index);
+        }
+        self.schedule.set(index, give_up_at);
+        if may_hold {
+            self.release_orphan(now, old, request, had_stray_copy);
+        }
+    }
+
+    /// Gives back a grant at which nobody has looked for a ttl, and with it what is held only for its sake. Nothing is
+    /// asked before its user looks: a future that is never polled must not take a turn again and again.
+    fn set_aside(&mut self, now: &Now<'_>, index: u32) {
+        self.start_over(now, index, true);
+        let entry = &mut self.entries[index as usize];
+        entry.phase = Phase::SetAside;
+        entry.is_busy = false;
+        Event::SetAside { resource: entry.lease.resource() }.emit(self.identity.engine);
+        self.give_back_stakes(now, index);
+    }
+
+    /// Queues the claim of a user who looks again.
+    pub(super) fn ask_again(&mut self, key: Key) {
+        let entry = &mut self.entries[key.index as usize];
+        entry.phase = Phase::AcquireFuture;
+        entry.is_busy = true;
+        self.enqueue(Lane::Claims, key);
+    }
+
+    /// Releases a claim that nobody uses, in an entry of its own.
+    fn release_orphan(
+        &mut self,
+        now: &Now<'_>,
+        lease: Arc<LeaseState>,
+        request: AcquireRequest,
+        has_stray_copy: bool,
+    ) {
+        let key = self.enter(now, request);
+        let entry = &mut self.entries[key.index as usize];
+        self.by_claim.remove(&entry.lease.claim());
+        entry.lease = lease;
+        entry.has_stray_copy = has_stray_copy;
+        entry.phase = Phase::Ready;
+        self.start_release(now, key.index, true);
+    }
+
+    fn give_up(&mut self, now: &Now<'_>, index: u32) {
+        let entry = &self.entries[index as usize];
+        let pending = entry.pending.as_ref().expect("a request is pending");
+        let waited = now.at.since(pending.asked_at);
+        let resource = entry.lease.resource();
+        let error = match &pending.waiting {
+            Some((_, waiting, _)) => Error::new(
+                ErrorKind::Timeout,
+                "claim",
+                format!("not granted within {}ms, {} in the queue", waited.as_millis(), waiting.position),
+            ),
+            None if entry.phase == Phase::SetAside => Error::new(
+                ErrorKind::Timeout,
+                "claim",
+                format!(
+                    "it was granted, and given back since nobody looked within {:?}",
+                    entry.lease.terms().ttl
+                ),
+            ),
+            None => Error::new(
+                ErrorKind::Unavailable,
+                "claim",
+                format!("no answer within {}ms", waited.as_millis()),
+            ),
+        };
+        let error = error.with_resource(resource).with_engine(self.identity.engine);
+        match entry.phase {
+            Phase::SetAside => self.fail(now, index, Err(error)),
+            _ => self.fail_and_withdraw(now, index, Err(error)),
+        }
+    }
+
+    /// Ends a request that the engine has refused. An earlier copy of its claim may still come, and be granted.
+    fn refuse(&mut self, now: &Now<'_>, index: u32, result: Result<Acquired>) {
+        match self.entries[index as usize].has_stray_copy {
+            true => self.fail_and_withdraw(now, index, result),
+            false => self.fail(now, index, result),
+        }
+    }
+
+    /// Ends a request of which nothing is held.
+    fn fail(&mut self, now: &Now<'_>, index: u32, result: Result<Acquired>) {
+        let entry = &mut self.entries[index as usize];
+        entry.phase = Phase::Failed;
+        if let Some(pending) = &mut entry.pending {
+            pending.result = Some(result);
+        }
+        let claim = entry.lease.claim();
+        self.by_claim.remove(&claim);
+        self.schedule.remove(index);
+        if !self.stakes.is_empty() {
+            self.give_back_stakes(now, index);
+        }
+        self.wake(index);
+    }
+
+    /// Ends a request that the engine may know of.
+    fn fail_and_withdraw(&mut self, now: &Now<'_>, index: u32, result: Result<Acquired>) {
+        let entry = &self.entries[index as usize];
+        let lease = entry.lease.clone();
+        let request = entry.pending.as_ref().expect("a request is pending").request.clone();
+        let has_stray_copy = entry.has_stray_copy || entry.phase == Phase::AcquireFuture;
+        self.fail(now, index, result);
+        self.release_orphan(now, lease, request, has_stray_copy);
+    }
+
+    /// A held lease has ended. Its entry stays until its user lets go.
+    pub(super) fn lose(&mut self, now: &Now<'_>, index: u32, why: &'static str) {
+        let entry = &mut self.entries[index as usize];
+        if entry.phase == Phase::Ready {
+            return self.ask_anew(now, index, true);
+        }
+        if entry.phase == Phase::Held {
+            entry.phase = Phase::Ended;
+            Event::Lost { resource: entry.lease.resource(), token: entry.lease.token(), why }
+                .emit(self.identity.engine);
+        }
+        entry.lease.end();
+        self.told.ended.push(entry.lease.clone());
+        self.schedule.remove(index);
+        if !self.bonds.is_empty() {
+            self.lose_bound(index);
+        }
+    }
+
+    fn wake(&mut self, index: u32) {
+        if let Some(waker) =
+            self.entries[index as usize].pending.as_mut().and_then(|pending| pending.waker.take())
+        {
+            self.told.wakers.push(waker);
+        }
+    }
+
+    /// Nothing can be asked or renewed any more: leases are lost, and who waits for anything is told.
+    pub(crate) fn close(&mut self, now: &Now<'_>, error: Error) {
+        self.closed = Some(error);
+        let all: Vec<u32> = self.entries.iter().map(|(index, _)| index as u32).collect();
+        for index in all {
+            if self.entries[index as usize].phase == Phase::Held {
+                self.lose(now, index, "its client has ended");
+            }
+            self.wake(index);
+        }
+        self.told.wakers.append(&mut self.closers);
+    }
+}

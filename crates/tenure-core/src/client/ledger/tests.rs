@@ -1,0 +1,310 @@
+//! Orders of answers that only chance would bring about.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use super::{AcquireRequest, Acquired, Identity, Key, Lane, Ledger, Now, ShardOf};
+use crate::client::lease_state::LeaseState;
+use crate::clock::Instant;
+use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Shard, Wake};
+use crate::error::{Error, ErrorKind};
+use crate::model::claim::{Busy, ClientId, Grant, Label, Name, Terms, Waiting};
+use crate::model::token::Token;
+
+const TTL: Duration = Duration::from_secs(9);
+
+fn now(at: Instant) -> Now<'static> {
+    Now { at, random: &|| 7 }
+}
+
+fn ledger() -> Ledger {
+    Ledger::new(identity())
+}
+
+fn identity() -> Identity {
+    Identity {
+        client: ClientId::new(1),
+        engine: "none",
+        answer_timeout: Duration::from_secs(2),
+        silence_max: crate::model::claim::TTL_MAX,
+        calls_max: 1,
+        shard_of: Box::new(|_| Shard(0)),
+    }
+}
+
+fn request() -> AcquireRequest {
+    let terms = Terms { ttl: TTL, ..Terms::of_mutex(Label::new("here", 1, "test", "")) };
+    let resource = Name::new("x").expect("a good name");
+    AcquireRequest { resource, terms: Arc::new(terms), wait: None, floor: Token::ZERO }
+}
+
+#[test]
+fn a_release_that_failed_is_repeated_although_a_renewal_is_answered_after_it() {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), request());
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
+    assert!(matches!(ledger.poll(&now(at), key, None), Some(Ok(Acquired::Lease(_)))));
+    at = at + TTL / 2;
+    ledger.on_due(&now(at));
+    let (renewals, _) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 1);
+    assert!(ledger.release(&now(at), key, false).is_none(), "there is something to send");
+    let (releases, _) = ledger.take_releases(at, Shard(0), 1);
+    let error = Error::new(ErrorKind::Unavailable, "release", "lost on the way");
+    ledger.on_release(&now(at), releases[0], Err(error));
+    ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Renewed { ends_in: TTL }));
+    at = at + Duration::from_secs(1);
+    ledger.on_due(&now(at));
+    let (releases, _) = ledger.take_releases(at, Shard(0), 1);
+    assert_eq!(releases.len(), 1, "the release is repeated");
+    ledger.on_release(&now(at), releases[0], Ok(ReleaseAnswer::Released));
+    assert!(matches!(ledger.poll_release(key, None), Some(Ok(ReleaseAnswer::Released))));
+}
+
+#[test]
+fn a_waiter_that_queues_anew_after_a_long_wait_bears_one_failure() {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), request());
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
+    at = at + Duration::from_secs(60);
+    ledger.on_due(&now(at));
+    let (renewals, _) = ledger.take_renewals(at, Lane::Heartbeats, Shard(0), 1);
+    ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Lost));
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    let error = Error::new(ErrorKind::Unavailable, "claim", "lost on the way");
+    ledger.on_claim(&now(at), claims[0], Err(error));
+    assert!(ledger.poll(&now(at), key, None).is_none(), "one failure does not end the wait");
+    at = at + Duration::from_secs(1);
+    ledger.on_due(&now(at));
+    assert_eq!(ledger.take_claims(at, Shard(0), 1, 1).0.len(), 1, "the claim is repeated");
+}
+
+#[test]
+fn a_store_that_may_have_forgotten_is_asked_about_every_hold_at_once() {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), request());
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
+    let Some(Ok(Acquired::Lease(lease))) = ledger.poll(&now(at), key, None) else { panic!("it is held") };
+    at = at + Duration::from_millis(10);
+    ledger.on_wake(&now(at), Wake::LookAtAll);
+    assert_eq!(ledger.take_renewals(at, Lane::Renewals, Shard(0), 9).0.len(), 0, "a holder need not look");
+    ledger.on_wake(&now(at), Wake::RenewAll);
+    let (renewals, _) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 9);
+    assert_eq!(renewals.len(), 1, "long before its renewal is due");
+    ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Lost));
+    assert!(lease.is_over(at), "the store has forgotten it");
+}
+
+/// Has a request granted and held. The lease ends after `ends_in`.
+fn hold(ledger: &mut Ledger, at: Instant, ends_in: Duration) -> (Key, Arc<LeaseState>) {
+    let key = ledger.submit(&now(at), request());
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    let grant = Grant { token: Token::new(1), slot: None, ends_in };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
+    let Some(Ok(Acquired::Lease(lease))) = ledger.poll(&now(at), key, None) else { panic!("it is held") };
+    (key, lease)
+}
+
+#[test]
+fn a_user_who_is_first_to_see_a_deadline_pass_finds_all_bound_leases_lost() {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let (lasting_key, lasting) = hold(&mut ledger, at, 10 * TTL);
+    let (brief_key, brief) = hold(&mut ledger, at, TTL);
+    let bond = ledger.bind(&now(at), vec![lasting_key, brief_key]).expect("both are held");
+    ledger.look_at_bond(&now(at), &bond);
+    assert!(bond.lost_first().is_none() && !lasting.is_over(at), "nothing is lost yet");
+    at = at + TTL;
+    assert!(brief.is_over(at) && !lasting.is_over(at), "the client's thread has not looked yet");
+    ledger.look_at_bond(&now(at), &bond);
+    assert!(lasting.is_over(at), "one loss is the loss of all");
+    assert_eq!(bond.lost_first(), Some(1), "it is known which was first");
+    ledger.on_due(&now(at));
+    ledger.on_wake(&now(at), Wake::RenewAll);
+    assert_eq!(
+        ledger.take_renewals(at, Lane::Renewals, Shard(0), 9).0.len(),
+        0,
+        "what is lost with another is not renewed"
+    );
+    assert_eq!(ledger.take_releases(at, Shard(0), 9).0.len(), 0, "nor released before its user lets go");
+    assert_eq!(ledger.release(&now(at), brief_key, true), Some(ReleaseAnswer::AlreadyLost));
+    assert_eq!(ledger.release(&now(at), lasting_key, true), None, "the engine still knows it");
+    assert_eq!(ledger.take_releases(at, Shard(0), 9).0.len(), 1);
+}
+
+#[test]
+fn what_is_lost_with_another_ends_by_itself_if_its_user_does_not_let_go() {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let (lasting_key, _lasting) = hold(&mut ledger, at, 2 * TTL);
+    let (brief_key, _brief) = hold(&mut ledger, at, TTL);
+    ledger.bind(&now(at), vec![lasting_key, brief_key]).expect("both are held");
+    at = at + TTL;
+    ledger.on_due(&now(at));
+    at = at + TTL;
+    assert_eq!(ledger.release(&now(at), lasting_key, true), Some(ReleaseAnswer::AlreadyLost));
+    assert!(ledger.bind(&now(at), vec![brief_key]).is_none(), "what is lost is not bound");
+    assert_eq!(ledger.release(&now(at), brief_key, true), Some(ReleaseAnswer::AlreadyLost));
+    assert!(!ledger.has_releases());
+}
+
+#[test]
+fn a_call_takes_so_many_claims_of_one_resource_and_keeps_the_order() {
+    let mut ledger = ledger();
+    let random = std::cell::Cell::new(0);
+    let random = || {
+        random.set(random.get() + 1);
+        random.get()
+    };
+    let at = Instant::default() + Duration::from_secs(3600);
+    let now = Now { at, random: &random };
+    for name in ["a", "a", "b", "a", "b"] {
+        let resource = Name::new(name).expect("a short name is one");
+        ledger.submit(&now, AcquireRequest { resource, ..request() });
+    }
+    let mut names = |most| {
+        let (_, claims) = ledger.take_claims(at, Shard(0), most, 1);
+        claims.iter().map(|claim| claim.resource.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(8), ["a", "b"]);
+    assert_eq!(names(1), ["a"]);
+    assert_eq!(names(8), ["a", "b"], "who was left stands before who came later");
+}
+
+/// A ledger whose resources are on the shard that is told, and a claim of each of these names in it.
+fn divided(names: &[&str]) -> (Ledger, Arc<AtomicU16>, Instant) {
+    let moved_to = Arc::new(AtomicU16::new(0));
+    let told = moved_to.clone();
+    let shard_of: ShardOf = Box::new(move |name| match name.as_str() {
+        "other" => Shard(1),
+        _ => Shard(told.load(Ordering::Relaxed)),
+    });
+    let mut ledger = Ledger::new(Identity { shard_of, ..identity() });
+    let random = std::cell::Cell::new(0);
+    let random = || {
+        random.set(random.get() + 1);
+        random.get()
+    };
+    let at = Instant::default() + Duration::from_secs(3600);
+    let now = Now { at, random: &random };
+    for name in names {
+        let resource = Name::new(name).expect("a short name is one");
+        ledger.submit(&now, AcquireRequest { resource, ..request() });
+    }
+    (ledger, moved_to, at)
+}
+
+fn claimed(ledger: &mut Ledger, at: Instant, shard: Shard) -> Vec<String> {
+    let (_, claims) = ledger.take_claims(at, shard, 8, 8);
+    claims.iter().map(|claim| claim.resource.as_str().to_owned()).collect()
+}
+
+#[test]
+fn a_call_is_about_one_shard() {
+    let (mut ledger, _, at) = divided(&["a", "other", "b"]);
+    assert_eq!(ledger.lines(), [(Lane::Claims, Shard(0)), (Lane::Claims, Shard(1))]);
+    assert_eq!(claimed(&mut ledger, at, Shard(1)), ["other"]);
+    assert_eq!(ledger.lines(), [(Lane::Claims, Shard(0))]);
+    assert_eq!(claimed(&mut ledger, at, Shard(0)), ["a", "b"]);
+    assert_eq!(ledger.lines(), []);
+}
+
+#[test]
+fn what_has_moved_to_another_shard_goes_over_to_its_line_in_order() {
+    let (mut ledger, moved_to, at) = divided(&["a", "b", "other", "a"]);
+    moved_to.store(3, Ordering::Relaxed);
+    assert_eq!(ledger.lines(), [(Lane::Claims, Shard(1))]);
+    assert!(ledger.take_news(), "there is a line that was not there before");
+    assert_eq!(ledger.lines(), [(Lane::Claims, Shard(1)), (Lane::Claims, Shard(3))]);
+    assert_eq!(claimed(&mut ledger, at, Shard(0)), [""; 0]);
+    assert_eq!(claimed(&mut ledger, at, Shard(3)), ["a", "b", "a"]);
+    // It moves while a call is being made.
+    let (mut ledger, moved_to, at) = divided(&["a", "other", "b"]);
+    assert_eq!(ledger.lines().len(), 2);
+    moved_to.store(1, Ordering::Relaxed);
+    assert_eq!(claimed(&mut ledger, at, Shard(0)), [""; 0]);
+    assert!(ledger.take_news() || !ledger.lines().is_empty(), "it is looked at again");
+    assert_eq!(claimed(&mut ledger, at, Shard(1)), ["other", "a", "b"]);
+}
+
+#[test]
+fn a_grant_that_finds_its_waiter_in_line_is_confirmed_among_the_leases() {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), request());
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
+    at = at + Duration::from_secs(2);
+    ledger.on_due(&now(at));
+    assert_eq!(ledger.lines(), [(Lane::Heartbeats, Shard(0))]);
+    let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+    let wake = Wake::Granted { claim: claims[0].claim, grant, incarnation: Incarnation(1) };
+    ledger.on_wake(&now(at), wake);
+    assert!(matches!(ledger.poll(&now(at), key, None), Some(Ok(Acquired::Lease(_)))));
+    assert!(ledger.take_renewals(at, Lane::Heartbeats, Shard(0), 9).0.is_empty());
+    assert_eq!(ledger.lines(), [(Lane::Renewals, Shard(0))]);
+    let (_, renewals) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 9);
+    assert!(!renewals[0].is_waiter);
+}
+
+/// Asks without waiting, has the first copy of the claim go unanswered if there is to be a stray one, and answers.
+fn answered(answer: Result<ClaimAnswer, Error>, has_stray_copy: bool) -> (Ledger, Instant, Key) {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), AcquireRequest { wait: Some(Duration::ZERO), ..request() });
+    let (mut claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    if has_stray_copy {
+        let error = Error::new(ErrorKind::Unavailable, "claim", "lost on the way");
+        ledger.on_claim(&now(at), claims[0], Err(error));
+        at = at + Duration::from_secs(1);
+        ledger.on_due(&now(at));
+        claims = ledger.take_claims(at, Shard(0), 1, 1).0;
+    }
+    ledger.on_claim(&now(at), claims[0], answer);
+    (ledger, at, key)
+}
+
+#[test]
+fn only_a_decision_about_the_only_copy_of_a_claim_is_a_refusal() {
+    let error = |kind| Error::new(kind, "claim", "so it is");
+    let busy = || Ok(ClaimAnswer::Busy(Busy::new(Token::ZERO, 0)));
+    for (what, answer, has_stray_copy, is_withdrawn) in [
+        ("a failed call", Err(error(ErrorKind::Internal)), false, true),
+        ("a right that is missing half way", Err(error(ErrorKind::Unsupported)), false, true),
+        ("a kind that may mean anything", Err(error(ErrorKind::Conflict)), false, true),
+        ("the decision", Err(error(ErrorKind::Conflict).with_no_effect()), false, false),
+        ("the decision about a second copy", Err(error(ErrorKind::Conflict).with_no_effect()), true, true),
+        ("others hold", busy(), false, false),
+        ("others held when the second copy came", busy(), true, true),
+    ] {
+        let (mut ledger, at, key) = answered(answer, has_stray_copy);
+        assert!(ledger.poll(&now(at), key, None).is_some(), "{what}: its user is told at once");
+        let (_, releases) = ledger.take_releases(at, Shard(0), 9);
+        assert_eq!(releases.len(), usize::from(is_withdrawn), "{what}");
+        assert!(releases.iter().all(|request| request.release.maybe_in_flight), "{what}");
+    }
+}
+
+#[test]
+fn who_asks_whether_a_claim_has_queued_is_woken_when_it_has() {
+    let mut ledger = ledger();
+    let at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), request());
+    assert!(ledger.poll(&now(at), key, Some(std::task::Waker::noop())).is_none());
+    assert!(!ledger.is_queued(key), "nothing is answered yet");
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
+    assert_eq!(ledger.take_told().wakers.len(), 1);
+    assert!(ledger.is_queued(key));
+}

@@ -1,0 +1,100 @@
+//! Lists of all that an engine has: as long as they are, and although one thing in them cannot be read.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use tokio::task::JoinSet;
+
+use crate::client::{Shared, Tenure};
+use crate::engine::queue::{QueueLine, QueueStats};
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::claim::Name;
+use crate::model::inspect::View;
+
+impl Tenure {
+    /// Lists what is held and who waits, for names that begin with `prefix` (empty: all), by name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the engine does not answer in time; of a resource that cannot be read, what is wrong with it:
+    /// [`Tenure::inspect_each`] lists the others.
+    ///
+    /// # Cost
+    /// One round trip for each page of up to 128 resources. On Redis also one for each 1000 keys of its keyspace.
+    pub async fn inspect(&self, prefix: &str) -> Result<Vec<View>> {
+        self.inspect_each(prefix).await?.into_iter().map(|(_, view)| view).collect()
+    }
+
+    /// As [`Tenure::inspect`], but a resource that cannot be read is an entry of its own, and no failure of the list.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
+    pub async fn inspect_each(&self, prefix: &str) -> Result<Vec<(Name, Result<View>)>> {
+        let prefix = prefix.to_owned();
+        let all = list(&self.connection.shared, move |shared| Ok(shared.engine.inspect_all(prefix))).await?;
+        // One without a name is not one resource that cannot be read: the list itself has failed.
+        let named = |view: Result<View>| match view {
+            Ok(view) => Ok((view.resource.clone(), Ok(view))),
+            Err(error) => match error.resource().cloned() {
+                Some(name) => Ok((name, Err(error))),
+                None => Err(error),
+            },
+        };
+        Ok(by_name(all.into_iter().map(named).collect::<Result<_>>()?))
+    }
+
+    /// Lists the queues whose names begin with `prefix` (empty: all), by name, and what is in them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the engine has no queues; [`ErrorKind::Unavailable`] if it does not answer in time; of a queue
+    /// that cannot be read, what is wrong with it: [`Tenure::queues_each`] lists the others.
+    ///
+    /// # Cost
+    /// One round trip for each page of up to 128 queues. On Redis also one for each 1000 keys of its keyspace.
+    pub async fn queues(&self, prefix: &str) -> Result<Vec<(Name, QueueStats)>> {
+        let each = self.queues_each(prefix).await?;
+        each.into_iter().map(|(name, stats)| stats.map(|stats| (name, stats))).collect()
+    }
+
+    /// As [`Tenure::queues`], but a queue that cannot be read is an entry of its own, and no failure of the list.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the engine has no queues; [`ErrorKind::Unavailable`] if it does not answer in time.
+    pub async fn queues_each(&self, prefix: &str) -> Result<Vec<QueueLine>> {
+        let shared = &self.connection.shared;
+        let prefix = prefix.to_owned();
+        Ok(by_name(list(shared, move |shared| Ok(shared.queues()?.queues_all(prefix))).await?))
+    }
+}
+
+fn by_name<T>(mut all: Vec<(Name, T)>) -> Vec<(Name, T)> {
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    // An engine may list one twice.
+    all.dedup_by(|(one, _), (other, _)| one == other);
+    all
+}
+
+/// Puts together what an engine lists, on the client's thread. Not the list but each page of it is waited for no longer than the
+/// answer timeout.
+async fn list<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    pages: impl for<'a> FnOnce(&'a Shared) -> Result<BoxStream<'a, Result<Vec<T>>>> + Send + 'static,
+) -> Result<Vec<T>> {
+    let asked = shared.clone();
+    let mut task = JoinSet::new();
+    // It ends with this future, if that is dropped: a list may be long.
+    task.spawn_on(
+        async move {
+            let mut pages = pages(&asked)?;
+            let mut all = Vec::new();
+            while let Some(page) = asked.in_time(pages.next()).await? {
+                all.extend(page?);
+            }
+            Ok(all)
+        },
+        &shared.runtime,
+    );
+    let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
+    let listed: Result<Vec<T>> = task.join_next().await.and_then(|listed| listed.ok()).ok_or_else(gone)?;
+    listed.map_err(|error| error.with_engine(shared.engine.name()))
+}

@@ -1,0 +1,659 @@
+//! What a client asks of queues: pushes and settlements in batches, and one line of tasks for each queue that they take from.
+//!
+//! All of it runs on the client's own thread. What arrives for a shard while a call to it is under way becomes the next batch. The tasks of a
+//! client that take from one queue by the same rules stand in one line, for which one *consumer group* asks the engine: so a thousand
+//! tasks are one idle client, and a wake costs one call.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, select};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::client::backoff;
+use crate::client::lease_state::LeaseState;
+use crate::client::{Connection, Shared};
+use crate::clock::Instant;
+use crate::engine::queue::{
+    CONSUMER_LIFE, CONSUMER_LOOK, Dispatched, Push, Pushed, QueueEngine, Rules, Settle, SettleAnswer,
+    Settlement, Take, Taken,
+};
+use crate::engine::{Shard, Wake};
+use crate::error::{Error, ErrorKind, Result};
+use crate::face::lease::Lease;
+use crate::face::queue::Delivery;
+use crate::model::claim::{ClaimId, Name, Terms};
+use crate::model::step::FINISHED_MEMORY;
+
+/// How often an idle client looks that nobody tells of what is ready.
+const LOOK_UNTOLD: Duration = Duration::from_secs(1);
+/// The shortest time to the next look, so that rounding cannot make a busy loop.
+const LOOK_MIN: Duration = Duration::from_millis(1);
+
+/// For how long a take may come that was given up: longer than a copy of a request can be under way.
+const LATE_MAX: Duration = FINISHED_MEMORY;
+/// After how long a return is repeated that found nothing, since its take may yet come: first, and at most.
+const LATE_FIRST: Duration = Duration::from_millis(50);
+const LATE_LONGEST: Duration = Duration::from_secs(5);
+
+/// What is asked of queues by one client.
+#[derive(Default)]
+pub(crate) struct QueueClient {
+    pushes: Lines<(Push, oneshot::Sender<Result<Pushed>>)>,
+    settlements: Lines<Settling>,
+    /// How many settlements are under way, of deliveries that their users let go.
+    settling: AtomicUsize,
+    /// Told when none is under way any more.
+    settled: Notify,
+    consumer_groups: Mutex<HashMap<(Name, Arc<Rules>), ConsumerGroup>>,
+}
+
+/// Requests of one verb: a line for each shard, so that a server that hangs delays nobody else's.
+struct Lines<T>(Mutex<HashMap<Shard, mpsc::UnboundedSender<T>>>);
+
+impl<T> Default for Lines<T> {
+    fn default() -> Lines<T> {
+        Lines(Mutex::default())
+    }
+}
+
+impl<T> Lines<T> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Shard, mpsc::UnboundedSender<T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sees to it that a shard's line is served.
+    fn begin(&self, shard: Shard, start: impl FnOnce() -> mpsc::UnboundedSender<T>) {
+        self.lock().entry(shard).or_insert_with(start);
+    }
+
+    /// Puts a request in a line that is served: that of its shard, or any if the resource has just moved, since the engine finds
+    /// its server anyway. Gives it back if the client's thread has ended.
+    fn put(&self, shard: Shard, request: T) -> std::result::Result<(), T> {
+        let lines = self.lock();
+        match lines.get(&shard).or_else(|| lines.values().next()) {
+            Some(line) => line.send(request).map_err(|unsent| unsent.0),
+            None => Err(request),
+        }
+    }
+
+    /// Puts a request in line. Gives it back if the client's thread has ended.
+    fn send(
+        &self,
+        shard: Shard,
+        request: T,
+        start: impl FnOnce() -> mpsc::UnboundedSender<T>,
+    ) -> std::result::Result<(), T> {
+        self.lock().entry(shard).or_insert_with(start).send(request).map_err(|unsent| unsent.0)
+    }
+}
+
+/// A settlement on its way.
+struct Settling {
+    settle: Settle,
+    asked_at: Instant,
+    /// When the delivery ends by itself.
+    until: Instant,
+    /// How often it was not answered.
+    attempt: u8,
+    /// Of a return: until when the take may come that it is to undo.
+    late_until: Instant,
+    /// How often it found nothing to return. From the first time on, nobody waits for it.
+    late_looks: u8,
+    /// Who waits for the answer, until told.
+    told: Option<oneshot::Sender<Result<SettleAnswer>>>,
+}
+
+impl Settling {
+    fn tell(&mut self, answer: Result<SettleAnswer>) {
+        if let Some(told) = self.told.take() {
+            // The receiver was dropped.
+            told.send(answer).ok();
+        }
+    }
+}
+
+/// The tasks that take from one queue by the same rules.
+struct ConsumerGroup {
+    line: VecDeque<PendingTake>,
+    /// Somebody came or went, or something may be ready.
+    news: Arc<Notify>,
+}
+
+/// A task that wants an item.
+struct PendingTake {
+    delivery: oneshot::Sender<Result<Option<Delivery>>>,
+    /// It does not wait.
+    is_try: bool,
+    since: Instant,
+}
+
+impl QueueClient {
+    /// Takes in news of the engine.
+    pub(crate) fn on_wake(&self, wake: &Wake) {
+        match wake {
+            Wake::Queue(queue) => self.look(|name, _| name == queue),
+            Wake::LookAtAll | Wake::RenewAll => self.look(|_, _| true),
+            Wake::Granted { .. } | Wake::Look(_) => {}
+        }
+    }
+
+    /// Has those look who wait for a queue by other rules.
+    fn look_beside(&self, queue: &Name, rules: &Arc<Rules>) {
+        self.look(|name, others| name == queue && others != rules);
+    }
+
+    /// Something may be ready for some consumer groups.
+    fn look(&self, is_meant: impl Fn(&Name, &Arc<Rules>) -> bool) {
+        let consumer_groups = self.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
+        consumer_groups
+            .iter()
+            .filter(|((name, rules), _)| is_meant(name, rules))
+            .for_each(|(_, consumer_group)| consumer_group.news.notify_one());
+    }
+
+    /// Waits until no settlement is under way.
+    pub(crate) async fn settled(&self) {
+        loop {
+            let settled = self.settled.notified();
+            if self.is_quiet() {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Whether nothing is under way that must not be left undone.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.settling.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Shared {
+    /// Asks the engine's queues for something that is not worth a batch.
+    pub(crate) async fn on_queues<T: Send + 'static>(
+        self: &Arc<Shared>,
+        ask: impl for<'a> FnOnce(&'a dyn QueueEngine) -> BoxFuture<'a, Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.queues()?;
+        self.on_thread(move |engine| {
+            Box::pin(async move {
+                let Some(queues) = engine.queues() else { return Err(no_queues(engine.name())) };
+                ask(queues).await
+            })
+        })
+        .await
+    }
+
+    /// Returns the engine's queues.
+    pub(crate) fn queues(&self) -> Result<&dyn QueueEngine> {
+        self.engine.queues().ok_or_else(|| no_queues(self.engine.name()))
+    }
+
+    /// Puts an item in line. Who said under which id is asked for as long as a user waits for an answer.
+    pub(crate) async fn push(self: &Arc<Shared>, push: Push) -> Result<Pushed> {
+        self.queues()?;
+        let give_up_at = self.clock.now() + self.settings.answer_timeout;
+        let (queue, may_repeat) = (push.queue.clone(), push.dedup.is_some());
+        let mut attempt = 0;
+        loop {
+            let answer = self.push_once(push.clone()).await;
+            let Err(error) = answer else { return answer };
+            let delay = backoff::delay(attempt, self.clock.random());
+            let is_over = self.clock.now() + delay >= give_up_at;
+            let is_unknown = is_unknown(&error);
+            if !is_unknown || !may_repeat || is_over {
+                // What the engine advises is more than that, where it has answered.
+                let is_unadvised = error.kind() == ErrorKind::Unavailable || error.hint().is_none();
+                let is_unknown = is_unknown && !may_repeat && is_unadvised;
+                let error = error.with_resource(&queue).with_engine(self.engine.name());
+                let hint =
+                    "it may have been pushed: give it a dedup id, and it can be pushed again without harm";
+                return Err(if is_unknown { error.with_hint(hint) } else { error });
+            }
+            attempt = attempt.saturating_add(1);
+            self.pause(delay).await?;
+        }
+    }
+
+    /// Begins to end a delivery, and asks until it is answered or the delivery would be over. Who waits for the answer is told
+    /// after the answer timeout at the latest that there is none; it goes on if nobody waits.
+    pub(crate) fn start_settling(
+        self: &Arc<Shared>,
+        settle: Settle,
+        until: Instant,
+    ) -> oneshot::Receiver<Result<SettleAnswer>> {
+        let (sender, answer) = oneshot::channel();
+        self.begin_settlements_of(&settle.queue);
+        self.begin_settling(settle, (until, Instant::default()), Some(sender));
+        answer
+    }
+
+    /// Gives back a delivery at which its user has not looked. It was handed out, so the line of settlements is there.
+    pub(crate) fn return_unseen(&self, lease: &LeaseState) {
+        let settle =
+            Settle { queue: lease.resource().clone(), claim: lease.claim(), settlement: Settlement::Return };
+        self.begin_settling(settle, (lease.last_deadline(), Instant::default()), None);
+    }
+
+    /// `until`: when the delivery ends by itself, and until when it may come yet.
+    fn begin_settling(
+        &self,
+        settle: Settle,
+        (until, late_until): (Instant, Instant),
+        told: Option<oneshot::Sender<Result<SettleAnswer>>>,
+    ) {
+        self.queue_client.settling.fetch_add(1, Ordering::AcqRel);
+        let asked_at = self.clock.now();
+        let settling = Settling { settle, asked_at, until, attempt: 0, late_until, late_looks: 0, told };
+        let shard = self.engine.shard(&settling.settle.queue);
+        if self.queue_client.settlements.put(shard, settling).is_err() {
+            // The thread has ended: nobody waits for it to settle anything.
+            self.count_settled();
+        }
+    }
+
+    fn count_settled(&self) {
+        let were = self.queue_client.settling.fetch_sub(1, Ordering::AcqRel);
+        if were == 1 {
+            self.queue_client.settled.notify_waiters();
+            if self.is_closing() {
+                // The thread waits for the last one.
+                self.poke();
+            }
+        }
+    }
+
+    /// Sees to it that settlements of a queue are served.
+    fn begin_settlements_of(self: &Arc<Shared>, queue: &Name) {
+        self.queue_client.settlements.begin(self.engine.shard(queue), || self.serve_settlements());
+    }
+
+    /// Starts to send settlements for a shard, in batches.
+    fn serve_settlements(self: &Arc<Shared>) -> mpsc::UnboundedSender<Settling> {
+        let (line, mut asked) = mpsc::unbounded_channel::<Settling>();
+        let shared = self.clone();
+        let most = self.batch_max();
+        self.runtime.spawn(async move {
+            let mut batch = Vec::new();
+            while asked.recv_many(&mut batch, most).await > 0 {
+                let settlements = batch.iter().map(|settling| settling.settle.clone()).collect();
+                let answers = match shared.queues() {
+                    Ok(queues) => shared.in_time(queues.settle(settlements)).await,
+                    Err(error) => Err(error),
+                };
+                let answers = answers.unwrap_or_else(|error| vec![Err(error); batch.len()]);
+                batch.drain(..).zip(answers).for_each(|(one, answer)| shared.on_settled(one, answer));
+            }
+        });
+        line
+    }
+
+    fn on_settled(self: &Arc<Shared>, mut settling: Settling, answer: Result<SettleAnswer>) {
+        let (now, is_repeated) = (self.clock.now(), settling.attempt > 0);
+        let answer = match answer {
+            Err(error) if is_unknown(&error) => {
+                let delay = backoff::delay(settling.attempt, self.clock.random());
+                let is_over = now + delay >= settling.until;
+                if is_over || now >= settling.asked_at + self.settings.answer_timeout {
+                    settling.tell(Err(error));
+                }
+                if !is_over {
+                    settling.attempt = settling.attempt.saturating_add(1);
+                    return self.settle_later(settling, delay);
+                }
+                None
+            }
+            // The take that it is to undo may be carried out after it.
+            Ok(SettleAnswer::Lost) if now < settling.late_until => {
+                let delay = LATE_FIRST.saturating_mul(1 << settling.late_looks.min(7)).min(LATE_LONGEST);
+                if settling.late_looks == 0 {
+                    // The thread need not wait for it: the item comes back after its ttl as well.
+                    self.count_settled();
+                }
+                settling.late_looks = settling.late_looks.saturating_add(1);
+                return self.settle_later(settling, delay);
+            }
+            // An earlier copy, whose answer was lost, may have ended it.
+            Ok(SettleAnswer::Lost) if is_repeated => Some(Err(Error::new(
+                ErrorKind::Unavailable,
+                "settle",
+                "it was not answered, and when it was repeated, the delivery had ended",
+            )
+            .with_hint("it was settled, or it is handed out again"))),
+            answer => Some(answer),
+        };
+        if let Some(answer) = answer {
+            settling.tell(answer);
+        }
+        if settling.late_looks == 0 {
+            self.count_settled();
+        }
+    }
+
+    fn settle_later(self: &Arc<Shared>, settling: Settling, delay: Duration) {
+        let shared = self.clone();
+        self.runtime.spawn(async move {
+            // Without a timer it is repeated at once.
+            shared.pause(delay).await.ok();
+            shared.begin_settlements_of(&settling.settle.queue);
+            let shard = shared.engine.shard(&settling.settle.queue);
+            // If the thread has ended, nobody waits for it to settle anything.
+            shared.queue_client.settlements.put(shard, settling).ok();
+        });
+    }
+
+    /// How many requests go into one call.
+    fn batch_max(&self) -> usize {
+        self.engine.queues().map_or(1, |queues| queues.capability().batch_max)
+    }
+
+    async fn push_once(self: &Arc<Shared>, push: Push) -> Result<Pushed> {
+        let (sender, answer) = oneshot::channel();
+        let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
+        let shard = self.engine.shard(&push.queue);
+        let sent = self.queue_client.pushes.send(shard, (push, sender), || self.serve_pushes());
+        sent.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Starts to send pushes for a shard, in batches.
+    fn serve_pushes(self: &Arc<Shared>) -> mpsc::UnboundedSender<(Push, oneshot::Sender<Result<Pushed>>)> {
+        let (line, mut asked) = mpsc::unbounded_channel::<(Push, oneshot::Sender<Result<Pushed>>)>();
+        let shared = self.clone();
+        let most = self.batch_max();
+        self.runtime.spawn(async move {
+            let mut batch = Vec::new();
+            while asked.recv_many(&mut batch, most).await > 0 {
+                let (pushes, waiting): (Vec<Push>, Vec<_>) = batch.drain(..).unzip();
+                let answered = match shared.queues() {
+                    Ok(queues) => shared.in_time(queues.push(pushes)).await,
+                    Err(error) => Err(error),
+                };
+                match answered {
+                    // The receiver was dropped.
+                    Ok(answers) => waiting.into_iter().zip(answers).for_each(|(who, answer)| {
+                        who.send(answer).ok();
+                    }),
+                    Err(error) => waiting.into_iter().for_each(|who| {
+                        who.send(Err(error.clone())).ok();
+                    }),
+                }
+            }
+        });
+        line
+    }
+}
+
+fn no_queues(engine: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, "use a queue", "this engine has no queues")
+        .with_engine(engine)
+        .with_hint("see docs/primitives/queue.md for the engines that have")
+}
+
+/// A place in the line of a queue. Dropping it gives the place up, and what has come for it goes back.
+pub(crate) struct Place {
+    delivery: oneshot::Receiver<Result<Option<Delivery>>>,
+    /// Whom to tell that it was given up. None: it was answered.
+    news: Option<Arc<Notify>>,
+}
+
+impl Place {
+    /// Waits for an item. None: nothing is ready, and the place was not to wait.
+    pub(crate) async fn delivery(mut self) -> Result<Option<Delivery>> {
+        let gone = Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
+        let answer = (&mut self.delivery).await;
+        // Who is served must not make the others look.
+        self.news = None;
+        answer.map_err(|_| gone)?
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(news) = &self.news {
+            self.delivery.close();
+            news.notify_one();
+        }
+    }
+}
+
+impl Connection {
+    /// Takes a place in the line of a queue.
+    pub(crate) fn want(self: &Arc<Connection>, queue: &Name, rules: &Arc<Rules>, is_try: bool) -> Place {
+        let (sender, delivery) = oneshot::channel();
+        let shared = &self.shared;
+        let want = PendingTake { delivery: sender, is_try, since: shared.clock.now() };
+        let key = (queue.clone(), rules.clone());
+        shared.begin_settlements_of(queue);
+        let mut consumer_groups =
+            shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(consumer_group) = consumer_groups.get_mut(&key) {
+            consumer_group.line.push_back(want);
+            consumer_group.news.notify_one();
+            return Place { delivery, news: Some(consumer_group.news.clone()) };
+        }
+        let news = Arc::new(Notify::new());
+        consumer_groups.insert(key, ConsumerGroup { line: VecDeque::from([want]), news: news.clone() });
+        let clerk = QueuePoller {
+            shared: shared.clone(),
+            connection: Arc::downgrade(self),
+            queue: queue.clone(),
+            rules: rules.clone(),
+            news: news.clone(),
+            is_idle: false,
+            last_heard: None,
+            attempt: 0,
+        };
+        shared.runtime.spawn(clerk.serve());
+        Place { delivery, news: Some(news) }
+    }
+}
+
+/// Asks the engine for one consumer group, until nobody waits there any more.
+struct QueuePoller {
+    shared: Arc<Shared>,
+    /// Who waits keeps the connection; a clerk must not.
+    connection: std::sync::Weak<Connection>,
+    queue: Name,
+    rules: Arc<Rules>,
+    news: Arc<Notify>,
+    /// The engine takes this client to wait.
+    is_idle: bool,
+    last_heard: Option<Instant>,
+    /// How often in a row the engine did not answer.
+    attempt: u8,
+}
+
+impl QueuePoller {
+    async fn serve(mut self) {
+        while let Some(wants) = self.wants() {
+            if wants == 0 {
+                // Nobody waits any more: others are to be told of what comes.
+                self.is_idle = false;
+                drop(self.take(Vec::new()).await);
+                self.shared.queue_client.look_beside(&self.queue, &self.rules);
+                continue;
+            }
+            let most = self.shared.batch_max();
+            let claims: Vec<ClaimId> = (0..wants.min(most)).map(|_| self.claim_id()).collect();
+            let sent = self.shared.clock.now();
+            let pause = match self.take(claims.clone()).await {
+                Ok(taken) => self.hand_out(sent, claims.len(), taken),
+                Err(error) => {
+                    if !error.has_no_effect() {
+                        // It may have been done, or may yet be: what was handed out to nobody goes back.
+                        claims.into_iter().for_each(|claim| self.give_back_late(sent, claim));
+                    }
+                    self.refuse(error)
+                }
+            };
+            if let Some(pause) = pause {
+                self.pause(pause).await;
+            }
+        }
+    }
+
+    /// Counts who stands in line. None: the group is closed.
+    fn wants(&mut self) -> Option<usize> {
+        let mut consumer_groups =
+            self.shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (self.queue.clone(), self.rules.clone());
+        let consumer_group = consumer_groups.get_mut(&key)?;
+        consumer_group.line.retain(|want| !want.delivery.is_closed());
+        if consumer_group.line.is_empty() && !self.is_idle {
+            consumer_groups.remove(&key);
+            return None;
+        }
+        Some(consumer_group.line.len())
+    }
+
+    fn claim_id(&self) -> ClaimId {
+        let random = || u128::from(self.shared.clock.random());
+        ClaimId::new(random() << 64 | random())
+    }
+
+    async fn take(&self, claims: Vec<ClaimId>) -> Result<Taken> {
+        let queues = self.shared.queues()?;
+        let floor = self.shared.floor(&self.queue);
+        let (queue, client, rules) = (self.queue.clone(), self.shared.client, self.rules.clone());
+        let take = Take { queue, client, claims, rules, floor };
+        let answers = self.shared.in_time(queues.take(vec![take])).await?;
+        let gone = || Error::new(ErrorKind::Internal, "take", "the engine did not answer");
+        let taken = answers.into_iter().next().ok_or_else(gone)??;
+        if taken.items.iter().any(|item| item.token <= floor) {
+            let message = format!(
+                "the floor {floor} is more than an hour ahead of the store's clock: one of the two is wrong"
+            );
+            return Err(Error::new(ErrorKind::Invalid, "take", message)
+                .with_hint("check the clocks of the store and of the machines that wrote the token"));
+        }
+        Ok(taken)
+    }
+
+    /// Puts back what a take may have handed out, or may yet.
+    fn give_back_late(&self, sent: Instant, claim: ClaimId) {
+        let settle = Settle { queue: self.queue.clone(), claim, settlement: Settlement::Return };
+        let until = sent + self.rules.ttl.min(LATE_MAX).max(self.shared.settings.answer_timeout);
+        self.shared.begin_settling(settle, (until, until), None);
+    }
+
+    /// Hands what was taken to those who stand in line, and says how long to wait then.
+    fn hand_out(&mut self, sent: Instant, wanted: usize, taken: Taken) -> Option<Duration> {
+        (self.attempt, self.last_heard) = (0, Some(sent));
+        self.is_idle = taken.items.len() < wanted;
+        if !self.is_idle {
+            // The engine takes this client to be idle no more, and others of it may wait by other rules.
+            self.shared.queue_client.look_beside(&self.queue, &self.rules);
+        }
+        let Taken { items, look_in } = taken;
+        for item in items {
+            self.hand_to_next(sent, item);
+        }
+        if !self.is_idle {
+            return None;
+        }
+        self.answer_all(|want| want.is_try, || Ok(None));
+        let told = self.shared.queues().is_ok_and(|queues| queues.capability().tells_consumers);
+        let look = if told { CONSUMER_LOOK } else { LOOK_UNTOLD };
+        Some(look_in.map_or(look, |look_in| look_in.clamp(LOOK_MIN, look)))
+    }
+
+    /// Hands an item to the first in line who still wants one; back, if nobody does.
+    fn hand_to_next(&self, sent: Instant, item: Dispatched) {
+        let (claim, until) = (item.claim, sent + item.ends_in);
+        let Some(mut delivery) = self.delivery(sent, item) else {
+            let settle = Settle { queue: self.queue.clone(), claim, settlement: Settlement::Return };
+            return self.shared.begin_settling(settle, (until, Instant::default()), None);
+        };
+        let key = (self.queue.clone(), self.rules.clone());
+        loop {
+            let mut consumer_groups =
+                self.shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(want) =
+                consumer_groups.get_mut(&key).and_then(|consumer_group| consumer_group.line.pop_front())
+            else {
+                // Dropped unseen, it goes back; not under the lock.
+                drop(consumer_groups);
+                return;
+            };
+            drop(consumer_groups);
+            match want.delivery.send(Ok(Some(delivery))) {
+                Err(Ok(Some(unwanted))) => delivery = unwanted,
+                _ => return,
+            }
+        }
+    }
+
+    fn delivery(&self, sent: Instant, item: Dispatched) -> Option<Delivery> {
+        let connection = self.connection.upgrade()?;
+        let terms = Terms {
+            ttl: self.rules.ttl,
+            label: self.rules.label.clone(),
+            ..Terms::clone(&self.shared.terms)
+        };
+        let terms = self.shared.share(&Arc::new(terms));
+        let lease = LeaseState::new(self.queue.clone(), item.claim, terms);
+        let granted = (item.token, sent, item.ends_in);
+        let (key, state) = self.shared.tell(|ledger, now| ledger.adopt(now, lease, granted))?;
+        let lease = Lease::of_delivery(connection, state, key);
+        Some(Delivery::new(lease, self.rules.clone(), item))
+    }
+
+    /// Tells those who have waited for too long that the engine does not answer, or all why it refuses, and says how long
+    /// to wait then.
+    fn refuse(&mut self, error: Error) -> Option<Duration> {
+        let error = error.with_resource(&self.queue).with_engine(self.shared.engine.name());
+        if error.kind() != ErrorKind::Unavailable {
+            self.is_idle = false;
+            self.answer_all(|_| true, || Err(error.clone()));
+            return None;
+        }
+        let delay = backoff::delay(self.attempt, self.shared.clock.random());
+        self.attempt = self.attempt.saturating_add(1);
+        let at = self.shared.clock.now() + delay;
+        let answer_timeout = self.shared.settings.answer_timeout;
+        let is_over = |want: &PendingTake| {
+            let patience = if want.is_try { answer_timeout } else { CONSUMER_LIFE.max(answer_timeout) };
+            let since = self.last_heard.map_or(want.since, |heard| heard.max(want.since));
+            at >= since + patience
+        };
+        self.answer_all(is_over, || Err(error.clone()));
+        Some(delay)
+    }
+
+    fn answer_all(
+        &self,
+        is_meant: impl Fn(&PendingTake) -> bool,
+        answer: impl Fn() -> Result<Option<Delivery>>,
+    ) {
+        let key = (self.queue.clone(), self.rules.clone());
+        let mut consumer_groups =
+            self.shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(consumer_group) = consumer_groups.get_mut(&key) else { return };
+        let (meant, others) = consumer_group.line.drain(..).partition(|want| is_meant(want));
+        consumer_group.line = others;
+        drop(consumer_groups);
+        let meant: VecDeque<PendingTake> = meant;
+        for want in meant {
+            // The receiver was dropped.
+            want.delivery.send(answer()).ok();
+        }
+    }
+
+    /// Waits until something may be ready, somebody comes or goes, or time has passed.
+    async fn pause(&self, period: Duration) {
+        let until = self.shared.clock.now() + period;
+        let news = std::pin::pin!(self.news.notified());
+        let Ok(mut timer) = self.shared.clock.timer() else { return news.await };
+        let over = std::pin::pin!(std::future::poll_fn(|cx| timer.poll_until(until, cx)));
+        select(news, over).await;
+    }
+}
+
+/// Whether a request that failed may have been carried out. What is unavailable is asked again in any case.
+fn is_unknown(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable || !error.has_no_effect()
+}

@@ -1,0 +1,14 @@
+//! What users call: the primitives, and the leases that they give.
+
+pub mod all_of;
+pub mod blocking;
+pub mod election;
+pub mod lease;
+pub mod mutex;
+pub mod queue;
+pub mod rw_lock;
+pub mod semaphore;
+pub mod single_flight;
+pub mod slot_pool;
+
+pub(crate) mod claimant;

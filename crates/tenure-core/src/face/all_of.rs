@@ -1,0 +1,503 @@
+//! Several at once, all or nothing.
+//!
+//! One waits for one claim at a time, that of the first name in order that is missing, and holds nothing but
+//! what comes before it. So whoever waits holds only smaller names than it waits for, and no circle of waiters
+//! can come about. In one batch with that claim, the others are tried: if nothing is in the way, the whole is one
+//! round trip. What was granted behind the first missing one is given back at once.
+//!
+//! Rejected: waiting in all queues at once, which needs no order but deadlocks as soon as two sets are granted in
+//! turns, or a detector of that in the store; a builder `all(&a).and(&b)`, which saves the `.into()` but reads
+//! badly for a list that is made at run time.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, join_all, select, select_all};
+
+use crate::client::Connection;
+use crate::client::ledger::{AcquireRequest, Bond};
+use crate::clock::Instant;
+use crate::engine::ReleaseAnswer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::face::claimant::Claimant;
+use crate::face::lease::{AcquireFuture, Asked, Lease, timeout, unasked_value};
+use crate::face::mutex::Mutex;
+use crate::face::rw_lock::{ReadLock, WriteLock};
+use crate::face::semaphore::Semaphore;
+use crate::face::slot_pool::SlotPool;
+use crate::model::claim::{Busy, Name};
+use crate::model::token::Token;
+
+/// The most that can be taken at once: as many as a batch of every engine takes (128), so that it stays one call.
+pub const SEVERAL_MAX: usize = 128;
+
+/// One of several that are taken together, with the settings that it was made with.
+///
+/// Made by `.into()` from a [`Mutex`], a side of an [`RwLock`](crate::RwLock), a [`Semaphore`] or a [`SlotPool`], or
+/// from a reference to one.
+#[derive(Clone)]
+pub struct LockRequest {
+    claimant: Claimant,
+}
+
+macro_rules! wanted {
+    ($($primitive:ident)*) => {
+        $(
+            impl From<$primitive> for LockRequest {
+                fn from(primitive: $primitive) -> LockRequest {
+                    LockRequest { claimant: primitive.claimant }
+                }
+            }
+
+            impl From<&$primitive> for LockRequest {
+                fn from(primitive: &$primitive) -> LockRequest {
+                    LockRequest { claimant: primitive.claimant.clone() }
+                }
+            }
+        )*
+    };
+}
+
+wanted!(Mutex ReadLock WriteLock Semaphore SlotPool);
+
+/// Several locks, units and slots of any mix, taken all or none.
+///
+/// The ttl, the label and the other settings are those that each of them was made with. Everything is one list of
+/// one type, so that a set that is only known at run time is written as one that is known before.
+///
+/// # Guarantees
+/// Nobody is given a part. Sets that overlap never deadlock, in whatever order they are written: whoever waits
+/// holds only names that come before the one it waits for, in the order of their bytes. That holds among sets; a
+/// program that waits for a set while it holds something else must keep that order by itself.
+///
+/// In each queue, claims are served as those of a [`Mutex`] are. The leases are lost together (see [`Leases`]).
+///
+/// # Examples
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("several-example").await?;
+/// let (from, to) = (tenure.mutex("account/17"), tenure.mutex("account/4"));
+/// let worker = tenure.slot_pool("workers", 4);
+/// let transfer = tenure.all([from.into(), to.into(), worker.into()]);
+/// let receipt = transfer.run(async |leases| format!("moved under {:?}", leases.token("account/17"))).await?;
+/// # assert!(receipt.starts_with("moved under Some("), "{receipt}");
+///
+/// let accounts = ["account/1", "account/2"];
+/// let both = tenure.all(accounts.map(|name| tenure.mutex(name).into())).try_acquire().await?;
+/// # assert_eq!(both.expect("free").iter().count(), 2);
+/// # Ok(()) }) }
+/// ```
+#[derive(Clone)]
+pub struct AllOf {
+    connection: Arc<Connection>,
+    wanted: Vec<LockRequest>,
+}
+
+/// How gathering ended, if not in an error.
+enum Gathered {
+    All(Leases),
+    Busy(Name, Box<Busy>),
+}
+
+impl AllOf {
+    pub(crate) fn new(connection: Arc<Connection>, wanted: Vec<LockRequest>) -> AllOf {
+        AllOf { connection, wanted }
+    }
+
+    /// Takes all if all are free and nobody waits for any; none if not, and then it holds nothing.
+    ///
+    /// # Errors
+    /// [`Unavailable`](ErrorKind::Unavailable) if the engine does not answer within the answer timeout (default
+    /// 2 s); [`Conflict`](ErrorKind::Conflict) if a name is in use with another kind or capacity;
+    /// [`Invalid`](ErrorKind::Invalid) for an empty set or more than [`SEVERAL_MAX`], a name that is wanted
+    /// twice (it would wait for itself), one that was named from another client, a bad name, capacity or setting: of
+    /// any of them, before anything is sent; [`Unsupported`](ErrorKind::Unsupported) if the engine cannot do it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases what it may have been granted, in the background.
+    ///
+    /// # Cost
+    /// One round trip where the engine takes a batch in one, and another one if something is to be given back.
+    pub async fn try_acquire(&self) -> Result<Option<Leases>> {
+        match self.gather(Some(Duration::ZERO)).await? {
+            Gathered::All(leases) => Ok(Some(leases)),
+            Gathered::Busy(..) => Ok(None),
+        }
+    }
+
+    /// Waits until all can be granted, and takes them. Waits for ever.
+    ///
+    /// It waits in one queue at a time, in the order of names, and holds meanwhile what comes before. If one of
+    /// those is lost meanwhile, it releases everything and begins again.
+    ///
+    /// # Errors
+    /// As [`Self::try_acquire`], and [`Unavailable`](ErrorKind::Unavailable) if the engine stays silent for so
+    /// long that a place in a queue is gone (see [`Mutex::acquire`]).
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws what waits and releases what is held already, in the background.
+    ///
+    /// # Cost
+    /// One round trip when all are free, where the engine takes a batch in one; two more for each that it waits for.
+    pub async fn acquire(&self) -> Result<Leases> {
+        self.acquire_or_timeout(None).await
+    }
+
+    /// Waits up to `wait` for all together. Zero does not queue.
+    ///
+    /// # Errors
+    /// As [`Self::acquire`], and [`Timeout`](ErrorKind::Timeout) if the wait was over first; then nothing is
+    /// held. It names the one that was in the way last.
+    ///
+    /// # Cancel safety
+    /// As [`Self::acquire`].
+    pub async fn acquire_within(&self, wait: Duration) -> Result<Leases> {
+        self.acquire_or_timeout(Some(wait)).await
+    }
+
+    /// Takes all, does the work and releases all. If one is lost, the work is dropped and the others are released.
+    ///
+    /// # Errors
+    /// Those of [`Self::acquire`], and [`Lost`](ErrorKind::Lost) if a lease was lost before the work was done.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases in the background.
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Leases) -> T) -> Result<T> {
+        let leases = self.acquire().await?;
+        let done = {
+            let lost = std::pin::pin!(leases.lost());
+            let work = std::pin::pin!(work(&leases));
+            match select(lost, work).await {
+                Either::Left((lost, _)) => Err(lost),
+                Either::Right((done, _)) => Ok(done),
+            }
+        };
+        // The deadline may have passed in the work's last stretch, in which nobody could look.
+        if done.is_ok() && leases.is_lost() {
+            return Err(leases.lost().await);
+        }
+        let done = done?;
+        // The work is done. A release that fails goes on in the background, and the holds end by themselves.
+        if let Err(error) = leases.release().await {
+            tracing::debug!(%error, "release after the work goes on in the background");
+        }
+        Ok(done)
+    }
+
+    async fn acquire_or_timeout(&self, wait: Option<Duration>) -> Result<Leases> {
+        match self.gather(wait).await? {
+            Gathered::All(leases) => Ok(leases),
+            Gathered::Busy(resource, busy) => Err(timeout(&self.connection, &resource, *busy)),
+        }
+    }
+
+    /// Returns what is wanted in the order of names, once all of it has been checked.
+    fn in_order(&self) -> Result<Vec<&Claimant>> {
+        let invalid =
+            |message: String, hint| Err(Error::new(ErrorKind::Invalid, "claim", message).with_hint(hint));
+        if self.wanted.is_empty() {
+            return invalid("nothing is wanted".to_owned(), "name at least one, as `all([mutex.into()])`");
+        }
+        if self.wanted.len() > SEVERAL_MAX {
+            let message = format!("{} are wanted at once, {SEVERAL_MAX} are allowed", self.wanted.len());
+            return invalid(message, "take one lock for all of them");
+        }
+        let mut order = Vec::with_capacity(self.wanted.len());
+        for LockRequest { claimant } in &self.wanted {
+            let resource = claimant.request(None)?.resource;
+            if !Arc::ptr_eq(claimant.connection(), &self.connection) {
+                return invalid(
+                    format!("{resource:?} was named from another client"),
+                    "name all from the client whose `all` is called",
+                );
+            }
+            order.push((resource, claimant));
+        }
+        order.sort_by(|(one, _), (other, _)| one.cmp(other));
+        if let Some(twice) = order.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return invalid(
+                format!("{:?} is wanted twice, and would wait for itself", twice[0].0),
+                "want it once; of a semaphore, with the weights added",
+            );
+        }
+        Ok(order.into_iter().map(|(_, claimant)| claimant).collect())
+    }
+
+    /// See the top of the file. `wait` is how long to queue. None: for ever. Zero: not at all.
+    async fn gather(&self, wait: Option<Duration>) -> Result<Gathered> {
+        let order = self.in_order()?;
+        let clock = &self.connection.shared.clock;
+        let give_up_at = wait.map_or(Instant::NEVER, |wait| clock.now() + wait);
+        let mut prefix = Prefix { connection: &self.connection, leases: Vec::with_capacity(order.len()) };
+        let mut was_answered = false;
+        // What is left of the wait may be shorter than an answer takes. That is no silence of the engine.
+        let late = |was_answered: bool, error: Error| {
+            let is_late = was_answered && wait.is_some() && clock.now() >= give_up_at;
+            if !is_late || error.kind() != ErrorKind::Unavailable {
+                return error;
+            }
+            let message = format!("not granted within {}ms", wait.unwrap_or_default().as_millis());
+            let late = Error::new(ErrorKind::Timeout, "claim", message)
+                .with_engine(self.connection.shared.engine.name());
+            match error.resource() {
+                Some(resource) => late.with_resource(resource),
+                None => late,
+            }
+        };
+        loop {
+            if prefix.leases.len() == order.len() {
+                // If one was lost while the last were granted, it begins again.
+                let Ok(leases) = Leases::bind(&self.connection, prefix.take()) else { continue };
+                return Ok(Gathered::All(leases));
+            }
+            let left = wait.map(|_| give_up_at.since(clock.now()));
+            let asks = prefix.ask(&order[prefix.leases.len()..], left).await;
+            match asks.map_err(|error| late(was_answered, error))? {
+                Asks::Advanced => {}
+                Asks::Busy(resource, busy) => {
+                    prefix.give_back().await;
+                    return Ok(Gathered::Busy(resource, busy));
+                }
+                Asks::Waits(first) => {
+                    prefix.wait(first).await.map_err(|error| late(was_answered, error))?;
+                }
+            }
+            was_answered = true;
+        }
+    }
+}
+
+/// What a round of acquire has come to.
+enum Asks {
+    /// More is held than before.
+    Advanced,
+    /// The wait is over, and this was in the way.
+    Busy(Name, Box<Busy>),
+    /// The first that is missing waits in its queue.
+    Waits(AcquireFuture),
+}
+
+/// What is held while the rest is missing, in the order of names. Given back if it is dropped.
+struct Prefix<'a> {
+    connection: &'a Arc<Connection>,
+    leases: Vec<Lease>,
+}
+
+impl Prefix<'_> {
+    /// Asks for all that is missing, in one batch: queues for the first, tries the others. Keeps what comes before
+    /// the first that is still missing then, and gives back the rest.
+    async fn ask(&mut self, missing: &[&Claimant], wait: Option<Duration>) -> Result<Asks> {
+        let waits = std::iter::once(wait).chain(std::iter::repeat(Some(Duration::ZERO)));
+        let requests = missing.iter().zip(waits).map(|(claimant, wait)| claimant.request(wait));
+        let mut acquire =
+            AcquireFuture::together(self.connection, requests.collect::<Result<Vec<AcquireRequest>>>()?)
+                .into_iter();
+        let mut first = acquire.next().expect("something is missing");
+        first.stake(&self.leases);
+        let mut behind = Prefix { connection: self.connection, leases: Vec::new() };
+        let (mut gap, mut failed) = (None, None);
+        let mut kept = 0;
+        for asked in join_all(acquire).await {
+            match asked {
+                Ok(Asked::Lease(lease)) => {
+                    behind.leases.push(lease);
+                    kept += usize::from(gap.is_none());
+                }
+                Ok(Asked::Busy(resource, busy)) => gap = gap.or(Some((resource, busy))),
+                Ok(Asked::Fresh(_)) => failed = failed.or(Some(unasked_value())),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let is_try = wait == Some(Duration::ZERO);
+        // It may be answered later than the others: it may be on another shard.
+        let asked = if is_try { Some((&mut first).await) } else { first.answered().await };
+        match asked.transpose()? {
+            None => return Ok(Asks::Waits(first)),
+            Some(Asked::Lease(lease)) => {
+                self.leases.push(lease);
+                let kept = if is_try { behind.leases.len() } else { kept };
+                self.leases.extend(behind.leases.drain(..kept));
+            }
+            // Only a try is refused, and it waits until everything is given back.
+            Some(Asked::Busy(resource, busy)) => {
+                self.leases.append(&mut behind.leases);
+                return Ok(Asks::Busy(resource, busy));
+            }
+            Some(Asked::Fresh(_)) => return Err(unasked_value()),
+        }
+        Ok(match gap {
+            Some((resource, busy)) if is_try => Asks::Busy(resource, busy),
+            _ => Asks::Advanced,
+        })
+    }
+
+    /// Waits for the next one while what is held stays held; if that is lost, gives up everything, to begin again.
+    async fn wait(&mut self, mut next: AcquireFuture) -> Result<()> {
+        let asked = {
+            let lost = std::pin::pin!(any_lost(&self.leases));
+            match select(&mut next, lost).await {
+                Either::Left((asked, _)) => Some(asked?),
+                Either::Right(_) => None,
+            }
+        };
+        match asked {
+            Some(Asked::Lease(lease)) => self.leases.push(lease),
+            Some(Asked::Busy(..) | Asked::Fresh(_)) => {
+                return Err(Error::new(ErrorKind::Internal, "claim", "refused although it waits"));
+            }
+            None => {
+                // First the place in the queue, which is behind what is held.
+                drop(next);
+                drop(Prefix { connection: self.connection, leases: self.take() });
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self) -> Vec<Lease> {
+        std::mem::take(&mut self.leases)
+    }
+
+    /// Gives everything back, and waits for that. What is not answered goes on in the background.
+    async fn give_back(&mut self) {
+        for answer in Lease::release_all(self.connection, self.take()).await {
+            if let Err(error) = answer {
+                tracing::debug!(%error, "giving back goes on in the background");
+            }
+        }
+    }
+}
+
+impl Drop for Prefix<'_> {
+    fn drop(&mut self) {
+        Lease::drop_all(self.connection, &mut self.leases);
+    }
+}
+
+/// Waits until one of them is lost; for ever if there is none.
+async fn any_lost(leases: &[Lease]) -> Error {
+    if leases.is_empty() {
+        return std::future::pending().await;
+    }
+    select_all(leases.iter().map(|lease| Box::pin(lease.lost()))).await.0
+}
+
+/// Several leases that are held together, in the order of their names.
+///
+/// # Guarantees
+/// One loss is the loss of all: when one lease is lost, all are, and [`Leases::lost`] says which was first. The holds of
+/// the others are not renewed from then on, but they stay until these leases are dropped or released, or their
+/// ttl is over: nobody else gets them while the work that was told of the loss is still ending.
+///
+/// Dropping them releases all in the background, without a runtime, in one batch.
+pub struct Leases {
+    connection: Arc<Connection>,
+    leases: Vec<Lease>,
+    bond: Arc<Bond>,
+}
+
+impl Leases {
+    fn bind(connection: &Arc<Connection>, leases: Vec<Lease>) -> std::result::Result<Leases, ()> {
+        match Lease::bind(connection, leases) {
+            Ok((leases, bond)) => Ok(Leases { connection: connection.clone(), leases, bond }),
+            Err(leases) => {
+                drop(Prefix { connection, leases });
+                Err(())
+            }
+        }
+    }
+
+    /// Returns the lease of a name; none if it was not wanted. A slot's number is [`Lease::slot`].
+    pub fn get(&self, name: &str) -> Option<&Lease> {
+        let index = self.leases.binary_search_by(|lease| lease.resource().as_str().cmp(name)).ok()?;
+        self.leases.get(index)
+    }
+
+    /// Returns the fencing token of a name; none if it was not wanted. Each resource has tokens of its own.
+    pub fn token(&self, name: &str) -> Option<Token> {
+        self.get(name).map(Lease::token)
+    }
+
+    /// Goes through the leases, in the order of their names.
+    pub fn iter(&self) -> std::slice::Iter<'_, Lease> {
+        self.leases.iter()
+    }
+
+    /// Returns how long all of them last if nothing more is heard from the engine; zero if one is lost.
+    pub fn expires_in(&self) -> Duration {
+        self.iter().map(Lease::expires_in).min().unwrap_or_default()
+    }
+
+    /// Whether a lease is lost. Compares with the deadlines: no I/O, and no lock but when it is first seen that
+    /// one has passed. Once true it stays true.
+    pub fn is_lost(&self) -> bool {
+        let is_lost = self.iter().any(Lease::is_lost);
+        if is_lost && self.bond.lost_first().is_none() {
+            // From now on each of the others says so too.
+            self.connection.shared.tell(|ledger, now| ledger.look_at_bond(now, &self.bond));
+        }
+        is_lost
+    }
+
+    /// Waits until a lease is lost, and names the one that was lost first.
+    ///
+    /// # Cancel safety
+    /// Dropping it changes nothing.
+    pub async fn lost(&self) -> Error {
+        let error = any_lost(&self.leases).await;
+        self.is_lost();
+        match self.bond.lost_first() {
+            Some(first) => self.leases[first].lost().await,
+            None => error,
+        }
+    }
+
+    /// Releases all leases in one batch and waits for the engine's answers.
+    ///
+    /// [`AlreadyLost`](ReleaseAnswer::AlreadyLost) if one of them was lost.
+    ///
+    /// # Errors
+    /// As [`Lease::release`], for the first of them whose release failed. The others are released all the same.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the releases to the background.
+    ///
+    /// # Cost
+    /// One round trip where the engine takes a batch in one.
+    pub async fn release(mut self) -> Result<ReleaseAnswer> {
+        let leases = std::mem::take(&mut self.leases);
+        let was_lost = leases.iter().any(Lease::is_lost);
+        let mut answer = if was_lost { ReleaseAnswer::AlreadyLost } else { ReleaseAnswer::Released };
+        for released in Lease::release_all(&self.connection, leases).await {
+            if released? == ReleaseAnswer::AlreadyLost {
+                answer = ReleaseAnswer::AlreadyLost;
+            }
+        }
+        Ok(answer)
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        Lease::drop_all(&self.connection, &mut self.leases);
+    }
+}
+
+impl<'a> IntoIterator for &'a Leases {
+    type Item = &'a Lease;
+    type IntoIter = std::slice::Iter<'a, Lease>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

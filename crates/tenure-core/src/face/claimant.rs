@@ -1,0 +1,269 @@
+//! What every lock-like primitive is made of: its settings, its checks and the four verbs, written once.
+//!
+//! A primitive is a struct around a [`Claimant`], its constructor, and the lines `settings!`, `verbs!` and `run!`,
+//! which give it the methods that all have in common, with its own words in their docs. Rejected: a public
+//! trait, which users would have to import before they could lock a mutex.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+
+use crate::client::Connection;
+use crate::client::ledger::AcquireRequest;
+use crate::error::{Error, ErrorKind, Result};
+use crate::face::lease::{Acquire, AcquireFuture, Asked, Lease, unasked_value};
+use crate::model::claim::{Kind, Name, Terms};
+
+/// Asks for units of one resource, again and again on the same terms.
+#[derive(Clone)]
+pub(crate) struct Claimant {
+    connection: Arc<Connection>,
+    name: Result<Name>,
+    terms: Arc<Terms>,
+}
+
+impl Claimant {
+    /// Asks for a mutex with the default settings.
+    pub(crate) fn new(connection: Arc<Connection>, name: &str) -> Claimant {
+        let terms = connection.shared.terms.clone();
+        Claimant { connection, name: Name::new(name), terms }
+    }
+
+    /// Asks for one unit of another kind of resource.
+    pub(crate) fn of_kind(mut self, kind: Kind, capacity: u32) -> Claimant {
+        let terms = self.terms();
+        (terms.kind, terms.capacity) = (kind, capacity);
+        self
+    }
+
+    /// Returns the terms, to be changed.
+    pub(crate) fn terms(&mut self) -> &mut Terms {
+        Arc::make_mut(&mut self.terms)
+    }
+
+    /// Returns how long a hold lives without renewal.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.terms.ttl
+    }
+
+    pub(crate) fn set_label(&mut self, text: &str) {
+        let label = self.terms.label.with_text(text);
+        self.terms().label = label;
+    }
+
+    /// Asks. `wait` is how long to queue. None: for ever. Zero: not at all.
+    pub(crate) fn ask(&self, wait: Option<Duration>) -> AcquireFuture {
+        AcquireFuture::new(self.connection.clone(), self.request(wait))
+    }
+
+    /// Asks without waiting, and makes of the lease what the primitive gives its users.
+    pub(crate) async fn try_acquire<T>(&self, held: fn(Lease) -> Result<T>) -> Result<Option<T>> {
+        tried(self.ask(Some(Duration::ZERO)).await?, held)
+    }
+
+    /// As [`Claimant::try_acquire`], on the caller's own thread where the engine can.
+    pub(crate) fn try_acquire_blocking<T>(&self, held: fn(Lease) -> Result<T>) -> Result<Option<T>> {
+        tried(self.ask(Some(Duration::ZERO)).block()?, held)
+    }
+
+    /// Waits, and makes of the lease what the primitive gives its users.
+    pub(crate) fn acquire<T>(&self, wait: Option<Duration>, held: fn(Lease) -> Result<T>) -> Acquire<T> {
+        Acquire::new(self.ask(wait), held)
+    }
+
+    /// Returns the client that asks.
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Checks everything that can be checked before anything is sent, and returns what is to be asked.
+    pub(crate) fn request(&self, wait: Option<Duration>) -> Result<AcquireRequest> {
+        let resource = self.name.clone()?;
+        self.connection.shared.check_process()?;
+        let engine = &self.connection.shared.engine;
+        self.terms.check().map_err(|error| error.with_resource(&resource))?;
+        let capability = engine.capability();
+        let limits = &self.terms.limits;
+        let unsupported = if !capability.kinds.contains(&self.terms.kind) {
+            Some(because(format!("a {}", self.terms.kind), capability.kinds_reason))
+        } else if !(capability.has_rests || limits.min_hold.is_zero() && limits.lock_delay.is_zero()) {
+            Some("min_hold and lock_delay: its units cannot rest".to_owned())
+        } else if self.terms.unless_fresh && !capability.keeps_values {
+            Some("single-flight: it keeps no value beyond the hold".to_owned())
+        } else if self.terms.ttl < capability.ttl_min || self.terms.ttl > capability.ttl_max {
+            let (least, most) = (capability.ttl_min, capability.ttl_max);
+            let what = format!("a ttl of {:?}, but {least:?} to {most:?}", self.terms.ttl);
+            Some(because(what, if self.terms.ttl > most { capability.ttl_reason } else { "" }))
+        } else {
+            None
+        };
+        if let Some(what) = unsupported {
+            return Err(Error::new(ErrorKind::Unsupported, "claim", format!("it cannot do {what}"))
+                .with_resource(&resource)
+                .with_engine(engine.name()));
+        }
+        self.connection.shared.tell_of_grain(&resource, self.terms.ttl);
+        let floor = self.connection.shared.floor(&resource);
+        Ok(AcquireRequest { resource, terms: self.connection.shared.share(&self.terms), wait, floor })
+    }
+}
+
+/// Says what an engine cannot do, and why if it has a reason.
+fn because(what: String, reason: &str) -> String {
+    if reason.is_empty() { what } else { format!("{what}: {reason}") }
+}
+
+fn tried<T>(asked: Asked, held: fn(Lease) -> Result<T>) -> Result<Option<T>> {
+    match asked {
+        Asked::Lease(lease) => held(lease).map(Some),
+        Asked::Busy(..) => Ok(None),
+        Asked::Fresh(_) => Err(unasked_value()),
+    }
+}
+
+/// Works until the work is done, or drops it when the lease is lost.
+pub(crate) async fn until_lost<T>(lease: &Lease, work: impl Future<Output = T>) -> Result<T> {
+    let lost = std::pin::pin!(lease.lost());
+    let work = std::pin::pin!(work);
+    match select(lost, work).await {
+        Either::Left((lost, _)) => Err(lost),
+        Either::Right((done, _)) => Ok(done),
+    }
+}
+
+/// Releases the lease of work that is done, unless it was lost before that.
+pub(crate) async fn finish<T>(lease: Lease, done: T) -> Result<T> {
+    // The deadline may have passed in the work's last stretch, in which nobody could look.
+    if lease.is_lost() {
+        return Err(lease.lost().await);
+    }
+    // The work is done. A release that fails goes on in the background, and the hold ends by itself.
+    if let Err(error) = lease.release().await {
+        tracing::debug!(%error, "release after the work goes on in the background");
+    }
+    Ok(done)
+}
+
+/// The settings that all primitives share. `$units` is what a holder holds, in words.
+macro_rules! settings {
+    ($units:literal) => {
+        /// Sets how long a hold lives without renewal (default 30 s; 100 ms to 24 h). Renewals are sent every
+        /// third of it. More: slower to notice a dead holder. Less: sooner lost when the store is slow.
+        #[must_use]
+        pub fn ttl(mut self, ttl: Duration) -> Self {
+            self.claimant.terms().ttl = ttl;
+            self
+        }
+
+        /// Ends every lease this long after its grant, renewed or not (default: never).
+        #[must_use]
+        pub fn max_hold(mut self, max_hold: Duration) -> Self {
+            self.claimant.terms().limits.max_hold = Some(max_hold);
+            self
+        }
+
+        #[doc = concat!("Keeps ", $units, " from others until this long after the grant, even if released sooner")]
+        /// (default: not at all). A fleet in which everybody tries does the work once per period; if the holder
+        /// vanishes, another may try at once.
+        #[must_use]
+        pub fn min_hold(mut self, min_hold: Duration) -> Self {
+            self.claimant.terms().limits.min_hold = min_hold;
+            self
+        }
+
+        #[doc = concat!("Keeps ", $units, " from others for this long after the holder vanished (default: not at")]
+        /// all), for resources that cannot check tokens.
+        #[must_use]
+        pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
+            self.claimant.terms().limits.lock_delay = lock_delay;
+            self
+        }
+
+        /// Adds a free text to the label that others are shown (default: none). Too long a text is cut.
+        #[must_use]
+        pub fn label(mut self, text: &str) -> Self {
+            self.claimant.set_label(text);
+            self
+        }
+    };
+}
+
+/// Three of the verbs. `$units` is what is taken, in words; `$held` what its users are given, which `$of` makes of
+/// a lease.
+macro_rules! verbs {
+    ($units:literal, $held:ty, $of:expr) => {
+        #[doc = concat!("Takes ", $units, " if free and nobody waits; none if not.")]
+        ///
+        /// # Errors
+        /// [`Unavailable`](crate::ErrorKind::Unavailable) if the engine does not answer within the answer timeout
+        /// (default 2 s); [`Conflict`](crate::ErrorKind::Conflict) if the name is in use with another kind or
+        /// capacity; [`Invalid`](crate::ErrorKind::Invalid) for a bad name, capacity or setting, before anything
+        /// is sent; [`Unsupported`](crate::ErrorKind::Unsupported) if the engine cannot do it.
+        ///
+        /// # Cancel safety
+        /// Dropping the future releases what it may have been granted, in the background.
+        ///
+        /// # Cost
+        /// One round trip.
+        pub async fn try_acquire(&self) -> Result<Option<$held>> {
+            self.claimant.try_acquire($of).await
+        }
+
+        #[doc = concat!("Waits until ", $units, " can be granted, and takes it. Waits for ever.")]
+        ///
+        /// Waiters are served in the order in which the engine received their claims.
+        ///
+        /// # Errors
+        /// As [`Self::try_acquire`], and [`Unavailable`](crate::ErrorKind::Unavailable) if the engine stays silent
+        /// for so long that the place in the queue is gone (15 s, or the ttl if that is less, but not less than
+        /// the answer timeout).
+        ///
+        /// # Cancel safety
+        /// Dropping the future withdraws the claim and loses the place in the queue. If the grant was already on
+        /// its way, it is released in the background; if that fails, it ends after its ttl. A future that is not
+        /// polled does not keep what it was granted: after one ttl it is given back, and the next poll asks anew, at
+        /// the end of the queue.
+        ///
+        /// # Cost
+        /// One round trip when free; one more message when woken; while waiting, a heartbeat every third of
+        /// the confirm window (5 s, or the ttl if that is less).
+        pub fn acquire(&self) -> Acquire<$held> {
+            self.claimant.acquire(None, $of)
+        }
+
+        #[doc = concat!("Waits up to `wait` for ", $units, ". Zero does not queue.")]
+        ///
+        /// # Errors
+        /// As [`Self::acquire`], and [`Timeout`](crate::ErrorKind::Timeout) if the wait was over first; then
+        /// nothing is held.
+        ///
+        /// # Cancel safety
+        /// As [`Self::acquire`].
+        pub fn acquire_within(&self, wait: Duration) -> Acquire<$held> {
+            self.claimant.acquire(Some(wait), $of)
+        }
+    };
+}
+
+/// The fourth verb, for primitives whose work is done once.
+macro_rules! run {
+    ($units:literal) => {
+        #[doc = concat!("Takes ", $units, ", does the work and releases. If the lease is lost, the work is dropped.")]
+        ///
+        /// # Errors
+        /// Those of [`Self::acquire`], and [`Lost`](crate::ErrorKind::Lost) if the lease was lost before the work
+        /// was done.
+        ///
+        /// # Cancel safety
+        /// Dropping the future drops the work and releases in the background.
+        pub async fn run<T>(&self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T> {
+            let lease = self.acquire().await?;
+            let done = $crate::face::claimant::until_lost(&lease, work(&lease)).await?;
+            $crate::face::claimant::finish(lease, done).await
+        }
+    };
+}
+
+pub(crate) use {run, settings, verbs};

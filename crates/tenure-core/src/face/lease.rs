@@ -1,0 +1,517 @@
+//! What a user holds, and the way to it.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+
+use crate::client::Connection;
+use crate::client::lease_state::LeaseState;
+use crate::client::ledger::{AcquireRequest, Acquired, Bond, Key, Ledger, Now, QueuePosition};
+use crate::clock::Instant;
+use crate::engine::{Engine, ReleaseAnswer};
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::claim::{Busy, ClaimId, Keep, Name, Published, VALUE_BYTES_MAX};
+use crate::model::token::Token;
+
+/// Something held: kept alive in the background until it is released, dropped or lost.
+///
+/// A lease can be lost at any time: the store may be unreachable for longer than the ttl, an operator may break
+/// it, the machine may sleep. Stop the work when [`Lease::lost`] says so, and hand [`Lease::token`] to whatever
+/// the work writes to, so that a write that comes too late is refused.
+///
+/// Dropping a lease releases it in the background, without a runtime.
+pub struct Lease {
+    connection: Arc<Connection>,
+    state: Arc<LeaseState>,
+    key: Key,
+    use_made: Use,
+    is_released: bool,
+}
+
+/// Whether anybody may have worked under a lease. One that was only held for a moment does not count for `min_hold`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Used,
+    Unused,
+}
+
+impl Lease {
+    fn new(connection: Arc<Connection>, state: Arc<LeaseState>, key: Key, use_made: Use) -> Lease {
+        Lease { connection, state, key, use_made, is_released: false }
+    }
+
+    /// The lease of a delivery, whose end its delivery sees to.
+    pub(crate) fn of_delivery(connection: Arc<Connection>, state: Arc<LeaseState>, key: Key) -> Lease {
+        Lease { connection, state, key, use_made: Use::Used, is_released: true }
+    }
+
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Returns the fencing token: larger than that of every earlier grant of the resource.
+    pub fn token(&self) -> Token {
+        self.state.token()
+    }
+
+    /// Returns the name of the resource.
+    pub fn resource(&self) -> &Name {
+        self.state.resource()
+    }
+
+    /// Returns the id of the claim, which with the token identifies this hold to a fenced resource.
+    pub fn claim(&self) -> ClaimId {
+        self.state.claim()
+    }
+
+    /// Returns the number of the slot, for a slot pool; none for other kinds.
+    pub fn slot(&self) -> Option<u32> {
+        self.state.slot()
+    }
+
+    /// Returns how long the lease lasts if nothing more is heard from the engine; zero if it is lost.
+    pub fn expires_in(&self) -> Duration {
+        self.state.deadline().since(self.connection.shared.clock.now())
+    }
+
+    /// Returns the last deadline that the lease had, on the clock of this machine, even if it is lost already.
+    pub fn deadline(&self) -> Instant {
+        self.state.last_deadline()
+    }
+
+    /// Whether the lease is lost. Compares with the deadline: no I/O, no lock. Once true it stays true.
+    pub fn is_lost(&self) -> bool {
+        self.state.is_over(self.connection.shared.clock.now())
+    }
+
+    /// Waits until the lease is lost, at the latest at its deadline, even if the engine cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Dropping it changes nothing.
+    pub async fn lost(&self) -> Error {
+        self.state.ended().await;
+        self.lost_error()
+    }
+
+    pub(crate) fn lost_error(&self) -> Error {
+        Error::new(ErrorKind::Lost, "hold", "the lease is lost")
+            .with_resource(self.resource())
+            .with_engine(self.connection.shared.engine.name())
+            .with_hint("stop the work; a write with this lease's token is refused by a fenced resource")
+    }
+
+    /// Sets the value of the resource; it goes with the hold, or is kept for a while.
+    pub(crate) async fn publish(&self, bytes: Arc<[u8]>, keep: Keep) -> Result<()> {
+        let shared = &self.connection.shared;
+        let invalid = |message: String, hint: String| {
+            Err(Error::new(ErrorKind::Invalid, "publish", message)
+                .with_resource(self.resource())
+                .with_hint(hint))
+        };
+        if bytes.len() > VALUE_BYTES_MAX {
+            let hint = format!("a value has up to {VALUE_BYTES_MAX} bytes; publish where the data lies");
+            return invalid(format!("the value has {} bytes", bytes.len()), hint);
+        }
+        let (name, claim) = (self.resource().clone(), self.claim());
+        let publish = move |engine: Arc<dyn Engine>| -> BoxFuture<'static, Result<bool>> {
+            Box::pin(async move { engine.publish(name, claim, bytes, keep).await })
+        };
+        let published = shared.on_thread(publish).await;
+        match published.map_err(|error| error.with_resource(self.resource()))? {
+            true => Ok(()),
+            false => Err(self.lost_error()),
+        }
+    }
+
+    /// Releases the lease and waits for the engine's answer.
+    ///
+    /// A lease that is lost already is not an error: the answer says so.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the engine does not answer in time. The release goes on in the background
+    /// until the hold ends by itself.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the release to the background.
+    ///
+    /// # Cost
+    /// One round trip.
+    pub async fn release(mut self) -> Result<ReleaseAnswer> {
+        self.is_released = true;
+        let key = self.key;
+        if let Some(answer) = self.connection.shared.tell(|ledger, now| ledger.release(now, key, false)) {
+            return Ok(answer);
+        }
+        Releasing { connection: self.connection.clone(), key, is_done: false }.await
+    }
+
+    /// Binds leases of one client together: when one is lost, all are. Gives them back if one is lost already.
+    pub(crate) fn bind(
+        connection: &Connection,
+        mut leases: Vec<Lease>,
+    ) -> std::result::Result<(Vec<Lease>, Arc<Bond>), Vec<Lease>> {
+        let keys = leases.iter().map(|lease| lease.key).collect();
+        match connection.shared.tell(|ledger, now| ledger.bind(now, keys)) {
+            Some(bond) => {
+                leases.iter_mut().for_each(|lease| lease.use_made = Use::Used);
+                Ok((leases, bond))
+            }
+            None => Err(leases),
+        }
+    }
+
+    /// Releases leases of one client in the background, in one batch.
+    pub(crate) fn drop_all(connection: &Connection, leases: &mut [Lease]) {
+        if !leases.is_empty() {
+            connection.shared.tell(|ledger, now| {
+                for lease in leases {
+                    lease.start_release(ledger, now, true);
+                }
+            });
+        }
+    }
+
+    /// Releases leases of one client in one batch, and waits for all answers, in the same order.
+    ///
+    /// Dropped at any moment, it leaves the releases to the background.
+    pub(crate) async fn release_all(
+        connection: &Arc<Connection>,
+        mut leases: Vec<Lease>,
+    ) -> Vec<Result<ReleaseAnswer>> {
+        let started: Vec<_> = connection.shared.tell(|ledger, now| {
+            leases.iter_mut().map(|lease| (lease.key, lease.start_release(ledger, now, false))).collect()
+        });
+        let releasing = started.into_iter().map(|(key, answer)| async move {
+            match answer {
+                Some(answer) => Ok(answer),
+                None => Releasing { connection: connection.clone(), key, is_done: false }.await,
+            }
+        });
+        join_all(releasing).await
+    }
+
+    /// Begins the release. Returns the answer if there is nothing to send.
+    fn start_release(
+        &mut self,
+        ledger: &mut Ledger,
+        now: &Now<'_>,
+        is_detached: bool,
+    ) -> Option<ReleaseAnswer> {
+        self.is_released = true;
+        match self.use_made {
+            Use::Used => ledger.release(now, self.key, is_detached),
+            Use::Unused => ledger.give_back(now, self.key, is_detached),
+        }
+    }
+
+    /// As [`Lease::release`], on the caller's own thread where the engine can.
+    pub(crate) fn release_blocking(mut self) -> Result<ReleaseAnswer> {
+        let shared = self.connection.shared.clone();
+        let Some(engine) = shared.engine.blocking() else { return pollster::block_on(self.release()) };
+        self.is_released = true;
+        let key = self.key;
+        let Some((sent, request)) = shared.tell(|ledger, now| ledger.release_inline(now, key)) else {
+            return Ok(ReleaseAnswer::AlreadyLost);
+        };
+        let answer = engine.release(&request);
+        let released = shared.tell(|ledger, now| {
+            ledger.on_release(now, sent, answer);
+            ledger.poll_release(key, None)
+        });
+        match released {
+            Some(answer) => answer,
+            None => {
+                pollster::block_on(Releasing { connection: self.connection.clone(), key, is_done: false })
+            }
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.is_released {
+            let connection = self.connection.clone();
+            connection.shared.tell(|ledger, now| self.start_release(ledger, now, true));
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("resource", self.resource())
+            .field("token", &self.token())
+            .field("slot", &self.slot())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Waits for the answer to a release.
+struct Releasing {
+    connection: Arc<Connection>,
+    key: Key,
+    is_done: bool,
+}
+
+impl Future for Releasing {
+    type Output = Result<ReleaseAnswer>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let key = self.key;
+        match self.connection.shared.tell(|ledger, _| ledger.poll_release(key, Some(cx.waker()))) {
+            Some(answer) => {
+                self.is_done = true;
+                Poll::Ready(answer)
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let key = self.key;
+            self.connection.shared.tell(|ledger, _| ledger.detach(key));
+        }
+    }
+}
+
+/// How acquire ended, if not in an error.
+pub(crate) enum Asked {
+    Lease(Lease),
+    Busy(Name, Box<Busy>),
+    /// Only for a claim that a fresh value answers as well.
+    Fresh(Published),
+}
+
+/// Asks for a lease. Nothing is sent before the first poll; dropping it withdraws the claim.
+pub(crate) struct AcquireFuture {
+    connection: Arc<Connection>,
+    state: AcquireState,
+    use_made: Use,
+}
+
+enum AcquireState {
+    New(Option<Result<AcquireRequest>>),
+    Asked(Key),
+    Done,
+}
+
+impl AcquireFuture {
+    pub(crate) fn new(connection: Arc<Connection>, request: Result<AcquireRequest>) -> AcquireFuture {
+        AcquireFuture { connection, state: AcquireState::New(Some(request)), use_made: Use::Used }
+    }
+
+    /// Asks for several of one client, whose claims are sent together. Their leases count as unused until they
+    /// are bound.
+    pub(crate) fn together(
+        connection: &Arc<Connection>,
+        requests: Vec<AcquireRequest>,
+    ) -> Vec<AcquireFuture> {
+        let keys: Vec<Key> = connection
+            .shared
+            .tell(|ledger, now| requests.into_iter().map(|request| ledger.submit(now, request)).collect());
+        keys.into_iter()
+            .map(|key| {
+                let state = AcquireState::Asked(key);
+                AcquireFuture { connection: connection.clone(), state, use_made: Use::Unused }
+            })
+            .collect()
+    }
+
+    /// Asks on the caller's own thread where the engine can, and blocks until it is decided.
+    pub(crate) fn block(mut self) -> Result<Asked> {
+        let shared = self.connection.shared.clone();
+        if let Some(engine) = shared.engine.blocking()
+            && let AcquireState::New(request) = &mut self.state
+        {
+            let request = request.take().expect("a new request is there")?;
+            let (key, sent, claim) = shared.tell(|ledger, now| ledger.submit_inline(now, request));
+            self.state = AcquireState::Asked(key);
+            let answer = engine.claim(&claim);
+            let acquired = shared.tell(|ledger, now| {
+                ledger.on_claim(now, sent, answer);
+                ledger.poll(now, key, None)
+            });
+            if let Some(acquired) = acquired {
+                self.state = AcquireState::Done;
+                return self.asked(key, acquired?);
+            }
+        }
+        pollster::block_on(self)
+    }
+
+    fn asked(&self, key: Key, acquired: Acquired) -> Result<Asked> {
+        let shared = &self.connection.shared;
+        let needs_floor = shared.engine.capability().needs_floor;
+        match acquired {
+            Acquired::Lease(state) => {
+                if needs_floor {
+                    shared.raise_floor(state.resource(), state.token());
+                }
+                Ok(Asked::Lease(Lease::new(self.connection.clone(), state, key, self.use_made)))
+            }
+            Acquired::Busy(resource, busy) => {
+                if needs_floor {
+                    shared.raise_floor(&resource, busy.last_token);
+                }
+                Ok(Asked::Busy(resource, busy))
+            }
+            Acquired::Fresh(value) => Ok(Asked::Fresh(value)),
+        }
+    }
+
+    /// Binds held leases to this claim: they go back if it fails, or is granted and not polled any more.
+    pub(crate) fn stake(&self, leases: &[Lease]) {
+        if let AcquireState::Asked(on) = self.state {
+            let keys = leases.iter().map(|lease| lease.key).collect();
+            self.connection.shared.tell(|ledger, _| ledger.stake(on, keys));
+        }
+    }
+
+    /// Waits for the first answer of the engine. Returns none if the claim is in its queue then.
+    pub(crate) async fn answered(&mut self) -> Option<Result<Asked>> {
+        poll_fn(|cx| match Pin::new(&mut *self).poll(cx) {
+            Poll::Ready(asked) => Poll::Ready(Some(asked)),
+            Poll::Pending if self.is_queued() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    fn is_queued(&self) -> bool {
+        match self.state {
+            AcquireState::Asked(key) => self.connection.shared.tell(|ledger, _| ledger.is_queued(key)),
+            _ => false,
+        }
+    }
+
+    fn place(&self) -> Option<QueuePosition> {
+        match self.state {
+            AcquireState::Asked(key) => self.connection.shared.tell(|ledger, _| ledger.place(key)),
+            _ => None,
+        }
+    }
+}
+
+impl Future for AcquireFuture {
+    type Output = Result<Asked>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let shared = self.connection.shared.clone();
+        let key = match &mut self.state {
+            AcquireState::New(request) => match request.take().expect("a new request is there") {
+                Ok(request) => {
+                    let key = shared.tell(|ledger, now| ledger.submit(now, request));
+                    self.state = AcquireState::Asked(key);
+                    key
+                }
+                Err(error) => {
+                    self.state = AcquireState::Done;
+                    return Poll::Ready(Err(error));
+                }
+            },
+            AcquireState::Asked(key) => *key,
+            AcquireState::Done => panic!("a future was polled after it was ready"),
+        };
+        match shared.tell(|ledger, now| ledger.poll(now, key, Some(cx.waker()))) {
+            Some(acquired) => {
+                self.state = AcquireState::Done;
+                Poll::Ready(acquired.and_then(|acquired| self.asked(key, acquired)))
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for AcquireFuture {
+    fn drop(&mut self) {
+        if let AcquireState::Asked(key) = self.state {
+            self.connection.shared.tell(|ledger, now| ledger.cancel(now, key));
+        }
+    }
+}
+
+/// A wait for a lease, or for a slot.
+///
+/// Nothing is sent before the first poll. Dropping it withdraws the claim and loses the place in the queue; if
+/// the grant was on its way, it is released in the background, and if that fails it ends after its ttl.
+///
+/// It must be polled when it is woken. A grant at which nobody looks for one ttl is given back, so that nobody waits
+/// behind a future that is forgotten in a `select!` or on an executor that stands; its next poll asks anew, at the end of
+/// the queue.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Acquire<T = Lease> {
+    acquire: AcquireFuture,
+    /// Makes of the lease what the primitive gives its users.
+    held: fn(Lease) -> Result<T>,
+}
+
+impl<T> Acquire<T> {
+    pub(crate) fn new(acquire: AcquireFuture, held: fn(Lease) -> Result<T>) -> Acquire<T> {
+        Acquire { acquire, held }
+    }
+
+    /// Waits for the same, but makes something else of the lease.
+    pub(crate) fn with<U>(self, held: fn(Lease) -> Result<U>) -> Acquire<U> {
+        Acquire { acquire: self.acquire, held }
+    }
+
+    /// Returns the place in the queue, once the engine has told it.
+    pub fn place(&self) -> Option<QueuePosition> {
+        self.acquire.place()
+    }
+
+    pub(crate) fn block(self) -> Result<T> {
+        let connection = self.acquire.connection.clone();
+        let asked = self.acquire.block()?;
+        lease_or_timeout(&connection, asked).and_then(self.held)
+    }
+}
+
+impl<T> Future for Acquire<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        Pin::new(&mut self.acquire).poll(cx).map(|asked| {
+            asked.and_then(|asked| lease_or_timeout(&self.acquire.connection, asked)).and_then(self.held)
+        })
+    }
+}
+
+/// A fresh value answers only who says so.
+pub(crate) fn unasked_value() -> Error {
+    Error::new(ErrorKind::Internal, "claim", "a value answered a claim that did not ask for one")
+}
+
+/// Only a claim that does not wait is refused as busy: then its wait was over at once.
+fn lease_or_timeout(connection: &Connection, asked: Asked) -> Result<Lease> {
+    match asked {
+        Asked::Lease(lease) => Ok(lease),
+        Asked::Busy(resource, busy) => Err(timeout(connection, &resource, *busy)),
+        Asked::Fresh(_) => Err(unasked_value()),
+    }
+}
+
+/// Says who was in the way when a wait was over.
+pub(crate) fn timeout(connection: &Connection, resource: &Name, busy: Busy) -> Error {
+    let message = match &busy.holder {
+        Some(label) if busy.is_resting => format!("it rests after {label}"),
+        Some(label) => format!("held by {label} for {:.1?}", busy.held_for),
+        None => format!("{} wait for it", busy.waiting),
+    };
+    Error::new(ErrorKind::Timeout, "claim", message)
+        .with_resource(resource)
+        .with_engine(connection.shared.engine.name())
+        .with_busy(busy)
+}

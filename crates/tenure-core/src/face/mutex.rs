@@ -1,0 +1,41 @@
+//! One holder at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::Connection;
+use crate::error::Result;
+use crate::face::claimant::{Claimant, run, settings, verbs};
+use crate::face::lease::{Acquire, Lease};
+
+/// A lock with one holder at a time, by name.
+///
+/// # Guarantees
+/// Claims are granted in the order in which the engine received them. Each grant's token is larger than every
+/// earlier one. A lease is kept alive in the background; if that fails for a ttl, it is lost by a local
+/// deadline before the engine grants the mutex to anybody else. What an engine cannot promise (a failover, a
+/// stepped clock) is on its page; the token is the answer to it.
+///
+/// # Examples
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("mutex-example").await?;
+/// let billing = tenure.mutex("billing/4711").ttl(std::time::Duration::from_secs(30));
+/// let paid = billing.run(async |lease| format!("paid under {}", lease.token())).await?;
+/// # assert!(paid.starts_with("paid under 1"));
+/// # Ok(()) }) }
+/// ```
+#[derive(Clone)]
+pub struct Mutex {
+    pub(crate) claimant: Claimant,
+}
+
+impl Mutex {
+    pub(crate) fn new(connection: Arc<Connection>, name: &str) -> Mutex {
+        Mutex { claimant: Claimant::new(connection, name) }
+    }
+
+    settings!("the mutex");
+    verbs!("the lock", Lease, Ok);
+    run!("the lock");
+}

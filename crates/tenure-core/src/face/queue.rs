@@ -1,0 +1,613 @@
+//! Work in line: first in, first out within each group, with a lease on each item that is handed out.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, Either, select};
+
+use crate::client::Tenure;
+use crate::error::{Error, ErrorKind, Result};
+use crate::face::claimant::until_lost;
+use crate::face::lease::Lease;
+use crate::model::claim::{ClaimId, Name, PERIOD_MAX, TTL_DEFAULT, TTL_MAX, TTL_MIN};
+use crate::model::token::Token;
+
+use crate::engine::queue::{
+    Dispatched, Interval, ItemId, ItemView, Push as PushRequest, Pushed, QueueEngine, QueueStats, Rules,
+    Settle, SettleAnswer, Settlement, Which,
+};
+
+/// How often an item is handed out before it is dead, by default.
+pub const ATTEMPTS_DEFAULT: u32 = 10;
+/// The delay before the second attempt; it doubles with each one.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// The longest delay before another attempt.
+const RETRY_LONGEST: Duration = Duration::from_secs(300);
+/// How many items an operator's request touches in one call: more would keep others waiting.
+const PAGE: usize = 128;
+
+/// A queue, by name: work is pushed into it and taken out of it in order.
+///
+/// # Guarantees
+/// - Items of one group are handed out one at a time, in the order of their pushes; the next one when the one before is
+///   acknowledged or dead. Items without a group are independent. Groups take turns.
+/// - At least once: an item stays until it is acknowledged. If its consumer dies or is silent for a ttl, it is handed out again, and
+///   the late consumer's acknowledgement is refused. Each delivery's token is larger than those of the group's earlier ones: write
+///   with it to a fenced resource, and the effect happens once.
+/// - A delay, an interval and the end of a delivery are judged by the store's clock when something is taken.
+///
+/// What was pushed is as durable as the engine: see its page.
+///
+/// # Examples
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("queue-example").await?;
+/// let refunds = tenure.queue("refunds");
+/// refunds.push("order 4711").group("merchant 17").await?;
+///
+/// let delivery = refunds.next().await?;
+/// assert_eq!(delivery.payload(), b"order 4711");
+/// delivery.ack().await?;
+/// # Ok(()) }) }
+/// ```
+#[derive(Clone)]
+pub struct Queue {
+    tenure: Tenure,
+    name: Result<Name>,
+    rules: Arc<Rules>,
+}
+
+impl Queue {
+    pub(crate) fn new(tenure: Tenure, name: &str) -> Queue {
+        let rules = Arc::new(Rules {
+            ttl: TTL_DEFAULT,
+            interval: Interval::Off,
+            attempts_max: ATTEMPTS_DEFAULT,
+            label: tenure.label().clone(),
+        });
+        Queue { tenure, name: Name::new(name), rules }
+    }
+
+    /// Returns the name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a bad name.
+    pub fn name(&self) -> Result<Name> {
+        self.name.clone()
+    }
+
+    fn rules(&mut self) -> &mut Rules {
+        Arc::make_mut(&mut self.rules)
+    }
+
+    /// Sets how long a delivery lives without renewal (default 30 s; 100 ms to 24 h). It is renewed in the background for as long
+    /// as it is held, so this is how long an item waits after its consumer died.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Queue {
+        self.rules().ttl = ttl;
+        self
+    }
+
+    /// Sets the least time between two dispatches of the whole queue, over all consumers (default: none). All consumers
+    /// should say the same.
+    #[must_use]
+    pub fn interval(mut self, interval: Duration) -> Queue {
+        self.rules().interval = Interval::Queue(interval);
+        self
+    }
+
+    /// Sets the least time between two dispatches of the same group, over all consumers (default: none). All consumers should
+    /// say the same. Items without a group are not held back.
+    #[must_use]
+    pub fn group_interval(mut self, interval: Duration) -> Queue {
+        self.rules().interval = Interval::Group(interval);
+        self
+    }
+
+    /// Sets after how many deliveries an item that was never acknowledged is a dead letter (default 10; 0: never).
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Queue {
+        self.rules().attempts_max = attempts;
+        self
+    }
+
+    /// Sets a text that says to people who takes.
+    #[must_use]
+    pub fn label(mut self, text: &str) -> Queue {
+        let label = self.rules.label.with_text(text);
+        self.rules().label = label;
+        self
+    }
+
+    /// Puts an item of up to 256 KiB in line: see [`Push`] for its settings. Nothing is sent before it is awaited.
+    pub fn push(&self, payload: impl AsRef<[u8]>) -> Push {
+        Push {
+            tenure: self.tenure.clone(),
+            queue: self.name.clone(),
+            payload: payload.as_ref().into(),
+            group: None,
+            delay: Duration::ZERO,
+            dedup: None,
+        }
+    }
+
+    /// Waits for the next item.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the engine has not answered for 15 s; [`ErrorKind::Invalid`] for a setting out of range;
+    /// [`ErrorKind::Unsupported`] if the engine has no queues, or not this interval.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing: an item that was on its way goes back to the head of the line, and the attempt does not count.
+    ///
+    /// # Cost
+    /// One round trip, which tasks of one client share; one more after having waited. Waiting costs none but a sign of life every 5 s.
+    pub async fn next(&self) -> Result<Delivery> {
+        match self.take(false).await? {
+            Some(delivery) => Ok(delivery),
+            None => {
+                Err(Error::new(ErrorKind::Internal, "take", "the engine returned no item to a waiting take"))
+            }
+        }
+    }
+
+    /// Returns the next item if one is ready.
+    ///
+    /// # Errors
+    /// As [`Queue::next`]; [`ErrorKind::Unavailable`] if the engine does not answer in time.
+    ///
+    /// # Cost
+    /// One round trip.
+    pub async fn try_next(&self) -> Result<Option<Delivery>> {
+        self.take(true).await
+    }
+
+    /// Waits for the next item, but not for longer than this. None: nothing came.
+    ///
+    /// # Errors
+    /// As [`Queue::next`].
+    pub async fn next_within(&self, wait: Duration) -> Result<Option<Delivery>> {
+        let shared = &self.tenure.connection.shared;
+        let pause = std::pin::pin!(shared.pause(wait));
+        let next = std::pin::pin!(self.take(false));
+        match select(next, pause).await {
+            Either::Left((delivery, _)) => delivery,
+            Either::Right((paused, _)) => paused.map(|()| None),
+        }
+    }
+
+    /// Waits for the next item and works on it: acknowledged if the work says `Ok`, tried again later with a growing delay if not.
+    /// The work is dropped if the delivery is lost.
+    ///
+    /// # Errors
+    /// What the work says; [`ErrorKind::Lost`] if the delivery was lost; those of [`Queue::next`] and [`Delivery::ack`].
+    pub async fn run<T, E: From<Error> + std::fmt::Display>(
+        &self,
+        work: impl AsyncFnOnce(&Delivery) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let delivery = self.next().await?;
+        match until_lost(delivery.lease(), work(&delivery)).await? {
+            Ok(done) => {
+                delivery.ack().await?;
+                Ok(done)
+            }
+            Err(error) => {
+                let delay = delivery.retry_delay();
+                delivery.retry_because(delay, &error.to_string()).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Counts what is in the queue.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
+    ///
+    /// # Cost
+    /// One round trip.
+    pub async fn stats(&self) -> Result<QueueStats> {
+        let name = self.name.clone()?;
+        self.tenure.connection.shared.on_queues(move |queues| queues.stats(name)).await
+    }
+
+    /// Says whether no item waits and none is with a consumer. Dead letters do not count.
+    ///
+    /// # Errors
+    /// As [`Queue::stats`].
+    ///
+    /// # Cost
+    /// One round trip, and the same for the store however long the queue is; on SQL databases [`Queue::stats`] counts all items.
+    pub async fn is_empty(&self) -> Result<bool> {
+        let name = self.name.clone()?;
+        self.tenure.connection.shared.on_queues(move |queues| queues.is_empty(name)).await
+    }
+
+    /// Returns how many items wait or are with a consumer.
+    ///
+    /// # Errors
+    /// As [`Queue::stats`].
+    pub async fn depth(&self) -> Result<u64> {
+        self.stats().await.map(|stats| stats.waiting + stats.in_flight)
+    }
+
+    /// Lists up to `most` items that wait or are in flight, in the order of their pushes, after an item.
+    ///
+    /// # Errors
+    /// As [`Queue::stats`].
+    pub async fn items(&self, after: Option<ItemId>, most: usize) -> Result<Vec<ItemView>> {
+        self.list(Which::Live, after, most).await
+    }
+
+    /// Lists up to `most` dead letters in the order of their pushes, after an item.
+    ///
+    /// # Errors
+    /// As [`Queue::stats`].
+    pub async fn dead_letters(&self, after: Option<ItemId>, most: usize) -> Result<Vec<ItemView>> {
+        self.list(Which::Dead, after, most).await
+    }
+
+    async fn list(&self, which: Which, after: Option<ItemId>, most: usize) -> Result<Vec<ItemView>> {
+        let name = self.name.clone()?;
+        let mut items: Vec<ItemView> = Vec::new();
+        while items.len() < most {
+            let (name, after) = (name.clone(), items.last().map(|item| item.item).or(after));
+            let page = (most - items.len()).min(PAGE);
+            let shared = &self.tenure.connection.shared;
+            let page = shared.on_queues(move |queues| queues.items(name, which, after, page)).await?;
+            if page.is_empty() {
+                break;
+            }
+            items.extend(page);
+        }
+        Ok(items)
+    }
+
+    /// Puts a dead letter in line again, at the end of its group and as if it had never been handed out; all that there are now, if none
+    /// is named. Returns how many.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the engine does not answer in time: some may be in line again.
+    pub async fn replay(&self, item: Option<ItemId>) -> Result<u64> {
+        let most = if item.is_some() { 1 } else { self.stats().await?.dead };
+        self.by_pages(most, move |queues, name, page| queues.replay(name, item, page)).await
+    }
+
+    /// Removes a dead letter; all of them, if none is named. Returns how many.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the engine does not answer in time: some may be removed.
+    pub async fn purge_dead(&self, item: Option<ItemId>) -> Result<u64> {
+        let most = if item.is_some() { 1 } else { u64::MAX };
+        self.by_pages(most, move |queues, name, page| queues.purge(name, Which::Dead, item, page)).await
+    }
+
+    /// Removes an item that waits; all of them, if none is named. What is with a consumer stays. Returns how many.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the engine does not answer in time: some may be removed.
+    pub async fn purge(&self, item: Option<ItemId>) -> Result<u64> {
+        let most = if item.is_some() { 1 } else { u64::MAX };
+        self.by_pages(most, move |queues, name, page| queues.purge(name, Which::Live, item, page)).await
+    }
+
+    async fn by_pages(
+        &self,
+        most: u64,
+        ask: impl for<'a> Fn(&'a dyn QueueEngine, Name, usize) -> BoxFuture<'a, Result<usize>>
+        + Clone
+        + Send
+        + 'static,
+    ) -> Result<u64> {
+        let name = self.name.clone()?;
+        let mut count = 0;
+        while count < most {
+            let page = usize::try_from(most - count).unwrap_or(PAGE).min(PAGE);
+            let (name, ask) = (name.clone(), ask.clone());
+            let shared = &self.tenure.connection.shared;
+            let done = shared.on_queues(move |queues| ask(queues, name, page)).await?;
+            if done == 0 {
+                break;
+            }
+            count += done as u64;
+        }
+        Ok(count)
+    }
+
+    async fn take(&self, is_try: bool) -> Result<Option<Delivery>> {
+        let name = self.name.clone()?;
+        self.check().map_err(|error| error.with_resource(&name))?;
+        loop {
+            let place = self.tenure.connection.want(&name, &self.rules, is_try);
+            let Some(mut delivery) = place.delivery().await? else { return Ok(None) };
+            let key = delivery.lease.key();
+            // One that came long before it was looked at has gone back.
+            if self.tenure.shared().with_ledger(|ledger, now| ledger.hand_over(now.at, key)) {
+                delivery.is_seen = true;
+                return Ok(Some(delivery));
+            }
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let shared = &self.tenure.connection.shared;
+        shared.check_process()?;
+        let capability = shared.queues()?.capability();
+        let invalid = |message: String, hint: String| {
+            Err(Error::new(ErrorKind::Invalid, "take", message).with_hint(hint))
+        };
+        let ttl = self.rules.ttl;
+        if ttl < TTL_MIN || ttl > TTL_MAX {
+            let hint = format!("a ttl is {TTL_MIN:?} to 24h; the default is 30s");
+            return invalid(format!("a ttl of {ttl:?} is out of range"), hint);
+        }
+        let (Interval::Queue(interval) | Interval::Group(interval)) = self.rules.interval else {
+            return Ok(());
+        };
+        if interval > PERIOD_MAX {
+            let hint = "the longest is ten years".to_owned();
+            return invalid(format!("an interval of {interval:?} is out of range"), hint);
+        }
+        let grain = capability.interval_grain.as_micros().max(1);
+        let is_whole = interval.as_micros().is_multiple_of(grain);
+        if !interval.is_zero() && (interval < capability.interval_min || !is_whole) {
+            let message = format!("it cannot keep an interval of {interval:?}");
+            let hint = format!(
+                "on this engine an interval is a multiple of {:?}, and {:?} at least",
+                capability.interval_grain, capability.interval_min
+            );
+            return Err(Error::new(ErrorKind::Unsupported, "take", message)
+                .with_engine(shared.engine.name())
+                .with_hint(hint));
+        }
+        Ok(())
+    }
+}
+
+/// A push that has not been sent yet: its settings, then `.await`.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for a payload, group, delay or dedup id out of range; [`ErrorKind::Unavailable`] if it is not known whether it
+/// was pushed; [`ErrorKind::Unsupported`] if the engine has no queues, or takes no more items into this one.
+///
+/// # Cancel safety
+/// Dropped while it is awaited, it may have been pushed or not. With a dedup id it can be pushed again without harm.
+///
+/// # Cost
+/// One round trip, shared by all that is pushed while another is under way.
+#[must_use = "nothing is pushed before it is awaited"]
+pub struct Push {
+    tenure: Tenure,
+    queue: Result<Name>,
+    payload: Arc<[u8]>,
+    group: Option<String>,
+    delay: Duration,
+    dedup: Option<String>,
+}
+
+impl Push {
+    /// Puts it into a group (1 to 255 bytes): after all that was pushed into that group before. A group needs no set-up, and
+    /// costs nothing when it is empty.
+    pub fn group(mut self, group: &str) -> Push {
+        self.group = Some(group.to_owned());
+        self
+    }
+
+    /// Holds it back for so long. What stands behind it in its group waits, too.
+    pub fn delay(mut self, delay: Duration) -> Push {
+        self.delay = delay;
+        self
+    }
+
+    /// Pushes it once under this id (1 to 255 bytes): a second push is answered with the first one's item, for as long as that is in
+    /// the queue and for five minutes at least. Under an id, a push whose answer was lost is repeated by itself.
+    pub fn dedup(mut self, id: &str) -> Push {
+        self.dedup = Some(id.to_owned());
+        self
+    }
+
+    async fn send(self) -> Result<Pushed> {
+        let queue = self.queue?;
+        let shared = &self.tenure.connection.shared;
+        let invalid = |message: String, hint: String| {
+            Err(Error::new(ErrorKind::Invalid, "push", message).with_resource(&queue).with_hint(hint))
+        };
+        shared.check_process()?;
+        let most = shared.queues()?.capability().payload_bytes_max;
+        if self.payload.len() > most {
+            let hint = format!("a payload has up to {most} bytes here; push where the data lies");
+            return invalid(format!("the payload has {} bytes", self.payload.len()), hint);
+        }
+        if self.delay > PERIOD_MAX {
+            let hint = "the longest is ten years".to_owned();
+            return invalid(format!("a delay of {:?} is out of range", self.delay), hint);
+        }
+        let named = |what: Option<&String>| what.map(|text| Name::new(text)).transpose();
+        let (group, dedup) = (named(self.group.as_ref())?, named(self.dedup.as_ref())?);
+        shared.push(PushRequest { queue, group, payload: self.payload, delay: self.delay, dedup }).await
+    }
+}
+
+impl IntoFuture for Push {
+    type Output = Result<Pushed>;
+    type IntoFuture = BoxFuture<'static, Result<Pushed>>;
+
+    fn into_future(self) -> BoxFuture<'static, Result<Pushed>> {
+        Box::pin(self.send())
+    }
+}
+
+/// An item that was handed out, kept in the background until it is settled, dropped or lost.
+///
+/// A delivery can be lost at any time, as any lease: stop the work when [`Lease::lost`] says so, and write with [`Delivery::token`] to
+/// what can refuse a token that is too small.
+///
+/// Dropping a delivery hands the item out again after a growing delay, as [`Delivery::retry`] does.
+pub struct Delivery {
+    lease: Lease,
+    rules: Arc<Rules>,
+    item: Dispatched,
+    /// Its user has got it.
+    is_seen: bool,
+    is_settled: bool,
+}
+
+impl Delivery {
+    pub(crate) fn new(lease: Lease, rules: Arc<Rules>, item: Dispatched) -> Delivery {
+        Delivery { lease, rules, item, is_seen: false, is_settled: false }
+    }
+
+    /// Returns what was pushed.
+    pub fn payload(&self) -> &[u8] {
+        &self.item.payload
+    }
+
+    /// Returns the group, if it was pushed into one.
+    pub fn group(&self) -> Option<&str> {
+        self.item.group.as_ref().map(Name::as_str)
+    }
+
+    /// Returns how often the item has been handed out: 1 for the first time.
+    pub fn attempt(&self) -> u32 {
+        self.item.attempt
+    }
+
+    /// Returns the number of the item: larger for each later push into the queue.
+    pub fn item(&self) -> ItemId {
+        self.item.item
+    }
+
+    /// Returns the fencing token: larger than that of every earlier delivery of the group.
+    pub fn token(&self) -> Token {
+        self.item.token
+    }
+
+    /// Returns the id of the claim, which with the token identifies this delivery to a fenced resource.
+    pub fn claim(&self) -> ClaimId {
+        self.item.claim
+    }
+
+    /// Returns the lease on the item, to be told when it is lost.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Acknowledges the item: it is done, and the next one of its group can be handed out.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] if the delivery has ended: the item is or will be handed out again. [`ErrorKind::Unavailable`] if the engine
+    /// did not answer before the delivery's deadline: it may be handed out again.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves it to the background.
+    ///
+    /// # Cost
+    /// One round trip, shared by all that is settled while another is under way.
+    pub async fn ack(self) -> Result<()> {
+        self.settle(Settlement::Ack).await.map(drop)
+    }
+
+    /// Hands the item out again after a delay that grows with its attempts: 1 s, 2 s, 4 s, up to 5 minutes. Its group waits.
+    /// Says whether it was the last attempt: then it is a dead letter now.
+    ///
+    /// # Errors
+    /// As [`Delivery::ack`].
+    pub async fn retry(self) -> Result<bool> {
+        let delay = self.retry_delay();
+        self.retry_because(delay, "").await
+    }
+
+    /// As [`Delivery::retry`], after so long.
+    ///
+    /// # Errors
+    /// As [`Delivery::ack`].
+    pub async fn retry_after(self, delay: Duration) -> Result<bool> {
+        self.retry_because(delay, "").await
+    }
+
+    /// As [`Delivery::retry_after`], and says why, which is shown with the dead letter if it was the last attempt.
+    ///
+    /// # Errors
+    /// As [`Delivery::ack`].
+    pub async fn retry_because(self, delay: Duration, why: &str) -> Result<bool> {
+        let settlement = self.retrying(delay, why);
+        Ok(self.settle(settlement).await? == SettleAnswer::Buried)
+    }
+
+    /// Makes the item a dead letter, with a reason for people. The next one of its group can be handed out.
+    ///
+    /// # Errors
+    /// As [`Delivery::ack`].
+    pub async fn fail(self, reason: &str) -> Result<()> {
+        self.settle(Settlement::Fail { reason: reason.to_owned() }).await.map(drop)
+    }
+
+    /// Puts the item back at the head of its group as if it had not been handed out, for a consumer that is told to stop.
+    ///
+    /// # Errors
+    /// As [`Delivery::ack`].
+    pub async fn put_back(self) -> Result<()> {
+        self.settle(Settlement::Return).await.map(drop)
+    }
+
+    /// Returns the delay after which [`Delivery::retry`] hands the item out again.
+    pub fn retry_delay(&self) -> Duration {
+        let doubled = RETRY_FIRST.saturating_mul(1 << (self.item.attempt - 1).min(16));
+        doubled.min(RETRY_LONGEST)
+    }
+
+    fn retrying(&self, after: Duration, why: &str) -> Settlement {
+        let reason = if why.is_empty() { "no attempt succeeded" } else { why };
+        let (attempts_max, reason) = (self.rules.attempts_max, reason.to_owned());
+        Settlement::Retry { after: after.min(PERIOD_MAX), attempts_max, reason }
+    }
+
+    async fn settle(mut self, settlement: Settlement) -> Result<SettleAnswer> {
+        self.is_settled = true;
+        let Some(answer) = self.start(settlement) else { return Err(self.lease.lost_error()) };
+        let gone = |_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
+        let shared = &self.lease.connection().shared;
+        let answer = answer.await.map_err(gone)?;
+        let answer = answer
+            .map_err(|error| error.with_resource(self.lease.resource()).with_engine(shared.engine.name()))?;
+        if answer == SettleAnswer::Lost { Err(self.lease.lost_error()) } else { Ok(answer) }
+    }
+
+    /// Begins to settle. None: the delivery is lost.
+    fn start(&self, settlement: Settlement) -> Option<tokio::sync::oneshot::Receiver<Result<SettleAnswer>>> {
+        let shared = &self.lease.connection().shared;
+        let (key, until) = (self.lease.key(), self.lease.deadline());
+        // It is not renewed any more: a renewal that came after the settlement would tell of a loss.
+        if !shared.tell(|ledger, now| ledger.disown(now.at, key)) {
+            return None;
+        }
+        let settle = Settle { queue: self.lease.resource().clone(), claim: self.item.claim, settlement };
+        Some(shared.start_settling(settle, until))
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            let why = "its consumer let go of it";
+            let settlement = match self.is_seen {
+                true => self.retrying(self.retry_delay(), why),
+                false => Settlement::Return,
+            };
+            drop(self.start(settlement));
+        }
+    }
+}
+
+impl std::fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Delivery")
+            .field("queue", self.lease.resource())
+            .field("item", &self.item.item)
+            .field("group", &self.item.group)
+            .field("attempt", &self.item.attempt)
+            .field("token", &self.item.token)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,77 @@
+//! Many readers or one writer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::Connection;
+use crate::error::Result;
+use crate::face::claimant::{Claimant, run, settings, verbs};
+use crate::face::lease::{Acquire, Lease};
+use crate::model::claim::{CAPACITY_MAX, Kind};
+
+/// A lock that many readers hold together, or one writer alone, by name.
+///
+/// A reader weighs one unit of the resource, a writer all of them.
+///
+/// # Guarantees
+/// Those of a [`Mutex`](crate::Mutex), for each writer against everybody. Claims of both sides wait in one queue, in
+/// the order in which the engine received them: a reader that comes after a waiting writer waits behind it, so
+/// neither side starves the other. Readers that wait one behind the other are served together. Readers get
+/// tokens too; a fenced resource refuses what comes with a smaller token than that of a later writer.
+///
+/// # Examples
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("rw-lock-example").await?;
+/// let catalog = tenure.rw_lock("catalog");
+/// let pages = catalog.read().run(async |_lease| 42).await?;
+/// let written = catalog.write().run(async |lease| format!("{pages} pages under {}", lease.token())).await?;
+/// # assert!(written.starts_with("42 pages under 1"));
+/// # Ok(()) }) }
+/// ```
+#[derive(Clone)]
+pub struct RwLock {
+    pub(crate) claimant: Claimant,
+}
+
+impl RwLock {
+    pub(crate) fn new(connection: Arc<Connection>, name: &str) -> RwLock {
+        RwLock { claimant: Claimant::new(connection, name).of_kind(Kind::RwLock, CAPACITY_MAX) }
+    }
+
+    settings!("what a side holds");
+
+    /// Names the side of readers, who share, with the settings made so far.
+    pub fn read(&self) -> ReadLock {
+        ReadLock { claimant: self.claimant.clone() }
+    }
+
+    /// Names the side of writers, each of whom is alone, with the settings made so far.
+    pub fn write(&self) -> WriteLock {
+        let mut claimant = self.claimant.clone();
+        claimant.terms().weight = CAPACITY_MAX;
+        WriteLock { claimant }
+    }
+}
+
+/// The side of a [`RwLock`] that its holders share with each other, but not with a writer.
+#[derive(Clone)]
+pub struct ReadLock {
+    pub(crate) claimant: Claimant,
+}
+
+impl ReadLock {
+    verbs!("the lock for reading", Lease, Ok);
+    run!("the lock for reading");
+}
+
+/// The side of a [`RwLock`] whose holder is alone.
+#[derive(Clone)]
+pub struct WriteLock {
+    pub(crate) claimant: Claimant,
+}
+
+impl WriteLock {
+    verbs!("the lock for writing", Lease, Ok);
+    run!("the lock for writing");
+}

@@ -1,0 +1,214 @@
+//! One process of a fleet loads a value; the others get it.
+
+mod joint;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::Tenure;
+use crate::error::{Error, ErrorKind, Result};
+use crate::face::claimant::{Claimant, until_lost};
+use crate::face::lease::{Asked, Lease};
+use crate::model::claim::{Keep, Name, Published};
+use crate::model::token::Token;
+
+pub(crate) use joint::Flights;
+use joint::{Answer, Joint, Loading, Turn, Wanted, join};
+
+/// A guard against cache stampedes: when a value has expired, one process loads it, and whoever wants it
+/// meanwhile waits for that value or takes the stale one.
+///
+/// # Guarantees
+/// At most one process loads at a time. Its value is published under its token and answers all who wait at once. If
+/// it fails or dies, exactly one of those who wait loads in its place. A loader that lost its lease publishes
+/// nothing.
+///
+/// The tasks of one client that want a value at the same time ask the store once, and share the answer.
+///
+/// # Examples
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("single-flight-example").await?;
+/// use std::time::Duration;
+/// let price = tenure.single_flight("price/4711").fresh(Duration::from_secs(60));
+/// let found = price.get_or_refresh(async |_lease| Ok::<_, tenure_core::Error>(b"17.50".to_vec())).await?;
+/// assert_eq!(&*found.bytes, b"17.50");
+/// # Ok(()) }) }
+/// ```
+#[derive(Clone)]
+pub struct SingleFlight {
+    tenure: Tenure,
+    key: String,
+    claimant: Claimant,
+    fresh: Duration,
+    stale: Duration,
+    serves_stale: bool,
+}
+
+/// A value, and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fetched {
+    /// The value.
+    pub bytes: Arc<[u8]>,
+    /// Where it came from.
+    pub source: FetchedFrom,
+}
+
+/// Where a value came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchedFrom {
+    /// Another had loaded it, under this token, and it is fresh.
+    Fresh(Token),
+    /// It is not fresh any more; another is loading the next one.
+    Stale,
+    /// This call has loaded it, under this token.
+    Loaded(Token),
+}
+
+impl SingleFlight {
+    pub(crate) fn new(tenure: Tenure, key: &str) -> SingleFlight {
+        let mut claimant = Claimant::new(tenure.connection.clone(), key);
+        claimant.terms().unless_fresh = true;
+        SingleFlight {
+            claimant,
+            tenure,
+            key: key.to_owned(),
+            fresh: Duration::from_secs(60),
+            stale: Duration::ZERO,
+            serves_stale: false,
+        }
+    }
+
+    /// Sets for how long a value is fresh (default 60 s): nobody loads meanwhile.
+    #[must_use]
+    pub fn fresh(mut self, fresh: Duration) -> SingleFlight {
+        self.fresh = fresh;
+        self
+    }
+
+    /// Serves a value for this long after it was fresh while another loads the next one, and does not wait
+    /// (default: waits for the next one).
+    #[must_use]
+    pub fn serve_stale(mut self, stale: Duration) -> SingleFlight {
+        (self.stale, self.serves_stale) = (stale, true);
+        self
+    }
+
+    /// Sets how long a loader that is not heard of blocks the others (default 30 s; see [`Mutex::ttl`](crate::Mutex::ttl)).
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> SingleFlight {
+        self.claimant.terms().ttl = ttl;
+        self
+    }
+
+    /// Returns the value if it is fresh; otherwise loads it, or waits for who does, or returns the stale one.
+    ///
+    /// The load is dropped if its lease is lost.
+    ///
+    /// # Errors
+    /// What the load says; [`ErrorKind::Lost`] if its lease was lost; [`ErrorKind::Invalid`] for a value of more
+    /// than 256 KiB; [`ErrorKind::Unavailable`] if it was loaded and could not be published; those of [`Mutex::acquire`](crate::Mutex::acquire).
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the load, and another loads.
+    ///
+    /// # Cost
+    /// One round trip for a fresh value; two for a stale one; three beside the load for who loads. Each is shared by all
+    /// tasks of the client that want the value meanwhile.
+    pub async fn get_or_refresh<E: From<Error>>(
+        &self,
+        load: impl AsyncFnOnce(&Lease) -> Result<Vec<u8>, E>,
+    ) -> Result<Fetched, E> {
+        self.check()?;
+        let ttl = self.claimant.ttl();
+        if self.serves_stale {
+            let joint = self.ask(Wanted::Try(ttl))?;
+            match joint.clone().await? {
+                Answer::Fresh(value) => return Ok(found(value)),
+                Answer::Granted(loading) => {
+                    if let Some((lease, turn)) = loading.take_turn(joint) {
+                        return self.load(turn, lease, load).await;
+                    }
+                }
+                Answer::Busy | Answer::There(_) => {}
+            }
+            if let Answer::There(Some(bytes)) = self.ask(Wanted::Look)?.await? {
+                return Ok(Fetched { bytes, source: FetchedFrom::Stale });
+            }
+        }
+        loop {
+            let joint = self.ask(Wanted::Value(ttl))?;
+            let loading = match joint.clone().await? {
+                Answer::Fresh(value) => return Ok(found(value)),
+                Answer::Granted(loading) => loading,
+                Answer::Busy | Answer::There(_) => {
+                    let error = Error::new(ErrorKind::Internal, "claim", "refused although it waits");
+                    return Err(error.into());
+                }
+            };
+            if let Some((lease, turn)) = loading.take_turn(joint) {
+                return self.load(turn, lease, load).await;
+            }
+            if let Some(value) = loading.value().await {
+                return Ok(found(value));
+            }
+        }
+    }
+
+    /// Asks the store, together with all tasks of this client that want the same now.
+    fn ask(&self, wanted: Wanted) -> Result<Joint> {
+        let (tenure, claimant) = (self.tenure.clone(), self.claimant.clone());
+        let (name, key) = (Name::new(&self.key)?, self.key.clone());
+        Ok(join(&self.tenure.connection.shared, (name, wanted), move |pass| {
+            Box::pin(async move {
+                let wait = match wanted {
+                    Wanted::Value(_) => None,
+                    Wanted::Try(_) => Some(Duration::ZERO),
+                    Wanted::Look => {
+                        let view = tenure.view(&key).await?;
+                        return Ok(Answer::There(view.and_then(|view| view.value)));
+                    }
+                };
+                Ok(match claimant.ask(wait).await? {
+                    Asked::Fresh(value) => Answer::Fresh(value),
+                    Asked::Busy(..) => Answer::Busy,
+                    Asked::Lease(lease) => Answer::Granted(Loading::new(lease, pass)),
+                })
+            })
+        }))
+    }
+
+    async fn load<E: From<Error>>(
+        &self,
+        // Dropped after the lease, whose release is to come before what the others ask.
+        turn: Turn,
+        lease: Lease,
+        load: impl AsyncFnOnce(&Lease) -> Result<Vec<u8>, E>,
+    ) -> Result<Fetched, E> {
+        let bytes: Arc<[u8]> = until_lost(&lease, load(&lease)).await??.into();
+        lease.publish(bytes.clone(), Keep::For { fresh: self.fresh, stale: self.stale }).await?;
+        let token = lease.token();
+        turn.tell(Published { bytes: bytes.clone(), token, fresh_for: self.fresh });
+        if let Err(error) = lease.release().await {
+            tracing::debug!(%error, "release after the load goes on in the background");
+        }
+        Ok(Fetched { bytes, source: FetchedFrom::Loaded(token) })
+    }
+
+    fn check(&self) -> Result<()> {
+        for (what, period) in [("fresh", self.fresh), ("stale", self.stale)] {
+            if period > crate::model::claim::PERIOD_MAX {
+                let message = format!("a {what} period of {period:?} is out of range");
+                return Err(
+                    Error::new(ErrorKind::Invalid, "refresh", message).with_hint("the longest is ten years")
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn found(value: Published) -> Fetched {
+    Fetched { bytes: value.bytes, source: FetchedFrom::Fresh(value.token) }
+}

@@ -1,0 +1,162 @@
+//! Numbered units.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::Connection;
+use crate::engine::ReleaseAnswer;
+use crate::error::{Error, ErrorKind, Result};
+use crate::face::claimant::{Claimant, finish, settings, until_lost, verbs};
+use crate::face::lease::{Acquire, Lease};
+use crate::model::claim::Kind;
+
+/// Slots 0 to n - 1 by name, each with one holder at a time: worker ids, shards, ports, licences.
+///
+/// Everybody must name it with the same number of slots while it is in use (else
+/// [`Conflict`](crate::ErrorKind::Conflict)); [`Tenure::resize`](crate::Tenure::resize) changes it in use, and then a
+/// slot that is held already may have a larger number for a while.
+///
+/// # Guarantees
+/// No slot has two holders, as a [`Mutex`](crate::Mutex) has not. Claims are granted in the order in which the
+/// engine received them. Tokens grow with each grant of the pool, so also with each grant of a slot: a
+/// resource that keeps the largest token **for each slot** refuses a former holder of that slot.
+/// [`SlotPool::lock_delay`] is a quarantine: the slot of a holder that vanished is given to nobody for so long.
+///
+/// # Engines
+/// Where the capability says so (`slot_order`), the slot that has been free longest is given, so that a
+/// number is not reused sooner than necessary.
+///
+/// # Examples
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("slot-pool-example").await?;
+/// let slot = tenure.slot_pool("worker-ids", 16).acquire().await?;
+/// println!("worker {}", slot.number());
+/// # assert!(slot.number() < 16);
+/// slot.release().await?;
+/// # Ok(()) }) }
+/// ```
+#[derive(Clone)]
+pub struct SlotPool {
+    pub(crate) claimant: Claimant,
+}
+
+impl SlotPool {
+    pub(crate) fn new(connection: Arc<Connection>, name: &str, slots: u32) -> SlotPool {
+        SlotPool { claimant: Claimant::new(connection, name).of_kind(Kind::SlotPool, slots) }
+    }
+
+    settings!("the slot");
+    verbs!("a slot", Slot, Slot::new);
+
+    /// Takes a slot, does the work and releases the slot. If the slot is lost, the work is dropped and **started
+    /// anew with another slot**, as often as that happens; each time a `warn` event says so.
+    ///
+    /// The work ends this by returning: what it returns is returned, and it is not started again.
+    ///
+    /// # Errors
+    /// Those of [`SlotPool::acquire`], for the first slot and for each later one;
+    /// [`Lost`](crate::ErrorKind::Lost) if the slot was lost in the last stretch of work that has returned.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the slot in the background.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> { pollster::block_on(async {
+    /// # let tenure = tenure_core::memory::connect("slot-pool-run-example").await?;
+    /// # let mut jobs = vec!["a", "b"].into_iter();
+    /// let workers = tenure.slot_pool("worker-ids", 16);
+    /// let worked = workers.run(async |slot| {
+    ///     let mut worked = Vec::new();
+    ///     while let Some(job) = jobs.next() {
+    ///         worked.push(format!("{job} by worker {}", slot.number()));
+    ///     }
+    ///     worked
+    /// });
+    /// assert_eq!(worked.await?.len(), 2);
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn run<T>(&self, mut work: impl AsyncFnMut(&Slot) -> T) -> Result<T> {
+        loop {
+            let slot = self.acquire().await?;
+            match until_lost(&slot, work(&slot)).await {
+                Ok(done) => return finish(slot.lease, done).await,
+                Err(lost) => tracing::warn!(
+                    resource = %slot.resource(),
+                    slot = slot.number(),
+                    token = %slot.token(),
+                    %lost,
+                    "the work starts anew with another slot"
+                ),
+            }
+        }
+    }
+}
+
+/// A numbered unit that is held: a [`Lease`], to which it derefs, with a number.
+///
+/// Dropping it releases it in the background, without a runtime.
+pub struct Slot {
+    lease: Lease,
+    number: u32,
+}
+
+impl Slot {
+    pub(crate) fn new(lease: Lease) -> Result<Slot> {
+        match lease.slot() {
+            Some(number) => Ok(Slot { lease, number }),
+            None => Err(Error::new(ErrorKind::Internal, "claim", "a grant of a slot pool names no slot")
+                .with_resource(lease.resource())),
+        }
+    }
+
+    /// Returns the number, from 0.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Releases the slot and waits for the engine's answer (see [`Lease::release`]).
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the release to the background.
+    ///
+    /// # Cost
+    /// One round trip.
+    pub async fn release(self) -> Result<ReleaseAnswer> {
+        self.lease.release().await
+    }
+}
+
+impl Deref for Slot {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl From<Slot> for Lease {
+    /// Takes the slot for a lease like others; [`Lease::slot`] still tells its number.
+    fn from(slot: Slot) -> Lease {
+        slot.lease
+    }
+}
+
+impl From<Acquire<Slot>> for Acquire {
+    /// Waits for the slot as for a lease like others.
+    fn from(acquire: Acquire<Slot>) -> Acquire {
+        acquire.with(Ok)
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.lease, f)
+    }
+}
