@@ -45,8 +45,8 @@ const CHORES: [Chore; 12] = [
     },
     Chore {
         name: "test",
-        arguments: "[--engine A,B | --all]",
-        summary: "runs the tests: all that need no server, those of some engines, or all",
+        arguments: "[--engine A,B | --all | --everything]",
+        summary: "runs the tests: all that need no server, those of some engines, of all, or of all ways to each too",
         start: test::start,
     },
     Chore {

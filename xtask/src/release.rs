@@ -36,7 +36,9 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
     } else if !commit(run, &version, &changelog, &manifest)? {
         return Ok(());
     }
-    println!("\nnext:\n  cargo xtask lint --each-feature --advisories\n  git push origin HEAD v{version}");
+    println!(
+        "\nnext:\n  cargo xtask lint --each-feature --advisories\n  cargo xtask test --everything\n  git push origin HEAD v{version}"
+    );
     for package in order {
         println!("  cargo publish --package {package}");
     }

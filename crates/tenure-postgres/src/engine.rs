@@ -25,6 +25,8 @@ const ENGINE: &str = "postgres";
 const BATCH_MAX: usize = 512;
 /// How long one waits for what one said to oneself. What takes longer will not come.
 const ECHO_MAX: Duration = Duration::from_millis(500);
+/// How long a new client waits for its listener to leave a pooler's connection. It goes on trying behind that.
+const UNLISTEN_WAIT: Duration = Duration::from_millis(50);
 /// Or so many times what it took to connect, which is longer where the server or this machine has much to do.
 const ECHO_CONNECTS: u32 = 4;
 const ECHO_CROWD_MAX: Duration = Duration::from_secs(10);
@@ -174,9 +176,9 @@ impl Postgres {
         // What it would listen on is another's connection, which must not go on hearing for nobody.
         self.ear.over.notify_one();
         if let Some(listener) = self.listener.take()
-            && tokio::time::timeout(ECHO_MAX, listener).await.is_err()
+            && tokio::time::timeout(UNLISTEN_WAIT, listener).await.is_err()
         {
-            tracing::debug!("the pooler may have kept a connection that listens");
+            tracing::debug!("the pooler still has a connection that listens: it is asked for on");
         }
         tracing::warn!(
             "no notification comes through (a pooler, or no right to pg_notify): waiters ask by heartbeat alone"
