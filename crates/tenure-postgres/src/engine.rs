@@ -25,13 +25,13 @@ const ENGINE: &str = "postgres";
 const BATCH_MAX: usize = 512;
 /// How long one waits for what one said to oneself. What takes longer will not come.
 const ECHO_MAX: Duration = Duration::from_millis(500);
-/// How long a new client waits for its listener to leave a pooler's connection. It goes on trying behind that.
-const UNLISTEN_WAIT: Duration = Duration::from_millis(50);
 /// Or so many times what it took to connect, which is longer where the server or this machine has much to do.
 const ECHO_CONNECTS: u32 = 4;
 const ECHO_CROWD_MAX: Duration = Duration::from_secs(10);
 /// When it is said again, and twice as late each time.
 const ECHO_AGAIN: Duration = Duration::from_millis(30);
+/// How long a new client waits for its listener to leave a pooler's connection. It goes on trying behind that.
+const UNLISTEN_WAIT: Duration = Duration::from_millis(200);
 
 /// A PostgreSQL database with tenure's tables.
 pub struct Postgres {

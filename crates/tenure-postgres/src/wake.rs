@@ -116,7 +116,9 @@ enum End {
 
 /// How often a pooler is asked for the connection that listens, until it is that one.
 const UNLISTEN_TRIES: usize = 200;
-/// How long after each of them: others use the connection meanwhile.
+/// How many of them follow each other at once. The others are for when the pooler's other clients use the connection.
+const UNLISTEN_AT_ONCE: usize = 10;
+/// How long after each of the others.
 const UNLISTEN_PAUSE: Duration = Duration::from_millis(5);
 
 /// Sends a statement, and returns which process of the server has carried it out.
@@ -168,13 +170,15 @@ async fn listen_once(
             inbox.missed();
             ear.over.notified().await;
             // Each transaction may be given another of the pooler's connections. Most poolers give the one that was used last.
-            for _ in 0..UNLISTEN_TRIES {
+            for tried in 0..UNLISTEN_TRIES {
                 if process_of(&client, &format!("UNLISTEN \"{own}\"; UNLISTEN \"{changes}\"")).await?
                     == process
                 {
                     break;
                 }
-                tenure_sql::pause(UNLISTEN_PAUSE).await;
+                if tried >= UNLISTEN_AT_ONCE {
+                    tenure_sql::pause(UNLISTEN_PAUSE).await;
+                }
             }
             Ok(End::Over)
         };
