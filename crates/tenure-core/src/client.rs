@@ -261,7 +261,12 @@ impl Shared {
 
     /// Waits for an answer, on the client's thread, for no longer than the answer timeout.
     pub(crate) async fn in_time<T>(&self, answer: impl Future<Output = T>) -> Result<T> {
-        let until = self.clock.now() + self.settings.answer_timeout;
+        self.within(self.settings.answer_timeout, answer).await
+    }
+
+    /// Waits for an answer, on the client's thread, for no longer than this.
+    pub(crate) async fn within<T>(&self, patience: Duration, answer: impl Future<Output = T>) -> Result<T> {
+        let until = self.clock.now() + patience;
         let Ok(mut timer) = self.lend_timer() else { return Ok(answer.await) };
         let timeout = std::future::poll_fn(|cx| timer.poll_until(until, cx));
         let answered = match select(std::pin::pin!(answer), std::pin::pin!(timeout)).await {
@@ -270,7 +275,7 @@ impl Shared {
         };
         self.keep_timer(timer);
         answered.ok_or_else(|| {
-            let message = format!("no answer within {:?}", self.settings.answer_timeout);
+            let message = format!("no answer within {patience:?}");
             Error::new(ErrorKind::Unavailable, "ask", message)
                 .with_hint("is the store running and reachable? try `tenure doctor`")
         })

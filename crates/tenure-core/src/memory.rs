@@ -66,6 +66,11 @@ pub trait Flaw: Send + Sync + 'static {
         let _ = (verb, resource);
         false
     }
+
+    /// How long the store says that its queues may take to answer.
+    fn answer_max(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// The records that clients share.
@@ -122,12 +127,13 @@ impl Store {
             Box::pin(async move {
                 let (sender, inbox) = mpsc::unbounded_channel();
                 self.state().inboxes.insert(client, sender);
+                let answer_max = self.flaw.as_ref().map_or(Duration::ZERO, |flaw| flaw.answer_max());
                 let engine: Arc<dyn Engine> = Arc::new(Memory {
                     store: self,
                     client,
                     inbox: Mutex::new(Some(inbox)),
                     capability: Capability::of_step(),
-                    queues: QueueCapability::of_step(),
+                    queues: QueueCapability { answer_max, ..QueueCapability::of_step() },
                 });
                 Ok(engine)
             })

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
@@ -42,6 +43,8 @@ pub(crate) const ENGINE: &str = "local";
 const DEAD_ROUNDS_MAX: usize = 64;
 /// How many records one transaction looks at for a page.
 const PAGE_MAX: usize = 64;
+/// How long the disk may take for what a queue writes. It is synced, for which a busy disk takes seconds.
+const DISK_MAX: Duration = Duration::from_secs(30);
 
 /// A client of the `local` engine.
 pub struct Local {
@@ -91,6 +94,7 @@ impl Local {
         capability.batch_max = BATCH_MAX;
         let mut queue_capability = QueueCapability::of_step();
         queue_capability.is_durable = true;
+        queue_capability.answer_max = DISK_MAX;
         queue_capability.batch_max = BATCH_MAX;
         Ok(Local { client, capability, queue_capability, worker, inbox, observers, watcher, listener, life })
     }

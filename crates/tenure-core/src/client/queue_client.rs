@@ -192,6 +192,11 @@ impl Shared {
         self.engine.queues().ok_or_else(|| no_queues(self.engine.name()))
     }
 
+    /// Waits for an answer of the queues, for no longer than the answer timeout, or than they say that an answer may take.
+    async fn in_queue_time<T>(&self, queues: &dyn QueueEngine, answer: impl Future<Output = T>) -> Result<T> {
+        self.within(self.settings.answer_timeout.max(queues.capability().answer_max), answer).await
+    }
+
     /// Puts an item in line. Who said under which id is asked for as long as a user waits for an answer.
     pub(crate) async fn push(self: &Arc<Shared>, push: Push) -> Result<Pushed> {
         self.queues()?;
@@ -281,7 +286,7 @@ impl Shared {
             while asked.recv_many(&mut batch, most).await > 0 {
                 let settlements = batch.iter().map(|settling| settling.settle.clone()).collect();
                 let answers = match shared.queues() {
-                    Ok(queues) => shared.in_time(queues.settle(settlements)).await,
+                    Ok(queues) => shared.in_queue_time(queues, queues.settle(settlements)).await,
                     Err(error) => Err(error),
                 };
                 let answers = answers.unwrap_or_else(|error| vec![Err(error); batch.len()]);
@@ -369,7 +374,7 @@ impl Shared {
             while asked.recv_many(&mut batch, most).await > 0 {
                 let (pushes, waiting): (Vec<Push>, Vec<_>) = batch.drain(..).unzip();
                 let answered = match shared.queues() {
-                    Ok(queues) => shared.in_time(queues.push(pushes)).await,
+                    Ok(queues) => shared.in_queue_time(queues, queues.push(pushes)).await,
                     Err(error) => Err(error),
                 };
                 match answered {
@@ -520,7 +525,7 @@ impl QueuePoller {
         let floor = self.shared.floor(&self.queue);
         let (queue, client, rules) = (self.queue.clone(), self.shared.client, self.rules.clone());
         let take = Take { queue, client, claims, rules, floor };
-        let answers = self.shared.in_time(queues.take(vec![take])).await?;
+        let answers = self.shared.in_queue_time(queues, queues.take(vec![take])).await?;
         let gone = || Error::new(ErrorKind::Internal, "take", "the engine did not answer");
         let taken = answers.into_iter().next().ok_or_else(gone)??;
         if taken.items.iter().any(|item| item.token <= floor) {

@@ -49,6 +49,9 @@ pub struct QueueCapability {
     pub survives_failover: bool,
     /// The most pushes, takes, renewals or settlements in one call.
     pub batch_max: usize,
+    /// How long a push, a take or a settlement may take: a client waits so long, if that is longer than its answer timeout. For a
+    /// store that cannot lose an answer and may have to wait for its disk.
+    pub answer_max: Duration,
 }
 
 impl QueueCapability {
@@ -63,6 +66,7 @@ impl QueueCapability {
             is_durable: false,
             survives_failover: false,
             batch_max: 128,
+            answer_max: Duration::ZERO,
         }
     }
 }

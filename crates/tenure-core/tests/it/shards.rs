@@ -11,12 +11,14 @@ use tenure_core::clock::Clock;
 use tenure_core::engine::{ReleaseAnswer, Shard};
 use tenure_core::memory::{Flaw, Store};
 use tenure_core::testing::virtual_clock::VirtualClock;
-use tenure_core::{Lease, Name, Settings, Tenure};
+use tenure_core::{ErrorKind, Lease, Name, Settings, Tenure};
 
 use crate::client::eventually;
 
 const BRIEF: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(30);
+/// How long the store says that its queues may take: longer than the client's answer timeout.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is named `hung/…` is on a server of its own.
 #[derive(Default)]
@@ -29,6 +31,10 @@ struct TwoServers {
 impl Flaw for TwoServers {
     fn shard(&self, resource: &Name) -> Shard {
         Shard(u16::from(resource.as_str().starts_with("hung/")))
+    }
+
+    fn answer_max(&self) -> Duration {
+        PATIENCE
     }
 
     fn hangs(&self, verb: &'static str, resource: &Name) -> bool {
@@ -121,4 +127,26 @@ fn a_lease_does_not_wait_for_the_heartbeats_of_others() {
     }
     drop(busy);
     drop(block_on(waiting).expect("it is handed over"));
+}
+
+#[test]
+fn a_push_is_waited_for_as_long_as_the_store_says_that_it_may_take() {
+    let (clock, servers, client, _other) = start();
+    let queue = client.queue("hung/queue");
+    block_on(queue.push("first").into_future()).expect("it is pushed");
+    servers.is_hung.store(true, Ordering::Relaxed);
+    let mut pushed = Box::pin(queue.push("second").into_future());
+    assert!(block_on(poll_immediate(&mut pushed)).is_none());
+    let mut answer = None;
+    eventually("it is given up", || {
+        clock.advance(Duration::from_secs(1));
+        answer = block_on(poll_immediate(&mut pushed));
+        answer.is_some()
+    });
+    let error = answer.expect("an answer").expect_err("nothing was pushed");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(
+        error.to_string().contains(&format!("within {PATIENCE:?}")),
+        "not after the answer timeout: {error}"
+    );
 }
