@@ -2,7 +2,7 @@
 //! its promises. Users add the crate `tenure`; engines build on this one.
 //!
 //! Every primitive is *a claim of some weight on a resource of some capacity, in FIFO order, with a lease and a
-//! fencing token*. [`step`](mod@step) says what is right for all of them, as a pure function. An [`engine`] is
+//! fencing token*. [`step`](mod@model::step) says what is right for all of them, as a pure function. An [`engine`] is
 //! a store on which that is so. The client (`client.rs`, `client/ledger.rs`, `client/thread.rs`) sends claims in batches, renews
 //! what it holds, and ends a lease by a local deadline even if the store is silent.
 //!

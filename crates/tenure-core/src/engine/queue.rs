@@ -1,4 +1,4 @@
-//! The contract of an engine's queues: few verbs, batched, the same meaning everywhere. [`step`](super::step) says
+//! The contract of an engine's queues: few verbs, batched, the same meaning everywhere. [`step`](crate::model::queue::step) says
 //! what is right for all of them; the checks of `tenure_conformance::queue` are the text of this contract.
 //!
 //! What the engine must do beside answering:
@@ -55,7 +55,7 @@ pub struct QueueCapability {
 }
 
 impl QueueCapability {
-    /// All that [`step`](super::step) can do, in a store that forgets; an engine narrows it.
+    /// All that [`step`](crate::model::queue::step) can do, in a store that forgets; an engine narrows it.
     pub fn of_step() -> QueueCapability {
         QueueCapability {
             payload_bytes_max: PAYLOAD_BYTES_MAX,
