@@ -645,8 +645,15 @@ pub async fn what_is_there_is_told(setup: &dyn Setup) {
     assert_eq!(found.len(), 2, "queues are listed by prefix");
     assert_eq!(queue.purge(Some(items[3].item)).await.expect("an answer"), 1, "one is removed");
     assert_eq!(queue.purge(None).await.expect("an answer"), 2, "what waits is removed");
+    assert!(!queue.is_empty().await.expect("an answer"), "what is in flight is there");
     ack(setup, delivery).await;
     assert_eq!(queue.depth().await.expect("a count"), 0);
+    assert!(queue.is_empty().await.expect("an answer"), "nothing is left");
+    push_all(&queue, None, &["6"]).await;
+    let failed = next(setup, &queue).await.fail("never");
+    setup.within("a failure", failed).await.expect("a failure is answered");
+    assert_eq!(queue.stats().await.expect("a count").dead, 1);
+    assert!(queue.is_empty().await.expect("an answer"), "a dead letter does not count");
     assert_eq!(drain(setup, &other).await, ["5"], "another queue keeps its items");
 }
 
