@@ -5,6 +5,7 @@
 //! suite (`tenure-conformance`) is the text of this contract.
 
 pub mod queue;
+pub mod url;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
+
+pub use crate::engine::url::EngineUrl;
 
 use crate::engine::queue::QueueEngine;
 use crate::error::{Error, ErrorKind, Result};

@@ -5,6 +5,7 @@
 mod check;
 mod clock;
 mod config;
+mod connect;
 mod endpoints;
 mod engine;
 mod error;

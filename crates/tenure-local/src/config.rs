@@ -1,13 +1,12 @@
 //! The settings of the engine, and its URL.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use tenure_core::clock::SystemClock;
-use tenure_core::engine::{Connect, Engine};
-use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_core::engine::url::UrlSyntax;
+use tenure_core::error::Result;
 
-use crate::engine::Local;
+const URL: UrlSyntax =
+    UrlSyntax { engine: "local", hint: "write `local:` for the default place, or `local:/some/directory`" };
 
 /// How large the store may grow: a sparse file, so it takes only the space that is used. A hold takes about
 /// 150 bytes, so this is room for some five million.
@@ -25,19 +24,6 @@ pub struct Config {
     pub(crate) rows_above: usize,
     pub(crate) queue_map_bytes: usize,
     pub(crate) boot_id: Option<String>,
-}
-
-impl From<Config> for Connect {
-    /// What [`Tenure::new`](tenure_core::Tenure::new) takes. Nothing is tried yet.
-    fn from(config: Config) -> Connect {
-        Box::new(move |client| {
-            Box::pin(async move {
-                let engine: Arc<dyn Engine> =
-                    Arc::new(Local::connect(config, client, Arc::new(SystemClock)).await?);
-                Ok(engine)
-            })
-        })
-    }
 }
 
 impl Default for Config {
@@ -58,30 +44,26 @@ impl Config {
     /// Reads `local:` or `local:/directory`.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for anything else.
+    /// [`ErrorKind::Invalid`](tenure_core::ErrorKind::Invalid) for anything else.
     pub fn parse(url: &str) -> Result<Config> {
-        let invalid = |message: String| {
-            Error::new(ErrorKind::Invalid, "read the engine's URL", message)
-                .with_engine("local")
-                .with_hint("write `local:` for the default place, or `local:/some/directory`")
-        };
+        // Nothing in it is percent-encoded. Errors do not show it: the URL of another engine may have got here.
         let Some(place) = url.strip_prefix("local:") else {
-            return Err(invalid(format!("{url:?} does not begin with `local:`")));
+            return Err(URL.invalid("it does not begin with `local:`"));
         };
         if place.is_empty() {
             return Ok(Config::default());
         }
         if place.starts_with("//") {
-            return Err(invalid(format!("{url:?} names a host, and this engine knows only its own machine")));
+            return Err(URL.invalid("it names a host, and this engine knows only its own machine"));
         }
         if !place.starts_with('/') {
-            return Err(invalid(format!("{place:?} is not an absolute path")));
+            return Err(URL.invalid("its path is not absolute"));
         }
         if place.contains('?') {
-            return Err(invalid(format!("{url:?} has settings, and this engine has none")));
+            return Err(URL.invalid("it has settings, and this engine has none"));
         }
         if place.contains('\0') {
-            return Err(invalid("the path holds a zero byte".to_owned()));
+            return Err(URL.invalid("the path holds a zero byte"));
         }
         Ok(Config::in_directory(place))
     }

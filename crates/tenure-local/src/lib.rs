@@ -30,6 +30,7 @@ compile_error!("the local engine needs Linux: pidfds, CLOCK_BOOTTIME and mutexes
 
 mod check;
 mod config;
+mod connect;
 mod default_place;
 mod directory;
 mod engine;

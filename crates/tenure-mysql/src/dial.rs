@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
+use tenure_core::engine::url::HostPort;
 use tenure_core::error::ErrorKind;
 use tenure_sql::{Dialect, Fault};
 use tokio::net::{TcpStream, UnixStream};
@@ -35,7 +36,7 @@ struct Greeting {
 /// Connects, and says who it is.
 pub(crate) async fn dial(config: &Config) -> Result<Wire, Fault> {
     let (stream, host): (Box<dyn Stream>, _) = match &config.server {
-        Server::Tcp { host, port } => {
+        Server::Tcp(HostPort { host, port }) => {
             let stream = TcpStream::connect((host.as_str(), *port))
                 .await
                 .map_err(|error| unreachable(config, &error))?;

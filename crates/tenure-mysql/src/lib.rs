@@ -9,6 +9,7 @@
 mod auth;
 mod check;
 mod config;
+mod connect;
 mod connection;
 mod dial;
 mod dialect;

@@ -1,14 +1,19 @@
 //! The settings of the engine, and its URLs.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use tenure_core::engine::{Connect, Engine};
+use tenure_core::engine::url::{Settings, UrlSyntax};
 use tenure_core::error::{Error, ErrorKind, Result};
+use tenure_sql::identifier;
 use tokio::runtime::Handle;
 use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
+
+const URL: UrlSyntax = UrlSyntax {
+    engine: "postgres",
+    hint: "write `postgres://user:password@host/database`, and in a user or a password `/`, `?`, `@` and `%` as %2F, %3F, %40 and %25",
+};
 
 /// The settings that are not PostgreSQL's.
 const OWN: [&str; 6] = ["schema", "prefix", "connections", "purge", "listen", "ca"];
@@ -67,39 +72,37 @@ impl Config {
     /// [`ErrorKind::Invalid`] for anything else. No password appears in it.
     pub fn parse(url: &str) -> Result<Config> {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        let parts = || query.split('&').filter(|part| !part.is_empty());
-        for part in parts() {
-            match part.split_once('=').unwrap_or((part, "")) {
+        let (ours, theirs): (Vec<&str>, Vec<&str>) = query
+            .split('&')
+            .filter(|part| !part.is_empty())
+            .partition(|part| OWN.contains(&name_and_value(part).0));
+        for part in &theirs {
+            match name_and_value(part) {
                 ("sslmode", "disable" | "require") => {}
                 ("sslmode", _) => {
-                    return Err(invalid("`sslmode` is neither `require` nor `disable`").with_hint(
+                    return Err(URL.invalid("`sslmode` is neither `require` nor `disable`").with_hint(
                         "`require` uses TLS or does not connect, and checks the certificate; `prefer` would fall back to none",
                     ));
                 }
                 // The client would read it as the setting that it stands for, and nothing here would see it.
                 (name, _) if name.contains('%') => {
-                    return Err(invalid("the name of a setting is written with %"));
+                    return Err(URL.invalid("the name of a setting is written with %"));
                 }
                 _ => {}
             }
         }
-        let (ours, theirs): (Vec<_>, Vec<_>) = parts()
-            .map(|part| (part, part.split_once('=').unwrap_or((part, ""))))
-            .partition(|(_, (name, _))| OWN.contains(name));
-        let theirs: Vec<&str> = theirs.into_iter().map(|(part, _)| part).collect();
         let url = if theirs.is_empty() { base.to_owned() } else { format!("{base}?{}", theirs.join("&")) };
-        // What is wrong is not shown: it may be a piece of a password.
-        let server: tokio_postgres::Config = url.parse().map_err(|_| {
-            invalid("it is none of PostgreSQL's")
-                .with_hint("write postgres://user:password@host/database, and % signs as %25")
-        })?;
+        let server: tokio_postgres::Config =
+            url.parse().map_err(|_| URL.invalid("it is none of PostgreSQL's"))?;
         // `postgres://me:a@b@host/`: what stands there as a host would be the rest of the password.
         let is_strange = |host: &Host| matches!(host, Host::Tcp(host) if host.contains('@'));
         if server.get_hosts().is_empty() || server.get_hosts().iter().any(is_strange) {
-            return Err(invalid("it names no host").with_hint("write @ in a password as %40"));
+            return Err(URL.invalid("it names no host"));
         }
-        let config = Config::of(server, |name| query.contains(name));
-        ours.into_iter().try_fold(config, |config, (_, (name, value))| config.with(name, value))
+        let is_set = |setting: &str| theirs.iter().any(|part| name_and_value(part).0.contains(setting));
+        let mut config = Config::of(server, is_set);
+        config.apply(Settings::parse(URL, &ours.join("&"))?)?;
+        Ok(config)
     }
 
     /// Connects as the settings of a client say that the program already has. TLS is used with
@@ -153,45 +156,40 @@ impl Config {
     /// # Errors
     /// [`ErrorKind::Invalid`] for another name, or a value that it does not take.
     pub fn with(mut self, name: &str, value: &str) -> Result<Config> {
-        match name {
-            "schema" => self.schema = Some(identifier("schema", value)?),
-            "prefix" => self.own_prefix = identifier("prefix", value)?,
-            "connections" => {
-                let count = value.parse().ok().filter(|count| (1..=64).contains(count));
-                self.connections =
-                    count.ok_or_else(|| invalid("`connections` is not a number from 1 to 64"))?;
-            }
-            "purge" => self.purges = switch("purge", value)?,
-            "listen" => {
-                self.listens = switch("listen", value)?;
-                if self.listens && self.server.get_hosts().is_empty() {
-                    return Err(invalid("`listen` needs a server, and only a pool is known"));
-                }
-            }
-            "ca" if self.server.get_ssl_mode() == SslMode::Disable => {
-                return Err(invalid("`ca` asks for TLS, and `sslmode=disable` for none")
+        self.apply(Settings::none(URL).with(name, value))?;
+        Ok(self)
+    }
+
+    fn apply(&mut self, mut settings: Settings) -> Result<()> {
+        self.schema = identifier(&mut settings, "schema")?.or(self.schema.take());
+        if let Some(prefix) = identifier(&mut settings, "prefix")? {
+            self.own_prefix = prefix;
+        }
+        self.connections = settings.number("connections", 1..=64)?.unwrap_or(self.connections);
+        self.purges = settings.switch("purge")?.unwrap_or(self.purges);
+        let listens = settings.switch("listen")?;
+        if listens == Some(true) && self.server.get_hosts().is_empty() {
+            return Err(settings.invalid("`listen` needs a server, and only a pool is known"));
+        }
+        self.listens = listens.unwrap_or(self.listens);
+        if let Some(ca) = settings.file("ca")? {
+            if self.server.get_ssl_mode() == SslMode::Disable {
+                return Err(settings
+                    .invalid("`ca` asks for TLS, and `sslmode=disable` for none")
                     .with_hint("leave one of them out"));
             }
-            "ca" => {
-                self.ca = Some(PathBuf::from(value));
-                self.server.ssl_mode(SslMode::Require);
-            }
-            _ => {
-                return Err(
-                    invalid("a setting is none").with_hint(format!("settings are {}", OWN.join(", ")))
-                );
-            }
+            self.ca = Some(ca);
+            self.server.ssl_mode(SslMode::Require);
         }
         self.prefix = match &self.schema {
             Some(schema) => format!("{schema}.{}", self.own_prefix),
             None => self.own_prefix.clone(),
         };
         if self.prefix.len() > PREFIX_BYTES_MAX {
-            return Err(invalid(&format!(
-                "`schema` and `prefix` have more than {PREFIX_BYTES_MAX} bytes together"
-            )));
+            return Err(settings
+                .invalid(format!("`schema` and `prefix` have more than {PREFIX_BYTES_MAX} bytes together")));
         }
-        Ok(self)
+        settings.finish()
     }
 
     /// Settings for a server; `is_set` says what of PostgreSQL's own its user has decided.
@@ -259,46 +257,13 @@ impl Config {
     }
 }
 
-impl From<Config> for Connect {
-    /// What [`Tenure::new`](tenure_core::Tenure::new) takes. Nothing is tried yet.
-    fn from(config: Config) -> Connect {
-        Box::new(move |client| {
-            Box::pin(async move {
-                let engine: Arc<dyn Engine> = Arc::new(crate::connect(config, client).await?);
-                Ok(engine)
-            })
-        })
-    }
+fn name_and_value(part: &str) -> (&str, &str) {
+    part.split_once('=').unwrap_or((part, ""))
 }
 
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config").field("prefix", &self.prefix).finish_non_exhaustive()
-    }
-}
-
-fn invalid(what: &str) -> Error {
-    Error::new(ErrorKind::Invalid, "connect", format!("the URL or a setting of the engine is wrong: {what}"))
-}
-
-/// Names of tables stand in statements as they are.
-fn identifier(what: &str, text: &str) -> Result<String> {
-    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    if text.is_empty()
-        || text.len() > 32
-        || !text.chars().all(is_plain)
-        || text.starts_with(|c: char| c.is_ascii_digit())
-    {
-        return Err(invalid(&format!("`{what}` is not 1 to 32 of a-z, 0-9 and _")));
-    }
-    Ok(text.to_owned())
-}
-
-fn switch(what: &str, value: &str) -> Result<bool> {
-    match value {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(invalid(&format!("`{what}` is neither `on` nor `off`"))),
     }
 }
 

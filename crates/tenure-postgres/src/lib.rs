@@ -5,6 +5,7 @@
 
 mod check;
 mod config;
+mod connect;
 mod connection;
 mod dialect;
 mod error;

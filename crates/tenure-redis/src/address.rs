@@ -1,4 +1,4 @@
-//! Where a server is, and who the client is there.
+//! Where a server is.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -38,19 +38,5 @@ impl fmt::Display for Address {
             Address::Tcp(host, port) => write!(f, "{host}:{port}"),
             Address::Unix(path) => write!(f, "{}", path.display()),
         }
-    }
-}
-
-/// The user and the password, where a server asks for them. A password is never shown.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Login {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
-}
-
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let password = self.password.as_ref().map(|_| "***");
-        f.debug_struct("Login").field("user", &self.user).field("password", &password).finish()
     }
 }

@@ -9,8 +9,9 @@ use redis::{
     PushInfo, RedisConnectionInfo, TlsCertificates, Value,
 };
 use tenure_core::engine::Incarnation;
+use tenure_core::engine::url::Login;
 
-use crate::address::{Address, Login};
+use crate::address::Address;
 use crate::error::Fault;
 
 /// The name by which `CLIENT LIST` shows a connection.
@@ -19,7 +20,7 @@ const CLIENT_NAME: &str = "tenure";
 /// How to connect with a server, wherever it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Dialer {
-    login: Login,
+    login: Option<Login>,
     db: u16,
     tls: Option<Tls>,
 }
@@ -42,7 +43,12 @@ pub(crate) struct Identity {
 
 impl Dialer {
     /// Reads the file with the root certificates, if one is named.
-    pub(crate) fn new(login: &Login, db: u16, is_tls: bool, ca: Option<&Path>) -> Result<Dialer, Fault> {
+    pub(crate) fn new(
+        login: &Option<Login>,
+        db: u16,
+        is_tls: bool,
+        ca: Option<&Path>,
+    ) -> Result<Dialer, Fault> {
         let tls = match (is_tls, ca) {
             (false, _) => None,
             (true, None) => Some(Tls { roots: None }),
@@ -61,7 +67,7 @@ impl Dialer {
     }
 
     /// As this one, for the servers that stand beside the data: another login, no database.
-    pub(crate) fn for_sentinels(&self, login: &Login) -> Dialer {
+    pub(crate) fn for_sentinels(&self, login: &Option<Login>) -> Dialer {
         Dialer { login: login.clone(), db: 0, tls: self.tls.clone() }
     }
 
@@ -117,11 +123,11 @@ impl Dialer {
             .set_protocol(ProtocolVersion::RESP3)
             .set_skip_set_lib_name()
             .set_db(self.db.into());
-        if let Some(user) = &self.login.user {
-            settings = settings.set_username(user);
-        }
-        if let Some(password) = &self.login.password {
+        if let Some(Login { user, password }) = &self.login {
             settings = settings.set_password(password);
+            if !user.is_empty() {
+                settings = settings.set_username(user);
+            }
         }
         Ok(address
             .into_connection_info()?

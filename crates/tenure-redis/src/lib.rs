@@ -5,6 +5,7 @@ mod answer;
 mod check;
 mod cluster;
 mod config;
+mod connect;
 mod dial;
 mod drift;
 mod engine;

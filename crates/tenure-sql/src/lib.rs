@@ -33,6 +33,7 @@ mod queue;
 mod renew;
 mod room;
 mod schema;
+mod settings;
 mod text;
 mod transaction;
 mod trial;
@@ -50,6 +51,7 @@ pub use queue::{
 };
 pub use room::{Purpose, Room, until_there_is_room};
 pub use schema::{Tables, VERSION};
+pub use settings::identifier;
 pub use text::{Columns, Dialect, claim_bytes, client_number, micros, push_hex, signed};
 pub use trial::try_out;
 pub use wake::{Inbox, Notification};

@@ -131,7 +131,7 @@ async fn ask(host: &str) -> Option<String> {
 }
 
 fn timeouts(inner: &Inner, session: &Session) -> Finding {
-    let (asked, granted) = (inner.config.session_id, session.timeout);
+    let (asked, granted) = (inner.config.session_timeout, session.timeout);
     if granted != asked {
         let hint = "servers grant 2 to 20 of their ticks: set `session_timeout` to that, or their `maxSessionTimeout`";
         let found = format!("{granted:?}, though {asked:?} was asked for");

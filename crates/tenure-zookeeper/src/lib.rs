@@ -5,6 +5,7 @@
 
 mod check;
 mod config;
+mod connect;
 mod enter;
 mod error;
 mod follow;

@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Wake;
+use tenure_core::engine::url::Login;
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_ordered::{SessionId, Wakes};
 use tokio::sync::{Notify, watch};
@@ -238,7 +239,7 @@ async fn listen(session: Arc<Session>, config: Config, wakes: Arc<Wakes>) {
 /// believes, and another holds beside it. Which server it is on is not told either: so each is asked, on a session of its
 /// own that ends at once. A server that does not answer soon is not the one that has just answered.
 async fn shortest_timeout(config: &Config, wanted: Duration) -> Duration {
-    let config = Config { session_id: wanted, ..config.clone() };
+    let config = Config { session_timeout: wanted, ..config.clone() };
     loop {
         let asked = now();
         let ask = async |host: &String| {
@@ -281,10 +282,10 @@ async fn dial(config: &Config) -> Result<(Client, Instant)> {
 }
 
 async fn dial_in_turn(config: &Config, hosts: &[String], tls: Option<TlsOptions>) -> Result<Client, Fault> {
-    let silence = (config.session_id / 5).clamp(SILENCE.0, SILENCE.1);
+    let silence = (config.session_timeout / 5).clamp(SILENCE.0, SILENCE.1);
     let mut connector =
-        Client::connector().with_session_timeout(config.session_id).with_connection_timeout(silence);
-    if let Some((user, password)) = &config.login {
+        Client::connector().with_session_timeout(config.session_timeout).with_connection_timeout(silence);
+    if let Some(Login { user, password }) = &config.login {
         connector = if config.is_sasl {
             connector.with_sasl(SaslOptions::digest_md5(user.clone(), password.clone()))
         } else {

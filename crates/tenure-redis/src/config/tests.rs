@@ -1,11 +1,13 @@
+use tenure_core::error::ErrorKind;
+
 use super::*;
 
 fn tcp(host: &str, port: u16) -> Address {
     Address::Tcp(host.to_owned(), port)
 }
 
-fn login(user: Option<&str>, password: &str) -> Login {
-    Login { user: user.map(str::to_owned), password: Some(password.to_owned()) }
+fn login(user: &str, password: &str) -> Option<Login> {
+    Some(Login { user: user.to_owned(), password: password.to_owned() })
 }
 
 #[test]
@@ -49,13 +51,13 @@ fn every_form_of_url_names_its_servers() {
 fn settings_are_read_and_decoded() {
     let plain = Config::parse("redis://h").unwrap();
     assert_eq!((plain.prefix.as_str(), plain.db, plain.replicas), ("tenure:", 0, 0));
-    assert_eq!(plain.login, Login::default());
+    assert_eq!(plain.login, None);
     let config = Config::parse("rediss://me:p%40%2F%3fx:y@h/7?prefix=&replicas=2&ca=/a%20b.pem").unwrap();
-    assert_eq!(config.login, login(Some("me"), "p@/?x:y"));
+    assert_eq!(config.login, login("me", "p@/?x:y"));
     assert_eq!((config.prefix.as_str(), config.db, config.replicas), ("", 7, 2));
     assert_eq!(config.ca, Some("/a b.pem".into()));
     let config = Config::parse("redis+sentinel://:p@h/m?sentinel_user=s&sentinel_password=%70&db=1").unwrap();
-    assert_eq!((config.login, config.sentinel_login), (login(None, "p"), login(Some("s"), "p")));
+    assert_eq!((config.login, config.sentinel_login), (login("", "p"), login("s", "p")));
     assert_eq!(config.db, 1);
     assert_eq!(Config::parse("redis://h?prefix=%7Btenure%7D:").unwrap().prefix, "{tenure}:");
 }
@@ -99,6 +101,7 @@ fn anything_else_is_refused_with_a_hint() {
         "redis://h?ca=/x",
         "rediss://h?ca=",
         "redis://h?sentinel_password=x",
+        "redis+sentinel://h/m?sentinel_user=x",
         "redis+unix://h/a.sock",
         "redis+unix://",
         "redis+unix:///",
