@@ -13,10 +13,11 @@ pub(crate) struct Engine {
 
 /// Every engine of the project. A new one goes here first. A store counts as one as soon as tests start its
 /// servers: fences work in PostgreSQL and MySQL already.
-pub(crate) const ENGINES: [Engine; 7] = [
+pub(crate) const ENGINES: [Engine; 8] = [
     Engine { name: "memory", tools: &[] },
     Engine { name: "local", tools: &[] },
     Engine { name: "redis", tools: &setup::FOR_REDIS },
+    Engine { name: "redlock", tools: &setup::FOR_REDIS },
     Engine { name: "postgres", tools: &setup::FOR_POSTGRES },
     Engine { name: "mysql", tools: &setup::FOR_MYSQL },
     Engine { name: "zookeeper", tools: &setup::FOR_ZOOKEEPER },
@@ -61,7 +62,7 @@ mod tests {
         let error = named("local,oracle").map(|_| ()).unwrap_err();
         assert!(
             error.contains("oracle")
-                && error.contains("memory, local, redis, postgres, mysql, zookeeper, etcd"),
+                && error.contains("memory, local, redis, redlock, postgres, mysql, zookeeper, etcd"),
             "{error}"
         );
     }

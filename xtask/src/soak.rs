@@ -9,8 +9,8 @@ use crate::setup;
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     let words = args.rest();
     let name = words.first().ok_or("which engine?\n\nhint: `cargo xtask soak redis --seconds 60`")?;
-    // Its variants need what it needs.
-    let name = if name.starts_with("red") { "redis" } else { name };
+    // A variant needs what its engine needs.
+    let name = if name == "redis-forgetful" { "redis" } else { name };
     let engine = engines::named(name)?;
     setup::need(run, &[&setup::CC])?;
     for engine in engine {

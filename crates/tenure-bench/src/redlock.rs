@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-use tenure::redis::{Config, Redlock};
+use tenure::redlock::{Config, Redlock};
 use tenure::{Settings, Tenure};
 use tenure_core::engine::{Connect, Engine};
 use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Where a server is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Address {
+pub enum Address {
     /// A host name or an IP address (IPv6 without its brackets), and a port.
     Tcp(String, u16),
     /// A Unix socket.

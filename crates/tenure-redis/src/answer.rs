@@ -14,7 +14,7 @@ use tenure_core::model::token::Token;
 
 /// An answer that no script of this version gives.
 #[derive(Debug)]
-pub(crate) struct Unexpected(pub(crate) String);
+pub struct Unexpected(pub String);
 
 type Result<T> = std::result::Result<T, Unexpected>;
 
@@ -51,12 +51,13 @@ pub(crate) fn bytes(value: &Value) -> Result<&[u8]> {
     }
 }
 
-pub(crate) fn text(value: &Value) -> Result<&str> {
+/// Reads a text.
+pub fn text(value: &Value) -> Result<&str> {
     std::str::from_utf8(bytes(value)?).map_err(|_| unexpected(value))
 }
 
 /// Reads a number that is not negative, given as one or as its digits.
-pub(crate) fn number(value: &Value) -> Result<u64> {
+pub fn number(value: &Value) -> Result<u64> {
     let number = match value {
         Value::Int(number) => u64::try_from(*number).ok(),
         other => text(other)?.parse().ok(),
@@ -78,7 +79,7 @@ fn fields<const N: usize>(items: &[Value]) -> Result<&[Value; N]> {
 }
 
 /// A period in whole milliseconds, never shorter than asked for.
-pub(crate) fn in_millis(period: Duration) -> u64 {
+pub fn in_millis(period: Duration) -> u64 {
     u64::try_from(period.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
@@ -255,15 +256,17 @@ fn busy(items: &[Value]) -> Result<Busy> {
 
 /// News for a waiter, as the scripts publish it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Message {
+pub enum Message {
+    /// The claim is granted, by which life of the server.
     Granted(ClaimId, Grant, u64),
+    /// Somebody should look whether the claim can be granted.
     Look(ClaimId),
     /// Something is ready in a queue.
     Ready(Name),
 }
 
 /// Reads a message of an inbox.
-pub(crate) fn message(payload: &[u8]) -> Option<Message> {
+pub fn message(payload: &[u8]) -> Option<Message> {
     let text = std::str::from_utf8(payload).ok()?;
     if let Some(queue) = text.strip_prefix("Q ") {
         return Name::new(queue).ok().map(Message::Ready);

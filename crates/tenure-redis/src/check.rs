@@ -69,7 +69,7 @@ async fn of_server(store: &Store, link: &Link) -> (String, Vec<Finding>) {
 }
 
 /// As [`of_server`], for one of a quorum, which has no replicas, and whose clock is looked at elsewhere.
-pub(crate) async fn of_quorum(link: &Link) -> Vec<Finding> {
+pub async fn of_quorum(link: &Link) -> Vec<Finding> {
     let pings = match pings(link).await {
         Ok(pings) => pings,
         Err(fault) => return vec![judge::unseen("server", &fault, Severity::Bad)],

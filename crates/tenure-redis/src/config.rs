@@ -1,13 +1,10 @@
 //! The settings of the engine, and its URLs.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use tenure_core::engine::EngineUrl;
 use tenure_core::engine::url::{Login, Settings, UrlSyntax};
 use tenure_core::error::Result;
-use tenure_core::model::claim::{TTL_MAX, TTL_MIN};
 
 use crate::address::Address;
 
@@ -27,8 +24,6 @@ const RESERVED: &str = "tenure.";
 const PREFIX_BYTES_MAX: usize = 128;
 /// The most acknowledgements to wait for. More replicas than this exist, but nobody waits for all of them.
 const REPLICAS_MAX: u8 = 16;
-/// The longest ttl on a quorum, unless the URL says otherwise.
-const MAX_TTL: Duration = Duration::from_secs(60);
 /// The most hosts of a URL. They are asked one beside the other, so this bounds the connections.
 const HOSTS_MAX: usize = 64;
 
@@ -45,23 +40,14 @@ pub struct Config {
     pub(crate) replicas: u8,
     /// The file with the root certificates to trust; none: those of the Mozilla programme.
     pub(crate) ca: Option<PathBuf>,
-    /// The longest ttl on a quorum: for so long a server that has forgotten its holds does not count.
-    pub(crate) max_ttl: Duration,
-    /// The weaker form of the tokens, with which tests see what the strict one is for.
-    pub(crate) has_plain_tokens: bool,
 }
 
 /// Which servers there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     Single(Address),
-    Sentinel {
-        sentinels: Vec<Address>,
-        master: String,
-    },
+    Sentinel { sentinels: Vec<Address>, master: String },
     Cluster(Vec<Address>),
-    /// Independent servers, of which a majority decides.
-    Quorum(Vec<Address>),
 }
 
 /// What a scheme stands for.
@@ -71,7 +57,6 @@ enum Form {
     Unix,
     Sentinel,
     Cluster,
-    Quorum,
 }
 
 impl Config {
@@ -81,8 +66,6 @@ impl Config {
     /// * `redis+unix://[[user]:password@]/path/of/the.sock`
     /// * `redis+sentinel://[[user]:password@]host[:26379],host,host/master-name`, `rediss+sentinel://`
     /// * `redis+cluster://[[user]:password@]host[:6379],host`, `rediss+cluster://`
-    /// * `redlock://[[user]:password@]host[:6379],host,host`, `redlocks://` for TLS: three, five or more independent
-    ///   servers; with `max_ttl` (default `60s`), the longest ttl, the same for all clients
     ///
     /// IPv6 addresses are written in brackets. The settings after `?` are `prefix` (default `tenure:`, may be
     /// empty), `db` (0), `replicas` (0: how many replicas must acknowledge a grant), `ca` (a file with root
@@ -100,19 +83,13 @@ impl Config {
             ("rediss+sentinel", (Form::Sentinel, true)),
             ("redis+cluster", (Form::Cluster, false)),
             ("rediss+cluster", (Form::Cluster, true)),
-            ("redlock", (Form::Quorum, false)),
-            ("redlocks", (Form::Quorum, true)),
         ])?;
         let topology = read_topology(form, &url)?;
         let mut settings = url.settings()?;
         if let (Form::Single, Some(db)) = (form, url.path()?.filter(|path| !path.is_empty())) {
             settings = settings.with("db", db);
         }
-        if form != Form::Quorum {
-            settings.refuse("max_ttl", "needs a quorum")?;
-        } else {
-            settings.refuse("replicas", "does not go with a quorum, whose servers have none")?;
-        }
+        settings.refuse("max_ttl", "needs a quorum")?;
         let config = Config {
             topology,
             is_tls,
@@ -122,8 +99,6 @@ impl Config {
             prefix: read_prefix(&mut settings)?,
             replicas: settings.number("replicas", 0..=REPLICAS_MAX)?.unwrap_or(0),
             ca: settings.tls_file("ca", is_tls, "rediss")?,
-            max_ttl: settings.duration("max_ttl", TTL_MIN..=TTL_MAX)?.unwrap_or(MAX_TTL),
-            has_plain_tokens: false,
         };
         settings.finish()?;
         if form == Form::Cluster && config.db != 0 {
@@ -131,30 +106,13 @@ impl Config {
         }
         Ok(config)
     }
-
-    /// Whether it names a quorum of independent servers, for [`Redlock`](crate::Redlock).
-    pub fn is_quorum(&self) -> bool {
-        matches!(self.topology, Topology::Quorum(_))
-    }
-
-    /// Takes the largest number that any server has granted for the token, without writing it back. For tests, which
-    /// see what goes wrong then: a release build does not do it.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_plain_tokens(mut self) -> Config {
-        self.has_plain_tokens = cfg!(debug_assertions);
-        self
-    }
 }
 
 fn read_topology(form: Form, url: &EngineUrl<'_>) -> Result<Topology> {
-    let servers = |port| -> Result<Vec<Address>> {
-        Ok(url.hosts(port, HOSTS_MAX)?.into_iter().map(|at| Address::Tcp(at.host, at.port)).collect())
-    };
     let path = url.path()?.unwrap_or_default();
     match form {
         Form::Unix => read_socket(url, path),
-        Form::Single => match servers(SERVER_PORT)?.as_slice() {
+        Form::Single => match read_servers(url)?.as_slice() {
             [server] => Ok(Topology::Single(server.clone())),
             _ => Err(url.invalid("it names several hosts").with_hint(
                 "several servers are `redis+cluster://`, several Sentinels are `redis+sentinel://`",
@@ -165,16 +123,24 @@ fn read_topology(form: Form, url: &EngineUrl<'_>) -> Result<Topology> {
                 .invalid("it does not name a master")
                 .with_hint("end it with the name that the Sentinels have for it: `/mymaster`"))
         }
-        Form::Sentinel => Ok(Topology::Sentinel { sentinels: servers(SENTINEL_PORT)?, master: path }),
+        Form::Sentinel => Ok(Topology::Sentinel { sentinels: read_hosts(url, SENTINEL_PORT)?, master: path }),
         Form::Cluster if !path.is_empty() => {
             Err(url.invalid("it has a path, and a cluster has no databases"))
         }
-        Form::Cluster => Ok(Topology::Cluster(servers(SERVER_PORT)?)),
-        Form::Quorum if !path.is_empty() => {
-            Err(url.invalid("it has a path; the database is a setting, `?db=1`"))
-        }
-        Form::Quorum => checked_quorum(url, servers(SERVER_PORT)?),
+        Form::Cluster => Ok(Topology::Cluster(read_servers(url)?)),
     }
+}
+
+/// Reads the hosts of a URL as those of Redis servers.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](tenure_core::ErrorKind::Invalid) if one is none, or there are too many.
+pub fn read_servers(url: &EngineUrl<'_>) -> Result<Vec<Address>> {
+    read_hosts(url, SERVER_PORT)
+}
+
+fn read_hosts(url: &EngineUrl<'_>, port: u16) -> Result<Vec<Address>> {
+    Ok(url.hosts(port, HOSTS_MAX)?.into_iter().map(|at| Address::Tcp(at.host, at.port)).collect())
 }
 
 fn read_socket(url: &EngineUrl<'_>, path: String) -> Result<Topology> {
@@ -189,19 +155,6 @@ fn read_socket(url: &EngineUrl<'_>, path: String) -> Result<Topology> {
     Ok(Topology::Single(Address::Unix(PathBuf::from(format!("/{path}")))))
 }
 
-fn checked_quorum(url: &EngineUrl<'_>, servers: Vec<Address>) -> Result<Topology> {
-    let hint = "name three or five independent servers: `redlock://host1,host2,host3`. An even number survives no more failures than \
-                one server less, and a server that is named twice has two votes";
-    let distinct: BTreeSet<&Address> = servers.iter().collect();
-    if distinct.len() < servers.len() {
-        return Err(url.invalid("a server is named twice").with_hint(hint));
-    }
-    if servers.len() < 3 || servers.len() % 2 == 0 {
-        return Err(url.invalid(format!("it names {} servers", servers.len())).with_hint(hint));
-    }
-    Ok(Topology::Quorum(servers))
-}
-
 fn read_sentinel_login(form: Form, settings: &mut Settings) -> Result<Option<Login>> {
     if form != Form::Sentinel {
         settings.refuse("sentinel_user", "needs Sentinel")?;
@@ -213,7 +166,11 @@ fn read_sentinel_login(form: Form, settings: &mut Settings) -> Result<Option<Log
     }
 }
 
-fn read_prefix(settings: &mut Settings) -> Result<String> {
+/// Reads what all keys begin with.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](tenure_core::ErrorKind::Invalid) if no key can begin so.
+pub fn read_prefix(settings: &mut Settings) -> Result<String> {
     // Empty where a server is for locks alone.
     let prefix = settings.text_or_empty("prefix")?.unwrap_or_else(|| PREFIX.to_owned());
     if prefix.len() > PREFIX_BYTES_MAX || prefix.contains(char::is_control) {

@@ -19,7 +19,7 @@ const CLIENT_NAME: &str = "tenure";
 
 /// How to connect with a server, wherever it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Dialer {
+pub struct Dialer {
     login: Option<Login>,
     db: u16,
     tls: Option<Tls>,
@@ -43,12 +43,7 @@ pub(crate) struct Identity {
 
 impl Dialer {
     /// Reads the file with the root certificates, if one is named.
-    pub(crate) fn new(
-        login: &Option<Login>,
-        db: u16,
-        is_tls: bool,
-        ca: Option<&Path>,
-    ) -> Result<Dialer, Fault> {
+    pub fn new(login: &Option<Login>, db: u16, is_tls: bool, ca: Option<&Path>) -> Result<Dialer, Fault> {
         let tls = match (is_tls, ca) {
             (false, _) => None,
             (true, None) => Some(Tls { roots: None }),

@@ -11,7 +11,8 @@ use tenure_core::error::{Error, ErrorKind};
 /// The one thing that a caller must know is whether the command may have been executed:
 /// [`Fault::is_outcome_unknown`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+#[allow(missing_docs, reason = "`server` names it, `why` and `detail` are for people")]
+pub enum Fault {
     /// It was sent, and not answered in time. It may have been executed, or may still be.
     Silent { server: String, after: Duration },
     /// It was sent, and the connection broke. It may have been executed.
@@ -69,17 +70,17 @@ impl Fault {
     }
 
     /// Returns whether the script is not in the server's cache, so that nothing was executed.
-    pub(crate) fn is_no_script(&self) -> bool {
+    pub fn is_no_script(&self) -> bool {
         self.code() == Some("NOSCRIPT")
     }
 
     /// Returns whether the library is not on the server, so that nothing was executed.
-    pub(crate) fn is_no_function(&self) -> bool {
+    pub fn is_no_function(&self) -> bool {
         self.says("ERR", "Function not found")
     }
 
     /// Returns whether the library is on the server already.
-    pub(crate) fn is_loaded_already(&self) -> bool {
+    pub fn is_loaded_already(&self) -> bool {
         self.says("ERR", "already exists")
     }
 
@@ -89,7 +90,7 @@ impl Fault {
     }
 
     /// Returns whether the user or the server has no functions.
-    pub(crate) fn refuses_functions(&self) -> bool {
+    pub fn refuses_functions(&self) -> bool {
         ["'fcall'", "'function"].iter().any(|command| self.says("NOPERM", command))
             || self.says("ERR", "unknown command")
     }
@@ -100,12 +101,12 @@ impl Fault {
     }
 
     /// Returns whether the command may have been executed although no answer says so.
-    pub(crate) fn is_outcome_unknown(&self) -> bool {
+    pub fn is_outcome_unknown(&self) -> bool {
         matches!(self, Fault::Silent { .. } | Fault::Cut { .. })
     }
 
     /// Returns whether only people can mend it, so that nobody should wait for it.
-    pub(crate) fn is_permanent(&self) -> bool {
+    pub fn is_permanent(&self) -> bool {
         match self {
             Fault::Server { .. } | Fault::Setup { .. } => self.advice().0 != ErrorKind::Unavailable,
             _ => false,
@@ -113,7 +114,7 @@ impl Fault {
     }
 
     /// Says to a user what failed and what to do.
-    pub(crate) fn to_error(&self, operation: &'static str) -> Error {
+    pub fn to_error(&self, operation: &'static str) -> Error {
         let fault = match self {
             Fault::Down { last } => last,
             fault => fault,

@@ -16,29 +16,31 @@ const SLOTS: usize = 16384;
 /// What every key and channel beside those of the resources begins with.
 pub(crate) const OWN: &str = "tenure.1.";
 /// What the channels begin with on which waiters hear of their grants.
-pub(crate) const INBOX: &str = "tenure.1.inbox:";
+pub const INBOX: &str = "tenure.1.inbox:";
 /// What the channels begin with on which observers hear of changes.
-pub(crate) const CHANGES: &str = "tenure.1.changes:";
+pub const CHANGES: &str = "tenure.1.changes:";
 
 /// The letters of a queue's keys.
 const QUEUE_KEYS: [char; 14] = ['b', 'l', 'g', 'n', 'i', 'o', 'c', 'z', 'j', 'u', 'd', 't', 'y', 'm'];
 
 /// The key of a resource and its slot (0 unless on Cluster).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub(crate) text: String,
+pub struct Key {
+    /// As the server knows it.
+    pub text: String,
     pub(crate) slot: u16,
 }
 
 /// Names keys.
 #[derive(Debug)]
-pub(crate) struct Keys {
+pub struct Keys {
     prefix: String,
     has_slots: bool,
 }
 
 impl Keys {
-    pub(crate) fn new(prefix: &str, has_slots: bool) -> Keys {
+    /// Begins all keys with the prefix. On Cluster they need tags that put them into a slot.
+    pub fn new(prefix: &str, has_slots: bool) -> Keys {
         Keys { prefix: prefix.to_owned(), has_slots }
     }
 
@@ -46,7 +48,7 @@ impl Keys {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if it would be taken for one of the engine's own.
-    pub(crate) fn of(&self, name: &Name) -> Result<Key, Error> {
+    pub fn of(&self, name: &Name) -> Result<Key, Error> {
         let text = format!("{}{}", self.prefix, name.as_str());
         if text.starts_with(OWN) {
             let message = format!("the key {text:?} is kept for the engine itself");
@@ -60,7 +62,7 @@ impl Keys {
     }
 
     /// Returns the name of the resource that a key belongs to, its own or one beside it.
-    pub(crate) fn name_of(&self, key: &str) -> Option<Name> {
+    pub fn name_of(&self, key: &str) -> Option<Name> {
         let text = match key.strip_prefix(OWN) {
             // `q:{tag}key`
             Some(rest) => {
@@ -98,14 +100,14 @@ impl Keys {
     }
 
     /// Returns patterns that match every key of the resources whose names begin with `names`, on a quorum's server.
-    pub(crate) fn patterns_of_quorum(&self, names: &str) -> [String; 2] {
+    pub fn patterns_of_quorum(&self, names: &str) -> [String; 2] {
         let tail = format!("{}*", quoted(&format!("{}{names}", self.prefix)));
         [tail.clone(), format!("{OWN}[HQV]:{tail}")]
     }
 
     /// Returns the keys that the resources of a quorum's server share: the boot marker, the largest number, finished ids,
     /// observed. The first two belong to the server, whatever the prefix is.
-    pub(crate) fn shared_of_quorum(&self) -> [String; 4] {
+    pub fn shared_of_quorum(&self) -> [String; 4] {
         let prefix = &self.prefix;
         [
             format!("{OWN}boot"),
@@ -146,12 +148,12 @@ impl Keys {
     }
 
     /// Returns the channel on which a client hears of grants in a slot.
-    pub(crate) fn inbox(&self, slot: u16, client: ClientId) -> String {
+    pub fn inbox(&self, slot: u16, client: ClientId) -> String {
         format!("{INBOX}{}{client}", self.tag(slot))
     }
 
     /// Returns the channel of the changes of a resource.
-    pub(crate) fn changes(&self, key: &Key) -> String {
+    pub fn changes(&self, key: &Key) -> String {
         format!("{CHANGES}{}{}", self.tag(key.slot), key.text)
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct Answer {
 
 /// One server. Cheap to clone; the connection ends with the last clone.
 #[derive(Clone)]
-pub(crate) struct Link {
+pub struct Link {
     shared: Arc<Shared>,
     _supervision: Arc<Supervision>,
 }
@@ -75,6 +75,11 @@ impl Drop for Supervision {
 }
 
 impl Link {
+    /// Begins to connect with a server that stays where it is. It must be called on a tokio runtime.
+    pub fn to(dialer: Dialer, address: Address, ears: Ears) -> Link {
+        Link::start(dialer, Place::Fixed(address), ears, false)
+    }
+
     /// Begins to connect. It must be called on a tokio runtime. `is_successor` says that another server was in
     /// charge before.
     pub(crate) fn start(dialer: Dialer, place: Place, ears: Ears, is_successor: bool) -> Link {
@@ -91,11 +96,7 @@ impl Link {
     /// Sends a command as soon as there is a connection, and returns the answer and whose it is.
     ///
     /// It repeats nothing that may have been executed. What a replica refused was not.
-    pub(crate) async fn call(
-        &self,
-        deadline: Instant,
-        build: Build<'_>,
-    ) -> Result<(Value, Incarnation), Fault> {
+    pub async fn call(&self, deadline: Instant, build: Build<'_>) -> Result<(Value, Incarnation), Fault> {
         let answer = self.execute(deadline, build, Manner::default()).await?;
         Ok((answer.value, answer.incarnation))
     }
@@ -116,6 +117,19 @@ impl Link {
                 Err(fault) => return Err(fault),
             }
         }
+    }
+
+    /// Waits until there is a connection.
+    ///
+    /// # Errors
+    /// [`Fault::Down`] if there is none in time.
+    pub async fn ready(&self, deadline: Instant) -> Result<(), Fault> {
+        self.up(deadline).await.map(drop)
+    }
+
+    /// Returns which life of the server the connection is with, if there is one.
+    pub fn incarnation(&self) -> Option<Incarnation> {
+        self.wire().map(|wire| wire.incarnation())
     }
 
     /// Waits for a connection.
@@ -148,7 +162,7 @@ impl Link {
     }
 
     /// Whether there is no connection, and the last attempt to make one has failed.
-    pub(crate) fn is_down(&self) -> bool {
+    pub fn is_down(&self) -> bool {
         match &*self.shared.state.borrow() {
             State::Up(wire) => wire.is_broken(),
             State::Down(fault) => fault.is_some(),
@@ -156,12 +170,12 @@ impl Link {
     }
 
     /// Makes every later connection subscribe to a channel.
-    pub(crate) fn want(&self, channel: &[u8]) {
+    pub fn want(&self, channel: &[u8]) {
         lock(&self.shared.channels).insert(channel.to_vec());
     }
 
     /// Subscribes to a channel, now and on every later connection.
-    pub(crate) async fn subscribe(&self, deadline: Instant, channel: &[u8]) -> Result<(), Fault> {
+    pub async fn subscribe(&self, deadline: Instant, channel: &[u8]) -> Result<(), Fault> {
         self.want(channel);
         loop {
             let wire = self.up(deadline).await?;
@@ -185,7 +199,7 @@ impl Link {
     }
 
     /// Leaves a channel, now and on every later connection.
-    pub(crate) async fn unsubscribe(&self, deadline: Instant, channel: &[u8]) {
+    pub async fn unsubscribe(&self, deadline: Instant, channel: &[u8]) {
         lock(&self.shared.channels).remove(channel);
         if let Some(wire) = self.wire() {
             // A channel that is still there on a connection that fails is gone with the connection.

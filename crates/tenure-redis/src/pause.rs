@@ -18,12 +18,12 @@ pub(crate) async fn before(attempt: u32) {
 }
 
 /// As [`before`], and never longer than `longest`.
-pub(crate) async fn briefly(attempt: u32, longest: Duration) {
+pub async fn briefly(attempt: u32, longest: Duration) {
     sleep(delay(attempt, longest, SystemClock.random())).await;
 }
 
 /// Waits.
-pub(crate) async fn sleep(period: Duration) {
+pub async fn sleep(period: Duration) {
     #[allow(
         clippy::disallowed_methods,
         reason = "connections live on real networks; nothing here is a deadline of a lease"

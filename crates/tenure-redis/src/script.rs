@@ -19,7 +19,7 @@ const SHARED: &str = concat!(include_str!("scripts/common.lua"), include_str!("s
 
 /// In which form the server is to find an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub enum Form {
     /// A function of the library, which was loaded before.
     Function,
     /// A script that the server has in its cache.
@@ -30,7 +30,7 @@ pub(crate) enum Form {
 
 /// One operation as it runs inside the server.
 #[derive(Debug)]
-pub(crate) struct Script {
+pub struct Script {
     function: String,
     text: String,
     sha: String,
@@ -108,24 +108,25 @@ pub(crate) fn assemble<const N: usize>(
 }
 
 /// Makes the command that loads a library. A server that has it refuses.
-pub(crate) fn load(text: &str) -> Cmd {
+pub fn load(text: &str) -> Cmd {
     let mut cmd = redis::cmd("FUNCTION");
     cmd.arg("LOAD").arg(text);
     cmd
 }
 
-pub(crate) fn hash(text: &str) -> String {
+/// Returns the hash by which a server knows a text.
+pub fn hash(text: &str) -> String {
     redis::Script::new(text).get_hash().to_owned()
 }
 
 impl Script {
     /// Makes the operation that is called so as a function, and has this text as a script.
-    pub(crate) fn new(function: String, text: String) -> Script {
+    pub fn new(function: String, text: String) -> Script {
         Script { function, sha: hash(&text), text }
     }
 
     /// Begins a call with so many keys; they and the arguments are still to be appended.
-    pub(crate) fn begin(&self, form: Form, keys: usize) -> Cmd {
+    pub fn begin(&self, form: Form, keys: usize) -> Cmd {
         let (command, what) = match form {
             Form::Function => ("FCALL", &self.function),
             Form::Known => ("EVALSHA", &self.sha),
@@ -173,7 +174,7 @@ impl<R> Arguments<R> {
 }
 
 /// An id as its `Display` shows it.
-pub(crate) fn hex(id: ClaimId) -> [u8; 32] {
+pub fn hex(id: ClaimId) -> [u8; 32] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let bytes = id.bits().to_be_bytes();
     std::array::from_fn(|at| {

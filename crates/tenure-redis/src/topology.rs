@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tenure_core::engine::{Incarnation, Shard};
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::Error;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ use crate::wire::{Ears, Manner, News};
 
 /// How long a call takes at most, a reconnect included. The client gives a call up after 2 s, and an error that
 /// says why is worth more than one that says "no answer".
-pub(crate) const CALL_TIMEOUT: Duration = Duration::from_millis(1900);
+pub const CALL_TIMEOUT: Duration = Duration::from_millis(1900);
 
 /// The servers behind a URL. Cheap to clone; connections end with the last clone.
 #[derive(Clone)]
@@ -70,12 +70,6 @@ impl Servers {
                 Kind::One(One::start(dialer, Place::Named(sentinels), news))
             }
             Topology::Cluster(seeds) => Kind::Cluster(Cluster::start(dialer, seeds, news)),
-            Topology::Quorum(_) => {
-                let why = "a quorum is another engine than a server";
-                return Err(
-                    Error::new(ErrorKind::Invalid, "connect", why).with_hint("connect with `Redlock`")
-                );
-            }
         };
         Ok(Servers(Arc::new(Inner { kind, replicas: config.replicas })))
     }

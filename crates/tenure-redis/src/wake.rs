@@ -24,7 +24,7 @@ pub(crate) struct Switchboard {
 
 /// Who follows which channel of changes.
 #[derive(Default)]
-pub(crate) struct Observers(Mutex<HashMap<Vec<u8>, Vec<Arc<Notify>>>>);
+pub struct Observers(Mutex<HashMap<Vec<u8>, Vec<Arc<Notify>>>>);
 
 impl Switchboard {
     /// Starts passing on. On a tokio runtime. Unless `passes_grants`, a waiter is told to look in place of the grant.
@@ -97,14 +97,14 @@ async fn pass_on(
 
 impl Observers {
     /// Notes who follows a channel.
-    pub(crate) fn add(&self, channel: &[u8]) -> Arc<Notify> {
+    pub fn add(&self, channel: &[u8]) -> Arc<Notify> {
         let notify = Arc::new(Notify::new());
         self.lock().entry(channel.to_vec()).or_default().push(notify.clone());
         notify
     }
 
     /// Forgets who follows a channel; whether nobody does any more.
-    pub(crate) fn remove(&self, channel: &[u8], notify: &Arc<Notify>) -> bool {
+    pub fn remove(&self, channel: &[u8], notify: &Arc<Notify>) -> bool {
         let mut channels = self.lock();
         let Some(all) = channels.get_mut(channel) else { return false };
         all.retain(|one| !Arc::ptr_eq(one, notify));
@@ -115,11 +115,13 @@ impl Observers {
         false
     }
 
-    pub(crate) fn tell(&self, channel: &[u8]) {
+    /// Tells those who follow a channel.
+    pub fn tell(&self, channel: &[u8]) {
         self.lock().get(channel).into_iter().flatten().for_each(|notify| notify.notify_one());
     }
 
-    pub(crate) fn tell_all(&self) {
+    /// Tells all of them.
+    pub fn tell_all(&self) {
         self.lock().values().flatten().for_each(|notify| notify.notify_one());
     }
 

@@ -33,7 +33,7 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// What a link tells whoever is above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub enum News {
     /// Commands go through again.
     Up {
         /// Who answers now.
@@ -59,7 +59,7 @@ pub(crate) enum News {
 
 /// Who hears what a connection brings unasked.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ears {
+pub struct Ears {
     /// Messages and comings-up.
     pub(crate) news: Option<UnboundedSender<News>>,
     /// Who keeps the table of a cluster, whose channels are sharded.
@@ -87,8 +87,13 @@ pub(crate) struct Manner {
 }
 
 impl Ears {
+    /// Hears messages and comings-up.
+    pub fn new(news: UnboundedSender<News>) -> Ears {
+        Ears { news: Some(news), ..Ears::default() }
+    }
+
     /// The same for a connection that is there for messages.
-    pub(crate) fn of_inbox(&self) -> Ears {
+    pub fn of_inbox(&self) -> Ears {
         Ears { is_inbox: true, ..self.clone() }
     }
 

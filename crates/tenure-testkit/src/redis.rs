@@ -277,6 +277,16 @@ impl RedisServer {
         }
     }
 
+    /// Returns how often a command has been called, by its name in small letters.
+    ///
+    /// # Panics
+    /// If the server refuses or does not answer.
+    pub fn calls(&self, command: &str) -> usize {
+        let stats = self.command(&["INFO", "commandstats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+
     /// Returns a field of `INFO`, such as `role`; `None` where the server does not answer.
     pub fn info(&self, field: &str) -> Option<String> {
         let text = self.connect().and_then(|mut connection| connection.ask(&["INFO"])).ok()?.to_string();

@@ -36,6 +36,8 @@ pub use tenure_mysql as mysql;
 pub use tenure_postgres as postgres;
 #[cfg(feature = "redis")]
 pub use tenure_redis as redis;
+#[cfg(feature = "redlock")]
+pub use tenure_redlock as redlock;
 #[cfg(feature = "zookeeper")]
 pub use tenure_zookeeper as zookeeper;
 pub use url::{connector, redact};
@@ -45,7 +47,7 @@ pub use url::{connector, redact};
 /// `local:` this machine, no server; `local:/dir` the same in a directory of your own; `memory:` and
 /// `memory:name` within this process, for tests; with the feature `redis` also `redis://host`, `rediss://host`,
 /// `redis+unix:///path`, `redis+sentinel://h1,h2,h3/master-name` and `redis+cluster://h1,h2`; with the feature
-/// `postgres` also `postgres://host/database`; with the feature `mysql` also `mysql://user@host/database` (MySQL and
+/// `redlock`, which comes with `redis`, also `redlock://h1,h2,h3` and `redlocks://`; with the feature `postgres` also `postgres://host/database`; with the feature `mysql` also `mysql://user@host/database` (MySQL and
 /// MariaDB); with the feature `etcd` also `etcd://h1,h2,h3` and `etcds://`; with the feature `zookeeper` also
 /// `zookeeper://h1,h2,h3/path` and `zookeepers://`.
 ///

@@ -36,7 +36,7 @@ const ENGINES: &[Known] = &[
         schemes: &["zookeeper", "zookeepers"],
         is_built: cfg!(feature = "zookeeper"),
     },
-    Known { engine: "redlock", schemes: &["redlock", "redlocks"], is_built: cfg!(feature = "redis") },
+    Known { engine: "redlock", schemes: &["redlock", "redlocks"], is_built: cfg!(feature = "redlock") },
 ];
 
 /// Returns what connects with the engine that a URL names. Nothing is tried yet.
@@ -59,9 +59,9 @@ pub fn connector(url: &str) -> Result<Connect> {
         #[cfg(feature = "postgres")]
         _ if is_of(scheme, "postgres") => Ok(tenure_postgres::Config::parse(url)?.into()),
         #[cfg(feature = "redis")]
-        _ if is_of(scheme, "redis") || is_of(scheme, "redlock") => {
-            Ok(tenure_redis::Config::parse(url)?.into())
-        }
+        _ if is_of(scheme, "redis") => Ok(tenure_redis::Config::parse(url)?.into()),
+        #[cfg(feature = "redlock")]
+        _ if is_of(scheme, "redlock") => Ok(tenure_redlock::Config::parse(url)?.into()),
         #[cfg(feature = "zookeeper")]
         _ if is_of(scheme, "zookeeper") => Ok(tenure_zookeeper::Config::parse(url)?.into()),
         _ => match ENGINES.iter().find(|known| known.schemes.contains(&scheme)) {
@@ -70,20 +70,15 @@ pub fn connector(url: &str) -> Result<Connect> {
                 "connect",
                 format!("this build has no engine {engine:?}"),
             )
-            .with_hint(format!("build tenure with the feature {:?}", feature_of(engine)))),
+            .with_hint(format!("build tenure with the feature {engine:?}"))),
             None => Err(unknown(url, &format!("there is no engine {scheme:?}"))),
         },
     }
 }
 
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redlock", feature = "zookeeper"))]
 fn is_of(scheme: &str, engine: &str) -> bool {
     ENGINES.iter().any(|known| known.engine == engine && known.schemes.contains(&scheme))
-}
-
-/// Returns the feature that brings an engine. A quorum of Redis servers comes with Redis.
-fn feature_of(engine: &str) -> &str {
-    if engine == "redlock" { "redis" } else { engine }
 }
 
 fn unknown(url: &str, why: &str) -> Error {

@@ -378,7 +378,7 @@ pub(super) fn prefix(prefix: &str) -> Option<Finding> {
 }
 
 /// Puts what several servers found together: what they all say alike is said once, the rest with their names.
-pub(crate) fn merged(found: Vec<(String, Vec<Finding>)>) -> Vec<Finding> {
+pub fn merged(found: Vec<(String, Vec<Finding>)>) -> Vec<Finding> {
     let count = found.len();
     let mut order: Vec<&'static str> = Vec::new();
     let mut alike: Vec<(Finding, Vec<String>)> = Vec::new();

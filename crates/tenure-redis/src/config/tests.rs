@@ -31,16 +31,6 @@ fn every_form_of_url_names_its_servers() {
         ("rediss+sentinel://h1/my.master", sentinel(vec![tcp("h1", 26379)], "my.master"), true),
         ("redis+cluster://h1,h2:7", Topology::Cluster(vec![tcp("h1", 6379), tcp("h2", 7)]), false),
         ("rediss+cluster://h1/", Topology::Cluster(vec![tcp("h1", 6379)]), true),
-        (
-            "redlock://h1,h2:7,[::1]",
-            Topology::Quorum(vec![tcp("h1", 6379), tcp("h2", 7), tcp("::1", 6379)]),
-            false,
-        ),
-        (
-            "redlocks://:p@a,b,c/",
-            Topology::Quorum(vec![tcp("a", 6379), tcp("b", 6379), tcp("c", 6379)]),
-            true,
-        ),
     ] {
         let config = Config::parse(url).unwrap();
         assert_eq!((config.topology, config.is_tls), (topology, is_tls), "{url}");
@@ -102,6 +92,8 @@ fn anything_else_is_refused_with_a_hint() {
         "rediss://h?ca=",
         "redis://h?sentinel_password=x",
         "redis+sentinel://h/m?sentinel_user=x",
+        "redis://h?max_ttl=1s",
+        "redlock://h1,h2,h3",
         "redis+unix://h/a.sock",
         "redis+unix://",
         "redis+unix:///",
@@ -145,30 +137,4 @@ fn a_password_is_never_shown() {
         let error = Config::parse(url).expect_err(url);
         assert!(!format!("{error} {error:?} {:?}", error.hint()).contains("hunter2"), "{url}: {error:?}");
     }
-}
-
-#[test]
-fn a_quorum_has_an_odd_number_of_servers_and_a_longest_ttl() {
-    for (url, why) in [
-        ("redlock://a", "1 servers"),
-        ("redlock://a,b", "2 servers"),
-        ("redlock://a,b,c,d", "4 servers"),
-        ("redlock://a,b,a:6379", "named twice"),
-        ("redlock://a,b,c/2", "path"),
-        ("redlock://a,b,c?replicas=1", "replicas"),
-        ("redlock://a,b,c?max_ttl=60", "max_ttl"),
-        ("redlock://a,b,c?max_ttl=25h", "max_ttl"),
-        ("redlock://a,b,c?max_ttl=1ms", "max_ttl"),
-        ("redlock://a,b,c?max_ttl=-1s", "max_ttl"),
-        ("redis://a?max_ttl=1s", "quorum"),
-    ] {
-        let error = Config::parse(url).unwrap_err();
-        assert!(error.to_string().contains(why), "{url}: {error}");
-        assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
-    }
-    for (text, millis) in [("100ms", 100), ("60s", 60_000), ("2m", 120_000), ("24h", 86_400_000)] {
-        let config = Config::parse(&format!("redlock://a,b,c?max_ttl={text}&db=3&prefix=x")).unwrap();
-        assert_eq!((config.max_ttl, config.db), (Duration::from_millis(millis), 3), "{text}");
-    }
-    assert_eq!(Config::parse("redlock://a,b,c").unwrap().max_ttl, Duration::from_secs(60));
 }

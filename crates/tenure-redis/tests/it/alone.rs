@@ -4,4 +4,3 @@ mod failover;
 mod hung_shard;
 mod inbox;
 mod queue_failover;
-mod quorum;

@@ -1,15 +1,15 @@
 //! Other clients of the classic protocol on the same key: `SET key value NX PX` and a compared delete.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
+use tenure_core::Token;
 use tenure_core::engine::BreakAnswer;
-use tenure_core::{Tenure, Token};
 use tenure_testkit::Reply;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
 use crate::crew::{connect, now, pause};
+use crate::take_turns::{foreign_clients, node, take_turns_on};
 
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
@@ -91,13 +91,6 @@ fn a_rest_keeps_classic_locks_out_too() {
     assert!(now().since(began) >= Duration::from_millis(590), "the rest was cut short");
 }
 
-/// Where `cargo xtask setup` puts the clients of others.
-fn foreign_clients() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    cache.unwrap_or_else(|| home.join(".cache")).join("tenure-xtask/foreign-clients")
-}
-
 /// Lets a program of others and a mutex of ours take turns, and counts who meets whom inside.
 fn take_turns(program: Command, script: &str) {
     let server = RedisServer::start(RedisOptions::default());
@@ -105,46 +98,11 @@ fn take_turns(program: Command, script: &str) {
     take_turns_on(&[server], &client, program, script);
 }
 
-/// As [`take_turns`], with a client of these servers. The first one counts who is inside.
-pub(crate) fn take_turns_on(servers: &[RedisServer], client: &Tenure, mut program: Command, script: &str) {
-    const ROUNDS: usize = 60;
-    let server = &servers[0];
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign").join(script);
-    let ports: Vec<String> = servers.iter().map(|server| server.port().to_string()).collect();
-    let (ports, rounds) = (ports.join(","), ROUNDS.to_string());
-    program.arg(script).args([&ports, "locks:shared", &rounds]).stdin(Stdio::null());
-    let mut other = program.stdout(Stdio::piped()).spawn().expect("`cargo xtask setup` installs it");
-    let mutex = client.mutex("shared");
-    let (mut ours, mut intruders) = (0, 0);
-    while other.try_wait().expect("a child").is_none() {
-        let lease =
-            pollster::block_on(mutex.acquire_within(Duration::from_secs(20))).expect("its turn comes");
-        intruders += usize::from(server.ask(&["INCR", "inside"]) != Reply::Integer(1));
-        pause(Duration::from_millis(2));
-        intruders += usize::from(server.ask(&["DECR", "inside"]) != Reply::Integer(0));
-        pollster::block_on(lease.release()).expect("a release is answered");
-        ours += 1;
-        pause(Duration::from_millis(3));
-    }
-    let output = other.wait_with_output().expect("a child");
-    assert!(output.status.success(), "`cargo xtask setup` installs what it needs: {output:?}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0", "it met ours inside");
-    assert_eq!(intruders, 0, "ours met it inside");
-    assert!(ours > ROUNDS / 4, "ours had its turns too: {ours}");
-}
-
 #[test]
 fn redis_py_and_a_mutex_take_turns() {
     let mut python = Command::new("python3");
     python.env("PYTHONPATH", foreign_clients().join("python"));
     take_turns(python, "redis_py.py");
-}
-
-/// Node, where node-redlock is found.
-pub(crate) fn node() -> Command {
-    let mut node = Command::new("node");
-    node.env("NODE_PATH", foreign_clients().join("node_modules"));
-    node
 }
 
 #[test]

@@ -2,10 +2,9 @@
 
 use pollster::block_on;
 use tenure_testkit::Reply;
-use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};
+use tenure_testkit::redis::{RedisOptions, RedisServer};
 
 use crate::crew::connect;
-use crate::quorum;
 
 const LOCKS: usize = 2_000;
 const OTHERS: usize = 20_000;
@@ -18,13 +17,6 @@ fn fill(server: &RedisServer) {
                   for i = 1, ARGV[2] do redis.call('SET', 'tenant:' .. i, 'x') end";
     let done = server.ask(&["EVAL", script, "0", &LOCKS.to_string(), &OTHERS.to_string(), text]);
     assert_eq!(done, Reply::Nil);
-}
-
-/// How often a command has been called.
-fn calls(server: &RedisServer, command: &str) -> usize {
-    let stats = server.command(&["INFO", "commandstats"]);
-    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
 #[test]
@@ -43,9 +35,9 @@ fn a_list_looks_at_each_key_once() {
     })
     .expect("answers");
     // The functions are loaded by now.
-    let before = (calls(&server, "scan"), calls(&server, "fcall"));
+    let before = (server.calls("scan"), server.calls("fcall"));
     let views = block_on(client.inspect("")).expect("a list");
-    let (scans, looks) = (calls(&server, "scan") - before.0, calls(&server, "fcall") - before.1);
+    let (scans, looks) = (server.calls("scan") - before.0, server.calls("fcall") - before.1);
     assert_eq!(views.len(), LOCKS + 2);
     assert!(views.is_sorted_by(|one, next| one.resource < next.resource));
     let view = |name: &str| views.iter().find(|view| view.resource.as_str() == name).expect("it is listed");
@@ -55,10 +47,10 @@ fn a_list_looks_at_each_key_once() {
     assert_eq!(view("lock 7").holds[0].token.get(), 1_795_268_894_084_855);
     assert!(scans <= (LOCKS + OTHERS) / 1000 + 5, "{scans} scans");
     assert!(looks <= LOCKS / 128 + 2, "{looks} looks");
-    let before = calls(&server, "scan");
+    let before = server.calls("scan");
     let queues = block_on(client.queues("")).expect("a list");
     assert_eq!((queues.len(), queues[0].0.as_str(), queues[0].1.waiting), (1, "work", 1));
-    assert!(calls(&server, "scan") - before <= (LOCKS + OTHERS) / 1000 + 5);
+    assert!(server.calls("scan") - before <= (LOCKS + OTHERS) / 1000 + 5);
 }
 
 #[test]
@@ -83,17 +75,4 @@ fn what_cannot_be_read_is_a_line_of_its_own() {
         queues.iter().map(|(name, stats)| (name.as_str(), stats.is_ok())).collect();
     assert_eq!(lines, [("other", false), ("work", true)]);
     drop(held);
-}
-
-#[test]
-fn a_list_of_a_quorum_looks_at_each_key_once() {
-    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(RedisOptions::default())).collect();
-    let url = quorum_url(&servers);
-    quorum::init(&url);
-    servers.iter().for_each(fill);
-    let client = tenure_conformance::crew::connect(quorum::connector(&url));
-    let before = calls(&servers[0], "scan");
-    assert_eq!(block_on(client.inspect("")).expect("a list").len(), LOCKS);
-    let scans = calls(&servers[0], "scan") - before;
-    assert!(scans <= 2 * (LOCKS + OTHERS) / 1000 + 10, "{scans} scans");
 }

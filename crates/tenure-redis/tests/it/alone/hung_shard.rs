@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use pollster::block_on;
 use tenure_core::{Lease, Tenure};
-use tenure_testkit::redis::{RedisCluster, RedisOptions, RedisServer};
+use tenure_testkit::redis::{RedisCluster, RedisServer};
 
 use crate::crew::{connect, now, pause};
-use crate::redlock;
 
 /// How long the master hangs: another one takes over meanwhile, and the client finds it.
 const LASTS: Duration = Duration::from_secs(4);
@@ -165,26 +164,4 @@ fn a_slot_that_moves_takes_no_delivery_of_another_one() {
     let [moving, staying] = deliveries.map(|delivery| delivery.lease().is_lost());
     assert!(moving, "nobody could renew it");
     assert!(!staying, "the one that could be renewed has waited for the one that could not");
-}
-
-#[test]
-fn a_server_of_a_quorum_that_hangs_costs_nothing() {
-    let (servers, url) = redlock::start(3, &RedisOptions::default());
-    let (client, other) = (redlock::connect(&url), redlock::connect(&url));
-    let busy = block_on(other.mutex("busy").acquire()).expect("it is free");
-    let kept = block_on(client.mutex("kept").ttl(TTLS[1]).acquire()).expect("it is free");
-    let waits = client.mutex("busy");
-    let mut waiting = Box::pin(waits.acquire());
-    assert!(block_on(futures_util::future::poll_immediate(&mut waiting)).is_none());
-    tenure_testkit::wait_for("a waiter", || waiting.place());
-    servers[0].stop();
-    let until = now() + LASTS;
-    while now() < until {
-        let lease = block_on(client.mutex("free").acquire()).expect("two of three are a majority");
-        block_on(lease.release()).expect("two of three are a majority");
-        pause(Duration::from_millis(20));
-    }
-    assert!(!kept.is_lost(), "two of three can renew it");
-    drop(busy);
-    drop(block_on(waiting).expect("it is handed over"));
 }

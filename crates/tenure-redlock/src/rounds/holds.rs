@@ -7,15 +7,15 @@ use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest};
 use tenure_core::model::claim::Grant;
 use tenure_core::{Error, ErrorKind, Result};
+use tenure_redis::server::number;
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::claims::{patience, reached_by_most};
-use super::library::LIBRARY;
 use super::node::Request;
 use super::own::{Own, Servers};
 use super::text::{self, Ending};
 use super::{ENGINE, Quorum};
-use crate::answer::number;
+use crate::library::LIBRARY;
 use crate::quorum::majority;
 
 /// How long one server is waited for when something is released: it is not in a hurry, and worth a reconnect.

@@ -12,18 +12,16 @@ use tenure_core::model::claim::{CAPACITY_MAX, ClaimId, Kind, Label, Name};
 use tenure_core::model::inspect::{HoldView, View, WaiterView};
 use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
+use tenure_redis::server::{CALL_TIMEOUT, Fault, Unexpected, number, text as text_of};
 use tokio::time::{Instant, timeout};
 
 use super::claims::named_by_most;
 use super::holds::most_have_come;
-use super::library::LIBRARY;
 use super::node::Request;
 use super::text::{self, kind_of, lossy};
 use super::{ENGINE, Quorum, values};
-use crate::answer::{self, Unexpected, number};
-use crate::error::Fault;
+use crate::library::LIBRARY;
 use crate::quorum::majority;
-use crate::topology::CALL_TIMEOUT;
 
 /// How long one server is waited for.
 const WITHIN: Duration = Duration::from_millis(900);
@@ -355,7 +353,7 @@ fn read(item: Value, now: u64) -> std::result::Result<Seen, Unexpected> {
         return Err(Unexpected(format!("{} fields", items.len())));
     };
     let mut seen = Seen {
-        kind: kind_of(answer::text(kind)?)?,
+        kind: kind_of(text_of(kind)?)?,
         capacity: number(capacity)? as u32,
         holds: Vec::new(),
         waiters: Vec::new(),
@@ -367,7 +365,7 @@ fn read(item: Value, now: u64) -> std::result::Result<Seen, Unexpected> {
         seen.holds.push((text::stored(&lossy(&pair[0]))?, number(&pair[1])?));
     }
     for waiter in array(waiters)?.chunks_exact(3) {
-        let claim = answer::text(&waiter[0])?.parse().map_err(|_| Unexpected("no claim id".to_owned()))?;
+        let claim = text_of(&waiter[0])?.parse().map_err(|_| Unexpected("no claim id".to_owned()))?;
         seen.waiters.push((claim, number(&waiter[1])?, lossy(&waiter[2])));
     }
     Ok(seen)

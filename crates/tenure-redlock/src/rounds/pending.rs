@@ -13,15 +13,15 @@ use std::time::Duration;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Incarnation;
 use tenure_core::model::claim::ClaimId;
+use tenure_redis::server::pause;
 use tokio::sync::Notify;
 
 use super::holds::RELEASE_WITHIN;
-use super::library::LIBRARY;
 use super::node::Request;
 use super::own::Own;
 use super::text::{self, Ending};
 use super::{BATCH_MAX, Quorum};
-use crate::pause;
+use crate::library::LIBRARY;
 
 /// The most releases that are kept for one server: some 3 MB, and 128 calls when it is back.
 pub(crate) const PENDING_MAX: usize = 16_384;
@@ -140,7 +140,7 @@ pub(crate) async fn tell(quorum: Weak<Quorum>, pending: Arc<Pending>, node: usiz
     loop {
         let last = pending.last.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(this) = kept.take().or(last).or_else(|| quorum.upgrade()) else { return };
-        let incarnation = this.nodes[node].link.wire().map(|wire| wire.incarnation());
+        let incarnation = this.nodes[node].link.incarnation();
         let batch = pending.next(incarnation);
         if batch.is_empty() {
             drop(this);
@@ -176,8 +176,8 @@ mod tests {
     use tenure_core::model::claim::{Claim, ClientId, Label, Name, Terms};
     use tenure_core::model::token::Token;
 
-    use super::super::own::Copies;
     use super::*;
+    use crate::rounds::own::Copies;
 
     fn own(id: u128, ttl: Duration) -> Own {
         let mut terms = Terms::of_mutex(Label::from_stored("tests"));

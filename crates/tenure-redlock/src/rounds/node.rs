@@ -7,18 +7,15 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tenure_core::engine::Incarnation;
 use tenure_core::model::claim::ClaimId;
+use tenure_redis::server::{Fault, Form, Link, Script, Unexpected, hex, number};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
 use super::Quorum;
-use super::library::LIBRARY;
 use super::own::{Copies, Copy};
 use super::pending::Pending;
-use crate::answer::{Unexpected, number};
-use crate::error::Fault;
-use crate::link::Link;
-use crate::script::{Form, Script, hex};
+use crate::library::LIBRARY;
 
 /// One server.
 pub(crate) struct Node {

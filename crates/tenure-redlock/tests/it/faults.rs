@@ -9,9 +9,9 @@ use tenure_core::{ErrorKind, Settings, Tenure};
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 use tenure_testkit::{Proxy, Reply, wait_for};
 
-use crate::crew::pause;
-use crate::quorum::connector;
-use crate::redlock::{connect, start, start_with, through};
+use crate::conformance::connector;
+use crate::servers_fail::{connect, start, start_with, through};
+use tenure_conformance::crew::pause;
 
 /// The URL of a client that reaches two of three servers only.
 fn without(servers: &[RedisServer], away: usize, proxy: &Proxy) -> String {
@@ -132,11 +132,7 @@ fn a_claim_that_arrives_after_its_release_holds_nothing() {
     let client = connect(&url);
     wait_for("three connections", || proxies.iter().all(|proxy| proxy.connections() > 0).then_some(()));
     take(&client, &servers, "warm");
-    let executed = || {
-        let stats = servers[2].command(&["INFO", "commandstats"]);
-        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_fcall:calls="));
-        line.and_then(|line| line.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
-    };
+    let executed = || servers[2].calls("fcall");
     // The third server's old connection carries the claim, and a new one the release.
     proxies[2].hold_back();
     let lease = pollster::block_on(client.mutex("late").acquire()).expect("two of three are a majority");

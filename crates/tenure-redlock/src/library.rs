@@ -3,10 +3,9 @@
 use std::sync::LazyLock;
 
 use redis::Cmd;
+use tenure_redis::server::{Script, hash, load};
 
-use crate::script::{self, Script, hash};
-
-const TEXT: &str = include_str!("../scripts/redlock.lua");
+const TEXT: &str = include_str!("lua/redlock.lua");
 
 /// All operations of one version of the text.
 #[derive(Debug)]
@@ -64,6 +63,6 @@ pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
 impl Library {
     /// Makes the command that loads the library. A server that has it refuses.
     pub(crate) fn load(&self) -> Cmd {
-        script::load(&self.text)
+        load(&self.text)
     }
 }

@@ -7,13 +7,10 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use tenure_core::engine::Wake;
 use tenure_core::model::claim::ClaimId;
+use tenure_redis::server::{CHANGES, INBOX, Message, News, Observers, message};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{ENGINE, Quorum};
-use crate::answer::{Message, message};
-use crate::keys::{CHANGES, INBOX};
-use crate::wake::Observers;
-use crate::wire::News;
 
 /// Who is told what.
 pub(crate) struct Notices {

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use tenure_conformance::crew::connect as connect_with;
+use tenure_conformance::crew::{connect as connect_with, now, pause};
 use tenure_core::engine::{Finding, Severity};
 use tenure_core::{ErrorKind, Tenure};
 use tenure_testkit::redis::{Fsync, RedisOptions, RedisServer, quorum_url};
 use tenure_testkit::wait_for;
 
-use crate::crew::{now, pause};
-use crate::quorum::connector;
-use crate::redlock::start;
+use crate::conformance::connector;
+use crate::servers_fail::start;
 
 const PAGE: &str = include_str!("../../../../docs/engines/redlock.md");
 
@@ -147,13 +146,6 @@ fn a_quorum_speaks_tls() {
     assert!(refused.is_err(), "two of three servers have certificates of nobody who is trusted");
 }
 
-/// Returns how often a command was called.
-fn calls(server: &RedisServer, command: &str) -> u64 {
-    let stats = server.command(&["INFO", "commandstats"]);
-    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
-}
-
 #[test]
 fn who_may_not_call_functions_calls_scripts_that_servers_may_forget() {
     let (servers, url) = start(3, &RedisOptions::default());
@@ -166,7 +158,7 @@ fn who_may_not_call_functions_calls_scripts_that_servers_may_forget() {
         servers.iter().for_each(|server| drop(server.command(&["SCRIPT", "FLUSH"])));
     }
     for server in &servers {
-        let (known, texts) = (calls(server, "evalsha"), calls(server, "eval"));
+        let (known, texts) = (server.calls("evalsha"), server.calls("eval"));
         assert!(known >= 20 && texts >= 10, "{known} by their hash, {texts} by their text");
     }
 }
@@ -179,14 +171,14 @@ fn functions_that_servers_forget_are_loaded_again() {
         works(&client, "m");
         // Two are enough to go on. The third must not forget while it is being told.
         wait_for("the third server", || {
-            let count = || servers.iter().map(|server| calls(server, "fcall")).collect::<Vec<_>>();
+            let count = || servers.iter().map(|server| server.calls("fcall")).collect::<Vec<_>>();
             let before = count();
             pause(Duration::from_millis(50));
             (count() == before).then_some(())
         });
         servers.iter().for_each(|server| drop(server.command(&["FUNCTION", "FLUSH"])));
     }
-    assert!(servers.iter().all(|server| calls(server, "eval") + calls(server, "evalsha") == 0));
+    assert!(servers.iter().all(|server| server.calls("eval") + server.calls("evalsha") == 0));
 }
 
 #[test]

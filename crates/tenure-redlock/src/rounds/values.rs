@@ -6,11 +6,11 @@ use std::time::Duration;
 use redis::Value;
 use tenure_core::model::claim::{ClaimId, Keep, Name};
 use tenure_core::{Error, ErrorKind, Result};
+use tenure_redis::server::{Unexpected, in_millis, number};
 
-use super::library::LIBRARY;
 use super::node::Request;
 use super::{ENGINE, Quorum};
-use crate::answer::{Unexpected, in_millis, number};
+use crate::library::LIBRARY;
 use crate::quorum::majority;
 
 /// How long one server is waited for.

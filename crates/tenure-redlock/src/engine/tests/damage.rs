@@ -2,9 +2,9 @@
 //! and all is free again after the longest ttl.
 
 use std::collections::BTreeMap;
+use tenure_redis::server::number;
 
 use super::*;
-use crate::answer::number;
 
 const NAMES: [&str; 5] = ["mutex", "pool", "rw", "untouched", "value"];
 const LETTERS: [&str; 7] = ["C", "H", "T", "Q", "W", "X", "V"];

@@ -6,14 +6,13 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{Finding, Severity};
+use tenure_redis::server::{merged, of_quorum};
 
-use super::Quorum;
-use super::boot::Mark;
-use super::library::LIBRARY;
-use super::node::Request;
-use crate::check::judge::merged;
-use crate::check::of_quorum;
+use crate::boot::Mark;
+use crate::library::LIBRARY;
 use crate::quorum::majority;
+use crate::rounds::Quorum;
+use crate::rounds::node::Request;
 
 /// How long one server is waited for.
 const WITHIN: Duration = Duration::from_millis(1500);

@@ -10,16 +10,15 @@ use tenure_core::model::claim::{Busy, Grant, Kind, Published, Waiting};
 use tenure_core::model::step::Outcome;
 use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind};
+use tenure_redis::server::{Fault, pause};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::holds::forget_on_all;
-use super::library::LIBRARY;
 use super::node::{Request, Said};
 use super::own::{Copies, Held, Own, Servers};
 use super::text::{self, Ending, NodeAnswer, NodeBusy, NodeHolder};
 use super::{ENGINE, INCARNATION, Quorum};
-use crate::error::Fault;
-use crate::pause;
+use crate::library::LIBRARY;
 use crate::quorum::{Next, Stamped, Tally, Vote, majority};
 
 /// How often a claim is tried in one go, where the servers are divided or a slot turns out to be taken.
@@ -120,7 +119,7 @@ impl Quorum {
     async fn round(self: &Arc<Self>, asked: Vec<(Own, Option<u32>)>, copies: Arc<Copies>) -> Vec<Attempt> {
         let start = SystemClock.now();
         let within = patience(asked.iter().map(|(own, _)| own.claim.terms.ttl));
-        let proposal = if self.has_plain_tokens { 0 } else { SystemClock.time_of_day().micros() };
+        let proposal = if self.has_plain_tokens() { 0 } else { SystemClock.time_of_day().micros() };
         let mut request = Request::new(&LIBRARY.claim).noted_in(copies);
         text::claims(&mut request, &asked, proposal, |own| self.key_text(&own.claim.resource));
         let count = self.nodes.len();
@@ -197,7 +196,7 @@ impl Quorum {
 
     /// The plain form, for tests: the largest number is the token, and nobody else learns of it.
     fn weaken(&self, poll: &Poll, next: Next) -> Next {
-        if !self.has_plain_tokens {
+        if !self.has_plain_tokens() {
             return next;
         }
         let granted: Vec<u64> = poll.tally.granted().map(|(_, number)| number).collect();

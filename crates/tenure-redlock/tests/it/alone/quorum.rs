@@ -5,17 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure_conformance::crew::connect as connect_with;
+use tenure_conformance::crew::{connect as connect_with, now, pause};
 use tenure_core::Tenure;
 use tenure_core::clock::Instant;
 use tenure_core::engine::{Connect, Engine};
 use tenure_fence::Memory;
-use tenure_redis::{Config, Redlock};
+use tenure_redlock::{Config, Redlock};
 use tenure_testkit::Proxy;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
-use crate::crew::{now, pause};
-use crate::redlock::start_with;
+use crate::servers_fail::start_with;
 
 const SERVERS: usize = 5;
 const CLIENTS: usize = 6;

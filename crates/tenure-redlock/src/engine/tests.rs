@@ -9,15 +9,16 @@ use tenure_core::engine::{Engine, ReleaseAnswer, ReleaseRequest};
 use tenure_core::model::claim::{CAPACITY_MAX, Claim, ClaimId, ClientId, Kind, Label, Name, Terms};
 use tenure_core::model::step::Release;
 use tenure_core::model::token::Token;
+use tenure_redis::server::pause;
 use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};
 
-use super::claims::Attempt;
-use super::library::LIBRARY;
-use super::node::{Request, Said};
-use super::own::{Copies, Own};
-use super::text::{self, Ending};
 use super::{Quorum, Redlock};
 use crate::config::Config;
+use crate::library::LIBRARY;
+use crate::rounds::claims::Attempt;
+use crate::rounds::node::{Request, Said};
+use crate::rounds::own::{Copies, Own};
+use crate::rounds::text::{self, Ending};
 
 const WITHIN: Duration = Duration::from_secs(5);
 
@@ -150,7 +151,7 @@ fn a_repeated_claim_is_believed_no_longer_than_a_majority_keeps_it() {
             quorum.ask(node, WITHIN, true, &request).await.expect("the server answers");
         }
         let passes = Duration::from_millis(400);
-        crate::pause::sleep(passes).await;
+        pause::sleep(passes).await;
         let attempts = quorum.attempt(vec![claim]).await;
         let [Attempt::Won(grant)] = &attempts[..] else { panic!("it has it: {attempts:?}") };
         assert!(grant.ends_in <= longest - passes, "two servers keep it no longer: {grant:?}");
@@ -176,7 +177,7 @@ fn releases_that_a_dead_server_does_not_hear_leave_nothing_behind() {
     with_servers(&RedisOptions::default(), async |quorum, servers| {
         servers[2].kill();
         while quorum.nodes[2].is_up() {
-            crate::pause::sleep(Duration::from_millis(10)).await;
+            pause::sleep(Duration::from_millis(10)).await;
         }
         take_turns(quorum, 300).await;
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
@@ -191,14 +192,14 @@ fn a_hung_server_is_told_all_that_it_has_missed_when_it_is_back() {
         servers[2].stop();
         take_turns(quorum, 300).await;
         while quorum.nodes[2].is_up() {
-            crate::pause::sleep(Duration::from_millis(10)).await;
+            pause::sleep(Duration::from_millis(10)).await;
         }
         while quorum.nodes[2].pending.len() == 0 {
-            crate::pause::sleep(Duration::from_millis(10)).await;
+            pause::sleep(Duration::from_millis(10)).await;
         }
         servers[2].cont();
         while quorum.nodes[2].pending.len() > 0 {
-            crate::pause::sleep(Duration::from_millis(10)).await;
+            pause::sleep(Duration::from_millis(10)).await;
         }
         let left = servers[2].command(&["KEYS", "tenure:*"]);
         assert!(left.is_empty(), "it holds for nobody: {left}");

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use redis::Value;
 use tenure_core::model::claim::{ClaimId, Kind, Label};
+use tenure_redis::server::{Unexpected, in_millis, number, text};
 
 use super::node::Request;
 use super::own::Own;
-use crate::answer::{Unexpected, in_millis, number, text};
 
 type Result<T> = std::result::Result<T, Unexpected>;
 

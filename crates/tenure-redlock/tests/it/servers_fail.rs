@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use tenure_conformance::crew::{Crew, connect as connect_with};
+use tenure_conformance::crew::{Crew, TTL, connect as connect_with, now, pause};
 use tenure_core::{ErrorKind, Tenure};
 use tenure_fence::Memory;
 use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};
 use tenure_testkit::{Loss, Proxy, Reply, wait_for};
 
-use crate::crew::{TTL, now, pause};
-use crate::foreign::{node, take_turns_on};
-use crate::quorum::{connector, init};
+use crate::conformance::{connector, init};
+use crate::take_turns::{node, take_turns_on};
 
 const CLIENTS: usize = 6;
 /// How soon everybody is served again once a fault is over.

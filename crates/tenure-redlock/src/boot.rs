@@ -13,15 +13,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tenure_core::{Error, ErrorKind, Result};
+use tenure_redis::server::{Fault, in_millis, number, pause, text};
 use tokio::time::{Instant, timeout_at};
 
-use super::library::LIBRARY;
-use super::node::{Request, Said};
-use super::{ENGINE, Quorum};
-use crate::answer::{in_millis, number, text};
-use crate::error::Fault;
-use crate::pause;
+use crate::library::LIBRARY;
 use crate::quorum::majority;
+use crate::rounds::node::{Request, Said};
+use crate::rounds::{ENGINE, Quorum};
 
 /// How much longer than the longest ttl a server waits.
 const WAIT_MORE: Duration = Duration::from_secs(2);

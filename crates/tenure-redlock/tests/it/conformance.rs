@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tenure_conformance::Setup;
 use tenure_core::engine::{Connect, Engine};
 use tenure_core::model::claim::ClientId;
-use tenure_redis::{Config, Redlock};
+use tenure_redlock::{Config, Redlock};
 use tenure_testkit::redis::shared_quorum;
 
 /// Returns what connects with a URL.

@@ -9,13 +9,13 @@ use futures_util::stream::{self, BoxStream};
 use tenure_core::Result;
 use tenure_core::model::claim::Name;
 use tenure_core::model::inspect::{View, shows_the_same};
+use tenure_redis::server::Key;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Quorum;
-use super::library::LIBRARY;
 use super::node::Request;
-use crate::keys::Key;
+use crate::library::LIBRARY;
 
 /// How long a server publishes changes for an observer that is not heard of again.
 const INTEREST: Duration = Duration::from_secs(30);

@@ -4,65 +4,27 @@
 //! waits: a server tells the first waiter of a release, and its heartbeat asks for what is free. Waiters stand in the order of their
 //! tickets, which all servers know alike.
 
-mod boot;
-mod check;
-mod claims;
-mod holds;
-mod library;
-mod node;
-mod notices;
-mod observe;
-mod own;
-mod pending;
-mod text;
-mod values;
-mod view;
-
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join, select_all};
+use futures_util::future::{BoxFuture, join};
 use futures_util::stream::BoxStream;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{
-    BreakAnswer, Capability, ClaimAnswer, Engine, Finding, HandOver, Incarnation, Reach, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, SlotOrder, Wake,
+    BreakAnswer, Capability, ClaimAnswer, Engine, Finding, HandOver, Reach, ReleaseAnswer, ReleaseRequest,
+    RenewAnswer, RenewRequest, SlotOrder, Wake,
 };
-use tenure_core::model::claim::{Claim, ClaimId, ClientId, Keep, Kind, Name};
+use tenure_core::model::claim::{Claim, ClaimId, Keep, Kind, Name};
 use tenure_core::model::inspect::View;
 use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
-use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
-use crate::answer::in_millis;
-use crate::config::{Config, Topology};
-use crate::dial::Dialer;
-use crate::error::Fault;
-use crate::keys::Keys;
-use crate::link::{Link, Place};
-use crate::quorum::majority;
-use crate::topology::CALL_TIMEOUT;
-use crate::wire::Ears;
-
-use claims::Attempt;
-use node::Node;
-use notices::Notices;
-use own::{Own, Owned};
-
-/// The one word for this engine.
-pub(crate) const ENGINE: &str = "redlock";
-/// The most claims, renewals or releases in one call.
-const BATCH_MAX: usize = 128;
-/// The most slots of a pool: each is a lock of its own.
-const SLOTS_MAX: u32 = 1024;
-/// Why there are no semaphores.
-const UNITS: &str = "a majority of servers cannot count units: of two units on three servers, three clients may each be granted one by two \
-    servers; a slot pool, whose slots are locks of their own, can be used in place of a semaphore";
-/// Servers come and go one by one: the quorum has one life.
-pub(crate) const INCARNATION: Incarnation = Incarnation(0);
+use crate::rounds::claims::Attempt;
+use crate::rounds::own::Own;
+use crate::rounds::{BATCH_MAX, ENGINE, INCARNATION, Quorum, UNITS, holds, observe, text};
 
 /// The engine on three, five or more independent Redis servers, of which a majority decides.
 pub struct Redlock {
@@ -71,165 +33,16 @@ pub struct Redlock {
     tasks: Vec<AbortHandle>,
 }
 
-/// What the engine's parts share.
-pub(crate) struct Quorum {
-    pub(crate) nodes: Vec<Node>,
-    keys: Keys,
-    shared_keys: [String; 4],
-    max_ttl: Duration,
-    has_plain_tokens: bool,
-    owned: Mutex<Owned>,
-    notices: Notices,
-    stamps: std::sync::atomic::AtomicU64,
-    /// Held while it is decided which of two links has a server's vote.
-    counted_once: Mutex<()>,
-}
-
-impl Quorum {
-    fn owned(&self) -> MutexGuard<'_, Owned> {
-        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The key of a resource; names that have none are refused before.
-    fn key_text(&self, resource: &Name) -> String {
-        self.keys.of(resource).map(|key| key.text).unwrap_or_default()
-    }
-
-    fn note_stamp(&self) {
-        self.stamps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    }
-
-    /// Refuses what a quorum cannot do.
-    fn check(&self, claim: &Claim) -> Result<()> {
-        self.keys.of(&claim.resource)?;
-        let terms = &claim.terms;
-        let refused = |kind, message: String, hint: &str| {
-            let refused = Error::new(kind, "claim", message).with_resource(&claim.resource).with_hint(hint);
-            Err(refused.with_no_effect())
-        };
-        if terms.kind == Kind::Semaphore {
-            return refused(ErrorKind::Unsupported, UNITS.to_owned(), "use a slot pool, or another engine");
-        }
-        if terms.kind == Kind::SlotPool && terms.capacity > SLOTS_MAX {
-            return refused(
-                ErrorKind::Unsupported,
-                format!("a pool of {} slots on a quorum", terms.capacity),
-                "each slot is a lock of its own: up to 1024 are possible",
-            );
-        }
-        if terms.weight == 0 || terms.weight > terms.capacity {
-            return refused(
-                ErrorKind::Invalid,
-                "the weight does not fit the capacity".to_owned(),
-                "see the limits of the kind",
-            );
-        }
-        if let Some(longest) = self.falls_short() {
-            let longest = Duration::from_millis(longest);
-            return refused(
-                ErrorKind::Invalid,
-                format!("`max_ttl` is {:?} here and {longest:?} on the servers", self.max_ttl),
-                "name theirs in the URL, or raise it for all clients: `tenure doctor --init` with this URL",
-            );
-        }
-        if terms.ttl > self.max_ttl {
-            return refused(
-                ErrorKind::Unsupported,
-                format!(
-                    "a ttl of {:?} is longer than `max_ttl` of the engine, {:?}",
-                    terms.ttl, self.max_ttl
-                ),
-                "a server that has forgotten its holds waits for `max_ttl`: raise it in the URL of all clients, or shorten the ttl",
-            );
-        }
-        Ok(())
-    }
-}
-
 impl Redlock {
-    /// Connects a client. It must be called on a tokio runtime, which serves the client from then on.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unavailable`] if no majority of the servers answers in time; [`ErrorKind::Invalid`] if the settings name no quorum,
-    /// or a server refuses the user or the password; [`ErrorKind::Unsupported`] if one is too old.
-    pub async fn connect(config: Config, client: ClientId) -> Result<Redlock> {
-        let Topology::Quorum(servers) = &config.topology else {
-            let why = "the settings name no quorum";
-            return Err(Error::new(ErrorKind::Invalid, "connect", why).with_engine(ENGINE));
-        };
-        let failed = |fault: Fault| fault.to_error("connect").with_engine(ENGINE);
-        let dialer =
-            Dialer::new(&config.login, config.db, config.is_tls, config.ca.as_deref()).map_err(failed)?;
-        let keys = Keys::new(&config.prefix, false);
-        let inbox = keys.inbox(0, client);
-        let (mut nodes, mut heard) = (Vec::new(), Vec::new());
-        for server in servers {
-            let (tell, news) = unbounded_channel();
-            let ears = Ears { news: Some(tell), ..Ears::default() };
-            let start = |ears| Link::start(dialer.clone(), Place::Fixed(server.clone()), ears, false);
-            let messages = start(ears.of_inbox());
-            messages.want(inbox.as_bytes());
-            nodes.push(Node::new(start(ears), messages, server.to_string(), in_millis(config.max_ttl)));
-            heard.push(news);
-        }
-        let quorum = Arc::new(Quorum {
-            nodes,
-            shared_keys: keys.shared_of_quorum(),
-            keys,
-            max_ttl: config.max_ttl,
-            has_plain_tokens: config.has_plain_tokens,
-            owned: Mutex::default(),
-            notices: Notices::new(majority(servers.len())),
-            stamps: Default::default(),
-            counted_once: Mutex::default(),
-        });
-        quorum.wait_for_a_majority().await.map_err(failed)?;
-        quorum.learn_longest().await;
-        if let Some(twin) = (0..quorum.nodes.len()).find_map(|node| quorum.twin_of(node)) {
-            return Err(Error::new(ErrorKind::Invalid, "connect", twin)
-                .with_engine(ENGINE)
-                .with_hint("name each server once: it would have two votes"));
-        }
-        let mut tasks = Vec::new();
-        for (node, news) in heard.into_iter().enumerate() {
-            tasks.push(tokio::spawn(notices::listen(Arc::downgrade(&quorum), node, news)).abort_handle());
-            tasks.push(tokio::spawn(boot::look_after(Arc::downgrade(&quorum), node)).abort_handle());
-            // It ends by itself: what a client that is being closed gives back is to be told.
-            tokio::spawn(pending::tell(Arc::downgrade(&quorum), quorum.nodes[node].pending.clone(), node));
-        }
-        Ok(Redlock { capability: capability(config.max_ttl), quorum, tasks })
+    /// Makes the engine of servers that are connected. It ends the tasks.
+    pub(crate) fn new(quorum: Arc<Quorum>, tasks: Vec<AbortHandle>) -> Redlock {
+        Redlock { capability: capability(quorum.max_ttl), quorum, tasks }
     }
 
     /// Returns how many claims have needed a second round trip, since the servers' numbers differed.
     #[doc(hidden)]
     pub fn stamps(&self) -> u64 {
-        self.quorum.stamps.load(std::sync::atomic::Ordering::Relaxed)
-    }
-}
-
-impl Quorum {
-    /// Waits until a majority of the servers is connected, or says why it is not.
-    async fn wait_for_a_majority(&self) -> std::result::Result<(), Fault> {
-        let deadline = Instant::now() + CALL_TIMEOUT;
-        let mut coming: Vec<_> = self.nodes.iter().map(|node| Box::pin(node.link.up(deadline))).collect();
-        let mut up = 0;
-        let mut last = Fault::Nobody { why: "no server answers".to_owned() };
-        while up < majority(self.nodes.len()) {
-            if coming.is_empty() {
-                return Err(last);
-            }
-            let (came, _, others) = select_all(coming).await;
-            coming = others;
-            match came {
-                Ok(_) => up += 1,
-                // What is wrong with the settings is wrong everywhere.
-                Err(fault) if matches!(&fault, Fault::Down { last } if last.is_permanent()) => {
-                    return Err(fault);
-                }
-                Err(fault) => last = fault,
-            }
-        }
-        Ok(())
+        self.quorum.stamps.load(Ordering::Relaxed)
     }
 }
 

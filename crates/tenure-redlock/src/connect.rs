@@ -1,0 +1,81 @@
+//! Connecting a client with all servers.
+
+use std::sync::{Arc, Mutex};
+
+use tenure_core::engine::{Connect, Engine};
+use tenure_core::model::claim::ClientId;
+use tenure_core::{Error, ErrorKind, Result};
+use tenure_redis::server::{Dialer, Ears, Fault, Keys, Link, in_millis};
+use tokio::sync::mpsc::unbounded_channel;
+
+use crate::boot;
+use crate::config::Config;
+use crate::engine::Redlock;
+use crate::quorum::majority;
+use crate::rounds::node::Node;
+use crate::rounds::notices::{self, Notices};
+use crate::rounds::{ENGINE, Quorum, pending};
+
+impl From<Config> for Connect {
+    /// What [`Tenure::new`](tenure_core::Tenure::new) takes. Nothing is tried yet.
+    fn from(config: Config) -> Connect {
+        Box::new(move |client| {
+            Box::pin(async move {
+                let engine: Arc<dyn Engine> = Arc::new(Redlock::connect(config, client).await?);
+                Ok(engine)
+            })
+        })
+    }
+}
+
+impl Redlock {
+    /// Connects a client. It must be called on a tokio runtime, which serves the client from then on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if no majority of the servers answers in time; [`ErrorKind::Invalid`] if two names lead to one
+    /// server, or a server refuses the user or the password; [`ErrorKind::Unsupported`] if one is too old.
+    pub async fn connect(config: Config, client: ClientId) -> Result<Redlock> {
+        let failed = |fault: Fault| fault.to_error("connect").with_engine(ENGINE);
+        let dialer =
+            Dialer::new(&config.login, config.db, config.is_tls, config.ca.as_deref()).map_err(failed)?;
+        let keys = Keys::new(&config.prefix, false);
+        let inbox = keys.inbox(0, client);
+        let (mut nodes, mut heard) = (Vec::new(), Vec::new());
+        for server in &config.servers {
+            let (tell, news) = unbounded_channel();
+            let ears = Ears::new(tell);
+            let start = |ears| Link::to(dialer.clone(), server.clone(), ears);
+            let messages = start(ears.of_inbox());
+            messages.want(inbox.as_bytes());
+            nodes.push(Node::new(start(ears), messages, server.to_string(), in_millis(config.max_ttl)));
+            heard.push(news);
+        }
+        let quorum = Arc::new(Quorum {
+            nodes,
+            shared_keys: keys.shared_of_quorum(),
+            keys,
+            max_ttl: config.max_ttl,
+            #[cfg(any(test, feature = "testing"))]
+            has_plain_tokens: config.has_plain_tokens,
+            owned: Mutex::default(),
+            notices: Notices::new(majority(config.servers.len())),
+            stamps: Default::default(),
+            counted_once: Mutex::default(),
+        });
+        quorum.wait_for_a_majority().await.map_err(failed)?;
+        quorum.learn_longest().await;
+        if let Some(twin) = (0..quorum.nodes.len()).find_map(|node| quorum.twin_of(node)) {
+            return Err(Error::new(ErrorKind::Invalid, "connect", twin)
+                .with_engine(ENGINE)
+                .with_hint("name each server once: it would have two votes"));
+        }
+        let mut tasks = Vec::new();
+        for (node, news) in heard.into_iter().enumerate() {
+            tasks.push(tokio::spawn(notices::listen(Arc::downgrade(&quorum), node, news)).abort_handle());
+            tasks.push(tokio::spawn(boot::look_after(Arc::downgrade(&quorum), node)).abort_handle());
+            // It ends by itself: what a client that is being closed gives back is to be told.
+            tokio::spawn(pending::tell(Arc::downgrade(&quorum), quorum.nodes[node].pending.clone(), node));
+        }
+        Ok(Redlock::new(quorum, tasks))
+    }
+}
