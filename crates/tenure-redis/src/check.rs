@@ -15,12 +15,12 @@ use tenure_core::model::inspect::VIEW_ENTRIES_MAX;
 use tokio::time::Instant;
 
 use crate::check::judge::{Facts, Said, finding, hinted};
-use crate::dial::text_of;
-use crate::engine::Store;
 use crate::error::Fault;
-use crate::link::Link;
-use crate::script::LIBRARY;
-use crate::topology::CALL_TIMEOUT;
+use crate::lua::LIBRARY;
+use crate::net::dial::text_of;
+use crate::net::link::Link;
+use crate::net::topology::CALL_TIMEOUT;
+use crate::store::Store;
 
 /// How many PINGs the latency is taken of.
 const PINGS: usize = 5;

@@ -6,7 +6,7 @@ use tenure_core::engine::EngineUrl;
 use tenure_core::engine::url::{Login, Settings, UrlSyntax};
 use tenure_core::error::Result;
 
-use crate::address::Address;
+use crate::net::address::Address;
 
 const URL: UrlSyntax = UrlSyntax {
     engine: "redis",

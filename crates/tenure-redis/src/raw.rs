@@ -7,7 +7,7 @@ use tenure_core::model::claim::Claim;
 use tenure_core::model::step::Release;
 
 use crate::keys::Keys;
-use crate::script::{CLAIM_ARGUMENTS, Form, LIBRARY, RELEASE_ARGUMENTS, Script, push_header};
+use crate::lua::{CLAIM_ARGUMENTS, Form, LIBRARY, RELEASE_ARGUMENTS, Script, push_header};
 
 /// Makes the command that loads the library.
 pub fn load() -> Cmd {

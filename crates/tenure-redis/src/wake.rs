@@ -10,9 +10,9 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
-use crate::answer::{Message, message};
 use crate::keys::{CHANGES, INBOX};
-use crate::wire::News;
+use crate::lua::answer::{Message, message};
+use crate::net::wire::News;
 
 /// Passes on what comes in, each to whom it is for.
 pub(crate) struct Switchboard {

@@ -47,8 +47,8 @@ pub(super) async fn call_scripts(
         });
     }
     // The server has it already if the engine was measured before.
-    drop(ask(&mut connection, &tenure::redis::raw::load()).await);
-    let [claim, release] = tenure::redis::raw::claim_and_release(&claims)?;
+    drop(ask(&mut connection, &tenure_redis::raw::load()).await);
+    let [claim, release] = tenure_redis::raw::claim_and_release(&claims)?;
     loop {
         let granted = ask(&mut connection, &claim).await?;
         if !granted[1..].iter().all(|answer| matches!(answer, Value::Int(_))) {

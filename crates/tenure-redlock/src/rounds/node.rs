@@ -20,7 +20,7 @@ use crate::library::LIBRARY;
 /// One server.
 pub(crate) struct Node {
     pub(crate) link: Link,
-    /// For messages: large answers on a connection with subscriptions would cost it (see `topology.rs`).
+    /// For messages: large answers on a connection with subscriptions would cost it (see `topology.rs` of `tenure-redis`).
     pub(crate) inbox: Link,
     /// How errors and findings name it.
     pub(crate) name: String,

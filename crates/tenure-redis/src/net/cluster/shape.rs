@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use crate::address::Address;
-use crate::dial::text_of;
 use crate::error::Fault;
+use crate::net::address::Address;
+use crate::net::dial::text_of;
 
 /// How many hash slots there are.
 pub(crate) const SLOTS: usize = 16384;

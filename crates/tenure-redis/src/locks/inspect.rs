@@ -13,12 +13,12 @@ use tenure_core::model::token::Token;
 use tenure_core::{Error, Result};
 use tokio::time::Instant;
 
-use crate::answer::{self, Unexpected};
-use crate::engine::{Store, internal};
 use crate::keys::{Key, Keys};
-use crate::link::Link;
-use crate::script::LIBRARY;
-use crate::topology::CALL_TIMEOUT;
+use crate::lua::LIBRARY;
+use crate::lua::answer::{self, Unexpected};
+use crate::net::link::Link;
+use crate::net::topology::CALL_TIMEOUT;
+use crate::store::{Store, internal};
 
 /// How many keys the server looks at in one step of a scan, which blocks it for about a millisecond.
 const SCAN_COUNT: usize = 1000;

@@ -3,8 +3,8 @@ use tenure_core::error::ErrorKind;
 use tenure_testkit::redis::{RedisCluster, RedisOptions, RedisServer};
 
 use super::*;
-use crate::topology::CALL_TIMEOUT;
-use crate::topology::tests::{Client, run, set};
+use crate::net::topology::CALL_TIMEOUT;
+use crate::net::topology::tests::{Client, run, set};
 
 /// How long after the end of a failover calls work again. (In between they fail, each in time.)
 const BACK_WITHIN: Duration = Duration::from_secs(2);

@@ -24,10 +24,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::address::Address;
-use crate::dial::{Dialer, text_of};
 use crate::error::Fault;
-use crate::pause;
+use crate::net::address::Address;
+use crate::net::dial::{Dialer, text_of};
+use crate::net::pause;
 
 /// How long a Sentinel may take to answer. They do nothing that takes long.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);

@@ -16,12 +16,12 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::address::Address;
-use crate::dial::Dialer;
 use crate::error::Fault;
-use crate::pause;
-use crate::sentinel::Sentinels;
-use crate::wire::{Ears, Manner, News, SILENCE_MAX, Wire, lock};
+use crate::net::address::Address;
+use crate::net::dial::Dialer;
+use crate::net::pause;
+use crate::net::sentinel::Sentinels;
+use crate::net::wire::{Ears, Manner, News, SILENCE_MAX, Wire, lock};
 
 /// How long one attempt to connect takes at most, all that comes before the first command included. It leaves
 /// time for a second one within the 2 s after which the client gives a call up.

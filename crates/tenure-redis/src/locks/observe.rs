@@ -10,10 +10,10 @@ use tenure_core::model::claim::Name;
 use tenure_core::model::inspect::{View, shows_the_same};
 use tokio::sync::Notify;
 
-use crate::engine::Store;
-use crate::inspect::look;
 use crate::keys::Key;
-use crate::script::LIBRARY;
+use crate::locks::inspect::look;
+use crate::lua::LIBRARY;
+use crate::store::Store;
 
 /// How long the server publishes changes for an observer that is not heard of again.
 const INTEREST: Duration = Duration::from_secs(30);

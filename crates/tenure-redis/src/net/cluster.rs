@@ -22,12 +22,12 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::shape::{Redirect, SLOTS, View, merge};
-use crate::address::Address;
-use crate::dial::Dialer;
 use crate::error::Fault;
-use crate::link::{Answer, Build, Link, Place, leaves};
-use crate::pause;
-use crate::wire::{Ears, Manner, News, TableEars, Wire, lock};
+use crate::net::address::Address;
+use crate::net::dial::Dialer;
+use crate::net::link::{Answer, Build, Link, Place, leaves};
+use crate::net::pause;
+use crate::net::wire::{Ears, Manner, News, TableEars, Wire, lock};
 
 /// How often the table is looked at although nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(10);

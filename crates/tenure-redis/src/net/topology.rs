@@ -9,15 +9,15 @@ use tenure_core::error::Error;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-use crate::cluster::Cluster;
 use crate::config::{Config, Topology};
-use crate::dial::Dialer;
 use crate::error::Fault;
-use crate::link::{Link, Place};
+use crate::net::cluster::Cluster;
+use crate::net::dial::Dialer;
+use crate::net::link::{Link, Place};
 #[cfg(test)]
-use crate::pause;
-use crate::sentinel::Sentinels;
-use crate::wire::{Ears, Manner, News};
+use crate::net::pause;
+use crate::net::sentinel::Sentinels;
+use crate::net::wire::{Ears, Manner, News};
 
 /// How long a call takes at most, a reconnect included. The client gives a call up after 2 s, and an error that
 /// says why is worth more than one that says "no answer".

@@ -11,7 +11,7 @@ use tenure_core::engine::queue::{
 use tenure_core::model::claim::{Label, Name};
 use tenure_core::model::token::Token;
 
-use crate::answer::{Unexpected, array, bytes, number, text, unexpected};
+use crate::lua::answer::{Unexpected, array, bytes, number, text, unexpected};
 
 type Result<T> = std::result::Result<T, Unexpected>;
 

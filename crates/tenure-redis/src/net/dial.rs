@@ -11,8 +11,8 @@ use redis::{
 use tenure_core::engine::Incarnation;
 use tenure_core::engine::url::Login;
 
-use crate::address::Address;
 use crate::error::Fault;
+use crate::net::address::Address;
 
 /// The name by which `CLIENT LIST` shows a connection.
 const CLIENT_NAME: &str = "tenure";

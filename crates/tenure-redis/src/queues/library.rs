@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use redis::Cmd;
 use tenure_core::model::claim::Name;
 
-use crate::script::{self, Form, Script};
+use crate::lua::{self, Form, Script};
 
 /// All operations of one version of the texts.
 #[derive(Debug)]
@@ -26,26 +26,26 @@ pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new(str
 
 impl Library {
     pub(super) fn new(adapt: impl Fn(&str) -> String) -> Library {
-        let shared = adapt(include_str!("../scripts/queue_common.lua"));
+        let shared = adapt(include_str!("../lua/queue_common.lua"));
         let operations = [
-            ("push", include_str!("../scripts/queue_push.lua")),
-            ("take", include_str!("../scripts/queue_take.lua")),
-            ("renew", include_str!("../scripts/queue_renew.lua")),
-            ("settle", include_str!("../scripts/queue_settle.lua")),
-            ("stats", include_str!("../scripts/queue_stats.lua")),
-            ("items", include_str!("../scripts/queue_items.lua")),
-            ("replay", include_str!("../scripts/queue_replay.lua")),
-            ("purge", include_str!("../scripts/queue_purge.lua")),
+            ("push", include_str!("../lua/queue_push.lua")),
+            ("take", include_str!("../lua/queue_take.lua")),
+            ("renew", include_str!("../lua/queue_renew.lua")),
+            ("settle", include_str!("../lua/queue_settle.lua")),
+            ("stats", include_str!("../lua/queue_stats.lua")),
+            ("items", include_str!("../lua/queue_items.lua")),
+            ("replay", include_str!("../lua/queue_replay.lua")),
+            ("purge", include_str!("../lua/queue_purge.lua")),
         ]
         .map(|(name, text)| (name, adapt(text)));
-        let (text, scripts) = script::assemble("tenure_queue_1", &shared, operations);
+        let (text, scripts) = lua::assemble("tenure_queue_1", &shared, operations);
         let [push, take, renew, settle, stats, items, replay, purge] = scripts;
         Library { text, push, take, renew, settle, stats, items, replay, purge }
     }
 
     /// Makes the command that loads the library. A server that has it refuses.
     pub(crate) fn load(&self) -> Cmd {
-        script::load(&self.text)
+        lua::load(&self.text)
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::Fault;
-use crate::wire::{Wire, lock};
+use crate::net::wire::{Wire, lock};
 
 /// How long replicas have to acknowledge. Two of these, and what the server rounds them up by (100 ms each), fit
 /// into the time of a call.

@@ -15,11 +15,11 @@ use tenure_core::engine::{RenewAnswer, RenewRequest};
 use tenure_core::model::claim::Name;
 use tenure_core::{Error, ErrorKind, Result};
 
-use crate::answer::{Unexpected, number};
-use crate::engine::{Context, ENGINE, Sending, Store, internal};
-use crate::inspect;
 use crate::keys::{Key, Keys};
-use crate::script::{Form, Script};
+use crate::locks::inspect;
+use crate::lua::answer::{Unexpected, number};
+use crate::lua::{Form, Script};
+use crate::store::{Context, ENGINE, Sending, Store, internal};
 use library::{LIBRARY, Library};
 
 mod answer;

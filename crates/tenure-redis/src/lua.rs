@@ -4,6 +4,8 @@
 //! how they are called. As a script it is read again by every call, which costs more than the common case itself; that
 //! is left for servers and users that may not load functions.
 
+pub(crate) mod answer;
+
 use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 
@@ -11,11 +13,10 @@ use redis::{Cmd, RedisWrite};
 use tenure_core::engine::{Incarnation, ReleaseRequest, RenewRequest};
 use tenure_core::model::claim::{Claim, ClaimId};
 
-use crate::answer;
 use crate::keys::Keys;
 
 /// What every operation needs: it is made once in a library, and in front of the operation in a script.
-const SHARED: &str = concat!(include_str!("scripts/common.lua"), include_str!("scripts/record.lua"));
+const SHARED: &str = concat!(include_str!("lua/common.lua"), include_str!("lua/record.lua"));
 
 /// In which form the server is to find an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,14 +58,14 @@ impl Library {
     fn new(adapt: impl Fn(&str) -> String) -> Library {
         let shared = adapt(SHARED);
         let operations = [
-            ("claim", include_str!("scripts/claim.lua")),
-            ("renew", include_str!("scripts/renew.lua")),
-            ("release", include_str!("scripts/release.lua")),
-            ("publish", include_str!("scripts/publish.lua")),
-            ("break", include_str!("scripts/break.lua")),
-            ("resize", include_str!("scripts/resize.lua")),
-            ("look", include_str!("scripts/look.lua")),
-            ("observe", include_str!("scripts/observe.lua")),
+            ("claim", include_str!("lua/claim.lua")),
+            ("renew", include_str!("lua/renew.lua")),
+            ("release", include_str!("lua/release.lua")),
+            ("publish", include_str!("lua/publish.lua")),
+            ("break", include_str!("lua/break.lua")),
+            ("resize", include_str!("lua/resize.lua")),
+            ("look", include_str!("lua/look.lua")),
+            ("observe", include_str!("lua/observe.lua")),
         ]
         .map(|(name, text)| (name, adapt(text)));
         let (text, scripts) = assemble("tenure_1", &shared, operations);

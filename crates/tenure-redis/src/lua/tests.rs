@@ -23,8 +23,8 @@ use super::{
     Arguments, CLAIM_ARGUMENTS, Form, LIBRARY, Library, RELEASE_ARGUMENTS, RENEW_ARGUMENTS, Script,
     push_header,
 };
-use crate::answer;
 use crate::keys::{Key, Keys};
+use crate::lua::answer;
 
 mod damaged;
 mod single;

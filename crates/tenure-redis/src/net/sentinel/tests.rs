@@ -4,7 +4,7 @@ use tenure_core::error::ErrorKind;
 use tenure_testkit::redis::{RedisOptions, RedisSentinel};
 
 use super::*;
-use crate::topology::tests::{Client, run};
+use crate::net::topology::tests::{Client, run};
 
 /// How long after the end of a failover calls work again. (In between they fail, each in time.)
 const BACK_WITHIN: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 -- What every operation begins with: its arguments, the time, tokens, and what tells the common case from others.
 --
 -- The text is loaded once as a library of functions, or sent as a script where functions are not allowed; see
--- `script.rs`. As a library it outlives a call, so `begin` sets everything anew that belongs to one.
+-- `lua.rs`. As a library it outlives a call, so `begin` sets everything anew that belongs to one.
 --
 -- KEYS: the shared keys (last token, finished ids, queues, observed resources), then the key of each resource.
 -- ARGV: the hash tag, the incarnation, PUBLISH or SPUBLISH, then what each operation takes.

@@ -22,10 +22,10 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, timeout_at};
 
-use crate::address::Address;
-use crate::dial::{Dialer, identify};
 use crate::error::Fault;
-use crate::replicated::Line;
+use crate::net::address::Address;
+use crate::net::dial::{Dialer, identify};
+use crate::net::replicated::Line;
 
 /// A connection that has sent nothing for this long, while somebody waits for an answer, is given up: a hung
 /// server's connections must not linger, and a live one accepts a new connection at once.

@@ -1,0 +1,4 @@
+//! What is read of locks, once and again.
+
+pub(crate) mod inspect;
+pub(crate) mod observe;
