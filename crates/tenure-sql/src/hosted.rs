@@ -19,13 +19,12 @@ use tenure_core::{Error, ErrorKind, Result};
 use tokio::task::AbortHandle;
 
 use crate::fault::Fault;
-use crate::observe;
+use crate::locks::purge::{Purged, purge, sweep};
+use crate::locks::renew::renew;
+use crate::locks::transaction::carry_out;
+use crate::locks::{observe, plain};
 use crate::pause::pause;
-use crate::plain;
-use crate::purge::{Purged, purge, sweep};
-use crate::queue::{QueueDatabase, QueueState, forget};
-use crate::renew::renew;
-use crate::transaction::carry_out;
+use crate::queues::{QueueDatabase, QueueState, forget};
 
 /// How often each client looks for idle rows to remove.
 const PURGE_PERIOD: Duration = Duration::from_secs(60);

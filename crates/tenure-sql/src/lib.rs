@@ -10,7 +10,7 @@
 //! do not exist yet, locks those rows by name and then the rows of claims by id, and reads the clock last, when
 //! nothing can make it wait any more. `step` runs. The second writes and commits. Where a record has more entries than are
 //! loaded at first, a trip more fetches [what is needed](tenure_core::model::window); where others are to be told, a trip behind the
-//! commit does that, and may fail. A dialect that can claims and releases free mutexes by one statement instead (`plain.rs`).
+//! commit does that, and may fail. A dialect that can claims and releases free mutexes by one statement instead (`locks/plain.rs`).
 //!
 //! Renewals of holders need no resource's lock: one statement moves the ends of those that have not ended.
 //!
@@ -22,36 +22,30 @@
 //! resources are tried again one by one.
 
 mod database;
+mod doctor;
 mod fault;
 mod hosted;
-mod load;
-mod observe;
+mod locks;
 mod pause;
-mod plain;
-mod purge;
-mod queue;
-mod renew;
+mod queues;
 mod room;
 mod schema;
 mod settings;
 mod text;
-mod transaction;
-mod trial;
 mod wake;
-mod write;
 
 pub use database::{Connection, Database, Row};
+pub use doctor::try_out;
 pub use fault::Fault;
 pub use hosted::Hosted;
-pub use load::read_name;
+pub use locks::load::read_name;
+pub use locks::purge::{FORGET_GRAIN, LOOK_AFTER};
 pub use pause::pause;
-pub use purge::{FORGET_GRAIN, LOOK_AFTER};
-pub use queue::{
+pub use queues::{
     Calls, Entered, Found, QUEUE_VERSION, QueueDatabase, QueueTables, Settled, queue_capability,
 };
 pub use room::{Purpose, Room, until_there_is_room};
 pub use schema::{Tables, VERSION};
 pub use settings::identifier;
 pub use text::{Columns, Dialect, claim_bytes, client_number, micros, push_hex, signed};
-pub use trial::try_out;
 pub use wake::{Inbox, Notification};

@@ -10,7 +10,7 @@ use tenure_core::model::claim::{ClaimId, ClientId, Grant, Name};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::queue::Idle;
+use crate::queues::Idle;
 
 /// How many claims are known at most for which somebody rang.
 const RUNG_MAX: usize = 4096;

@@ -10,11 +10,11 @@ use tokio::time::{Instant, timeout};
 
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
-use crate::load::{claims, rows};
-use crate::plain::keep_waiting;
+use crate::locks::load::{claims, rows};
+use crate::locks::plain::keep_waiting;
+use crate::locks::transaction::carry_out;
 use crate::room::Purpose;
 use crate::text::{Columns, Dialect};
-use crate::transaction::carry_out;
 
 /// How long those that need a transaction may keep the others of their batch waiting for their answers: so long, and so
 /// many times what the first statement took. One whose row somebody keeps locked must not cost the others their leases.

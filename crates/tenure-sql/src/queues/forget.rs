@@ -2,8 +2,8 @@
 
 use crate::database::Connection;
 use crate::fault::Fault;
-use crate::load::{moment, moment_asked, rows};
-use crate::queue::QueueDatabase;
+use crate::locks::load::{moment, moment_asked, rows};
+use crate::queues::QueueDatabase;
 use crate::text::{Columns, Dialect, Values, signed};
 
 /// How many rows one statement removes.

@@ -13,9 +13,9 @@ use tenure_core::model::token::Token;
 
 use crate::database::Database;
 use crate::fault::Fault;
-use crate::plain;
-use crate::renew::renew;
-use crate::transaction::carry_out;
+use crate::locks::plain;
+use crate::locks::renew::renew;
+use crate::locks::transaction::carry_out;
 
 /// The name that is claimed. Doctors who try at the same time refuse each other, which is as good an answer as any.
 const NAME: &str = "tenure.doctor";

@@ -19,7 +19,7 @@ use tenure_core::model::window::Window;
 
 use crate::database::{Connection, Database, Row};
 use crate::fault::Fault;
-use crate::load::claims as claim_list;
+use crate::locks::load::claims as claim_list;
 use crate::text::{Columns, Dialect, Values, claim_bytes, client_number, micros, signed};
 
 /// Whose hold the record consists of, if that is all there is to it.

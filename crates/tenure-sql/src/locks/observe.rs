@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
-use crate::load::{Script, head_columns, moment, moment_asked, names, part, rows, stored};
+use crate::locks::load::{Script, head_columns, moment, moment_asked, names, part, rows, stored};
 use crate::text::{Dialect, Values};
 
 /// For how long an observer is told of changes after it has been heard of.

@@ -18,7 +18,7 @@ use tokio::sync::OnceCell;
 use crate::fault::Fault;
 use crate::hosted::Hosted;
 use crate::pause::{pause, retried};
-use crate::queue::{Calls, Entered, Found, QueueDatabase, look};
+use crate::queues::{Calls, Entered, Found, QueueDatabase, look};
 
 /// How many bytes of payloads go into one statement, but for a single one that is larger.
 const CHUNK_BYTES: usize = 1 << 20;

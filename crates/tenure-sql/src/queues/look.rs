@@ -9,8 +9,8 @@ use tenure_core::model::claim::{Label, Name};
 
 use crate::database::{Connection, Row};
 use crate::fault::Fault;
-use crate::load::{names, read_name, rows};
-use crate::queue::QueueDatabase;
+use crate::locks::load::{names, read_name, rows};
+use crate::queues::QueueDatabase;
 use crate::text::{Columns, Dialect, signed};
 
 async fn ask<D: QueueDatabase>(database: &D, statement: String) -> Result<Vec<Row>, Fault> {

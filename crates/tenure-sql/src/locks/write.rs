@@ -7,9 +7,9 @@ use tenure_core::model::step::forget_at;
 use tenure_core::model::window::{Changes, Window};
 
 use crate::fault::Fault;
-use crate::load::{Script, Stored, kind_number, names};
-use crate::plain::plain_claim;
-use crate::purge::{FORGET_GRAIN, LOOK_AFTER};
+use crate::locks::load::{Script, Stored, kind_number, names};
+use crate::locks::plain::plain_claim;
+use crate::locks::purge::{FORGET_GRAIN, LOOK_AFTER};
 use crate::schema::Tables;
 use crate::text::{Dialect, Values, claim_bytes, client_number, micros, moment, signed};
 

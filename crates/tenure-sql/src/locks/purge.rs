@@ -7,9 +7,9 @@ use tenure_core::model::step::Command;
 
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
-use crate::load::{moment, moment_asked, names, read_name, rows};
+use crate::locks::load::{moment, moment_asked, names, read_name, rows};
+use crate::locks::transaction::carry_out;
 use crate::text::{Columns, Dialect, Values, signed};
-use crate::transaction::carry_out;
 
 /// How many resources one transaction removes.
 const BATCH: usize = 500;

@@ -16,14 +16,14 @@ use tokio::time::timeout;
 
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
-use crate::load::{
+use crate::locks::load::{
     ENTRIES_WHOLE, Entries, Script, Stored, claim_columns, entry, head_columns, moment, moment_asked, names,
     part, rows, stored,
 };
+use crate::locks::write::{Written, write};
 use crate::pause::retried;
 use crate::text::{Dialect, Values};
 use crate::wake::Notification;
-use crate::write::{Written, write};
 
 /// How long locking may take. The database's own limit counts for each lock, and a row that several wait for has two of them.
 const LOCK_MAX: Duration = Duration::from_millis(1100);
