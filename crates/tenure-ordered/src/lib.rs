@@ -3,7 +3,7 @@
 //! follows from the entries before it: the rule is [`tenure_core::model::line`], and nothing is written to grant.
 //!
 //! [`Ordered`] is the engine; a [`Store`] says how entries are made, listed, watched and removed. What a client knows of
-//! its own claims (`own.rs`) is no truth: if it is lost, the client's [`SessionId`] ends in the store, and all its entries with it.
+//! its own claims (`locks/own.rs`) is no truth: if it is lost, the client's [`SessionId`] ends in the store, and all its entries with it.
 //!
 //! | verb | calls, one after the other |
 //! | --- | --- |
@@ -17,20 +17,13 @@
 //! `concurrency` package (order by create revision); and what Jepsen found in etcd 3.4.3, that a waiter must ask for
 //! its lease again after it was woken.
 
-mod claim;
-mod observe;
-mod operate;
-mod ordered;
-mod own;
-mod queue;
-mod release;
-mod renew;
+mod locks;
+mod queues;
 mod store;
-mod sweep;
 mod wake;
 
-pub use ordered::Ordered;
-pub use queue::{
+pub use locks::ordered::Ordered;
+pub use queues::{
     Change, Changed, Fit, Found, Key, KeyRange, Load, Missing, Moment, Page, Pages, QueueStore, Queues,
     Removal, Rewritten, Snapshot, Standing, Unread, Value, clock_of_head, is_apart,
 };

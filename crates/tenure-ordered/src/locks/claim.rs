@@ -14,8 +14,8 @@ use tenure_core::model::token::Token;
 use tenure_core::testing::failpoint;
 use tenure_core::{Error, ErrorKind, Result};
 
-use crate::ordered::{Shared, now};
-use crate::own::Own;
+use crate::locks::ordered::{Shared, now};
+use crate::locks::own::Own;
 use crate::store::{Entered, Entrance, Leaving, Look, Mine, Rule, SessionId, Store};
 
 const TOO_HEAVY: &str = "the weight does not fit the capacity";

@@ -10,9 +10,9 @@ use tenure_core::model::claim::Name;
 use tenure_core::model::inspect::{View, shows_the_same};
 use tenure_core::{Error, ErrorKind, Result};
 
-use crate::ordered::Shared;
+use crate::locks::ordered::Shared;
+use crate::locks::sweep::pause;
 use crate::store::{Look, Store};
-use crate::sweep::pause;
 
 /// How long an observer waits after an error.
 const RETRY: Duration = Duration::from_millis(500);

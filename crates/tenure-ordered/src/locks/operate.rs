@@ -8,7 +8,7 @@ use tenure_core::model::line::Resized;
 use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 
-use crate::ordered::Shared;
+use crate::locks::ordered::Shared;
 use crate::store::Store;
 
 impl<S: Store> Shared<S> {

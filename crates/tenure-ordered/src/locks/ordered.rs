@@ -18,10 +18,10 @@ use tenure_core::model::token::Token;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::observe::observe;
-use crate::own::{Own, Owned};
+use crate::locks::observe::observe;
+use crate::locks::own::{Own, Owned};
+use crate::locks::sweep::{Changing, sweep};
 use crate::store::{Leaving, SessionId, Store};
-use crate::sweep::{Changing, sweep};
 
 /// An engine on an ordered store.
 pub struct Ordered<S: Store> {

@@ -6,7 +6,7 @@ use tenure_core::engine::{ReleaseAnswer, ReleaseRequest};
 use tenure_core::model::claim::ClaimId;
 use tenure_core::{Error, ErrorKind, Result};
 
-use crate::ordered::{Shared, Unfinished, now};
+use crate::locks::ordered::{Shared, Unfinished, now};
 use crate::store::{Leaving, Left, Store};
 
 impl<S: Store> Shared<S> {

@@ -9,9 +9,9 @@ use tenure_core::model::claim::{ClaimId, Name, Waiting};
 use tenure_core::model::line::Standing;
 use tenure_core::{Error, ErrorKind, Result};
 
-use crate::claim::has_fresh_value;
-use crate::ordered::{Shared, now};
-use crate::own::Own;
+use crate::locks::claim::has_fresh_value;
+use crate::locks::ordered::{Shared, now};
+use crate::locks::own::Own;
 use crate::store::{Look, Mine, Presence, SessionId, Store, Wait};
 
 /// What a renewal comes to.

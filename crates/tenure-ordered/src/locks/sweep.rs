@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure_core::clock::{Clock, SystemClock};
 use tokio::sync::Notify;
 
-use crate::ordered::Shared;
+use crate::locks::ordered::Shared;
 use crate::store::{Left, Store};
 
 /// How often it looks.
