@@ -10,13 +10,13 @@ use tenure_core::engine::{Finding, Severity};
 use tenure_core::model::claim::{ClaimId, Name};
 use tokio::time::Instant;
 
-use crate::error::Fault;
-use crate::keys::{get, range};
-use crate::proto::{
+use crate::client::proto::{
     AlarmRequest, Compare, CompareResult, DeleteRangeRequest, MemberListRequest, Operation, PutRequest,
     Target, TxnRequest,
 };
-use crate::store::{Etcd, deadline};
+use crate::error::Fault;
+use crate::keys::{get, range};
+use crate::locks::store::{Etcd, deadline};
 
 /// How many writes the latency is taken of.
 const WRITES: usize = 5;

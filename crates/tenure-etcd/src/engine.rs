@@ -7,18 +7,18 @@ use tenure_core::model::claim::ClientId;
 use tenure_ordered::{Ordered, Wakes};
 use tokio::time::Instant;
 
+use crate::client::endpoints::Endpoints;
+use crate::client::etcd_leases::EtcdLeases;
+use crate::client::lease::Leases;
+use crate::client::proto::StatusRequest;
+use crate::client::watch::Watches;
 use crate::config::Config;
-use crate::endpoints::Endpoints;
 use crate::error::Fault;
-use crate::etcd_leases::EtcdLeases;
 use crate::keys::Keys;
-use crate::lease::Leases;
-use crate::proto::StatusRequest;
-use crate::store::{Parts, deadline};
-use crate::wake::Waits;
-use crate::watch::Watches;
+use crate::locks::store::{Parts, deadline};
+use crate::locks::wake::Waits;
 
-pub use crate::store::Etcd;
+pub use crate::locks::store::Etcd;
 
 /// Connects with a cluster.
 ///

@@ -9,7 +9,7 @@
 //! <prefix>value/<name> k           the same, kept beyond the hold
 //! <prefix>value/<name> l           it is fresh for as long as this is there
 //! <prefix>done/<claim>             a claim that must not be let in any more
-//! <prefix>queue...                 queues: see `queue.rs`
+//! <prefix>queue...                 queues: see `queues.rs`
 //! ```
 //!
 //! What looks like a space is the control character 0x1f, below everything that a name may hold: keys stand in the order of
@@ -20,7 +20,7 @@ use tenure_core::model::claim::{ClaimId, ClientId, Kind, Label, Name, Published}
 use tenure_core::model::line::{About, Entry, Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::model::token::Token;
 
-use crate::proto::{KeyValue, RangeRequest, end_of_prefix};
+use crate::client::proto::{KeyValue, RangeRequest, end_of_prefix};
 
 /// Ends a name.
 const END: u8 = 0x1f;

@@ -3,26 +3,19 @@
 //! What the engine promises, and when it does not, is on its page, `docs/engines/etcd.md`.
 
 mod check;
-mod clock;
+mod client;
 mod config;
 mod connect;
-mod endpoints;
 mod engine;
 mod error;
-mod etcd_leases;
 mod keys;
-mod lease;
-mod look;
-mod proto;
-mod queue;
+mod locks;
+mod queues;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod raw;
-mod rpc;
-mod store;
 #[cfg(test)]
-mod trial;
-mod wake;
-mod watch;
+mod test_client;
 
 pub use config::Config;
 pub use engine::{Etcd, connect};

@@ -8,6 +8,8 @@
 //! <prefix>queue-called/<client>    for which queue a client was called last; on a lease of its own
 //! ```
 
+pub(crate) mod clock;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,17 +24,17 @@ use tenure_ordered::{
     Wakes,
 };
 
-use crate::clock::QueueClock;
-use crate::endpoints::Endpoints;
-use crate::error::{Fault, is_full};
-use crate::etcd_leases::{EtcdLeases, lease_of};
-use crate::keys::{Keys, get};
-use crate::proto::{
+use crate::client::endpoints::Endpoints;
+use crate::client::etcd_leases::{EtcdLeases, lease_of};
+use crate::client::proto::{
     Compare, CompareResult, Operation, PutRequest, RangeRequest, RangeResponse, RequestOp, Target, TxnRequest,
 };
-use crate::store::{deadline, delete, failed, put, ranges, read};
-use crate::wake::comes;
-use crate::watch::{Notice, Wanted as Watched, Watches};
+use crate::client::watch::{Notice, Wanted as Watched, Watches};
+use crate::error::{Fault, is_full};
+use crate::keys::{Keys, get};
+use crate::locks::store::{deadline, delete, failed, put, ranges, read};
+use crate::locks::wake::comes;
+use crate::queues::clock::QueueClock;
 
 /// How many operations are in one part of a transaction: etcd takes 128 in each, unless it is told otherwise.
 const PART: usize = 100;
@@ -95,7 +97,8 @@ fn range(keys: &Keys, queue: &Name, wanted: &KeyRange) -> RequestOp {
 
 fn found(keys: &Keys, queue: &Name, range: &RangeResponse) -> Found {
     let prefix = keys.queue_row(queue, b"").len();
-    let row = |key: &crate::proto::KeyValue| (key.key[prefix..].to_vec(), Value::from(&key.value[..]));
+    let row =
+        |key: &crate::client::proto::KeyValue| (key.key[prefix..].to_vec(), Value::from(&key.value[..]));
     Found { rows: range.kvs.iter().map(row).collect(), has_more: range.more }
 }
 
@@ -202,7 +205,7 @@ async fn hear(watches: Watches, wakes: Arc<Wakes>, key: Vec<u8>) {
                 Err(_) => break,
             }
         }
-        crate::endpoints::sleep(Duration::from_millis(100)).await;
+        crate::client::endpoints::sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -294,12 +297,12 @@ impl QueueStore for EtcdQueues {
             let behind = after.map(|after| [&self.keys.queue_head(after)[..], &[0]].concat());
             let request = RangeRequest {
                 key: behind.unwrap_or_default().max(all.clone()),
-                range_end: crate::proto::end_of_prefix(&all),
+                range_end: crate::client::proto::end_of_prefix(&all),
                 limit: i64::try_from(most).unwrap_or(i64::MAX),
                 ..RangeRequest::default()
             };
             let answer = self.endpoints.call(request, deadline()).await.map_err(failed("list queues"))?;
-            let name = |key: &crate::proto::KeyValue| {
+            let name = |key: &crate::client::proto::KeyValue| {
                 let name = &key.key[self.keys.queue_heads("").len()..];
                 Name::new(std::str::from_utf8(name).ok()?).ok()
             };
@@ -367,9 +370,9 @@ impl QueueStore for EtcdQueues {
 }
 
 /// The ranges of a transaction and of those in it, in their order.
-fn flat(responses: &[crate::proto::ResponseOp]) -> Vec<&RangeResponse> {
+fn flat(responses: &[crate::client::proto::ResponseOp]) -> Vec<&RangeResponse> {
     let inner = responses.iter().flat_map(|response| match &response.response {
-        Some(crate::proto::Answered::Txn(part)) => flat(&part.responses),
+        Some(crate::client::proto::Answered::Txn(part)) => flat(&part.responses),
         _ => ranges(std::slice::from_ref(response)).collect(),
     });
     inner.collect()

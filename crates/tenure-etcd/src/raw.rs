@@ -5,16 +5,16 @@ use std::time::Duration;
 use tenure_core::error::Result;
 use tokio::time::Instant;
 
-use crate::config::Config;
-use crate::endpoints::Endpoints;
-use crate::error::Fault;
-use crate::lease::Leases;
-use crate::proto::{
+use crate::client::endpoints::Endpoints;
+use crate::client::lease::Leases;
+use crate::client::proto::{
     Answered, Compare, DeleteRangeRequest, Operation, PutRequest, RangeRequest, RangeResponse, RequestOp,
     SortOrder, SortTarget, TxnRequest, TxnResponse, end_of_prefix,
 };
-use crate::wake::goes;
-use crate::watch::{Notice, Wanted, Watches};
+use crate::client::watch::{Notice, Wanted, Watches};
+use crate::config::Config;
+use crate::error::Fault;
+use crate::locks::wake::goes;
 
 /// How long a call may take.
 const CALL_MAX: Duration = Duration::from_secs(2);

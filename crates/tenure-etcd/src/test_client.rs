@@ -5,9 +5,9 @@ use std::time::Duration;
 use tenure_testkit::etcd::EtcdOptions;
 use tokio::time::Instant;
 
+use crate::client::endpoints::Endpoints;
+use crate::client::proto::{Compare, Operation, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use crate::config::Config;
-use crate::endpoints::Endpoints;
-use crate::proto::{Compare, Operation, PutRequest, RangeRequest, RequestOp, TxnRequest};
 
 /// Runs a test on a runtime like a client's.
 pub(crate) fn run(test: impl Future<Output = ()>) {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tenure_core::engine::{Finding, Severity};
 
-use crate::endpoints::Seen;
+use crate::client::endpoints::Seen;
+use crate::client::proto::{AlarmMember, AlarmType, Member};
 use crate::error::Fault;
-use crate::proto::{AlarmMember, AlarmType, Member};
 
 /// The first version with which tenure may be used: older ones have no transactions in transactions that were tried.
 const VERSION_MIN: (u32, u32) = (3, 4);

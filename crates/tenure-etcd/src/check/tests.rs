@@ -1,8 +1,8 @@
 use tenure_core::engine::Severity::{Bad, Good, Warning};
 
 use super::*;
-use crate::endpoints::Seen;
-use crate::proto::{AlarmMember, AlarmType, Member, ResponseHeader, StatusResponse};
+use crate::client::endpoints::Seen;
+use crate::client::proto::{AlarmMember, AlarmType, Member, ResponseHeader, StatusResponse};
 
 fn status(leader: u64) -> StatusResponse {
     let header = Some(ResponseHeader { cluster_id: 7, ..ResponseHeader::default() });

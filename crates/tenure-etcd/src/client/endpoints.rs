@@ -18,10 +18,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
+use crate::client::proto::{Call, StatusRequest, StatusResponse};
+use crate::client::rpc::Wire;
 use crate::config::Config;
 use crate::error::{Fault, reason};
-use crate::proto::{Call, StatusRequest, StatusResponse};
-use crate::rpc::Wire;
 
 /// How long an endpoint has to answer for its status before another one is asked as well: an order of magnitude more than
 /// a server needs to which a packet takes 10 ms.

@@ -10,10 +10,12 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::endpoints::Endpoints;
+use crate::client::endpoints::Endpoints;
+use crate::client::proto::{
+    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest,
+};
+use crate::client::rpc::{Stream, Wire};
 use crate::error::Fault;
-use crate::proto::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest};
-use crate::rpc::{Stream, Wire};
 
 /// How many keep-alives wait for their answers at most. A client has a lease for each ttl that it uses.
 const WAITING_MAX: usize = 1024;

@@ -18,8 +18,8 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
+use crate::client::proto::{AuthenticateRequest, Call, StreamCall};
 use crate::error::Fault;
-use crate::proto::{AuthenticateRequest, Call, StreamCall};
 
 /// The longest answer. A range of 10,000 waiters is 2 MiB.
 const ANSWER_BYTES_MAX: usize = 64 << 20;

@@ -17,13 +17,13 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::Code;
 
-use crate::endpoints::{Endpoints, sleep};
-use crate::error::Fault;
-use crate::proto::{
+use crate::client::endpoints::{Endpoints, sleep};
+use crate::client::proto::{
     Event, WatchCancelRequest, WatchCreateRequest, WatchOrder, WatchProgressRequest, WatchRequest,
     WatchResponse,
 };
-use crate::rpc::{Stream, Wire};
+use crate::client::rpc::{Stream, Wire};
+use crate::error::Fault;
 
 /// How often the server is asked whether it is there. One that is silent for as long again is left.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -45,11 +45,11 @@ pub(crate) struct Watches {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) key: Vec<u8>,
-    /// Empty for one key; see [`end_of_prefix`](crate::proto::end_of_prefix).
+    /// Empty for one key; see [`end_of_prefix`](crate::client::proto::end_of_prefix).
     pub(crate) range_end: Vec<u8>,
     /// The first revision of interest; 0 for what comes after [`Notice::Began`].
     pub(crate) start_revision: i64,
-    /// What is left away: [`WatchFilter`](crate::proto::WatchFilter)s.
+    /// What is left away: [`WatchFilter`](crate::client::proto::WatchFilter)s.
     pub(crate) filters: Vec<i32>,
     /// Whether an event brings what was there before it.
     pub(crate) prev_kv: bool,

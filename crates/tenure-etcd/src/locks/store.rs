@@ -16,17 +16,17 @@ use tenure_ordered::{
     Entered, Entrance, Leaving, Left, Look, Mine, Presence, Queues, Rule, SessionId, Store, Wait, Wakes,
 };
 
-use crate::endpoints::Endpoints;
-use crate::error::Fault;
-use crate::etcd_leases::{EtcdLeases, lease_of};
-use crate::keys::{Keys, Layout, get, range, write_resized, write_rest, write_value};
-use crate::proto::{
+use crate::client::endpoints::Endpoints;
+use crate::client::etcd_leases::{EtcdLeases, lease_of};
+use crate::client::proto::{
     Answered, Call, Compare, CompareResult, DeleteRangeRequest, Operation, PutRequest, RangeRequest,
     RangeResponse, RequestOp, ResponseOp, Target, TxnRequest, TxnResponse, end_of_prefix,
 };
-use crate::queue::{self, EtcdQueues};
-use crate::wake::{Waits, comes, goes};
-use crate::watch::{Wanted, Watches};
+use crate::client::watch::{Wanted, Watches};
+use crate::error::Fault;
+use crate::keys::{Keys, Layout, get, range, write_resized, write_rest, write_value};
+use crate::locks::wake::{Waits, comes, goes};
+use crate::queues::{self, EtcdQueues};
 
 /// How long a call may take. Shorter than the client's patience, so that another endpoint can be tried within it.
 const CALL_MAX: Duration = Duration::from_millis(1500);
@@ -159,7 +159,7 @@ impl Etcd {
         let Parts { endpoints, keys, client, cluster, etcd_leases, wakes, waits, watches } = parts;
         let capability = capability(keys.layout());
         let (incarnation, etcd_leases) = (Incarnation(cluster), Arc::new(etcd_leases));
-        let shelf = queue::Parts {
+        let shelf = queues::Parts {
             endpoints: endpoints.clone(),
             keys: keys.clone(),
             client,

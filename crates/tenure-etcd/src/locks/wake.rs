@@ -14,8 +14,8 @@ use tenure_ordered::Wakes;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-use crate::proto::{WatchFilter, end_of_prefix};
-use crate::watch::{End, Notice, Wanted, Watch, Watches};
+use crate::client::proto::{WatchFilter, end_of_prefix};
+use crate::client::watch::{End, Notice, Wanted, Watch, Watches};
 
 /// How long an observer waits for its watches to begin before it looks for the first time.
 const BEGIN_MAX: Duration = Duration::from_millis(1500);

@@ -4,11 +4,11 @@ use tenure_core::error::ErrorKind;
 use tenure_testkit::etcd::{EtcdCluster, EtcdOptions, EtcdServer, shared, shared_cluster};
 
 use super::*;
-use crate::proto::{
+use crate::client::proto::{
     AlarmRequest, Answered, Compare, CompareResult, MemberListRequest, Operation, RangeRequest, SortOrder,
     SortTarget, Target, end_of_prefix,
 };
-use crate::trial::{connect, get, hasty, put, run, soon, txn, unique, within};
+use crate::test_client::{connect, get, hasty, put, run, soon, txn, unique, within};
 
 /// What a client gives a call.
 const CALL: Duration = Duration::from_secs(2);
@@ -213,7 +213,7 @@ fn a_server_without_space_says_what_to_do() {
         assert!(error.hint().unwrap().contains("disarm"), "{error}");
         assert!(value(&endpoints, "large").await.is_some(), "it can be read");
         let alarms = endpoints.call(AlarmRequest::default(), soon()).await.unwrap().alarms;
-        assert_eq!(alarms[0].alarm, crate::proto::AlarmType::NoSpace as i32);
+        assert_eq!(alarms[0].alarm, crate::client::proto::AlarmType::NoSpace as i32);
     });
 }
 

@@ -1,9 +1,9 @@
 use tenure_testkit::etcd::shared;
 
 use super::*;
-use crate::endpoints::{Endpoints, sleep};
-use crate::proto::PutRequest;
-use crate::trial::{connect, get, put, run, soon, unique};
+use crate::client::endpoints::{Endpoints, sleep};
+use crate::client::proto::PutRequest;
+use crate::test_client::{connect, get, put, run, soon, unique};
 
 const MARGIN: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(20);

@@ -1,9 +1,9 @@
 use tenure_testkit::etcd::{EtcdCluster, EtcdOptions, EtcdServer, shared};
 
 use super::*;
-use crate::endpoints::sleep;
-use crate::proto::PutRequest;
-use crate::trial::{connect, get, hasty, put, run, soon, unique, within};
+use crate::client::endpoints::sleep;
+use crate::client::proto::PutRequest;
+use crate::test_client::{connect, get, hasty, put, run, soon, unique, within};
 
 /// What a client gives a call.
 const CALL: Duration = Duration::from_secs(2);

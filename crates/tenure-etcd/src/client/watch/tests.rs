@@ -2,8 +2,8 @@ use tenure_testkit::etcd::{EtcdCluster, EtcdOptions, EtcdServer, shared};
 use tokio::time::timeout_at;
 
 use super::*;
-use crate::proto::{DeleteRangeRequest, EventType, WatchFilter, end_of_prefix};
-use crate::trial::{connect, hasty, put, run, soon, unique, within};
+use crate::client::proto::{DeleteRangeRequest, EventType, WatchFilter, end_of_prefix};
+use crate::test_client::{connect, hasty, put, run, soon, unique, within};
 
 fn prefix(at: &str) -> Wanted {
     Wanted { key: at.into(), range_end: end_of_prefix(at.as_bytes()), ..Wanted::default() }

@@ -1,7 +1,7 @@
 use tenure_testkit::etcd::EtcdCluster;
 
 use super::*;
-use crate::trial::{connect, hasty, run, unique};
+use crate::test_client::{connect, hasty, run, unique};
 
 fn known(least: i128, most: i128) -> Known {
     let dial = Dial { lease: 1, base: Timestamp::from_micros(5_000_000), term: 1, epoch: 1 };
@@ -46,7 +46,7 @@ async fn time(clock: &Arc<QueueClock>) -> Moment {
     loop {
         match clock.time().await {
             Ok(moment) => return moment,
-            Err(_) => crate::endpoints::sleep(Duration::from_millis(100)).await,
+            Err(_) => crate::client::endpoints::sleep(Duration::from_millis(100)).await,
         }
     }
 }
@@ -60,7 +60,7 @@ fn a_new_leader_means_a_new_clock_that_is_ahead_of_nobodys() {
         let before = time(&old).await;
         let began = now();
         assert_eq!(time(&clock(&url, &key)).await.epoch, before.epoch, "all have one clock");
-        crate::endpoints::sleep(Duration::from_secs(3)).await;
+        crate::client::endpoints::sleep(Duration::from_secs(3)).await;
         cluster.servers()[cluster.leader()].kill();
         let fresh = clock(&url, &key);
         let after = time(&fresh).await;

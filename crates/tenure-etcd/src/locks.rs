@@ -1,0 +1,5 @@
+//! Lines of claims as ranges of keys.
+
+pub(crate) mod look;
+pub(crate) mod store;
+pub(crate) mod wake;
