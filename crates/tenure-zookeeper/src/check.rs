@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use zookeeper_client::{Acl, CreateMode, Permission};
 
+use crate::client::session::Session;
 use crate::engine::Inner;
 use crate::error::{ANSWER_MAX, Fault};
-use crate::session::Session;
 
 /// How many answers the latency is taken of.
 const PINGS: usize = 5;

@@ -8,8 +8,8 @@ use tenure_core::engine::EngineUrl;
 use tenure_core::engine::url::{Login, Settings, UrlSyntax};
 use tenure_core::error::Result;
 
+use crate::locks::node::Layout;
 use crate::name::is_path;
-use crate::node::Layout;
 
 const URL: UrlSyntax = UrlSyntax { engine: "zookeeper", hint: "write `zookeeper://host1,host2,host3/path`" };
 /// The port of a server, with TLS or without.

@@ -19,13 +19,13 @@ use tenure_ordered::{
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 
 use crate::check;
+use crate::client::session::{Session, Sessions};
 use crate::config::Config;
 use crate::error::{Fault, told, within};
+use crate::locks::node::Layout;
+use crate::locks::wake::Watches;
 use crate::name::{escape, is_path, unescape};
-use crate::node::Layout;
-use crate::queue::{CALLS, QUEUES, ZooKeeperQueues};
-use crate::session::{Session, Sessions};
-use crate::wake::Watches;
+use crate::queues::{CALLS, QUEUES, ZooKeeperQueues};
 
 /// The most claims that wait for one resource: a list of 4,000 names is 400 kB, and a server answers 1 MB at most.
 const WAITERS_MAX: u32 = 2000;
@@ -322,7 +322,7 @@ impl Store for ZooKeeper {
     }
 
     fn follow(&self, name: &Name) -> BoxStream<'static, Result<()>> {
-        crate::follow::follow(self.inner.clone(), name.clone())
+        crate::locks::follow::follow(self.inner.clone(), name.clone())
     }
 
     fn queues(&self) -> Option<&dyn QueueEngine> {

@@ -4,22 +4,15 @@
 //! before it. What the engine promises, and when it does not, is on its page, `docs/engines/zookeeper.md`.
 
 mod check;
+mod client;
 mod config;
 mod connect;
-mod enter;
 mod error;
-mod follow;
-mod heartbeat;
-mod leave;
-mod look;
+mod locks;
 mod name;
-mod node;
-mod operate;
-mod queue;
-mod session;
-mod wake;
 
 mod engine;
+mod queues;
 
 pub use config::Config;
 pub use engine::{ZooKeeper, connect};

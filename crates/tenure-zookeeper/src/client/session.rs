@@ -17,9 +17,9 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use zookeeper_client::{Client, SaslOptions, SessionState, TlsOptions};
 
+use crate::client::heartbeat::Heartbeats;
 use crate::config::Config;
 use crate::error::{ANSWER_MAX, Fault, is_dead, no_answer, pause, told};
-use crate::heartbeat::Heartbeats;
 
 /// After how long the next server is tried, too.
 const NEXT_SERVER: Duration = Duration::from_millis(300);

@@ -7,10 +7,10 @@ use tenure_core::model::line::{Entry, Standing};
 use tenure_core::model::token::Token;
 use tenure_ordered::{Entered, Entrance, Look, Mine, Rule};
 
+use crate::client::session::Session;
 use crate::engine::{Inner, Node};
 use crate::error::{Fault, is_dead, told, within};
-use crate::node::{Content, Seen};
-use crate::session::Session;
+use crate::locks::node::{Content, Seen};
 
 /// How often a container may vanish between its making and that of its first child.
 const ATTEMPTS: usize = 5;

@@ -11,7 +11,7 @@ use zookeeper_client::WatchedEvent;
 
 use crate::engine::Inner;
 use crate::error::{told, within};
-use crate::wake::watch_all;
+use crate::locks::wake::watch_all;
 
 struct Follower {
     inner: Arc<Inner>,

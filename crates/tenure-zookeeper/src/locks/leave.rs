@@ -5,10 +5,10 @@ use tenure_core::model::claim::ClaimId;
 use tenure_ordered::{Leaving, Left};
 use zookeeper_client::{Client, MultiWriteError};
 
+use crate::client::session::Session;
 use crate::engine::{Inner, Node};
 use crate::error::{Fault, is_dead, told, within};
-use crate::node::{Content, slot_name};
-use crate::session::Session;
+use crate::locks::node::{Content, slot_name};
 
 /// How often a node may change between its reading and its removal: nobody but an operator changes it.
 const ATTEMPTS: usize = 4;

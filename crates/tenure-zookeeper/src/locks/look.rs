@@ -11,10 +11,10 @@ use tenure_core::model::line::{Line, TakenSlot};
 use tenure_ordered::{Look, Mine, Presence, SessionId};
 use zookeeper_client::Client;
 
+use crate::client::session::Session;
 use crate::engine::Inner;
 use crate::error::{Fault, is_dead, told, within};
-use crate::node::{Content, Seen, slot_name, token_of};
-use crate::session::Session;
+use crate::locks::node::{Content, Seen, slot_name, token_of};
 
 /// How many nodes are read at a time.
 const READS: usize = 128;

@@ -11,7 +11,7 @@ use zookeeper_client::{Client, CreateMode, MultiWriteResult};
 
 use crate::engine::Inner;
 use crate::error::{Fault, told};
-use crate::node::{Content, slot_name, token_of, write_resized};
+use crate::locks::node::{Content, slot_name, token_of, write_resized};
 
 /// How often a node may change between its reading and its writing.
 const ATTEMPTS: usize = 4;

@@ -16,10 +16,10 @@ use tenure_ordered::Mine;
 use tokio::task::AbortHandle;
 use zookeeper_client::WatchedEvent;
 
+use crate::client::session::Session;
 use crate::engine::Inner;
 use crate::error::{Fault, told};
-use crate::node::Seen;
-use crate::session::Session;
+use crate::locks::node::Seen;
 
 /// The most nodes that one waiter watches; beyond, it watches the list of them.
 const WATCHES_MAX: usize = 16;

@@ -16,9 +16,9 @@ use tokio::time::timeout;
 use zookeeper_client::{CreateMode, EventType, Stat};
 
 use super::{CALLS, called};
+use crate::client::session::Session;
 use crate::engine::Inner;
 use crate::error::{ANSWER_MAX, Fault, no_answer, pause};
-use crate::session::Session;
 
 /// How long one waits after a failure.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
