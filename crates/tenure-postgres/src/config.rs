@@ -231,7 +231,7 @@ impl Config {
         self.server.get_ssl_mode() == SslMode::Require
     }
 
-    /// The settings as the client takes them, where it is told of no TLS: the stream is then [`Open`](crate::open::Open), which
+    /// The settings as the client takes them, where it is told of no TLS: the stream is then [`Open`](crate::client::open::Open), which
     /// the client uses only in the place of a private one, without a handshake. Sockets of this machine are private.
     pub(crate) fn without_tls(&self) -> tokio_postgres::Config {
         let mut server = self.server.clone();

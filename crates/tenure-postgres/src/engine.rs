@@ -13,11 +13,11 @@ use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Notification, Purpo
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::client::connection::{Connections, PooledConnection};
+use crate::client::wake::{WakeListener, changes_channel, echo, listen, own_channel, tell};
 use crate::config::Config;
-use crate::connection::{Connections, PooledConnection};
 use crate::dialect::PostgresDialect;
-use crate::queue::{Loners, Texts};
-use crate::wake::{WakeListener, changes_channel, echo, listen, own_channel, tell};
+use crate::queues::{Loners, Texts};
 use crate::{check, migrate};
 
 const ENGINE: &str = "postgres";
@@ -56,7 +56,7 @@ macro_rules! with_tls {
             let ($server, $tls) = ($config.server.clone(), $crate::engine::tls($config.ca.as_deref()));
             $with
         } else {
-            let ($server, $tls) = ($config.without_tls(), $crate::open::Open);
+            let ($server, $tls) = ($config.without_tls(), $crate::client::open::Open);
             $with
         }
     };

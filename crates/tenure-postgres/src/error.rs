@@ -5,7 +5,7 @@ use tenure_sql::Fault;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
-use crate::open::CLEAR_TEXT;
+use crate::client::open::CLEAR_TEXT;
 
 const CLEAR_TEXT_HINT: &str =
     "use `?sslmode=require`, or let the server ask for `scram-sha-256` in its `pg_hba.conf`";

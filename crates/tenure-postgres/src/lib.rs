@@ -4,17 +4,15 @@
 //! What the engine promises, and when it does not, is on its page, `docs/engines/postgres.md`.
 
 mod check;
+mod client;
 mod config;
 mod connect;
-mod connection;
 mod dialect;
 mod error;
 mod migrate;
-mod open;
-mod queue;
-mod wake;
 
 mod engine;
+mod queues;
 
 pub use config::Config;
 /// The pool that [`Config::from_pool`] takes.

@@ -3,8 +3,8 @@
 use tenure_core::error::ErrorKind;
 use tenure_sql::{Connection, Fault, Purpose, QUEUE_VERSION, VERSION};
 
+use crate::client::connection::Connections;
 use crate::config::Config;
-use crate::connection::Connections;
 use crate::dialect::schema;
 
 /// Held while the tables are made: two clients that make the same table at once disturb each other.
@@ -52,7 +52,7 @@ pub(crate) async fn ensure_queues(connections: &Connections, prefix: &str) -> Re
         return Ok(());
     }
     let last = format!("{prefix}queue_version");
-    make_unless(connections, prefix, crate::queue::schema(prefix), Some(&last)).await
+    make_unless(connections, prefix, crate::queues::schema(prefix), Some(&last)).await
 }
 
 /// Whether the tables are there. Those of another version are an error.
@@ -91,7 +91,7 @@ pub(crate) async fn migrate(connections: &Connections, prefix: &str) -> Result<(
 
 /// Makes the tables of the queues.
 pub(crate) async fn migrate_queues(connections: &Connections, prefix: &str) -> Result<(), Fault> {
-    make(connections, prefix, crate::queue::schema(prefix)).await
+    make(connections, prefix, crate::queues::schema(prefix)).await
 }
 
 async fn make(connections: &Connections, prefix: &str, tables: Vec<String>) -> Result<(), Fault> {

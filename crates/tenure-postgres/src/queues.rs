@@ -22,10 +22,10 @@ use tokio_postgres::types::{ToSql, Type};
 
 pub(crate) use text::{Texts, schema};
 
-use crate::connection::{Bound, PooledConnection};
+use crate::client::connection::{Bound, PooledConnection};
 use crate::engine::Postgres;
 use crate::migrate;
-use crate::queue::read::{claim, dispatched, maybe_period, name, number, strange};
+use crate::queues::read::{claim, dispatched, maybe_period, name, number, strange};
 
 /// A value and its type.
 type Value<'a> = (&'a (dyn ToSql + Sync), Type);
