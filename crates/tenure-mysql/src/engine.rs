@@ -9,11 +9,11 @@ use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::model::claim::ClientId;
 use tenure_sql::{Database, Fault, Hosted, Inbox, Notification, Purpose, QueueTables, Tables};
 
+use crate::client::connection::{Pool, PooledConnection};
 use crate::config::Config;
-use crate::connection::{Pool, PooledConnection};
 use crate::dialect::MySqlDialect;
-use crate::queue::Hints;
-use crate::{check, migrate, wake};
+use crate::queues::Hints;
+use crate::{check, migrate};
 
 const ENGINE: &str = "mysql";
 /// How many claims, renewals or releases go into one transaction. Lists of more than a thousand are what servers
@@ -46,7 +46,11 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> 
     capability.reach = Reach::Network;
     capability.needs_floor = true;
     capability.batch_max = BATCH_MAX;
-    wake::limit(&mut capability);
+    // Neither server can tell a client anything, so waiters ask. Rejected: `SELECT SLEEP(…)` and GET_LOCK to be woken by `KILL` or by a
+    // release (a connection for each waiter, and another user's rights), reading the binary log (the rights of a replica), and more
+    // frequent heartbeats (each is a transaction). A waiter's heartbeat comes each third of its confirm window; waiters of the client
+    // that releases are told at once.
+    capability.tells_waiters = false;
     let (tables, inbox, purges) =
         (Tables { deletes: config.purges, ..Tables::new(&config.prefix) }, Inbox::new(client), config.purges);
     let (queue_capability, queue_tables) =

@@ -3,7 +3,7 @@
 use tenure_core::error::ErrorKind;
 use tenure_sql::Fault;
 
-use crate::wire::WireError;
+use crate::client::wire::WireError;
 
 /// What a server needs that writes statements into its binary log.
 pub(crate) const BINLOG_HINT: &str =

@@ -3,22 +3,18 @@
 //! A lease table, never GET_LOCK: that ends with a connection, has no token, and is one server's alone.
 //! What the engine promises, and when it does not, is on its page, `docs/engines/mysql.md`.
 //!
-//! The client is the engine's own (`wire.rs`): it speaks as much of the protocol as texts and their rows take, and
+//! The client is the engine's own (`client/wire.rs`): it speaks as much of the protocol as texts and their rows take, and
 //! drops a connection on which anything went wrong.
 
-mod auth;
 mod check;
+mod client;
 mod config;
 mod connect;
-mod connection;
-mod dial;
 mod dialect;
 mod engine;
 mod error;
 mod migrate;
-mod queue;
-mod wake;
-mod wire;
+mod queues;
 
 pub use config::Config;
 pub use engine::{MySql, connect};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tenure_core::error::ErrorKind;
 use tenure_sql::{Connection, Fault, Purpose, QUEUE_VERSION, VERSION};
 
-use crate::connection::Pool;
+use crate::client::connection::Pool;
 use crate::dialect::schema;
 
 /// Makes the tables if they are not there, and refuses those of another version.
@@ -56,7 +56,7 @@ pub(crate) async fn migrate(pool: &Arc<Pool>, prefix: &str) -> Result<(), Fault>
 
 /// Makes the tables of the queues.
 pub(crate) async fn migrate_queues(pool: &Arc<Pool>, prefix: &str) -> Result<(), Fault> {
-    make(pool, crate::queue::schema(prefix)).await
+    make(pool, crate::queues::schema(prefix)).await
 }
 
 /// Makes tables. Each statement commits by itself, so the version comes last: whoever sees it sees all of them.

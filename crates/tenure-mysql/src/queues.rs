@@ -27,7 +27,7 @@ pub(crate) use text::schema;
 use crate::dialect::{MySqlDialect, joined};
 use crate::engine::MySql;
 use crate::migrate;
-use crate::queue::text::{Rows, Script, bytes, literal};
+use crate::queues::text::{Rows, Script, bytes, literal};
 
 const CLOCK: &str = MySqlDialect::CLOCK;
 /// How many claims are known at most by their items. What is not known is asked for.

@@ -8,10 +8,10 @@ use tenure_sql::{Connection, Fault, Purpose, Room, Row, until_there_is_room};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
+use crate::client::dial::{dial, settle};
+use crate::client::wire::Wire;
 use crate::config::Config;
-use crate::dial::{dial, settle};
 use crate::error::{fault, too_old};
-use crate::wire::Wire;
 
 /// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault that
 /// came just before would have it ask once more, and tell its user after twice the time.

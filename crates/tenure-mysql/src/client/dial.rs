@@ -9,11 +9,11 @@ use tenure_core::error::ErrorKind;
 use tenure_sql::{Dialect, Fault};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::auth::{Method, clear};
+use crate::client::auth::{Method, clear};
+use crate::client::wire::{Reader, Stream, Wire, WireError, refusal};
 use crate::config::{Config, Server};
 use crate::dialect::MySqlDialect;
 use crate::error::fault;
-use crate::wire::{Reader, Stream, Wire, WireError, refusal};
 
 const WITH_DATABASE: u32 = 0x8;
 const TLS: u32 = 0x800;

@@ -9,8 +9,8 @@ use tenure_sql::{Columns, Connection, Database, Dialect, Fault, QueueTables, Row
 
 use crate::dialect::{MySqlDialect, joined};
 use crate::engine::MySql;
-use crate::queue::text::{Rows, Script, bytes, literal};
-use crate::queue::{CLOCK, Known, answer, claim_literal, first};
+use crate::queues::text::{Rows, Script, bytes, literal};
+use crate::queues::{CLOCK, Known, answer, claim_literal, first};
 
 /// An item whose row is locked.
 #[derive(Debug)]
