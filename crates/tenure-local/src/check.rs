@@ -7,9 +7,9 @@ use rustix::fs::{fstat, fstatfs, fstatvfs, statfs};
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::{Finding, Severity};
 
+use crate::client::liveness;
 use crate::error::process_state;
-use crate::liveness;
-use crate::queue::place;
+use crate::queues::place;
 use crate::store::Store;
 
 /// Less free space than this is worth a warning.

@@ -33,7 +33,7 @@ impl Default for Config {
         Config {
             directory: None,
             map_bytes: MAP_BYTES,
-            rows_above: crate::resource::ROWS_ABOVE,
+            rows_above: crate::locks::resource::ROWS_ABOVE,
             queue_map_bytes: QUEUE_MAP_BYTES,
             boot_id: None,
         }

@@ -25,17 +25,17 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
 use crate::check::check;
+use crate::client::job::{BATCH_MAX, Worker};
+use crate::client::liveness::Life;
+use crate::client::wake::{self, Inbox};
+use crate::client::watch::{Reason, Watcher};
 use crate::config::Config;
-use crate::directory::Setup;
 use crate::error::{Fault, system_error};
-use crate::fork::{ClosedOnFork, is_forked};
-use crate::job::{BATCH_MAX, Worker};
-use crate::liveness::Life;
-use crate::observe::{Observers, observe, without_the_dead};
-use crate::resource::Done;
+use crate::locks::observe::{Observers, observe, without_the_dead};
+use crate::locks::resource::Done;
+use crate::place::directory::Setup;
+use crate::place::fork::{ClosedOnFork, is_forked};
 use crate::store::Store;
-use crate::wake::{self, Inbox};
-use crate::watch::{Reason, Watcher};
 
 pub(crate) const ENGINE: &str = "local";
 /// How many rounds of dead holders one claim waits out: each ends all that are dead at that moment, so a second
@@ -75,7 +75,7 @@ impl Local {
         let (life, bell) = begin(&worker, client, &setup)?;
         drop(setup);
         // Others may have died and left something behind, which the thread sweeps when it has nothing to do.
-        if crate::liveness::clients(&worker.store.directory).len() > 1 {
+        if crate::client::liveness::clients(&worker.store.directory).len() > 1 {
             worker.start_thread()?;
         }
         #[allow(deprecated, reason = "the descriptor inside stays open for as long as it is registered")]

@@ -6,7 +6,7 @@ use std::path::Path;
 use heed::MdbError;
 use tenure_core::error::{Error, ErrorKind};
 
-use crate::gate::{Blocked, WAIT_MAX};
+use crate::place::gate::{Blocked, WAIT_MAX};
 
 /// Why a transaction was aborted. What a claim is refused for is not here: that is an answer.
 #[derive(Debug)]

@@ -29,26 +29,15 @@
 compile_error!("the local engine needs Linux: pidfds, CLOCK_BOOTTIME and mutexes that survive their holder");
 
 mod check;
+mod client;
 mod config;
 mod connect;
-mod default_place;
-mod directory;
 mod engine;
-mod environment;
 mod error;
-mod fork;
-mod gate;
-mod job;
-mod liveness;
-mod observe;
-mod queue;
-mod resource;
-mod room;
-mod rows;
+mod locks;
+mod place;
+mod queues;
 mod store;
-mod sweep;
-mod wake;
-mod watch;
 
 pub use config::Config;
 pub use engine::Local;

@@ -22,11 +22,11 @@ use tenure_core::error::Result;
 use tenure_core::model::claim::{ClientId, Name};
 use tenure_core::model::queue::step::{self, Calls};
 
+use crate::client::job::BATCH_MAX;
+use crate::client::wake::News;
 use crate::engine::{ENGINE, Local};
 use crate::error::Failure;
-use crate::job::BATCH_MAX;
 use crate::store::Transaction;
-use crate::wake::News;
 use rows::QueueRows;
 
 /// The first byte of the keys of the queues' names.

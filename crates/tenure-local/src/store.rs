@@ -18,15 +18,15 @@ use tenure_core::model::claim::{ClientId, Name};
 use tenure_core::model::step::Command;
 use tenure_core::testing::failpoint;
 
+use crate::client::liveness;
+use crate::client::wake::{News, SendOutcome, WakeSocket};
 use crate::config::Config;
-use crate::directory::{Directory, Setup};
-use crate::environment::{Environment, Rows};
 use crate::error::{Failure, Fault, system_error};
-use crate::fork::is_forked;
-use crate::gate::{Gate, GateGuard};
-use crate::liveness;
-use crate::room::{Presence, Room};
-use crate::wake::{News, SendOutcome, WakeSocket};
+use crate::place::directory::{Directory, Setup};
+use crate::place::environment::{Environment, Rows};
+use crate::place::fork::is_forked;
+use crate::place::gate::{Gate, GateGuard};
+use crate::place::room::{Presence, Room};
 
 /// The key of what is fixed when a store is made: its incarnation and its time.
 const BIRTH: &[u8] = b"m";
@@ -113,7 +113,7 @@ impl Store {
 
     /// Opens the store of the queues that belongs to a store of locks.
     pub(crate) fn open_queues(&self, map_bytes: usize) -> Result<Store> {
-        let (room, setup) = crate::queue::place::open(&self.directory, &*self.clock)?;
+        let (room, setup) = crate::queues::place::open(&self.directory, &*self.clock)?;
         let parts = Parts {
             directory: self.directory.clone(),
             clock: self.clock.clone(),

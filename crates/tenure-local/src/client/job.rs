@@ -17,12 +17,12 @@ use tenure_core::error::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
 use crate::config::Config;
-use crate::directory::{Directory, Setup};
 use crate::error::{Failure, Fault, forked_error};
-use crate::fork::is_forked;
-use crate::room::Identity;
+use crate::locks::sweep::Sweep;
+use crate::place::directory::{Directory, Setup};
+use crate::place::fork::is_forked;
+use crate::place::room::Identity;
 use crate::store::{Purpose, Store, Transaction};
-use crate::sweep::Sweep;
 
 /// How many commands one transaction takes. `benches/local.rs`: from 32 on, a larger batch gains nothing, and
 /// one of 128 holds the gate for 0.12 ms.

@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use tenure_core::model::claim::ClientId;
 use tenure_core::testing::failpoint;
 
-use crate::directory::Directory;
-use crate::fork::{ClosedOnFork, is_forked};
+use crate::place::directory::Directory;
+use crate::place::fork::{ClosedOnFork, is_forked};
 
 /// How much of a file of pids is read: some six hundred of them.
 const FILE_BYTES_MAX: u64 = 4096;
@@ -121,7 +121,7 @@ pub(crate) fn remove_file(directory: &Directory, client: ClientId) {
 
 /// Lists the clients that have a file, dead or alive.
 pub(crate) fn clients(directory: &Directory) -> Vec<ClientId> {
-    crate::directory::names_in(&directory.alive_fd)
+    crate::place::directory::names_in(&directory.alive_fd)
         .iter()
         .filter(|name| name.len() == 16)
         .filter_map(|name| name.parse().ok())

@@ -23,10 +23,10 @@ use tenure_core::model::token::Token;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use crate::directory::Directory;
-use crate::fork::ClosedOnFork;
-use crate::observe::Observers;
-use crate::watch::Watcher;
+use crate::client::watch::Watcher;
+use crate::locks::observe::Observers;
+use crate::place::directory::Directory;
+use crate::place::fork::ClosedOnFork;
 
 /// The format of a datagram. A receiver ignores any other: a heartbeat makes up for it.
 const FORMAT: u8 = 1;

@@ -22,9 +22,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use crate::job::Worker;
-use crate::liveness;
-use crate::wake::Inbox;
+use crate::client::job::Worker;
+use crate::client::liveness;
+use crate::client::wake::Inbox;
 
 /// How long to wait before another look at a client whose known processes are dead, but whose lock is held: a
 /// process that shares its life has yet to write its pid, or never will.

@@ -3,7 +3,7 @@
 //! A row `o<name>0<client>` asks every transaction that changes the resource to ring the client. Where nobody
 //! observes anything a transaction knows it from a number in the gate's page. A ring says only that there is
 //! something to see, so rings may be lost or come together, but the latest view is always seen: the row is
-//! written before the first look, and a ring that found a full queue is made up for (see `wake.rs`).
+//! written before the first look, and a ring that found a full queue is made up for (see `client/wake.rs`).
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -18,12 +18,12 @@ use tenure_core::model::claim::{ClaimId, ClientId, Name};
 use tenure_core::model::inspect::{View, shows_the_same};
 use tokio::sync::Notify;
 
+use crate::client::job::Worker;
+use crate::client::wake::News;
+use crate::client::watch::{Reason, Watcher};
 use crate::error::{Failure, Fault};
-use crate::job::Worker;
-use crate::resource::Seen;
+use crate::locks::resource::Seen;
 use crate::store::{Store, Transaction};
-use crate::wake::News;
-use crate::watch::{Reason, Watcher};
 
 /// The first byte of the keys of observers.
 const OBSERVER: u8 = b'o';

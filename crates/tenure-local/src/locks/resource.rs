@@ -18,10 +18,10 @@ use tenure_core::model::inspect::{View, inspect};
 use tenure_core::model::record::{DecodeError, PlainRecord, Record, Waiter};
 use tenure_core::model::step::{Command, Outcome, Transition, forget_at, step};
 
+use crate::client::wake::News;
 use crate::error::Failure;
-use crate::rows::RowRecord;
+use crate::locks::rows::RowRecord;
 use crate::store::Transaction;
-use crate::wake::News;
 
 /// A record with more entries than this is stored in rows. `benches/local.rs`: a pair costs as much either way
 /// beside 4 to 8 holders, 12 against 10 us beside 16, 33 against 16 beside 64.

@@ -29,9 +29,9 @@ use tenure_core::model::claim::{ClaimId, ClientId};
 use tenure_core::model::record::{Head, Hold, PlainRecord, Record, Value, Waiter};
 use tenure_core::model::token::Token;
 
-use crate::environment::Rows;
 use crate::error::Failure;
-use crate::resource::Queue;
+use crate::locks::resource::Queue;
+use crate::place::environment::Rows;
 
 /// The first byte of the keys of all such rows.
 pub(crate) const ROW: u8 = b'x';

@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use tenure_core::model::claim::{ClientId, Name};
 use tenure_core::model::step::Command;
 
+use crate::client::liveness;
 use crate::error::Fault;
-use crate::liveness;
 use crate::store::Store;
 
 /// How many files, and how many records, one step looks at.

@@ -22,9 +22,9 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use tenure_core::clock::Clock;
 use tenure_core::error::{Error, ErrorKind, Result};
 
-use crate::directory::{is_own_directory, lock_holder, lock_setup, open_place};
 use crate::error::system_error;
-use crate::room::{FILE, Identity, USER_FILE, is_gate_in_use, read_small};
+use crate::place::directory::{is_own_directory, lock_holder, lock_setup, open_place};
+use crate::place::room::{FILE, Identity, USER_FILE, is_gate_in_use, read_small};
 
 /// The place of the one user to whom it belongs.
 const RUN: &str = "/run/tenure";

@@ -17,7 +17,7 @@
 //! it away or replace it. Everything is opened relative to descriptors, with two exceptions. LMDB opens by path: what it
 //! has opened is compared afterwards. A bell is rung by path, which takes 4 us less than `/proc/self/fd`: a ring is a
 //! hint, and grants nothing that the store does not. While a store is open,
-//! [`Presence`](crate::room::Presence) sees to it that its paths still lead to it. The place is held open with a shared
+//! [`Presence`](crate::place::room::Presence) sees to it that its paths still lead to it. The place is held open with a shared
 //! lock, which keeps `systemd-tmpfiles` from cleaning it up under running processes.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,9 +32,9 @@ use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::testing::failpoint;
 
 use crate::config::Config;
-use crate::default_place::Decision;
 use crate::error::{Fault, blocked_by, system_error};
-use crate::room::{FILE, Format, Room, USER_FILE, is_gate_in_use};
+use crate::place::default_place::Decision;
+use crate::place::room::{FILE, Format, Room, USER_FILE, is_gate_in_use};
 
 /// How long to wait while somebody else connects, which takes a millisecond.
 const SETUP_WAIT_MAX: Duration = Duration::from_secs(2);

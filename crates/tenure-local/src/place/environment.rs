@@ -18,11 +18,11 @@ use rustix::io::Errno;
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::testing::failpoint;
 
-use crate::directory::Setup;
 use crate::error::{Failure, Fault, system_error};
-use crate::fork::is_forked;
-use crate::gate::{Blocked, GateGuard, WAIT_MAX};
-use crate::room::{FILE, Room, damaged};
+use crate::place::directory::Setup;
+use crate::place::fork::is_forked;
+use crate::place::gate::{Blocked, GateGuard, WAIT_MAX};
+use crate::place::room::{FILE, Room, damaged};
 
 /// The length of the two pages that every LMDB file has.
 const HEADER_BYTES: u64 = 2 * 4096;

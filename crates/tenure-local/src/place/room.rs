@@ -13,7 +13,7 @@ use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::testing::failpoint;
 
 use crate::error::{Fault, damaged_hint, system_error};
-use crate::gate::{self, Gate};
+use crate::place::gate::{self, Gate};
 
 /// The format of everything in a room. Another one is refused.
 const FORMAT: u32 = 1;

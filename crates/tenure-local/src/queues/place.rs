@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use tenure_core::clock::Clock;
 use tenure_core::error::{Error, ErrorKind, Result};
 
-use crate::default_place::is_candidate;
-use crate::directory::{Directory, Setup, is_own_directory, lock_setup, open_place};
 use crate::error::system_error;
-use crate::room::Room;
+use crate::place::default_place::is_candidate;
+use crate::place::directory::{Directory, Setup, is_own_directory, lock_setup, open_place};
+use crate::place::room::Room;
 
 /// Where the queues of the default place are, if it exists and belongs to this user.
 const SYSTEM_PLACE: &str = "/var/lib/tenure";
@@ -126,7 +126,7 @@ mod tests {
         let files = tenure_testkit::TestDirectory::new();
         let config = crate::Config::in_directory(files.path().join("place"));
         let clock = std::sync::Arc::new(tenure_core::clock::SystemClock);
-        let (worker, setup) = crate::job::Worker::open(&config, clock).unwrap();
+        let (worker, setup) = crate::client::job::Worker::open(&config, clock).unwrap();
         drop(setup);
         assert!(!worker.store.is_synced());
         assert!(worker.store.open_queues(1 << 20).unwrap().is_synced());

@@ -24,10 +24,10 @@ use tenure_core::engine::queue::ItemId;
 use tenure_core::model::claim::{ClaimId, ClientId, Name};
 use tenure_core::model::queue::record::{Dead, Head, Item, Lane, LaneId, QueueRecord, Remembered};
 
-use crate::environment::Rows;
 use crate::error::Failure;
-use crate::resource::read_name;
-use crate::rows::{KeyAndValue, ROW, decode, encode, read_claim, read_number};
+use crate::locks::resource::read_name;
+use crate::locks::rows::{KeyAndValue, ROW, decode, encode, read_claim, read_number};
+use crate::place::environment::Rows;
 
 /// What a row is. The order is part of the stored format.
 #[derive(Clone, Copy)]
