@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tenure::ErrorKind;
+use tenure::{Error, ErrorKind};
 
 /// Wrong usage: a flag, a name, a setting. `EX_USAGE` of `sysexits.h`.
 pub(crate) const USAGE: u8 = 64;
@@ -60,8 +60,8 @@ impl Failure {
     }
 }
 
-impl From<tenure::Error> for Failure {
-    fn from(error: tenure::Error) -> Failure {
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
         let code = match error.kind() {
             ErrorKind::Invalid | ErrorKind::Conflict => USAGE,
             ErrorKind::Timeout => BUSY,
@@ -79,3 +79,42 @@ impl From<tenure::Error> for Failure {
 
 /// How a command ends: an exit code, or a failure that is still to be told.
 pub(crate) type Outcome = Result<u8, Failure>;
+
+/// Why nothing was acquired, or what was acquired is over too early.
+pub(crate) enum Ended {
+    /// Something failed, or the time was over.
+    Failure(Failure),
+    /// The engine did not answer.
+    Silent(Failure),
+    /// The lease was lost while the program ran.
+    Lost(Failure),
+    /// A signal.
+    Signal(i32),
+}
+
+impl Ended {
+    /// How the command ends with that.
+    pub(crate) fn outcome(self) -> Outcome {
+        match self {
+            Ended::Signal(signal) => Ok(of_signal(signal)),
+            Ended::Failure(failure) | Ended::Silent(failure) | Ended::Lost(failure) => Err(failure),
+        }
+    }
+
+    /// Tells an engine that did not answer from other errors.
+    pub(crate) fn of(error: Error) -> Ended {
+        let is_silent = error.kind() == ErrorKind::Unavailable;
+        if is_silent { Ended::Silent(error.into()) } else { Ended::Failure(error.into()) }
+    }
+}
+
+impl<T: Into<Failure>> From<T> for Ended {
+    fn from(failure: T) -> Ended {
+        Ended::Failure(failure.into())
+    }
+}
+
+/// Returns the exit code after a signal, as shells have it.
+pub(crate) fn of_signal(signal: i32) -> u8 {
+    (128 + signal) as u8
+}

@@ -9,12 +9,12 @@ use std::time::Duration;
 use tenure::{Error, ErrorKind, Instant, Tenure};
 
 use crate::clock;
-use crate::exit::Failure;
-use crate::output::{Messages, duration};
+use crate::connect::connect;
+use crate::duration::format_duration;
+use crate::exit::{Ended, Failure};
+use crate::output::messages::Messages;
 use crate::supervise::events::{Events, News, ends_waiting};
-use crate::supervise::keeper::Keeper;
-use crate::supervise::keeper_gone;
-use crate::waiting::Ended;
+use crate::supervise::keeper::{Keeper, keeper_gone};
 
 /// The first pause and the longest one. They double, and each is shortened by up to a half at random: a crowd that a server has
 /// refused must not come back as one.
@@ -61,7 +61,8 @@ impl Patience {
             return Err(failure.into());
         }
         if !self.is_told {
-            let how_long = left.map_or("until it does".to_owned(), |left| format!("for {}", duration(left)));
+            let how_long =
+                left.map_or("until it does".to_owned(), |left| format!("for {}", format_duration(left)));
             messages.warning(&format!("{}; asking again {how_long}", failure.message));
         }
         self.is_told = true;
@@ -80,7 +81,7 @@ impl Patience {
         messages: Messages,
     ) -> Result<Tenure, Ended> {
         loop {
-            let connecting = crate::connecting(engine, label);
+            let connecting = connect(engine, label);
             let error = match until_ready(connecting, events, Some(keeper), None)? {
                 Some(Ok(tenure)) => {
                     self.reset();

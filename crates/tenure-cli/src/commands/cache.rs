@@ -6,23 +6,56 @@
 mod collector;
 
 use std::cell::{Cell, RefCell};
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use clap::Args;
 use serde::Serialize;
 use tenure::{Error, ErrorKind, FetchedFrom, Tenure};
 
-use crate::arguments::Cache;
-use crate::exit::{Failure, Outcome};
-use crate::output::{Messages, SHOW_FIRST, flush, say};
-use crate::patience::{self, Patience};
+use crate::duration::parse_duration;
+use crate::exit::{Ended, Failure, Outcome};
+use crate::output::lines::{SHOW_FIRST, flush, say};
+use crate::output::messages::Messages;
+use crate::retry::{self, Patience};
 use crate::supervise::events::Events;
 use crate::supervise::foreground::Foreground;
-use crate::supervise::keeper::{Job, Keeper, OnLoss, Streams};
+use crate::supervise::job::{Job, OnLoss};
+use crate::supervise::keeper::{Keeper, Streams, keeper_gone};
+use crate::supervise::start::prepare;
 use crate::supervise::supervised::Rules;
-use crate::supervise::{self, keeper_gone};
-use crate::waiting::Ended;
 use collector::{Collected, Collector};
+
+const CACHE_HELP: &str = "\
+Prints the output of CMD: that of an earlier run, if it is fresh; else CMD is run by one process, and all others \
+that want the same KEY meanwhile wait for its output (or print the old one, with --stale).
+
+If CMD fails, its output and exit code are passed on, nothing is kept, and one of those who wait runs it. An output of \
+more than 256 KiB is printed and not kept. CMD finds TENURE_NAME, TENURE_TOKEN and TENURE_CLAIM in its environment.";
+
+/// Run a program once for all who want its output, and share it
+#[derive(Debug, Args)]
+#[command(long_about = CACHE_HELP)]
+pub(crate) struct Cache {
+    /// The key: 1 to 255 bytes, no control characters
+    pub(crate) key: String,
+    /// How long an output is fresh
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    pub(crate) ttl: Duration,
+    /// Print an output that has been fresh until this long ago while another process runs CMD
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(crate) stale: Option<Duration>,
+    /// How long a machine or a network that is gone keeps the others from running CMD
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub(crate) lease: Duration,
+    /// Write to stderr, as one JSON object, whether the output is fresh, stale or loaded
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The program and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
 
 /// How long the program has between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
@@ -64,7 +97,7 @@ pub(crate) fn cache(mut cache: Cache, engine: &str) -> Outcome {
         is_repeated: false,
         is_detached: false,
     };
-    let (events, mut keepers) = supervise::prepare(&job, 1)?;
+    let (events, mut keepers) = prepare(&job, 1)?;
     let Some(keeper) = keepers.pop() else { return Err(keeper_gone()) };
     // For ever, as those wait who want the value while another loads it.
     let mut patience = Patience::new(None);
@@ -78,7 +111,7 @@ pub(crate) fn cache(mut cache: Cache, engine: &str) -> Outcome {
     // First the keeper: while it shares the client's life, the client cannot tidy up after itself.
     keeper.wait();
     // A load that failed is given back in the background: whoever waits for it must not wait for the lease's end.
-    patience::close(tenure, &events);
+    retry::close(tenure, &events);
     outcome
 }
 
@@ -144,7 +177,7 @@ impl Fetch<'_> {
         let keeper = || (!has_begun.get()).then_some(self.keeper);
         let found = {
             let getting = std::pin::pin!(flight.get_or_refresh(load));
-            patience::until_ready_pinned(getting, self.events, keeper, None)?
+            retry::until_ready_pinned(getting, self.events, keeper, None)?
         };
         let Some(found) = found else { return Err(keeper_gone().into()) };
         let rest = || output.take().map_or(Ok(()), |output| self.write_out(output));
@@ -173,11 +206,11 @@ impl Fetch<'_> {
 
     /// Writes what was not shared, and waits until the rest of what is too large is written.
     fn write_out(&self, mut output: Collector) -> Result<(), Ended> {
-        let collected = patience::until_ready(output.collected(), self.events, None, None)?;
+        let collected = retry::until_ready(output.collected(), self.events, None, None)?;
         if let Some(Collected::Whole(bytes)) = collected {
             write_bytes(&bytes)?;
         }
-        patience::until_ready(output.written(), self.events, None, None).map(drop)
+        retry::until_ready(output.written(), self.events, None, None).map(drop)
     }
 
     fn tell(&self, bytes: usize, source: FetchedFrom) {

@@ -1,11 +1,30 @@
 //! `tenure doctor`: whether the engine can be trusted.
 
+use clap::Args;
 use serde::Serialize;
 use tenure::{Finding, Severity};
 
-use crate::arguments::Doctor;
+use crate::connect::connect_blocking;
 use crate::exit::{self, Failure, Outcome};
-use crate::output::{write_data, write_json};
+use crate::output::data::{write_data, write_json};
+
+/// Look whether the engine can be trusted
+#[derive(Debug, Args)]
+#[command(after_help = "Exit code 69 if a finding is bad.")]
+pub(crate) struct Doctor {
+    /// Make the tables first, where the engine needs some (PostgreSQL, MySQL), as a user who may; the same as `--init`
+    #[arg(long)]
+    pub(crate) migrate: bool,
+    /// Let the servers of a new quorum in first (Redlock), or those of one that has forgotten everything
+    #[arg(long)]
+    pub(crate) init: bool,
+    /// Then remove the rows of idle resources, where they stay behind (with `?purge=off`)
+    #[arg(long)]
+    pub(crate) purge: bool,
+    /// Write a JSON array of objects with `severity` (good, warning, bad), `what`, `found` and `hint`
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// A finding in JSON. Field names are stable.
 #[derive(Debug, Serialize)]
@@ -37,7 +56,7 @@ fn good(what: &str, found: String) -> FindingJson {
 
 /// Shows what the engine found out about its store.
 pub(crate) fn doctor(doctor: &Doctor, engine: &str) -> Outcome {
-    let found = crate::connect(engine, None).and_then(|tenure| {
+    let found = connect_blocking(engine).and_then(|tenure| {
         let mut done = Vec::new();
         if doctor.migrate || doctor.init {
             let made = pollster::block_on(tenure.migrate())?;

@@ -1,11 +1,22 @@
 //! `tenure elect`: who leads.
 
+use clap::Args;
 use serde::Serialize;
 use tenure::Printable;
 
-use crate::arguments::Elect;
+use crate::connect::connect_blocking;
 use crate::exit::{self, Outcome};
-use crate::output::{write_data, write_json};
+use crate::output::data::{write_data, write_json};
+
+/// Show who leads an election; exit code 1: nobody does
+#[derive(Debug, Args)]
+pub(crate) struct Elect {
+    /// The election
+    pub(crate) name: String,
+    /// Write a JSON object, or null
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// A leader in JSON. Field names are stable.
 #[derive(Serialize)]
@@ -21,7 +32,7 @@ struct LeaderJson<'a> {
 
 /// Shows who leads. Exit code 1: nobody does.
 pub(crate) fn elect(elect: &Elect, engine: &str) -> Outcome {
-    let tenure = crate::connect(engine, None)?;
+    let tenure = connect_blocking(engine)?;
     let leader = pollster::block_on(tenure.election(&elect.name).leader())?;
     let Some(leader) = leader else {
         if elect.json {

@@ -1,19 +1,18 @@
 //! `tenure queue`: put work in line, do it in order, and look at what is there.
 //!
-//! `work.rs` runs programs for items, `crew.rs` is its loop; the others are one call of the library each.
+//! `work.rs` runs programs for items, `worker_pool.rs` is its loop; the others are one call of the library each.
 
-mod arguments;
-mod crew;
+pub(crate) mod arguments;
 mod item;
-mod look;
+mod list;
 mod operate;
 mod push;
 mod work;
-
-pub(crate) use arguments::Queue;
+mod worker_pool;
 
 use crate::exit::Outcome;
-use crate::output::Messages;
+use crate::output::messages::Messages;
+use arguments::Queue;
 
 impl Queue {
     /// Returns how messages are to be shown.
@@ -30,9 +29,9 @@ pub(crate) fn queue(queue: Queue, engine: &str, messages: Messages) -> Outcome {
     match queue {
         Queue::Push(push) => push::push(push, engine),
         Queue::Work(work) => work::work(*work, engine, messages),
-        Queue::Ls(ls) => look::ls(&ls, engine),
-        Queue::Peek(peek) => look::peek(&peek, engine),
-        Queue::Dead(dead) => look::dead(&dead, engine),
+        Queue::Ls(ls) => list::ls(&ls, engine),
+        Queue::Peek(peek) => list::peek(&peek, engine),
+        Queue::Dead(dead) => list::dead(&dead, engine),
         Queue::Replay(replay) => operate::replay(&replay, engine),
         Queue::Purge(purge) => operate::purge(&purge, engine),
     }

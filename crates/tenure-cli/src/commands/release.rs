@@ -2,17 +2,43 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use tenure::{BreakAnswer, Tenure, Token, View};
 
-use crate::arguments::Release;
+use crate::connect::connect_blocking;
+use crate::duration::format_duration;
 use crate::exit::{self, Failure, Outcome};
-use crate::output::{duration, write_data};
-use crate::question;
+use crate::output::data::write_data;
+use crate::output::question;
+
+const RELEASE_HELP: &str = "\
+Breaks a hold, for an operator. Its holder learns of it at its next renewal, at the latest after a third of its \
+ttl, and ends its work.
+
+Until the hold would have ended, nobody else is granted the lock, so that the holder's work can end first. With \
+--now the lock is free at once: then two may work at the same time, and only what checks tokens is safe.";
+
+/// Break somebody's hold
+#[derive(Debug, Args)]
+#[command(long_about = RELEASE_HELP, after_help = "Exit code 1: the question was answered with no.")]
+pub(crate) struct Release {
+    /// The lock
+    pub(crate) name: String,
+    /// The token of the hold, as `tenure status` shows it
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: u64,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Free the lock at once: its holder may still work while the next one does
+    #[arg(long)]
+    pub(crate) now: bool,
+}
 
 /// Breaks a hold.
 pub(crate) fn release(release: &Release, engine: &str) -> Outcome {
     question::check_can_ask("breaking a hold", release.force)?;
-    let tenure = crate::connect(engine, None)?;
+    let tenure = connect_blocking(engine)?;
     if !release.force && !is_confirmed(&tenure, release)? {
         return Ok(exit::DECLINED);
     }
@@ -27,7 +53,7 @@ pub(crate) fn release(release: &Release, engine: &str) -> Outcome {
     let when = if free_in.is_zero() {
         "it is free now; who held it may still work until it notices".to_owned()
     } else {
-        format!("it is free in {} at the latest", duration(free_in))
+        format!("it is free in {} at the latest", format_duration(free_in))
     };
     write_data(&format!("broke the hold of {:?} with token {token}: {when}\n", release.name))?;
     Ok(0)
@@ -42,7 +68,7 @@ fn is_confirmed(tenure: &Tenure, release: &Release) -> Result<bool, Failure> {
         if !release.now {
             return Err(rests(release, hold.ends_in));
         }
-        let (name, rests) = (&release.name, duration(hold.ends_in));
+        let (name, rests) = (&release.name, format_duration(hold.ends_in));
         return question::ask(&format!(
             "Nobody holds {name:?}; it rests for {rests} more.\nWork that has lost it may not have ended.\nFree it now?"
         ));
@@ -52,7 +78,7 @@ fn is_confirmed(tenure: &Tenure, release: &Release) -> Result<bool, Failure> {
     } else {
         ""
     };
-    let (name, held_for) = (&release.name, duration(hold.held_for));
+    let (name, held_for) = (&release.name, format_duration(hold.held_for));
     question::ask(&format!("{name:?} is held by {} for {held_for}.{risk}\nBreak it?", hold.label))
 }
 
@@ -62,7 +88,7 @@ fn hold(view: &View, token: u64) -> Option<&tenure::HoldView> {
 
 /// Nobody holds it under that token any more, and a break changes nothing.
 fn rests(release: &Release, free_in: Duration) -> Failure {
-    let message = format!("nobody holds {:?}; it rests for {} more", release.name, duration(free_in));
+    let message = format!("nobody holds {:?}; it rests for {} more", release.name, format_duration(free_in));
     Failure::new(exit::USAGE, message).with_hint("free it with `--now`")
 }
 

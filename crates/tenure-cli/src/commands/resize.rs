@@ -1,16 +1,37 @@
 //! `tenure resize`: an operator changes how many units a semaphore or a slot pool has.
 
+use clap::Args;
 use tenure::{Kind, View};
 
-use crate::arguments::Resize;
+use crate::connect::connect_blocking;
 use crate::exit::{self, Failure, Outcome};
-use crate::output::write_data;
-use crate::question;
+use crate::output::data::write_data;
+use crate::output::question;
+
+const RESIZE_HELP: &str = "\
+Changes how many units a semaphore (`run --permits`) or a slot pool (`run --slots`) has while it is in use.
+
+More units go to who waits. With fewer, nobody is ended: nobody is granted before enough units are released. \
+Afterwards a program that says the old number is refused (exit code 64), so change them too. A name that is not in \
+use has no capacity: whoever claims it next says it.";
+
+/// Change how many units a semaphore or a slot pool has, while it is in use
+#[derive(Debug, Args)]
+#[command(long_about = RESIZE_HELP, after_help = "Exit code 1: the question was answered with no.")]
+pub(crate) struct Resize {
+    /// The semaphore or slot pool
+    pub(crate) name: String,
+    /// How many units or slots it shall have
+    pub(crate) capacity: u32,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) force: bool,
+}
 
 /// Changes a capacity.
 pub(crate) fn resize(resize: &Resize, engine: &str) -> Outcome {
     question::check_can_ask("changing a capacity", resize.force)?;
-    let tenure = crate::connect(engine, None)?;
+    let tenure = connect_blocking(engine)?;
     let (name, capacity) = (&resize.name, resize.capacity);
     let view = pollster::block_on(tenure.view(name))?;
     if let Some(view) = &view {

@@ -5,21 +5,27 @@
 //! whatever happens to this process. Invariant: the lease is released only after the keeper has said that
 //! nothing of the work is left, or after this process has made sure of it in the keeper's place.
 
+pub(crate) mod arguments;
+mod lock;
+mod waiting;
+
 use std::time::Duration;
 
 use tenure::{Instant, Tenure};
 
-use crate::arguments::Run;
 use crate::clock;
-use crate::exit::{self, Outcome};
-use crate::output::{Event, Messages, duration, millis};
-use crate::patience::{self, Patience};
+use crate::duration::{format_duration, millis};
+use crate::exit::{self, Ended, Outcome};
+use crate::output::messages::{Event, Messages};
+use crate::retry::{self, Patience};
 use crate::supervise::events::Events;
 use crate::supervise::foreground::Foreground;
-use crate::supervise::keeper::{Job, Keeper, Streams};
+use crate::supervise::job::Job;
+use crate::supervise::keeper::{Keeper, Streams, keeper_gone};
+use crate::supervise::start::prepare;
 use crate::supervise::supervised::Rules;
-use crate::supervise::{self, keeper_gone};
-use crate::waiting::{Ended, Held, acquire};
+use arguments::Run;
+use waiting::{Held, acquire};
 
 /// How long a candidate waits before it asks a store again that did not answer: it has waited for the answer, too.
 const CAMPAIGN_PAUSE: Duration = Duration::from_secs(1);
@@ -37,7 +43,7 @@ pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outco
         is_detached: false,
     };
     // Before the client, which has threads.
-    let (events, mut keepers) = supervise::prepare(&job, 1)?;
+    let (events, mut keepers) = prepare(&job, 1)?;
     let Some(keeper) = keepers.pop() else { return Err(keeper_gone()) };
     // Without the arguments: they may hold a password.
     let program_name = std::path::Path::new(&program).file_name().unwrap_or(&program).to_string_lossy();
@@ -54,7 +60,7 @@ pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outco
     let outcome = term.serve_all(&program, began_at, patience);
     // First the keeper: while it shares the client's life, the client cannot tidy up after itself.
     keeper.wait();
-    patience::close(tenure, &events);
+    retry::close(tenure, &events);
     outcome
 }
 
@@ -64,7 +70,7 @@ fn warn_of_grain(tenure: &Tenure, arguments: &Run, messages: Messages) {
     if arguments.ttl >= capability.ttl_grain {
         return;
     }
-    let (ttl, grain) = (duration(arguments.ttl), duration(capability.ttl_grain));
+    let (ttl, grain) = (format_duration(arguments.ttl), format_duration(capability.ttl_grain));
     let reason = match capability.ttl_grain_reason {
         "" => String::new(),
         reason => format!(" ({reason})"),
@@ -97,7 +103,7 @@ impl Term<'_> {
                         messages.warning(&format!("{}; campaigning until it is back", failure.message));
                     }
                     is_silent = true;
-                    patience::sleep(CAMPAIGN_PAUSE, events, keeper)
+                    retry::sleep(CAMPAIGN_PAUSE, events, keeper)
                 }
                 Err(Ended::Lost(failure)) if arguments.leader => {
                     is_silent = false;
@@ -158,8 +164,10 @@ fn release(held: Held, arguments: &Run, messages: Messages) {
         // What there is to say about that has been said when it was lost.
         Ok(tenure::ReleaseAnswer::AlreadyLost) => {}
         Err(error) => {
-            messages
-                .warning(&format!("{error}; the lock is free in {} at the latest", duration(arguments.ttl)));
+            messages.warning(&format!(
+                "{error}; the lock is free in {} at the latest",
+                format_duration(arguments.ttl)
+            ));
         }
     }
 }

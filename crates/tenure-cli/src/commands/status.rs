@@ -1,11 +1,25 @@
 //! `tenure status`: what is held, by whom, and who waits.
 
+use clap::Args;
 use serde::Serialize;
 use tenure::{HoldView, Name, View};
 
-use crate::arguments::Status;
+use crate::connect::connect_blocking;
+use crate::duration::{format_duration, millis};
 use crate::exit::Outcome;
-use crate::output::{Holder, duration, millis, table, write_data, write_json};
+use crate::output::data::{table, write_data, write_json};
+use crate::output::holder::Holder;
+
+/// List what is held, by whom, and who waits
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Only names that begin with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Write a JSON array: see the documents for its fields; times are whole milliseconds (`_ms`)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// A resource in JSON. Field names are stable; times are whole milliseconds.
 #[derive(Debug, Serialize)]
@@ -97,7 +111,7 @@ impl<'a> HoldJson<'a> {
 
 /// Lists resources.
 pub(crate) fn status(status: &Status, engine: &str) -> Outcome {
-    let tenure = crate::connect(engine, None)?;
+    let tenure = connect_blocking(engine)?;
     let views = pollster::block_on(tenure.inspect_each(&status.prefix))?;
     pollster::block_on(tenure.close());
     if status.json {
@@ -131,7 +145,7 @@ fn text(views: &[(Name, tenure::Result<View>)]) -> String {
         for (index, hold) in view.holds.iter().enumerate() {
             // The queue is the resource's, so its length stands in the first row only.
             let waiters = if index == 0 { view.waiting.to_string() } else { String::new() };
-            let (held_for, ends_in) = (duration(hold.held_for), duration(hold.ends_in));
+            let (held_for, ends_in) = (format_duration(hold.held_for), format_duration(hold.ends_in));
             rows.push(row(holder(hold), hold.token.to_string(), held_for, ends_in, waiters));
         }
         if view.holds.is_empty() {

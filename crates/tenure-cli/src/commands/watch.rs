@@ -2,13 +2,26 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use serde::Serialize;
-use tenure::{HoldView, Label, Token, View};
+use tenure::{HoldView, Token, View};
 
-use crate::arguments::Watch;
 use crate::clock;
+use crate::connect::connect_blocking;
+use crate::duration::{format_duration, millis};
 use crate::exit::Outcome;
-use crate::output::{Holder, duration, millis, write_data};
+use crate::output::data::write_data;
+use crate::output::holder::Holder;
+
+/// Show each change of a lock, one line each, until interrupted
+#[derive(Debug, Args)]
+pub(crate) struct Watch {
+    /// The lock
+    pub(crate) name: String,
+    /// Write JSON objects, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// A change. Field names are stable; times are whole milliseconds.
 #[derive(Debug, Serialize)]
@@ -42,7 +55,7 @@ struct Line<'a> {
 
 /// Follows a lock until the reader or the engine is gone.
 pub(crate) fn watch(watch: &Watch, engine: &str) -> Outcome {
-    let tenure = crate::connect(engine, None)?;
+    let tenure = connect_blocking(engine)?;
     let mut changes = tenure.observe(&watch.name)?;
     let mut is_first = true;
     let mut before: Option<View> = None;
@@ -109,7 +122,7 @@ fn compare<'a>(
 }
 
 fn text(change: &Change<'_>) -> String {
-    let span = |millis: &u64| duration(Duration::from_millis(*millis));
+    let span = |millis: &u64| format_duration(Duration::from_millis(*millis));
     match change {
         Change::Held { token, holder, held_ms, .. } => {
             format!("held      token {token} by {holder} for {}", span(held_ms))
@@ -121,11 +134,5 @@ fn text(change: &Change<'_>) -> String {
         }
         Change::Waiting { waiting } => format!("waiting   {waiting}"),
         Change::Idle => "idle".to_owned(),
-    }
-}
-
-impl std::fmt::Display for Holder<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(&Label::new(self.host, self.pid, self.program, self.text), f)
     }
 }

@@ -7,16 +7,17 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 use tenure::{Instant, Lease, Tenure};
 
-use super::events::{Events, News, Stopped, stop};
+use super::events::{self, Events, News, Stopped, stop};
+use super::job::OnLoss;
 use super::keeper::message::{Order, Report, Status};
-use super::keeper::{Keeper, Streams};
+use super::keeper::{Keeper, Streams, keeper_gone};
 use super::supervised::{Loss, Rules, Supervised};
 use super::terminal::Terminal;
 use super::work::Work;
-use super::{events, keeper_gone};
 use crate::clock;
 use crate::exit::{self, Failure, Outcome};
-use crate::output::{self, Event, Messages};
+use crate::output::lines;
+use crate::output::messages::{Event, Messages};
 
 /// How soon what is left of the work is said to take its time.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -73,7 +74,7 @@ impl<'a> Foreground<'a> {
         variables: Vec<(&str, String)>,
         streams: Streams<'_>,
     ) -> Outcome {
-        output::flush(output::SHOW_FIRST);
+        lines::flush(lines::SHOW_FIRST);
         self.supervised.start(self.lease, self.keeper, Some(tenure), variables, streams)?;
         let waker = self.events.waker();
         let mut context = Context::from_waker(&waker);
@@ -138,7 +139,7 @@ impl<'a> Foreground<'a> {
     fn on_lost(&self, loss: Loss) {
         let (name, token, slot) = (self.name, self.lease.token().get(), self.lease.slot());
         self.messages.event(&Event::Lost { name, token, slot, reason: loss.reason() });
-        if self.rules.on_loss == super::keeper::OnLoss::Ignore && !self.messages.json {
+        if self.rules.on_loss == OnLoss::Ignore && !self.messages.json {
             let text = format!("the lease of {name:?} is lost, and CMD goes on: {}", loss.reason());
             self.messages.warning(&text);
         }

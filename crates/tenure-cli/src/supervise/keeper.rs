@@ -10,45 +10,18 @@
 mod duty;
 pub(crate) mod message;
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use tenure::Instant;
 
+use super::job::Job;
+use crate::exit::{self, Failure};
 use crate::sys::{self, Forked, SignalSet};
 use message::{Order, Report};
-
-/// What happens to the work when the lease is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum OnLoss {
-    /// CMD is ended: SIGTERM, then SIGKILL, before anybody else can be granted the lock.
-    Terminate,
-    /// CMD goes on, and its own exit code counts.
-    Ignore,
-}
-
-/// What the keeper is to run.
-#[derive(Clone, Debug)]
-pub(crate) struct Job {
-    /// The program.
-    pub(crate) program: OsString,
-    /// Its arguments.
-    pub(crate) arguments: Vec<OsString>,
-    /// How long processes that the program left behind have between SIGTERM and SIGKILL.
-    pub(crate) grace: Duration,
-    /// What happens at the deadline.
-    pub(crate) on_loss: OnLoss,
-    /// Whether the program may be started again when it has ended.
-    pub(crate) is_repeated: bool,
-    /// Whether it works in a session of its own, without a terminal. There an attempt to read from one fails; in the session of
-    /// `tenure` it would be stopped for that, and renewed for ever.
-    pub(crate) is_detached: bool,
-}
 
 /// What a program that is started reads and writes, if not what this process does.
 #[derive(Clone, Copy, Debug, Default)]
@@ -147,4 +120,10 @@ impl Keeper {
 fn wait(keeper: Pid) {
     // Somebody else may have reaped it.
     let _ = rustix::io::retry_on_intr(|| waitpid(Some(keeper), WaitOptions::empty()));
+}
+
+/// The keeper has ended without having been told to.
+pub(crate) fn keeper_gone() -> Failure {
+    Failure::new(exit::UNAVAILABLE, "the keeper process of this command was killed")
+        .with_hint("spare processes named `tenure-keeper`: they end CMD when its lease ends")
 }

@@ -10,8 +10,8 @@ use rustix::process::Pid;
 use tenure::{Instant, Lease, Tenure};
 
 use super::countdown::Countdown;
-use super::keeper::{Keeper, OnLoss, Streams};
-use super::keeper_gone;
+use super::job::OnLoss;
+use super::keeper::{Keeper, Streams, keeper_gone};
 use crate::clock;
 use crate::exit::Failure;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::arguments::parse_time;
+use crate::duration::parse_duration;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Queue {
@@ -49,7 +49,7 @@ pub(crate) struct Push {
     #[arg(long, value_name = "GROUP")]
     pub(crate) group: Option<String>,
     /// Hold the item back for so long, and what stands behind it in its group
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     pub(crate) delay: Duration,
     /// Push it once under this id
     #[arg(long, value_name = "ID", conflicts_with = "lines")]
@@ -92,7 +92,7 @@ pub(crate) struct Work {
     /// The queue
     pub(crate) name: String,
     /// The least time between two dispatches by the store, over all workers, which should all say the same
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) interval: Option<Duration>,
     /// Keep the interval between two items of the same group, not of the queue
     #[arg(long, requires = "interval")]
@@ -104,16 +104,16 @@ pub(crate) struct Work {
     #[arg(long)]
     pub(crate) drain: bool,
     /// How long an item waits when a machine or a network is gone
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) ttl: Duration,
     /// After so many attempts that failed an item is a dead letter; 0: never
     #[arg(long, value_name = "N", default_value = "10")]
     pub(crate) max_attempts: u32,
     /// How long an item waits after exit code 75 [default: as after others]
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) retry_after: Option<Duration>,
     /// How long CMD has between SIGTERM and SIGKILL
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) grace: Duration,
     /// A text that others are shown with who has an item [default: the name of CMD]
     #[arg(long, value_name = "TEXT")]

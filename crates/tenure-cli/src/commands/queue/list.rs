@@ -5,8 +5,11 @@ use tenure::Name;
 use tenure::queue::{ItemState, ItemView, QueueStats};
 
 use super::arguments::{Ls, Peek};
+use crate::connect::connect_blocking;
+use crate::duration::{format_duration, millis};
 use crate::exit::Outcome;
-use crate::output::{Holder, duration, millis, table, write_data, write_json};
+use crate::output::data::{table, write_data, write_json};
+use crate::output::holder::Holder;
 
 /// How much of a payload or a reason a table shows, in characters.
 const SHOWN_MAX: usize = 48;
@@ -85,7 +88,7 @@ impl<'a> ItemJson<'a> {
 
 /// Lists queues.
 pub(crate) fn ls(ls: &Ls, engine: &str) -> Outcome {
-    let tenure = crate::connect(engine, None)?;
+    let tenure = connect_blocking(engine)?;
     let queues = pollster::block_on(tenure.queues_each(&ls.prefix))?;
     pollster::block_on(tenure.close());
     if ls.json {
@@ -123,7 +126,7 @@ pub(crate) fn ls(ls: &Ls, engine: &str) -> Outcome {
             let next = match stats.next_in {
                 None => "-".to_owned(),
                 Some(wait) if wait.is_zero() => "now".to_owned(),
-                Some(wait) => duration(wait),
+                Some(wait) => format_duration(wait),
             };
             let counts = [stats.waiting, stats.in_flight, stats.dead].map(|count| count.to_string());
             [name.to_string()].into_iter().chain(counts).chain([next]).collect()
@@ -135,13 +138,13 @@ pub(crate) fn ls(ls: &Ls, engine: &str) -> Outcome {
 
 /// Shows what waits or is in flight.
 pub(crate) fn peek(peek: &Peek, engine: &str) -> Outcome {
-    let tenure = crate::connect(engine, None)?;
+    let tenure = connect_blocking(engine)?;
     let items = pollster::block_on(tenure.queue(&peek.name).items(None, peek.count))?;
     pollster::block_on(tenure.close());
     let headings = ["ITEM", "GROUP", "STATE", "ATTEMPTS", "AGE", "PAYLOAD"];
     show(peek, &items, "nothing waits, and nothing is in flight\n", &headings, |item| match &item.state {
         ItemState::Waiting { ready_in } if ready_in.is_zero() => "ready".to_owned(),
-        ItemState::Waiting { ready_in } => format!("ready in {}", duration(*ready_in)),
+        ItemState::Waiting { ready_in } => format!("ready in {}", format_duration(*ready_in)),
         ItemState::InFlight { label, ends_in } if ends_in.is_zero() => format!("given up by {label}"),
         ItemState::InFlight { label, .. } => format!("with {label}"),
         _ => "behind".to_owned(),
@@ -150,7 +153,7 @@ pub(crate) fn peek(peek: &Peek, engine: &str) -> Outcome {
 
 /// Shows dead letters.
 pub(crate) fn dead(dead: &Peek, engine: &str) -> Outcome {
-    let tenure = crate::connect(engine, None)?;
+    let tenure = connect_blocking(engine)?;
     let items = pollster::block_on(tenure.queue(&dead.name).dead_letters(None, dead.count))?;
     pollster::block_on(tenure.close());
     let headings = ["ITEM", "GROUP", "REASON", "ATTEMPTS", "AGE", "PAYLOAD"];
@@ -177,7 +180,7 @@ fn show(
     }
     let row = |item: &ItemView| {
         let group = item.group.as_ref().map_or("-".to_owned(), ToString::to_string);
-        let (attempts, age) = (item.attempts.to_string(), duration(item.age));
+        let (attempts, age) = (item.attempts.to_string(), format_duration(item.age));
         vec![item.item.to_string(), group, state(item), attempts, age, shown(&item.payload)]
     };
     write_data(&table(headings, &[3, 4], &items.iter().map(row).collect::<Vec<_>>()))?;

@@ -4,13 +4,14 @@ use serde_json::json;
 use tenure::queue::ItemId;
 
 use super::arguments::{Purge, Replay};
+use crate::connect::connect_blocking;
 use crate::exit::{self, Failure, Outcome};
-use crate::output::{write_data, write_json};
-use crate::question;
+use crate::output::data::{write_data, write_json};
+use crate::output::question;
 
 /// Puts dead letters in line again.
 pub(crate) fn replay(replay: &Replay, engine: &str) -> Outcome {
-    let tenure = crate::connect(engine, None)?;
+    let tenure = connect_blocking(engine)?;
     let count = pollster::block_on(tenure.queue(&replay.name).replay(replay.item.map(ItemId)))?;
     pollster::block_on(tenure.close());
     let name = &replay.name;
@@ -37,7 +38,7 @@ pub(crate) fn purge(purge: &Purge, engine: &str) -> Outcome {
     // A number alone means the item, wherever it is.
     let is_one = item.is_some() && !purge.dead && !purge.waiting;
     let (is_dead, is_waiting) = (purge.dead || is_one, purge.waiting || is_one);
-    let tenure = crate::connect(engine, None)?;
+    let tenure = connect_blocking(engine)?;
     let queue = tenure.queue(name);
     if !purge.force {
         let stats = pollster::block_on(queue.stats())?;

@@ -10,8 +10,10 @@ use tenure::Queue;
 use tenure::queue::{PAYLOAD_BYTES_MAX, Pushed};
 
 use super::arguments::Push;
+use crate::connect::connect_blocking;
 use crate::exit::{self, Failure, Outcome};
-use crate::output::{Messages, write_data};
+use crate::output::data::write_data;
+use crate::output::messages::Messages;
 
 /// How many lines are pushed together, at most: they share round trips.
 const BATCH_MAX: usize = 128;
@@ -32,7 +34,7 @@ struct PushedJson<'a> {
 /// Puts items in line.
 pub(crate) fn push(mut push: Push, engine: &str) -> Outcome {
     let payload = if push.lines { None } else { Some(payload(&mut push)?) };
-    let tenure = crate::connect(engine, None)?;
+    let tenure = connect_blocking(engine)?;
     let queue = tenure.queue(&push.name);
     match payload {
         Some(payload) => {

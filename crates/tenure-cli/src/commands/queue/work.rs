@@ -4,13 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::exit::Outcome;
-use crate::output::Messages;
-use crate::patience::{self, Patience};
-use crate::supervise::keeper::{Job, OnLoss};
-use crate::supervise::{self, keeper_gone};
+use crate::output::messages::Messages;
+use crate::retry::{self, Patience};
+use crate::supervise::job::{Job, OnLoss};
+use crate::supervise::keeper::keeper_gone;
+use crate::supervise::start::prepare;
 
 use super::arguments::Work;
-use super::crew::WorkerPool;
+use super::worker_pool::WorkerPool;
 
 /// Runs a program for each item.
 pub(crate) fn work(mut arguments: Work, engine: &str, messages: Messages) -> Outcome {
@@ -25,7 +26,7 @@ pub(crate) fn work(mut arguments: Work, engine: &str, messages: Messages) -> Out
         is_detached: true,
     };
     // Before the client, which has threads. One for each lane: a keeper has one piece of work.
-    let (events, keepers) = supervise::prepare(&job, arguments.parallel.into())?;
+    let (events, keepers) = prepare(&job, arguments.parallel.into())?;
     let Some(first) = keepers.first() else { return Err(keeper_gone()) };
     // Without the arguments: they may hold a password.
     let program_name = Path::new(&program).file_name().unwrap_or(&program).to_string_lossy();
@@ -49,6 +50,6 @@ pub(crate) fn work(mut arguments: Work, engine: &str, messages: Messages) -> Out
     crew.dismiss();
     // Waits for what is still to be settled; bounded by the answer timeout.
     drop(crew);
-    patience::close(tenure, &events);
+    retry::close(tenure, &events);
     outcome
 }

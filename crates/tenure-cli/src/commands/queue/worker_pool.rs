@@ -17,13 +17,16 @@ use tenure::queue::QueueStats;
 use tenure::{Delivery, ErrorKind, Instant, Queue, Result, Tenure};
 
 use crate::clock;
+use crate::duration::{format_duration, millis};
 use crate::exit::{self, Failure, Outcome};
-use crate::output::{self, Line, Messages, SHOW_EVERY, duration, millis};
+use crate::output::lines;
+use crate::output::messages::Messages;
+use crate::output::status_line::{Line, SHOW_EVERY};
 use crate::supervise::events::{Events, News, Stopped, stop};
 use crate::supervise::foreground::{beyond_control, not_started};
+use crate::supervise::job::OnLoss;
 use crate::supervise::keeper::message::{Order, Report, Status};
-use crate::supervise::keeper::{Keeper, OnLoss, Streams};
-use crate::supervise::keeper_gone;
+use crate::supervise::keeper::{Keeper, Streams, keeper_gone};
 use crate::supervise::supervised::{Loss, Rules, Supervised};
 use crate::supervise::work::Work as Processes;
 
@@ -428,7 +431,7 @@ impl<'a> WorkerPool<'a> {
             let event = ItemEvent { code, signal, took_ms, retry_in_ms, reason, ..told.event(event, name) };
             self.messages.event(&event);
         };
-        let took = duration(*took);
+        let took = format_duration(*took);
         if let Verdict::Lost(loss) = verdict {
             // What there is to say about that to people has been said when it was lost.
             self.failed += 1;
@@ -449,7 +452,7 @@ impl<'a> WorkerPool<'a> {
             (Verdict::Retry { after, reason }, Ok(false)) => {
                 self.failed += 1;
                 tell("retried", Some(*after), Some(reason));
-                format!("{told} failed: {reason}; it is tried again in {}", duration(*after))
+                format!("{told} failed: {reason}; it is tried again in {}", format_duration(*after))
             }
             (Verdict::Done, Ok(_)) => {
                 self.done += 1;
@@ -492,7 +495,7 @@ impl<'a> WorkerPool<'a> {
             }
             Some(Signal::TSTP) => {
                 self.line.clear();
-                output::flush(SHOW_EVERY);
+                lines::flush(SHOW_EVERY);
                 self.order_all(Signal::TSTP);
                 stop(Stopped::Itself);
                 self.order_all(Signal::CONT);

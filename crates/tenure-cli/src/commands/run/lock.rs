@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::{Acquire, Mutex, ReadLock, Result, Semaphore, SlotPool, Tenure, WriteLock, blocking};
 
-use crate::arguments::Run;
+use super::arguments::Run;
 
 /// A primitive with its settings.
 pub(crate) enum Lock {

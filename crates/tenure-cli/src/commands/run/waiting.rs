@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use tenure::{Busy, Error, ErrorKind, Instant, Lease, ReleaseAnswer, Tenure, View};
 
-use crate::arguments::Run;
+use super::arguments::Run;
+use super::lock::Lock;
 use crate::clock;
-use crate::exit::{self, Failure, Outcome};
-use crate::lock::Lock;
-use crate::output::{self, Event, Holder, Line, Messages, SHOW_EVERY, duration, millis};
+use crate::duration::{format_duration, millis};
+use crate::exit::{self, Ended, Failure};
+use crate::output::holder::Holder;
+use crate::output::lines;
+use crate::output::messages::{Event, Messages};
+use crate::output::status_line::{Line, SHOW_EVERY};
 use crate::supervise::events::{Events, News, ends_waiting, is_terminal_stop};
-use crate::supervise::keeper::Keeper;
-use crate::supervise::keeper::message::Status;
-use crate::supervise::keeper_gone;
+use crate::supervise::keeper::{Keeper, keeper_gone};
 
 /// How often the engine is asked who holds the lock, for that line.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -43,39 +45,6 @@ impl Held {
             Held::AtOnce(lease) => lease.release(),
             Held::Waited(lease) => pollster::block_on(lease.release()),
         }
-    }
-}
-
-/// Why nothing was acquired, or what was acquired is over too early.
-pub(crate) enum Ended {
-    /// Something failed, or the time was over.
-    Failure(Failure),
-    /// The engine did not answer.
-    Silent(Failure),
-    /// The lease was lost while the program ran.
-    Lost(Failure),
-    /// A signal.
-    Signal(i32),
-}
-
-impl Ended {
-    /// How the command ends with that.
-    pub(crate) fn outcome(self) -> Outcome {
-        match self {
-            Ended::Signal(signal) => Ok(Status::Signal(signal).code()),
-            Ended::Failure(failure) | Ended::Silent(failure) | Ended::Lost(failure) => Err(failure),
-        }
-    }
-
-    pub(crate) fn of(error: Error) -> Ended {
-        let is_silent = error.kind() == ErrorKind::Unavailable;
-        if is_silent { Ended::Silent(error.into()) } else { Ended::Failure(error.into()) }
-    }
-}
-
-impl<T: Into<Failure>> From<T> for Ended {
-    fn from(failure: T) -> Ended {
-        Ended::Failure(failure.into())
     }
 }
 
@@ -115,18 +84,18 @@ fn refusal(arguments: &Run, error: &Error) -> Failure {
     let wait = busy.waiting;
     if busy.is_resting {
         let who = busy.holder.as_ref().map_or("somebody".to_owned(), ToString::to_string);
-        let ago = duration(busy.held_for);
+        let ago = format_duration(busy.held_for);
         return match arguments.every {
             Some(every) => Failure::new(
                 exit::BUSY,
-                format!("{name:?} ran within the last {}: {who} began {ago} ago", duration(every)),
+                format!("{name:?} ran within the last {}: {who} began {ago} ago", format_duration(every)),
             )
-            .with_hint(format!("it may run again in {}", duration(free_in))),
+            .with_hint(format!("it may run again in {}", format_duration(free_in))),
             None => Failure::new(
                 exit::BUSY,
                 format!("{name:?} rests after {who}, who acquired it {ago} ago; {wait} wait"),
             )
-            .with_hint(format!("it is free in {}; wait for it with `--wait 5m`", duration(free_in))),
+            .with_hint(format!("it is free in {}; wait for it with `--wait 5m`", format_duration(free_in))),
         };
     }
     let held = match &busy.holder {
@@ -135,7 +104,7 @@ fn refusal(arguments: &Run, error: &Error) -> Failure {
             let since = since.map(|since| humantime::format_rfc3339_seconds(since).to_string());
             let since = since.unwrap_or_default();
             let held = arguments.in_the_way();
-            format!("{held} {holder} since {since} ({})", duration(busy.held_for))
+            format!("{held} {holder} since {since} ({})", format_duration(busy.held_for))
         }
         None => "is reserved for the next waiter".to_owned(),
     };
@@ -172,7 +141,7 @@ impl Waiting<'_> {
             let held = match (holder, busy) {
                 (Some(holder), Some(busy)) if busy.is_resting => format!(": it rests after {holder}"),
                 (Some(holder), Some(busy)) => {
-                    format!(": held by {holder} for {}", duration(busy.held_for))
+                    format!(": held by {holder} for {}", format_duration(busy.held_for))
                 }
                 _ => String::new(),
             };
@@ -247,7 +216,7 @@ impl Waiting<'_> {
     fn on_signal(&mut self, signal: i32) -> Result<(), Ended> {
         if is_terminal_stop(signal) {
             self.line.clear();
-            output::flush(SHOW_EVERY);
+            lines::flush(SHOW_EVERY);
         }
         ends_waiting(signal).map_or(Ok(()), |signal| Err(Ended::Signal(signal)))
     }
@@ -255,12 +224,12 @@ impl Waiting<'_> {
     /// Says who was in the way all the time.
     fn failure(&self, asked_at: Instant) -> Failure {
         let name = &self.arguments.name;
-        let waited = duration(clock::now().since(asked_at));
+        let waited = format_duration(clock::now().since(asked_at));
         // Only for the message: without an answer it says less.
         let view = pollster::block_on(self.tenure.view(name)).ok().flatten();
         let holder = view.as_ref().and_then(|view| view.holds.first());
         let held = holder.map_or(String::new(), |hold| {
-            format!(": it is held by {} for {}", hold.label, duration(hold.held_for))
+            format!(": it is held by {} for {}", hold.label, format_duration(hold.held_for))
         });
         Failure::new(exit::BUSY, format!("{name:?} was not acquired within {waited}{held}"))
             .with_hint("wait longer with `--wait`, or see `tenure status`")
@@ -270,6 +239,6 @@ impl Waiting<'_> {
 fn whole_seconds(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..60 => format!("{seconds}s"),
-        _ => duration(time),
+        _ => format_duration(time),
     }
 }

@@ -21,9 +21,9 @@ use rustix::time::{
 
 use tenure::Instant;
 
+use super::super::job::{Job, OnLoss};
 use super::super::work::Work;
 use super::message::{Order, Report, Status, receive, send};
-use super::{Job, OnLoss};
 use crate::clock;
 use crate::sys::{self, SignalSet, read_signal};
 

@@ -12,6 +12,8 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::exit;
+
 /// The largest message: a name of 255 bytes and some numbers fit several times.
 const MESSAGE_BYTES_MAX: usize = 2048;
 /// The most descriptors that come with a message.
@@ -93,7 +95,7 @@ impl Status {
     pub(crate) fn code(self) -> u8 {
         match self {
             Status::Code(code) => code as u8,
-            Status::Signal(signal) => (128 + signal) as u8,
+            Status::Signal(signal) => exit::of_signal(signal),
         }
     }
 }
