@@ -10,7 +10,6 @@ mod connect;
 mod duration;
 mod exit;
 mod output;
-mod retry;
 mod supervise;
 mod sys;
 

@@ -18,13 +18,13 @@ use crate::duration::parse_duration;
 use crate::exit::{Ended, Failure, Outcome};
 use crate::output::lines::{SHOW_FIRST, flush, say};
 use crate::output::messages::Messages;
-use crate::retry::{self, Patience};
-use crate::supervise::events::Events;
 use crate::supervise::foreground::Foreground;
 use crate::supervise::job::{Job, OnLoss};
-use crate::supervise::keeper::{Keeper, Streams, keeper_gone};
-use crate::supervise::start::prepare;
+use crate::supervise::keeper::{Streams, keeper_gone};
+use crate::supervise::retry::Retry;
+use crate::supervise::setup::Setup;
 use crate::supervise::supervised::Rules;
+use crate::supervise::supervisor::Supervisor;
 use collector::{Collected, Collector};
 
 const CACHE_HELP: &str = "\
@@ -88,31 +88,13 @@ impl From<Error> for NotLoaded {
 
 /// Prints the value of a key; runs the program for it if nobody has done so lately.
 pub(crate) fn cache(mut cache: Cache, engine: &str) -> Outcome {
-    let program = cache.command.remove(0);
-    let job = Job {
-        program: program.clone(),
-        arguments: std::mem::take(&mut cache.command),
-        grace: GRACE,
-        on_loss: OnLoss::Terminate,
-        is_repeated: false,
-        is_detached: false,
-    };
-    let (events, mut keepers) = prepare(&job, 1)?;
-    let Some(keeper) = keepers.pop() else { return Err(keeper_gone()) };
-    // For ever, as those wait who want the value while another loads it.
-    let mut patience = Patience::new(None);
-    let tenure = match patience.connect(engine, None, &events, &keeper, Messages::TEXT) {
-        Ok(tenure) => tenure,
-        Err(ended) => return ended.outcome(),
-    };
-    let program = program.to_string_lossy();
-    let fetch = Fetch { cache: &cache, program: &program, tenure: &tenure, events: &events, keeper: &keeper };
-    let outcome = fetch.fetch_patiently(patience);
-    // First the keeper: while it shares the client's life, the client cannot tidy up after itself.
-    keeper.wait();
-    // A load that failed is given back in the background: whoever waits for it must not wait for the lease's end.
-    retry::close(tenure, &events);
-    outcome
+    let job = Job::new(std::mem::take(&mut cache.command), GRACE, OnLoss::Terminate);
+    let program = job.program_text();
+    // For ever, as a process does that waits for the value while another loads it.
+    let setup = Setup { job, engine, label: None, wait: None, messages: Messages::TEXT };
+    setup.with_keeper(|tenure, supervisor, retry| {
+        Fetch { cache: &cache, program: &program, tenure, supervisor }.fetch_patiently(retry)
+    })
 }
 
 /// How one value is got.
@@ -120,19 +102,16 @@ struct Fetch<'a> {
     cache: &'a Cache,
     program: &'a str,
     tenure: &'a Tenure,
-    events: &'a Events,
-    keeper: &'a Keeper,
+    supervisor: Supervisor<'a>,
 }
 
 impl Fetch<'_> {
     /// Asks again for as long as the store does not answer, unless the program has run.
-    fn fetch_patiently(&self, mut patience: Patience) -> Outcome {
+    fn fetch_patiently(&self, mut retry: Retry) -> Outcome {
         loop {
             let ended = match self.fetch() {
                 Ok(code) => return Ok(code),
-                Err(Ended::Silent(failure)) => {
-                    patience.pause(failure, self.events, self.keeper, Messages::TEXT)
-                }
+                Err(Ended::Silent(failure)) => retry.pause(failure, self.supervisor),
                 Err(ended) => Err(ended),
             };
             if let Err(ended) = ended {
@@ -142,8 +121,9 @@ impl Fetch<'_> {
     }
 
     fn fetch(&self) -> Result<u8, Ended> {
-        let cache = self.cache;
-        let mut flight = self.tenure.single_flight(&cache.key).fresh(cache.ttl).ttl(cache.lease);
+        let Fetch { cache, program, tenure, supervisor } = *self;
+        let events = supervisor.events;
+        let mut flight = tenure.single_flight(&cache.key).fresh(cache.ttl).ttl(cache.lease);
         if let Some(stale) = cache.stale {
             flight = flight.serve_stale(stale);
         }
@@ -154,14 +134,13 @@ impl Fetch<'_> {
         let load = async |lease: &tenure::Lease| {
             has_begun.set(true);
             let failed = |error| NotLoaded::Failure(Failure::system("read what CMD writes", error));
-            let (mut collector, pipe) = Collector::start(self.events.waker()).map_err(failed)?;
+            let (mut collector, pipe) = Collector::start(events.waker()).map_err(failed)?;
             let rules = Rules { ttl: cache.lease, grace: GRACE, max_hold: None, on_loss: OnLoss::Terminate };
-            let mut work =
-                Foreground::new(&cache.key, rules, self.events, self.keeper, Messages::TEXT, lease);
+            let mut work = Foreground::new(&cache.key, program, rules, supervisor, lease);
             let variables = vec![("TENURE_NAME", cache.key.clone())];
             let streams = Streams { input: None, output: Some(&pipe) };
             // It returns when nothing of the work is left. It looks after the lease itself, so nothing else needs this thread.
-            let code = work.work(self.tenure, self.program, variables, streams);
+            let code = work.run(tenure, variables, streams);
             drop((work, pipe));
             collector.finish();
             // What a program wrote whose lease was lost is not waited for.
@@ -174,17 +153,17 @@ impl Fetch<'_> {
                 (code, _) => Err(NotLoaded::Declined(code)),
             }
         };
-        let keeper = || (!has_begun.get()).then_some(self.keeper);
+        let keeper = || (!has_begun.get()).then_some(supervisor.keeper);
         let found = {
             let getting = std::pin::pin!(flight.get_or_refresh(load));
-            retry::until_ready_pinned(getting, self.events, keeper, None)?
+            events.until_ready_pinned(getting, keeper, None)?
         };
         let Some(found) = found else { return Err(keeper_gone().into()) };
         let rest = || output.take().map_or(Ok(()), |output| self.write_out(output));
         match found {
             Ok(found) => {
                 if cache.json {
-                    self.tell(found.bytes.len(), found.source);
+                    self.write_source(found.bytes.len(), found.source);
                 }
                 write_bytes(&found.bytes)?;
                 Ok(0)
@@ -206,14 +185,15 @@ impl Fetch<'_> {
 
     /// Writes what was not shared, and waits until the rest of what is too large is written.
     fn write_out(&self, mut output: Collector) -> Result<(), Ended> {
-        let collected = retry::until_ready(output.collected(), self.events, None, None)?;
+        let events = self.supervisor.events;
+        let collected = events.until_ready(output.collected(), None, None)?;
         if let Some(Collected::Whole(bytes)) = collected {
             write_bytes(&bytes)?;
         }
-        retry::until_ready(output.written(), self.events, None, None).map(drop)
+        events.until_ready(output.written(), None, None).map(drop)
     }
 
-    fn tell(&self, bytes: usize, source: FetchedFrom) {
+    fn write_source(&self, bytes: usize, source: FetchedFrom) {
         let (source, token) = match source {
             FetchedFrom::Fresh(token) => ("fresh", Some(token.get())),
             FetchedFrom::Stale => ("stale", None),

@@ -3,10 +3,12 @@
 //! `work.rs` runs programs for items, `worker_pool.rs` is its loop; the others are one call of the library each.
 
 pub(crate) mod arguments;
-mod item;
+mod item_info;
 mod list;
 mod operate;
+mod progress;
 mod push;
+mod settlement;
 mod work;
 mod worker_pool;
 

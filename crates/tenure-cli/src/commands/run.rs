@@ -16,14 +16,14 @@ use tenure::{Instant, Tenure};
 use crate::clock;
 use crate::duration::{format_duration, millis};
 use crate::exit::{self, Ended, Outcome};
-use crate::output::messages::{Event, Messages};
-use crate::retry::{self, Patience};
-use crate::supervise::events::Events;
+use crate::output::messages::{JsonEvent, Messages};
 use crate::supervise::foreground::Foreground;
 use crate::supervise::job::Job;
-use crate::supervise::keeper::{Keeper, Streams, keeper_gone};
-use crate::supervise::start::prepare;
+use crate::supervise::keeper::Streams;
+use crate::supervise::retry::Retry;
+use crate::supervise::setup::Setup;
 use crate::supervise::supervised::Rules;
+use crate::supervise::supervisor::Supervisor;
 use arguments::Run;
 use waiting::{Held, acquire};
 
@@ -33,38 +33,19 @@ const CAMPAIGN_PAUSE: Duration = Duration::from_secs(1);
 /// Runs a program under a lock.
 pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outcome {
     let began_at = clock::now();
-    let program = arguments.command.remove(0);
-    let job = Job {
-        program: program.clone(),
-        arguments: std::mem::take(&mut arguments.command),
-        grace: arguments.grace,
-        on_loss: arguments.on_loss,
-        is_repeated: arguments.leader,
-        is_detached: false,
-    };
-    // Before the client, which has threads.
-    let (events, mut keepers) = prepare(&job, 1)?;
-    let Some(keeper) = keepers.pop() else { return Err(keeper_gone()) };
-    // Without the arguments: they may hold a password.
-    let program_name = std::path::Path::new(&program).file_name().unwrap_or(&program).to_string_lossy();
-    let label = arguments.label.as_deref().unwrap_or(&program_name);
+    let job = Job::new(std::mem::take(&mut arguments.command), arguments.grace, arguments.on_loss);
+    let job = Job { is_repeated: arguments.leader, ..job };
+    let (program, name) = (job.program_text(), job.program_name());
+    let label = arguments.label.as_deref().unwrap_or(&name);
     let wait = arguments.wait.or(arguments.every.map(|_| Duration::ZERO));
-    let mut patience = Patience::new(wait);
-    let tenure = match patience.connect(engine, Some(label), &events, &keeper, messages) {
-        Ok(tenure) => tenure,
-        Err(ended) => return ended.outcome(),
-    };
-    warn_of_grain(&tenure, &arguments, messages);
-    let program = program.to_string_lossy();
-    let term = Term { tenure: &tenure, arguments: &arguments, events: &events, keeper: &keeper, messages };
-    let outcome = term.serve_all(&program, began_at, patience);
-    // First the keeper: while it shares the client's life, the client cannot tidy up after itself.
-    keeper.wait();
-    retry::close(tenure, &events);
-    outcome
+    let setup = Setup { job, engine, label: Some(label), wait, messages };
+    setup.with_keeper(|tenure, supervisor, retry| {
+        warn_of_grain(tenure, &arguments, messages);
+        Term { tenure, arguments: &arguments, program: &program, supervisor }.serve_all(began_at, retry)
+    })
 }
 
-/// Whoever asks for a short ttl wants the next one to run soon after this machine has died.
+/// Warns if a dead client is noticed later than after the ttl: a short ttl is meant to let the next one run soon after that.
 fn warn_of_grain(tenure: &Tenure, arguments: &Run, messages: Messages) {
     let capability = tenure.capability();
     if arguments.ttl >= capability.ttl_grain {
@@ -85,17 +66,17 @@ fn warn_of_grain(tenure: &Tenure, arguments: &Run, messages: Messages) {
 struct Term<'a> {
     tenure: &'a Tenure,
     arguments: &'a Run,
-    events: &'a Events,
-    keeper: &'a Keeper,
-    messages: Messages,
+    program: &'a str,
+    supervisor: Supervisor<'a>,
 }
 
 impl Term<'_> {
-    fn serve_all(&self, program: &str, mut began_at: Instant, mut patience: Patience) -> Outcome {
-        let Term { arguments, events, keeper, messages, .. } = *self;
+    fn serve_all(&self, mut began_at: Instant, mut retry: Retry) -> Outcome {
+        let Term { arguments, supervisor, .. } = *self;
+        let messages = supervisor.messages;
         let mut is_silent = false;
         loop {
-            let paused = match self.serve(program, began_at, patience.left()) {
+            let paused = match self.serve(began_at, retry.left()) {
                 Ok(code) => return Ok(code),
                 Err(Ended::Silent(failure)) if arguments.leader => {
                     // A store that cannot be reached is why most terms are lost, and it will come back.
@@ -103,15 +84,15 @@ impl Term<'_> {
                         messages.warning(&format!("{}; campaigning until it is back", failure.message));
                     }
                     is_silent = true;
-                    retry::sleep(CAMPAIGN_PAUSE, events, keeper)
+                    supervisor.sleep(CAMPAIGN_PAUSE)
                 }
                 Err(Ended::Lost(failure)) if arguments.leader => {
                     is_silent = false;
                     messages.warning(&format!("{}; campaigning again", failure.message));
                     Ok(())
                 }
-                // Nothing is known to be held. Who may wait asks again.
-                Err(Ended::Silent(failure)) => patience.pause(failure, events, keeper, messages),
+                // Nothing is known to be held, so it may be asked for again while there is time.
+                Err(Ended::Silent(failure)) => retry.pause(failure, supervisor),
                 Err(ended) => return ended.outcome(),
             };
             if let Err(ended) = paused {
@@ -124,11 +105,12 @@ impl Term<'_> {
     }
 
     /// Acquires, works and releases.
-    fn serve(&self, program: &str, began_at: Instant, wait: Option<Duration>) -> Result<u8, Ended> {
-        let Term { tenure, arguments, events, keeper, messages } = *self;
-        let held = acquire(tenure, arguments, wait, events, keeper, messages)?;
+    fn serve(&self, began_at: Instant, wait: Option<Duration>) -> Result<u8, Ended> {
+        let Term { tenure, arguments, program, supervisor } = *self;
+        let messages = supervisor.messages;
+        let held = acquire(tenure, arguments, wait, supervisor)?;
         let lease = held.lease();
-        messages.event(&Event::Granted {
+        messages.event(&JsonEvent::Granted {
             name: &arguments.name,
             token: lease.token().get(),
             slot: lease.slot(),
@@ -140,15 +122,15 @@ impl Term<'_> {
         }
         let Run { ttl, grace, max_hold, on_loss, .. } = *arguments;
         let rules = Rules { ttl, grace, max_hold, on_loss };
-        let mut work = Foreground::new(&arguments.name, rules, events, keeper, messages, lease);
+        let mut work = Foreground::new(&arguments.name, program, rules, supervisor, lease);
         let mut variables = vec![("TENURE_NAME", arguments.name.clone())];
         variables.extend(lease.slot().map(|slot| ("TENURE_SLOT", slot.to_string())));
-        let outcome = work.work(tenure, program, variables, Streams::default());
-        let is_told_to_end = work.is_told_to_end;
+        let outcome = work.run(tenure, variables, Streams::default());
+        let was_asked_to_end = work.was_asked_to_end;
         drop(work);
         release(held, arguments, messages);
         outcome.map_err(|failure| match failure.code {
-            exit::LOST if !is_told_to_end => Ended::Lost(failure),
+            exit::LOST if !was_asked_to_end => Ended::Lost(failure),
             _ => Ended::Failure(failure),
         })
     }
@@ -159,9 +141,9 @@ fn release(held: Held, arguments: &Run, messages: Messages) {
     let token = held.lease().token().get();
     match held.release() {
         Ok(tenure::ReleaseAnswer::Released) => {
-            messages.event(&Event::Released { name: &arguments.name, token });
+            messages.event(&JsonEvent::Released { name: &arguments.name, token });
         }
-        // What there is to say about that has been said when it was lost.
+        // That was reported when it was lost.
         Ok(tenure::ReleaseAnswer::AlreadyLost) => {}
         Err(error) => {
             messages.warning(&format!(

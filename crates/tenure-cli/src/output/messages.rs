@@ -20,7 +20,7 @@ pub(crate) struct Messages {
 /// Something that happened to `tenure run`, for `--json`. Field names are stable.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub(crate) enum Event<'a> {
+pub(crate) enum JsonEvent<'a> {
     /// The lock is held by others, and the claim waits.
     Waiting {
         name: &'a str,
@@ -93,7 +93,7 @@ impl Messages {
 
     /// Shows that something is not as it should be.
     pub(crate) fn warning(self, text: &str) {
-        self.event(&Event::Warning { message: text });
+        self.event(&JsonEvent::Warning { message: text });
         if !self.json && !self.quiet {
             say(&format!("{} {text}", paint("warning:", "33;1")));
         }
@@ -103,7 +103,7 @@ impl Messages {
     pub(crate) fn failure(self, failure: &Failure) {
         let Failure { code, message, hint } = failure;
         if self.json {
-            self.event(&Event::Error { message, hint: hint.as_deref(), exit: *code });
+            self.event(&JsonEvent::Error { message, hint: hint.as_deref(), exit: *code });
             return;
         }
         say(&format!("{} {message}", paint("error:", "31;1")));

@@ -14,10 +14,12 @@ use crate::duration::{format_duration, millis};
 use crate::exit::{self, Ended, Failure};
 use crate::output::holder::Holder;
 use crate::output::lines;
-use crate::output::messages::{Event, Messages};
+use crate::output::messages::JsonEvent;
 use crate::output::status_line::{Line, SHOW_EVERY};
-use crate::supervise::events::{Events, News, ends_waiting, is_terminal_stop};
-use crate::supervise::keeper::{Keeper, keeper_gone};
+use crate::supervise::events::Event;
+use crate::supervise::keeper::keeper_gone;
+use crate::supervise::signals::{ends_waiting, is_terminal_stop};
+use crate::supervise::supervisor::Supervisor;
 
 /// How often the engine is asked who holds the lock, for that line.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -53,9 +55,7 @@ pub(crate) fn acquire(
     tenure: &Tenure,
     arguments: &Run,
     wait: Option<Duration>,
-    events: &Events,
-    keeper: &Keeper,
-    messages: Messages,
+    supervisor: Supervisor<'_>,
 ) -> Result<Held, Ended> {
     let asked_at = clock::now();
     let lock = Lock::new(tenure, arguments);
@@ -68,9 +68,15 @@ pub(crate) fn acquire(
     if wait == Some(Duration::ZERO) {
         return Err(refusal(arguments, &busy).into());
     }
-    let mut waiting =
-        Waiting { tenure, arguments, events, keeper, looking: None, view: None, line: Line::new(messages) };
-    waiting.begin(busy.busy(), messages);
+    let mut waiting = Waiting {
+        tenure,
+        arguments,
+        supervisor,
+        looking: None,
+        view: None,
+        line: Line::new(supervisor.messages),
+    };
+    waiting.begin(busy.busy());
     let acquired = waiting.wait(&lock, wait, asked_at);
     waiting.line.clear();
     acquired
@@ -119,8 +125,7 @@ type Looking = Pin<Box<dyn Future<Output = tenure::Result<Option<View>>> + Send>
 struct Waiting<'a> {
     tenure: &'a Tenure,
     arguments: &'a Run,
-    events: &'a Events,
-    keeper: &'a Keeper,
+    supervisor: Supervisor<'a>,
     looking: Option<Looking>,
     view: Option<View>,
     line: Line,
@@ -128,10 +133,11 @@ struct Waiting<'a> {
 
 impl Waiting<'_> {
     /// Says once that the claim waits, where no line on a terminal is to say it again and again.
-    fn begin(&self, busy: Option<&Busy>, messages: Messages) {
+    fn begin(&self, busy: Option<&Busy>) {
+        let messages = self.supervisor.messages;
         let name = &self.arguments.name;
         let holder = busy.and_then(|busy| busy.holder.as_ref());
-        messages.event(&Event::Waiting {
+        messages.event(&JsonEvent::Waiting {
             name,
             holder: holder.map(Holder::of),
             held_ms: busy.map(|busy| millis(busy.held_for)),
@@ -151,7 +157,7 @@ impl Waiting<'_> {
 
     fn wait(&mut self, lock: &Lock, wait: Option<Duration>, asked_at: Instant) -> Result<Held, Ended> {
         let mut acquire = lock.acquire(wait);
-        let waker = self.events.waker();
+        let waker = self.supervisor.events.waker();
         let mut context = Context::from_waker(&waker);
         let mut looks_at = asked_at;
         loop {
@@ -175,10 +181,10 @@ impl Waiting<'_> {
                 self.line.show(&self.text(place, now.since(asked_at)));
                 timeout = Some(SHOW_EVERY);
             }
-            match self.events.next(self.keeper, timeout) {
-                Ok(News::Signal(signal)) => self.on_signal(signal)?,
-                Ok(News::KeeperGone) => return Err(keeper_gone().into()),
-                Ok(News::Report(_) | News::Look) => {}
+            match self.supervisor.events.next(self.supervisor.keeper, timeout) {
+                Ok(Event::Signal(signal)) => self.on_signal(signal)?,
+                Ok(Event::KeeperGone) => return Err(keeper_gone().into()),
+                Ok(Event::Report(_) | Event::Woken) => {}
                 Err(error) => return Err(Failure::system("wait", error).into()),
             }
         }

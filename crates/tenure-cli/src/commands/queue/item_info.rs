@@ -1,4 +1,4 @@
-//! An item as it is spoken of: to people, and to programs (`--json`).
+//! An item in messages for people, and in events for programs (`--json`).
 
 use serde::Serialize;
 use tenure::Delivery;
@@ -26,20 +26,20 @@ pub(super) struct ItemEvent<'a> {
     pub(super) reason: Option<&'a str>,
 }
 
-/// An item as it is spoken of after its delivery has been settled.
-pub(super) struct ItemOutcome {
+/// What messages name an item by. Its delivery is gone when it has been settled.
+pub(super) struct ItemInfo {
     item: u64,
     group: Option<String>,
     attempt: u32,
     token: u64,
 }
 
-impl ItemOutcome {
-    /// Speaks of what was delivered.
-    pub(super) fn of(delivery: &Delivery) -> ItemOutcome {
+impl ItemInfo {
+    /// Takes it from a delivery.
+    pub(super) fn of(delivery: &Delivery) -> ItemInfo {
         let group = delivery.group().map(str::to_owned);
         let (item, token) = (delivery.item().0, delivery.token().get());
-        ItemOutcome { item, group, attempt: delivery.attempt(), token }
+        ItemInfo { item, group, attempt: delivery.attempt(), token }
     }
 
     /// Makes an event of it.
@@ -63,7 +63,7 @@ impl ItemOutcome {
     }
 }
 
-impl std::fmt::Display for ItemOutcome {
+impl std::fmt::Display for ItemInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "item {}", self.item)?;
         if let Some(group) = &self.group {
