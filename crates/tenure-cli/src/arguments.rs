@@ -66,8 +66,8 @@ pub(crate) enum Command {
     Man(Man),
 }
 
-/// Returns whether a command line that cannot be read asks for its messages as JSON: who reads them is a program, also
-/// when a flag is wrong.
+/// Returns whether a command line that cannot be parsed asks for its messages as JSON: a program reads them, also when a flag is
+/// wrong.
 pub(crate) fn wants_json_messages(arguments: impl Iterator<Item = OsString>) -> bool {
     let ours: Vec<OsString> = arguments.take_while(|argument| argument != "--").collect();
     let is_there = |word: &str| ours.iter().any(|argument| argument == word);

@@ -30,7 +30,7 @@ Exit codes:
   126  CMD cannot be executed
   127  CMD is not found";
 
-/// Why the command ends without having done what it was asked for.
+/// Why the command ends without having done its job.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// The exit code.
@@ -77,7 +77,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// How a command ends: an exit code, or a failure that is still to be told.
+/// How a command ends: an exit code, or a failure that is still to be shown.
 pub(crate) type Outcome = Result<u8, Failure>;
 
 /// Why nothing was acquired, or what was acquired is over too early.
@@ -101,7 +101,7 @@ impl Ended {
         }
     }
 
-    /// Tells an engine that did not answer from other errors.
+    /// Distinguishes an engine that did not answer from other errors.
     pub(crate) fn of(error: Error) -> Ended {
         let is_silent = error.kind() == ErrorKind::Unavailable;
         if is_silent { Ended::Silent(error.into()) } else { Ended::Failure(error.into()) }

@@ -1,4 +1,4 @@
-//! The `tenure` command: run a program under a lock, and look at locks.
+//! The `tenure` command: run a program under a lock, and inspect locks.
 //!
 //! `commands/` has a file for each command. `commands/run.rs` is the main one: it acquires, and has the work done under the lease
 //! (`supervise.rs`). What the command does, the library can do too.
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         Command::Queue(queue) => queue.messages(),
         _ => Messages::TEXT,
     };
-    let code = carry_out(arguments, messages).unwrap_or_else(|failure| {
+    let code = dispatch(arguments, messages).unwrap_or_else(|failure| {
         messages.failure(&failure);
         failure.code
     });
@@ -60,7 +60,7 @@ fn is_asked_for(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
 }
 
-fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
+fn dispatch(arguments: Arguments, messages: Messages) -> Outcome {
     let engine = arguments.engine.as_deref().unwrap_or(ENGINE_DEFAULT);
     let needs_engine =
         !matches!(arguments.command, Command::Fence(_) | Command::Completions(_) | Command::Man(_));

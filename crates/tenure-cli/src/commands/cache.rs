@@ -1,7 +1,7 @@
 //! `tenure cache`: one process runs the program, the others get its output.
 //!
 //! The program is work under a lease as that of `tenure run` is (`supervise.rs`): a keeper has it, and ends all of it when the
-//! lease is lost or this process dies. Invariant: nobody else loads before nothing of it is left.
+//! lease is lost or this process dies. Invariant: no other process loads before nothing of the work is left.
 
 mod collector;
 
@@ -16,7 +16,7 @@ use tenure::{Error, ErrorKind, FetchedFrom, Tenure};
 
 use crate::duration::parse_duration;
 use crate::exit::{Ended, Failure, Outcome};
-use crate::output::lines::{SHOW_FIRST, flush, say};
+use crate::output::lines::{SHOW_FIRST, flush, write_line};
 use crate::output::messages::Messages;
 use crate::supervise::foreground::Foreground;
 use crate::supervise::job::{Job, OnLoss};
@@ -86,7 +86,7 @@ impl From<Error> for NotLoaded {
     }
 }
 
-/// Prints the value of a key; runs the program for it if nobody has done so lately.
+/// Prints the value of a key; runs the program for it if there is no fresh one.
 pub(crate) fn cache(mut cache: Cache, engine: &str) -> Outcome {
     let job = Job::new(std::mem::take(&mut cache.command), GRACE, OnLoss::Terminate);
     let program = job.program_text();
@@ -139,11 +139,11 @@ impl Fetch<'_> {
             let mut work = Foreground::new(&cache.key, program, rules, supervisor, lease);
             let variables = vec![("TENURE_NAME", cache.key.clone())];
             let streams = Streams { input: None, output: Some(&pipe) };
-            // It returns when nothing of the work is left. It looks after the lease itself, so nothing else needs this thread.
+            // It blocks this thread until nothing of the work is left, and follows the lease itself meanwhile.
             let code = work.run(tenure, variables, streams);
             drop((work, pipe));
             collector.finish();
-            // What a program wrote whose lease was lost is not waited for.
+            // If the lease was lost, the output is not waited for.
             let code = code.map_err(NotLoaded::Failure)?;
             let collected = collector.collected().await;
             output.replace(Some(collector));
@@ -200,13 +200,13 @@ impl Fetch<'_> {
             FetchedFrom::Loaded(token) => ("loaded", Some(token.get())),
         };
         let found = FoundJson { event: "found", key: &self.cache.key, source, bytes, token };
-        // Nobody may be listening, and the value is what counts.
-        say(&serde_json::to_string(&found).unwrap_or_default());
+        // If it cannot be written, the value is still printed.
+        write_line(&serde_json::to_string(&found).unwrap_or_default());
     }
 }
 
 fn write_bytes(bytes: &[u8]) -> Result<(), Failure> {
-    // What was said about them comes first.
+    // Messages about them come first.
     flush(SHOW_FIRST);
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {

@@ -1,4 +1,4 @@
-//! `tenure elect`: who leads.
+//! `tenure elect`: the leader of an election.
 
 use clap::Args;
 use serde::Serialize;
@@ -30,7 +30,7 @@ struct LeaderJson<'a> {
     value: Option<String>,
 }
 
-/// Shows who leads. Exit code 1: nobody does.
+/// Shows the leader. Exit code 1: there is none.
 pub(crate) fn elect(elect: &Elect, engine: &str) -> Outcome {
     let tenure = connect_blocking(engine)?;
     let leader = pollster::block_on(tenure.election(&elect.name).leader())?;

@@ -1,6 +1,6 @@
-//! `tenure queue`: put work in line, do it in order, and look at what is there.
+//! `tenure queue`: put work in line, do it in order, and inspect what is there.
 //!
-//! `work.rs` runs programs for items, `worker_pool.rs` is its loop; the others are one call of the library each.
+//! `work.rs` runs programs for items, `worker_pool.rs` is its loop; the others make one call of the library each.
 
 pub(crate) mod arguments;
 mod item_info;
@@ -26,14 +26,14 @@ impl Queue {
     }
 }
 
-/// Does what is asked of a queue.
+/// Runs a command on a queue.
 pub(crate) fn queue(queue: Queue, engine: &str, messages: Messages) -> Outcome {
     match queue {
         Queue::Push(push) => push::push(push, engine),
         Queue::Work(work) => work::work(*work, engine, messages),
-        Queue::Ls(ls) => list::ls(&ls, engine),
-        Queue::Peek(peek) => list::peek(&peek, engine),
-        Queue::Dead(dead) => list::dead(&dead, engine),
+        Queue::Ls(ls) => list::list_queues(&ls, engine),
+        Queue::Peek(peek) => list::list_items(&peek, engine),
+        Queue::Dead(dead) => list::list_dead_letters(&dead, engine),
         Queue::Replay(replay) => operate::replay(&replay, engine),
         Queue::Purge(purge) => operate::purge(&purge, engine),
     }

@@ -1,4 +1,4 @@
-//! `tenure release`: an operator breaks somebody's hold.
+//! `tenure release`: an operator breaks a hold.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ fn hold(view: &View, token: u64) -> Option<&tenure::HoldView> {
     view.holds.iter().find(|hold| hold.token.get() == token)
 }
 
-/// Nobody holds it under that token any more, and a break changes nothing.
+/// Returns the failure for a hold that has ended and whose units rest: a break would change nothing.
 fn rests(release: &Release, free_in: Duration) -> Failure {
     let message = format!("nobody holds {:?}; it rests for {} more", release.name, format_duration(free_in));
     Failure::new(exit::USAGE, message).with_hint("free it with `--now`")

@@ -1,8 +1,8 @@
 //! `tenure run`: acquire the lock, run the program under it, release the lock, exit as the program did.
 //!
 //! Two processes share the duty. This one has the client: it acquires, passes signals on, does the terminal's
-//! job control, and tells the keeper (`supervise/keeper.rs`) every new deadline. The keeper has the work, and ends it
-//! whatever happens to this process. Invariant: the lease is released only after the keeper has said that
+//! job control, and sends the keeper (`supervise/keeper.rs`) every new deadline. The keeper has the work, and ends it
+//! whatever happens to this process. Invariant: the lease is released only after the keeper has reported that
 //! nothing of the work is left, or after this process has made sure of it in the keeper's place.
 
 pub(crate) mod arguments;

@@ -1,4 +1,4 @@
-//! `tenure status`: what is held, by whom, and who waits.
+//! `tenure status`: the resources, their holders and their waiters.
 
 use clap::Args;
 use serde::Serialize;
@@ -156,7 +156,7 @@ fn text(views: &[(Name, tenure::Result<View>)]) -> String {
     table(&headings, &[3, 4, 5, 6], &rows)
 }
 
-/// Who holds it, or rests after whom.
+/// Names the holder, or the last one where the units rest.
 fn holder(hold: &HoldView) -> String {
     match (&hold.claim, hold.slot) {
         (None, _) => format!("resting after {}", hold.label),

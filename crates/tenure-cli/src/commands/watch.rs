@@ -29,15 +29,15 @@ pub(crate) struct Watch {
 enum Change<'a> {
     /// It was held already when the watch began.
     Held { token: Token, holder: Holder<'a>, held_ms: u64, ends_in_ms: u64 },
-    /// Somebody was granted it.
+    /// A claim was granted.
     Granted { token: Token, holder: Holder<'a>, ends_in_ms: u64 },
     /// A hold ended: it was released or broken, its holder died, or it was not renewed.
     Ended { token: Token, holder: Holder<'a> },
-    /// Units rest: nobody holds them, and nobody is granted them yet.
+    /// Units rest: they are not held, and not granted yet.
     Resting { token: Token, holder: Holder<'a>, ends_in_ms: u64 },
     /// Another number of claims waits.
     Waiting { waiting: u32 },
-    /// Nobody holds it and nobody waits.
+    /// It is not held, and no claim waits.
     Idle,
 }
 

@@ -1,11 +1,11 @@
-//! Holders and waiters as they are shown.
+//! Holders and waiters as users see them.
 
 use std::fmt;
 
 use serde::Serialize;
 use tenure::Label;
 
-/// Who holds or waits, in JSON.
+/// A holder or a waiter, in JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct Holder<'a> {
     pub(crate) host: &'a str,

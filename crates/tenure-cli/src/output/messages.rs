@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use serde::Serialize;
 
 use super::holder::Holder;
-use super::lines::say;
+use super::lines::write_line;
 use crate::exit::Failure;
 
 /// How errors and messages are shown.
@@ -80,14 +80,14 @@ impl Messages {
     pub(crate) fn event(self, event: &impl Serialize) {
         if self.json {
             let line = serde_json::to_string(event).expect("an event holds nothing that JSON has not");
-            say(&line);
+            write_line(&line);
         }
     }
 
     /// Shows a message to people.
     pub(crate) fn message(self, text: &str) {
         if !self.json && !self.quiet {
-            say(&format!("tenure: {text}"));
+            write_line(&format!("tenure: {text}"));
         }
     }
 
@@ -95,7 +95,7 @@ impl Messages {
     pub(crate) fn warning(self, text: &str) {
         self.event(&JsonEvent::Warning { message: text });
         if !self.json && !self.quiet {
-            say(&format!("{} {text}", paint("warning:", "33;1")));
+            write_line(&format!("{} {text}", paint("warning:", "33;1")));
         }
     }
 
@@ -106,14 +106,14 @@ impl Messages {
             self.event(&JsonEvent::Error { message, hint: hint.as_deref(), exit: *code });
             return;
         }
-        say(&format!("{} {message}", paint("error:", "31;1")));
+        write_line(&format!("{} {message}", paint("error:", "31;1")));
         if let Some(hint) = hint {
-            say(&format!("\n{} {hint}", paint("hint:", "36")));
+            write_line(&format!("\n{} {hint}", paint("hint:", "36")));
         }
     }
 }
 
-/// Repeats what a word says in colour, where colour is wanted.
+/// Adds colour to a word, where colour is wanted.
 fn paint(word: &str, colour: &str) -> String {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");

@@ -117,7 +117,7 @@ impl Events {
         Ok((0, Event::Woken))
     }
 
-    /// Waits for something of the client, up to `timeout`. None: the time was over.
+    /// Waits for a future of the client, up to `timeout`; returns `None` after that.
     pub(crate) fn until_ready<T>(
         &self,
         future: impl Future<Output = T>,

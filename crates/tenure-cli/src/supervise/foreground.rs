@@ -21,8 +21,8 @@ use crate::exit::{self, Failure, Outcome};
 use crate::output::lines;
 use crate::output::messages::JsonEvent;
 
-/// How soon what is left of the work is said to take its time.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long processes that the program left behind may take to end before the user is told.
+const LINGERING_MAX: Duration = Duration::from_secs(1);
 
 /// One piece of work under a lease.
 pub(crate) struct Foreground<'a> {
@@ -35,7 +35,7 @@ pub(crate) struct Foreground<'a> {
     terminal: Option<Terminal>,
     /// Whether a signal has asked the program to end.
     pub(crate) was_asked_to_end: bool,
-    /// Since when only processes are left that the program left behind, and whether the user was told.
+    /// Since when the program has ended and others of its work are left, and whether the user was told.
     lingers_since: Option<Instant>,
     has_said_lingering: bool,
     has_said_not_ended: bool,
@@ -122,17 +122,17 @@ impl<'a> Foreground<'a> {
 
     /// Follows the lease, and returns when to do so again.
     fn follow(&mut self, context: &mut Context<'_>) -> Option<Duration> {
-        self.say_lingering();
+        self.report_lingering();
         let (pause, loss) = self.supervised.follow(self.supervisor.keeper, context);
         if let Some(loss) = loss {
             self.on_lost(loss);
         }
-        self.say_not_ended();
-        let patience = self.lingers_since.filter(|_| !self.has_said_lingering).map(|_| PATIENCE);
-        [pause, patience].into_iter().flatten().min()
+        self.warn_if_not_ended();
+        let until_said = self.lingers_since.filter(|_| !self.has_said_lingering).map(|_| LINGERING_MAX);
+        [pause, until_said].into_iter().flatten().min()
     }
 
-    /// Says once that the work is being ended, or that it should end.
+    /// Reports once that the work is being ended, or that it goes on without its lease.
     fn on_lost(&self, loss: Loss) {
         let (name, token, slot) = (self.name, self.lease.token().get(), self.lease.slot());
         self.supervisor.messages.event(&JsonEvent::Lost { name, token, slot, reason: loss.reason() });
@@ -147,8 +147,8 @@ impl<'a> Foreground<'a> {
         self.supervisor.messages.warning(&beyond_control("CMD", pid));
     }
 
-    /// Says once that the lease is over and the work goes on.
-    fn say_not_ended(&mut self) {
+    /// Warns once if the lease is over and the work could not be ended.
+    fn warn_if_not_ended(&mut self) {
         let Some(pid) = self.supervised.beyond_control.filter(|_| !self.has_said_not_ended) else { return };
         if self.supervised.loss(false).is_some() && clock::now() >= self.lease.deadline() {
             self.has_said_not_ended = true;
@@ -159,9 +159,9 @@ impl<'a> Foreground<'a> {
         }
     }
 
-    fn say_lingering(&mut self) {
+    fn report_lingering(&mut self) {
         let Some(since) = self.lingers_since.filter(|_| !self.has_said_lingering) else { return };
-        if clock::now().since(since) >= PATIENCE {
+        if clock::now().since(since) >= LINGERING_MAX {
             self.has_said_lingering = true;
             self.supervisor
                 .messages
@@ -174,7 +174,7 @@ impl<'a> Foreground<'a> {
             self.offer_terminal();
         }
         self.was_asked_to_end |= is_end(signal);
-        self.supervisor.keeper.order(&Order::Signal(signal));
+        self.supervisor.keeper.send(&Order::Signal(signal));
     }
 
     /// The program was stopped. With a terminal, that is Ctrl-Z or an attempt to read from the terminal.
@@ -183,16 +183,16 @@ impl<'a> Foreground<'a> {
         let signal = Signal::from_named_raw(signal);
         let is_asking = matches!(signal, Some(Signal::TTIN | Signal::TTOU));
         if is_asking && (terminal.give(program) || terminal.is_with(program)) {
-            return self.supervisor.keeper.order(&Order::Signal(Signal::CONT.as_raw()));
+            return self.supervisor.keeper.send(&Order::Signal(Signal::CONT.as_raw()));
         }
         let had_terminal = terminal.take_back(program);
-        // In the background somebody may stop the program alone (`kill -STOP`): the lease stays held then.
+        // A `kill -STOP` of the program alone: the lease stays held.
         if !had_terminal && !is_asking && signal != Some(Signal::TSTP) {
             return;
         }
         stop(Stopped::Group);
         self.offer_terminal();
-        self.supervisor.keeper.order(&Order::Signal(Signal::CONT.as_raw()));
+        self.supervisor.keeper.send(&Order::Signal(Signal::CONT.as_raw()));
     }
 
     fn offer_terminal(&self) {
@@ -200,7 +200,7 @@ impl<'a> Foreground<'a> {
             && terminal.offer(program)
         {
             // It may have been stopped for touching the terminal too early.
-            self.supervisor.keeper.order(&Order::Signal(Signal::CONT.as_raw()));
+            self.supervisor.keeper.send(&Order::Signal(Signal::CONT.as_raw()));
         }
     }
 
@@ -210,7 +210,7 @@ impl<'a> Foreground<'a> {
         }
     }
 
-    /// The work is over: says how the command ends.
+    /// Returns how the command ends when the work is over.
     fn ended(&mut self, status: Status, is_overdue: bool) -> Outcome {
         self.take_terminal();
         let name = self.name;
@@ -249,7 +249,7 @@ impl<'a> Foreground<'a> {
         })
     }
 
-    /// Ends the work in the keeper's place. The keeper may have died before it could say which process it has started.
+    /// Ends the work in the keeper's place. The keeper may have died before it could report which process it has started.
     fn end_work(&mut self) {
         self.take_terminal();
         self.supervisor.keeper.wait_for_end();
@@ -258,7 +258,7 @@ impl<'a> Foreground<'a> {
             .end(|pid| messages.warning(&beyond_control("CMD", pid.as_raw_nonzero().get())));
     }
 
-    /// The system fails this process: nothing can be watched any more.
+    /// Ends the work because this process cannot wait for events any more.
     fn give_up(&mut self, error: &io::Error) -> Failure {
         self.take_terminal();
         if let Some(program) = self.supervised.program {
@@ -268,14 +268,14 @@ impl<'a> Foreground<'a> {
     }
 }
 
-/// Says that a process of the work cannot be ended, before `whose` lease is lost or after that.
+/// Returns the warning that a process of the work cannot be ended. `whose` work it is: that of CMD, or of an item.
 pub(crate) fn beyond_control(whose: &str, pid: i32) -> String {
     format!(
         "{whose} runs a process of another user (pid {pid}), which `tenure` may not signal: it goes on if the lease is lost"
     )
 }
 
-/// The program cannot be executed: the codes of shells.
+/// Returns the failure of a program that cannot be executed, with the exit codes of shells.
 pub(crate) fn not_started(program: &str, errno: i32) -> Failure {
     let error = io::Error::from_raw_os_error(errno);
     if error.kind() == io::ErrorKind::NotFound {

@@ -1,14 +1,14 @@
 //! The keeper: a second process that starts the work and outlives `tenure` for as long as the work does.
 //!
 //! `tenure` may be killed (`kill -9`) or stopped at any moment, and then nothing may go on working without a
-//! lease. So the work is a child of a process that does nothing but watch: it kills the work when `tenure` is
+//! lease. So the work is a child of a process that only watches over it: it kills the work when `tenure` is
 //! gone or the lease's deadline has come, waits until nothing of it is left, and only then ends. It shares the
-//! client's life with the engine, so that nobody else is granted the lock before that. With `--leader` it serves one
+//! client's life with the engine, so that the lock is granted to no other claim before that. With `--leader` it serves one
 //! term after the other, and for `tenure queue work` one item; there each lane has a keeper of its own. It is forked before
 //! `tenure` has any thread; `docs/adr/0009-keeper-process.md` says why it is not a program of its own.
 
-mod duty;
 pub(crate) mod message;
+mod process;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +23,7 @@ use crate::exit::{self, Failure};
 use crate::sys::{self, Forked, SignalSet};
 use message::{Order, Report};
 
-/// What a program that is started reads and writes, if not what this process does.
+/// What a program that is started reads and writes, if not the stdin and stdout of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Streams<'a> {
     /// Its stdin.
@@ -40,8 +40,8 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Forks keepers of the same job, each of which waits for its order to start and works for itself. `mask` is what the signal mask
-    /// of the work will be.
+    /// Forks keepers of the same job, each of which waits for its order to start and works for itself. `mask` is what the signal
+    /// mask of the work will be.
     pub(crate) fn start_several(job: &Job, mask: SignalSet, count: usize) -> io::Result<Vec<Keeper>> {
         let mut keepers = Vec::new();
         for _ in 0..count {
@@ -60,7 +60,7 @@ impl Keeper {
                 // Copies would keep the sockets open, and `tenure` would seem alive for ever, also to the other keepers.
                 drop(ours);
                 others.clear();
-                let code = duty::serve(job, theirs, mask).map_or(1, |()| 0);
+                let code = process::serve(job, theirs, mask).map_or(1, |()| 0);
                 std::process::exit(code)
             }
         }
@@ -91,13 +91,13 @@ impl Keeper {
         message::send(&self.socket, &order, &descriptors, SendFlags::DONTWAIT)
     }
 
-    /// Gives an order. One that cannot be given is lost: then the keeper is gone, which is told by
-    /// [`Keeper::receive`], or stopped, and will kill the work at the deadline that it knows.
-    pub(crate) fn order(&self, order: &Order) {
+    /// Sends an order. One that cannot be sent is lost: then the keeper is gone, which [`Keeper::receive`] reports, or it is
+    /// stopped, and will kill the work at the deadline that it knows.
+    pub(crate) fn send(&self, order: &Order) {
         let _ = message::send(&self.socket, order, &[], SendFlags::DONTWAIT);
     }
 
-    /// Returns the next report, without waiting. None: the keeper is gone.
+    /// Returns the next report, without waiting; `None` if the keeper is gone.
     ///
     /// # Errors
     /// `EAGAIN` if there is none now.
@@ -111,18 +111,18 @@ impl Keeper {
         wait(self.pid);
     }
 
-    /// Waits for the end of a keeper that is gone: from then on what it left behind belongs to this process.
+    /// Waits for the end of a keeper that is gone: from then on the processes that it left behind are children of this one.
     pub(crate) fn wait_for_end(&self) {
         wait(self.pid);
     }
 }
 
 fn wait(keeper: Pid) {
-    // Somebody else may have reaped it.
+    // It may have been reaped already.
     let _ = rustix::io::retry_on_intr(|| waitpid(Some(keeper), WaitOptions::empty()));
 }
 
-/// The keeper has ended without having been told to.
+/// The failure after which the command ends: its keeper has ended without an order.
 pub(crate) fn keeper_gone() -> Failure {
     Failure::new(exit::UNAVAILABLE, "the keeper process of this command was killed")
         .with_hint("spare processes named `tenure-keeper`: they end CMD when its lease ends")

@@ -17,19 +17,19 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Asking again, within the time that the user gave.
 pub(crate) struct Retry {
-    /// None: for ever.
+    /// `None`: for ever.
     until: Option<Instant>,
     pause: Duration,
     has_warned: bool,
 }
 
 impl Retry {
-    /// Begins now. None: for ever.
+    /// Begins now; with `None`, without an end.
     pub(crate) fn new(wait: Option<Duration>) -> Retry {
         Retry { until: wait.map(|wait| clock::now() + wait), pause: PAUSE_MIN, has_warned: false }
     }
 
-    /// How much of the time is left. None: for ever.
+    /// Returns how much of the time is left; `None` means for ever.
     pub(crate) fn left(&self) -> Option<Duration> {
         self.until.map(|until| until.since(clock::now()))
     }

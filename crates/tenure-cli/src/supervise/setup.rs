@@ -24,7 +24,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) engine: &'a str,
     /// What others are shown with the name of this client.
     pub(crate) label: Option<&'a str>,
-    /// How long a store that does not answer is asked again. None: for ever.
+    /// How long a store that does not answer is asked again; `None` means for ever.
     pub(crate) wait: Option<Duration>,
     pub(crate) messages: Messages,
 }
@@ -61,8 +61,8 @@ impl Setup<'_> {
             Err(ended) => return ended.outcome(),
         };
         let outcome = serve(&tenure, &events, keepers, retry);
-        // What is still to be withdrawn or released is answered before the end, unless the store does not answer, or this process is
-        // asked once more to end. Whatever cut it short: what is not released ends by itself.
+        // What is still to be withdrawn or released is answered before the end, unless the store does not answer, or this process
+        // is asked once more to end. Whatever cut it short: what is not released ends by itself.
         drop(events.until_ready(tenure.close(), None, Some(CLOSE_MAX)));
         outcome
     }

@@ -54,7 +54,7 @@ impl Signals {
         &self.descriptor
     }
 
-    /// Reads the next signal. None: there is none now.
+    /// Reads the next signal, if there is one.
     pub(super) fn read(&self) -> Option<i32> {
         read_signal(&self.descriptor)
     }
@@ -71,7 +71,7 @@ pub(crate) enum Stopped {
 
 /// Stops this process as Ctrl-Z does, and returns when it is continued.
 ///
-/// The system ignores it where nobody could continue the group; then it returns at once.
+/// The system ignores it where no shell could continue the group; then it returns at once.
 pub(crate) fn stop(which: Stopped) {
     let terminal_stop = SignalSet::of(&[Signal::TSTP]);
     let before = terminal_stop.unblock();

@@ -85,7 +85,7 @@ pub(crate) struct Supervised<'a, L> {
     leased: L,
     rules: Rules,
     countdown: Countdown,
-    /// Ready when the lease is lost. None: it was.
+    /// Ready when the lease is lost; `None` after that.
     lost: Option<Pin<Box<dyn Future<Output = tenure::Error> + 'a>>>,
     state: State,
     /// The program, once it runs.
@@ -124,7 +124,8 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
         self.countdown.granted_at
     }
 
-    /// Has the keeper start the program, which finds the lease in its environment. With `tenure` the keeper shares that client's life.
+    /// Has the keeper start the program, which finds the lease in its environment. With `tenure` the keeper shares that client's
+    /// life.
     pub(crate) fn start(
         &self,
         keeper: &Keeper,
@@ -145,8 +146,8 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
             .map_err(|_| keeper_gone())
     }
 
-    /// Sends the keeper a new deadline, and begins to end the work if there is none in time. Returns when to call this again (none: when
-    /// something happens), and why the lease is over if that has just been noticed.
+    /// Sends the keeper a new deadline, and begins to end the work if there is none in time. Returns when to call this again
+    /// (none: when something happens), and why the lease is over if that has just been noticed.
     pub(crate) fn follow(
         &mut self,
         keeper: &Keeper,
@@ -158,8 +159,8 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
             self.lost = None;
         }
         let loss = match self.state {
-            // Whatever is renewed now, the work is being ended. The keeper kills it in time; if it does not, because somebody has
-            // stopped it, this process does.
+            // Whatever is renewed now, the work is being ended. The keeper kills it in time; if it does not, because it was
+            // stopped, this process does.
             State::Ending(_) => return (Some(self.countdown.kill_if_overdue(self.program)), None),
             State::LossIgnored => return (None, None),
             State::Held if is_lost => self.loss_of_lost_lease(),

@@ -1,4 +1,4 @@
-//! What this process looks after one piece of work with.
+//! What this process supervises one piece of work with.
 
 use std::future::pending;
 use std::time::Duration;

@@ -14,11 +14,11 @@ use rustix::pipe::{PipeFlags, pipe_with};
 const SHARED_BYTES_MAX: usize = 256 * 1024;
 /// How much is read at a time: what a pipe holds by default.
 const CHUNK: usize = 64 * 1024;
-/// How much more is read of what the work left in the pipe when it was over: the most that a pipe holds. Somebody else may still
-/// write to it: a daemon that has left the work.
+/// How much more is read of what the work left in the pipe when it was over: the most that a pipe holds. A daemon that has left the
+/// work may still write to it.
 const REST_MAX: usize = 1024 * 1024;
 
-/// What has become of the output.
+/// What was collected.
 #[derive(Clone, Debug)]
 pub(super) enum Collected {
     /// All of it.
@@ -59,7 +59,7 @@ impl Collector {
 
     /// Waits until it is known whether the output can be shared.
     pub(super) async fn collected(&mut self) -> Collected {
-        // The thread wakes whoever waits for anything of this process.
+        // The reader wakes `waker`, which wakes every future that this process waits for.
         poll_fn(|_| lock(&self.shared).collected.clone().map_or(Poll::Pending, Poll::Ready)).await
     }
 
@@ -83,7 +83,7 @@ struct Reader {
 impl Reader {
     fn read_all(mut self) {
         let mut bytes = Vec::new();
-        // An output that cannot be read or passed on ends there; the program is told by its pipe.
+        // An output that cannot be read or passed on ends there; the program gets SIGPIPE or EPIPE.
         let is_whole = self.read_into(&mut bytes).unwrap_or(false);
         {
             let mut shared = lock(&self.shared);
@@ -96,7 +96,7 @@ impl Reader {
         self.waker.wake();
     }
 
-    /// Reads to the end. False: it was too much, and has been passed on.
+    /// Reads to the end. Returns false if it was too much, and has been passed on.
     fn read_into(&mut self, bytes: &mut Vec<u8>) -> io::Result<bool> {
         let mut chunk = vec![0; CHUNK];
         let (mut is_passed_on, mut rest) = (false, REST_MAX);

@@ -1,4 +1,4 @@
-//! `tenure queue ls`, `peek` and `dead`: what is in line.
+//! `tenure queue ls`, `peek` and `dead`: lists of queues and items.
 
 use serde::Serialize;
 use tenure::Name;
@@ -43,7 +43,7 @@ struct ItemJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     dead_ms: Option<u64>,
     bytes: usize,
-    /// None: it is not UTF-8.
+    /// `None` if it is not UTF-8.
     payload: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_hex: Option<String>,
@@ -87,7 +87,7 @@ impl<'a> ItemJson<'a> {
 }
 
 /// Lists queues.
-pub(crate) fn ls(ls: &Ls, engine: &str) -> Outcome {
+pub(crate) fn list_queues(ls: &Ls, engine: &str) -> Outcome {
     let tenure = connect_blocking(engine)?;
     let queues = pollster::block_on(tenure.queues_each(&ls.prefix))?;
     pollster::block_on(tenure.close());
@@ -137,33 +137,35 @@ pub(crate) fn ls(ls: &Ls, engine: &str) -> Outcome {
 }
 
 /// Shows what waits or is in flight.
-pub(crate) fn peek(peek: &Peek, engine: &str) -> Outcome {
+pub(crate) fn list_items(peek: &Peek, engine: &str) -> Outcome {
     let tenure = connect_blocking(engine)?;
     let items = pollster::block_on(tenure.queue(&peek.name).items(None, peek.count))?;
     pollster::block_on(tenure.close());
     let headings = ["ITEM", "GROUP", "STATE", "ATTEMPTS", "AGE", "PAYLOAD"];
-    show(peek, &items, "nothing waits, and nothing is in flight\n", &headings, |item| match &item.state {
-        ItemState::Waiting { ready_in } if ready_in.is_zero() => "ready".to_owned(),
-        ItemState::Waiting { ready_in } => format!("ready in {}", format_duration(*ready_in)),
-        ItemState::InFlight { label, ends_in } if ends_in.is_zero() => format!("given up by {label}"),
-        ItemState::InFlight { label, .. } => format!("with {label}"),
-        _ => "behind".to_owned(),
+    write_items(peek, &items, "nothing waits, and nothing is in flight\n", &headings, |item| {
+        match &item.state {
+            ItemState::Waiting { ready_in } if ready_in.is_zero() => "ready".to_owned(),
+            ItemState::Waiting { ready_in } => format!("ready in {}", format_duration(*ready_in)),
+            ItemState::InFlight { label, ends_in } if ends_in.is_zero() => format!("given up by {label}"),
+            ItemState::InFlight { label, .. } => format!("with {label}"),
+            _ => "behind".to_owned(),
+        }
     })
 }
 
 /// Shows dead letters.
-pub(crate) fn dead(dead: &Peek, engine: &str) -> Outcome {
+pub(crate) fn list_dead_letters(dead: &Peek, engine: &str) -> Outcome {
     let tenure = connect_blocking(engine)?;
     let items = pollster::block_on(tenure.queue(&dead.name).dead_letters(None, dead.count))?;
     pollster::block_on(tenure.close());
     let headings = ["ITEM", "GROUP", "REASON", "ATTEMPTS", "AGE", "PAYLOAD"];
-    show(dead, &items, "there are no dead letters\n", &headings, |item| match &item.state {
-        ItemState::Dead { reason, .. } => shown(reason.as_bytes()),
+    write_items(dead, &items, "there are no dead letters\n", &headings, |item| match &item.state {
+        ItemState::Dead { reason, .. } => shorten(reason.as_bytes()),
         _ => String::new(),
     })
 }
 
-fn show(
+fn write_items(
     peek: &Peek,
     items: &[ItemView],
     nothing: &str,
@@ -181,14 +183,14 @@ fn show(
     let row = |item: &ItemView| {
         let group = item.group.as_ref().map_or("-".to_owned(), ToString::to_string);
         let (attempts, age) = (item.attempts.to_string(), format_duration(item.age));
-        vec![item.item.to_string(), group, state(item), attempts, age, shown(&item.payload)]
+        vec![item.item.to_string(), group, state(item), attempts, age, shorten(&item.payload)]
     };
     write_data(&table(headings, &[3, 4], &items.iter().map(row).collect::<Vec<_>>()))?;
     Ok(0)
 }
 
 /// A payload on one line: shortened, and without what would steer a terminal.
-fn shown(bytes: &[u8]) -> String {
+fn shorten(bytes: &[u8]) -> String {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text.chars().take(SHOWN_MAX + 1).flat_map(char::escape_debug).collect::<String>(),
         Err(_) => {
@@ -216,9 +218,9 @@ mod tests {
             (b"\xff\x00", "\\xff\\x00"),
             (b"", ""),
         ] {
-            assert_eq!(shown(payload), text);
+            assert_eq!(shorten(payload), text);
         }
-        let long = shown("ä".repeat(1000).as_bytes());
+        let long = shorten("ä".repeat(1000).as_bytes());
         assert!(long.chars().count() == SHOWN_MAX && long.ends_with("ä…"), "{long}");
     }
 }

@@ -73,7 +73,7 @@ impl Progress {
         }
     }
 
-    /// Asks the engine what is left, where that is to be known, and shows it. `is_busy`: an item is worked on or settled here.
+    /// Asks the engine what is left, for the line or for `--drain`, and shows it. `is_busy`: an item is worked on or settled here.
     /// Returns whether a queue that is drained is empty, and when to poll again.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Progress {
 
     fn ask(&mut self, now: Instant) {
         let queue = self.queue.clone();
-        // To count is dear where the queue is long: that is for people, who need it less often.
+        // To count is expensive where the queue is long. Only the line needs the numbers, and less often.
         let is_counted = self.line.is_shown && now >= self.counts_at;
         if is_counted {
             self.counts_at = now + ASK_EVERY;

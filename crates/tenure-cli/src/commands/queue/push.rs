@@ -38,12 +38,12 @@ pub(crate) fn push(mut push: Push, engine: &str) -> Outcome {
     let queue = tenure.queue(&push.name);
     match payload {
         Some(payload) => {
-            let pushed = pollster::block_on(settled(&push, queue.push(payload)).into_future())?;
+            let pushed = pollster::block_on(with_settings(&push, queue.push(payload)).into_future())?;
             if let (true, Some(id)) = (pushed.is_duplicate, &push.dedup) {
                 let text = format!("nothing was pushed: item {} was, under {id:?}", pushed.item);
                 Messages::TEXT.message(&text);
             }
-            tell(&push, &pushed, None)?;
+            write_pushed(&push, &pushed, None)?;
         }
         None => push_lines(&push, &queue)?,
     }
@@ -69,7 +69,8 @@ fn payload(push: &mut Push) -> Result<Vec<u8>, Failure> {
     Ok(payload)
 }
 
-fn settled(push: &Push, mut pushing: tenure::Push) -> tenure::Push {
+/// Adds the settings of the flags.
+fn with_settings(push: &Push, mut pushing: tenure::Push) -> tenure::Push {
     pushing = pushing.delay(push.delay);
     if let Some(group) = &push.group {
         pushing = pushing.group(group);
@@ -80,14 +81,14 @@ fn settled(push: &Push, mut pushing: tenure::Push) -> tenure::Push {
     pushing
 }
 
-fn tell(push: &Push, pushed: &Pushed, line: Option<u64>) -> Result<(), Failure> {
+fn write_pushed(push: &Push, pushed: &Pushed, line: Option<u64>) -> Result<(), Failure> {
     let (queue, item) = (push.name.as_str(), pushed.item.0);
     let text = match push.json {
         true => serde_json::to_string(&PushedJson { queue, item, is_duplicate: pushed.is_duplicate, line })
             .map_err(|error| Failure::system("write JSON", error))?,
         false => item.to_string(),
     };
-    // That nobody reads the numbers is no reason to push only some of the items.
+    // A reader of the numbers that has gone away is no reason to push only some of the items.
     write_data(&format!("{text}\n")).map(drop)
 }
 
@@ -111,8 +112,8 @@ fn next_line(stdin: &mut impl BufRead) -> Result<Line, Failure> {
     Ok(if is_whole || line.len() <= PAYLOAD_BYTES_MAX { Line::Payload(line) } else { Line::TooLong })
 }
 
-/// Pushes each line. Nothing is read behind a line that fails; of those that were pushed together with it, others may be
-/// in line, and each of them is told.
+/// Pushes each line. Nothing is read behind a line that fails; other lines of the same batch may
+/// have been pushed, and the failure names each one that was not.
 fn push_lines(push: &Push, queue: &Queue) -> Result<(), Failure> {
     let mut stdin = io::stdin().lock();
     let mut pushed_count = 0;
@@ -122,7 +123,7 @@ fn push_lines(push: &Push, queue: &Queue) -> Result<(), Failure> {
             match next_line(&mut stdin)? {
                 Line::Payload(line) => {
                     bytes += line.len();
-                    batch.push(settled(push, queue.push(line)).into_future());
+                    batch.push(with_settings(push, queue.push(line)).into_future());
                 }
                 other => end = Some(other),
             }
@@ -153,7 +154,7 @@ where
     for result in all(batch) {
         count += 1;
         match result {
-            Ok(pushed) => tell(push, &pushed, Some(before + count))?,
+            Ok(pushed) => write_pushed(push, &pushed, Some(before + count))?,
             Err(error) => {
                 failed.push(before + count);
                 first_error.get_or_insert(error);

@@ -1,4 +1,4 @@
-//! What becomes of an item whose work is over: the request that tells the engine, and the report of its answer.
+//! What becomes of an item whose work is over: the request to the engine, and the report of its answer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -34,7 +34,7 @@ pub(super) enum Counted {
 pub(super) struct Settlement {
     info: ItemInfo,
     verdict: Verdict,
-    /// How CMD ended. None: it was not started.
+    /// How CMD ended; `None` if it was not started.
     status: Option<Status>,
     took: Duration,
     /// Whether the item is a dead letter now.
@@ -68,7 +68,7 @@ impl Settlement {
         self.answer.as_mut().poll(context)
     }
 
-    /// Writes the event of the answer, and returns how it is counted and what people are told.
+    /// Writes the event of the answer, and returns how it is counted and the notice for people.
     pub(super) fn report(
         &self,
         queue: &str,
@@ -78,7 +78,7 @@ impl Settlement {
         let Settlement { info, verdict, .. } = self;
         let event = |event, retry_in, reason| messages.event(&self.event(event, queue, retry_in, reason));
         if let Verdict::Lost(loss) = verdict {
-            // People were told when it was lost.
+            // The notice for people came when it was lost.
             event("lost", None, Some(loss.reason()));
             return (Counted::Failed, None);
         }
@@ -129,7 +129,7 @@ impl Settlement {
     }
 }
 
-/// What people are told of a settled item.
+/// The message for people about a settled item.
 pub(super) enum Notice {
     Warning(String),
     Message(String),

@@ -1,8 +1,8 @@
 //! The loop of `tenure queue work`: lanes that each take an item, have it worked on by a keeper, and settle it.
 //!
-//! One thread serves all lanes; it waits for signals, keepers, the client and time in one place (`events.rs`). Invariant: an item is
-//! settled only after its keeper has reported that nothing of the work is left, or after this process has made sure of it in the
-//! keeper's place. What ends the work in time is the countdown that `tenure run` has, too.
+//! One thread serves all lanes; it waits for signals, keepers, the client and time in one place (`events.rs`). Invariant: an item
+//! is settled only after its keeper has reported that nothing of the work is left, or after this process has made sure of it in
+//! the keeper's place. What ends the work in time is the countdown that `tenure run` has, too.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -62,7 +62,7 @@ enum LaneState {
 
 /// One item at a time, with a keeper of its own.
 struct Lane {
-    /// None: it is gone.
+    /// `None` if it is gone.
     keeper: Option<Keeper>,
     /// Whether the keeper shares the client's life. It does so from its first item on: an engine notes each sharer.
     has_life: bool,
@@ -78,7 +78,8 @@ pub(super) struct WorkerPool<'a> {
     messages: Messages,
     program: &'a str,
     lanes: Vec<Lane>,
-    /// Items whose keeper is gone, and the process of that keeper. What is left of their work is ended when no other keeper is left.
+    /// Items whose keeper is gone, and the process of that keeper. What is left of their work is ended when no other keeper is
+    /// left.
     orphaned: Vec<(RunningItem, Pid)>,
     is_stopping: bool,
     /// By which signal the work was stopped.
@@ -433,7 +434,7 @@ impl<'a> WorkerPool<'a> {
 
     fn order_all(&mut self, signal: Signal) {
         for (keeper, _) in self.running() {
-            keeper.order(&Order::Signal(signal.as_raw()));
+            keeper.send(&Order::Signal(signal.as_raw()));
         }
     }
 
@@ -445,7 +446,7 @@ impl<'a> WorkerPool<'a> {
     }
 
     /// A keeper has ended without an order. Its work is ended when the others are gone: until then this process
-    /// could not tell their work from what that one left behind.
+    /// could not distinguish their work from what that one left behind.
     fn on_keeper_gone(&mut self, number: usize) {
         let lane = &mut self.lanes[number];
         let Some(keeper) = lane.keeper.take() else { return };
@@ -482,7 +483,7 @@ fn start(
     supervised.start(keeper, tenure, variables, streams)
 }
 
-/// Makes a file in memory of a payload. A pipe would need somebody to fill it, and would break where CMD does not read it.
+/// Makes a file in memory of a payload. A pipe would need a thread that fills it, and would break where CMD does not read it.
 fn input(payload: &[u8]) -> std::result::Result<OwnedFd, rustix::io::Errno> {
     let file = memfd_create("tenure-item", MemfdFlags::CLOEXEC)?;
     let mut rest = payload;

@@ -99,8 +99,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Says what is wrong when others are in the way, before who has held it longest.
-    pub(crate) fn in_the_way(&self) -> &'static str {
+    /// Returns why nothing was granted, as it stands between the name and its longest holder.
+    pub(crate) fn obstacle(&self) -> &'static str {
         match (self.slots, self.permits) {
             (Some(_), _) => "has no free slot; held longest by",
             (_, Some(_)) => "has too few free permits; held longest by",

@@ -1,4 +1,4 @@
-//! The way to the lock: who holds it, what is shown meanwhile, and what ends the waiting.
+//! Acquiring the lock: at once or by waiting, the line that shows the holder meanwhile, and what ends the waiting.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,8 +21,8 @@ use crate::supervise::keeper::keeper_gone;
 use crate::supervise::signals::{ends_waiting, is_terminal_stop};
 use crate::supervise::supervisor::Supervisor;
 
-/// How often the engine is asked who holds the lock, for that line.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the engine is asked for the holder, for that line.
+const VIEW_EVERY: Duration = Duration::from_secs(1);
 
 /// A lease, however it was acquired.
 pub(crate) enum Held {
@@ -50,7 +50,7 @@ impl Held {
     }
 }
 
-/// Acquires the lock within a time (none: for ever), and shows on the way who holds it.
+/// Acquires the lock within a time (none: for ever), and shows its holder meanwhile.
 pub(crate) fn acquire(
     tenure: &Tenure,
     arguments: &Run,
@@ -59,7 +59,7 @@ pub(crate) fn acquire(
 ) -> Result<Held, Ended> {
     let asked_at = clock::now();
     let lock = Lock::new(tenure, arguments);
-    // First on this thread, which is quickest where nobody is in the way.
+    // First on this thread, which is quickest where the lock is free.
     let busy = match lock.acquire_at_once() {
         Ok(lease) => return Ok(Held::AtOnce(lease)),
         Err(error) if error.kind() == ErrorKind::Timeout => error,
@@ -72,7 +72,7 @@ pub(crate) fn acquire(
         tenure,
         arguments,
         supervisor,
-        looking: None,
+        pending_view: None,
         view: None,
         line: Line::new(supervisor.messages),
     };
@@ -82,7 +82,7 @@ pub(crate) fn acquire(
     acquired
 }
 
-/// Says who is in the way of a claim that does not wait.
+/// Returns the failure of a claim that does not wait, with the holder.
 fn refusal(arguments: &Run, error: &Error) -> Failure {
     let name = &arguments.name;
     let Some(busy) = error.busy() else { return Failure::from(error.clone()) };
@@ -109,7 +109,7 @@ fn refusal(arguments: &Run, error: &Error) -> Failure {
             let since = clock::time_of_day().checked_sub(busy.held_for);
             let since = since.map(|since| humantime::format_rfc3339_seconds(since).to_string());
             let since = since.unwrap_or_default();
-            let held = arguments.in_the_way();
+            let held = arguments.obstacle();
             format!("{held} {holder} since {since} ({})", format_duration(busy.held_for))
         }
         None => "is reserved for the next waiter".to_owned(),
@@ -119,20 +119,20 @@ fn refusal(arguments: &Run, error: &Error) -> Failure {
 }
 
 /// A view that is under way.
-type Looking = Pin<Box<dyn Future<Output = tenure::Result<Option<View>>> + Send>>;
+type PendingView = Pin<Box<dyn Future<Output = tenure::Result<Option<View>>> + Send>>;
 
 /// A claim that waits.
 struct Waiting<'a> {
     tenure: &'a Tenure,
     arguments: &'a Run,
     supervisor: Supervisor<'a>,
-    looking: Option<Looking>,
+    pending_view: Option<PendingView>,
     view: Option<View>,
     line: Line,
 }
 
 impl Waiting<'_> {
-    /// Says once that the claim waits, where no line on a terminal is to say it again and again.
+    /// Reports once that the claim waits: as an event, and as a message where no line on a terminal shows it.
     fn begin(&self, busy: Option<&Busy>) {
         let messages = self.supervisor.messages;
         let name = &self.arguments.name;
@@ -159,7 +159,7 @@ impl Waiting<'_> {
         let mut acquire = lock.acquire(wait);
         let waker = self.supervisor.events.waker();
         let mut context = Context::from_waker(&waker);
-        let mut looks_at = asked_at;
+        let mut views_at = asked_at;
         loop {
             match Pin::new(&mut acquire).poll(&mut context) {
                 Poll::Ready(Ok(lease)) => return Ok(Held::Waited(lease)),
@@ -172,11 +172,11 @@ impl Waiting<'_> {
             let mut timeout = None;
             if self.line.is_shown {
                 let now = clock::now();
-                if now >= looks_at {
-                    looks_at = now + LOOK_EVERY;
-                    self.look();
+                if now >= views_at {
+                    views_at = now + VIEW_EVERY;
+                    self.begin_view();
                 }
-                self.poll_look(&mut context);
+                self.poll_view(&mut context);
                 let place = acquire.place().map(|place| place.position);
                 self.line.show(&self.text(place, now.since(asked_at)));
                 timeout = Some(SHOW_EVERY);
@@ -190,15 +190,15 @@ impl Waiting<'_> {
         }
     }
 
-    fn look(&mut self) {
+    fn begin_view(&mut self) {
         let (tenure, name) = (self.tenure.clone(), self.arguments.name.clone());
-        self.looking.get_or_insert_with(|| Box::pin(async move { tenure.view(&name).await }));
+        self.pending_view.get_or_insert_with(|| Box::pin(async move { tenure.view(&name).await }));
     }
 
-    fn poll_look(&mut self, context: &mut Context<'_>) {
-        let Some(looking) = &mut self.looking else { return };
-        if let Poll::Ready(view) = looking.as_mut().poll(context) {
-            self.looking = None;
+    fn poll_view(&mut self, context: &mut Context<'_>) {
+        let Some(pending_view) = &mut self.pending_view else { return };
+        if let Poll::Ready(view) = pending_view.as_mut().poll(context) {
+            self.pending_view = None;
             // The line informs only: without an answer it keeps what it says.
             if let Ok(view) = view {
                 self.view = view;
@@ -227,7 +227,7 @@ impl Waiting<'_> {
         ends_waiting(signal).map_or(Ok(()), |signal| Err(Ended::Signal(signal)))
     }
 
-    /// Says who was in the way all the time.
+    /// Returns the failure of a claim that has waited in vain, with the holder.
     fn failure(&self, asked_at: Instant) -> Failure {
         let name = &self.arguments.name;
         let waited = format_duration(clock::now().since(asked_at));

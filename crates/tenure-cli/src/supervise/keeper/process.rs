@@ -1,7 +1,7 @@
 //! The keeper process: it starts the work, and ends it when its time is up or `tenure` is gone.
 //!
-//! Everything happens in one loop over four descriptors: the socket to `tenure`, SIGCHLD, the timer of the
-//! deadline, and nothing else. It never allocates much, never logs, and has no thread.
+//! Everything happens in one loop over three descriptors: the socket to `tenure`, SIGCHLD, and the timer of the deadline. It
+//! never allocates much, never logs, and has no thread.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -21,23 +21,23 @@ use rustix::time::{
 
 use tenure::Instant;
 
-use super::super::job::{Job, OnLoss};
-use super::super::work::Work;
 use super::message::{Order, Report, Status, receive, send};
 use crate::clock;
+use crate::supervise::job::{Job, OnLoss};
+use crate::supervise::work::Work;
 use crate::sys::{self, SignalSet, read_signal};
 
 /// The moment that never comes.
 const NEVER: u64 = u64::MAX;
-/// How soon the keeper looks again for processes whose end it is not told, and how rarely at last.
-const LOOK_AGAIN_MIN: Duration = Duration::from_millis(1);
-const LOOK_AGAIN_MAX: Duration = Duration::from_millis(20);
-/// The same for what cannot be ended.
-const LOOK_BEYOND: Duration = Duration::from_millis(200);
-/// How soon after its start the work is looked at for processes of other users; later it is at each renewal.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// How soon the keeper checks again for processes whose end is not signalled to it, and how rarely at last.
+const POLL_PAUSE_MIN: Duration = Duration::from_millis(1);
+const POLL_PAUSE_MAX: Duration = Duration::from_millis(20);
+/// The same for processes that cannot be ended.
+const POLL_PAUSE_BEYOND_CONTROL: Duration = Duration::from_millis(200);
+/// How soon after its start the work is checked for processes of other users; later it is checked at each renewal.
+const FIRST_CHECK: Duration = Duration::from_millis(100);
 
-/// Every signal that could end or stop the keeper by somebody's mistake.
+/// Every signal that could end or stop the keeper by mistake.
 const IGNORED_SIGNALS: &[Signal] = &[
     Signal::HUP,
     Signal::INT,
@@ -56,7 +56,7 @@ const IGNORED_SIGNALS: &[Signal] = &[
 ];
 
 /// The keeper's state.
-struct Duty {
+struct KeeperProcess {
     job: Job,
     socket: OwnedFd,
     children: OwnedFd,
@@ -64,7 +64,7 @@ struct Duty {
     /// For the work: the mask that `tenure` was started with.
     mask: SignalSet,
     work: Option<(Pid, Work)>,
-    /// What is to be started as soon as all that `tenure` has said is read.
+    /// What is to be started as soon as all orders of `tenure` are read.
     start: Option<Start>,
     status: Option<Status>,
     /// The end of the lease.
@@ -72,12 +72,12 @@ struct Duty {
     /// When the work is killed although the lease goes on.
     kill_at: u64,
     armed: u64,
-    look_again: Duration,
-    is_alone: bool,
+    poll_pause: Duration,
+    is_tenure_gone: bool,
     is_overdue: bool,
     is_lingering: bool,
-    /// When the work is looked at for processes that cannot be ended.
-    looks_at: u64,
+    /// When the work is checked for processes that cannot be ended.
+    checks_control_at: u64,
     is_beyond_control: bool,
     /// Held until the keeper ends: while it is open, the engine knows that the work is alive.
     life: Option<OwnedFd>,
@@ -88,17 +88,17 @@ struct Start {
     environment: Vec<(String, String)>,
     input: Option<OwnedFd>,
     output: Option<OwnedFd>,
-    /// What came for the work meanwhile.
+    /// Signals that came for the work before it was started.
     signals: Vec<i32>,
 }
 
 /// Serves until the work is over.
 pub(super) fn serve(job: Job, socket: OwnedFd, mask: SignalSet) -> Result<(), Errno> {
     // What is ignored does no harm, and the work is to inherit that. But where SIGCHLD is ignored, the system reaps
-    // the children itself, and nobody learns how they ended.
+    // the children itself, and how they ended is lost.
     let caught = IGNORED_SIGNALS.iter().filter(|signal| !sys::is_ignored(**signal));
     for signal in caught.chain([&Signal::CHILD]) {
-        sys::shrug_off(*signal).map_err(|_| Errno::INVAL)?;
+        sys::discard_signal(*signal).map_err(|_| Errno::INVAL)?;
     }
     mask.block_only();
     // A group of its own: what the terminal or a script sends to the group of `tenure` is not for the keeper.
@@ -107,16 +107,16 @@ pub(super) fn serve(job: Job, socket: OwnedFd, mask: SignalSet) -> Result<(), Er
     } else {
         setpgid(None, None)?;
     }
-    // A keeper that somebody has stopped goes on when `tenure` dies, and ends the work.
+    // A keeper that was stopped goes on when `tenure` dies, and ends the work.
     set_parent_process_death_signal(Some(Signal::CONT))?;
     set_child_subreaper(Some(getpid()))?;
-    // For who looks at a list of processes; and `killall tenure` spares it.
+    // The name in lists of processes; and `killall tenure` spares it.
     rustix::thread::set_name(c"tenure-keeper")?;
     let child = SignalSet::of(&[Signal::CHILD]);
     child.block();
     let children = child.descriptor().map_err(|_| Errno::MFILE)?;
     let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-    let duty = Duty {
+    let keeper = KeeperProcess {
         job,
         socket,
         children,
@@ -128,39 +128,39 @@ pub(super) fn serve(job: Job, socket: OwnedFd, mask: SignalSet) -> Result<(), Er
         deadline: NEVER,
         kill_at: NEVER,
         armed: NEVER,
-        look_again: LOOK_AGAIN_MIN,
-        is_alone: false,
+        poll_pause: POLL_PAUSE_MIN,
+        is_tenure_gone: false,
         is_overdue: false,
         is_lingering: false,
-        looks_at: NEVER,
+        checks_control_at: NEVER,
         is_beyond_control: false,
         life: None,
     };
-    duty.run()
+    keeper.run()
 }
 
-impl Duty {
+impl KeeperProcess {
     fn run(mut self) -> Result<(), Errno> {
         loop {
             self.watch()?;
             if let Some(status) = self.status {
                 let report = Report::Ended { status, is_overdue: self.is_overdue };
-                // The work is over, so the keeper may wait for a `tenure` that is stopped. One that is gone is
-                // told nothing.
+                // The work is over, so the keeper may wait for a `tenure` that is stopped. If it is gone,
+                // the send fails, and that does no harm.
                 let _ = send(&self.socket, &report, &[], SendFlags::empty());
             }
-            if self.is_alone || !self.job.is_repeated {
+            if self.is_tenure_gone || !self.job.is_repeated {
                 return Ok(());
             }
             // As it was before the first start. It goes on sharing the client's life.
             (self.work, self.status) = (None, None);
-            (self.deadline, self.kill_at, self.look_again) = (NEVER, NEVER, LOOK_AGAIN_MIN);
+            (self.deadline, self.kill_at, self.poll_pause) = (NEVER, NEVER, POLL_PAUSE_MIN);
             (self.is_overdue, self.is_lingering) = (false, false);
-            (self.looks_at, self.is_beyond_control) = (NEVER, false);
+            (self.checks_control_at, self.is_beyond_control) = (NEVER, false);
         }
     }
 
-    /// Watches over one turn of the work, from before its start until nothing of it is left.
+    /// Watches over the work once, from before its start until nothing of it is left.
     fn watch(&mut self) -> Result<(), Errno> {
         loop {
             self.reap();
@@ -169,15 +169,15 @@ impl Duty {
             }
             self.enforce()?;
             self.wait()?;
-            self.obey();
+            self.receive_orders();
         }
     }
 
-    /// Whether the turn is over.
+    /// Whether nothing of the work is left, or it has never been started and never will be.
     fn is_over(&mut self) -> bool {
-        let Some((_, work)) = &self.work else { return self.is_alone };
-        if self.is_alone && self.job.on_loss == OnLoss::Ignore {
-            // Nobody renews any more, and the work may go on: it keeps what is left of the lease.
+        let Some((_, work)) = &self.work else { return self.is_tenure_gone };
+        if self.is_tenure_gone && self.job.on_loss == OnLoss::Ignore {
+            // Renewals have ended, and the work may go on: it keeps what is left of the lease.
             return self.status.is_some() || clock::now().nanos() >= self.deadline;
         }
         if self.status.is_none() || work.is_left() {
@@ -199,7 +199,7 @@ impl Duty {
             }
         });
         if let Some(signal) = stopped {
-            self.tell(&Report::Stopped { signal });
+            self.report(&Report::Stopped { signal });
         }
     }
 
@@ -211,37 +211,37 @@ impl Duty {
             self.is_lingering = true;
             work.terminate();
             self.kill_at = self.kill_at.min((now + self.job.grace).nanos());
-            self.tell(&Report::Lingering);
+            self.report(&Report::Lingering);
         }
         let Some((_, work)) = &mut self.work else { return Ok(()) };
         let ends_at = if self.job.on_loss == OnLoss::Ignore { NEVER } else { self.deadline };
-        let is_forsaken = self.is_alone && self.job.on_loss == OnLoss::Terminate;
-        if now.nanos() >= ends_at.min(self.kill_at) || is_forsaken {
+        let is_abandoned = self.is_tenure_gone && self.job.on_loss == OnLoss::Terminate;
+        if now.nanos() >= ends_at.min(self.kill_at) || is_abandoned {
             self.is_overdue |= self.status.is_none();
             work.kill();
-            // What is left after a second try may be what cannot be ended.
-            if self.look_again > LOOK_AGAIN_MIN * 2 {
-                self.looks_at = 0;
+            // Processes that are left after a second try may be such that cannot be ended.
+            if self.poll_pause > POLL_PAUSE_MIN * 2 {
+                self.checks_control_at = 0;
             }
         }
-        self.look_beyond(now.nanos());
-        let wakes_at = if self.is_alone { self.deadline } else { ends_at };
-        self.arm(wakes_at.min(self.kill_at).min(self.looks_at))
+        self.check_control(now.nanos());
+        let wakes_at = if self.is_tenure_gone { self.deadline } else { ends_at };
+        self.arm(wakes_at.min(self.kill_at).min(self.checks_control_at))
     }
 
-    /// Tells once if something of the work cannot be ended.
-    fn look_beyond(&mut self, now: u64) {
+    /// Reports once if a process of the work cannot be ended.
+    fn check_control(&mut self, now: u64) {
         let Some((_, work)) = &mut self.work else { return };
-        if now < self.looks_at {
+        if now < self.checks_control_at {
             return;
         }
-        self.looks_at = NEVER;
+        self.checks_control_at = NEVER;
         if self.is_beyond_control || self.job.on_loss == OnLoss::Ignore {
             return;
         }
         if let Some(pid) = work.beyond_control() {
             self.is_beyond_control = true;
-            self.tell(&Report::BeyondControl { pid: pid.as_raw_nonzero().get() });
+            self.report(&Report::BeyondControl { pid: pid.as_raw_nonzero().get() });
         }
     }
 
@@ -262,14 +262,14 @@ impl Duty {
 
     /// Waits for an order, the end of a child, or the time.
     fn wait(&mut self) -> Result<(), Errno> {
-        let is_forsaken = self.is_alone && self.job.on_loss == OnLoss::Terminate;
+        let is_abandoned = self.is_tenure_gone && self.job.on_loss == OnLoss::Terminate;
         let ends_at =
-            if self.job.on_loss == OnLoss::Ignore && !self.is_alone { NEVER } else { self.deadline };
-        let is_killing = clock::now().nanos() >= ends_at.min(self.kill_at) || is_forsaken;
+            if self.job.on_loss == OnLoss::Ignore && !self.is_tenure_gone { NEVER } else { self.deadline };
+        let is_killing = clock::now().nanos() >= ends_at.min(self.kill_at) || is_abandoned;
         let timeout = (self.work.is_some() && (is_killing || self.status.is_some())).then(|| {
-            let timeout = self.look_again;
-            let most = if self.is_beyond_control { LOOK_BEYOND } else { LOOK_AGAIN_MAX };
-            self.look_again = (timeout * 2).min(most);
+            let timeout = self.poll_pause;
+            let most = if self.is_beyond_control { POLL_PAUSE_BEYOND_CONTROL } else { POLL_PAUSE_MAX };
+            self.poll_pause = (timeout * 2).min(most);
             Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos() as i64 }
         });
         let mut polled = [
@@ -278,7 +278,7 @@ impl Duty {
             PollFd::new(&self.socket, PollFlags::IN),
         ];
         // A socket whose other side is gone is always readable: nothing more is to come from it.
-        let count = if self.is_alone { 2 } else { 3 };
+        let count = if self.is_tenure_gone { 2 } else { 3 };
         match poll(&mut polled[..count], timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error),
@@ -289,23 +289,23 @@ impl Duty {
         Ok(())
     }
 
-    /// Does what `tenure` has ordered. A program is started only when everything is read: a keeper that was stopped knows then
-    /// whether the lease was renewed meanwhile, and whether `tenure` still lives.
-    fn obey(&mut self) {
-        while !self.is_alone {
+    /// Receives and executes the orders of `tenure`. A program is started only when everything is read: a keeper that was stopped
+    /// knows then whether the lease was renewed meanwhile, and whether `tenure` still lives.
+    fn receive_orders(&mut self) {
+        while !self.is_tenure_gone {
             match receive::<Order>(&self.socket) {
-                Ok(Some((order, descriptors))) => self.carry_out(order, descriptors),
+                Ok(Some((order, descriptors))) => self.execute(order, descriptors),
                 Err(Errno::AGAIN) => break,
-                // Whatever is wrong with the socket: nobody can say any more that the lease goes on.
-                Ok(None) | Err(_) => self.is_alone = true,
+                // Whatever is wrong with the socket: no renewal can be received any more.
+                Ok(None) | Err(_) => self.is_tenure_gone = true,
             }
         }
-        if let Some(start) = self.start.take().filter(|_| !self.is_alone) {
+        if let Some(start) = self.start.take().filter(|_| !self.is_tenure_gone) {
             self.start(start);
         }
     }
 
-    fn carry_out(&mut self, order: Order, descriptors: Vec<OwnedFd>) {
+    fn execute(&mut self, order: Order, descriptors: Vec<OwnedFd>) {
         match (order, &self.work, &mut self.start) {
             (Order::Start { deadline, environment, has_input, has_output }, None, None) => {
                 let mut descriptors = descriptors.into_iter();
@@ -317,9 +317,9 @@ impl Duty {
             }
             // Renewals only ever put the deadline off.
             (Order::Deadline(deadline), work, _) => {
-                // Root may signal everybody.
+                // Root may signal every process.
                 if work.is_some() && !geteuid().is_root() {
-                    self.looks_at = 0;
+                    self.checks_control_at = 0;
                 }
                 self.deadline = self.deadline.max(deadline);
             }
@@ -327,7 +327,7 @@ impl Duty {
                 if let Some(signal) = Signal::from_named_raw(signal)
                     && !work.signal(signal)
                 {
-                    self.looks_at = 0;
+                    self.checks_control_at = 0;
                 }
             }
             (Order::Signal(signal), None, Some(start)) => start.signals.push(signal),
@@ -370,20 +370,20 @@ impl Duty {
                 }
                 self.work = Some((pid, work));
                 if !geteuid().is_root() {
-                    self.looks_at = (clock::now() + FIRST_LOOK).nanos();
+                    self.checks_control_at = (clock::now() + FIRST_CHECK).nanos();
                 }
-                self.tell(&Report::Started { pid: pid.as_raw_nonzero().get() });
+                self.report(&Report::Started { pid: pid.as_raw_nonzero().get() });
             }
-            Err(Errno::TIME) => self.tell(&Report::TooLate),
+            Err(Errno::TIME) => self.report(&Report::TooLate),
             Err(errno) => {
-                self.tell(&Report::NotStarted { errno: errno.raw_os_error() });
-                self.is_alone = true;
+                self.report(&Report::NotStarted { errno: errno.raw_os_error() });
+                self.is_tenure_gone = true;
             }
         }
     }
 
-    /// Tells `tenure`, unless it is gone, or is stopped and has a full socket.
-    fn tell(&self, report: &Report) {
+    /// Sends `tenure` a report, unless it is gone, or is stopped and has a full socket.
+    fn report(&self, report: &Report) {
         let _ = send(&self.socket, report, &[], SendFlags::DONTWAIT);
     }
 }

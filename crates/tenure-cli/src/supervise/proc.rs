@@ -1,4 +1,4 @@
-//! What `/proc` says about processes, and what the system says about those that `/proc` hides.
+//! What `/proc` says about processes, and what system calls say about processes that `/proc` hides.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use crate::sys;
 
 /// The name by which a keeper goes in lists of processes.
 pub(super) const KEEPER_NAME: &[u8] = b"tenure-keeper";
-/// The most processes of one work that are looked at.
+/// The most processes of one work that are examined.
 const DESCENDANTS_MAX: usize = 1024;
 
 /// One process of the system, from `/proc/PID/stat`.
@@ -23,13 +23,13 @@ pub(super) struct Process {
     pub(super) session: i32,
 }
 
-/// Reads the own entry. It is read there, and not asked for: where the session was begun outside this PID namespace (a
-/// container's entry point that is no leader), its number is 0, which is no `Pid`, but the same for all.
+/// Reads the own entry. It is read from `/proc`, and not asked for by a system call: where the session was begun outside this PID
+/// namespace (a container's entry point that is no leader), its number is 0, which is no `Pid`, but the same for all.
 pub(super) fn own() -> Option<Process> {
     fs::read("/proc/self/stat").ok().and_then(|stat| parse(&stat))
 }
 
-/// Lists the processes that can be seen, and the own children whether or not they can be. None without `/proc`.
+/// Lists the processes that can be seen, and the own children whether or not they can be. `None` without `/proc`.
 pub(super) fn all() -> Option<Vec<(Pid, Process)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").ok()? {
@@ -49,15 +49,15 @@ pub(super) fn all() -> Option<Vec<(Pid, Process)>> {
     Some(found)
 }
 
-/// A child that `/proc` hides (`hidepid`), since it works for another user. Its group and session may be asked for.
+/// A child that `/proc` hides (`hidepid`), since it runs as another user. System calls return its group and session.
 fn hidden_child(pid: Pid) -> Option<Process> {
-    // None: it has ended meanwhile.
+    // Without a group or a session it has ended meanwhile.
     let (group, session) = (sys::group_of(pid)?, sys::session_of(pid)?);
     let parent = getpid().as_raw_nonzero().get();
     Some(Process { is_zombie: false, is_keeper: false, parent, group, session })
 }
 
-/// Lists the children of a process that can be seen. Empty where the system does not tell.
+/// Lists the children of a process that can be seen. Empty where the system does not list them.
 pub(super) fn children(parent: Pid) -> Vec<Pid> {
     let mut children = Vec::new();
     let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { return children };
@@ -80,7 +80,7 @@ pub(super) fn descendants(ancestor: Pid) -> Vec<Pid> {
     found
 }
 
-/// Whether this process may send no signal to one that is there: it works for another user.
+/// Whether a process is there that this one may not signal: it runs as another user.
 pub(super) fn is_out_of_reach(pid: Pid) -> bool {
     test_kill_process(pid) == Err(Errno::PERM)
 }
@@ -95,7 +95,7 @@ pub(super) fn is_hiding() -> bool {
     hidepid.is_some_and(|how| !matches!(how, "0" | "off"))
 }
 
-/// Returns the directory of the own control group, of version 2. None: there is none.
+/// Returns the directory of the own control group, of version 2, if there is one.
 pub(super) fn own_cgroup() -> Option<std::path::PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -108,14 +108,14 @@ pub(super) fn own_cgroup() -> Option<std::path::PathBuf> {
     Some(std::path::Path::new(place).join(below))
 }
 
-/// A control group for processes that cannot be sent a signal: who may write to its `cgroup.kill` ends them all, whoever they
-/// work for. It is made only when it is needed, below the own one, which therefore must have been given to this user
+/// A control group for processes that cannot be signalled: a write to its `cgroup.kill` ends them all, whatever user they run
+/// as. It is made only when it is needed, below the own one, which therefore must have been given to this user
 /// (`Delegate=` of systemd; the own user's session there).
 #[derive(Debug)]
 pub(super) struct Cgroup(std::path::PathBuf);
 
 impl Cgroup {
-    /// Makes one. None: this user may not, or the system is too old (Linux 5.14 has it).
+    /// Makes one, unless this user may not, or the system is older than Linux 5.14.
     pub(super) fn make() -> Option<Cgroup> {
         let directory = own_cgroup()?.join(format!("tenure-{}", getpid()));
         fs::create_dir(&directory).ok()?;
@@ -137,7 +137,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // It stays if something still runs in it, which has been told by then.
+        // It stays if a process still runs in it; that has been reported by then.
         drop(fs::remove_dir(&self.0));
     }
 }
