@@ -21,7 +21,7 @@ use crate::exit::{self, Failure};
 
 /// Locks, leases and queues for programs, on the store you already run or on this machine alone.
 #[derive(Debug, Parser)]
-#[command(name = "tenure", version, after_help = exit::HELP, max_term_width = 100)]
+#[command(name = "tenure", version, after_help = format!("{ENVIRONMENT_HELP}\n\n{}", exit::HELP), max_term_width = 100)]
 pub(crate) struct Arguments {
     /// The engine that grants the locks: `local:`, `redis://host`, `postgres://host/db`, `etcd://host`, …
     #[arg(long, global = true, value_name = "URL", env = "TENURE_ENGINE", hide_env_values = true)]
@@ -45,6 +45,12 @@ The engine that grants the locks:
 With a login and settings: scheme://user:password@host:port/…?setting=value
 
 A URL with a password belongs into the environment variable, where other users of the machine do not see it.";
+
+const ENVIRONMENT_HELP: &str = "\
+Environment:
+  TENURE_ENGINE  the engine, where --engine is not given
+  TENURE_LOG     what the library logs to stderr: debug, or tenure_core=trace
+  NO_COLOR       set to anything: no colour";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

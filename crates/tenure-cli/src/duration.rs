@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// What `--help` says of a TIME.
+pub(crate) const TIME_HELP: &str = "TIME is a number with a unit, or several: 250ms, 30s, 5m, 1h30m.";
+
 pub(crate) const PARSE_HINT: &str = "write a time as 250ms, 30s, 5m or 1h30m";
 
 /// Reads `30s`, `5m`, `1h30m`, `250ms`.

@@ -19,16 +19,24 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// A question was answered with no.
 pub(crate) const DECLINED: u8 = 1;
 
-/// The exit codes as `--help` lists them.
+/// The exit codes of all commands, as `--help` lists them.
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0    done (run: the exit code of CMD; 128+n if signal n ended it)
+  0    done (run, cache: the exit code of CMD; 128+n if signal n ended it)
+  1    the answer is no: nobody leads, or a question was answered with no
   64   wrong usage, or the name is in use as another kind
   69   the engine is not available
   75   not acquired in time
   76   the lease was lost while CMD ran
   126  CMD cannot be executed
   127  CMD is not found";
+
+/// The exit codes of commands that only ask the engine.
+pub(crate) const QUERY_HELP: &str = "\
+Exit codes:
+  0    done
+  64   wrong usage
+  69   the engine is not available";
 
 /// Why the command ends without having done its job.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use clap::Args;
 use serde::Serialize;
 use tenure::{Error, ErrorKind, FetchedFrom, Tenure};
 
-use crate::duration::parse_duration;
+use crate::duration::{TIME_HELP, parse_duration};
 use crate::exit::{Ended, Failure, Outcome};
 use crate::output::lines::{SHOW_FIRST, flush, write_line};
 use crate::output::messages::Messages;
@@ -32,11 +32,27 @@ Prints the output of CMD: that of an earlier run, if it is fresh; else CMD is ru
 that want the same KEY meanwhile wait for its output (or print the old one, with --stale).
 
 If CMD fails, its output and exit code are passed on, nothing is kept, and one of those who wait runs it. An output of \
-more than 256 KiB is printed and not kept. CMD finds TENURE_NAME, TENURE_TOKEN and TENURE_CLAIM in its environment.";
+more than 256 KiB is printed and not kept. CMD finds in its environment: TENURE_NAME (the key), TENURE_TOKEN and TENURE_CLAIM.
+
+CMD works under a lease as with `tenure run`: if `tenure` itself is killed (`kill -9`), CMD is killed, and another process runs it; if \
+`tenure` is stopped for longer than --lease, or cannot renew, CMD is ended before the end of the lease.";
+
+const CACHE_EXAMPLE: &str = "\
+Example:
+  tenure cache rates --ttl 10m --stale 1h -- curl -sf https://example.org/rates";
+
+const CACHE_CODES: &str = "\
+Exit codes: 0 if an output was printed, that of CMD if it failed, or
+  64     wrong usage
+  69     the engine is not available
+  76     the lease was lost while CMD ran
+  126    CMD cannot be executed
+  127    CMD is not found
+  128+n  signal n ended CMD, or the waiting";
 
 /// Run a program once for all who want its output, and share it
 #[derive(Debug, Args)]
-#[command(long_about = CACHE_HELP)]
+#[command(long_about = CACHE_HELP, after_help = format!("{CACHE_EXAMPLE}\n\n{TIME_HELP}\n\n{CACHE_CODES}"))]
 pub(crate) struct Cache {
     /// The key: 1 to 255 bytes, no control characters
     pub(crate) key: String,

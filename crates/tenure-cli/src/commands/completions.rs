@@ -7,6 +7,9 @@ use crate::output::data::write_data;
 
 /// Write a completion script for a shell to stdout
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  tenure completions bash > ~/.local/share/bash-completion/completions/tenure"
+)]
 pub(crate) struct Completions {
     /// The shell
     pub(crate) shell: clap_complete::Shell,
@@ -14,6 +17,7 @@ pub(crate) struct Completions {
 
 /// Write the manual page to stdout
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tenure man run | man -l -")]
 pub(crate) struct Man {
     /// The command, as `run` or `queue push`; without it, the page of `tenure` itself
     pub(crate) command: Vec<String>,

@@ -8,11 +8,21 @@ use crate::connect::connect_blocking;
 use crate::exit::{self, Failure, Outcome};
 use crate::output::data::{write_data, write_json};
 
-/// Look whether the engine can be trusted
+const AFTER_HELP: &str = "\
+Examples:
+  tenure doctor              check the engine of TENURE_ENGINE
+  tenure doctor --migrate    make its tables first
+
+Exit codes:
+  0    no finding is bad
+  64   wrong usage
+  69   a finding is bad, or the engine is not available";
+
+/// Check whether the engine can be trusted
 #[derive(Debug, Args)]
-#[command(after_help = "Exit code 69 if a finding is bad.")]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Doctor {
-    /// Make the tables first, where the engine needs some (PostgreSQL, MySQL), as a user who may; the same as `--init`
+    /// Make the tables first, where the engine needs some (PostgreSQL, MySQL), as a user with that right; the same as `--init`
     #[arg(long)]
     pub(crate) migrate: bool,
     /// Let the servers of a new quorum in first (Redlock), or those of one that has forgotten everything

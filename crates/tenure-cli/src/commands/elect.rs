@@ -8,12 +8,23 @@ use crate::connect::connect_blocking;
 use crate::exit::{self, Outcome};
 use crate::output::data::{write_data, write_json};
 
+const AFTER_HELP: &str = "\
+Example:
+  tenure elect scheduler    who leads `tenure run scheduler --leader`
+
+Exit codes:
+  0    the leader was printed
+  1    nobody leads
+  64   wrong usage
+  69   the engine is not available";
+
 /// Show who leads an election; exit code 1: nobody does
 #[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Elect {
-    /// The election
+    /// The election, as in `tenure run NAME --leader`
     pub(crate) name: String,
-    /// Write a JSON object, or null
+    /// Write a JSON object, or null: its fields are in docs/command.md
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -18,16 +18,26 @@ ttl, and ends its work.
 Until the hold would have ended, nobody else is granted the lock, so that the holder's work can end first. With \
 --now the lock is free at once: then two may work at the same time, and only what checks tokens is safe.";
 
+const RELEASE_AFTER_HELP: &str = "\
+Example:
+  tenure release backup --token 4711    with the token that `tenure status backup` shows
+
+Exit codes:
+  0    the hold is broken
+  1    the question was answered with no
+  64   wrong usage, there is no terminal to ask on, or no such hold
+  69   the engine is not available";
+
 /// Break somebody's hold
 #[derive(Debug, Args)]
-#[command(long_about = RELEASE_HELP, after_help = "Exit code 1: the question was answered with no.")]
+#[command(long_about = RELEASE_HELP, after_help = RELEASE_AFTER_HELP)]
 pub(crate) struct Release {
     /// The lock
     pub(crate) name: String,
     /// The token of the hold, as `tenure status` shows it
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: u64,
-    /// Do not ask
+    /// Do not ask for a confirmation
     #[arg(long)]
     pub(crate) force: bool,
     /// Free the lock at once: its holder may still work while the next one does

@@ -11,19 +11,29 @@ use crate::output::question;
 const RESIZE_HELP: &str = "\
 Changes how many units a semaphore (`run --permits`) or a slot pool (`run --slots`) has while it is in use.
 
-More units go to who waits. With fewer, nobody is ended: nobody is granted before enough units are released. \
+More units go to the waiters. With fewer, no work is ended, and nothing is granted before enough units are released. \
 Afterwards a program that says the old number is refused (exit code 64), so change them too. A name that is not in \
-use has no capacity: whoever claims it next says it.";
+use has no capacity: the next claim says it.";
+
+const RESIZE_AFTER_HELP: &str = "\
+Example:
+  tenure resize api 8    where programs say `tenure run api --permits 4`
+
+Exit codes:
+  0    changed, or NAME is not in use
+  1    the question was answered with no
+  64   wrong usage, there is no terminal to ask on, or NAME is neither a semaphore nor a slot pool
+  69   the engine is not available";
 
 /// Change how many units a semaphore or a slot pool has, while it is in use
 #[derive(Debug, Args)]
-#[command(long_about = RESIZE_HELP, after_help = "Exit code 1: the question was answered with no.")]
+#[command(long_about = RESIZE_HELP, after_help = RESIZE_AFTER_HELP)]
 pub(crate) struct Resize {
     /// The semaphore or slot pool
     pub(crate) name: String,
     /// How many units or slots it shall have
     pub(crate) capacity: u32,
-    /// Do not ask
+    /// Do not ask for a confirmation
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -6,17 +6,23 @@ use tenure::{HoldView, Name, View};
 
 use crate::connect::connect_blocking;
 use crate::duration::{format_duration, millis};
-use crate::exit::Outcome;
+use crate::exit::{self, Outcome};
 use crate::output::data::{table, write_data, write_json};
 use crate::output::holder::Holder;
 
+const EXAMPLES: &str = "\
+Examples:
+  tenure status                    everything that is held or waited for
+  tenure status billing/ --json    what begins with billing/, for programs";
+
 /// List what is held, by whom, and who waits
 #[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", exit::QUERY_HELP))]
 pub(crate) struct Status {
     /// Only names that begin with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
-    /// Write a JSON array: see the documents for its fields; times are whole milliseconds (`_ms`)
+    /// Write a JSON array: its fields are in docs/command.md; times are whole milliseconds (`_ms`)
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -9,16 +9,21 @@ use tenure::{HoldView, Token, View};
 use crate::clock;
 use crate::connect::connect_blocking;
 use crate::duration::{format_duration, millis};
-use crate::exit::Outcome;
+use crate::exit::{self, Outcome};
 use crate::output::data::write_data;
 use crate::output::holder::Holder;
 
+const EXAMPLE: &str = "\
+Example:
+  tenure watch backup --json    from now on, for programs";
+
 /// Show each change of a lock, one line each, until interrupted
 #[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLE}\n\n{}", exit::QUERY_HELP))]
 pub(crate) struct Watch {
     /// The lock
     pub(crate) name: String,
-    /// Write JSON objects, one a line
+    /// Write JSON objects, one a line: their fields are in docs/command.md; times are whole milliseconds (`_ms`)
     #[arg(long)]
     pub(crate) json: bool,
 }

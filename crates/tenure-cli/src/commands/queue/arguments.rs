@@ -5,26 +5,31 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::duration::parse_duration;
+use crate::duration::{TIME_HELP, parse_duration};
+use crate::exit;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Queue {
     /// Put an item in line, and print its number
-    #[command(long_about = PUSH_HELP)]
+    #[command(long_about = PUSH_HELP, after_help = format!("{PUSH_EXAMPLES}\n\n{TIME_HELP}\n\n{PUSH_CODES}"))]
     Push(Push),
     /// Run a program for each item, in order within each group
-    #[command(long_about = WORK_HELP, after_help = WORK_CODES)]
+    #[command(long_about = WORK_HELP, after_help = format!("{WORK_EXAMPLES}\n\n{TIME_HELP}\n\n{WORK_CODES}"))]
     Work(Box<Work>),
     /// List queues and how much is in them
+    #[command(after_help = exit::QUERY_HELP)]
     Ls(Ls),
     /// Show the items that wait or are with a consumer, in the order of their pushes
+    #[command(after_help = exit::QUERY_HELP)]
     Peek(Peek),
     /// Show the dead letters: items that were given up, and why
+    #[command(after_help = exit::QUERY_HELP)]
     Dead(Peek),
     /// Put dead letters in line again, at the end of their groups
+    #[command(after_help = REPLAY_AFTER_HELP)]
     Replay(Replay),
-    /// Remove items
-    #[command(after_help = "What a consumer has stays. Exit code 1: the question was answered with no.")]
+    /// Remove items that wait, or dead letters; what a consumer has stays
+    #[command(after_help = PURGE_AFTER_HELP)]
     Purge(Purge),
 }
 
@@ -42,7 +47,7 @@ number of the first.";
 pub(crate) struct Push {
     /// The queue: 1 to 255 bytes, no control characters
     pub(crate) name: String,
-    /// What is pushed; `-`: what stdin says
+    /// What is pushed; `-` or nothing: read from stdin
     #[arg(conflicts_with = "lines")]
     pub(crate) payload: Option<OsString>,
     /// The group, whose items are served strictly in order
@@ -62,10 +67,49 @@ pub(crate) struct Push {
     pub(crate) json: bool,
 }
 
+const PUSH_EXAMPLES: &str = "\
+Examples:
+  tenure queue push mails 'to: ada' --group ada    after the other items of the group ada
+  tenure queue push orders --dedup 4711 < order    once, however often it is pushed
+  tenure queue push orders --lines < orders        one item for each line";
+
+const PUSH_CODES: &str = "\
+Exit codes:
+  0    the item is in line
+  64   wrong usage, or the payload has more than 256 KiB
+  69   the engine is not available: whether the item is in line is not known";
+
+const REPLAY_AFTER_HELP: &str = "\
+Examples:
+  tenure queue replay mails 17       the dead letter 17
+  tenure queue replay mails --all
+
+Exit codes:
+  0    done
+  64   wrong usage, or there is no such dead letter
+  69   the engine is not available";
+
+const PURGE_AFTER_HELP: &str = "\
+Examples:
+  tenure queue purge mails --dead       all dead letters
+  tenure queue purge mails 17 --force   one item, without a question
+
+Exit codes:
+  0    done
+  1    the question was answered with no
+  64   wrong usage, there is no terminal to ask on, or no such item
+  69   the engine is not available";
+
+const WORK_EXAMPLES: &str = "\
+Examples:
+  tenure queue work mails -- ./send.sh                             one item at a time, for ever
+  tenure queue work mails --parallel 4 --drain -- ./send.sh        four at a time, to the end
+  tenure queue work mails --interval 1s --per-group -- ./send.sh   a group once a second at most";
+
 const WORK_HELP: &str = "\
 Takes items of the queue NAME as they become ready, and runs CMD for each. CMD gets the payload on stdin, and in its environment \
 TENURE_NAME (the queue), TENURE_ITEM (the item's number), TENURE_GROUP (empty: none), TENURE_ATTEMPT (1 for the first time), and \
-TENURE_TOKEN and TENURE_CLAIM, by which what CMD writes to can refuse whoever comes too late.
+TENURE_TOKEN and TENURE_CLAIM, by which what CMD writes to can refuse a write that comes too late.
 
 If CMD exits with 0, the item is done. Otherwise it is handed out again: after 1 s, 2 s, 4 s, up to 5 minutes, or after exit code 75 \
 as --retry-after says; its group waits meanwhile. After --max-attempts it is a dead letter, with the exit code as its reason \
@@ -80,11 +124,11 @@ had not been handed out, and exits with 128+n.";
 
 const WORK_CODES: &str = "\
 Exit codes:
-  0    asked to stop; with --drain: nothing waits and nothing is in flight
-  64   wrong usage
-  69   the engine is not available (without --drain: at the start)
-  126  CMD cannot be executed: its item was put back
-  127  CMD is not found: its item was put back
+  0      asked to stop; with --drain: nothing waits and nothing is in flight
+  64     wrong usage
+  69     the engine is not available (without --drain: at the start)
+  126    CMD cannot be executed: its item was put back
+  127    CMD is not found: its item was put back
   128+n  stopped by signal n in the middle of an item";
 
 #[derive(Debug, Args)]
@@ -115,7 +159,7 @@ pub(crate) struct Work {
     /// How long CMD has between SIGTERM and SIGKILL
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) grace: Duration,
-    /// A text that others are shown with who has an item [default: the name of CMD]
+    /// A text that `tenure queue peek` shows with an item [default: the name of CMD]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     #[arg(
@@ -124,10 +168,10 @@ pub(crate) struct Work {
         `event` is one of started, done, retried, dead, returned, lost, warning, error"
     )]
     pub(crate) json: bool,
-    /// A message for each item, not only for those that failed
+    /// Show a message for each item, not only for those that failed
     #[arg(long, short, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
-    /// No messages but errors
+    /// Show no messages but errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
     /// The program and its arguments, after `--`
@@ -140,7 +184,7 @@ pub(crate) struct Ls {
     /// Only names that begin with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
-    /// Write a JSON array: see the documents for its fields
+    /// Write a JSON array: its fields are in docs/command.md; times are whole milliseconds (`_ms`)
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -152,7 +196,7 @@ pub(crate) struct Peek {
     /// How many items, the first ones
     #[arg(short = 'n', long = "count", value_name = "N", default_value = "10")]
     pub(crate) count: usize,
-    /// Write a JSON array with whole payloads: see the documents for its fields
+    /// Write a JSON array with whole payloads: its fields are in docs/command.md; times are whole milliseconds (`_ms`)
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -164,7 +208,7 @@ pub(crate) struct Replay {
     /// The number of the dead letter
     #[arg(required_unless_present = "all")]
     pub(crate) item: Option<u64>,
-    /// All dead letters that there are now
+    /// Replay all dead letters that there are now
     #[arg(long, conflicts_with = "item")]
     pub(crate) all: bool,
     /// Write a JSON object with `queue` and `replayed`
@@ -178,13 +222,13 @@ pub(crate) struct Purge {
     pub(crate) name: String,
     /// The number of one item
     pub(crate) item: Option<u64>,
-    /// Dead letters
+    /// Remove dead letters
     #[arg(long)]
     pub(crate) dead: bool,
-    /// What waits
+    /// Remove items that wait
     #[arg(long)]
     pub(crate) waiting: bool,
-    /// Do not ask
+    /// Do not ask for a confirmation
     #[arg(long)]
     pub(crate) force: bool,
     /// Write a JSON object with `queue` and `removed`

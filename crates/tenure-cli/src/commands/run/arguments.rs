@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::duration::parse_duration;
-use crate::exit;
+use crate::duration::{TIME_HELP, parse_duration};
 use crate::supervise::job::OnLoss;
 
 const RUN_HELP: &str = "\
@@ -27,13 +26,33 @@ waits for the lock, INT, TERM, HUP and QUIT withdraw the claim and end it.
 CMD finds in its environment: TENURE_NAME, TENURE_TOKEN (the fencing token: larger for each later grant, hand it \
 to what you write to), TENURE_CLAIM (the id of this claim), and with --slots TENURE_SLOT (from 0).
 
-Without a flag that says otherwise, NAME is a mutex: one at a time. Whoever uses a name must say the same kind and number as others who use it at that time, else the exit code is 64. --shared and --exclusive are the two sides of a read-write lock: many with --shared together, or one with --exclusive alone.
+Without a flag that says otherwise, NAME is a mutex: one at a time. All who use a name at the same time must say the same kind and \
+number, else the exit code is 64. --shared and --exclusive are the two sides of a read-write lock: many with --shared together, or \
+one with --exclusive alone.
 
 With --leader, `tenure` campaigns for the leadership of NAME (`tenure elect NAME` shows who leads), starts CMD when it \
 leads, and ends CMD when it loses its term; then it campaigns again, also while the engine does not answer, and starts \
 CMD again, with a new TENURE_TOKEN. When CMD ends by itself, whatever its exit code, `tenure` resigns and exits as CMD \
-did: whoever wants it to go on has a service manager start `tenure` again. INT, TERM and QUIT are the end, too: if the term \
+did: have a service manager start `tenure` again if it is to go on. INT, TERM and QUIT are the end, too: if the term \
 is lost while CMD still ends, it is not started again.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  tenure run backup -- ./backup.sh                one at a time; the others wait
+  tenure run backup --wait 0s -- ./backup.sh      now or not at all
+  tenure run report --every 1h -- ./report.sh     once an hour, whichever machine's cron comes first
+  tenure run api --slots 4 -- ./worker.sh         four at a time, numbered by TENURE_SLOT
+  tenure run scheduler --leader -- ./scheduler    one leader, and another when it dies";
+
+const RUN_CODES: &str = "\
+Exit codes: that of CMD, or
+  64     wrong usage, or NAME is in use as another kind or with another number
+  69     the engine is not available
+  75     not acquired in time; with --every: it ran within that time
+  76     the lease was lost while CMD ran
+  126    CMD cannot be executed
+  127    CMD is not found
+  128+n  signal n ended CMD, or the waiting";
 
 const KIND: &str = "What NAME is, if not a mutex";
 
@@ -42,7 +61,7 @@ const RUN_JSON_HELP: &str = "Write events to stderr as JSON, one object a line, 
 
 /// Run a program under a lock
 #[derive(Debug, Args)]
-#[command(long_about = RUN_HELP, after_help = exit::HELP)]
+#[command(long_about = RUN_HELP, after_help = format!("{RUN_EXAMPLES}\n\n{TIME_HELP}\n\n{RUN_CODES}"))]
 pub(crate) struct Run {
     /// The lock: 1 to 255 bytes, no control characters
     pub(crate) name: String,
@@ -82,7 +101,7 @@ pub(crate) struct Run {
     /// What happens to CMD when the lease is lost
     #[arg(long, value_enum, default_value = "terminate")]
     pub(crate) on_loss: OnLoss,
-    /// A text that others are shown with who holds the lock [default: the name of CMD]
+    /// A text that `tenure status` shows with the holder [default: the name of CMD]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     /// Keep the lock from others for this long after its holder vanished
@@ -90,7 +109,7 @@ pub(crate) struct Run {
     pub(crate) lock_delay: Option<Duration>,
     #[arg(long, help = RUN_JSON_HELP)]
     pub(crate) json: bool,
-    /// No messages but errors
+    /// Show no messages but errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
     /// The program and its arguments, after `--`
