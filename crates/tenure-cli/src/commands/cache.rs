@@ -170,11 +170,9 @@ impl Fetch<'_> {
             }
         };
         let keeper = || (!has_begun.get()).then_some(supervisor.keeper);
-        let found = {
-            let getting = std::pin::pin!(flight.get_or_refresh(load));
-            events.until_ready_pinned(getting, keeper, None)?
+        let Some(found) = events.until_ready(flight.get_or_refresh(load), keeper, None)? else {
+            return Err(keeper_gone().into());
         };
-        let Some(found) = found else { return Err(keeper_gone().into()) };
         let rest = || output.take().map_or(Ok(()), |output| self.write_out(output));
         match found {
             Ok(found) => {
@@ -202,11 +200,11 @@ impl Fetch<'_> {
     /// Writes what was not shared, and waits until the rest of what is too large is written.
     fn write_out(&self, mut output: Collector) -> Result<(), Ended> {
         let events = self.supervisor.events;
-        let collected = events.until_ready(output.collected(), None, None)?;
+        let collected = events.until_ready(output.collected(), || None, None)?;
         if let Some(Collected::Whole(bytes)) = collected {
             write_bytes(&bytes)?;
         }
-        events.until_ready(output.written(), None, None).map(drop)
+        events.until_ready(output.written(), || None, None).map(drop)
     }
 
     fn write_source(&self, bytes: usize, source: FetchedFrom) {

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -117,23 +117,15 @@ impl Events {
         Ok((0, Event::Woken))
     }
 
-    /// Waits for a future of the client, up to `timeout`; returns `None` after that.
-    pub(crate) fn until_ready<T>(
+    /// Waits for a future of the client, up to `timeout`; returns `None` after that. `keeper` returns the keeper without which the
+    /// command must end; there may be none, or none any more.
+    pub(crate) fn until_ready<'k, T>(
         &self,
         future: impl Future<Output = T>,
-        keeper: Option<&Keeper>,
-        timeout: Option<Duration>,
-    ) -> Result<Option<T>, Ended> {
-        self.until_ready_pinned(pin!(future), || keeper, timeout)
-    }
-
-    /// As [`Events::until_ready`], for a future that is not to be dropped afterwards, and a keeper that may end meanwhile.
-    pub(crate) fn until_ready_pinned<'k, T>(
-        &self,
-        mut future: Pin<&mut impl Future<Output = T>>,
         keeper: impl Fn() -> Option<&'k Keeper>,
         timeout: Option<Duration>,
     ) -> Result<Option<T>, Ended> {
+        let mut future = pin!(future);
         let until = timeout.map(|timeout| clock::now() + timeout);
         let waker = self.waker();
         let mut context = Context::from_waker(&waker);

@@ -63,7 +63,7 @@ impl Setup<'_> {
         let outcome = serve(&tenure, &events, keepers, retry);
         // What is still to be withdrawn or released is answered before the end, unless the store does not answer, or this process
         // is asked once more to end. Whatever cut it short: what is not released ends by itself.
-        drop(events.until_ready(tenure.close(), None, Some(CLOSE_MAX)));
+        drop(events.until_ready(tenure.close(), || None, Some(CLOSE_MAX)));
         outcome
     }
 
@@ -72,7 +72,7 @@ impl Setup<'_> {
     fn connect(&self, retry: &mut Retry, supervisor: Supervisor<'_>) -> Result<Tenure, Ended> {
         let Supervisor { events, keeper, .. } = supervisor;
         loop {
-            let error = match events.until_ready(connect(self.engine, self.label), Some(keeper), None)? {
+            let error = match events.until_ready(connect(self.engine, self.label), || Some(keeper), None)? {
                 Some(Ok(tenure)) => {
                     retry.reset();
                     return Ok(tenure);

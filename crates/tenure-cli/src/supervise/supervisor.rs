@@ -19,6 +19,6 @@ pub(crate) struct Supervisor<'a> {
 impl Supervisor<'_> {
     /// Lets some time pass, in which a signal ends the command.
     pub(crate) fn sleep(self, pause: Duration) -> Result<(), Ended> {
-        self.events.until_ready(pending::<()>(), Some(self.keeper), Some(pause)).map(drop)
+        self.events.until_ready(pending::<()>(), || Some(self.keeper), Some(pause)).map(drop)
     }
 }

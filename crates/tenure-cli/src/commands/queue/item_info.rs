@@ -1,5 +1,7 @@
 //! An item in messages for people, and in events for programs (`--json`).
 
+use std::fmt;
+
 use serde::Serialize;
 use tenure::Delivery;
 
@@ -8,10 +10,15 @@ use tenure::Delivery;
 pub(super) struct ItemEvent<'a> {
     pub(super) event: &'static str,
     pub(super) queue: &'a str,
-    pub(super) item: u64,
-    pub(super) group: Option<&'a str>,
-    pub(super) attempt: u32,
-    pub(super) token: u64,
+    #[serde(flatten)]
+    pub(super) item: &'a ItemInfo,
+    #[serde(flatten)]
+    pub(super) details: Details<'a>,
+}
+
+/// What only some events have.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Details<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pid: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,6 +34,7 @@ pub(super) struct ItemEvent<'a> {
 }
 
 /// What messages name an item by. Its delivery is gone when it has been settled.
+#[derive(Debug, Serialize)]
 pub(super) struct ItemInfo {
     item: u64,
     group: Option<String>,
@@ -41,30 +49,10 @@ impl ItemInfo {
         let (item, token) = (delivery.item().0, delivery.token().get());
         ItemInfo { item, group, attempt: delivery.attempt(), token }
     }
-
-    /// Makes an event of it.
-    pub(super) fn event<'a>(&'a self, event: &'static str, queue: &'a str) -> ItemEvent<'a> {
-        let (item, group, attempt, token) = (self.item, self.group.as_deref(), self.attempt, self.token);
-        let (pid, code, signal, took_ms, retry_in_ms, reason) = (None, None, None, None, None, None);
-        ItemEvent {
-            event,
-            queue,
-            item,
-            group,
-            attempt,
-            token,
-            pid,
-            code,
-            signal,
-            took_ms,
-            retry_in_ms,
-            reason,
-        }
-    }
 }
 
-impl std::fmt::Display for ItemInfo {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for ItemInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "item {}", self.item)?;
         if let Some(group) = &self.group {
             write!(f, " of {group:?}")?;

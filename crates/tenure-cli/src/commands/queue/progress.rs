@@ -8,7 +8,6 @@ use std::time::Duration;
 use tenure::queue::QueueStats;
 use tenure::{Instant, Queue, Result};
 
-use super::settlement::Counted;
 use crate::clock;
 use crate::output::messages::Messages;
 use crate::output::status_line::{Line, SHOW_EVERY};
@@ -37,8 +36,9 @@ pub(super) struct Progress {
     /// Whether nothing has run here since the engine was asked.
     is_quiet: bool,
     stats: QueueStats,
-    done: u64,
-    failed: u64,
+    /// How many items were done here, and how many failed.
+    pub(super) done: u64,
+    pub(super) failed: u64,
 }
 
 impl Progress {
@@ -62,15 +62,6 @@ impl Progress {
     /// Notes that an item was handed out here: an answer that is under way may not know of it.
     pub(super) fn on_item(&mut self) {
         self.is_quiet = false;
-    }
-
-    /// Counts an item that was settled here.
-    pub(super) fn on_settled(&mut self, counted: Counted) {
-        match counted {
-            Counted::Done => self.done += 1,
-            Counted::Failed => self.failed += 1,
-            Counted::PutBack => {}
-        }
     }
 
     /// Asks the engine what is left, for the line or for `--drain`, and shows it. `is_busy`: an item is worked on or settled here.

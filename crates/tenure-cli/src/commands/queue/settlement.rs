@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use tenure::{Delivery, Result};
 
-use super::item_info::{ItemEvent, ItemInfo};
+use super::arguments::Work;
+use super::item_info::{Details, ItemEvent, ItemInfo};
+use super::progress::Progress;
 use crate::duration::{format_duration, millis};
 use crate::output::messages::Messages;
 use crate::supervise::keeper::message::Status;
@@ -20,14 +22,6 @@ pub(super) enum Verdict {
     Retry { after: Duration, reason: String },
     PutBack,
     Lost(Loss),
-}
-
-/// How a settled item is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counted {
-    Done,
-    Failed,
-    PutBack,
 }
 
 /// A settlement that is under way.
@@ -68,71 +62,52 @@ impl Settlement {
         self.answer.as_mut().poll(context)
     }
 
-    /// Writes the event of the answer, and returns how it is counted and the notice for people.
+    /// Counts the item, and reports the answer to programs and to people.
     pub(super) fn report(
         &self,
-        queue: &str,
         answer: Result<bool>,
+        arguments: &Work,
         messages: Messages,
-    ) -> (Counted, Option<Notice>) {
-        let Settlement { info, verdict, .. } = self;
-        let event = |event, retry_in, reason| messages.event(&self.event(event, queue, retry_in, reason));
-        if let Verdict::Lost(loss) = verdict {
-            // The notice for people came when it was lost.
-            event("lost", None, Some(loss.reason()));
-            return (Counted::Failed, None);
-        }
-        let (counted, notice) = match (verdict, answer) {
+        progress: &mut Progress,
+    ) {
+        let info = &self.info;
+        // Of a lost item, people were warned when it was lost.
+        let is_unsettled = answer.is_err() && !matches!(self.verdict, Verdict::Lost(_));
+        let (event, retry_in, reason, text) = match (&self.verdict, answer) {
+            (Verdict::Lost(loss), _) => ("lost", None, Some(loss.reason().to_owned()), None),
             (_, Err(error)) => {
-                event("lost", None, Some(&error.to_string()));
-                (Counted::Failed, Notice::Warning(format!("{info} was not settled: {error}")))
+                let text = format!("{info} was not settled: {error}");
+                ("lost", None, Some(error.to_string()), Some(text))
             }
             (Verdict::Retry { reason, .. }, Ok(true)) => {
-                event("dead", None, Some(reason));
-                (Counted::Failed, Notice::Message(format!("{info} is a dead letter now: {reason}")))
+                ("dead", None, Some(reason.clone()), Some(format!("{info} is a dead letter now: {reason}")))
             }
             (Verdict::Retry { after, reason }, Ok(false)) => {
-                event("retried", Some(*after), Some(reason));
-                let after = format_duration(*after);
-                (
-                    Counted::Failed,
-                    Notice::Message(format!("{info} failed: {reason}; it is tried again in {after}")),
-                )
+                let again = format_duration(*after);
+                let text = format!("{info} failed: {reason}; it is tried again in {again}");
+                ("retried", Some(*after), Some(reason.clone()), Some(text))
             }
             (Verdict::Done, Ok(_)) => {
-                event("done", None, None);
-                let took = format_duration(self.took);
-                (Counted::Done, Notice::Verbose(format!("{info} is done after {took}")))
+                let text = || format!("{info} is done after {}", format_duration(self.took));
+                ("done", None, None, arguments.verbose.then(text))
             }
-            (Verdict::PutBack | Verdict::Lost(_), Ok(_)) => {
-                event("returned", None, None);
-                (Counted::PutBack, Notice::Message(format!("{info} was put back")))
-            }
+            (Verdict::PutBack, Ok(_)) => ("returned", None, None, Some(format!("{info} was put back"))),
         };
-        (counted, Some(notice))
-    }
-
-    fn event<'a>(
-        &'a self,
-        event: &'static str,
-        queue: &'a str,
-        retry_in: Option<Duration>,
-        reason: Option<&'a str>,
-    ) -> ItemEvent<'a> {
+        match event {
+            "done" => progress.done += 1,
+            "returned" => {}
+            _ => progress.failed += 1,
+        }
         let (code, signal) = match self.status {
             Some(Status::Code(code)) => (Some(code), None),
             Some(Status::Signal(signal)) => (None, Some(signal)),
             None => (None, None),
         };
         let (took_ms, retry_in_ms) = (Some(millis(self.took)), retry_in.map(millis));
-        ItemEvent { code, signal, took_ms, retry_in_ms, reason, ..self.info.event(event, queue) }
+        let details = Details { pid: None, code, signal, took_ms, retry_in_ms, reason: reason.as_deref() };
+        messages.event(&ItemEvent { event, queue: &arguments.name, item: info, details });
+        let Some(text) = text else { return };
+        progress.line.clear();
+        if is_unsettled { messages.warning(&text) } else { messages.message(&text) }
     }
-}
-
-/// The message for people about a settled item.
-pub(super) enum Notice {
-    Warning(String),
-    Message(String),
-    /// Only with `--verbose`.
-    Verbose(String),
 }

@@ -16,9 +16,9 @@ use rustix::process::{Pid, Signal};
 use tenure::{Delivery, ErrorKind, Instant, Queue, Result, Tenure};
 
 use super::arguments::Work;
-use super::item_info::{ItemEvent, ItemInfo};
+use super::item_info::{Details, ItemEvent, ItemInfo};
 use super::progress::Progress;
-use super::settlement::{Notice, Settlement, Verdict};
+use super::settlement::{Settlement, Verdict};
 use crate::clock;
 use crate::exit::{self, Failure, Outcome};
 use crate::output::lines;
@@ -248,7 +248,7 @@ impl<'a> WorkerPool<'a> {
                         if let LaneState::Settling(settlement) =
                             std::mem::replace(&mut lane.state, LaneState::Idle)
                         {
-                            self.on_settled(&settlement, answer);
+                            settlement.report(answer, self.arguments, self.messages, &mut self.progress);
                         }
                     }
                 },
@@ -302,8 +302,9 @@ impl<'a> WorkerPool<'a> {
         match *report {
             Report::Started { pid } => {
                 item.supervised.program = Pid::from_raw(pid);
-                let event = ItemEvent { pid: Some(pid), ..item.info.event("started", &self.arguments.name) };
-                self.messages.event(&event);
+                let (queue, details) =
+                    (self.arguments.name.as_str(), Details { pid: Some(pid), ..Details::default() });
+                self.messages.event(&ItemEvent { event: "started", queue, item: &item.info, details });
             }
             Report::Ended { status, is_overdue } => {
                 let verdict = match item.supervised.loss(is_overdue) {
@@ -373,23 +374,6 @@ impl<'a> WorkerPool<'a> {
         let (info, delivery) = item.into_delivery();
         let settlement = Settlement::new(info, delivery, verdict, status, took);
         lane.state = LaneState::Settling(Box::new(settlement));
-    }
-
-    /// Counts and reports what became of an item.
-    fn on_settled(&mut self, settlement: &Settlement, answer: Result<bool>) {
-        let (counted, notice) = settlement.report(&self.arguments.name, answer, self.messages);
-        self.progress.on_settled(counted);
-        let Some(notice) = notice else { return };
-        if matches!(notice, Notice::Verbose(_)) && !self.arguments.verbose {
-            return;
-        }
-        self.progress.line.clear();
-        match notice {
-            Notice::Warning(text) => self.messages.warning(&text),
-            Notice::Message(text) | Notice::Verbose(text) => {
-                self.messages.message(&text);
-            }
-        }
     }
 
     fn on_signal(&mut self, signal: i32) {
