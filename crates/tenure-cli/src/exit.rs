@@ -93,7 +93,7 @@ pub(crate) enum Ended {
     /// Something failed, or the time was over.
     Failure(Failure),
     /// The engine did not answer.
-    Silent(Failure),
+    NoAnswer(Failure),
     /// The lease was lost while the program ran.
     Lost(Failure),
     /// A signal.
@@ -105,14 +105,17 @@ impl Ended {
     pub(crate) fn outcome(self) -> Outcome {
         match self {
             Ended::Signal(signal) => Ok(of_signal(signal)),
-            Ended::Failure(failure) | Ended::Silent(failure) | Ended::Lost(failure) => Err(failure),
+            Ended::Failure(failure) | Ended::NoAnswer(failure) | Ended::Lost(failure) => Err(failure),
         }
     }
 
     /// Distinguishes an engine that did not answer from other errors.
     pub(crate) fn of(error: Error) -> Ended {
-        let is_silent = error.kind() == ErrorKind::Unavailable;
-        if is_silent { Ended::Silent(error.into()) } else { Ended::Failure(error.into()) }
+        if error.kind() == ErrorKind::Unavailable {
+            Ended::NoAnswer(error.into())
+        } else {
+            Ended::Failure(error.into())
+        }
     }
 }
 

@@ -109,7 +109,7 @@ pub(crate) fn cache(mut cache: Cache, engine: &str) -> Outcome {
     // For ever, as a process does that waits for the value while another loads it.
     let setup = Setup { job, engine, label: None, wait: None, messages: Messages::TEXT };
     setup.with_keeper(|tenure, supervisor, retry| {
-        Fetch { cache: &cache, program: &program, tenure, supervisor }.fetch_patiently(retry)
+        Fetch { cache: &cache, program: &program, tenure, supervisor }.fetch_with_retries(retry)
     })
 }
 
@@ -123,11 +123,11 @@ struct Fetch<'a> {
 
 impl Fetch<'_> {
     /// Asks again for as long as the store does not answer, unless the program has run.
-    fn fetch_patiently(&self, mut retry: Retry) -> Outcome {
+    fn fetch_with_retries(&self, mut retry: Retry) -> Outcome {
         loop {
             let ended = match self.fetch() {
                 Ok(code) => return Ok(code),
-                Err(Ended::Silent(failure)) => retry.pause(failure, self.supervisor),
+                Err(Ended::NoAnswer(failure)) => retry.pause(failure, self.supervisor),
                 Err(ended) => Err(ended),
             };
             if let Err(ended) = ended {

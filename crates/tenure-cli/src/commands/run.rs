@@ -41,7 +41,7 @@ pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outco
     let setup = Setup { job, engine, label: Some(label), wait, messages };
     setup.with_keeper(|tenure, supervisor, retry| {
         warn_of_grain(tenure, &arguments, messages);
-        Term { tenure, arguments: &arguments, program: &program, supervisor }.serve_all(began_at, retry)
+        LockedRun { tenure, arguments: &arguments, program: &program, supervisor }.run(began_at, retry)
     })
 }
 
@@ -63,36 +63,36 @@ fn warn_of_grain(tenure: &Tenure, arguments: &Run, messages: Messages) {
 }
 
 /// Acquires, works and releases: once, or with `--leader` again whenever the lease was lost.
-struct Term<'a> {
+struct LockedRun<'a> {
     tenure: &'a Tenure,
     arguments: &'a Run,
     program: &'a str,
     supervisor: Supervisor<'a>,
 }
 
-impl Term<'_> {
-    fn serve_all(&self, mut began_at: Instant, mut retry: Retry) -> Outcome {
-        let Term { arguments, supervisor, .. } = *self;
+impl LockedRun<'_> {
+    fn run(&self, mut began_at: Instant, mut retry: Retry) -> Outcome {
+        let LockedRun { arguments, supervisor, .. } = *self;
         let messages = supervisor.messages;
-        let mut is_silent = false;
+        let mut has_warned_no_answer = false;
         loop {
-            let paused = match self.serve(began_at, retry.left()) {
+            let paused = match self.run_once(began_at, retry.left()) {
                 Ok(code) => return Ok(code),
-                Err(Ended::Silent(failure)) if arguments.leader => {
+                Err(Ended::NoAnswer(failure)) if arguments.leader => {
                     // A store that cannot be reached is why most terms are lost, and it will come back.
-                    if !is_silent {
+                    if !has_warned_no_answer {
                         messages.warning(&format!("{}; campaigning until it is back", failure.message));
                     }
-                    is_silent = true;
+                    has_warned_no_answer = true;
                     supervisor.sleep(CAMPAIGN_PAUSE)
                 }
                 Err(Ended::Lost(failure)) if arguments.leader => {
-                    is_silent = false;
+                    has_warned_no_answer = false;
                     messages.warning(&format!("{}; campaigning again", failure.message));
                     Ok(())
                 }
                 // Nothing is known to be held, so it may be asked for again while there is time.
-                Err(Ended::Silent(failure)) => retry.pause(failure, supervisor),
+                Err(Ended::NoAnswer(failure)) => retry.pause(failure, supervisor),
                 Err(ended) => return ended.outcome(),
             };
             if let Err(ended) = paused {
@@ -105,8 +105,8 @@ impl Term<'_> {
     }
 
     /// Acquires, works and releases.
-    fn serve(&self, began_at: Instant, wait: Option<Duration>) -> Result<u8, Ended> {
-        let Term { tenure, arguments, program, supervisor } = *self;
+    fn run_once(&self, began_at: Instant, wait: Option<Duration>) -> Result<u8, Ended> {
+        let LockedRun { tenure, arguments, program, supervisor } = *self;
         let messages = supervisor.messages;
         let held = acquire(tenure, arguments, wait, supervisor)?;
         let lease = held.lease();

@@ -110,7 +110,7 @@ impl<'a> Foreground<'a> {
                 self.offer_terminal();
             }
             Report::Stopped { signal } => self.on_stopped(signal),
-            Report::BeyondControl { pid } => self.on_beyond_control(pid),
+            Report::Unkillable { pid } => self.on_unkillable(pid),
             Report::Lingering => {
                 self.lingers_since = Some(clock::now());
                 self.supervisor.messages.event(&JsonEvent::Lingering { name });
@@ -142,14 +142,14 @@ impl<'a> Foreground<'a> {
         }
     }
 
-    fn on_beyond_control(&mut self, pid: i32) {
-        self.supervised.beyond_control = Some(pid);
-        self.supervisor.messages.warning(&beyond_control("CMD", pid));
+    fn on_unkillable(&mut self, pid: i32) {
+        self.supervised.unkillable = Some(pid);
+        self.supervisor.messages.warning(&unkillable_warning("CMD", pid));
     }
 
     /// Warns once if the lease is over and the work could not be ended.
     fn warn_if_not_ended(&mut self) {
-        let Some(pid) = self.supervised.beyond_control.filter(|_| !self.has_said_not_ended) else { return };
+        let Some(pid) = self.supervised.unkillable.filter(|_| !self.has_said_not_ended) else { return };
         if self.supervised.loss(false).is_some() && clock::now() >= self.lease.deadline() {
             self.has_said_not_ended = true;
             let name = self.name;
@@ -220,7 +220,7 @@ impl<'a> Foreground<'a> {
         };
         self.supervisor.messages.event(&JsonEvent::Ended { name, code, signal });
         let Some(loss) = self.supervised.loss(is_overdue) else { return Ok(status.code()) };
-        let end = match self.supervised.beyond_control {
+        let end = match self.supervised.unkillable {
             Some(pid) if clock::now() > self.lease.deadline() => {
                 format!("CMD could not be ended, and went on without it: pid {pid} belongs to another user")
             }
@@ -255,7 +255,7 @@ impl<'a> Foreground<'a> {
         self.supervisor.keeper.wait_for_end();
         let messages = self.supervisor.messages;
         Work::of_keeper(self.supervised.program, None)
-            .end(|pid| messages.warning(&beyond_control("CMD", pid.as_raw_nonzero().get())));
+            .end(|pid| messages.warning(&unkillable_warning("CMD", pid.as_raw_nonzero().get())));
     }
 
     /// Ends the work because this process cannot wait for events any more.
@@ -269,7 +269,7 @@ impl<'a> Foreground<'a> {
 }
 
 /// Returns the warning that a process of the work cannot be ended. `whose` work it is: that of CMD, or of an item.
-pub(crate) fn beyond_control(whose: &str, pid: i32) -> String {
+pub(crate) fn unkillable_warning(whose: &str, pid: i32) -> String {
     format!(
         "{whose} runs a process of another user (pid {pid}), which `tenure` may not signal: it goes on if the lease is lost"
     )

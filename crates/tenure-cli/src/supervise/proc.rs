@@ -81,7 +81,7 @@ pub(super) fn descendants(ancestor: Pid) -> Vec<Pid> {
 }
 
 /// Whether a process is there that this one may not signal: it runs as another user.
-pub(super) fn is_out_of_reach(pid: Pid) -> bool {
+pub(super) fn is_foreign(pid: Pid) -> bool {
     test_kill_process(pid) == Err(Errno::PERM)
 }
 
@@ -179,7 +179,7 @@ mod tests {
     fn the_own_process_is_found_with_its_children() {
         let own = own().expect("/proc");
         assert!(all().expect("/proc").contains(&(getpid(), own)));
-        assert!(!is_out_of_reach(getpid()));
+        assert!(!is_foreign(getpid()));
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a child");
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
         assert!(descendants(getpid()).contains(&pid));

@@ -91,7 +91,7 @@ pub(crate) struct Supervised<'a, L> {
     /// The program, once it runs.
     pub(crate) program: Option<Pid>,
     /// A process of the work that cannot be ended: it belongs to another user.
-    pub(crate) beyond_control: Option<i32>,
+    pub(crate) unkillable: Option<i32>,
 }
 
 impl<'a, L: Leased + 'a> Supervised<'a, L> {
@@ -105,7 +105,7 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
             leased,
             state: State::Held,
             program: None,
-            beyond_control: None,
+            unkillable: None,
         }
     }
 
@@ -163,11 +163,11 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
             // stopped, this process does.
             State::Ending(_) => return (Some(self.countdown.kill_if_overdue(self.program)), None),
             State::LossIgnored => return (None, None),
-            State::Held if is_lost => self.loss_of_lost_lease(),
+            State::Held if is_lost => self.cause_of_loss(),
             State::Held => match self.countdown.follow(lease, keeper) {
                 Some(pause) => return (Some(pause.max(Duration::from_millis(1))), None),
                 None if self.rules.on_loss == OnLoss::Ignore => return (Some(CHECK_AGAIN), None),
-                None if self.is_held_out(lease.deadline()) => Loss::MaxHold,
+                None if self.has_reached_max_hold(lease.deadline()) => Loss::MaxHold,
                 None => Loss::NotRenewed,
             },
         };
@@ -180,17 +180,17 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
         (Some(self.countdown.kill_if_overdue(self.program)), Some(loss))
     }
 
-    fn loss_of_lost_lease(&self) -> Loss {
+    fn cause_of_loss(&self) -> Loss {
         let last = self.leased.lease().deadline();
         match () {
-            () if self.is_held_out(last) => Loss::MaxHold,
+            () if self.has_reached_max_hold(last) => Loss::MaxHold,
             () if clock::now() < last => Loss::Broken,
             () => Loss::NotRenewed,
         }
     }
 
     /// Whether a deadline is the end that `--max-hold` sets. It is computed with a margin of about 1 %.
-    fn is_held_out(&self, deadline: Instant) -> bool {
+    fn has_reached_max_hold(&self, deadline: Instant) -> bool {
         self.rules.max_hold.is_some_and(|max_hold| {
             deadline + max_hold / 50 + Duration::from_millis(20) >= self.countdown.granted_at + max_hold
         })

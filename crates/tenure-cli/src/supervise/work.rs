@@ -28,7 +28,7 @@ pub(crate) struct Work {
     session: Option<Pid>,
     has_children: bool,
     was_killed: bool,
-    /// The control group of processes that cannot be signalled. The outer none: not tried yet; the inner one: it cannot be made.
+    /// The control group of processes that cannot be signalled: the outer `None` before it is tried, the inner one if it cannot be made.
     cgroup: Option<Option<Cgroup>>,
 }
 
@@ -72,14 +72,14 @@ impl Work {
         // The first time the group alone: to find others takes longer than the group takes to die.
         if self.was_killed {
             self.signal_others(Signal::KILL);
-            self.kill_out_of_reach();
+            self.kill_foreign();
         }
         self.was_killed = true;
     }
 
     /// Ends processes that cannot be signalled, where there is a control group for them.
-    fn kill_out_of_reach(&mut self) {
-        if self.out_of_reach().is_some()
+    fn kill_foreign(&mut self) {
+        if self.find_foreign().is_some()
             && let Some(Some(cgroup)) = &self.cgroup
         {
             // If it fails, the processes are left, and the work goes on to count as running.
@@ -89,16 +89,16 @@ impl Work {
 
     /// Finds a process of the work that cannot be ended: it belongs to another user, and there is no control group for it.
     /// Processes for which there is one are put into it.
-    pub(crate) fn beyond_control(&mut self) -> Option<Pid> {
-        let found = self.out_of_reach()?;
+    pub(crate) fn find_unkillable(&mut self) -> Option<Pid> {
+        let found = self.find_foreign()?;
         matches!(self.cgroup, Some(None)).then_some(found)
     }
 
     /// Finds a process of the work that cannot be signalled, and puts all such processes into a control group if it can.
-    fn out_of_reach(&mut self) -> Option<Pid> {
+    fn find_foreign(&mut self) -> Option<Pid> {
         let mut found = Vec::new();
         for pid in proc::descendants(getpid()) {
-            if proc::is_out_of_reach(pid) && self.is_of_work(pid) {
+            if proc::is_foreign(pid) && self.is_of_work(pid) {
                 found.extend(proc::descendants(pid));
                 found.push(pid);
             }
@@ -136,7 +136,7 @@ impl Work {
                 return;
             }
             if pause_ms > CHECK_AGAIN_MIN_MS
-                && let Some(pid) = self.beyond_control()
+                && let Some(pid) = self.find_unkillable()
                 && let Some(warn) = warn.take()
             {
                 warn(pid);

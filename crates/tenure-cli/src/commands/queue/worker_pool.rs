@@ -25,7 +25,7 @@ use crate::output::lines;
 use crate::output::messages::Messages;
 use crate::output::status_line::SHOW_EVERY;
 use crate::supervise::events::{Event, Events};
-use crate::supervise::foreground::{beyond_control, not_started};
+use crate::supervise::foreground::{not_started, unkillable_warning};
 use crate::supervise::job::OnLoss;
 use crate::supervise::keeper::message::{Order, Report, Status};
 use crate::supervise::keeper::{Keeper, Streams, keeper_gone};
@@ -34,7 +34,7 @@ use crate::supervise::supervised::{Rules, Supervised};
 use crate::supervise::work::Work as Processes;
 
 /// How long a lane waits before it asks a store again that did not answer: it has waited for the answer, too.
-const SILENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// An item that is worked on.
 struct RunningItem {
@@ -54,7 +54,7 @@ impl RunningItem {
 enum LaneState {
     Idle,
     /// The store did not answer; it is asked again then.
-    Silent(Instant),
+    Pausing(Instant),
     Taking(Pin<Box<dyn Future<Output = Result<Delivery>>>>),
     Working(Box<RunningItem>),
     Settling(Box<Settlement>),
@@ -85,7 +85,7 @@ pub(super) struct WorkerPool<'a> {
     /// By which signal the work was stopped.
     stopped_by: Option<i32>,
     failure: Option<Failure>,
-    is_silent: bool,
+    has_warned_no_answer: bool,
     progress: Progress,
 }
 
@@ -114,7 +114,7 @@ impl<'a> WorkerPool<'a> {
             is_stopping: false,
             stopped_by: None,
             failure: None,
-            is_silent: false,
+            has_warned_no_answer: false,
             progress,
         }
     }
@@ -165,7 +165,7 @@ impl<'a> WorkerPool<'a> {
             let messages = self.messages;
             // The keeper may have died before it could report which process it had started. The session was its own.
             Processes::of_keeper(item.supervised.program, Some(keeper)).end(|pid| {
-                messages.warning(&beyond_control(&item.info.to_string(), pid.as_raw_nonzero().get()));
+                messages.warning(&unkillable_warning(&item.info.to_string(), pid.as_raw_nonzero().get()));
             });
             let (_, delivery) = item.into_delivery();
             // It counts as an attempt: an item whose CMD kills its keeper would otherwise be handed out for ever.
@@ -212,12 +212,12 @@ impl<'a> WorkerPool<'a> {
             let is_taking = !self.is_stopping && lane.keeper.is_some();
             match &mut lane.state {
                 LaneState::Idle if !is_taking => return None,
-                LaneState::Silent(_) | LaneState::Taking(_) if !is_taking => {
+                LaneState::Pausing(_) | LaneState::Taking(_) if !is_taking => {
                     // What was on its way goes back, as if it had never been handed out.
                     lane.state = LaneState::Idle;
                     return None;
                 }
-                LaneState::Silent(until) => {
+                LaneState::Pausing(until) => {
                     let left = until.since(clock::now());
                     if !left.is_zero() {
                         return Some(left);
@@ -258,7 +258,7 @@ impl<'a> WorkerPool<'a> {
 
     /// Has a keeper begin to work on an item.
     fn begin(&mut self, number: usize, delivery: Delivery) {
-        self.is_silent = false;
+        self.has_warned_no_answer = false;
         self.progress.on_item();
         let info = ItemInfo::of(&delivery);
         let Work { ttl, grace, .. } = *self.arguments;
@@ -289,11 +289,11 @@ impl<'a> WorkerPool<'a> {
             return;
         }
         // A worker that runs for months outlives a store that is away for minutes.
-        if !self.is_silent {
+        if !self.has_warned_no_answer {
             self.messages.warning(&format!("{error}; trying again until it is back"));
         }
-        self.is_silent = true;
-        self.lanes[number].state = LaneState::Silent(clock::now() + SILENCE);
+        self.has_warned_no_answer = true;
+        self.lanes[number].state = LaneState::Pausing(clock::now() + PAUSE);
     }
 
     fn on_report(&mut self, number: usize, report: &Report) {
@@ -326,9 +326,9 @@ impl<'a> WorkerPool<'a> {
                 self.is_stopping = true;
                 self.settle(number, Verdict::PutBack, None);
             }
-            Report::BeyondControl { pid } => {
-                item.supervised.beyond_control = Some(pid);
-                let text = beyond_control(&format!("CMD of {}", item.info), pid);
+            Report::Unkillable { pid } => {
+                item.supervised.unkillable = Some(pid);
+                let text = unkillable_warning(&format!("CMD of {}", item.info), pid);
                 self.progress.line.clear();
                 self.messages.warning(&text);
             }

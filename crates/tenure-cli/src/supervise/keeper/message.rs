@@ -61,7 +61,7 @@ pub(crate) enum Report {
     /// The program was not started, for the lease was over before it could begin. The keeper waits for its next order.
     TooLate,
     /// A process of the work belongs to another user, so that the keeper cannot end it.
-    BeyondControl {
+    Unkillable {
         /// Which.
         pid: i32,
     },

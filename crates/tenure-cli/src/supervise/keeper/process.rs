@@ -33,7 +33,7 @@ const NEVER: u64 = u64::MAX;
 const POLL_PAUSE_MIN: Duration = Duration::from_millis(1);
 const POLL_PAUSE_MAX: Duration = Duration::from_millis(20);
 /// The same for processes that cannot be ended.
-const POLL_PAUSE_BEYOND_CONTROL: Duration = Duration::from_millis(200);
+const POLL_PAUSE_UNKILLABLE: Duration = Duration::from_millis(200);
 /// How soon after its start the work is checked for processes of other users; later it is checked at each renewal.
 const FIRST_CHECK: Duration = Duration::from_millis(100);
 
@@ -77,8 +77,8 @@ struct KeeperProcess {
     is_overdue: bool,
     is_lingering: bool,
     /// When the work is checked for processes that cannot be ended.
-    checks_control_at: u64,
-    is_beyond_control: bool,
+    checks_unkillable_at: u64,
+    has_unkillable: bool,
     /// Held until the keeper ends: while it is open, the engine knows that the work is alive.
     life: Option<OwnedFd>,
 }
@@ -132,8 +132,8 @@ pub(super) fn serve(job: Job, socket: OwnedFd, mask: SignalSet) -> Result<(), Er
         is_tenure_gone: false,
         is_overdue: false,
         is_lingering: false,
-        checks_control_at: NEVER,
-        is_beyond_control: false,
+        checks_unkillable_at: NEVER,
+        has_unkillable: false,
         life: None,
     };
     keeper.run()
@@ -156,7 +156,7 @@ impl KeeperProcess {
             (self.work, self.status) = (None, None);
             (self.deadline, self.kill_at, self.poll_pause) = (NEVER, NEVER, POLL_PAUSE_MIN);
             (self.is_overdue, self.is_lingering) = (false, false);
-            (self.checks_control_at, self.is_beyond_control) = (NEVER, false);
+            (self.checks_unkillable_at, self.has_unkillable) = (NEVER, false);
         }
     }
 
@@ -221,27 +221,27 @@ impl KeeperProcess {
             work.kill();
             // Processes that are left after a second try may be such that cannot be ended.
             if self.poll_pause > POLL_PAUSE_MIN * 2 {
-                self.checks_control_at = 0;
+                self.checks_unkillable_at = 0;
             }
         }
-        self.check_control(now.nanos());
+        self.check_unkillable(now.nanos());
         let wakes_at = if self.is_tenure_gone { self.deadline } else { ends_at };
-        self.arm(wakes_at.min(self.kill_at).min(self.checks_control_at))
+        self.arm(wakes_at.min(self.kill_at).min(self.checks_unkillable_at))
     }
 
     /// Reports once if a process of the work cannot be ended.
-    fn check_control(&mut self, now: u64) {
+    fn check_unkillable(&mut self, now: u64) {
         let Some((_, work)) = &mut self.work else { return };
-        if now < self.checks_control_at {
+        if now < self.checks_unkillable_at {
             return;
         }
-        self.checks_control_at = NEVER;
-        if self.is_beyond_control || self.job.on_loss == OnLoss::Ignore {
+        self.checks_unkillable_at = NEVER;
+        if self.has_unkillable || self.job.on_loss == OnLoss::Ignore {
             return;
         }
-        if let Some(pid) = work.beyond_control() {
-            self.is_beyond_control = true;
-            self.report(&Report::BeyondControl { pid: pid.as_raw_nonzero().get() });
+        if let Some(pid) = work.find_unkillable() {
+            self.has_unkillable = true;
+            self.report(&Report::Unkillable { pid: pid.as_raw_nonzero().get() });
         }
     }
 
@@ -268,7 +268,7 @@ impl KeeperProcess {
         let is_killing = clock::now().nanos() >= ends_at.min(self.kill_at) || is_abandoned;
         let timeout = (self.work.is_some() && (is_killing || self.status.is_some())).then(|| {
             let timeout = self.poll_pause;
-            let most = if self.is_beyond_control { POLL_PAUSE_BEYOND_CONTROL } else { POLL_PAUSE_MAX };
+            let most = if self.has_unkillable { POLL_PAUSE_UNKILLABLE } else { POLL_PAUSE_MAX };
             self.poll_pause = (timeout * 2).min(most);
             Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos() as i64 }
         });
@@ -319,7 +319,7 @@ impl KeeperProcess {
             (Order::Deadline(deadline), work, _) => {
                 // Root may signal every process.
                 if work.is_some() && !geteuid().is_root() {
-                    self.checks_control_at = 0;
+                    self.checks_unkillable_at = 0;
                 }
                 self.deadline = self.deadline.max(deadline);
             }
@@ -327,7 +327,7 @@ impl KeeperProcess {
                 if let Some(signal) = Signal::from_named_raw(signal)
                     && !work.signal(signal)
                 {
-                    self.checks_control_at = 0;
+                    self.checks_unkillable_at = 0;
                 }
             }
             (Order::Signal(signal), None, Some(start)) => start.signals.push(signal),
@@ -370,7 +370,7 @@ impl KeeperProcess {
                 }
                 self.work = Some((pid, work));
                 if !geteuid().is_root() {
-                    self.checks_control_at = (clock::now() + FIRST_CHECK).nanos();
+                    self.checks_unkillable_at = (clock::now() + FIRST_CHECK).nanos();
                 }
                 self.report(&Report::Started { pid: pid.as_raw_nonzero().get() });
             }
