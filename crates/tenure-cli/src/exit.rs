@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tenure::ErrorKind;
+use tenure::{Error, ErrorKind};
 
 /// Wrong usage: a flag, a name, a setting. `EX_USAGE` of `sysexits.h`.
 pub(crate) const USAGE: u8 = 64;
@@ -19,10 +19,11 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// A question was answered with no.
 pub(crate) const DECLINED: u8 = 1;
 
-/// The exit codes as `--help` lists them.
+/// The exit codes of all commands, as `--help` lists them.
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0    done (run: the exit code of CMD; 128+n if signal n ended it)
+  0    done (run, cache: the exit code of CMD; 128+n if signal n ended it)
+  1    the answer is no: nobody leads, or a question was answered with no
   64   wrong usage, or the name is in use as another kind
   69   the engine is not available
   75   not acquired in time
@@ -30,7 +31,14 @@ Exit codes:
   126  CMD cannot be executed
   127  CMD is not found";
 
-/// Why the command ends without having done what it was asked for.
+/// The exit codes of commands that only ask the engine.
+pub(crate) const QUERY_HELP: &str = "\
+Exit codes:
+  0    done
+  64   wrong usage
+  69   the engine is not available";
+
+/// Why the command ends without having done its job.
 #[derive(Debug)]
 pub(crate) struct Failure {
     /// The exit code.
@@ -60,8 +68,8 @@ impl Failure {
     }
 }
 
-impl From<tenure::Error> for Failure {
-    fn from(error: tenure::Error) -> Failure {
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
         let code = match error.kind() {
             ErrorKind::Invalid | ErrorKind::Conflict => USAGE,
             ErrorKind::Timeout => BUSY,
@@ -77,5 +85,47 @@ impl From<tenure::Error> for Failure {
     }
 }
 
-/// How a command ends: an exit code, or a failure that is still to be told.
+/// How a command ends: an exit code, or a failure that is still to be shown.
 pub(crate) type Outcome = Result<u8, Failure>;
+
+/// Why nothing was acquired, or what was acquired is over too early.
+pub(crate) enum Ended {
+    /// Something failed, or the time was over.
+    Failure(Failure),
+    /// The engine did not answer.
+    NoAnswer(Failure),
+    /// The lease was lost while the program ran.
+    Lost(Failure),
+    /// A signal.
+    Signal(i32),
+}
+
+impl Ended {
+    /// How the command ends with that.
+    pub(crate) fn outcome(self) -> Outcome {
+        match self {
+            Ended::Signal(signal) => Ok(of_signal(signal)),
+            Ended::Failure(failure) | Ended::NoAnswer(failure) | Ended::Lost(failure) => Err(failure),
+        }
+    }
+
+    /// Distinguishes an engine that did not answer from other errors.
+    pub(crate) fn of(error: Error) -> Ended {
+        if error.kind() == ErrorKind::Unavailable {
+            Ended::NoAnswer(error.into())
+        } else {
+            Ended::Failure(error.into())
+        }
+    }
+}
+
+impl<T: Into<Failure>> From<T> for Ended {
+    fn from(failure: T) -> Ended {
+        Ended::Failure(failure.into())
+    }
+}
+
+/// Returns the exit code after a signal, as shells have it.
+pub(crate) fn of_signal(signal: i32) -> u8 {
+    (128 + signal) as u8
+}

@@ -1,41 +1,30 @@
-//! The `tenure` command: run a program under a lock, and look at locks.
+//! The `tenure` command: run a program under a lock, and inspect locks.
 //!
-//! One file per command, a folder for `tenure queue`. `run.rs` is the main one: it acquires, and has the work done under the lease
+//! `commands/` has a file for each command. `commands/run.rs` is the main one: it acquires, and has the work done under the lease
 //! (`supervise.rs`). What the command does, the library can do too.
 
 mod arguments;
-mod cache;
 mod clock;
-mod completions;
-mod doctor;
-mod elect;
+mod commands;
+mod connect;
+mod duration;
 mod exit;
-mod fence;
-mod lock;
 mod output;
-mod patience;
-mod question;
-mod queue;
-mod release;
-mod resize;
-mod run;
-mod status;
 mod supervise;
 mod sys;
-mod waiting;
-mod watch;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use arguments::{Arguments, Command, Fence};
-use clap::Parser;
+use arguments::{Arguments, Command};
 use clap::error::ErrorKind;
-use exit::{Failure, Outcome};
-use output::Messages;
+use clap::{CommandFactory, Parser};
+use commands::{cache, completions, doctor, elect, fence, queue, release, resize, run, status, watch};
+use connect::{ENGINE_DEFAULT, check_engine};
+use exit::Outcome;
+use output::lines;
+use output::messages::Messages;
 
-/// The engine of this machine, which needs nothing.
-const ENGINE_DEFAULT: &str = "local:";
 /// How long the end of the command waits for a reader of stderr.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 
@@ -59,11 +48,11 @@ fn main() -> ExitCode {
         Command::Queue(queue) => queue.messages(),
         _ => Messages::TEXT,
     };
-    let code = carry_out(arguments, messages).unwrap_or_else(|failure| {
+    let code = dispatch(arguments, messages).unwrap_or_else(|failure| {
         messages.failure(&failure);
         failure.code
     });
-    output::flush(FLUSH_MAX);
+    lines::flush(FLUSH_MAX);
     ExitCode::from(code)
 }
 
@@ -71,7 +60,7 @@ fn is_asked_for(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
 }
 
-fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
+fn dispatch(arguments: Arguments, messages: Messages) -> Outcome {
     let engine = arguments.engine.as_deref().unwrap_or(ENGINE_DEFAULT);
     let needs_engine =
         !matches!(arguments.command, Command::Fence(_) | Command::Completions(_) | Command::Man(_));
@@ -88,52 +77,8 @@ fn carry_out(arguments: Arguments, messages: Messages) -> Outcome {
         Command::Release(release) => release::release(&release, engine),
         Command::Resize(resize) => resize::resize(&resize, engine),
         Command::Doctor(doctor) => doctor::doctor(&doctor, engine),
-        Command::Fence(Fence::Check(check)) => fence::check(&check),
-        Command::Completions(completions) => completions::completions(&completions),
-        Command::Man(man) => completions::man(&man),
+        Command::Fence(fence::Fence::Check(check)) => fence::check(&check),
+        Command::Completions(completions) => completions::completions(&completions, Arguments::command()),
+        Command::Man(man) => completions::man(&man, Arguments::command()),
     }
-}
-
-/// Refuses what is no engine, and warns of one that is not what it seems.
-fn check_engine(engine: &str, messages: Messages) -> Result<(), Failure> {
-    if engine.is_empty() {
-        // An empty secret, or a variable that is not set where a unit uses it: on each machine of a fleet another lock.
-        let hint = format!("set it, or unset it to use `{ENGINE_DEFAULT}`, which locks on this machine only");
-        return Err(
-            Failure::new(exit::USAGE, "the engine's URL (TENURE_ENGINE, --engine) is empty").with_hint(hint)
-        );
-    }
-    let user = std::env::var("SUDO_UID").unwrap_or_default();
-    if engine == ENGINE_DEFAULT && rustix::process::geteuid().is_root() && !matches!(&*user, "" | "0") {
-        messages.warning(&format!(
-            "`{ENGINE_DEFAULT}` is a store for each user: root's locks, and not those of user {user}, are used here"
-        ));
-    }
-    Ok(())
-}
-
-/// Connects, once this process is done with forking.
-fn connect(engine: &str, label: Option<&str>) -> Result<tenure::Tenure, Failure> {
-    Ok(pollster::block_on(connecting(engine, label))?)
-}
-
-/// As [`connect`], without waiting for it.
-async fn connecting(engine: &str, label: Option<&str>) -> tenure::Result<tenure::Tenure> {
-    log_if_wanted();
-    let mut settings = tenure::Settings::default();
-    settings.label = label.unwrap_or_default().to_owned();
-    tenure::connect_with(engine, settings).await
-}
-
-/// Writes the library's log to stderr if `TENURE_LOG` says what of it: `debug`, or `tenure_core=trace`.
-fn log_if_wanted() {
-    let Some(wanted) = std::env::var("TENURE_LOG").ok().filter(|wanted| !wanted.is_empty()) else { return };
-    let Ok(targets) = wanted.parse::<tracing_subscriber::filter::Targets>() else {
-        return Messages::TEXT.warning("TENURE_LOG is not understood: write `debug` or `tenure_core=trace`");
-    };
-    use tracing_subscriber::layer::SubscriberExt;
-    use tracing_subscriber::util::SubscriberInitExt;
-    let layer = tracing_subscriber::fmt::layer().with_writer(|| output::Log);
-    // It fails only if there is a log already.
-    drop(tracing_subscriber::registry().with(layer).with(targets).try_init());
 }

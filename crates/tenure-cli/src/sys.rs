@@ -20,7 +20,7 @@ use tenure::Instant;
 
 use crate::clock;
 
-/// Who comes back from [`fork`].
+/// Which process returns from [`fork`].
 pub(crate) enum Forked {
     /// The process that called it.
     Parent {
@@ -53,14 +53,14 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
 }
 
-/// Returns the own process group. None: it was begun outside this PID namespace, and has no number here.
+/// Returns the own process group; `None` if it was begun outside this PID namespace, where it has no number.
 pub(crate) fn own_group() -> Option<Pid> {
     // SAFETY: the call only returns a number.
     Pid::from_raw(unsafe { libc::getpgrp() })
 }
 
-/// Returns the process group of a process, also of one that `/proc` hides; 0 if it was begun outside this PID namespace. None: the
-/// process is gone.
+/// Returns the process group of a process, also of one that `/proc` hides; 0 if it was begun outside this PID namespace,
+/// and `None` if the process is gone.
 pub(crate) fn group_of(pid: Pid) -> Option<i32> {
     // SAFETY: the call only returns a number.
     let group = unsafe { libc::getpgid(pid.as_raw_nonzero().get()) };
@@ -74,9 +74,9 @@ pub(crate) fn session_of(pid: Pid) -> Option<i32> {
     (session >= 0).then_some(session)
 }
 
-/// Lets a program begin only before a moment: the clock is looked at last thing before it is executed, however long the process was
-/// stopped before that; `ETIME` if it is over. With `parent`, which is the calling process, the system kills the program when that
-/// dies.
+/// Lets a program begin only before a deadline: the clock is read last thing before it is executed, however long the process was
+/// stopped before that; `ETIME` if the deadline is over. With `parent`, which is the calling process, the system kills the
+/// program when that dies.
 pub(crate) fn begin_before(command: &mut Command, deadline: Instant, parent: Option<Pid>) {
     let check = move || {
         if let Some(parent) = parent {
@@ -143,7 +143,7 @@ impl SignalSet {
     /// Makes a descriptor from which these signals, while blocked, can be read. It is closed on exec and does
     /// not block.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
-        // SAFETY: the set is initialized, and a new descriptor belongs to nobody else.
+        // SAFETY: the set is initialized, and a new descriptor has no other owner.
         unsafe {
             let fd = libc::signalfd(-1, &self.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
             if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
@@ -161,9 +161,9 @@ pub(crate) fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// Lets a signal pass without effect. Unlike ignoring it, that leaves no trace in programs that this process
+/// Catches a signal without any effect. Unlike ignoring it, that leaves no trace in programs that this process
 /// starts: there a caught signal has its default effect again.
-pub(crate) fn shrug_off(signal: Signal) -> io::Result<()> {
+pub(crate) fn discard_signal(signal: Signal) -> io::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: a zeroed action is a valid one with an empty mask, and a handler that does nothing may run at any
@@ -177,7 +177,7 @@ pub(crate) fn shrug_off(signal: Signal) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Reads the next signal from a descriptor of [`SignalSet::descriptor`]. None: there is none now.
+/// Reads the next signal from a descriptor of [`SignalSet::descriptor`], if there is one.
 pub(crate) fn read_signal(descriptor: &OwnedFd) -> Option<i32> {
     let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
     let read = rustix::io::read(descriptor, &mut info).ok()?;

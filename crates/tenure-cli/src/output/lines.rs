@@ -1,8 +1,8 @@
 //! Lines for stderr, written by a thread of their own where work runs under a lease.
 //!
-//! A terminal that is stopped (Ctrl-S) and a pipe that nobody reads block whoever writes to them, for as long as they like. The
-//! thread that tells keepers new deadlines must not be that one: CMD would be killed, with a lease that is renewed. So lines go
-//! through a queue. stderr itself is not made non-blocking: that would make it so for every process that shares it, CMD first.
+//! A terminal that is stopped (Ctrl-S) and a pipe that is not read block a thread that writes to them, for any time. That must
+//! not be the thread that sends keepers new deadlines: CMD would be killed, with a lease that is renewed. So lines go through a
+//! queue. stderr itself is not made non-blocking: that would make it so for every process that shares it, CMD first.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The most bytes that wait to be written. What does not fit is dropped, and counted.
 const WAITING_BYTES_MAX: usize = 256 * 1024;
 
-/// How long the output of CMD waits for what was said before it, so that it comes first.
+/// How long the output of CMD waits for earlier messages, so that they come first.
 pub(crate) const SHOW_FIRST: Duration = Duration::from_millis(20);
 
 /// What waits to be written.
@@ -39,13 +39,13 @@ fn queue() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on nothing that is written to stderr makes the caller wait. For a process that forks no more.
+/// From now on a write to stderr never makes the caller wait. For a process that forks no more: the writer is a thread.
 pub(crate) fn write_in_background() {
     IS_IN_BACKGROUND.store(true, Ordering::Release);
 }
 
-/// Writes a line to stderr. There is nobody to tell that it cannot be written.
-pub(crate) fn say(line: &str) {
+/// Writes a line to stderr. If it cannot be written, there is no place to report that.
+pub(crate) fn write_line(line: &str) {
     write(format!("{line}\n").into_bytes());
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tenure::Instant;
 
-use super::{Messages, lines};
+use super::lines;
+use super::messages::Messages;
 use crate::clock;
 
 /// How often the line is written anew, at most.

@@ -1,5 +1,5 @@
-//! The time that a lease leaves to its work: what the keeper is told of it, and when the work is asked to end, so that it is
-//! dead before anybody else can have the lease.
+//! The time that a lease leaves to its work: which deadline the keeper gets, and when the work is asked to end, so that it is
+//! dead before the lease can be granted again.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::clock;
 /// The work is killed this long before the deadline, so that it is dead at the deadline. A kill takes well
 /// under a millisecond for each process; a fiftieth of the ttl where that is less.
 const KILL_AHEAD_MAX: Duration = Duration::from_millis(20);
-/// How soon a keeper that did not do its duty is looked after again.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How soon the work is killed again that a keeper should have killed.
+const KILL_AGAIN: Duration = Duration::from_secs(1);
 
 /// The countdown of one lease.
 pub(crate) struct Countdown {
@@ -25,8 +25,8 @@ pub(crate) struct Countdown {
     pub(crate) granted_at: Instant,
     /// The first deadline. A grant to a waiter lives only briefly until it is confirmed.
     first_deadline: Instant,
-    /// The last deadline that the keeper was told.
-    told_deadline: Instant,
+    /// The last deadline that was sent to the keeper.
+    sent_deadline: Instant,
 }
 
 impl Countdown {
@@ -34,52 +34,52 @@ impl Countdown {
     pub(crate) fn new(lease: &Lease, ttl: Duration, grace: Duration) -> Countdown {
         let deadline = lease.deadline();
         let granted_at = clock::now();
-        Countdown { ttl, grace, granted_at, first_deadline: deadline, told_deadline: deadline }
+        Countdown { ttl, grace, granted_at, first_deadline: deadline, sent_deadline: deadline }
     }
 
     /// When the keeper kills the work, as far as is known.
     pub(crate) fn kills_at(&self) -> Instant {
-        self.told_deadline - self.kill_ahead()
+        self.sent_deadline - self.kill_ahead()
     }
 
-    /// Tells the keeper of a new deadline, and returns when to look again. None: there is no new one in time, and the work is to
-    /// be asked to end.
+    /// Sends the keeper a new deadline, and returns when to call this again. `None` means that there is no new one in time: the
+    /// work is to be asked to end.
     pub(crate) fn follow(&mut self, lease: &Lease, keeper: &Keeper) -> Option<Duration> {
         let deadline = lease.deadline();
-        if deadline > self.told_deadline {
-            self.told_deadline = deadline;
-            keeper.order(&Order::Deadline(self.kills_at().nanos()));
+        if deadline > self.sent_deadline {
+            self.sent_deadline = deadline;
+            keeper.send(&Order::Deadline(self.kills_at().nanos()));
         }
         let left = deadline.since(clock::now());
         let grace = self.grace_before(deadline);
         if left <= grace {
             return None;
         }
-        // Renewals come when two thirds of the ttl are left. After half of it, one is late: look more often.
+        // Renewals come when two thirds of the ttl are left. After half of it, one is late: check more often.
         let half = self.ttl / 2;
         Some(if left > half { left - half } else { (self.ttl / 20).min(left - grace) })
     }
 
-    /// Asks the work to end. It is killed before anybody else can have the lease; where there is more time, after the grace.
+    /// Asks the work to end. It is killed before the lease can be granted again; where there is more time, after the grace.
     pub(crate) fn end_work(&mut self, lease: &Lease, keeper: &Keeper, has_time: bool) {
         let end = lease.deadline() - self.kill_ahead();
         let kill_at = if has_time { end.min(clock::now() + self.grace) } else { end };
-        self.told_deadline = kill_at;
-        keeper.order(&Order::Terminate { kill_at: kill_at.nanos() });
+        self.sent_deadline = kill_at;
+        keeper.send(&Order::Terminate { kill_at: kill_at.nanos() });
     }
 
-    /// Kills the work in the keeper's place if that is late, and returns when to look again.
+    /// Kills the work if the keeper should have done so, and returns when to call this again.
     pub(crate) fn kill_if_overdue(&self, program: Option<Pid>) -> Duration {
-        let late = self.told_deadline + self.kill_ahead();
+        let late = self.sent_deadline + self.kill_ahead();
         let now = clock::now();
         if now < late {
             return late.since(now);
         }
         if let Some(program) = program {
-            // Whom it may not kill the keeper has told of.
+            // If it may not be killed, the keeper has reported that.
             Work::new(program).signal(Signal::KILL);
         }
-        LOOK_AGAIN
+        KILL_AGAIN
     }
 
     /// How long before the deadline the work is asked to end.

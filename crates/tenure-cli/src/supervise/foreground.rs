@@ -7,33 +7,35 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 use tenure::{Instant, Lease, Tenure};
 
-use super::events::{Events, News, Stopped, stop};
+use super::events::Event;
+use super::job::OnLoss;
 use super::keeper::message::{Order, Report, Status};
-use super::keeper::{Keeper, Streams};
+use super::keeper::{Streams, keeper_gone};
+use super::signals::{Stopped, is_end, stop};
 use super::supervised::{Loss, Rules, Supervised};
+use super::supervisor::Supervisor;
 use super::terminal::Terminal;
 use super::work::Work;
-use super::{events, keeper_gone};
 use crate::clock;
 use crate::exit::{self, Failure, Outcome};
-use crate::output::{self, Event, Messages};
+use crate::output::lines;
+use crate::output::messages::JsonEvent;
 
-/// How soon what is left of the work is said to take its time.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long processes that the program left behind may take to end before the user is told.
+const LINGERING_MAX: Duration = Duration::from_secs(1);
 
 /// One piece of work under a lease.
 pub(crate) struct Foreground<'a> {
     name: &'a str,
-    rules: Rules,
-    events: &'a Events,
-    keeper: &'a Keeper,
-    messages: Messages,
+    program: &'a str,
+    on_loss: OnLoss,
+    supervisor: Supervisor<'a>,
     lease: &'a Lease,
-    supervised: Supervised<'a>,
+    supervised: Supervised<'a, &'a Lease>,
     terminal: Option<Terminal>,
-    /// Whether somebody has asked the program to end.
-    pub(crate) is_told_to_end: bool,
-    /// Since when only processes are left that the program left behind, and whether that has been said.
+    /// Whether a signal has asked the program to end.
+    pub(crate) was_asked_to_end: bool,
+    /// Since when the program has ended and others of its work are left, and whether the user was told.
     lingers_since: Option<Instant>,
     has_said_lingering: bool,
     has_said_not_ended: bool,
@@ -43,58 +45,54 @@ impl<'a> Foreground<'a> {
     /// Begins when the lease is granted.
     pub(crate) fn new(
         name: &'a str,
+        program: &'a str,
         rules: Rules,
-        events: &'a Events,
-        keeper: &'a Keeper,
-        messages: Messages,
+        supervisor: Supervisor<'a>,
         lease: &'a Lease,
     ) -> Foreground<'a> {
         Foreground {
             name,
-            rules,
-            events,
-            keeper,
-            messages,
+            program,
+            on_loss: rules.on_loss,
+            supervisor,
             lease,
-            supervised: Supervised::new(lease, lease.lost(), rules),
+            supervised: Supervised::new(lease, rules),
             terminal: Terminal::open(),
-            is_told_to_end: false,
+            was_asked_to_end: false,
             lingers_since: None,
             has_said_lingering: false,
             has_said_not_ended: false,
         }
     }
 
-    /// Runs the program to its end, and says how the command ends.
-    pub(crate) fn work(
+    /// Runs the program to its end, and returns how the command ends.
+    pub(crate) fn run(
         &mut self,
         tenure: &Tenure,
-        program: &str,
         variables: Vec<(&str, String)>,
         streams: Streams<'_>,
     ) -> Outcome {
-        output::flush(output::SHOW_FIRST);
-        self.supervised.start(self.lease, self.keeper, Some(tenure), variables, streams)?;
-        let waker = self.events.waker();
+        lines::flush(lines::SHOW_FIRST);
+        let Supervisor { events, keeper, .. } = self.supervisor;
+        self.supervised.start(keeper, Some(tenure), variables, streams)?;
+        let waker = events.waker();
         let mut context = Context::from_waker(&waker);
         loop {
-            // What the keeper has said counts before what the clock says: the work may have ended in time while
-            // this process was stopped.
-            let timeout = if self.events.has_report(self.keeper) {
-                Some(Duration::ZERO)
-            } else {
-                self.follow(&mut context)
-            };
-            match self.events.next(self.keeper, timeout) {
-                Ok(News::Report(Report::Ended { status, is_overdue })) => {
+            // A report of the keeper counts before the clock: the work may have ended in time while this process was stopped.
+            let timeout =
+                if events.has_report(keeper) { Some(Duration::ZERO) } else { self.follow(&mut context) };
+            match events.next(keeper, timeout) {
+                Ok(Event::Report(Report::Ended { status, is_overdue })) => {
                     return self.ended(status, is_overdue);
                 }
-                Ok(News::Report(Report::TooLate)) => return Err(self.too_late()),
-                Ok(News::Report(Report::NotStarted { errno })) => return Err(not_started(program, errno)),
-                Ok(News::Report(report)) => self.on_report(&report),
-                Ok(News::Signal(signal)) => self.on_signal(signal),
-                Ok(News::Look) => {}
-                Ok(News::KeeperGone) => {
+                Ok(Event::Report(Report::TooLate)) => return Err(self.too_late()),
+                Ok(Event::Report(Report::NotStarted { errno })) => {
+                    return Err(not_started(self.program, errno));
+                }
+                Ok(Event::Report(report)) => self.on_report(&report),
+                Ok(Event::Signal(signal)) => self.on_signal(signal),
+                Ok(Event::Woken) => {}
+                Ok(Event::KeeperGone) => {
                     self.end_work();
                     return Err(keeper_gone());
                 }
@@ -108,64 +106,66 @@ impl<'a> Foreground<'a> {
         match *report {
             Report::Started { pid } => {
                 self.supervised.program = Pid::from_raw(pid);
-                self.messages.event(&Event::Started { name, pid });
+                self.supervisor.messages.event(&JsonEvent::Started { name, pid });
                 self.offer_terminal();
             }
             Report::Stopped { signal } => self.on_stopped(signal),
-            Report::BeyondControl { pid } => self.on_beyond_control(pid),
+            Report::Unkillable { pid } => self.on_unkillable(pid),
             Report::Lingering => {
                 self.lingers_since = Some(clock::now());
-                self.messages.event(&Event::Lingering { name });
+                self.supervisor.messages.event(&JsonEvent::Lingering { name });
                 self.take_terminal();
             }
             Report::NotStarted { .. } | Report::TooLate | Report::Ended { .. } => {}
         }
     }
 
-    /// Looks after the lease, and returns when to look again.
+    /// Follows the lease, and returns when to do so again.
     fn follow(&mut self, context: &mut Context<'_>) -> Option<Duration> {
-        self.say_lingering();
-        let (pause, loss) = self.supervised.follow(self.lease, self.keeper, context);
+        self.report_lingering();
+        let (pause, loss) = self.supervised.follow(self.supervisor.keeper, context);
         if let Some(loss) = loss {
             self.on_lost(loss);
         }
-        self.say_not_ended();
-        let patience = self.lingers_since.filter(|_| !self.has_said_lingering).map(|_| PATIENCE);
-        [pause, patience].into_iter().flatten().min()
+        self.warn_if_not_ended();
+        let until_said = self.lingers_since.filter(|_| !self.has_said_lingering).map(|_| LINGERING_MAX);
+        [pause, until_said].into_iter().flatten().min()
     }
 
-    /// Says once that the work is being ended, or that it should end.
+    /// Reports once that the work is being ended, or that it goes on without its lease.
     fn on_lost(&self, loss: Loss) {
         let (name, token, slot) = (self.name, self.lease.token().get(), self.lease.slot());
-        self.messages.event(&Event::Lost { name, token, slot, reason: loss.reason() });
-        if self.rules.on_loss == super::keeper::OnLoss::Ignore && !self.messages.json {
+        self.supervisor.messages.event(&JsonEvent::Lost { name, token, slot, reason: loss.reason() });
+        if self.on_loss == OnLoss::Ignore && !self.supervisor.messages.json {
             let text = format!("the lease of {name:?} is lost, and CMD goes on: {}", loss.reason());
-            self.messages.warning(&text);
+            self.supervisor.messages.warning(&text);
         }
     }
 
-    fn on_beyond_control(&mut self, pid: i32) {
-        self.supervised.beyond_control = Some(pid);
-        self.messages.warning(&beyond_control("CMD", pid));
+    fn on_unkillable(&mut self, pid: i32) {
+        self.supervised.unkillable = Some(pid);
+        self.supervisor.messages.warning(&unkillable_warning("CMD", pid));
     }
 
-    /// Says once that the lease is over and the work goes on.
-    fn say_not_ended(&mut self) {
-        let Some(pid) = self.supervised.beyond_control.filter(|_| !self.has_said_not_ended) else { return };
+    /// Warns once if the lease is over and the work could not be ended.
+    fn warn_if_not_ended(&mut self) {
+        let Some(pid) = self.supervised.unkillable.filter(|_| !self.has_said_not_ended) else { return };
         if self.supervised.loss(false).is_some() && clock::now() >= self.lease.deadline() {
             self.has_said_not_ended = true;
             let name = self.name;
-            self.messages.warning(&format!(
+            self.supervisor.messages.warning(&format!(
                 "the lease of {name:?} is over, and CMD could not be ended: pid {pid} belongs to another user; waiting for it"
             ));
         }
     }
 
-    fn say_lingering(&mut self) {
+    fn report_lingering(&mut self) {
         let Some(since) = self.lingers_since.filter(|_| !self.has_said_lingering) else { return };
-        if clock::now().since(since) >= PATIENCE {
+        if clock::now().since(since) >= LINGERING_MAX {
             self.has_said_lingering = true;
-            self.messages.message("CMD has ended; waiting for processes that it left behind to end");
+            self.supervisor
+                .messages
+                .message("CMD has ended; waiting for processes that it left behind to end");
         }
     }
 
@@ -173,8 +173,8 @@ impl<'a> Foreground<'a> {
         if Signal::from_named_raw(signal) == Some(Signal::CONT) {
             self.offer_terminal();
         }
-        self.is_told_to_end |= events::is_end(signal);
-        self.keeper.order(&Order::Signal(signal));
+        self.was_asked_to_end |= is_end(signal);
+        self.supervisor.keeper.send(&Order::Signal(signal));
     }
 
     /// The program was stopped. With a terminal, that is Ctrl-Z or an attempt to read from the terminal.
@@ -183,16 +183,16 @@ impl<'a> Foreground<'a> {
         let signal = Signal::from_named_raw(signal);
         let is_asking = matches!(signal, Some(Signal::TTIN | Signal::TTOU));
         if is_asking && (terminal.give(program) || terminal.is_with(program)) {
-            return self.keeper.order(&Order::Signal(Signal::CONT.as_raw()));
+            return self.supervisor.keeper.send(&Order::Signal(Signal::CONT.as_raw()));
         }
         let had_terminal = terminal.take_back(program);
-        // In the background somebody may stop the program alone (`kill -STOP`): the lease stays held then.
+        // A `kill -STOP` of the program alone: the lease stays held.
         if !had_terminal && !is_asking && signal != Some(Signal::TSTP) {
             return;
         }
         stop(Stopped::Group);
         self.offer_terminal();
-        self.keeper.order(&Order::Signal(Signal::CONT.as_raw()));
+        self.supervisor.keeper.send(&Order::Signal(Signal::CONT.as_raw()));
     }
 
     fn offer_terminal(&self) {
@@ -200,7 +200,7 @@ impl<'a> Foreground<'a> {
             && terminal.offer(program)
         {
             // It may have been stopped for touching the terminal too early.
-            self.keeper.order(&Order::Signal(Signal::CONT.as_raw()));
+            self.supervisor.keeper.send(&Order::Signal(Signal::CONT.as_raw()));
         }
     }
 
@@ -210,7 +210,7 @@ impl<'a> Foreground<'a> {
         }
     }
 
-    /// The work is over: says how the command ends.
+    /// Returns how the command ends when the work is over.
     fn ended(&mut self, status: Status, is_overdue: bool) -> Outcome {
         self.take_terminal();
         let name = self.name;
@@ -218,9 +218,9 @@ impl<'a> Foreground<'a> {
             Status::Code(code) => (Some(code), None),
             Status::Signal(signal) => (None, Some(signal)),
         };
-        self.messages.event(&Event::Ended { name, code, signal });
+        self.supervisor.messages.event(&JsonEvent::Ended { name, code, signal });
         let Some(loss) = self.supervised.loss(is_overdue) else { return Ok(status.code()) };
-        let end = match self.supervised.beyond_control {
+        let end = match self.supervised.unkillable {
             Some(pid) if clock::now() > self.lease.deadline() => {
                 format!("CMD could not be ended, and went on without it: pid {pid} belongs to another user")
             }
@@ -249,16 +249,16 @@ impl<'a> Foreground<'a> {
         })
     }
 
-    /// Ends the work in the keeper's place. The keeper may have died before it could say which process it has started.
+    /// Ends the work in the keeper's place. The keeper may have died before it could report which process it has started.
     fn end_work(&mut self) {
         self.take_terminal();
-        self.keeper.wait_for_end();
-        let messages = self.messages;
+        self.supervisor.keeper.wait_for_end();
+        let messages = self.supervisor.messages;
         Work::of_keeper(self.supervised.program, None)
-            .end(|pid| messages.warning(&beyond_control("CMD", pid.as_raw_nonzero().get())));
+            .end(|pid| messages.warning(&unkillable_warning("CMD", pid.as_raw_nonzero().get())));
     }
 
-    /// The system fails this process: nothing can be watched any more.
+    /// Ends the work because this process cannot wait for events any more.
     fn give_up(&mut self, error: &io::Error) -> Failure {
         self.take_terminal();
         if let Some(program) = self.supervised.program {
@@ -268,14 +268,14 @@ impl<'a> Foreground<'a> {
     }
 }
 
-/// Says that a process of the work cannot be ended, before `whose` lease is lost or after that.
-pub(crate) fn beyond_control(whose: &str, pid: i32) -> String {
+/// Returns the warning that a process of the work cannot be ended. `whose` work it is: that of CMD, or of an item.
+pub(crate) fn unkillable_warning(whose: &str, pid: i32) -> String {
     format!(
         "{whose} runs a process of another user (pid {pid}), which `tenure` may not signal: it goes on if the lease is lost"
     )
 }
 
-/// The program cannot be executed: the codes of shells.
+/// Returns the failure of a program that cannot be executed, with the exit codes of shells.
 pub(crate) fn not_started(program: &str, errno: i32) -> Failure {
     let error = io::Error::from_raw_os_error(errno);
     if error.kind() == io::ErrorKind::NotFound {

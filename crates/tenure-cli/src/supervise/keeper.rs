@@ -1,56 +1,29 @@
 //! The keeper: a second process that starts the work and outlives `tenure` for as long as the work does.
 //!
 //! `tenure` may be killed (`kill -9`) or stopped at any moment, and then nothing may go on working without a
-//! lease. So the work is a child of a process that does nothing but watch: it kills the work when `tenure` is
+//! lease. So the work is a child of a process that only watches over it: it kills the work when `tenure` is
 //! gone or the lease's deadline has come, waits until nothing of it is left, and only then ends. It shares the
-//! client's life with the engine, so that nobody else is granted the lock before that. With `--leader` it serves one
+//! client's life with the engine, so that the lock is granted to no other claim before that. With `--leader` it serves one
 //! term after the other, and for `tenure queue work` one item; there each lane has a keeper of its own. It is forked before
 //! `tenure` has any thread; `docs/adr/0009-keeper-process.md` says why it is not a program of its own.
 
-mod duty;
 pub(crate) mod message;
+mod process;
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use tenure::Instant;
 
+use super::job::Job;
+use crate::exit::{self, Failure};
 use crate::sys::{self, Forked, SignalSet};
 use message::{Order, Report};
 
-/// What happens to the work when the lease is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum OnLoss {
-    /// CMD is ended: SIGTERM, then SIGKILL, before anybody else can be granted the lock.
-    Terminate,
-    /// CMD goes on, and its own exit code counts.
-    Ignore,
-}
-
-/// What the keeper is to run.
-#[derive(Clone, Debug)]
-pub(crate) struct Job {
-    /// The program.
-    pub(crate) program: OsString,
-    /// Its arguments.
-    pub(crate) arguments: Vec<OsString>,
-    /// How long processes that the program left behind have between SIGTERM and SIGKILL.
-    pub(crate) grace: Duration,
-    /// What happens at the deadline.
-    pub(crate) on_loss: OnLoss,
-    /// Whether the program may be started again when it has ended.
-    pub(crate) is_repeated: bool,
-    /// Whether it works in a session of its own, without a terminal. There an attempt to read from one fails; in the session of
-    /// `tenure` it would be stopped for that, and renewed for ever.
-    pub(crate) is_detached: bool,
-}
-
-/// What a program that is started reads and writes, if not what this process does.
+/// What a program that is started reads and writes, if not the stdin and stdout of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Streams<'a> {
     /// Its stdin.
@@ -67,8 +40,8 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Forks keepers of the same job, each of which waits for its order to start and works for itself. `mask` is what the signal mask
-    /// of the work will be.
+    /// Forks keepers of the same job, each of which waits for its order to start and works for itself. `mask` is what the signal
+    /// mask of the work will be.
     pub(crate) fn start_several(job: &Job, mask: SignalSet, count: usize) -> io::Result<Vec<Keeper>> {
         let mut keepers = Vec::new();
         for _ in 0..count {
@@ -87,7 +60,7 @@ impl Keeper {
                 // Copies would keep the sockets open, and `tenure` would seem alive for ever, also to the other keepers.
                 drop(ours);
                 others.clear();
-                let code = duty::serve(job, theirs, mask).map_or(1, |()| 0);
+                let code = process::serve(job, theirs, mask).map_or(1, |()| 0);
                 std::process::exit(code)
             }
         }
@@ -118,13 +91,13 @@ impl Keeper {
         message::send(&self.socket, &order, &descriptors, SendFlags::DONTWAIT)
     }
 
-    /// Gives an order. One that cannot be given is lost: then the keeper is gone, which is told by
-    /// [`Keeper::receive`], or stopped, and will kill the work at the deadline that it knows.
-    pub(crate) fn order(&self, order: &Order) {
+    /// Sends an order. One that cannot be sent is lost: then the keeper is gone, which [`Keeper::receive`] reports, or it is
+    /// stopped, and will kill the work at the deadline that it knows.
+    pub(crate) fn send(&self, order: &Order) {
         let _ = message::send(&self.socket, order, &[], SendFlags::DONTWAIT);
     }
 
-    /// Returns the next report, without waiting. None: the keeper is gone.
+    /// Returns the next report, without waiting; `None` if the keeper is gone.
     ///
     /// # Errors
     /// `EAGAIN` if there is none now.
@@ -138,13 +111,19 @@ impl Keeper {
         wait(self.pid);
     }
 
-    /// Waits for the end of a keeper that is gone: from then on what it left behind belongs to this process.
+    /// Waits for the end of a keeper that is gone: from then on the processes that it left behind are children of this one.
     pub(crate) fn wait_for_end(&self) {
         wait(self.pid);
     }
 }
 
 fn wait(keeper: Pid) {
-    // Somebody else may have reaped it.
+    // It may have been reaped already.
     let _ = rustix::io::retry_on_intr(|| waitpid(Some(keeper), WaitOptions::empty()));
+}
+
+/// The failure after which the command ends: its keeper has ended without an order.
+pub(crate) fn keeper_gone() -> Failure {
+    Failure::new(exit::UNAVAILABLE, "the keeper process of this command was killed")
+        .with_hint("spare processes named `tenure-keeper`: they end CMD when its lease ends")
 }

@@ -1,22 +1,23 @@
-//! One lease and the work under it, as `tenure` looks after both: it tells the keeper each new deadline, and has the work ended
+//! One lease and the work under it, as `tenure` looks after both: it sends the keeper each new deadline, and has the work ended
 //! when the lease is lost.
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
 use rustix::process::Pid;
-use tenure::{Instant, Lease, Tenure};
+use tenure::{Delivery, Instant, Lease, Tenure};
 
 use super::countdown::Countdown;
-use super::keeper::{Keeper, OnLoss, Streams};
-use super::keeper_gone;
+use super::job::OnLoss;
+use super::keeper::{Keeper, Streams, keeper_gone};
 use crate::clock;
 use crate::exit::Failure;
 
-/// How soon a lease that is nearly over is looked at again where its work goes on without it.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How soon a lease that is nearly over is checked again where its work goes on without it.
+const CHECK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The times of a lease, and what happens at its end.
 #[derive(Clone, Copy, Debug)]
@@ -32,14 +33,14 @@ pub(crate) struct Rules {
 pub(crate) enum Loss {
     /// The engine said so.
     Broken,
-    /// Its end has come or is near.
+    /// Its deadline has come or is near.
     NotRenewed,
     /// It has been held for as long as it may be.
     MaxHold,
 }
 
 impl Loss {
-    /// Says it to people.
+    /// Returns the text for people.
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Loss::Broken => "the engine has ended it: somebody broke it, or the store has forgotten it",
@@ -51,44 +52,71 @@ impl Loss {
     }
 }
 
+/// What the work is under: the lease of a lock, or the delivery of an item.
+pub(crate) trait Leased: Clone {
+    fn lease(&self) -> &Lease;
+}
+
+impl Leased for &Lease {
+    fn lease(&self) -> &Lease {
+        self
+    }
+}
+
+impl Leased for Arc<Delivery> {
+    fn lease(&self) -> &Lease {
+        Delivery::lease(self)
+    }
+}
+
 /// What the work may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum State {
     /// It works under its lease.
     Held,
     /// It goes on without its lease.
-    Ignored,
-    /// It is being ended: for the lease was lost, or because the command ends.
+    LossIgnored,
+    /// It is being ended: because the lease was lost, or because the command ends.
     Ending(Option<Loss>),
 }
 
 /// Work under a lease.
-pub(crate) struct Supervised<'a> {
+pub(crate) struct Supervised<'a, L> {
+    leased: L,
     rules: Rules,
     countdown: Countdown,
+    /// Ready when the lease is lost; `None` after that.
     lost: Option<Pin<Box<dyn Future<Output = tenure::Error> + 'a>>>,
-    standing: Standing,
+    state: State,
     /// The program, once it runs.
     pub(crate) program: Option<Pid>,
     /// A process of the work that cannot be ended: it belongs to another user.
-    pub(crate) beyond_control: Option<i32>,
+    pub(crate) unkillable: Option<i32>,
 }
 
-impl<'a> Supervised<'a> {
-    /// Begins when the lease is granted. `lost` is ready when it is lost.
-    pub(crate) fn new(
-        lease: &Lease,
-        lost: impl Future<Output = tenure::Error> + 'a,
-        rules: Rules,
-    ) -> Supervised<'a> {
+impl<'a, L: Leased + 'a> Supervised<'a, L> {
+    /// Begins when the lease is granted.
+    pub(crate) fn new(leased: L, rules: Rules) -> Supervised<'a, L> {
+        let watched = leased.clone();
         Supervised {
             rules,
-            countdown: Countdown::new(lease, rules.ttl, rules.grace),
-            lost: Some(Box::pin(lost)),
-            standing: Standing::Held,
+            countdown: Countdown::new(leased.lease(), rules.ttl, rules.grace),
+            lost: Some(Box::pin(async move { watched.lease().lost().await })),
+            leased,
+            state: State::Held,
             program: None,
-            beyond_control: None,
+            unkillable: None,
         }
+    }
+
+    /// Returns what the work is under.
+    pub(crate) fn leased(&self) -> &L {
+        &self.leased
+    }
+
+    /// Returns what the work was under, when the work is over.
+    pub(crate) fn into_leased(self) -> L {
+        self.leased
     }
 
     /// Since when the work has the lease.
@@ -96,10 +124,10 @@ impl<'a> Supervised<'a> {
         self.countdown.granted_at
     }
 
-    /// Has the keeper start the program, which finds the lease in its environment. With `tenure` the keeper shares that client's life.
+    /// Has the keeper start the program, which finds the lease in its environment. With `tenure` the keeper shares that client's
+    /// life.
     pub(crate) fn start(
         &self,
-        lease: &Lease,
         keeper: &Keeper,
         tenure: Option<&Tenure>,
         variables: Vec<(&str, String)>,
@@ -108,6 +136,7 @@ impl<'a> Supervised<'a> {
         let keeper_pid = keeper.pid().as_raw_nonzero().get().unsigned_abs();
         // Before the work begins: from then on the engine takes this client for alive while the keeper lives.
         let life = tenure.map(|tenure| tenure.share_life(keeper_pid)).transpose()?.flatten();
+        let lease = self.leased.lease();
         let lease =
             [("TENURE_TOKEN", lease.token().to_string()), ("TENURE_CLAIM", lease.claim().to_string())];
         let environment = variables.into_iter().chain(lease);
@@ -117,80 +146,80 @@ impl<'a> Supervised<'a> {
             .map_err(|_| keeper_gone())
     }
 
-    /// Tells the keeper a new deadline, and begins to end the work if there is none in time. Returns when to look again (none: when
-    /// something happens), and why the lease is over if that has just been noticed.
+    /// Sends the keeper a new deadline, and begins to end the work if there is none in time. Returns when to call this again
+    /// (none: when something happens), and why the lease is over if that has just been noticed.
     pub(crate) fn follow(
         &mut self,
-        lease: &Lease,
         keeper: &Keeper,
         context: &mut Context<'_>,
     ) -> (Option<Duration>, Option<Loss>) {
+        let lease = self.leased.lease();
         let is_lost = self.lost.as_mut().is_none_or(|lost| lost.as_mut().poll(context).is_ready());
         if is_lost {
             self.lost = None;
         }
-        let loss = match self.standing {
-            // Whatever is renewed now, the work is being ended. The keeper kills it in time; if it does not, because somebody has
-            // stopped it, this process does.
-            Standing::Ending(_) => return (Some(self.countdown.kill_if_overdue(self.program)), None),
-            Standing::Ignored => return (None, None),
-            Standing::Held if is_lost => self.loss_of(lease),
-            Standing::Held => match self.countdown.follow(lease, keeper) {
+        let loss = match self.state {
+            // Whatever is renewed now, the work is being ended. The keeper kills it in time; if it does not, because it was
+            // stopped, this process does.
+            State::Ending(_) => return (Some(self.countdown.kill_if_overdue(self.program)), None),
+            State::LossIgnored => return (None, None),
+            State::Held if is_lost => self.cause_of_loss(),
+            State::Held => match self.countdown.follow(lease, keeper) {
                 Some(pause) => return (Some(pause.max(Duration::from_millis(1))), None),
-                None if self.rules.on_loss == OnLoss::Ignore => return (Some(LOOK_AGAIN), None),
-                None if self.is_held_out(lease.deadline()) => Loss::MaxHold,
+                None if self.rules.on_loss == OnLoss::Ignore => return (Some(CHECK_AGAIN), None),
+                None if self.has_reached_max_hold(lease.deadline()) => Loss::MaxHold,
                 None => Loss::NotRenewed,
             },
         };
         if self.rules.on_loss == OnLoss::Ignore {
-            self.standing = Standing::Ignored;
+            self.state = State::LossIgnored;
             return (None, Some(loss));
         }
-        self.standing = Standing::Ending(Some(loss));
+        self.state = State::Ending(Some(loss));
         self.countdown.end_work(lease, keeper, loss == Loss::Broken);
         (Some(self.countdown.kill_if_overdue(self.program)), Some(loss))
     }
 
-    fn loss_of(&self, lease: &Lease) -> Loss {
-        let last = lease.deadline();
+    fn cause_of_loss(&self) -> Loss {
+        let last = self.leased.lease().deadline();
         match () {
-            () if self.is_held_out(last) => Loss::MaxHold,
+            () if self.has_reached_max_hold(last) => Loss::MaxHold,
             () if clock::now() < last => Loss::Broken,
             () => Loss::NotRenewed,
         }
     }
 
     /// Whether a deadline is the end that `--max-hold` sets. It is computed with a margin of about 1 %.
-    fn is_held_out(&self, deadline: Instant) -> bool {
+    fn has_reached_max_hold(&self, deadline: Instant) -> bool {
         self.rules.max_hold.is_some_and(|max_hold| {
             deadline + max_hold / 50 + Duration::from_millis(20) >= self.countdown.granted_at + max_hold
         })
     }
 
     /// Asks the work to end although its lease goes on.
-    pub(crate) fn stop(&mut self, lease: &Lease, keeper: &Keeper) {
-        if self.standing == Standing::Held {
-            self.standing = Standing::Ending(None);
-            self.countdown.end_work(lease, keeper, true);
+    pub(crate) fn stop(&mut self, keeper: &Keeper) {
+        if self.state == State::Held {
+            self.state = State::Ending(None);
+            self.countdown.end_work(self.leased.lease(), keeper, true);
         }
     }
 
-    /// Whether nothing has been noticed of the lease's end.
+    /// Whether no loss and no end of the command has been noticed.
     pub(crate) fn is_held(&self) -> bool {
-        self.standing == Standing::Held
+        self.state == State::Held
     }
 
     /// Whether the work is being ended because the command is.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.standing == Standing::Ending(None)
+        self.state == State::Ending(None)
     }
 
-    /// Says, when the work is over, whether the lease was over before that. `is_overdue`: the keeper killed the work at the deadline,
-    /// or did not even start it, while this process was stopped.
+    /// Returns why the lease was over before the work was, if it was. `is_overdue`: the keeper killed the work at the deadline, or
+    /// did not even start it, while this process was stopped.
     pub(crate) fn loss(&self, is_overdue: bool) -> Option<Loss> {
-        match self.standing {
-            Standing::Ending(loss) => loss,
-            Standing::Held | Standing::Ignored => is_overdue.then_some(Loss::NotRenewed),
+        match self.state {
+            State::Ending(loss) => loss,
+            State::Held | State::LossIgnored => is_overdue.then_some(Loss::NotRenewed),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whose turn at the terminal it is: the work's while it runs, the shell's when it is stopped.
+//! The terminal: the work has it while it runs, and the shell when the work is stopped.
 
 use std::os::fd::OwnedFd;
 
@@ -20,7 +20,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Opens the terminal. None: there is none, or it could not be taken back from the work.
+    /// Opens the terminal, if there is one and this process can take it back from the work.
     pub(crate) fn open() -> Option<Terminal> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
         let descriptor = rustix::fs::open("/dev/tty", flags, Mode::empty()).ok()?;
@@ -28,13 +28,13 @@ impl Terminal {
         Some(Terminal { descriptor, own_group: sys::own_group()?, is_interactive })
     }
 
-    /// Gives the terminal to the work when it starts or goes on, if it is this process' turn. Returns whether
-    /// it did.
+    /// Gives the terminal to the work when it starts or goes on, if this process has it. Returns whether it
+    /// did.
     pub(crate) fn offer(&self, work: Pid) -> bool {
         self.is_interactive && self.give(work)
     }
 
-    /// Gives the terminal to the work, if it is this process' turn. Returns whether it did.
+    /// Gives the terminal to the work, if this process has it. Returns whether it did.
     pub(crate) fn give(&self, work: Pid) -> bool {
         self.is_with(self.own_group) && tcsetpgrp(&self.descriptor, work).is_ok()
     }

@@ -111,6 +111,28 @@ fn a_loader_that_ends_takes_all_of_cmd_along_before_another_loads() {
 }
 
 #[test]
+fn a_stopped_loader_loses_cmd_before_another_loads() {
+    let world = World::new();
+    let script = "sh -c 'echo $$ > grandchild; exec sleep 60 2> /dev/null' & echo $$ > child; wait";
+    let loader = world.start(&cache(&["--lease", "1s"], script));
+    let (child, grandchild) = (world.pid("child"), world.pid("grandchild"));
+    let alive = "for f in child grandchild; do kill -0 $(cat $f) 2>/dev/null && echo $f lives; done; true";
+    let next = world.start(&cache(&[], alive));
+    world.wait_for_waiters(1);
+    let stopped_at = crate::world::now();
+    crate::world::signal(loader.id(), rustix::process::Signal::STOP);
+    let output = finish(next);
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, ""), "{output:?}");
+    let took = stopped_at.elapsed();
+    assert!(took < std::time::Duration::from_secs(10), "the lease is 1 s, and another loaded after {took:?}");
+    assert!(!crate::world::is_alive(child) && !crate::world::is_alive(grandchild));
+    crate::world::signal(loader.id(), rustix::process::Signal::CONT);
+    let output = finish(loader);
+    assert_eq!(code(&output), 76, "{output:?}");
+    assert!(stderr(&output).contains("error: lost the lease of \"k\""), "{output:?}");
+}
+
+#[test]
 fn a_lost_lease_ends_cmd_though_it_has_closed_its_output() {
     let world = World::new();
     let script = "exec > /dev/null; sh -c 'echo $$ > grandchild; while :; do sleep 0.05; done' & echo $$ > child; wait";

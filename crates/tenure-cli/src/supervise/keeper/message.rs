@@ -1,4 +1,4 @@
-//! What `tenure` and its keeper tell each other: one message is one packet.
+//! The messages between `tenure` and its keeper: one message is one packet.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,16 +12,18 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::exit;
+
 /// The largest message: a name of 255 bytes and some numbers fit several times.
 const MESSAGE_BYTES_MAX: usize = 2048;
 /// The most descriptors that come with a message.
 const DESCRIPTORS_MAX: usize = 3;
 
-/// What `tenure` tells the keeper. Times are nanoseconds of `CLOCK_BOOTTIME`.
+/// What `tenure` orders the keeper. Times are nanoseconds of `CLOCK_BOOTTIME`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Starts the work. Descriptors come with it: first what the work reads, if it is given something, then what it writes to, if
-    /// it is given that, then what shares the client's life.
+    /// Starts the work. Descriptors come with it, in this order: the work's stdin with `has_input`, its stdout with `has_output`,
+    /// and one that shares the client's life, if the engine has one.
     Start {
         /// When the work must be dead.
         deadline: u64,
@@ -43,7 +45,7 @@ pub(crate) enum Order {
     },
 }
 
-/// What the keeper tells `tenure`.
+/// What the keeper reports to `tenure`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
     /// The program runs.
@@ -59,7 +61,7 @@ pub(crate) enum Report {
     /// The program was not started, for the lease was over before it could begin. The keeper waits for its next order.
     TooLate,
     /// A process of the work belongs to another user, so that the keeper cannot end it.
-    BeyondControl {
+    Unkillable {
         /// Which.
         pid: i32,
     },
@@ -93,7 +95,7 @@ impl Status {
     pub(crate) fn code(self) -> u8 {
         match self {
             Status::Code(code) => code as u8,
-            Status::Signal(signal) => (128 + signal) as u8,
+            Status::Signal(signal) => exit::of_signal(signal),
         }
     }
 }
@@ -120,7 +122,7 @@ pub(crate) fn send(
     rustix::io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)).map(drop)
 }
 
-/// Receives a message and the descriptors that came with it, without waiting. None: the other side is gone.
+/// Receives a message and the descriptors that came with it, without waiting; `None` if the other side is gone.
 ///
 /// # Errors
 /// `EAGAIN` if there is no message now.
@@ -135,7 +137,7 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> Result<Option<(T
         })
     };
     let received = match receive() {
-        // The other side ended before it had read all that was sent to it. That is told once, and before what it said last.
+        // The other side ended before it had read all that was sent to it. The system reports that once, before the last messages.
         Err(Errno::CONNRESET) => receive(),
         received => received,
     };

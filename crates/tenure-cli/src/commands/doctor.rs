@@ -1,0 +1,117 @@
+//! `tenure doctor`: whether the engine can be trusted.
+
+use clap::Args;
+use serde::Serialize;
+use tenure::{Finding, Severity};
+
+use crate::connect::connect_blocking;
+use crate::exit::{self, Failure, Outcome};
+use crate::output::data::{write_data, write_json};
+
+const AFTER_HELP: &str = "\
+Examples:
+  tenure doctor              check the engine of TENURE_ENGINE
+  tenure doctor --migrate    make its tables first
+
+Exit codes:
+  0    no finding is bad
+  64   wrong usage
+  69   a finding is bad, or the engine is not available";
+
+/// Check whether the engine can be trusted
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Doctor {
+    /// Make the tables first, where the engine needs some (PostgreSQL, MySQL), as a user with that right; the same as `--init`
+    #[arg(long)]
+    pub(crate) migrate: bool,
+    /// Let the servers of a new quorum in first (Redlock), or those of one that has forgotten everything
+    #[arg(long)]
+    pub(crate) init: bool,
+    /// Then remove the rows of idle resources, where they stay behind (with `?purge=off`)
+    #[arg(long)]
+    pub(crate) purge: bool,
+    /// Write a JSON array of objects with `severity` (good, warning, bad), `what`, `found` and `hint`
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A finding in JSON. Field names are stable.
+#[derive(Debug, Serialize)]
+struct FindingJson {
+    severity: &'static str,
+    what: String,
+    found: String,
+    hint: Option<String>,
+}
+
+impl FindingJson {
+    fn of(finding: Finding) -> FindingJson {
+        FindingJson {
+            severity: match finding.severity {
+                Severity::Good => "good",
+                Severity::Warning => "warning",
+                Severity::Bad => "bad",
+            },
+            what: finding.what.to_owned(),
+            found: finding.found,
+            hint: finding.hint,
+        }
+    }
+}
+
+fn good(what: &str, found: String) -> FindingJson {
+    FindingJson { severity: "good", what: what.to_owned(), found, hint: None }
+}
+
+/// Shows what the engine found out about its store.
+pub(crate) fn doctor(doctor: &Doctor, engine: &str) -> Outcome {
+    let found = connect_blocking(engine).and_then(|tenure| {
+        let mut done = Vec::new();
+        if doctor.migrate || doctor.init {
+            let made = pollster::block_on(tenure.migrate())?;
+            let what = if doctor.init { "init" } else { "migrate" };
+            done.push(good(
+                what,
+                made.unwrap_or("there is nothing to do: the engine needs nothing".to_owned()),
+            ));
+        }
+        if doctor.purge {
+            let count = pollster::block_on(tenure.purge())?;
+            let text = count.map(|count| format!("{count} idle resource(s) removed"));
+            done.push(good(
+                "purge",
+                text.unwrap_or("there is nothing to do: nothing stays behind".to_owned()),
+            ));
+        }
+        let found = pollster::block_on(tenure.check())?;
+        Ok(done.into_iter().chain(found.into_iter().map(FindingJson::of)).collect::<Vec<_>>())
+    });
+    let mut findings = vec![good("engine", tenure::redact(engine))];
+    match found {
+        Ok(found) => findings.extend(found),
+        // That the engine cannot be used is what a doctor is asked for, so it is data. A wrong URL is not.
+        Err(Failure { code: exit::UNAVAILABLE, message, hint }) => {
+            findings.push(FindingJson { severity: "bad", what: "connect".to_owned(), found: message, hint });
+        }
+        Err(failure) => return Err(failure),
+    }
+    if doctor.json {
+        write_json(&findings)?;
+    } else {
+        write_data(&text(&findings))?;
+    }
+    let is_bad = findings.iter().any(|finding| finding.severity == "bad");
+    Ok(if is_bad { exit::UNAVAILABLE } else { 0 })
+}
+
+fn text(findings: &[FindingJson]) -> String {
+    let mut text = String::new();
+    for FindingJson { severity, what, found, hint } in findings {
+        text.push_str(&format!("{severity:<7}  {what}: {found}\n"));
+        if let Some(hint) = hint {
+            text.push_str(&format!("         hint: {hint}\n"));
+        }
+    }
+    text
+}

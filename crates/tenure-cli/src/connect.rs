@@ -1,0 +1,54 @@
+//! The engine of the command: its URL, the connection, and the library's log.
+
+use tenure::{Result, Settings, Tenure};
+
+use crate::exit::{self, Failure};
+use crate::output::lines::Log;
+use crate::output::messages::Messages;
+
+/// The engine of this machine, which needs nothing.
+pub(crate) const ENGINE_DEFAULT: &str = "local:";
+
+/// Refuses what is no engine, and warns of one that is not what it seems.
+pub(crate) fn check_engine(engine: &str, messages: Messages) -> std::result::Result<(), Failure> {
+    if engine.is_empty() {
+        // An empty secret, or a variable that is not set where a unit uses it: on each machine of a fleet another lock.
+        let hint = format!("set it, or unset it to use `{ENGINE_DEFAULT}`, which locks on this machine only");
+        return Err(
+            Failure::new(exit::USAGE, "the engine's URL (TENURE_ENGINE, --engine) is empty").with_hint(hint)
+        );
+    }
+    let user = std::env::var("SUDO_UID").unwrap_or_default();
+    if engine == ENGINE_DEFAULT && rustix::process::geteuid().is_root() && !matches!(&*user, "" | "0") {
+        messages.warning(&format!(
+            "`{ENGINE_DEFAULT}` is a store for each user: root's locks, and not those of user {user}, are used here"
+        ));
+    }
+    Ok(())
+}
+
+/// Connects and waits for it. Not for a process that still forks: a client has threads.
+pub(crate) fn connect_blocking(engine: &str) -> std::result::Result<Tenure, Failure> {
+    Ok(pollster::block_on(connect(engine, None))?)
+}
+
+/// Connects. Not for a process that still forks: a client has threads.
+pub(crate) async fn connect(engine: &str, label: Option<&str>) -> Result<Tenure> {
+    log_if_wanted();
+    let mut settings = Settings::default();
+    settings.label = label.unwrap_or_default().to_owned();
+    tenure::connect_with(engine, settings).await
+}
+
+/// Writes the library's log to stderr if `TENURE_LOG` says what of it: `debug`, or `tenure_core=trace`.
+fn log_if_wanted() {
+    let Some(wanted) = std::env::var("TENURE_LOG").ok().filter(|wanted| !wanted.is_empty()) else { return };
+    let Ok(targets) = wanted.parse::<tracing_subscriber::filter::Targets>() else {
+        return Messages::TEXT.warning("TENURE_LOG is not understood: write `debug` or `tenure_core=trace`");
+    };
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::util::SubscriberInitExt;
+    let layer = tracing_subscriber::fmt::layer().with_writer(|| Log);
+    // It fails only if there is a log already.
+    drop(tracing_subscriber::registry().with(layer).with(targets).try_init());
+}
