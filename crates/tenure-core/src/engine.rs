@@ -4,6 +4,7 @@
 //! itself; the client repeats it with the same claim id, which every verb takes without harm. The conformance
 //! suite (`tenure-conformance`) is the text of this contract.
 
+pub mod finding;
 pub mod queue;
 pub mod url;
 
@@ -14,6 +15,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 
+pub use crate::engine::finding::{Finding, Severity};
 pub use crate::engine::url::EngineUrl;
 
 use crate::engine::queue::QueueEngine;
@@ -265,30 +267,6 @@ pub enum BreakAnswer {
     },
     /// No hold has that token.
     NotHeld,
-}
-
-/// How much a finding of [`Engine::check`] matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// As it should be.
-    Good,
-    /// Worth knowing; promises hold, or the page of the engine says which do not.
-    Warning,
-    /// The engine cannot be used, or must not.
-    Bad,
-}
-
-/// One thing that an engine found out about its store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// How much it matters.
-    pub severity: Severity,
-    /// What was looked at: "version", "clock".
-    pub what: &'static str,
-    /// What was found.
-    pub found: String,
-    /// What to do about it, where something should be done.
-    pub hint: Option<String>,
 }
 
 /// What grants claims: a store plus tenure's protocol on it.

@@ -19,8 +19,8 @@ use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::engine::queue::{QueueCapability, QueueEngine};
 use crate::engine::{
     BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, Incarnation,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Shard, Wake, break_answer,
-    claim_answer, release_answer, renew_answer,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, break_answer, claim_answer,
+    release_answer, renew_answer,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -390,12 +390,7 @@ impl Engine for Memory {
     }
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        ready(vec![Finding {
-            severity: Severity::Good,
-            what: "store",
-            found: format!("{} records in this process", self.store.records()),
-            hint: None,
-        }])
+        ready(vec![Finding::good("store", format!("{} records in this process", self.store.records()))])
     }
 
     fn queues(&self) -> Option<&dyn QueueEngine> {

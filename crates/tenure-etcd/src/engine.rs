@@ -7,7 +7,7 @@ use tenure_core::model::claim::ClientId;
 use tenure_ordered::{Ordered, Wakes};
 use tokio::time::Instant;
 
-use crate::client::endpoints::Endpoints;
+use crate::client::endpoints::{Endpoints, deadline};
 use crate::client::etcd_leases::EtcdLeases;
 use crate::client::lease::Leases;
 use crate::client::proto::StatusRequest;
@@ -15,7 +15,7 @@ use crate::client::watch::Watches;
 use crate::config::Config;
 use crate::error::Fault;
 use crate::keys::Keys;
-use crate::locks::store::{Parts, deadline};
+use crate::locks::store::Parts;
 use crate::locks::wake::Waits;
 
 pub use crate::locks::store::Etcd;

@@ -2,10 +2,10 @@
 //!
 //! What the engine promises, and when it does not, is on its page, `docs/engines/etcd.md`.
 
-mod check;
 mod client;
 mod config;
 mod connect;
+mod doctor;
 mod engine;
 mod error;
 mod keys;

@@ -24,7 +24,7 @@ use tenure_ordered::{
     Wakes,
 };
 
-use crate::client::endpoints::Endpoints;
+use crate::client::endpoints::{Endpoints, deadline};
 use crate::client::etcd_leases::{EtcdLeases, lease_of};
 use crate::client::proto::{
     Compare, CompareResult, Operation, PutRequest, RangeRequest, RangeResponse, RequestOp, Target, TxnRequest,
@@ -32,7 +32,7 @@ use crate::client::proto::{
 use crate::client::watch::{Notice, Wanted as Watched, Watches};
 use crate::error::{Fault, is_full};
 use crate::keys::{Keys, get};
-use crate::locks::store::{deadline, delete, failed, put, ranges, read};
+use crate::locks::store::{delete, failed, put, ranges, read};
 use crate::locks::wake::comes;
 use crate::queues::clock::QueueClock;
 

@@ -24,12 +24,12 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 
-use crate::check::check;
 use crate::client::job::{BATCH_MAX, Worker};
 use crate::client::liveness::Life;
 use crate::client::wake::{self, Inbox};
 use crate::client::watch::{Reason, Watcher};
 use crate::config::Config;
+use crate::doctor::check;
 use crate::error::{Fault, system_error};
 use crate::locks::observe::{Observers, observe, without_the_dead};
 use crate::locks::resource::Done;

@@ -28,10 +28,10 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("the local engine needs Linux: pidfds, CLOCK_BOOTTIME and mutexes that survive their holder");
 
-mod check;
 mod client;
 mod config;
 mod connect;
+mod doctor;
 mod engine;
 mod error;
 mod locks;

@@ -13,7 +13,7 @@ use crate::client::connection::{Pool, PooledConnection};
 use crate::config::Config;
 use crate::dialect::MySqlDialect;
 use crate::queues::Hints;
-use crate::{check, migrate};
+use crate::{doctor, migrate};
 
 const ENGINE: &str = "mysql";
 /// How many claims, renewals or releases go into one transaction. Lists of more than a thousand are what servers
@@ -96,7 +96,8 @@ impl Database for MySql {
     }
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(check::check(self))
+        let version = migrate::version(&self.pool, &self.tables.version);
+        Box::pin(doctor::check(self, &self.config.prefix, version))
     }
 
     fn migrate(&self) -> BoxFuture<'_, std::result::Result<Option<String>, Fault>> {

@@ -6,11 +6,11 @@
 //! The client is the engine's own (`client/wire.rs`): it speaks as much of the protocol as texts and their rows take, and
 //! drops a connection on which anything went wrong.
 
-mod check;
 mod client;
 mod config;
 mod connect;
 mod dialect;
+mod doctor;
 mod engine;
 mod error;
 mod migrate;

@@ -213,3 +213,8 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
         format!("INSERT INTO {prefix}version VALUES ({}) ON CONFLICT DO NOTHING", tenure_sql::VERSION),
     ]
 }
+
+/// A name between quotes, for functions that read names. Schemas that nobody chose in the settings may be called anything.
+pub(crate) fn literal(name: &str) -> String {
+    name.replace('\'', "''")
+}

@@ -18,7 +18,7 @@ use crate::client::wake::{WakeListener, changes_channel, echo, listen, own_chann
 use crate::config::Config;
 use crate::dialect::PostgresDialect;
 use crate::queues::{Loners, Texts};
-use crate::{check, migrate};
+use crate::{doctor, migrate};
 
 const ENGINE: &str = "postgres";
 /// How many claims, renewals or releases go into one transaction.
@@ -218,7 +218,7 @@ impl Database for Postgres {
     }
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(check::check(self))
+        Box::pin(doctor::check(self, &self.config))
     }
 
     fn migrate(&self) -> BoxFuture<'_, std::result::Result<Option<String>, Fault>> {

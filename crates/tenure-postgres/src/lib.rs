@@ -3,11 +3,11 @@
 //! A lease table, never advisory locks: those end with a connection, have no token, and are another's behind a pooler.
 //! What the engine promises, and when it does not, is on its page, `docs/engines/postgres.md`.
 
-mod check;
 mod client;
 mod config;
 mod connect;
 mod dialect;
+mod doctor;
 mod error;
 mod migrate;
 

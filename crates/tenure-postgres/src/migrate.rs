@@ -5,7 +5,7 @@ use tenure_sql::{Connection, Fault, Purpose, QUEUE_VERSION, VERSION};
 
 use crate::client::connection::Connections;
 use crate::config::Config;
-use crate::dialect::schema;
+use crate::dialect::{literal, schema};
 
 /// Held while the tables are made: two clients that make the same table at once disturb each other.
 const MIGRATION_LOCK: i64 = 0x7465_6e75_7265;
@@ -131,9 +131,4 @@ async fn make_unless(
     connection.go_on(script.join(";\n")).await?;
     connection.keep();
     Ok(())
-}
-
-/// A name between quotes, for functions that read names. Schemas that nobody chose in the settings may be called anything.
-pub(crate) fn literal(name: &str) -> String {
-    name.replace('\'', "''")
 }

@@ -18,8 +18,8 @@ use tenure_core::model::step::Outcome;
 use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 
-use crate::check;
 use crate::config::Config;
+use crate::doctor;
 use crate::keys::{Key, Keys};
 use crate::locks::{inspect, observe};
 use crate::lua::answer::{self, Unexpected, in_millis};
@@ -354,7 +354,8 @@ impl Engine for Redis {
     }
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(check::check(&self.store))
+        let probe = inspect::probe(&self.store);
+        Box::pin(doctor::check(&self.store.servers, &self.store.keys, probe))
     }
 }
 

@@ -1,8 +1,8 @@
 //! The engine on Redis: a single server, Sentinel and Cluster.
 
-mod check;
 mod config;
 mod connect;
+mod doctor;
 mod engine;
 mod error;
 mod keys;
@@ -24,9 +24,8 @@ pub use engine::Redis;
 /// It is for tenure's own engines, and changes with them.
 #[doc(hidden)]
 pub mod server {
-    pub use crate::check::judge::merged;
-    pub use crate::check::of_quorum;
     pub use crate::config::{read_prefix, read_servers};
+    pub use crate::doctor::of_quorum;
     pub use crate::error::Fault;
     pub use crate::keys::{CHANGES, INBOX, Key, Keys};
     pub use crate::lua::answer::{Message, Unexpected, in_millis, message, number, text};

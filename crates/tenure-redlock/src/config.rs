@@ -83,7 +83,7 @@ fn checked_quorum(url: &EngineUrl<'_>, servers: Vec<Address>) -> Result<Vec<Addr
     if distinct.len() < servers.len() {
         return Err(url.invalid("a server is named twice").with_hint(hint));
     }
-    if servers.len() < 3 || servers.len() % 2 == 0 {
+    if servers.len() < 3 || servers.len().is_multiple_of(2) {
         return Err(url.invalid(format!("it names {} servers", servers.len())).with_hint(hint));
     }
     Ok(servers)

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure_core::clock::{Clock, SystemClock};
-use tenure_core::engine::{Finding, Severity};
-use tenure_redis::server::{merged, of_quorum};
+use tenure_core::engine::finding::{Finding, merged};
+use tenure_redis::server::of_quorum;
 
 use crate::boot::Mark;
 use crate::library::LIBRARY;
@@ -32,21 +32,17 @@ impl Quorum {
             }
         }
         let (all, count, most) = (self.nodes.len(), marks.len(), majority(self.nodes.len()));
-        let mut findings = vec![finding(
-            if count == all {
-                Severity::Good
-            } else if count >= most {
-                Severity::Warning
-            } else {
-                Severity::Bad
-            },
-            "quorum",
-            format!("{count} of {all} servers count, {most} are needed"),
-            (count < most).then_some(
+        let counted = format!("{count} of {all} servers count, {most} are needed");
+        let mut findings = vec![if count == all {
+            Finding::good("quorum", counted)
+        } else if count >= most {
+            Finding::warning("quorum", counted)
+        } else {
+            Finding::bad("quorum", counted).hint(
                 "start the servers that are away; those of a new quorum, or of one that has forgotten everything, are let in by \
                  `tenure doctor --init`",
-            ),
-        )];
+            )
+        }];
         findings.extend(self.check_longest(&marks));
         findings.extend(of_each);
         findings.extend(merged(alike));
@@ -60,21 +56,16 @@ impl Quorum {
         let [least_text, most_text] =
             [least, most].map(|longest| format!("{:?}", Duration::from_millis(longest)));
         Some(if least < self.own_longest() {
-            finding(
-                Severity::Bad,
+            Finding::bad(
                 "max_ttl",
                 format!("{least_text} on the servers and {:?} in the URL: claims are refused", self.max_ttl),
-                Some("name theirs in the URL, or raise it for all clients: `tenure doctor --init`"),
             )
+            .hint("name theirs in the URL, or raise it for all clients: `tenure doctor --init`")
         } else if least < most {
-            finding(
-                Severity::Warning,
-                "max_ttl",
-                format!("{least_text} on some servers, {most_text} on others"),
-                Some("`tenure doctor --init` was not done to its end: repeat it"),
-            )
+            Finding::warning("max_ttl", format!("{least_text} on some servers, {most_text} on others"))
+                .hint("`tenure doctor --init` was not done to its end: repeat it")
         } else {
-            finding(Severity::Good, "max_ttl", format!("{most_text} on all servers that count"), None)
+            Finding::good("max_ttl", format!("{most_text} on all servers that count"))
         })
     }
 
@@ -84,18 +75,16 @@ impl Quorum {
         let said = match self.ask(node, WITHIN, true, &Request::new(&LIBRARY.mark)).await {
             Ok(said) => said,
             Err(fault) => {
-                let error = fault.to_error("check");
-                let hint = error.hint().unwrap_or("is it running and reachable?").to_owned();
-                let mut away = finding(Severity::Warning, "server", fault.to_string(), None);
-                away.hint = Some(hint);
-                if let Some(twin) = self.twin_of(node) {
-                    away = finding(
-                        Severity::Bad,
-                        "server",
-                        twin,
-                        Some("name each server once: it is counted once"),
-                    );
-                }
+                let away = match self.twin_of(node) {
+                    Some(twin) => {
+                        Finding::bad("server", twin).hint("name each server once: it is counted once")
+                    }
+                    None => {
+                        let error = fault.to_error("check");
+                        let hint = error.hint().unwrap_or("is it running and reachable?");
+                        Finding::warning("server", fault.to_string()).hint(hint)
+                    }
+                };
                 return (None, vec![away], Vec::new());
             }
         };
@@ -103,32 +92,22 @@ impl Quorum {
         let mark = Mark::of(&said);
         let mut findings = Vec::new();
         findings.push(if mark.counts {
-            finding(Severity::Good, "marker", format!("{name} counts in its present run {:016x}", said.incarnation.0), None)
+            Finding::good("marker", format!("{name} counts in its present run {:016x}", said.incarnation.0))
         } else {
-            finding(
-                Severity::Warning,
-                "marker",
-                format!("{name} does not count: it has started anew, or is new"),
-                Some("it waits for `max_ttl`, learns from the others, and is let in; where most are new: `tenure doctor --init`"),
+            Finding::warning("marker", format!("{name} does not count: it has started anew, or is new")).hint(
+                "it waits for `max_ttl`, learns from the others, and is let in; where most are new: `tenure doctor --init`",
             )
         });
         let (least, largest) = (before.micros().min(after.micros()), before.micros().max(after.micros()));
         let apart =
             Duration::from_micros(least.saturating_sub(said.now).max(said.now.saturating_sub(largest)));
         findings.push(if apart <= CLOCKS_APART {
-            finding(Severity::Good, "clock", format!("{name} is within {CLOCKS_APART:?} of this machine"), None)
+            Finding::good("clock", format!("{name} is within {CLOCKS_APART:?} of this machine"))
         } else {
-            finding(
-                Severity::Warning,
-                "clock",
-                format!("{name} is {apart:?} off this machine"),
-                Some("keep the clocks of all servers by NTP, without steps: a jump forward ends holds too early"),
+            Finding::warning("clock", format!("{name} is {apart:?} off this machine")).hint(
+                "keep the clocks of all servers by NTP, without steps: a jump forward ends holds too early",
             )
         });
         (Some(mark), findings, of_quorum(&self.nodes[node].link).await)
     }
-}
-
-fn finding(severity: Severity, what: &'static str, found: String, hint: Option<&str>) -> Finding {
-    Finding { severity, what, found, hint: hint.map(str::to_owned) }
 }

@@ -1,92 +1,153 @@
-//! What `tenure doctor` tries for itself: whether claims, renewals and releases go through, by each of their ways.
-//!
-//! A server may let a claim pass and refuse the release: by a right, a trigger, or a setting that somebody made for people
-//! who type. No list of settings is ever complete, so the real statements are sent, for a name that nobody else uses.
+//! What the doctors of all databases ask, and what follows from the answers.
 
-use std::sync::Arc;
+mod trial;
+
+use std::fmt::Display;
 use std::time::Duration;
 
-use tenure_core::engine::{ClaimAnswer, Finding, ReleaseRequest, RenewAnswer, RenewRequest, Severity};
-use tenure_core::model::claim::{Claim, ClaimId, Label, Name, Terms};
-use tenure_core::model::step::{Command, Outcome, Release};
-use tenure_core::model::token::Token;
+use tenure_core::clock::{Clock, SystemClock, Timestamp};
+use tenure_core::engine::finding::{Finding, Severity, clock_difference, middle_and_worst};
 
-use crate::database::Database;
+use crate::database::{Connection, Database, Row};
 use crate::fault::Fault;
-use crate::locks::plain;
-use crate::locks::renew::renew;
-use crate::locks::transaction::carry_out;
+use crate::schema::VERSION;
+use crate::text::Dialect;
 
-/// The name that is claimed. Doctors who try at the same time refuse each other, which is as good an answer as any.
-const NAME: &str = "tenure.doctor";
-/// Long enough for what is tried, and soon over if a release does not go through.
-const TTL: Duration = Duration::from_secs(5);
+pub use trial::try_out;
 
-/// Claims, renews and releases for real, and says what came of it.
-pub async fn try_out<D: Database>(database: &D) -> Finding {
-    let mut attempt = "claim";
-    match all(database, &mut attempt).await {
-        Ok(found) => Finding { severity: Severity::Good, what: "trial", found: found.to_owned(), hint: None },
-        Err(fault) => {
-            let error = fault.to_error(attempt, D::ENGINE);
-            let hint = error.hint().map(str::to_owned);
-            Finding { severity: Severity::Bad, what: "trial", found: format!("failed to {error}"), hint }
-        }
-    }
+/// How many answers the latency is taken of.
+const PINGS: usize = 5;
+/// A larger difference between the server's time and this machine's is worth a warning.
+const CLOCK_WARNING: Duration = Duration::from_secs(1);
+/// A server that takes longer to answer is worth a warning: a claim takes two round trips, and the shortest holds are
+/// renewed after a third of a second's third.
+const LATENCY_WARNING: Duration = Duration::from_millis(50);
+/// Fewer connections than this left are worth a warning: two clients need them.
+const CONNECTIONS_LEFT_WARNING: u64 = 10;
+
+/// What the server refuses to say, or cannot.
+pub fn unseen<D: Database>(severity: Severity, what: &'static str, fault: &Fault) -> Finding {
+    Finding::unseen(severity, what, &fault.to_error("look", D::ENGINE))
 }
 
-async fn all<D: Database>(database: &D, attempt: &mut &'static str) -> Result<&'static str, Fault> {
-    let name = Name::new(NAME).map_err(|error| Fault::internal(error.to_string()))?;
-    let label = Label::new("", std::process::id(), "tenure doctor", "");
-    let claim = || Claim {
-        resource: name.clone(),
-        id: ClaimId::new(u128::from(fastrand::u64(..)) << 64 | u128::from(fastrand::u64(..))),
-        client: database.inbox().client(),
-        terms: Arc::new(Terms { ttl: TTL, ..Terms::of_mutex(label.clone()) }),
-        wait: false,
-        floor: Token::ZERO,
-        floor_forced: false,
+/// Returns the first row of the answer to a question.
+///
+/// # Errors
+/// The question's, and for an answer without rows.
+pub async fn ask<D: Database>(database: &D, question: String) -> Result<Row, Fault> {
+    let mut connection = database.connection().await?;
+    let answers = connection.run(question).await?;
+    connection.keep();
+    let row = answers.into_iter().flatten().next();
+    row.ok_or_else(|| Fault::internal("a question was not answered"))
+}
+
+/// Compares the server's clock with this machine's.
+pub async fn clock<D: Database>(database: &D) -> Finding {
+    let sent_at = SystemClock.now();
+    let answer = ask(database, format!("SELECT {}", D::Dialect::CLOCK)).await;
+    let (took, here) = (SystemClock.now().since(sent_at), SystemClock.time_of_day());
+    let row = match answer {
+        Ok(row) => row,
+        Err(fault) => return unseen::<D>(Severity::Warning, "clock", &fault),
     };
-    // By one statement, where the database has such.
-    let short = claim();
-    let answered = plain::claim(database, std::slice::from_ref(&short)).await?;
-    if let Some(ClaimAnswer::Granted(_)) = answered.get(&short.id) {
-        *attempt = "release";
-        let release = Release { claim: short.id, maybe_in_flight: false, is_unused: false };
-        let request = ReleaseRequest { resource: name.clone(), release };
-        if plain::release(database, &[request]).await?.get(&short.id) != Some(&true) {
-            return Err(unexpected("the hold was not there"));
-        }
-    }
-    // By a transaction around `step`.
-    *attempt = "claim";
-    let long = claim();
-    match one(database, &name, Command::Claim(&long)).await? {
-        Outcome::Granted(_) => {}
-        Outcome::Busy(_) => return Ok("another doctor has just claimed for real"),
-        other => return Err(unexpected(format!("{other:?}"))),
-    }
-    *attempt = "renew";
-    let request = RenewRequest { resource: name.clone(), claim: long.id, is_waiter: false };
-    match renew(database, &[request]).await.pop() {
-        Some(Ok(RenewAnswer::Renewed { .. })) => {}
-        Some(Err(fault)) => return Err(fault),
-        other => return Err(unexpected(format!("{other:?}"))),
-    }
-    *attempt = "release";
-    let release = Release { claim: long.id, maybe_in_flight: false, is_unused: false };
-    match one(database, &name, Command::Release(release)).await? {
-        Outcome::Released => Ok("claimed, renewed and released for real"),
-        other => Err(unexpected(format!("{other:?}"))),
+    match row.first().and_then(|text| text.as_deref()?.parse().ok()) {
+        // The server looked at its clock half-way, as far as anybody knows.
+        Some(micros) => judge_clock(Timestamp::from_micros(micros) + took / 2, here),
+        None => Finding::warning("clock", "the server does not tell the time"),
     }
 }
 
-async fn one<D: Database>(database: &D, name: &Name, command: Command<'_>) -> Result<Outcome, Fault> {
-    let mut done = carry_out(database, &[(name, command)]).await;
-    let done = done.pop().unwrap_or_else(|| Err(Fault::internal("a command was left out")))?;
-    Ok(done.transition.outcome)
+fn judge_clock(server: Timestamp, here: Timestamp) -> Finding {
+    let (difference, which) = clock_difference(server, here);
+    let found = format!("the server's is {} ms {which} this machine's", difference.as_millis());
+    if difference > CLOCK_WARNING {
+        return Finding::warning("clock", found).hint(
+            "set both by NTP: leases are right without, but tokens and times in `status` are the server's",
+        );
+    }
+    Finding::good("clock", found)
 }
 
-fn unexpected(what: impl std::fmt::Display) -> Fault {
-    Fault::internal(format!("an answer that no server should give: {what}"))
+/// Measures how long the server takes to answer.
+pub async fn latency<D: Database>(database: &D) -> Finding {
+    match pings(database).await {
+        Ok(took) => judge_latency(took),
+        Err(fault) => unseen::<D>(Severity::Warning, "latency", &fault),
+    }
+}
+
+async fn pings<D: Database>(database: &D) -> Result<Vec<Duration>, Fault> {
+    let mut connection = database.connection().await?;
+    let mut took = Vec::with_capacity(PINGS);
+    for _ in 0..PINGS {
+        let sent_at = SystemClock.now();
+        connection.run("SELECT 1".to_owned()).await?;
+        took.push(SystemClock.now().since(sent_at));
+    }
+    connection.keep();
+    Ok(took)
+}
+
+fn judge_latency(took: Vec<Duration>) -> Finding {
+    let (middle, worst) = middle_and_worst(took);
+    let [middle_ms, worst_ms] = [middle, worst].map(|took| took.as_secs_f64() * 1000.0);
+    let found = format!("{middle_ms:.1} ms, at worst {worst_ms:.1} ms");
+    if middle > LATENCY_WARNING {
+        return Finding::warning("latency", found)
+            .hint("a claim takes two round trips: use long ttls, or a server that is nearer");
+    }
+    Finding::good("latency", found)
+}
+
+/// Judges how many connections the server has left; `hint` says how there are more.
+pub fn connections(used: u64, most: u64, hint: &str) -> Finding {
+    let found = format!("{used} of {most} in use");
+    if most.saturating_sub(used) < CONNECTIONS_LEFT_WARNING {
+        return Finding::warning("connections", found).hint(hint);
+    }
+    Finding::good("connections", found)
+}
+
+/// Says that the tables are of another version than this program's.
+pub fn other_version(prefix: &str, version: impl Display) -> Finding {
+    Finding::bad("tables", format!("{prefix}… are of version {version}; this program knows {VERSION}"))
+        .hint("use the same version of tenure everywhere")
+}
+
+/// Says that the tables are not there.
+pub fn no_tables(prefix: &str, why: &str) -> Finding {
+    Finding::bad("tables", format!("{prefix}… {why}")).hint("make them: `tenure doctor --migrate`")
+}
+
+/// Says which tables the user may not work with, and what to grant.
+pub fn missing_rights(what: &'static str, tables: &[&str], deletes: bool) -> Finding {
+    Finding::bad(what, format!("this user may not work with {}", tables.join(", "))).hint(match deletes {
+        true => "GRANT SELECT, INSERT, UPDATE, DELETE on them to the user; without DELETE, use `?purge=off`",
+        false => "GRANT SELECT, INSERT, UPDATE on them to the user",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_clock_and_a_long_way_are_said() {
+        let now = Timestamp::from_micros(1_000_000_000);
+        let clock = |server, here| judge_clock(server, here).severity;
+        assert_eq!(clock(now + Duration::from_millis(900), now), Severity::Good);
+        assert_eq!(clock(now + Duration::from_secs(2), now), Severity::Warning);
+        assert_eq!(clock(now, now + Duration::from_secs(2)), Severity::Warning);
+        let took = |ms: [u64; 3]| judge_latency(ms.map(Duration::from_millis).to_vec()).severity;
+        assert_eq!(took([1, 2, 500]), Severity::Good, "one slow answer is nothing");
+        assert_eq!(took([60, 70, 80]), Severity::Warning);
+    }
+
+    #[test]
+    fn a_server_that_is_nearly_full_is_said() {
+        assert_eq!(connections(90, 100, "raise it").severity, Severity::Good);
+        assert_eq!(connections(91, 100, "raise it").severity, Severity::Warning);
+        assert_eq!(connections(120, 100, "raise it").severity, Severity::Warning);
+    }
 }

@@ -22,7 +22,7 @@
 //! resources are tried again one by one.
 
 mod database;
-mod doctor;
+pub mod doctor;
 mod fault;
 mod hosted;
 mod locks;

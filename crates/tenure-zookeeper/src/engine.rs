@@ -18,9 +18,9 @@ use tenure_ordered::{
 };
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 
-use crate::check;
 use crate::client::session::{Session, Sessions};
 use crate::config::Config;
+use crate::doctor;
 use crate::error::{Fault, told, within};
 use crate::locks::node::Layout;
 use crate::locks::wake::Watches;
@@ -330,7 +330,10 @@ impl Store for ZooKeeper {
     }
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(check::check(&self.inner))
+        Box::pin(async {
+            let make = self.inner.options(CreateMode::Container);
+            doctor::check(&self.inner.config, self.inner.begin().await, make).await
+        })
     }
 }
 

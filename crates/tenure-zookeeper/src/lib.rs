@@ -3,10 +3,10 @@
 //! A claim is an ephemeral sequential node below the container node of its resource, and holds if it fits beside those
 //! before it. What the engine promises, and when it does not, is on its page, `docs/engines/zookeeper.md`.
 
-mod check;
 mod client;
 mod config;
 mod connect;
+mod doctor;
 mod error;
 mod locks;
 mod name;

@@ -329,7 +329,7 @@ impl Settings {
     pub fn tls_file(&mut self, name: &'static str, is_tls: bool, scheme: &str) -> Result<Option<PathBuf>> {
         match self.file(name)? {
             Some(_) if !is_tls => {
-                let hint = format!("begin the URL with `{scheme}://`");
+                let hint = format!("begin the URL with `{scheme}`");
                 Err(self.invalid(format!("`{name}` needs TLS")).with_hint(hint))
             }
             file => Ok(file),
@@ -449,7 +449,7 @@ const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), (
 
 fn in_units(time: Duration) -> String {
     let millis = time.as_millis() as u64;
-    let unit = UNITS.iter().find(|(_, unit)| millis >= *unit && millis % unit == 0);
+    let unit = UNITS.iter().find(|(_, unit)| millis >= *unit && millis.is_multiple_of(*unit));
     unit.map_or("0s".to_owned(), |(name, unit)| format!("{}{name}", millis / unit))
 }
 

@@ -23,6 +23,8 @@ use crate::client::rpc::Wire;
 use crate::config::Config;
 use crate::error::{Fault, reason};
 
+/// How long a call may take. Shorter than the client's patience, so that another endpoint can be tried within it.
+const CALL_MAX: Duration = Duration::from_millis(1500);
 /// How long an endpoint has to answer for its status before another one is asked as well: an order of magnitude more than
 /// a server needs to which a packet takes 10 ms.
 const STAGGER: Duration = Duration::from_millis(150);
@@ -34,6 +36,11 @@ const ROUND_MAX: Duration = Duration::from_secs(1);
 const LOOK_MAX: Duration = Duration::from_millis(500);
 /// How long to wait before the endpoints are asked anew, of which none could be used.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Returns until when a call that begins now must be answered.
+pub(crate) fn deadline() -> Instant {
+    Instant::now() + CALL_MAX
+}
 
 /// The endpoints of a cluster. Cheap to clone.
 #[derive(Clone)]

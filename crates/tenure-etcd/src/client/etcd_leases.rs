@@ -8,9 +8,9 @@ use futures_util::future::join_all;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_ordered::SessionId;
 
+use crate::client::endpoints::deadline;
 use crate::client::lease::{Granted, Leases};
 use crate::error::Fault;
-use crate::locks::store::deadline;
 
 /// A lease is not kept alive again within this part of its ttl: all its entries share one answer.
 const FRESH_PART: u32 = 10;

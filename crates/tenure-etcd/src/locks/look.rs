@@ -7,13 +7,12 @@ use tenure_core::model::claim::Name;
 use tenure_core::model::line::{Blocker, Line};
 use tenure_ordered::{Look, Mine, Presence, Wait};
 
+use crate::client::endpoints::deadline;
 use crate::client::proto::{
     Compare, CompareResult, KeyValue, RangeRequest, RangeResponse, Target, TxnRequest, TxnResponse,
 };
 use crate::keys::{Layout, get, range};
-use crate::locks::store::{
-    Etcd, broken, deadline, delete, is_there, parts, ranges, read, revision_of, version,
-};
+use crate::locks::store::{Etcd, broken, delete, is_there, parts, ranges, read, revision_of, version};
 
 impl Etcd {
     /// A change of the capacity that is about nobody any more is removed by whoever sees it.

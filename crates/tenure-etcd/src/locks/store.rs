@@ -16,7 +16,7 @@ use tenure_ordered::{
     Entered, Entrance, Leaving, Left, Look, Mine, Presence, Queues, Rule, SessionId, Store, Wait, Wakes,
 };
 
-use crate::client::endpoints::Endpoints;
+use crate::client::endpoints::{Endpoints, deadline};
 use crate::client::etcd_leases::{EtcdLeases, lease_of};
 use crate::client::proto::{
     Answered, Call, Compare, CompareResult, DeleteRangeRequest, Operation, PutRequest, RangeRequest,
@@ -28,8 +28,6 @@ use crate::keys::{Keys, Layout, get, range, write_resized, write_rest, write_val
 use crate::locks::wake::{Waits, comes, goes};
 use crate::queues::{self, EtcdQueues};
 
-/// How long a call may take. Shorter than the client's patience, so that another endpoint can be tried within it.
-const CALL_MAX: Duration = Duration::from_millis(1500);
 /// A transaction has 128 operations at most, unless the server is told otherwise.
 const OPERATIONS_MAX: usize = 128;
 /// The most requests of a transaction that has a transaction of its own for each of them.
@@ -42,11 +40,6 @@ const TRIES: usize = 4;
 const SLOT_TRIES: usize = 16;
 /// How many keys are read at once when names are listed.
 const NAMES_PAGE: i64 = 1000;
-
-/// Returns until when a call that begins now must be answered.
-pub(crate) fn deadline() -> tokio::time::Instant {
-    tokio::time::Instant::now() + CALL_MAX
-}
 
 /// etcd as an ordered store.
 pub struct Etcd {
@@ -763,6 +756,6 @@ impl Store for Etcd {
     }
 
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(crate::check::check(self))
+        Box::pin(crate::doctor::check(&self.endpoints, &self.keys, &self.etcd_leases))
     }
 }

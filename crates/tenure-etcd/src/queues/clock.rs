@@ -20,14 +20,13 @@ use tenure_core::clock::{Clock as _, Instant, SystemClock, Timestamp};
 use tenure_ordered::{Moment, clock_of_head};
 use tokio::time::sleep_until;
 
-use crate::client::endpoints::Endpoints;
+use crate::client::endpoints::{Endpoints, deadline};
 use crate::client::proto::{
     Compare, CompareResult, LeaseGrantRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, Operation,
     PutRequest, RangeRequest, RangeResponse, ResponseHeader, Target, TxnRequest, end_of_prefix,
 };
 use crate::error::Fault;
 use crate::keys::get;
-use crate::locks::store::deadline;
 
 /// How long the clock's lease lasts: longer than any leader leads.
 const LEASE: i64 = 400 * 24 * 3600;

@@ -8,8 +8,7 @@ use tenure_core::engine::queue::{CONSUMER_LIFE, DEDUP_MEMORY};
 use tenure_core::model::queue::step::WATCHERS;
 use tenure_sql::{Dialect, QUEUE_VERSION, QueueTables};
 
-use crate::dialect::{FLOOR_AHEAD, PostgresDialect};
-use crate::migrate::literal;
+use crate::dialect::{FLOOR_AHEAD, PostgresDialect, literal};
 
 const CLOCK: &str = PostgresDialect::CLOCK;
 /// Zero in a transaction that has begun as it should, and an error outside of one: there the lock that the statement before

@@ -13,6 +13,7 @@ use tenure_core::model::token::Token;
 use tenure_core::{Error, Result};
 use tokio::time::Instant;
 
+use crate::doctor::PROBE;
 use crate::keys::{Key, Keys};
 use crate::lua::LIBRARY;
 use crate::lua::answer::{self, Unexpected};
@@ -74,6 +75,15 @@ pub(crate) async fn first(
         Ok(names)
     });
     found.await
+}
+
+/// Looks at a resource that may not exist, with a real script, and thus with the rights that scripts need.
+pub(crate) async fn probe(store: &Store) -> Result<()> {
+    let key = store.keys.of(&Name::new(PROBE)?)?;
+    let argument = |cmd: &mut redis::Cmd| {
+        cmd.arg(VIEW_ENTRIES_MAX);
+    };
+    store.call("look", &LIBRARY.look, key.slot, std::slice::from_ref(&key), argument).await.map(drop)
 }
 
 /// Which name a key of the store shows.

@@ -4,45 +4,37 @@
 
 mod judge;
 
-use std::time::Duration;
+use tenure_core::engine::finding::{Finding, Severity};
+use tenure_sql::doctor::{clock, latency, unseen};
+use tenure_sql::{Connection, Database, Fault};
 
-use tenure_core::clock::{Clock, SystemClock, Timestamp};
-use tenure_core::engine::{Finding, Severity};
-use tenure_sql::{Connection, Database, Dialect, Fault, Row};
-use tokio::time::Instant;
+use crate::doctor::judge::Facts;
 
-use crate::check::judge::Facts;
-use crate::dialect::MySqlDialect;
-use crate::engine::MySql;
-use crate::migrate;
-
-/// How many answers the latency is taken of.
-const PINGS: usize = 5;
-
-/// Looks at the server, the tables, the rights and the way to it.
-pub(crate) async fn check(database: &MySql) -> Vec<Finding> {
+/// Looks at the server, the tables, the rights and the way to it. `version` reads that of the tables.
+pub(crate) async fn check<D: Database>(
+    database: &D,
+    prefix: &str,
+    version: impl Future<Output = Result<Option<String>, Fault>>,
+) -> Vec<Finding> {
     let facts = match facts(database).await {
         Ok(facts) => facts,
-        Err(fault) => return vec![judge::unseen("server", &fault, Severity::Bad)],
+        Err(fault) => return vec![unseen::<D>(Severity::Bad, "server", &fault)],
     };
     let mut findings = facts.judge();
-    findings.push(match migrate::version(&database.pool, &database.tables().version).await {
-        Ok(version) => judge::tables(&database.config.prefix, version.as_deref()),
-        Err(fault) => judge::unseen("tables", &fault, Severity::Bad),
+    findings.push(match version.await {
+        Ok(version) => judge::tables(prefix, version.as_deref()),
+        Err(fault) => unseen::<D>(Severity::Bad, "tables", &fault),
     });
     findings.push(rights(database).await);
     findings.push(tenure_sql::try_out(database).await);
     findings.push(judge::wakes());
     findings.push(clock(database).await);
-    findings.push(match pings(database).await {
-        Ok(pings) => judge::latency(pings),
-        Err(fault) => judge::unseen("latency", &fault, Severity::Warning),
-    });
+    findings.push(latency(database).await);
     findings
 }
 
 /// Asks for variables by pattern: one that a server does not know is then no error.
-async fn facts(database: &MySql) -> Result<Facts, Fault> {
+async fn facts<D: Database>(database: &D) -> Result<Facts, Fault> {
     let names = [
         "version",
         "version_comment",
@@ -77,7 +69,7 @@ async fn facts(database: &MySql) -> Result<Facts, Fault> {
 }
 
 /// Tries what claims do, on rows that nobody has, and undoes it.
-async fn rights(database: &MySql) -> Finding {
+async fn rights<D: Database>(database: &D) -> Finding {
     let tables = database.tables();
     let mut missing = Vec::new();
     for (table, columns, values) in [
@@ -105,54 +97,17 @@ async fn rights(database: &MySql) -> Finding {
             Err(Fault::Failed { kind: tenure_core::ErrorKind::Unsupported, .. }) => {
                 missing.push(table.as_str())
             }
-            Err(fault) => return judge::unseen("rights", &fault, Severity::Bad),
+            Err(fault) => return unseen::<D>(Severity::Bad, "rights", &fault),
         }
     }
     judge::rights(&missing, tables.deletes)
 }
 
-async fn try_out(database: &MySql, script: String) -> Result<(), Fault> {
+async fn try_out<D: Database>(database: &D, script: String) -> Result<(), Fault> {
     let mut connection = database.connection().await?;
     connection.run(script).await?;
     connection.keep();
     Ok(())
-}
-
-/// Returns the first row of the answer.
-async fn ask(database: &MySql, statement: &str) -> Result<Row, Fault> {
-    let mut connection = database.connection().await?;
-    let answers = connection.run(statement.to_owned()).await?;
-    connection.keep();
-    let row = answers.into_iter().flatten().next();
-    row.ok_or_else(|| Fault::internal("a question was not answered"))
-}
-
-/// How long the server took to answer, several times.
-async fn pings(database: &MySql) -> Result<Vec<Duration>, Fault> {
-    let mut connection = database.connection().await?;
-    let mut took = Vec::with_capacity(PINGS);
-    for _ in 0..PINGS {
-        let sent_at = Instant::now();
-        connection.run("SELECT 1".to_owned()).await?;
-        took.push(sent_at.elapsed());
-    }
-    connection.keep();
-    Ok(took)
-}
-
-async fn clock(database: &MySql) -> Finding {
-    let sent_at = Instant::now();
-    let answer = ask(database, &format!("SELECT {}", MySqlDialect::CLOCK)).await;
-    let (took, received) = (sent_at.elapsed(), SystemClock.time_of_day());
-    let row = match answer {
-        Ok(row) => row,
-        Err(fault) => return judge::unseen("clock", &fault, Severity::Warning),
-    };
-    match row.first().and_then(|text| text.as_deref()?.parse().ok()) {
-        // The server looked at its clock half-way, as far as anybody knows.
-        Some(micros) => judge::clock(Timestamp::from_micros(micros) + took / 2, received),
-        None => judge::finding(Severity::Warning, "clock", "the server does not tell the time".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::fs::{fstat, fstatfs, fstatvfs, statfs};
 use tenure_core::clock::Timestamp;
-use tenure_core::engine::{Finding, Severity};
+use tenure_core::engine::finding::{Finding, Severity, clock_difference};
 
 use crate::client::liveness;
 use crate::error::process_state;
@@ -58,15 +58,10 @@ pub(crate) fn check(store: &Store) -> Vec<Finding> {
         }
         Err(fault) => {
             let error = fault.to_error("look", &store.directory.room.path);
-            let finding = finding(Severity::Bad, "store", error.to_string());
-            findings.push(Finding { hint: error.hint().map(str::to_owned), ..finding });
+            findings.push(Finding::bad("store", error.to_string()).hint_of(&error));
         }
     }
     findings
-}
-
-fn finding(severity: Severity, what: &'static str, found: String) -> Finding {
-    Finding { severity, what, found, hint: None }
 }
 
 impl Store {
@@ -79,19 +74,19 @@ fn place(store: &Store) -> Finding {
     let path = store.directory.place.display();
     let mode = fstat(store.directory.place_fd()).map(|stat| stat.st_mode & 0o7777).unwrap_or_default();
     let found = format!("{path} ({}), mode {mode:o}", store.named());
-    if mode & 0o022 == 0 {
-        let is_in_tmp = !store.directory.is_named && store.directory.place.starts_with("/tmp");
-        let uid = rustix::process::geteuid().as_raw();
-        let hint = is_in_tmp.then(|| {
-            format!(
-                "after a restart another user could make it first, and keep this one out: with a line \
-                 `d /run/tenure-{uid} 0700 {uid} -` in /etc/tmpfiles.d nobody can"
-            )
-        });
-        return Finding { hint, ..finding(Severity::Good, "directory", found) };
+    if mode & 0o022 != 0 {
+        return Finding::bad("directory", found)
+            .hint(format!("others may write to it: run `chmod 700 {path}`"));
     }
-    let hint = Some(format!("others may write to it: run `chmod 700 {path}`"));
-    Finding { hint, ..finding(Severity::Bad, "directory", found) }
+    let finding = Finding::good("directory", found);
+    if store.directory.is_named || !store.directory.place.starts_with("/tmp") {
+        return finding;
+    }
+    let uid = rustix::process::geteuid().as_raw();
+    finding.hint(format!(
+        "after a restart another user could make it first, and keep this one out: with a line \
+         `d /run/tenure-{uid} 0700 {uid} -` in /etc/tmpfiles.d nobody can"
+    ))
 }
 
 /// Who uses the same store, and who only seems to.
@@ -108,9 +103,9 @@ fn sharers(store: &Store) -> Finding {
         "systemd removes it when this unit stops, under all others who use it (`RuntimeDirectory=`): have it made by \
          tmpfiles.d instead"
     } else {
-        return finding(Severity::Good, "shared by", found);
+        return Finding::good("shared by", found);
     };
-    Finding { hint: Some(hint.to_owned()), ..finding(Severity::Warning, "shared by", found) }
+    Finding::warning("shared by", found).hint(hint)
 }
 
 /// Whether systemd has given this process a `/tmp` of its own.
@@ -131,25 +126,20 @@ fn file_system(store: &Store) -> Vec<Finding> {
             .map_or((format!("{number:#x}"), Severity::Good), |(_, name, severity)| {
                 ((*name).to_owned(), *severity)
             });
-        let hint = match severity {
-            Severity::Good => None,
-            Severity::Warning => {
-                Some("make sure that only this machine uses the directory, or name another".to_owned())
-            }
-            Severity::Bad => {
-                Some("name a directory on a local disk or tmpfs, or use an engine with a server".to_owned())
-            }
-        };
-        findings.push(Finding { hint, ..finding(severity, "file system", name) });
+        findings.push(Finding::new(severity, "file system", name).hint(match severity {
+            Severity::Good => "",
+            Severity::Warning => "make sure that only this machine uses the directory, or name another",
+            Severity::Bad => "name a directory on a local disk or tmpfs, or use an engine with a server",
+        }));
     }
     if let Ok(stat) = fstatvfs(directory.place_fd()) {
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
         let found = format!("{} MiB free", free >> 20);
         findings.push(if free >= FREE_BYTES_WARNING {
-            finding(Severity::Good, "free space", found)
+            Finding::good("free space", found)
         } else {
-            let hint = Some(format!("free some space below {}", directory.place.display()));
-            Finding { hint, ..finding(Severity::Warning, "free space", found) }
+            Finding::warning("free space", found)
+                .hint(format!("free some space below {}", directory.place.display()))
         });
     }
     findings
@@ -159,14 +149,11 @@ fn file_system(store: &Store) -> Vec<Finding> {
 fn queues(store: &Store) -> Finding {
     let path = match place::find(&store.directory) {
         Ok((path, _)) => path,
-        Err(error) => {
-            let finding = finding(Severity::Warning, "queues", error.to_string());
-            return Finding { hint: error.hint().map(str::to_owned), ..finding };
-        }
+        Err(error) => return Finding::warning("queues", error.to_string()).hint_of(&error),
     };
     let text = path.display();
     let Ok(data) = std::fs::metadata(path.join("data.mdb")) else {
-        return finding(Severity::Good, "queues", format!("none yet; they will be in {text}"));
+        return Finding::good("queues", format!("none yet; they will be in {text}"));
     };
     let number = statfs(&path).map(|stat| stat.f_type).unwrap_or_default();
     let known = FILE_SYSTEMS.iter().find(|(known, _, _)| *known == number);
@@ -180,9 +167,9 @@ fn queues(store: &Store) -> Finding {
     } else if used.saturating_mul(100) >= most.saturating_mul(USED_PERCENT_WARNING) {
         (Severity::Warning, "let consumers take what is in line, or purge what nobody needs")
     } else {
-        return finding(Severity::Good, "queues", found);
+        return Finding::good("queues", found);
     };
-    Finding { hint: Some(hint.to_owned()), ..finding(severity, "queues", found) }
+    Finding::new(severity, "queues", found).hint(hint)
 }
 
 fn namespaces() -> Finding {
@@ -192,7 +179,7 @@ fn namespaces() -> Finding {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let found =
         format!("boot {}, {}, {}", boot.trim(), read("/proc/self/ns/pid"), read("/proc/self/ns/time"));
-    finding(Severity::Good, "scope", found)
+    Finding::good("scope", found)
 }
 
 fn clients(store: &Store) -> Finding {
@@ -207,37 +194,33 @@ fn clients(store: &Store) -> Finding {
     stopped.dedup();
     let found = format!("{alive} connected");
     if stopped.is_empty() {
-        return finding(Severity::Good, "clients", found);
+        return Finding::good("clients", found);
     }
     let pids: Vec<_> = stopped.iter().map(u32::to_string).collect();
-    let found = format!("{found}, of stopped processes: {}", pids.join(", "));
-    let hint =
-        Some(format!("what they hold ends after its ttl; `kill -CONT {}` continues them", pids.join(" ")));
-    Finding { hint, ..finding(Severity::Warning, "clients", found) }
+    Finding::warning("clients", format!("{found}, of stopped processes: {}", pids.join(", ")))
+        .hint(format!("what they hold ends after its ttl; `kill -CONT {}` continues them", pids.join(" ")))
 }
 
 fn size(store: &Store, used: u64) -> Finding {
     let most = store.map_bytes();
     let found = format!("{} KiB of at most {} KiB in use", used >> 10, most >> 10);
     if used.saturating_mul(100) < most.saturating_mul(USED_PERCENT_WARNING) {
-        return finding(Severity::Good, "store", found);
+        return Finding::good("store", found);
     }
-    let hint = Some("release what is not needed; `tenure status` lists it".to_owned());
-    Finding { hint, ..finding(Severity::Warning, "store", found) }
+    Finding::warning("store", found).hint("release what is not needed; `tenure status` lists it")
 }
 
 fn clock(now: Timestamp, time_of_day: Timestamp) -> Finding {
-    let (ahead, behind) = (now.since(time_of_day), time_of_day.since(now));
-    let found = if ahead.max(behind) < CLOCK_STEADY {
-        "steady".to_owned()
-    } else if ahead > behind {
-        format!("{ahead:.1?} ahead of the time of day")
-    } else {
-        format!("{behind:.1?} behind the time of day")
+    let (difference, which) = clock_difference(now, time_of_day);
+    let found = match difference {
+        difference if difference < CLOCK_STEADY => "steady".to_owned(),
+        difference => format!("{difference:.1?} {which} the time of day"),
     };
-    if ahead.max(behind) < CLOCK_WARNING {
-        return finding(Severity::Good, "clock", found);
+    if difference < CLOCK_WARNING {
+        return Finding::good("clock", found);
     }
-    let hint = Some("the time of day was set since the first client connected; nothing that is held is affected, but check that it is right before the next reboot".to_owned());
-    Finding { hint, ..finding(Severity::Warning, "clock", found) }
+    Finding::warning("clock", found).hint(
+        "the time of day was set since the first client connected; nothing that is held is affected, but check that it is right \
+         before the next reboot",
+    )
 }

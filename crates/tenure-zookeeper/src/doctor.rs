@@ -1,17 +1,19 @@
 //! Whether the ensemble can be trusted: what `tenure doctor` prints.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tenure_core::Result;
 use tenure_core::clock::{Clock, SystemClock};
-use tenure_core::engine::{Finding, Severity};
+use tenure_core::engine::finding::{Finding, Severity, middle_and_worst};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use zookeeper_client::{Acl, CreateMode, Permission};
+use zookeeper_client::{Acl, CreateOptions, Permission};
 
 use crate::client::session::Session;
-use crate::engine::Inner;
+use crate::config::Config;
 use crate::error::{ANSWER_MAX, Fault};
 
 /// How many answers the latency is taken of.
@@ -21,51 +23,40 @@ const SLOW: Duration = Duration::from_millis(50);
 /// The oldest version that has containers, and removes watches.
 const OLDEST: [u32; 3] = [3, 5, 3];
 
-fn finding(severity: Severity, what: &'static str, found: impl Into<String>, hint: &str) -> Finding {
-    let hint = Some(hint.to_owned()).filter(|hint| !hint.is_empty());
-    Finding { severity, what, found: found.into(), hint }
-}
-
 fn unseen(what: &'static str, fault: &Fault) -> Finding {
     let severity = if *fault == Fault::NoAuth { Severity::Warning } else { Severity::Bad };
-    finding(severity, what, format!("cannot be looked at: {fault}"), "")
+    Finding::new(severity, what, format!("cannot be looked at: {fault}"))
 }
 
-/// Looks at the servers, the way to them, and what this client may do there.
-pub(crate) async fn check(inner: &Inner) -> Vec<Finding> {
-    let session = match inner.begin().await {
+/// Looks at the servers, the way to them, and what this client may do there. `make` is how it makes a container.
+pub(crate) async fn check(
+    config: &Config,
+    session: Result<Arc<Session>>,
+    make: CreateOptions<'static>,
+) -> Vec<Finding> {
+    let session = match session {
         Ok(session) => session,
-        Err(error) => {
-            let hint = error.hint().unwrap_or_default().to_owned();
-            return vec![finding(Severity::Bad, "servers", error.to_string(), &hint)];
-        }
+        Err(error) => return vec![Finding::bad("servers", error.to_string()).hint_of(&error)],
     };
-    let looked = async {
-        let mut findings = servers(inner).await;
-        findings.push(timeouts(inner, &session));
-        findings.push(containers(inner, &session).await);
-        findings.push(access(inner, &session).await);
-        findings.push(latency(&session).await);
-        findings
-    };
-    let mut findings = looked.await;
+    let mut findings = servers(config).await;
+    findings.push(timeouts(config, &session));
+    findings.push(containers(config, &session, make).await);
+    findings.push(access(config, &session).await);
+    findings.push(latency(&session).await);
     let why = "locks depend on none; queues go by the leader's, so the servers' must agree (NTP)";
-    findings.push(finding(Severity::Good, "clock", why, ""));
+    findings.push(Finding::good("clock", why));
     findings
 }
 
 /// What the servers say of themselves.
-async fn servers(inner: &Inner) -> Vec<Finding> {
-    if inner.config.is_tls {
+async fn servers(config: &Config) -> Vec<Finding> {
+    if config.is_tls {
         let why = "servers are not asked what they are where TLS is used";
-        return vec![finding(
-            Severity::Warning,
-            "version",
-            why,
-            "ask one for `srvr`, for its version and its mode",
-        )];
+        return vec![
+            Finding::warning("version", why).hint("ask one for `srvr`, for its version and its mode"),
+        ];
     }
-    let asked = inner.config.hosts.iter().map(|host| async move { (host, ask(host).await) });
+    let asked = config.hosts.iter().map(|host| async move { (host, ask(host).await) });
     let answers = join_all(asked).await;
     let mut versions = Vec::new();
     let (mut modes, mut silent) = (Vec::new(), Vec::new());
@@ -84,19 +75,14 @@ async fn servers(inner: &Inner) -> Vec<Finding> {
     let mut findings = vec![judge_version(&versions)];
     findings.push(if !silent.is_empty() {
         let found = format!("{} do not serve; {}", silent.join(", "), modes.join(", "));
-        finding(
-            Severity::Warning,
-            "ensemble",
-            found,
-            "a majority is enough, and less is not: start them again",
-        )
+        Finding::warning("ensemble", found).hint("a majority is enough, and less is not: start them again")
     } else if modes.is_empty() {
-        finding(Severity::Warning, "ensemble", "the servers do not tell their modes", ALLOW)
+        Finding::warning("ensemble", "the servers do not tell their modes").hint(ALLOW)
     } else if modes.iter().any(|mode| mode.ends_with("standalone")) {
         let found = format!("{}: nobody takes over when it fails", modes.join(", "));
-        finding(Severity::Warning, "ensemble", found, "three servers go on when one of them fails")
+        Finding::warning("ensemble", found).hint("three servers go on when one of them fails")
     } else {
-        finding(Severity::Good, "ensemble", modes.join(", "), "")
+        Finding::good("ensemble", modes.join(", "))
     });
     findings
 }
@@ -105,13 +91,13 @@ const ALLOW: &str = "add `4lw.commands.whitelist=srvr` to their configuration to
 
 fn judge_version(versions: &[String]) -> Finding {
     let Some(oldest) = versions.iter().min_by_key(|version| numbers(version)) else {
-        return finding(Severity::Warning, "version", "the servers do not tell it", ALLOW);
+        return Finding::warning("version", "the servers do not tell it").hint(ALLOW);
     };
     if numbers(oldest) < OLDEST.to_vec() {
-        let hint = "use 3.5.3 or later: older servers keep the node of each name for ever";
-        return finding(Severity::Bad, "version", oldest.clone(), hint);
+        return Finding::bad("version", oldest.clone())
+            .hint("use 3.5.3 or later: older servers keep the node of each name for ever");
     }
-    finding(Severity::Good, "version", oldest.clone(), "")
+    Finding::good("version", oldest.clone())
 }
 
 fn numbers(version: &str) -> Vec<u32> {
@@ -130,61 +116,51 @@ async fn ask(host: &str) -> Option<String> {
     timeout(ANSWER_MAX, asked).await.ok()?.ok()
 }
 
-fn timeouts(inner: &Inner, session: &Session) -> Finding {
-    let (asked, granted) = (inner.config.session_timeout, session.timeout);
+fn timeouts(config: &Config, session: &Session) -> Finding {
+    let (asked, granted) = (config.session_timeout, session.timeout);
     if granted != asked {
-        let hint = "servers grant 2 to 20 of their ticks: set `session_timeout` to that, or their `maxSessionTimeout`";
         let found = format!("{granted:?}, though {asked:?} was asked for");
-        return finding(Severity::Warning, "session timeout", found, hint);
+        return Finding::warning("session timeout", found).hint(
+            "servers grant 2 to 20 of their ticks: set `session_timeout` to that, or their `maxSessionTimeout`",
+        );
     }
     let found =
         format!("{granted:?}: what a dead client held is free then, and no sooner, however short its ttl");
-    finding(Severity::Good, "session timeout", found, "")
+    Finding::good("session timeout", found)
 }
 
 /// Makes a container and removes it.
-async fn containers(inner: &Inner, session: &Session) -> Finding {
-    let path = format!("{}/%doctor-{:016x}", inner.config.chroot, SystemClock.random());
-    let made = session.client.create(&path, b"", &inner.options(CreateMode::Container)).await;
+async fn containers(config: &Config, session: &Session, make: CreateOptions<'static>) -> Finding {
+    let path = format!("{}/%doctor-{:016x}", config.chroot, SystemClock.random());
+    let made = session.client.create(&path, b"", &make).await;
     match made {
         Ok(_) => match session.client.delete(&path, None).await {
-            Ok(()) => finding(Severity::Good, "containers", "idle names leave nothing behind", ""),
+            Ok(()) => Finding::good("containers", "idle names leave nothing behind"),
             Err(fault) => unseen("containers", &fault),
         },
-        Err(Fault::Unimplemented) => finding(
-            Severity::Warning,
-            "containers",
-            "there are none: the node of each name stays for ever",
-            "use servers of version 3.5.3 or later",
-        ),
-        Err(Fault::NoAuth) => finding(
-            Severity::Bad,
-            "containers",
-            "this client may not make nodes below its path",
-            "let the URL's user read, write, create and delete there",
-        ),
+        Err(Fault::Unimplemented) => {
+            Finding::warning("containers", "there are none: the node of each name stays for ever")
+                .hint("use servers of version 3.5.3 or later")
+        }
+        Err(Fault::NoAuth) => Finding::bad("containers", "this client may not make nodes below its path")
+            .hint("let the URL's user read, write, create and delete there"),
         Err(fault) => unseen("containers", &fault),
     }
 }
 
 /// Who may do what below the path of the URL.
-async fn access(inner: &Inner, session: &Session) -> Finding {
-    let path = if inner.config.chroot.is_empty() { "/" } else { &inner.config.chroot };
+async fn access(config: &Config, session: &Session) -> Finding {
+    let path = if config.chroot.is_empty() { "/" } else { &config.chroot };
     let (list, _) = match session.client.get_acl(path).await {
         Ok(acl) => acl,
         Err(fault) => return unseen("access", &fault),
     };
     let is_open = |acl: &Acl| acl.scheme() == "world" && acl.permission().has(Permission::DELETE);
     if list.iter().any(is_open) {
-        let hint = "give the URL a user and a path of its own, which is then made for that user alone";
-        return finding(
-            Severity::Warning,
-            "access",
-            format!("everybody may remove what is below {path}"),
-            hint,
-        );
+        return Finding::warning("access", format!("everybody may remove what is below {path}"))
+            .hint("give the URL a user and a path of its own, which is then made for that user alone");
     }
-    finding(Severity::Good, "access", format!("{path} is not everybody's"), "")
+    Finding::good("access", format!("{path} is not everybody's"))
 }
 
 async fn latency(session: &Session) -> Finding {
@@ -197,14 +173,13 @@ async fn latency(session: &Session) -> Finding {
             Err(_) => return unseen("latency", &Fault::Timeout),
         }
     }
-    took.sort_unstable();
-    let middle = took.get(PINGS / 2).copied().unwrap_or_default();
+    let (middle, _) = middle_and_worst(took);
     let found = format!("{:.1} ms to the leader and back", middle.as_secs_f64() * 1000.0);
     if middle > SLOW {
-        let hint = "each claim takes at least that long; are the servers far away, or busy?";
-        return finding(Severity::Warning, "latency", found, hint);
+        return Finding::warning("latency", found)
+            .hint("each claim takes at least that long; are the servers far away, or busy?");
     }
-    finding(Severity::Good, "latency", found, "")
+    Finding::good("latency", found)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! What servers say, word for word or nearly, and one real server.
 
+use tenure_core::clock::Timestamp;
+use tenure_core::engine::Engine;
 use tenure_core::model::claim::ClientId;
 use tenure_testkit::redis::{RedisOptions, RedisServer, Topology, shared};
 
@@ -240,26 +242,13 @@ fn scripts_and_the_prefix_are_judged() {
     assert!(judge::prefix("app:").is_some_and(|finding| finding.found.starts_with("\"app:\"")));
 }
 
-#[test]
-fn what_servers_say_alike_is_said_once() {
-    let found = |server: &str, memory: &str| {
-        let version = finding(Severity::Good, "version", "Redis 7.0.15".to_owned());
-        (server.to_owned(), vec![version, finding(Severity::Good, "memory", memory.to_owned())])
-    };
-    let merged = judge::merged(vec![found("a:1", "little"), found("b:1", "much"), found("c:1", "little")]);
-    let texts: Vec<_> = merged.iter().map(|finding| finding.found.as_str()).collect();
-    assert_eq!(texts, ["Redis 7.0.15", "a:1, c:1: little", "b:1: much"]);
-    let alone = judge::merged(vec![found("a:1", "little")]);
-    assert_eq!(alone[1].found, "little");
-}
-
 /// Checks a server as a client does that connects with a URL.
 fn checked(url: &str) -> Vec<Finding> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let config = Config::parse(url).expect("a right URL");
         let redis = Redis::connect(config, ClientId::new(7)).await.expect("a server");
-        check(&redis.store).await
+        redis.check().await
     })
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::clock::Timestamp;
-use tenure_core::engine::{Finding, Severity};
+use tenure_core::engine::finding::{Finding, Severity, clock_difference, middle_and_worst};
 
 use crate::config::PREFIX;
 use crate::error::Fault;
@@ -47,26 +47,13 @@ pub(super) struct Facts {
     pub(super) is_quorum: bool,
 }
 
-pub(crate) fn finding(severity: Severity, what: &'static str, found: String) -> Finding {
-    Finding { severity, what, found, hint: None }
-}
-
-pub(crate) fn hinted(
-    severity: Severity,
-    what: &'static str,
-    found: String,
-    hint: impl Into<String>,
-) -> Finding {
-    Finding { hint: Some(hint.into()), ..finding(severity, what, found) }
-}
-
 /// What the server refuses to say, or cannot.
 pub(super) fn unseen(what: &'static str, fault: &Fault, severity: Severity) -> Finding {
     let hint = match fault.code() {
         Some("NOPERM") => "allow the user this command, or look at the server yourself".to_owned(),
         _ => fault.to_error("look").hint().unwrap_or_default().to_owned(),
     };
-    hinted(severity, what, format!("cannot be looked at: {fault}"), hint)
+    Finding::new(severity, what, format!("cannot be looked at: {fault}")).hint(hint)
 }
 
 /// A field of INFO.
@@ -101,20 +88,17 @@ impl Facts {
     fn topology(&self, server: &str) -> Finding {
         let what = "topology";
         match (field(server, "redis_mode"), self.is_cluster) {
-            (Some("cluster"), false) => {
-                let found = "a node of a cluster, which refuses most keys".to_owned();
-                let hint = if self.is_quorum {
+            (Some("cluster"), false) => Finding::bad(what, "a node of a cluster, which refuses most keys")
+                .hint(if self.is_quorum {
                     "name servers of their own: the masters of a cluster are not independent"
                 } else {
                     "write `redis+cluster://` for `redis://`"
-                };
-                hinted(Severity::Bad, what, found, hint)
-            }
+                }),
             (_, true) => match &self.cluster {
                 Ok(text) => cluster(text, self.full_coverage.as_deref()),
                 Err(fault) => unseen(what, fault, Severity::Warning),
             },
-            (mode, false) => finding(Severity::Good, what, mode.unwrap_or("not said").to_owned()),
+            (mode, false) => Finding::good(what, mode.unwrap_or("not said").to_owned()),
         }
     }
 
@@ -132,24 +116,25 @@ impl Facts {
         };
         if needed.is_some_and(|needed| online < needed) {
             let found = format!("{found}; `min-replicas-to-write` is {}", needed.unwrap_or_default());
-            return hinted(Severity::Bad, what, found, "the server refuses claims: bring its replicas back");
+            return Finding::bad(what, found).hint("the server refuses claims: bring its replicas back");
         }
         if online < wanted {
             let found = format!("{found}; the URL wants {wanted} to acknowledge");
-            return hinted(Severity::Warning, what, found, "bring them back, or lower `?replicas=`");
+            return Finding::warning(what, found).hint("bring them back, or lower `?replicas=`");
         }
         if lag > LAG_WARNING {
-            let hint =
-                "see whether the network or the replica is slow; a failover to it forgets what it lacks";
-            return hinted(Severity::Warning, what, found, hint);
+            return Finding::warning(what, found).hint(
+                "see whether the network or the replica is slow; a failover to it forgets what it lacks",
+            );
         }
         if online > 0 && needed == Some(0) && !self.is_cluster {
             let found = format!("{found}; `min-replicas-to-write` is 0");
-            let hint = "a master that is cut off goes on granting while another one is promoted: set \
-                `min-replicas-to-write 1` and `min-replicas-max-lag 10` on all servers";
-            return hinted(Severity::Warning, what, found, hint);
+            return Finding::warning(what, found).hint(
+                "a master that is cut off goes on granting while another one is promoted: set \
+                `min-replicas-to-write 1` and `min-replicas-max-lag 10` on all servers",
+            );
         }
-        finding(Severity::Good, what, found)
+        Finding::good(what, found)
     }
 
     fn persistence(&self, persistence: &str) -> Finding {
@@ -160,8 +145,8 @@ impl Facts {
         if (has_log && is_failing("aof_last_write_status"))
             || (has_snapshots != Some(false) && is_failing("rdb_last_bgsave_status"))
         {
-            let found = "the server cannot write to its disk, and may refuse every claim".to_owned();
-            return hinted(Severity::Bad, what, found, "free some space, and see the server's log");
+            return Finding::bad(what, "the server cannot write to its disk, and may refuse every claim")
+                .hint("free some space, and see the server's log");
         }
         if self.is_quorum {
             return self.memory_of_numbers(has_log, has_snapshots);
@@ -174,12 +159,10 @@ impl Facts {
             Some(false) => "none: a restart forgets every hold",
             None => "no log; whether there are snapshots is not known, since CONFIG GET is refused",
         };
-        let hint = "set `appendonly yes`, or see to it that what is locked checks tokens";
-        hinted(Severity::Warning, what, found.to_owned(), hint)
+        Finding::warning(what, found)
+            .hint("set `appendonly yes`, or see to it that what is locked checks tokens")
     }
-}
 
-impl Facts {
     /// What a server of a quorum keeps: it waits after every start, so what matters is only how far the numbers have come, should all
     /// servers start anew.
     fn memory_of_numbers(&self, has_log: bool, has_snapshots: Option<bool>) -> Finding {
@@ -191,23 +174,19 @@ impl Facts {
             (false, _, Some(true)) => "snapshots".to_owned(),
             (false, _, Some(false)) => {
                 let found =
-                    "none: should all servers start anew at once, none knows how far tokens have come"
-                        .to_owned();
-                let hint = "set `appendonly yes`, or rely on the clocks of all clients after that";
-                return hinted(Severity::Warning, what, found, hint);
+                    "none: should all servers start anew at once, none knows how far tokens have come";
+                return Finding::warning(what, found)
+                    .hint("set `appendonly yes`, or rely on the clocks of all clients after that");
             }
             (false, _, None) => {
-                let found = "no log; whether there are snapshots is not known, since CONFIG GET is refused"
-                    .to_owned();
-                return hinted(
-                    Severity::Warning,
+                return Finding::warning(
                     what,
-                    found,
-                    "see that the server keeps something over a restart",
-                );
+                    "no log; whether there are snapshots is not known, since CONFIG GET is refused",
+                )
+                .hint("see that the server keeps something over a restart");
             }
         };
-        finding(Severity::Good, what, format!("{kept}; {waits}"))
+        Finding::good(what, format!("{kept}; {waits}"))
     }
 }
 
@@ -215,24 +194,19 @@ impl Facts {
 fn log(fsync: Option<&str>) -> Finding {
     let what = "persistence";
     match fsync {
-        Some("always") => {
-            let found = "log, synced before each answer: a restart forgets nothing";
-            finding(Severity::Good, what, found.to_owned())
-        }
-        Some("everysec") => {
-            let found = "log, synced every second: a killed server forgets nothing, a machine that loses its \
-                power up to 2 s";
-            finding(Severity::Good, what, found.to_owned())
-        }
-        Some(_) => {
-            let found =
-                "log, synced when the system likes: a machine that loses its power forgets up to 30 s";
-            hinted(Severity::Warning, what, found.to_owned(), "set `appendfsync everysec` or `always`")
-        }
-        None => {
-            let found = "log; when it is synced is not known, since CONFIG GET is refused";
-            hinted(Severity::Warning, what, found.to_owned(), "see that `appendfsync` is everysec or always")
-        }
+        Some("always") => Finding::good(what, "log, synced before each answer: a restart forgets nothing"),
+        Some("everysec") => Finding::good(
+            what,
+            "log, synced every second: a killed server forgets nothing, a machine that loses its \
+                power up to 2 s",
+        ),
+        Some(_) => Finding::warning(
+            what,
+            "log, synced when the system likes: a machine that loses its power forgets up to 30 s",
+        )
+        .hint("set `appendfsync everysec` or `always`"),
+        None => Finding::warning(what, "log; when it is synced is not known, since CONFIG GET is refused")
+            .hint("see that `appendfsync` is everysec or always"),
     }
 }
 
@@ -240,27 +214,25 @@ fn version(server: &str) -> Finding {
     let what = "version";
     if let Some(version) = field(server, "valkey_version") {
         let found = format!("Valkey {version}, with which tenure has not been tested");
-        return finding(Severity::Warning, what, found);
+        return Finding::warning(what, found);
     }
     let Some(version) = field(server, "redis_version") else {
-        return finding(Severity::Warning, what, "not said".to_owned());
+        return Finding::warning(what, "not said");
     };
     let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
     let found = format!("Redis {version}");
     if major.is_some_and(|major| major < VERSION_MIN) {
-        let hint = "the scripts use commands that came with Redis 7.0: PEXPIRETIME, SET with NX and GET";
-        return hinted(Severity::Bad, what, found, hint);
+        return Finding::bad(what, found)
+            .hint("the scripts use commands that came with Redis 7.0: PEXPIRETIME, SET with NX and GET");
     }
-    finding(Severity::Good, what, found)
+    Finding::good(what, found)
 }
 
 fn role(replication: &str) -> Finding {
     match field(replication, "role") {
-        Some("master") => finding(Severity::Good, "role", "master".to_owned()),
-        other => {
-            let hint = "name the master, or let `redis+sentinel://` find it";
-            hinted(Severity::Bad, "role", other.unwrap_or("not said").to_owned(), hint)
-        }
+        Some("master") => Finding::good("role", "master"),
+        other => Finding::bad("role", other.unwrap_or("not said").to_owned())
+            .hint("name the master, or let `redis+sentinel://` find it"),
     }
 }
 
@@ -276,15 +248,17 @@ fn cluster(text: &str, full_coverage: Option<&str>) -> Finding {
     );
     if state == "ok" && slots == SLOTS && full_coverage == Some("yes") {
         let found = format!("{found}; `cluster-require-full-coverage` is yes");
-        let hint = "while one master is away, all others refuse every claim and renewal: set \
-            `cluster-require-full-coverage no` on all nodes";
-        return hinted(Severity::Warning, what, found, hint);
+        return Finding::warning(what, found).hint(
+            "while one master is away, all others refuse every claim and renewal: set \
+            `cluster-require-full-coverage no` on all nodes",
+        );
     }
     if state == "ok" && slots == SLOTS {
-        return finding(Severity::Good, what, found);
+        return Finding::good(what, found);
     }
     let severity = if state == "ok" { Severity::Warning } else { Severity::Bad };
-    hinted(severity, what, found, "claims on slots that are not served fail: see `redis-cli --cluster check`")
+    Finding::new(severity, what, found)
+        .hint("claims on slots that are not served fail: see `redis-cli --cluster check`")
 }
 
 fn memory(memory: &str) -> Finding {
@@ -296,18 +270,19 @@ fn memory(memory: &str) -> Finding {
         _ => format!("{} of at most {} MiB used, policy {policy}", used >> 20, most >> 20),
     };
     if policy != "noeviction" {
-        let hint = "set `maxmemory-policy noeviction`, or give the locks a server of their own: a hold that is \
-            evicted is granted to another while its holder works";
-        return hinted(Severity::Warning, what, found, hint);
+        return Finding::warning(what, found).hint(
+            "set `maxmemory-policy noeviction`, or give the locks a server of their own: a hold that is \
+            evicted is granted to another while its holder works",
+        );
     }
     if most > 0 && used >= most {
-        return hinted(Severity::Bad, what, found, "the server refuses claims: raise `maxmemory`");
+        return Finding::bad(what, found).hint("the server refuses claims: raise `maxmemory`");
     }
     if most > 0 && used.saturating_mul(100) >= most.saturating_mul(USED_PERCENT_WARNING) {
-        let hint = "raise `maxmemory`: at the limit the server refuses claims";
-        return hinted(Severity::Warning, what, found, hint);
+        return Finding::warning(what, found)
+            .hint("raise `maxmemory`: at the limit the server refuses claims");
     }
-    finding(Severity::Good, what, found)
+    Finding::good(what, found)
 }
 
 /// A number in `slave0:ip=127.0.0.1,port=6380,state=online,offset=42,lag=0`.
@@ -317,31 +292,27 @@ fn part(line: &str, key: &str) -> Option<u64> {
 
 /// What the server's clock says, and what this machine's said at the same time.
 pub(super) fn clock(server: Timestamp, here: Timestamp) -> Finding {
-    let (ahead, behind) = (server.since(here), here.since(server));
-    let found = if ahead > behind {
-        format!("{ahead:.1?} ahead of this machine's")
-    } else {
-        format!("{behind:.1?} behind this machine's")
-    };
-    if ahead.max(behind) <= CLOCK_WARNING {
-        return finding(Severity::Good, "clock", found);
+    let (difference, which) = clock_difference(server, here);
+    let found = format!("{difference:.1?} {which} this machine's");
+    if difference <= CLOCK_WARNING {
+        return Finding::good("clock", found);
     }
-    let hint = "no lease depends on it, but tokens do: let all servers and machines keep the time, so that they \
-        grow over a restart or a failover too";
-    hinted(Severity::Warning, "clock", found, hint)
+    Finding::warning("clock", found).hint(
+        "no lease depends on it, but tokens do: let all servers and machines keep the time, so that they \
+        grow over a restart or a failover too",
+    )
 }
 
 /// How long several answers took.
-pub(super) fn latency(mut took: Vec<Duration>) -> Finding {
-    took.sort_unstable();
-    let (median, worst) =
-        (took.get(took.len() / 2).copied().unwrap_or_default(), took.last().copied().unwrap_or_default());
-    let found = format!("{median:.1?}, at worst {worst:.1?} of {} PINGs", took.len());
+pub(super) fn latency(took: Vec<Duration>) -> Finding {
+    let count = took.len();
+    let (middle, worst) = middle_and_worst(took);
+    let found = format!("{middle:.1?}, at worst {worst:.1?} of {count} PINGs");
     if worst <= LATENCY_WARNING {
-        return finding(Severity::Good, "latency", found);
+        return Finding::good("latency", found);
     }
-    let hint = "choose a ttl of many times this, and see `redis-cli --latency` and SLOWLOG";
-    hinted(Severity::Warning, "latency", found, hint)
+    Finding::warning("latency", found)
+        .hint("choose a ttl of many times this, and see `redis-cli --latency` and SLOWLOG")
 }
 
 /// Whether functions can be called and loaded, and whether scripts can in their place: by their hash, which the server
@@ -352,16 +323,14 @@ pub(super) fn scripts(functions: [&Said; 2], scripts: [&Said; 2]) -> Finding {
         said.into_iter().find_map(|said| said.as_ref().err().filter(|fault| !fault.is_of_probe()).cloned())
     };
     match (refused(functions), refused(scripts)) {
-        (None, None) => finding(Severity::Good, what, "functions are allowed, and scripts too".to_owned()),
-        (None, Some(_)) => finding(Severity::Good, what, "functions are allowed".to_owned()),
+        (None, None) => Finding::good(what, "functions are allowed, and scripts too"),
+        (None, Some(_)) => Finding::good(what, "functions are allowed"),
         (Some(fault), None) => {
-            let hint = "allow the user FCALL and FUNCTION LOAD: each call costs the server less with them";
-            hinted(Severity::Good, what, format!("scripts are allowed; functions are not: {fault}"), hint)
+            Finding::good(what, format!("scripts are allowed; functions are not: {fault}"))
+                .hint("allow the user FCALL and FUNCTION LOAD: each call costs the server less with them")
         }
-        (Some(_), Some(fault)) => {
-            let hint = "allow the user FCALL and FUNCTION LOAD, or EVALSHA and EVAL";
-            hinted(Severity::Bad, what, format!("refused: {fault}"), hint)
-        }
+        (Some(_), Some(fault)) => Finding::bad(what, format!("refused: {fault}"))
+            .hint("allow the user FCALL and FUNCTION LOAD, or EVALSHA and EVAL"),
     }
 }
 
@@ -374,31 +343,5 @@ pub(super) fn prefix(prefix: &str) -> Option<Finding> {
         "" => "none: every plain string key is a lock to tenure".to_owned(),
         _ => format!("{prefix:?}: only clients with the same one share locks"),
     };
-    Some(finding(Severity::Good, "prefix", found))
-}
-
-/// Puts what several servers found together: what they all say alike is said once, the rest with their names.
-pub fn merged(found: Vec<(String, Vec<Finding>)>) -> Vec<Finding> {
-    let count = found.len();
-    let mut order: Vec<&'static str> = Vec::new();
-    let mut alike: Vec<(Finding, Vec<String>)> = Vec::new();
-    for (server, findings) in found {
-        for finding in findings {
-            if !order.contains(&finding.what) {
-                order.push(finding.what);
-            }
-            match alike.iter_mut().find(|(other, _)| *other == finding) {
-                Some((_, servers)) => servers.push(server.clone()),
-                None => alike.push((finding, vec![server.clone()])),
-            }
-        }
-    }
-    alike.sort_by_key(|(finding, _)| order.iter().position(|what| *what == finding.what));
-    let name = |(finding, servers): (Finding, Vec<String>)| {
-        if servers.len() == count {
-            return finding;
-        }
-        Finding { found: format!("{}: {}", servers.join(", "), finding.found), ..finding }
-    };
-    alike.into_iter().map(name).collect()
+    Some(Finding::good("prefix", found))
 }

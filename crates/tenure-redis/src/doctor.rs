@@ -3,48 +3,58 @@
 //! What is asked is here, and what follows from the answers in `judge`. A server that refuses a question is not an
 //! error: the finding says that it could not be looked at.
 
-pub(crate) mod judge;
+mod judge;
 
 use std::time::Duration;
 
 use redis::{Cmd, Value};
+use tenure_core::Error;
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
-use tenure_core::engine::{Finding, Incarnation, Severity};
+use tenure_core::engine::Incarnation;
+use tenure_core::engine::finding::{Finding, Severity, merged};
 use tenure_core::model::claim::Name;
-use tenure_core::model::inspect::VIEW_ENTRIES_MAX;
 use tokio::time::Instant;
 
-use crate::check::judge::{Facts, Said, finding, hinted};
+use crate::doctor::judge::{Facts, Said};
 use crate::error::Fault;
-use crate::lua::LIBRARY;
+use crate::keys::Keys;
 use crate::net::dial::text_of;
 use crate::net::link::Link;
-use crate::net::topology::CALL_TIMEOUT;
-use crate::store::Store;
+use crate::net::topology::{CALL_TIMEOUT, Servers};
 
 /// How many PINGs the latency is taken of.
 const PINGS: usize = 5;
 /// A resource to look at, whether it exists or not: it tells whether the scripts may read the keys.
-const PROBE: &str = "tenure-doctor";
+pub(crate) const PROBE: &str = "tenure-doctor";
 
-/// Looks at every master, and at what they have in common.
-pub(crate) async fn check(store: &Store) -> Vec<Finding> {
-    let masters = match store.servers.masters().await {
+/// Looks at every master, and at what they have in common. `probe` looks at the resource [`PROBE`].
+pub(crate) async fn check(
+    servers: &Servers,
+    keys: &Keys,
+    probe: impl Future<Output = Result<(), Error>>,
+) -> Vec<Finding> {
+    let masters = match servers.masters().await {
         Ok(masters) => masters,
         Err(fault) => return vec![judge::unseen("server", &fault, Severity::Bad)],
     };
     let mut found = Vec::new();
     for link in masters {
-        found.push(of_server(store, &link).await);
+        found.push(of_server(servers, &link).await);
     }
-    let mut findings = judge::merged(found);
-    findings.push(keys(store).await);
-    findings.extend(prefix(store));
+    let mut findings = merged(found);
+    findings.push(match probe.await {
+        Ok(()) => Finding::good("keys", "a script may read them"),
+        Err(error) => {
+            let hint = error.hint().unwrap_or("see what the server's log says");
+            Finding::bad("keys", error.to_string()).hint(hint)
+        }
+    });
+    findings.extend(prefix(keys));
     findings
 }
 
 /// Returns the name of a server and what is found there.
-async fn of_server(store: &Store, link: &Link) -> (String, Vec<Finding>) {
+async fn of_server(servers: &Servers, link: &Link) -> (String, Vec<Finding>) {
     let wire = match link.up(Instant::now() + CALL_TIMEOUT).await {
         Ok(wire) => wire,
         Err(fault) => return ("a master".to_owned(), vec![judge::unseen("server", &fault, Severity::Bad)]),
@@ -55,8 +65,8 @@ async fn of_server(store: &Store, link: &Link) -> (String, Vec<Finding>) {
         Err(fault) => return (server, vec![judge::unseen("server", &fault, Severity::Bad)]),
     };
     let facts = Facts {
-        replicas_wanted: store.servers.replicas(),
-        is_cluster: store.servers.is_cluster(),
+        replicas_wanted: servers.replicas(),
+        is_cluster: servers.is_cluster(),
         cluster: ask(link, &["CLUSTER", "INFO"]).await,
         full_coverage: setting(link, "cluster-require-full-coverage").await,
         ..facts(link).await
@@ -157,33 +167,12 @@ async fn clock(link: &Link) -> Finding {
             // The server looked at its clock half-way, as far as anybody knows.
             judge::clock(server + took / 2, received)
         }
-        Err(error) => finding(Severity::Warning, "clock", format!("the answer to TIME is strange: {error}")),
+        Err(error) => Finding::warning("clock", format!("the answer to TIME is strange: {error}")),
     }
 }
 
-/// Reads a resource as `status` does: with a real script, and thus with the rights that scripts need.
-async fn keys(store: &Store) -> Finding {
-    let key = Name::new(PROBE).and_then(|name| store.keys.of(&name));
-    let outcome = match key {
-        Ok(key) => {
-            let argument = |cmd: &mut Cmd| {
-                cmd.arg(VIEW_ENTRIES_MAX);
-            };
-            store.call("look", &LIBRARY.look, key.slot, std::slice::from_ref(&key), argument).await.map(drop)
-        }
-        Err(error) => Err(error),
-    };
-    match outcome {
-        Ok(()) => finding(Severity::Good, "keys", "a script may read them".to_owned()),
-        Err(error) => {
-            let hint = error.hint().unwrap_or("see what the server's log says").to_owned();
-            hinted(Severity::Bad, "keys", error.to_string(), hint)
-        }
-    }
-}
-
-fn prefix(store: &Store) -> Option<Finding> {
-    let key = store.keys.of(&Name::new(PROBE).ok()?).ok()?;
+fn prefix(keys: &Keys) -> Option<Finding> {
+    let key = keys.of(&Name::new(PROBE).ok()?).ok()?;
     judge::prefix(key.text.strip_suffix(PROBE)?)
 }
 
