@@ -126,6 +126,8 @@ impl Alone {
     }
 }
 
+crate::server::is_a_server!(EtcdServer);
+
 impl EtcdServer {
     /// Starts one and waits until it answers.
     ///
@@ -194,31 +196,6 @@ impl EtcdServer {
     pub fn authority(&self) -> PathBuf {
         assert!(self.options.tls, "{} has no TLS", self.server);
         authority(self.server.directory())
-    }
-
-    /// Returns its process: its log, and whether it runs.
-    pub fn server(&self) -> &Server {
-        &self.server
-    }
-
-    /// Returns the id of its process.
-    pub fn pid(&self) -> u32 {
-        self.server.pid()
-    }
-
-    /// Kills it (SIGKILL).
-    pub fn kill(&self) {
-        self.server.kill();
-    }
-
-    /// Stops it (SIGSTOP): it keeps its connections, and does nothing.
-    pub fn stop(&self) {
-        self.server.stop();
-    }
-
-    /// Lets it continue after [`EtcdServer::stop`].
-    pub fn cont(&self) {
-        self.server.cont();
     }
 
     /// Kills it if it runs, starts it again on the same ports with the same files, and waits until it answers: for

@@ -68,6 +68,8 @@ pub struct MariaDbServer {
     clock: Option<ServerClock>,
 }
 
+crate::server::is_a_server!(MariaDbServer);
+
 impl MariaDbServer {
     /// Starts one and waits until it answers.
     ///
@@ -135,11 +137,6 @@ impl MariaDbServer {
         self.port.number()
     }
 
-    /// Returns its process: to kill, stop and continue it, and to read its log.
-    pub fn server(&self) -> &Server {
-        &self.server
-    }
-
     /// Returns its wall clock.
     ///
     /// # Panics
@@ -148,38 +145,12 @@ impl MariaDbServer {
         self.clock.as_ref().unwrap_or_else(|| panic!("{} has the clock of this machine", self.server))
     }
 
-    /// Returns the id of its process.
-    pub fn pid(&self) -> u32 {
-        self.server.pid()
-    }
-
     /// Connects with it as clients do by default: a row that is set to what it was does not count as affected.
     ///
     /// # Errors
     /// As the system or the server reports them.
     pub fn connect(&self) -> Result<SqlConnection, SqlError> {
         SqlConnection::to_mariadb(self.port(), USER, DATABASE, false)
-    }
-
-    /// Kills it (SIGKILL), and returns when it is gone.
-    pub fn kill(&self) {
-        self.server.kill();
-    }
-
-    /// Stops it (SIGSTOP): it keeps its connections, and does nothing.
-    ///
-    /// # Panics
-    /// If it has been killed.
-    pub fn stop(&self) {
-        self.server.stop();
-    }
-
-    /// Lets it continue after [`MariaDbServer::stop`].
-    ///
-    /// # Panics
-    /// If it has been killed.
-    pub fn cont(&self) {
-        self.server.cont();
     }
 
     /// Kills it if it runs, starts it again on the same port with the same files, and waits until it answers.

@@ -107,6 +107,8 @@ pub struct PostgresServer {
     clock: Option<ServerClock>,
 }
 
+crate::server::is_a_server!(PostgresServer);
+
 impl PostgresServer {
     /// Starts one and waits until it answers.
     ///
@@ -203,22 +205,12 @@ impl PostgresServer {
         self.port.number()
     }
 
-    /// Returns its first process, and its log.
-    pub fn server(&self) -> &Server {
-        &self.server
-    }
-
     /// Returns its wall clock.
     ///
     /// # Panics
     /// If it was not started with one of its own.
     pub fn clock(&self) -> &ServerClock {
         self.clock.as_ref().unwrap_or_else(|| panic!("{} has the clock of this machine", self.server))
-    }
-
-    /// Returns the id of its first process.
-    pub fn pid(&self) -> u32 {
-        self.server.pid()
     }
 
     /// Connects with it.

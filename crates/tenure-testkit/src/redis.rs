@@ -141,6 +141,8 @@ pub struct RedisServer {
     clock: Option<ServerClock>,
 }
 
+crate::server::is_a_server!(RedisServer);
+
 impl RedisServer {
     /// Starts one and waits until it answers.
     ///
@@ -209,31 +211,6 @@ impl RedisServer {
     /// If it was not started with one of its own.
     pub fn clock(&self) -> &ServerClock {
         self.clock.as_ref().unwrap_or_else(|| panic!("{} has the clock of this machine", self.server))
-    }
-
-    /// Returns its process: to kill, stop and continue it, and to read its log.
-    pub fn server(&self) -> &Server {
-        &self.server
-    }
-
-    /// Returns the id of its process.
-    pub fn pid(&self) -> u32 {
-        self.server.pid()
-    }
-
-    /// Kills it (SIGKILL).
-    pub fn kill(&self) {
-        self.server.kill();
-    }
-
-    /// Stops it (SIGSTOP): it keeps its connections, and does nothing.
-    pub fn stop(&self) {
-        self.server.stop();
-    }
-
-    /// Lets it continue after [`RedisServer::stop`].
-    pub fn cont(&self) {
-        self.server.cont();
     }
 
     /// Kills it if it runs, starts it again on the same port with the same files, and waits until it answers.

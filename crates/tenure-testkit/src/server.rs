@@ -37,6 +37,20 @@ struct Process {
     is_stopped: bool,
 }
 
+/// Lets what has a field `server` be used as that [`Server`]: killed, stopped, continued, and its log read.
+macro_rules! is_a_server {
+    ($kind:ty) => {
+        impl std::ops::Deref for $kind {
+            type Target = $crate::Server;
+
+            fn deref(&self) -> &$crate::Server {
+                &self.server
+            }
+        }
+    };
+}
+pub(crate) use is_a_server;
+
 impl Server {
     /// Starts a program in a directory `name` of the site, which `prepare` may fill before it says how the
     /// program is called. Its output goes to the file `log` there.

@@ -133,6 +133,8 @@ struct Place {
     lines: String,
 }
 
+crate::server::is_a_server!(ZooKeeperServer);
+
 impl ZooKeeperServer {
     /// Starts one and waits until it answers.
     ///
@@ -196,31 +198,6 @@ impl ZooKeeperServer {
     pub fn authority(&self) -> PathBuf {
         assert!(self.options.tls, "{} has no TLS", self.server);
         self.server.directory().join("ca.crt")
-    }
-
-    /// Returns its process: its log, and whether it runs.
-    pub fn server(&self) -> &Server {
-        &self.server
-    }
-
-    /// Returns the id of its process.
-    pub fn pid(&self) -> u32 {
-        self.server.pid()
-    }
-
-    /// Kills it (SIGKILL).
-    pub fn kill(&self) {
-        self.server.kill();
-    }
-
-    /// Stops it (SIGSTOP): it keeps its connections, and does nothing.
-    pub fn stop(&self) {
-        self.server.stop();
-    }
-
-    /// Lets it continue after [`ZooKeeperServer::stop`].
-    pub fn cont(&self) {
-        self.server.cont();
     }
 
     /// Kills it if it runs, starts it again on the same ports with the same files, and waits until it serves: not for

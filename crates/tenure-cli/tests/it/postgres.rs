@@ -113,7 +113,7 @@ fn a_wrong_login_is_told_and_not_shown() {
     let server = start();
     let mut admin = server.connect().expect("the server takes one more");
     admin.run("CREATE ROLE locks LOGIN PASSWORD 'swordfish'");
-    let access = server.server().directory().join("data/pg_hba.conf");
+    let access = server.directory().join("data/pg_hba.conf");
     fs::write(&access, "host all postgres all trust\nhost all all all scram-sha-256\n").expect("a file");
     admin.run("SELECT pg_reload_conf()");
     admin.run("GRANT CREATE ON SCHEMA public TO locks");

@@ -163,7 +163,7 @@ fn all_servers_down_take_leases_by_their_deadline_and_serve_all_afterwards() {
     let lease = take(&client, "m", TTL);
     let kept = take(&client, "kept", Duration::from_secs(30));
     let down_at = now();
-    cluster.servers().iter().for_each(EtcdServer::kill);
+    cluster.servers().iter().for_each(|server| server.kill());
     pause((down_at + TTL + Duration::from_millis(100)).since(now()));
     assert!(lease.is_lost(), "its holder is told by its own clock");
     let asked_at = now();

@@ -73,7 +73,7 @@ fn a_free_mutex_is_claimed_and_released_by_a_statement_each() {
     const PAIRS: usize = 20;
     let server = PostgresServer::start(&PostgresOptions::default().setting("log_statement", "all"));
     let client = connect(&server.url());
-    let log = || std::fs::read_to_string(server.server().directory().join("log")).expect("the server's log");
+    let log = || std::fs::read_to_string(server.directory().join("log")).expect("the server's log");
     let count = |text: &str, what: &str| text.lines().filter(|line| line.contains(what)).count();
     let before = log().len();
     pollster::block_on(async {

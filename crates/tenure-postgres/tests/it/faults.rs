@@ -360,7 +360,7 @@ fn a_client_that_stops_in_a_transaction_is_thrown_out() {
     let lease = wait_for("grant", || pollster::block_on(other.semaphore("s", 2).try_acquire()).ok()?);
     println!("granted after {:?}", now().since(stopped_at));
     assert!(now().since(stopped_at) < Duration::from_millis(1900), "{:?}", now().since(stopped_at));
-    let log = std::fs::read_to_string(server.server().directory().join("log")).expect("the server's log");
+    let log = std::fs::read_to_string(server.directory().join("log")).expect("the server's log");
     assert!(log.contains("due to idle-in-transaction timeout"), "{log}");
     pollster::block_on(lease.release()).expect("it is held");
     stopped.join().expect("no panic").expect_err("nobody answers it");

@@ -52,7 +52,7 @@ fn ten_thousand_leases_are_renewed_with_one_statement_for_each_batch() {
         (number(&mut raw, expiry) > before).then_some(())
     });
     println!("all were renewed within {:?}", now().since(began));
-    let log = std::fs::read_to_string(server.server().directory().join("log")).expect("the server's log");
+    let log = std::fs::read_to_string(server.directory().join("log")).expect("the server's log");
     let count = |what: &str| log.lines().filter(|line| line.contains(what)).count();
     let (renewals, transactions) =
         (count("tenure_claim h SET"), count("BEGIN ISOLATION LEVEL READ COMMITTED"));

@@ -194,7 +194,7 @@ fn a_long_queue_is_not_read_from_end_to_end() {
     (0..3).for_each(|_| work());
     raw.run("ANALYZE tenure_queue_item");
     (0..3).for_each(|_| work());
-    let log = std::fs::read_to_string(server.server().directory().join("log")).expect("the server's log");
+    let log = std::fs::read_to_string(server.directory().join("log")).expect("the server's log");
     let bad: Vec<&str> = log
         .split("\tQuery Text: ")
         .filter(|plan| {

@@ -83,7 +83,7 @@ fn a_server_that_wants_clear_text_gets_it_by_tls_only() {
     let mut admin = server.connect().expect("it answers");
     admin.run("CREATE ROLE locks LOGIN PASSWORD 'swordfish'");
     admin.run("GRANT CREATE ON SCHEMA public TO locks");
-    let access = server.server().directory().join("data/pg_hba.conf");
+    let access = server.directory().join("data/pg_hba.conf");
     std::fs::write(&access, "host all postgres all trust\nhost all all all password\n").expect("a file");
     admin.run("SELECT pg_reload_conf()");
     let url = server.url().replace("//postgres@", "//locks:swordfish@");

@@ -22,7 +22,7 @@ fn a_server_behind_tls_is_used_and_its_certificate_checked() {
     let mut admin = server.connect().expect("it answers");
     admin.run("CREATE ROLE locks LOGIN PASSWORD 'swordfish'");
     admin.run("GRANT CREATE ON SCHEMA public TO locks");
-    let access = server.server().directory().join("data/pg_hba.conf");
+    let access = server.directory().join("data/pg_hba.conf");
     let rules = "host all postgres all trust\nhostssl all all all scram-sha-256\n";
     std::fs::write(&access, rules).expect("a file of the server");
     admin.run("SELECT pg_reload_conf()");

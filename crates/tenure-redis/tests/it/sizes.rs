@@ -67,6 +67,6 @@ fn takes_of_large_items_in_a_row_break_no_connection() {
 
 /// The server has not closed a connection since too much was to be sent on it, and with it all that was under way.
 fn assert_no_limit_was_met(server: &RedisServer) {
-    let log = server.server().log();
+    let log = server.log();
     assert!(!log.contains("output buffer limits"), "{log}");
 }

@@ -137,7 +137,7 @@ impl EtcdCluster {
     }
 
     fn find_leader(&self) -> Option<usize> {
-        let running = self.servers.iter().enumerate().filter(|(_, server)| server.server().runs());
+        let running = self.servers.iter().enumerate().filter(|(_, server)| server.runs());
         let leading = running.filter_map(|(i, server)| Some((server.term_led()?, i)));
         leading.max().map(|(_, i)| i)
     }

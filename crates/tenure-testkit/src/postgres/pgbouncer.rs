@@ -17,6 +17,8 @@ pub struct PgBouncer {
     port: Port,
 }
 
+crate::server::is_a_server!(PgBouncer);
+
 impl PgBouncer {
     /// Starts one before a server, and waits until that answers.
     ///
@@ -64,11 +66,6 @@ impl PgBouncer {
     /// Returns its port.
     pub fn port(&self) -> u16 {
         self.port.number()
-    }
-
-    /// Returns its process: to kill, stop and continue it, and to read its log.
-    pub fn server(&self) -> &Server {
-        &self.server
     }
 
     /// Connects with the server through it.

@@ -80,7 +80,7 @@ impl RedisCluster {
         }
         for (replica, master) in replicas.iter().zip(masters) {
             let id = id(master);
-            replica.server().wait_for("node that knows its master", || {
+            replica.wait_for("node that knows its master", || {
                 (replica.ask(&["CLUSTER", "REPLICATE", &id]).to_string() == "OK").then_some(())
             });
         }
@@ -138,7 +138,7 @@ impl RedisCluster {
     /// If it does not become one.
     pub fn failover(&self, master: &RedisServer) -> &RedisServer {
         let replica = self.replica_of(master).expect("a replica of the master");
-        replica.server().wait_for("role of a master", || {
+        replica.wait_for("role of a master", || {
             if replica.info("role")? == "master" {
                 return Some(());
             }
@@ -207,7 +207,7 @@ impl RedisCluster {
             node.command(&["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &to_id]);
         }
         for node in self.living() {
-            node.server().wait_for("news of the slot", || {
+            node.wait_for("news of the slot", || {
                 views(node).iter().any(|view| view.id == to_id && view.slots.contains(&slot)).then_some(())
             });
         }
@@ -221,7 +221,7 @@ impl RedisCluster {
     pub fn wait_until_ready(&self) {
         let living: Vec<u16> = self.living().map(RedisServer::port).collect();
         for node in self.living() {
-            node.server().wait_for("complete cluster", || {
+            node.wait_for("complete cluster", || {
                 let is_ok = node.ask(&["CLUSTER", "INFO"]).to_string().contains("cluster_state:ok");
                 let mut views = views(node);
                 views.retain(|view| living.contains(&view.port));
@@ -238,7 +238,7 @@ impl RedisCluster {
 
     /// The nodes that can answer.
     fn living(&self) -> impl Iterator<Item = &RedisServer> {
-        self.nodes.iter().filter(|node| node.server().runs())
+        self.nodes.iter().filter(|node| node.runs())
     }
 
     fn claimant(&self, slot: u16) -> Option<&RedisServer> {

@@ -146,6 +146,8 @@ impl RedisSentinel {
     }
 }
 
+crate::server::is_a_server!(Sentinel);
+
 impl Sentinel {
     /// Starts one that knows all others and the servers from the beginning, which saves it seconds of asking.
     fn launch(site: &Arc<Site>, port: Port, servers: &[RedisServer], sentinels: &[u16]) -> Sentinel {
@@ -186,11 +188,6 @@ impl Sentinel {
     /// Returns its port.
     pub fn port(&self) -> u16 {
         self.port.number()
-    }
-
-    /// Returns its process: to kill, stop, continue and restart it.
-    pub fn server(&self) -> &Server {
-        &self.server
     }
 
     /// Calls a command; `None` where there is no answer.

@@ -147,11 +147,11 @@ impl ZooKeeperEnsemble {
     /// An election may take several attempts, each of which takes seconds to fail.
     fn wait_for_leader(&self, old: Option<usize>) -> usize {
         let found = poll(READY_MAX, || self.find_leader(old));
-        found.unwrap_or_else(|| panic!("no leader within {READY_MAX:?}\n{}", self.servers[0].server().log()))
+        found.unwrap_or_else(|| panic!("no leader within {READY_MAX:?}\n{}", self.servers[0].log()))
     }
 
     fn find_leader(&self, old: Option<usize>) -> Option<usize> {
-        let mut others = (0..COUNT).filter(|i| Some(*i) != old && self.servers[*i].server().runs());
+        let mut others = (0..COUNT).filter(|i| Some(*i) != old && self.servers[*i].runs());
         others.find(|i| self.servers[*i].mode().as_deref() == Some("leader"))
     }
 }

@@ -22,7 +22,7 @@ fn a_killed_server_keeps_what_was_put_and_leaves_no_process() {
     assert!(server.try_ctl(&["get", "key"]).is_err());
     server.restart();
     assert_eq!(get(&server, "key"), "value");
-    let (pid, directory) = (server.pid(), server.server().directory().to_owned());
+    let (pid, directory) = (server.pid(), server.directory().to_owned());
     drop(server);
     assert!(!is_alive(pid) && !directory.parent().unwrap().exists());
 }

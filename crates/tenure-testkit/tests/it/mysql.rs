@@ -103,7 +103,7 @@ fn a_server_that_cannot_start_fails_the_test_with_its_log() {
 #[test]
 fn a_dropped_server_leaves_nothing() {
     let server = start();
-    let (pid, directory) = (server.pid(), server.server().directory().to_owned());
+    let (pid, directory) = (server.pid(), server.directory().to_owned());
     drop(server);
     assert!(!is_alive(pid));
     assert!(!directory.parent().unwrap().exists());

@@ -23,7 +23,7 @@ fn processes(server: &PostgresServer) -> Vec<u32> {
 
 /// The id of the System V memory of a server, which its lock file has.
 fn memory(server: &PostgresServer) -> String {
-    let lock = fs::read_to_string(server.server().directory().join("data/postmaster.pid")).unwrap();
+    let lock = fs::read_to_string(server.directory().join("data/postmaster.pid")).unwrap();
     lock.lines().nth(6).unwrap().split_whitespace().nth(1).unwrap().to_owned()
 }
 
@@ -127,7 +127,7 @@ fn a_server_that_cannot_start_fails_the_test_with_its_log() {
 #[test]
 fn a_dropped_server_leaves_nothing_not_even_shared_memory() {
     let server = start();
-    let directory = server.server().directory().to_owned();
+    let directory = server.directory().to_owned();
     let processes = processes(&server);
     let memory = memory(&server);
     assert!(exists(&memory));

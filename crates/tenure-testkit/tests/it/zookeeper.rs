@@ -17,7 +17,7 @@ fn a_killed_server_keeps_what_was_created_and_leaves_no_process() {
     assert!(!is_alive(pid) && server.mode().is_none());
     server.restart();
     assert!(server.shell(&["get", "/key"]).unwrap().contains("value"));
-    let (pid, directory) = (server.pid(), server.server().directory().to_owned());
+    let (pid, directory) = (server.pid(), server.directory().to_owned());
     drop(server);
     assert!(!is_alive(pid) && !directory.parent().unwrap().exists());
 }
@@ -40,7 +40,7 @@ fn a_login_is_checked() {
     let server = ZooKeeperServer::start(&options);
     server.shell(&["create", "/key", "value", "sasl:tenure:cdrwa"]).unwrap();
     assert!(server.shell(&["getAcl", "/key"]).unwrap().contains("'tenure"));
-    let logins = server.server().directory().join("jaas.conf");
+    let logins = server.directory().join("jaas.conf");
     let wrong =
         std::fs::read_to_string(&logins).unwrap().replace("password=\"secret\"", "password=\"wrong\"");
     std::fs::write(&logins, wrong).unwrap();
@@ -92,7 +92,7 @@ fn a_server_that_is_cut_off_serves_no_longer_and_comes_back() {
         assert_eq!(ensemble.servers()[alone].word("ruok").unwrap(), "imok", "clients reach it");
         ensemble.heal();
         // An election may take several attempts.
-        ensemble.servers()[alone].server().wait_for("service", || ensemble.servers()[alone].mode());
+        ensemble.servers()[alone].wait_for("service", || ensemble.servers()[alone].mode());
     }
 }
 

@@ -105,20 +105,20 @@ fn a_replica_that_is_about_to_be_promoted_is_the_master_until_the_sentinel_says_
 #[test]
 fn sentinels_that_are_down_or_hang_do_not_matter_while_one_answers() {
     let set = RedisSentinel::start();
-    set.sentinels()[0].server().kill();
-    set.sentinels()[1].server().stop();
+    set.sentinels()[0].kill();
+    set.sentinels()[1].stop();
     run(async {
         let client = Client::of(&set.url());
         let asked_at = Instant::now();
         client.increment().await.unwrap();
         assert!(asked_at.elapsed() < Duration::from_millis(500), "{:?}", asked_at.elapsed());
         // With none left, the connection with the master stays.
-        set.sentinels()[2].server().kill();
+        set.sentinels()[2].kill();
         client.increment().await.unwrap();
         let error = Client::of(&set.url()).increment().await.unwrap_err().to_error("claim");
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         let unknown = set.url().replace("mymaster", "nobody");
-        set.sentinels()[2].server().restart();
+        set.sentinels()[2].restart();
         let error = Client::of(&unknown).increment().await.unwrap_err().to_error("claim");
         assert!(error.hint().is_some_and(|hint| hint.contains("Sentinels")), "{error:?}");
     });

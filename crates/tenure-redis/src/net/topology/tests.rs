@@ -74,7 +74,7 @@ fn messages_have_a_connection_of_their_own_which_comes_back_by_itself() {
         let blocked = tokio::spawn(async move {
             servers.call(0, |_| redis::cmd("BLPOP").arg("list").arg(0).to_owned()).await
         });
-        server.server().wait_for("blocked client", || (server.info("blocked_clients")? == "1").then_some(()));
+        server.wait_for("blocked client", || (server.info("blocked_clients")? == "1").then_some(()));
         server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         while !matches!(client.next().await, News::Listening { is_new: false }) {}
         assert_eq!(server.command(&["PUBLISH", "inbox", "hello"]), "1");
@@ -158,7 +158,7 @@ fn what_is_under_way_fails_at_once_when_the_connection_breaks() {
         let waiting = tokio::spawn(async move {
             servers.call(0, |_| redis::cmd("BLPOP").arg("nothing").arg(0).to_owned()).await
         });
-        server.server().wait_for("blocked client", || (server.info("blocked_clients")? == "1").then_some(()));
+        server.wait_for("blocked client", || (server.info("blocked_clients")? == "1").then_some(()));
         let killed_at = Instant::now();
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
         let fault = waiting.await.unwrap().unwrap_err();
@@ -322,8 +322,8 @@ fn replicas_that_acknowledge_are_counted_and_those_that_do_not_are_no_fault() {
     let master = RedisServer::start(RedisOptions::default());
     let of_master = RedisOptions::default().line(format!("replicaof 127.0.0.1 {}", master.port()));
     let replica = RedisServer::start(of_master.line("repl-diskless-sync-delay 0"));
-    replica.server().wait_for("link", || (replica.info("master_link_status")? == "up").then_some(()));
-    master.server().wait_for("replica", || (master.info("slave0")?.contains("state=online")).then_some(()));
+    replica.wait_for("link", || (replica.info("master_link_status")? == "up").then_some(()));
+    master.wait_for("replica", || (master.info("slave0")?.contains("state=online")).then_some(()));
     run(async {
         let client = Client::of(&format!("{}?replicas=1", master.url()));
         let increment = |_| redis::cmd("INCR").arg("n").to_owned();

@@ -80,7 +80,7 @@ fn a_server_that_cannot_start_fails_the_test_with_its_log() {
 #[test]
 fn a_dropped_server_leaves_nothing() {
     let server = RedisServer::start(RedisOptions::default());
-    let (pid, directory) = (server.pid(), server.server().directory().to_owned());
+    let (pid, directory) = (server.pid(), server.directory().to_owned());
     drop(server);
     assert!(!is_alive(pid));
     assert!(!directory.parent().unwrap().exists());
@@ -91,7 +91,7 @@ fn a_dropped_server_leaves_nothing() {
 fn starts_a_server_and_waits_to_be_killed() {
     let Some(found) = std::env::var_os("TENURE_TESTKIT_FOUND") else { return };
     let server = RedisServer::start(RedisOptions::default());
-    let text = format!("{} {}", server.pid(), server.server().directory().display());
+    let text = format!("{} {}", server.pid(), server.directory().display());
     let found = PathBuf::from(found);
     std::fs::write(found.with_extension("new"), text).unwrap();
     std::fs::rename(found.with_extension("new"), found).unwrap();
