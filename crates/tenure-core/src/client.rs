@@ -8,6 +8,7 @@ pub(crate) mod ledger;
 mod listing;
 pub(crate) mod queue_client;
 mod renewal;
+mod settings;
 mod thread;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,6 +25,7 @@ use crate::client::alarm::Alarms;
 use crate::client::floors::Floors;
 use crate::client::ledger::{Identity, Ledger, Now};
 use crate::client::queue_client::QueueClient;
+pub use crate::client::settings::Settings;
 use crate::clock::{Clock, Instant, SystemClock, Timer};
 use crate::engine::queue::QueueCapability;
 use crate::engine::{BreakAnswer, Capability, Connect, Engine, Finding};
@@ -43,22 +45,6 @@ use crate::model::token::Token;
 
 /// How many timers are kept: as many as calls of queues are under way at a time. Each is a file descriptor.
 const TIMERS_MAX: usize = 8;
-
-/// What a client can be told when it connects.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Settings {
-    /// How long a request may stay unanswered before its user is told (default 2 s).
-    pub answer_timeout: Duration,
-    /// A free text in the label of every hold (default: none).
-    pub label: String,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings { answer_timeout: Duration::from_secs(2), label: String::new() }
-    }
-}
 
 /// A client of an engine. Cloning is cheap and shares the connection.
 ///
@@ -319,8 +305,10 @@ impl Tenure {
     /// Connects with an engine, on a clock. Most programs call `tenure::connect(url)` instead.
     ///
     /// # Errors
-    /// Those of the engine; [`ErrorKind::Unsupported`] if this process can have no more threads or files.
+    /// Those of the engine; [`ErrorKind::Invalid`] for a setting out of range; [`ErrorKind::Unsupported`] if this process can
+    /// have no more threads or files.
     pub async fn start(connect: Connect, clock: Arc<dyn Clock>, settings: Settings) -> Result<Tenure> {
+        settings.check()?;
         let client = ClientId::new(clock.random());
         let label = Label::new(&host(), std::process::id(), &program(), &settings.label);
         let (ready, connected) = oneshot::channel();

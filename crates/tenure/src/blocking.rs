@@ -20,7 +20,7 @@ pub use tenure_core::face::blocking::{
 /// # Errors
 /// As [`crate::connect`].
 pub fn connect(url: &str) -> Result<Tenure> {
-    connect_with(url, Settings::default())
+    connect_with(url, Settings::new())
 }
 
 /// Connects with the engine that a URL names, with settings.

@@ -65,13 +65,22 @@ pub use url::{connector, redact};
 /// # Ok(()) }) }
 /// ```
 pub async fn connect(url: &str) -> Result<Tenure> {
-    connect_with(url, Settings::default()).await
+    connect_with(url, Settings::new()).await
 }
 
 /// Connects with the engine that a URL names, with settings.
 ///
 /// # Errors
-/// As [`connect`].
+/// As [`connect`]; [`ErrorKind::Invalid`] for a setting out of range.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure::Result<()> { pollster::block_on(async {
+/// let settings = tenure::Settings::new().label("night shift");
+/// let tenure = tenure::connect_with("memory:", settings).await?;
+/// # assert_eq!(tenure.label().text(), "night shift");
+/// # Ok(()) }) }
+/// ```
 pub async fn connect_with(url: &str, settings: Settings) -> Result<Tenure> {
     Tenure::connect_with(connector(url)?, settings).await
 }
