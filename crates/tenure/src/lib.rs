@@ -22,9 +22,9 @@ pub use tenure_core::model::claim::{Kind, Printable};
 pub use tenure_core::model::inspect::{HoldView, View, WaiterView};
 pub use tenure_core::{
     Acquire, AllOf, Busy, ClaimId, Delivery, Election, Error, ErrorKind, Fetched, FetchedFrom, Label, Leader,
-    Leaders, Lease, Leases, LockRequest, Mutex, Name, Observer, Push, Queue, QueuePosition, ReadLock,
-    ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool, Tenure, Term, Token,
-    WriteLock,
+    Leaders, Lease, Leases, LockRequest, LossReason, Mutex, Name, Observer, Push, Queue, QueuePosition,
+    ReadLock, ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool, Tenure, Term,
+    Token, WriteLock,
 };
 #[cfg(feature = "etcd")]
 pub use tenure_etcd as etcd;

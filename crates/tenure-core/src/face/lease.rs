@@ -14,7 +14,7 @@ use crate::client::lease_state::LeaseState;
 use crate::client::ledger::{AcquireRequest, Acquired, Bond, Key, Ledger, Now, QueuePosition};
 use crate::clock::Instant;
 use crate::engine::{Engine, ReleaseAnswer};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::model::claim::{Busy, ClaimId, Keep, Name, Published, VALUE_BYTES_MAX};
 use crate::model::token::Token;
 
@@ -93,20 +93,24 @@ impl Lease {
         self.state.is_over(self.connection.shared.clock.now())
     }
 
-    /// Waits until the lease is lost, at the latest at its deadline, even if the engine cannot be reached.
+    /// Returns why the lease is lost. None: it is held.
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.connection.shared.tell(|ledger, now| ledger.loss(now, self.key))
+    }
+
+    /// Waits until the lease is lost, at the latest at its deadline, even if the engine cannot be reached. The error says
+    /// why: [`Error::loss_reason`].
     ///
     /// # Cancel safety
     /// Dropping it changes nothing.
     pub async fn lost(&self) -> Error {
         self.state.ended().await;
-        self.lost_error()
+        // Without a reason it was given back by the client itself, for a set that begins again: its user is not told of it.
+        self.lost_error(self.loss_reason().unwrap_or(LossReason::NotRenewed))
     }
 
-    pub(crate) fn lost_error(&self) -> Error {
-        Error::new(ErrorKind::Lost, "hold", "the lease is lost")
-            .with_resource(self.resource())
-            .with_engine(self.connection.shared.engine.name())
-            .with_hint("stop the work; a write with this lease's token is refused by a fenced resource")
+    pub(crate) fn lost_error(&self, reason: LossReason) -> Error {
+        Error::lost(reason).with_resource(self.resource()).with_engine(self.connection.shared.engine.name())
     }
 
     /// Sets the value of the resource; it goes with the hold, or is kept for a while.
@@ -128,7 +132,7 @@ impl Lease {
         let published = shared.on_thread(publish).await;
         match published.map_err(|error| error.with_resource(self.resource()))? {
             true => Ok(()),
-            false => Err(self.lost_error()),
+            false => Err(self.lost_error(self.loss_reason().unwrap_or(LossReason::Ended))),
         }
     }
 

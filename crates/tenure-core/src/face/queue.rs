@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, Either, select};
 
 use crate::client::Tenure;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::face::claimant::until_lost;
 use crate::face::lease::Lease;
 use crate::model::claim::{ClaimId, Name, PERIOD_MAX, TTL_DEFAULT, TTL_MAX, TTL_MIN};
@@ -565,25 +565,28 @@ impl Delivery {
 
     async fn settle(mut self, settlement: Settlement) -> Result<SettleAnswer> {
         self.is_settled = true;
-        let Some(answer) = self.start(settlement) else { return Err(self.lease.lost_error()) };
+        let answer = self.start(settlement).map_err(|reason| self.lease.lost_error(reason))?;
         let gone = |_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
         let shared = &self.lease.connection().shared;
         let answer = answer.await.map_err(gone)?;
         let answer = answer
             .map_err(|error| error.with_resource(self.lease.resource()).with_engine(shared.engine.name()))?;
-        if answer == SettleAnswer::Lost { Err(self.lease.lost_error()) } else { Ok(answer) }
+        if answer == SettleAnswer::Lost { Err(self.lease.lost_error(LossReason::Ended)) } else { Ok(answer) }
     }
 
-    /// Begins to settle. None: the delivery is lost.
-    fn start(&self, settlement: Settlement) -> Option<tokio::sync::oneshot::Receiver<Result<SettleAnswer>>> {
+    /// Begins to settle, unless the delivery is lost.
+    fn start(
+        &self,
+        settlement: Settlement,
+    ) -> Result<tokio::sync::oneshot::Receiver<Result<SettleAnswer>>, LossReason> {
         let shared = &self.lease.connection().shared;
         let (key, until) = (self.lease.key(), self.lease.deadline());
         // It is not renewed any more: a renewal that came after the settlement would tell of a loss.
-        if !shared.tell(|ledger, now| ledger.disown(now.at, key)) {
-            return None;
+        if let Some(reason) = shared.tell(|ledger, now| ledger.disown(now, key)) {
+            return Err(reason);
         }
         let settle = Settle { queue: self.lease.resource().clone(), claim: self.item.claim, settlement };
-        Some(shared.start_settling(settle, until))
+        Ok(shared.start_settling(settle, until))
     }
 }
 
