@@ -423,8 +423,12 @@ impl Push {
             let hint = "the longest is ten years".to_owned();
             return invalid(format!("a delay of {:?} is out of range", self.delay), hint);
         }
-        let named = |what: Option<&String>| what.map(|text| Name::new(text)).transpose();
-        let (group, dedup) = (named(self.group.as_ref())?, named(self.dedup.as_ref())?);
+        let named = |text: Option<&String>, what| {
+            let name = text.map(|text| Name::of_what(text, "push", what)).transpose();
+            name.map_err(|error| error.with_resource(&queue))
+        };
+        let group = named(self.group.as_ref(), "group")?;
+        let dedup = named(self.dedup.as_ref(), "dedup id")?;
         shared.push(PushRequest { queue, group, payload: self.payload, delay: self.delay, dedup }).await
     }
 }

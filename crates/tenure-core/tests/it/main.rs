@@ -8,6 +8,7 @@ mod handover;
 mod kinds;
 mod line;
 mod loss;
+mod names;
 mod oracle;
 mod queue;
 mod record;
