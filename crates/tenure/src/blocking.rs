@@ -11,8 +11,8 @@
 use crate::{Result, Settings};
 
 pub use tenure_core::face::blocking::{
-    AllOf, Delivery, Election, Leaders, Lease, Leases, Mutex, Push, Queue, ReadLock, RwLock, Semaphore,
-    SingleFlight, Slot, SlotPool, Tenure, Term, WriteLock,
+    AllOf, Blocking, Delivery, Election, Leaders, Lease, Leases, Mutex, Push, Queue, ReadLock, RwLock,
+    Semaphore, SingleFlight, Slot, SlotPool, Tenure, Term, WriteLock,
 };
 
 /// Connects with the engine that a URL names.
