@@ -25,6 +25,26 @@ use crate::model::token::Token;
 /// the work writes to, so that a write that comes too late is refused.
 ///
 /// Dropping a lease releases it in the background, without a runtime.
+///
+/// # Examples
+/// Each method in a line:
+/// ```no_run
+/// # async fn f(lock: tenure_core::Mutex) -> tenure_core::Result<()> {
+/// # let acquire = lock.acquire();
+/// let place = acquire.place();
+/// # let lease = acquire.await?;
+/// let token = lease.token();
+/// let name = lease.resource();
+/// let claim = lease.claim();
+/// let slot = lease.slot();
+/// let left = lease.expires_in();
+/// let deadline = lease.deadline();
+/// let is_lost = lease.is_lost();
+/// let why = lease.loss_reason();
+/// let error = lease.lost().await;
+/// lease.release().await?;
+/// # Ok(()) }
+/// ```
 pub struct Lease {
     connection: Arc<Connection>,
     state: Arc<LeaseState>,
@@ -59,47 +79,65 @@ impl Lease {
     }
 
     /// Returns the fencing token: larger than that of every earlier grant of the resource.
+    ///
+    /// `let token = lease.token();`
     pub fn token(&self) -> Token {
         self.state.token()
     }
 
     /// Returns the name of the resource.
+    ///
+    /// `let name = lease.resource();`
     pub fn resource(&self) -> &Name {
         self.state.resource()
     }
 
     /// Returns the id of the claim, which with the token identifies this hold to a fenced resource.
+    ///
+    /// `let claim = lease.claim();`
     pub fn claim(&self) -> ClaimId {
         self.state.claim()
     }
 
     /// Returns the number of the slot, for a slot pool; none for other kinds.
+    ///
+    /// `let slot = lease.slot();`
     pub fn slot(&self) -> Option<u32> {
         self.state.slot()
     }
 
     /// Returns how long the lease lasts if nothing more is heard from the engine; zero if it is lost.
+    ///
+    /// `let left = lease.expires_in();`
     pub fn expires_in(&self) -> Duration {
         self.state.deadline().since(self.connection.shared.clock.now())
     }
 
     /// Returns the last deadline that the lease had, on the clock of this machine, even if it is lost already.
+    ///
+    /// `let deadline = lease.deadline();`
     pub fn deadline(&self) -> Instant {
         self.state.last_deadline()
     }
 
     /// Whether the lease is lost. Compares with the deadline: no I/O, no lock. Once true it stays true.
+    ///
+    /// `let is_lost = lease.is_lost();`
     pub fn is_lost(&self) -> bool {
         self.state.is_over(self.connection.shared.clock.now())
     }
 
     /// Returns why the lease is lost. None: it is held.
+    ///
+    /// `let why = lease.loss_reason();`
     pub fn loss_reason(&self) -> Option<LossReason> {
         self.connection.shared.tell(|ledger, now| ledger.loss(now, self.key))
     }
 
     /// Waits until the lease is lost, at the latest at its deadline, even if the engine cannot be reached. The error says
     /// why: [`Error::loss_reason`].
+    ///
+    /// `let error = lease.lost().await;`
     ///
     /// # Cancel safety
     /// Dropping it changes nothing.
@@ -137,6 +175,8 @@ impl Lease {
     }
 
     /// Releases the lease and waits for the engine's answer.
+    ///
+    /// `lease.release().await?;`
     ///
     /// A lease that is lost already is not an error: the answer says so.
     ///
@@ -472,6 +512,8 @@ impl<T> Acquire<T> {
     }
 
     /// Returns the place in the queue, once the engine has told it.
+    ///
+    /// `let place = acquire.place();`
     pub fn place(&self) -> Option<QueuePosition> {
         self.acquire.place()
     }

@@ -2,6 +2,7 @@
 
 mod client;
 mod examples;
+mod face_docs;
 mod fate;
 mod faulty;
 mod handover;
