@@ -449,7 +449,7 @@ const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), (
 
 fn in_units(time: Duration) -> String {
     let millis = time.as_millis() as u64;
-    let unit = UNITS.iter().find(|(_, unit)| millis >= *unit && millis % unit == 0);
+    let unit = UNITS.iter().find(|(_, unit)| millis >= *unit && millis.is_multiple_of(*unit));
     unit.map_or("0s".to_owned(), |(name, unit)| format!("{}{name}", millis / unit))
 }
 
