@@ -162,14 +162,14 @@ mod tests {
     #[test]
     fn a_file_that_names_all_of_a_kind_must_be_listed() {
         let files = [
-            ("a.rs", "mod first;\nuse x::TheLast;"),
+            ("x/a.rs", "mod first;\nuse x::TheLast;"),
             ("b.rs", "mod first;"),
             ("crates/the_last/x.rs", "first the_last"),
         ];
-        assert_eq!(found("## A\nsee `a.rs`\n## B\n", &files), Vec::<String>::new());
-        assert_eq!(found("## A\n\n## B\nsee `a.rs`\n", &files), ["a.rs"]);
+        assert_eq!(found("## A\nsee `x/a.rs`\n## B\n", &files), Vec::<String>::new());
+        assert_eq!(found("## A\n\n## B\nsee `x/a.rs`\n", &files), ["x/a.rs"]);
         assert_eq!(
-            found("## A\n", &[("a.rs", "firsts the_last"), ("docs/adr/1.md", "first the_last")]),
+            found("## A\n", &[("x/a.rs", "firsts the_last"), ("docs/adr/1.md", "first the_last")]),
             Vec::<String>::new()
         );
     }
