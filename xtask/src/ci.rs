@@ -2,14 +2,16 @@
 
 use crate::args::Args;
 use crate::run::{Outcome, Run};
-use crate::{docs, lint, test};
+use crate::{api, docs, lint, test};
 
-/// Runs the lints, all tests and the documentation. A failure does not keep the rest from running.
+/// Runs the lints, all tests, the documentation and the lists of public items. A failure does not keep the rest from running.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
     lint::all(run)?;
     let counts = test::counted(run);
     docs::without_doc_tests(run);
+    // After rustdoc, which has checked what our crates depend on.
+    api::lists(run, false)?;
     println!("{}", counts?);
     Ok(())
 }

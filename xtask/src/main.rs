@@ -6,6 +6,7 @@
 //!
 //! A new chore also needs: an entry in [`CHORES`], a row of the table in `STYLE.md`.
 
+mod api;
 mod args;
 mod bench;
 mod ci;
@@ -36,7 +37,7 @@ struct Chore {
     start: fn(&mut Run, Args) -> Outcome<()>,
 }
 
-const CHORES: [Chore; 12] = [
+const CHORES: [Chore; 13] = [
     Chore {
         name: "setup",
         arguments: "",
@@ -86,7 +87,13 @@ const CHORES: [Chore; 12] = [
         summary: "rustdoc, doc tests, relative links, README == example",
         start: docs::start,
     },
-    Chore { name: "ci", arguments: "", summary: "lint, test --all, docs", start: ci::start },
+    Chore {
+        name: "api",
+        arguments: "[--fix]",
+        summary: "compares the public items of each crate with its public-api.txt; --fix writes it",
+        start: api::start,
+    },
+    Chore { name: "ci", arguments: "", summary: "lint, test --all, docs, api", start: ci::start },
     Chore {
         name: "release",
         arguments: "X.Y.Z [--dry-run]",

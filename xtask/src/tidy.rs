@@ -3,6 +3,7 @@
 //! A rule is a function from the tree to what violates it. It has a test on a small tree in memory which
 //! shows that it finds a violation, and an entry in [`RULES`].
 
+mod adding;
 mod conformance;
 mod engines;
 mod manifests;
@@ -20,7 +21,8 @@ use crate::tree::Tree;
 /// What each rule looks like.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 16] = [
+const RULES: [Rule; 17] = [
+    adding::lists_are_complete,
     conformance::checks_are_listed,
     engines::standard_files,
     engines::suite_runs,

@@ -35,8 +35,7 @@ pub(crate) fn connect_blocking(engine: &str) -> std::result::Result<Tenure, Fail
 /// Connects. Not for a process that still forks: a client has threads.
 pub(crate) async fn connect(engine: &str, label: Option<&str>) -> Result<Tenure> {
     log_if_wanted();
-    let mut settings = Settings::default();
-    settings.label = label.unwrap_or_default().to_owned();
+    let settings = Settings::new().label(label.unwrap_or_default());
     tenure::connect_with(engine, settings).await
 }
 

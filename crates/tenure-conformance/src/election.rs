@@ -99,8 +99,7 @@ pub async fn a_leader_that_loses_its_term_campaigns_again(setup: &dyn Setup) {
 /// A leader that is cut off from its engine, for longer than an answer may take, leads again when it is back.
 pub async fn a_leader_that_is_cut_off_campaigns_again(setup: &dyn Setup) {
     let life = Life::of_thread();
-    let mut settings = Settings::default();
-    settings.answer_timeout = SHORT / 2;
+    let settings = Settings::new().answer_timeout(SHORT / 2);
     let connected = Tenure::connect_with(life.connector(setup.connector()), settings);
     let client = setup.within("a client connects", connected).await.expect("a client connects");
     let (name, other) = (name("cut"), setup.client().await);

@@ -8,6 +8,7 @@ pub(crate) mod ledger;
 mod listing;
 pub(crate) mod queue_client;
 mod renewal;
+mod settings;
 mod thread;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,6 +25,7 @@ use crate::client::alarm::Alarms;
 use crate::client::floors::Floors;
 use crate::client::ledger::{Identity, Ledger, Now};
 use crate::client::queue_client::QueueClient;
+pub use crate::client::settings::Settings;
 use crate::clock::{Clock, Instant, SystemClock, Timer};
 use crate::engine::queue::QueueCapability;
 use crate::engine::{BreakAnswer, Capability, Connect, Engine, Finding};
@@ -44,27 +46,53 @@ use crate::model::token::Token;
 /// How many timers are kept: as many as calls of queues are under way at a time. Each is a file descriptor.
 const TIMERS_MAX: usize = 8;
 
-/// What a client can be told when it connects.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Settings {
-    /// How long a request may stay unanswered before its user is told (default 2 s).
-    pub answer_timeout: Duration,
-    /// A free text in the label of every hold (default: none).
-    pub label: String,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings { answer_timeout: Duration::from_secs(2), label: String::new() }
-    }
-}
-
 /// A client of an engine. Cloning is cheap and shares the connection.
 ///
 /// One thread of its own (`tenure-io`) does all sending, renewing and waking, so leases stay held while the
 /// caller's runtime is blocked, and every future works on any runtime. When the last clone and the last lease
 /// are gone, the thread finishes the releases that are under way and ends.
+///
+/// # Examples
+/// Each method in a line:
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use tenure_core::{Error, Settings, Tenure, Token, clock::SystemClock, engine::Connect};
+/// # async fn f(engine: impl Fn() -> Connect, token: Token) -> Result<(), Error> {
+/// # let (connect, settings, clock) = (engine(), Settings::new(), Arc::new(SystemClock));
+/// let tenure = Tenure::start(connect, clock, settings).await?;
+/// # let (connect, settings) = (engine(), Settings::new());
+/// let tenure = Tenure::connect_with(connect, settings).await?;
+/// # let connect = engine();
+/// let tenure = Tenure::new(connect).await?;
+/// let lock = tenure.mutex("billing/4711");
+/// let catalog = tenure.rw_lock("catalog");
+/// let scrapers = tenure.semaphore("scrapers", 8);
+/// let pool = tenure.slot_pool("worker-ids", 16);
+/// let election = tenure.election("scheduler");
+/// let price = tenure.single_flight("price/4711");
+/// let queue = tenure.queue("refunds");
+/// let set = tenure.all([tenure.mutex("a").into(), tenure.mutex("b").into()]);
+/// let has_queues = tenure.queue_capability().is_some();
+/// let engine = tenure.engine();
+/// let capability = tenure.capability();
+/// let label = tenure.label();
+/// tenure.raise_floor("billing/4711", token)?;
+/// let view = tenure.view("billing/4711").await?;
+/// let mut changes = tenure.observe("billing/4711")?;
+/// let answer = tenure.break_hold("billing/4711", token, false).await?;
+/// tenure.resize("scrapers", 16).await?;
+/// let findings = tenure.check().await?;
+/// let views = tenure.inspect("billing/").await?;
+/// let each = tenure.inspect_each("billing/").await?;
+/// let queues = tenure.queues("").await?;
+/// let each = tenure.queues_each("").await?;
+/// let made = tenure.migrate().await?;
+/// let removed = tenure.purge().await?;
+/// let tie = tenure.share_life(std::process::id())?;
+/// while let Some(view) = changes.next().await { println!("{:?}", view?); }
+/// tenure.close().await;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Tenure {
     pub(crate) connection: Arc<Connection>,
@@ -318,9 +346,13 @@ impl Shared {
 impl Tenure {
     /// Connects with an engine, on a clock. Most programs call `tenure::connect(url)` instead.
     ///
+    /// `let tenure = Tenure::start(connect, clock, settings).await?;`
+    ///
     /// # Errors
-    /// Those of the engine; [`ErrorKind::Unsupported`] if this process can have no more threads or files.
+    /// Those of the engine; [`ErrorKind::Invalid`] for a setting out of range; [`ErrorKind::Unsupported`] if this process can
+    /// have no more threads or files.
     pub async fn start(connect: Connect, clock: Arc<dyn Clock>, settings: Settings) -> Result<Tenure> {
+        settings.check()?;
         let client = ClientId::new(clock.random());
         let label = Label::new(&host(), std::process::id(), &program(), &settings.label);
         let (ready, connected) = oneshot::channel();
@@ -374,6 +406,8 @@ impl Tenure {
     /// Connects with an engine that was set up in the program: by its settings as parts in place of a URL, or with what the program
     /// has already, such as a pool of connections.
     ///
+    /// `let tenure = Tenure::new(connect).await?;`
+    ///
     /// # Errors
     /// As [`Tenure::start`].
     pub async fn new(engine: impl Into<Connect>) -> Result<Tenure> {
@@ -382,6 +416,8 @@ impl Tenure {
 
     /// Connects with an engine, on the clock of this machine.
     ///
+    /// `let tenure = Tenure::connect_with(connect, settings).await?;`
+    ///
     /// # Errors
     /// As [`Tenure::start`].
     pub async fn connect_with(connect: Connect, settings: Settings) -> Result<Tenure> {
@@ -389,67 +425,93 @@ impl Tenure {
     }
 
     /// Names a mutex: one holder at a time.
+    ///
+    /// `let lock = tenure.mutex("billing/4711");`
     pub fn mutex(&self, name: &str) -> Mutex {
         Mutex::new(self.connection.clone(), name)
     }
 
     /// Names an election: one leader at a time, whom everybody can ask for.
+    ///
+    /// `let election = tenure.election("scheduler");`
     pub fn election(&self, name: &str) -> Election {
         Election::new(self.clone(), name)
     }
 
     /// Names a value that one process at a time loads for all.
+    ///
+    /// `let price = tenure.single_flight("price/4711");`
     pub fn single_flight(&self, key: &str) -> SingleFlight {
         SingleFlight::new(self.clone(), key)
     }
 
     /// Names a read-write lock: many readers or one writer.
+    ///
+    /// `let catalog = tenure.rw_lock("catalog");`
     pub fn rw_lock(&self, name: &str) -> RwLock {
         RwLock::new(self.connection.clone(), name)
     }
 
     /// Names a semaphore of so many units (1 to 1 048 576): holders weigh no more than that together.
+    ///
+    /// `let scrapers = tenure.semaphore("scrapers", 8);`
     pub fn semaphore(&self, name: &str, capacity: u32) -> Semaphore {
         Semaphore::new(self.connection.clone(), name, capacity)
     }
 
     /// Names a pool of so many slots (1 to 1 048 576): each holder has a number that no other has.
+    ///
+    /// `let pool = tenure.slot_pool("worker-ids", 16);`
     pub fn slot_pool(&self, name: &str, slots: u32) -> SlotPool {
         SlotPool::new(self.connection.clone(), name, slots)
     }
 
     /// Names a queue: first in, first out within each group.
+    ///
+    /// `let queue = tenure.queue("refunds");`
     pub fn queue(&self, name: &str) -> Queue {
         Queue::new(self.clone(), name)
     }
 
     /// Returns what the engine's queues can do. None: it has none.
+    ///
+    /// `let has_queues = tenure.queue_capability().is_some();`
     pub fn queue_capability(&self) -> Option<&QueueCapability> {
         self.shared().engine.queues().map(|queues| queues.capability())
     }
 
     /// Names several at once: all of them are taken, or none.
+    ///
+    /// `let set = tenure.all([tenure.mutex("a").into(), tenure.mutex("b").into()]);`
     pub fn all(&self, wanted: impl IntoIterator<Item = LockRequest>) -> AllOf {
         AllOf::new(self.connection.clone(), wanted.into_iter().collect())
     }
 
     /// Returns the one word by which the engine goes.
+    ///
+    /// `let engine = tenure.engine();`
     pub fn engine(&self) -> &'static str {
         self.shared().engine.name()
     }
 
     /// Returns what the engine can do.
+    ///
+    /// `let capability = tenure.capability();`
     pub fn capability(&self) -> &Capability {
         self.shared().engine.capability()
     }
 
     /// Returns the label that this client's holds bear by default.
+    ///
+    /// `let label = tenure.label();`
     pub fn label(&self) -> &Label {
         &self.shared().terms.label
     }
 
     /// Raises the floor of a resource: its next grant gets a larger token. For a token that the protected
     /// resource has seen and this client has not.
+    ///
+    /// `tenure.raise_floor("billing/4711", token)?;`
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name.
@@ -459,6 +521,8 @@ impl Tenure {
     }
 
     /// Looks at one resource: who holds it and who waits. None: it is idle.
+    ///
+    /// `let view = tenure.view("billing/4711").await?;`
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name; [`ErrorKind::Unavailable`] if the engine does not answer in time.
@@ -471,6 +535,8 @@ impl Tenure {
     }
 
     /// Follows one resource: its present view first, then each later one.
+    ///
+    /// `let mut changes = tenure.observe("billing/4711")?;`
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name.
@@ -496,6 +562,8 @@ impl Tenure {
     /// the hold would have ended, so that its work can stop; `at_once` frees them now, and then two may work. Units that
     /// rest already are freed by `at_once` only: the answer says which it was.
     ///
+    /// `let answer = tenure.break_hold("billing/4711", token, false).await?;`
+    ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name; [`ErrorKind::Unavailable`] if the outcome is unknown.
     pub async fn break_hold(&self, name: &str, token: Token, at_once: bool) -> Result<BreakAnswer> {
@@ -505,6 +573,8 @@ impl Tenure {
     }
 
     /// Changes the capacity of a semaphore or a slot pool that is in use, for an operator.
+    ///
+    /// `tenure.resize("scrapers", 16).await?;`
     ///
     /// More units go to the waiters. With fewer, no holder loses its own: nobody is granted before enough units
     /// came free. From then on, a claim that names the old capacity is a [`ErrorKind::Conflict`]. What nobody holds
@@ -528,6 +598,8 @@ impl Tenure {
 
     /// Looks whether the engine's store can be trusted.
     ///
+    /// `let findings = tenure.check().await?;`
+    ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
     pub async fn check(&self) -> Result<Vec<Finding>> {
@@ -536,6 +608,8 @@ impl Tenure {
 
     /// Makes what the store must have before the first claim, such as tables, and says what there is then. None: the
     /// engine needs nothing. Engines that can do it by themselves do so when they connect.
+    ///
+    /// `let made = tenure.migrate().await?;`
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the store does not let this user; [`ErrorKind::Unavailable`] if the outcome is
@@ -547,6 +621,8 @@ impl Tenure {
     /// Removes what idle resources left behind and nothing needs any more, and says of how many. None: nothing stays
     /// behind in this engine for longer than it is needed. Engines do this by themselves unless they are told not to.
     ///
+    /// `let removed = tenure.purge().await?;`
+    ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the outcome is unknown; it may be repeated.
     pub async fn purge(&self) -> Result<Option<usize>> {
@@ -554,6 +630,8 @@ impl Tenure {
     }
 
     /// Lets the process `pid` share this client's life (see [`Engine::share_life`]).
+    ///
+    /// `let tie = tenure.share_life(std::process::id())?;`
     ///
     /// # Errors
     /// What the system says.
@@ -564,6 +642,8 @@ impl Tenure {
     /// Waits until the releases and settlements that have begun are answered, for no longer than the answer timeout
     /// (default 2 s), and ends the client. Leases and clones that are still there keep it running; what they begin later is
     /// not waited for.
+    ///
+    /// `tenure.close().await;`
     pub async fn close(self) {
         let shared = self.connection.shared.clone();
         // The last one need not: the thread does not end before they are answered.
@@ -601,6 +681,8 @@ pub struct Observer {
 
 impl Observer {
     /// Waits for the next view; none for a resource that is idle. The end means that the client is closed.
+    ///
+    /// `while let Some(view) = changes.next().await { println!("{:?}", view?); }`
     ///
     /// # Cancel safety
     /// Nothing is lost by dropping it.

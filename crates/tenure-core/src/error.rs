@@ -40,6 +40,42 @@ impl ErrorKind {
     }
 }
 
+/// Why a lease was lost. What the engine does not tell apart is one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// No renewal was answered before the deadline: the engine was silent for a ttl, or this process or its machine stood still.
+    NotRenewed,
+    /// It was held for as long as its `max_hold` allows.
+    MaxHold,
+    /// The engine says that it is not held any more: somebody broke it, or the store has forgotten it, as after a restart or
+    /// a failover, or has ended it by a clock of its own.
+    Ended,
+    /// Another lease of its set was lost.
+    LostWithSet,
+    /// The client's own thread has ended, so that nobody renews it: a bug of tenure.
+    ClientEnded,
+}
+
+impl LossReason {
+    /// Returns the reason in words that go on after "the lease is lost: ".
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LossReason::NotRenewed => "it was not renewed in time",
+            LossReason::MaxHold => "it was held for as long as max_hold allows",
+            LossReason::Ended => "the engine says that it has ended",
+            LossReason::LostWithSet => "another lease of its set was lost",
+            LossReason::ClientEnded => "its client has ended",
+        }
+    }
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// Why an operation failed: a kind to act on, and a text for people that names the resource and the engine.
 ///
 /// The text never holds a password. [`Error::hint`] says what to do about it, where that is known.
@@ -55,6 +91,7 @@ struct Inner {
     message: String,
     hint: Option<String>,
     busy: Option<Busy>,
+    loss: Option<LossReason>,
     has_no_effect: bool,
     source: Option<std::sync::Arc<dyn StdError + Send + Sync>>,
 }
@@ -71,6 +108,7 @@ impl Error {
             message: message.into(),
             hint: None,
             busy: None,
+            loss: None,
             has_no_effect: false,
             source: None,
         }))
@@ -102,6 +140,14 @@ impl Error {
     pub fn with_busy(mut self, busy: Busy) -> Error {
         self.0.busy = Some(busy);
         self
+    }
+
+    /// Makes the error that a lease is lost.
+    pub(crate) fn lost(reason: LossReason) -> Error {
+        let mut error = Error::new(ErrorKind::Lost, "hold", format!("the lease is lost: {reason}"))
+            .with_hint("stop the work; a write with this lease's token is refused by a fenced resource");
+        error.0.loss = Some(reason);
+        error
     }
 
     /// States that the request changed nothing in the store: it is the store's decision about this very request, or
@@ -138,6 +184,11 @@ impl Error {
     /// Returns what to do about it, in words.
     pub fn hint(&self) -> Option<&str> {
         self.0.hint.as_deref()
+    }
+
+    /// Returns why a lease was lost, for an [`ErrorKind::Lost`] of a lease.
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.0.loss
     }
 
     /// Returns who was in the way, for a [`ErrorKind::Timeout`] whose engine said so.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::{Error, LossReason};
 use crate::model::claim::Name;
 use crate::model::token::Token;
 
@@ -35,7 +35,7 @@ pub enum Event<'a> {
         /// The token.
         token: Token,
         /// Why.
-        why: &'static str,
+        reason: LossReason,
     },
     /// A waiter lost its place and queued anew.
     PlaceLost {
@@ -87,8 +87,8 @@ impl Event<'_> {
                 engine, %resource, %token, waited_ms = waited.as_millis() as u64, "granted"
             ),
             Event::Released { resource, token } => tracing::debug!(engine, %resource, %token, "released"),
-            Event::Lost { resource, token, why } => {
-                tracing::warn!(engine, %resource, %token, why, "lease lost");
+            Event::Lost { resource, token, reason } => {
+                tracing::warn!(engine, %resource, %token, why = reason.as_str(), "lease lost");
             }
             Event::PlaceLost { resource } => {
                 tracing::warn!(engine, %resource, "place in the queue lost, queueing anew");

@@ -22,7 +22,7 @@ pub mod testing;
 pub use client::ledger::QueuePosition;
 pub use client::{Observer, Settings, Tenure};
 pub use engine::ReleaseAnswer;
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, LossReason, Result};
 pub use face::all_of::{AllOf, Leases, LockRequest};
 pub use face::blocking;
 pub use face::election::{Election, Leader, Leaders, Term};

@@ -11,8 +11,8 @@
 use crate::{Result, Settings};
 
 pub use tenure_core::face::blocking::{
-    AllOf, Delivery, Election, Leaders, Lease, Leases, Mutex, Push, Queue, ReadLock, RwLock, Semaphore,
-    SingleFlight, Slot, SlotPool, Tenure, Term, WriteLock,
+    AllOf, Blocking, Delivery, Election, Leaders, Lease, Leases, Mutex, Push, Queue, ReadLock, RwLock,
+    Semaphore, SingleFlight, Slot, SlotPool, Tenure, Term, WriteLock,
 };
 
 /// Connects with the engine that a URL names.
@@ -20,7 +20,7 @@ pub use tenure_core::face::blocking::{
 /// # Errors
 /// As [`crate::connect`].
 pub fn connect(url: &str) -> Result<Tenure> {
-    connect_with(url, Settings::default())
+    connect_with(url, Settings::new())
 }
 
 /// Connects with the engine that a URL names, with settings.

@@ -22,9 +22,9 @@ pub use tenure_core::model::claim::{Kind, Printable};
 pub use tenure_core::model::inspect::{HoldView, View, WaiterView};
 pub use tenure_core::{
     Acquire, AllOf, Busy, ClaimId, Delivery, Election, Error, ErrorKind, Fetched, FetchedFrom, Label, Leader,
-    Leaders, Lease, Leases, LockRequest, Mutex, Name, Observer, Push, Queue, QueuePosition, ReadLock,
-    ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool, Tenure, Term, Token,
-    WriteLock,
+    Leaders, Lease, Leases, LockRequest, LossReason, Mutex, Name, Observer, Push, Queue, QueuePosition,
+    ReadLock, ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool, Tenure, Term,
+    Token, WriteLock,
 };
 #[cfg(feature = "etcd")]
 pub use tenure_etcd as etcd;
@@ -65,13 +65,22 @@ pub use url::{connector, redact};
 /// # Ok(()) }) }
 /// ```
 pub async fn connect(url: &str) -> Result<Tenure> {
-    connect_with(url, Settings::default()).await
+    connect_with(url, Settings::new()).await
 }
 
 /// Connects with the engine that a URL names, with settings.
 ///
 /// # Errors
-/// As [`connect`].
+/// As [`connect`]; [`ErrorKind::Invalid`] for a setting out of range.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure::Result<()> { pollster::block_on(async {
+/// let settings = tenure::Settings::new().label("night shift");
+/// let tenure = tenure::connect_with("memory:", settings).await?;
+/// # assert_eq!(tenure.label().text(), "night shift");
+/// # Ok(()) }) }
+/// ```
 pub async fn connect_with(url: &str, settings: Settings) -> Result<Tenure> {
     Tenure::connect_with(connector(url)?, settings).await
 }

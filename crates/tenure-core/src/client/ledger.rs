@@ -37,7 +37,7 @@ use crate::client::lease_state::LeaseState;
 use crate::client::renewal::{GRAIN, Schedule};
 use crate::clock::Instant;
 use crate::engine::{Incarnation, ReleaseAnswer, ReleaseRequest, RenewRequest, Shard};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::event::Event;
 use crate::model::claim::{Busy, Claim, ClaimId, ClientId, Name, Published, Terms, Waiting};
 use crate::model::step::Release;
@@ -127,6 +127,8 @@ struct Entry {
     look_by: Instant,
     /// How often in a row a request has failed.
     attempt: u8,
+    /// Why it is lost, once it is.
+    loss: Option<LossReason>,
     lease: Arc<LeaseState>,
     /// What only matters before the lease is held, or while it is released.
     pending: Option<Box<Pending>>,
@@ -187,6 +189,8 @@ pub(crate) struct Ledger {
     lanes: Lanes,
     /// The bonds of the few entries that have one.
     bonds: HashMap<u32, Arc<Bond>>,
+    /// When the leases of the few entries with a `max_hold` end at the latest.
+    max_holds: HashMap<u32, Instant>,
     /// What is held only until something else is granted, by that.
     stakes: HashMap<u32, Vec<Key>>,
     /// Who waits for releases to be answered.
@@ -236,6 +240,7 @@ impl Ledger {
             schedule: Schedule::default(),
             lanes,
             bonds: HashMap::new(),
+            max_holds: HashMap::new(),
             stakes: HashMap::new(),
             closers: Vec::new(),
             closed: None,
@@ -278,6 +283,7 @@ impl Ledger {
             is_delivery: false,
             look_by: Instant::NEVER,
             attempt: 0,
+            loss: None,
             lease,
             pending: Some(Box::new(Pending {
                 request,
@@ -327,6 +333,7 @@ impl Ledger {
             is_delivery: true,
             look_by: now.at + lease.terms().ttl,
             attempt: 0,
+            loss: None,
             lease: lease.clone(),
             pending: None,
         }) as u32;
@@ -341,12 +348,22 @@ impl Ledger {
         entry.phase == Phase::Held && !entry.lease.is_over(now)
     }
 
-    /// Lets go of a delivery. Says whether it is still held.
-    pub(crate) fn disown(&mut self, now: Instant, key: Key) -> bool {
-        let Some(entry) = self.entry(key) else { return false };
-        let is_held = entry.phase == Phase::Held && !entry.lease.is_over(now);
-        self.remove(key.index);
-        is_held
+    /// Lets go of a delivery. Says why if it is lost.
+    pub(crate) fn disown(&mut self, now: &Now<'_>, key: Key) -> Option<LossReason> {
+        let loss = self.loss(now, key);
+        if self.entry(key).is_some() {
+            self.remove(key.index);
+        }
+        loss
+    }
+
+    /// Returns why a lease is lost. None: it is held.
+    pub(crate) fn loss(&mut self, now: &Now<'_>, key: Key) -> Option<LossReason> {
+        let Some(entry) = self.entry(key) else { return Some(LossReason::NotRenewed) };
+        if entry.phase == Phase::Held && entry.lease.is_over(now.at) {
+            self.expire(now, key.index);
+        }
+        self.entries[key.index as usize].loss
     }
 
     /// Returns how a request ended, once; until then keeps the waker of who asks.
@@ -469,7 +486,7 @@ impl Ledger {
             _ => return Some(ReleaseAnswer::AlreadyLost),
         };
         if is_over {
-            self.lose(now, key.index, "its deadline passed");
+            self.expire(now, key.index);
             self.remove(key.index);
             return Some(ReleaseAnswer::AlreadyLost);
         }
@@ -595,6 +612,9 @@ impl Ledger {
         }
         if !self.stakes.is_empty() {
             self.stakes.remove(&index);
+        }
+        if !self.max_holds.is_empty() {
+            self.max_holds.remove(&index);
         }
         let entry = self.entries.remove(index as usize);
         self.by_claim.remove(&entry.lease.claim());

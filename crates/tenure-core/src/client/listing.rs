@@ -15,6 +15,8 @@ use crate::model::inspect::View;
 impl Tenure {
     /// Lists what is held and who waits, for names that begin with `prefix` (empty: all), by name.
     ///
+    /// `let views = tenure.inspect("billing/").await?;`
+    ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time; of a resource that cannot be read, what is wrong with it:
     /// [`Tenure::inspect_each`] lists the others.
@@ -26,6 +28,8 @@ impl Tenure {
     }
 
     /// As [`Tenure::inspect`], but a resource that cannot be read is an entry of its own, and no failure of the list.
+    ///
+    /// `let each = tenure.inspect_each("billing/").await?;`
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
@@ -45,6 +49,8 @@ impl Tenure {
 
     /// Lists the queues whose names begin with `prefix` (empty: all), by name, and what is in them.
     ///
+    /// `let queues = tenure.queues("").await?;`
+    ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the engine has no queues; [`ErrorKind::Unavailable`] if it does not answer in time; of a queue
     /// that cannot be read, what is wrong with it: [`Tenure::queues_each`] lists the others.
@@ -57,6 +63,8 @@ impl Tenure {
     }
 
     /// As [`Tenure::queues`], but a queue that cannot be read is an entry of its own, and no failure of the list.
+    ///
+    /// `let each = tenure.queues_each("").await?;`
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the engine has no queues; [`ErrorKind::Unavailable`] if it does not answer in time.

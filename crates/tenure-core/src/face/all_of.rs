@@ -88,6 +88,24 @@ wanted!(Mutex ReadLock WriteLock Semaphore SlotPool);
 /// # assert_eq!(both.expect("free").iter().count(), 2);
 /// # Ok(()) }) }
 /// ```
+///
+/// Each method in a line:
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn f(set: tenure_core::AllOf, work: impl Fn(Option<tenure_core::Token>)) -> tenure_core::Result<()> {
+/// let leases = set.try_acquire().await?;
+/// let leases = set.acquire_within(Duration::from_secs(5)).await?;
+/// let done = set.run(async |leases| work(leases.token("account/17"))).await?;
+/// let leases = set.acquire().await?;
+/// let lease = leases.get("account/17");
+/// let token = leases.token("account/17");
+/// let held_names: Vec<_> = leases.iter().map(|lease| lease.resource()).collect();
+/// let left = leases.expires_in();
+/// let is_lost = leases.is_lost();
+/// let error = leases.lost().await;
+/// leases.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct AllOf {
     connection: Arc<Connection>,
@@ -106,6 +124,8 @@ impl AllOf {
     }
 
     /// Takes all if all are free and nobody waits for any; none if not, and then it holds nothing.
+    ///
+    /// `let leases = set.try_acquire().await?;`
     ///
     /// # Errors
     /// [`Unavailable`](ErrorKind::Unavailable) if the engine does not answer within the answer timeout (default
@@ -128,6 +148,8 @@ impl AllOf {
 
     /// Waits until all can be granted, and takes them. Waits for ever.
     ///
+    /// `let leases = set.acquire().await?;`
+    ///
     /// It waits in one queue at a time, in the order of names, and holds meanwhile what comes before. If one of
     /// those is lost meanwhile, it releases everything and begins again.
     ///
@@ -146,6 +168,8 @@ impl AllOf {
 
     /// Waits up to `wait` for all together. Zero does not queue.
     ///
+    /// `let leases = set.acquire_within(Duration::from_secs(5)).await?;`
+    ///
     /// # Errors
     /// As [`Self::acquire`], and [`Timeout`](ErrorKind::Timeout) if the wait was over first; then nothing is
     /// held. It names the one that was in the way last.
@@ -157,6 +181,8 @@ impl AllOf {
     }
 
     /// Takes all, does the work and releases all. If one is lost, the work is dropped and the others are released.
+    ///
+    /// `let done = set.run(async |leases| work(leases.token("account/17"))).await?;`
     ///
     /// # Errors
     /// Those of [`Self::acquire`], and [`Lost`](ErrorKind::Lost) if a lease was lost before the work was done.
@@ -412,28 +438,38 @@ impl Leases {
     }
 
     /// Returns the lease of a name; none if it was not wanted. A slot's number is [`Lease::slot`].
+    ///
+    /// `let lease = leases.get("account/17");`
     pub fn get(&self, name: &str) -> Option<&Lease> {
         let index = self.leases.binary_search_by(|lease| lease.resource().as_str().cmp(name)).ok()?;
         self.leases.get(index)
     }
 
     /// Returns the fencing token of a name; none if it was not wanted. Each resource has tokens of its own.
+    ///
+    /// `let token = leases.token("account/17");`
     pub fn token(&self, name: &str) -> Option<Token> {
         self.get(name).map(Lease::token)
     }
 
     /// Goes through the leases, in the order of their names.
+    ///
+    /// `let held_names: Vec<_> = leases.iter().map(|lease| lease.resource()).collect();`
     pub fn iter(&self) -> std::slice::Iter<'_, Lease> {
         self.leases.iter()
     }
 
     /// Returns how long all of them last if nothing more is heard from the engine; zero if one is lost.
+    ///
+    /// `let left = leases.expires_in();`
     pub fn expires_in(&self) -> Duration {
         self.iter().map(Lease::expires_in).min().unwrap_or_default()
     }
 
     /// Whether a lease is lost. Compares with the deadlines: no I/O, and no lock but when it is first seen that
     /// one has passed. Once true it stays true.
+    ///
+    /// `let is_lost = leases.is_lost();`
     pub fn is_lost(&self) -> bool {
         let is_lost = self.iter().any(Lease::is_lost);
         if is_lost && self.bond.lost_first().is_none() {
@@ -444,6 +480,8 @@ impl Leases {
     }
 
     /// Waits until a lease is lost, and names the one that was lost first.
+    ///
+    /// `let error = leases.lost().await;`
     ///
     /// # Cancel safety
     /// Dropping it changes nothing.
@@ -457,6 +495,8 @@ impl Leases {
     }
 
     /// Releases all leases in one batch and waits for the engine's answers.
+    ///
+    /// `leases.release().await?;`
     ///
     /// [`AlreadyLost`](ReleaseAnswer::AlreadyLost) if one of them was lost.
     ///

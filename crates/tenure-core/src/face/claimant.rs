@@ -151,6 +151,8 @@ macro_rules! settings {
     ($units:literal) => {
         /// Sets how long a hold lives without renewal (default 30 s; 100 ms to 24 h). Renewals are sent every
         /// third of it. More: slower to notice a dead holder. Less: sooner lost when the store is slow.
+        ///
+        /// `let lock = lock.ttl(Duration::from_secs(30));`
         #[must_use]
         pub fn ttl(mut self, ttl: Duration) -> Self {
             self.claimant.terms().ttl = ttl;
@@ -158,6 +160,8 @@ macro_rules! settings {
         }
 
         /// Ends every lease this long after its grant, renewed or not (default: never).
+        ///
+        /// `let lock = lock.max_hold(Duration::from_secs(3600));`
         #[must_use]
         pub fn max_hold(mut self, max_hold: Duration) -> Self {
             self.claimant.terms().limits.max_hold = Some(max_hold);
@@ -167,6 +171,8 @@ macro_rules! settings {
         #[doc = concat!("Keeps ", $units, " from others until this long after the grant, even if released sooner")]
         /// (default: not at all). A fleet in which everybody tries does the work once per period; if the holder
         /// vanishes, another may try at once.
+        ///
+        /// `let lock = lock.min_hold(Duration::from_secs(60));`
         #[must_use]
         pub fn min_hold(mut self, min_hold: Duration) -> Self {
             self.claimant.terms().limits.min_hold = min_hold;
@@ -175,6 +181,8 @@ macro_rules! settings {
 
         #[doc = concat!("Keeps ", $units, " from others for this long after the holder vanished (default: not at")]
         /// all), for resources that cannot check tokens.
+        ///
+        /// `let lock = lock.lock_delay(Duration::from_secs(10));`
         #[must_use]
         pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
             self.claimant.terms().limits.lock_delay = lock_delay;
@@ -182,6 +190,8 @@ macro_rules! settings {
         }
 
         /// Adds a free text to the label that others are shown (default: none). Too long a text is cut.
+        ///
+        /// `let lock = lock.label("night run");`
         #[must_use]
         pub fn label(mut self, text: &str) -> Self {
             self.claimant.set_label(text);
@@ -195,6 +205,8 @@ macro_rules! settings {
 macro_rules! verbs {
     ($units:literal, $held:ty, $of:expr) => {
         #[doc = concat!("Takes ", $units, " if free and nobody waits; none if not.")]
+        ///
+        /// `let lease = lock.try_acquire().await?;`
         ///
         /// # Errors
         /// [`Unavailable`](crate::ErrorKind::Unavailable) if the engine does not answer within the answer timeout
@@ -212,6 +224,8 @@ macro_rules! verbs {
         }
 
         #[doc = concat!("Waits until ", $units, " can be granted, and takes it. Waits for ever.")]
+        ///
+        /// `let lease = lock.acquire().await?;`
         ///
         /// Waiters are served in the order in which the engine received their claims.
         ///
@@ -235,6 +249,8 @@ macro_rules! verbs {
 
         #[doc = concat!("Waits up to `wait` for ", $units, ". Zero does not queue.")]
         ///
+        /// `let lease = lock.acquire_within(Duration::from_secs(5)).await?;`
+        ///
         /// # Errors
         /// As [`Self::acquire`], and [`Timeout`](crate::ErrorKind::Timeout) if the wait was over first; then
         /// nothing is held.
@@ -251,6 +267,8 @@ macro_rules! verbs {
 macro_rules! run {
     ($units:literal) => {
         #[doc = concat!("Takes ", $units, ", does the work and releases. If the lease is lost, the work is dropped.")]
+        ///
+        /// `let done = lock.run(async |lease| work(lease.token())).await?;`
         ///
         /// # Errors
         /// Those of [`Self::acquire`], and [`Lost`](crate::ErrorKind::Lost) if the lease was lost before the work

@@ -37,6 +37,23 @@ const CAMPAIGN_PAUSE: Duration = Duration::from_secs(1);
 /// term.resign().await?;
 /// # Ok(()) }) }
 /// ```
+///
+/// Each method in a line:
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn f(election: tenure_core::Election, work: impl Fn(tenure_core::Token)) -> tenure_core::Result<()> {
+/// let election = election.ttl(Duration::from_secs(15));
+/// let election = election.label("eu-west");
+/// let term = election.campaign().await?;
+/// term.publish(b"10.0.0.7:8080").await?;
+/// term.resign().await?;
+/// let term = election.try_campaign().await?;
+/// let done = election.run(async |term| work(term.token())).await?;
+/// let leader = election.leader().await?;
+/// let mut leaders = election.changes()?;
+/// while let Some(leader) = leaders.next().await { println!("{:?}", leader?); }
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Election {
     tenure: Tenure,
@@ -51,6 +68,8 @@ impl Election {
 
     /// Sets how long a term lives without renewal (see [`Mutex::ttl`]): how long nobody leads after a leader has
     /// died.
+    ///
+    /// `let election = election.ttl(Duration::from_secs(15));`
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Election {
         self.mutex = self.mutex.ttl(ttl);
@@ -58,6 +77,8 @@ impl Election {
     }
 
     /// Adds a free text to the label by which the leader is shown.
+    ///
+    /// `let election = election.label("eu-west");`
     #[must_use]
     pub fn label(mut self, text: &str) -> Election {
         self.mutex = self.mutex.label(text);
@@ -65,6 +86,8 @@ impl Election {
     }
 
     /// Waits until this candidate leads. Waits for ever.
+    ///
+    /// `let term = election.campaign().await?;`
     ///
     /// # Errors
     /// As [`Mutex::acquire`].
@@ -80,6 +103,8 @@ impl Election {
 
     /// Leads if nobody does and nobody campaigns; none otherwise.
     ///
+    /// `let term = election.try_campaign().await?;`
+    ///
     /// # Errors
     /// As [`Mutex::try_acquire`].
     pub async fn try_campaign(&self) -> Result<Option<Term>> {
@@ -89,6 +114,8 @@ impl Election {
     /// Campaigns, does the work of a leader, and campaigns again whenever a term is lost: a leader that is cut
     /// off becomes a follower, not a dead process. It ends with the first work that comes to its end, and then
     /// resigns.
+    ///
+    /// `let done = election.run(async |term| work(term.token())).await?;`
     ///
     /// Once it has led, it campaigns for as long as that takes: a store that does not answer is why most terms are
     /// lost, and it is asked again every second.
@@ -126,6 +153,8 @@ impl Election {
 
     /// Returns who leads; none if nobody does.
     ///
+    /// `let leader = election.leader().await?;`
+    ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name; [`ErrorKind::Unavailable`] if the engine does not answer in time.
     ///
@@ -137,6 +166,8 @@ impl Election {
 
     /// Follows who leads: the present leader first, then each change of the leader or its value. A slow reader
     /// misses changes in between, but never the latest.
+    ///
+    /// `let mut leaders = election.changes()?;`
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name.
@@ -154,6 +185,8 @@ pub struct Term {
 impl Term {
     /// Publishes a value for everybody to see, such as an address. It goes with the term.
     ///
+    /// `term.publish(b"10.0.0.7:8080").await?;`
+    ///
     /// # Errors
     /// [`ErrorKind::Lost`] if the term has ended; [`ErrorKind::Invalid`] for more than 256 KiB;
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time: then publish again.
@@ -165,6 +198,8 @@ impl Term {
     }
 
     /// Ends the term; the next candidate leads.
+    ///
+    /// `term.resign().await?;`
     ///
     /// # Errors
     /// As [`Lease::release`].
@@ -209,6 +244,8 @@ pub struct Leaders {
 impl Leaders {
     /// Waits for the next change of the leader or its value; an inner none means that nobody leads. The end means
     /// that the client is closed.
+    ///
+    /// `while let Some(leader) = leaders.next().await { println!("{:?}", leader?); }`
     ///
     /// # Cancel safety
     /// Nothing is lost by dropping it.

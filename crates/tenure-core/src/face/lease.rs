@@ -14,7 +14,7 @@ use crate::client::lease_state::LeaseState;
 use crate::client::ledger::{AcquireRequest, Acquired, Bond, Key, Ledger, Now, QueuePosition};
 use crate::clock::Instant;
 use crate::engine::{Engine, ReleaseAnswer};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::model::claim::{Busy, ClaimId, Keep, Name, Published, VALUE_BYTES_MAX};
 use crate::model::token::Token;
 
@@ -25,6 +25,26 @@ use crate::model::token::Token;
 /// the work writes to, so that a write that comes too late is refused.
 ///
 /// Dropping a lease releases it in the background, without a runtime.
+///
+/// # Examples
+/// Each method in a line:
+/// ```no_run
+/// # async fn f(lock: tenure_core::Mutex) -> tenure_core::Result<()> {
+/// # let acquire = lock.acquire();
+/// let place = acquire.place();
+/// # let lease = acquire.await?;
+/// let token = lease.token();
+/// let name = lease.resource();
+/// let claim = lease.claim();
+/// let slot = lease.slot();
+/// let left = lease.expires_in();
+/// let deadline = lease.deadline();
+/// let is_lost = lease.is_lost();
+/// let why = lease.loss_reason();
+/// let error = lease.lost().await;
+/// lease.release().await?;
+/// # Ok(()) }
+/// ```
 pub struct Lease {
     connection: Arc<Connection>,
     state: Arc<LeaseState>,
@@ -59,54 +79,76 @@ impl Lease {
     }
 
     /// Returns the fencing token: larger than that of every earlier grant of the resource.
+    ///
+    /// `let token = lease.token();`
     pub fn token(&self) -> Token {
         self.state.token()
     }
 
     /// Returns the name of the resource.
+    ///
+    /// `let name = lease.resource();`
     pub fn resource(&self) -> &Name {
         self.state.resource()
     }
 
     /// Returns the id of the claim, which with the token identifies this hold to a fenced resource.
+    ///
+    /// `let claim = lease.claim();`
     pub fn claim(&self) -> ClaimId {
         self.state.claim()
     }
 
     /// Returns the number of the slot, for a slot pool; none for other kinds.
+    ///
+    /// `let slot = lease.slot();`
     pub fn slot(&self) -> Option<u32> {
         self.state.slot()
     }
 
     /// Returns how long the lease lasts if nothing more is heard from the engine; zero if it is lost.
+    ///
+    /// `let left = lease.expires_in();`
     pub fn expires_in(&self) -> Duration {
         self.state.deadline().since(self.connection.shared.clock.now())
     }
 
     /// Returns the last deadline that the lease had, on the clock of this machine, even if it is lost already.
+    ///
+    /// `let deadline = lease.deadline();`
     pub fn deadline(&self) -> Instant {
         self.state.last_deadline()
     }
 
     /// Whether the lease is lost. Compares with the deadline: no I/O, no lock. Once true it stays true.
+    ///
+    /// `let is_lost = lease.is_lost();`
     pub fn is_lost(&self) -> bool {
         self.state.is_over(self.connection.shared.clock.now())
     }
 
-    /// Waits until the lease is lost, at the latest at its deadline, even if the engine cannot be reached.
+    /// Returns why the lease is lost. None: it is held.
+    ///
+    /// `let why = lease.loss_reason();`
+    pub fn loss_reason(&self) -> Option<LossReason> {
+        self.connection.shared.tell(|ledger, now| ledger.loss(now, self.key))
+    }
+
+    /// Waits until the lease is lost, at the latest at its deadline, even if the engine cannot be reached. The error says
+    /// why: [`Error::loss_reason`].
+    ///
+    /// `let error = lease.lost().await;`
     ///
     /// # Cancel safety
     /// Dropping it changes nothing.
     pub async fn lost(&self) -> Error {
         self.state.ended().await;
-        self.lost_error()
+        // Without a reason it was given back by the client itself, for a set that begins again: its user is not told of it.
+        self.lost_error(self.loss_reason().unwrap_or(LossReason::NotRenewed))
     }
 
-    pub(crate) fn lost_error(&self) -> Error {
-        Error::new(ErrorKind::Lost, "hold", "the lease is lost")
-            .with_resource(self.resource())
-            .with_engine(self.connection.shared.engine.name())
-            .with_hint("stop the work; a write with this lease's token is refused by a fenced resource")
+    pub(crate) fn lost_error(&self, reason: LossReason) -> Error {
+        Error::lost(reason).with_resource(self.resource()).with_engine(self.connection.shared.engine.name())
     }
 
     /// Sets the value of the resource; it goes with the hold, or is kept for a while.
@@ -128,11 +170,13 @@ impl Lease {
         let published = shared.on_thread(publish).await;
         match published.map_err(|error| error.with_resource(self.resource()))? {
             true => Ok(()),
-            false => Err(self.lost_error()),
+            false => Err(self.lost_error(self.loss_reason().unwrap_or(LossReason::Ended))),
         }
     }
 
     /// Releases the lease and waits for the engine's answer.
+    ///
+    /// `lease.release().await?;`
     ///
     /// A lease that is lost already is not an error: the answer says so.
     ///
@@ -468,6 +512,8 @@ impl<T> Acquire<T> {
     }
 
     /// Returns the place in the queue, once the engine has told it.
+    ///
+    /// `let place = acquire.place();`
     pub fn place(&self) -> Option<QueuePosition> {
         self.acquire.place()
     }

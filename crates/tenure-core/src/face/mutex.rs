@@ -25,6 +25,22 @@ use crate::face::lease::{Acquire, Lease};
 /// # assert!(paid.starts_with("paid under 1"));
 /// # Ok(()) }) }
 /// ```
+///
+/// Each method in a line:
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn f(lock: tenure_core::Mutex, work: impl Fn(tenure_core::Token)) -> tenure_core::Result<()> {
+/// let lock = lock.ttl(Duration::from_secs(30));
+/// let lock = lock.max_hold(Duration::from_secs(3600));
+/// let lock = lock.min_hold(Duration::from_secs(60));
+/// let lock = lock.lock_delay(Duration::from_secs(10));
+/// let lock = lock.label("night run");
+/// let lease = lock.try_acquire().await?;
+/// let lease = lock.acquire().await?;
+/// let lease = lock.acquire_within(Duration::from_secs(5)).await?;
+/// let done = lock.run(async |lease| work(lease.token())).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Mutex {
     pub(crate) claimant: Claimant,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, Either, select};
 
 use crate::client::Tenure;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::face::claimant::until_lost;
 use crate::face::lease::Lease;
 use crate::model::claim::{ClaimId, Name, PERIOD_MAX, TTL_DEFAULT, TTL_MAX, TTL_MIN};
@@ -51,6 +51,54 @@ const PAGE: usize = 128;
 /// delivery.ack().await?;
 /// # Ok(()) }) }
 /// ```
+///
+/// Each method in a line:
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn f(queue: tenure_core::Queue, work: impl Fn(&[u8]) -> tenure_core::Result<()>) -> tenure_core::Result<()> {
+/// let name = queue.name()?;
+/// let queue = queue.ttl(Duration::from_secs(30));
+/// let queue = queue.interval(Duration::from_secs(1));
+/// let queue = queue.group_interval(Duration::from_secs(1));
+/// let queue = queue.max_attempts(3);
+/// let queue = queue.label("eu-west");
+/// queue.push("order 4711").await?;
+/// queue.push("order 4711").group("merchant 17").await?;
+/// queue.push("reminder").delay(Duration::from_secs(3600)).await?;
+/// queue.push("order 4711").dedup("order-4711").await?;
+/// let delivery = queue.try_next().await?;
+/// let delivery = queue.next_within(Duration::from_secs(5)).await?;
+/// let done = queue.run(async |delivery| work(delivery.payload())).await?;
+/// let stats = queue.stats().await?;
+/// let is_empty = queue.is_empty().await?;
+/// let depth = queue.depth().await?;
+/// let items = queue.items(None, 100).await?;
+/// let dead = queue.dead_letters(None, 100).await?;
+/// let replayed = queue.replay(None).await?;
+/// let purged = queue.purge_dead(None).await?;
+/// let purged = queue.purge(None).await?;
+/// let delivery = queue.next().await?;
+/// let payload = delivery.payload();
+/// let group = delivery.group();
+/// let attempt = delivery.attempt();
+/// let item = delivery.item();
+/// let token = delivery.token();
+/// let claim = delivery.claim();
+/// let is_lost = delivery.lease().is_lost();
+/// let delay = delivery.retry_delay();
+/// delivery.ack().await?;
+/// # let delivery = queue.next().await?;
+/// let is_dead = delivery.retry().await?;
+/// # let delivery = queue.next().await?;
+/// let is_dead = delivery.retry_after(Duration::from_secs(60)).await?;
+/// # let delivery = queue.next().await?;
+/// let is_dead = delivery.retry_because(Duration::from_secs(60), "no answer").await?;
+/// # let delivery = queue.next().await?;
+/// delivery.fail("no such order").await?;
+/// # let delivery = queue.next().await?;
+/// delivery.put_back().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Queue {
     tenure: Tenure,
@@ -71,6 +119,8 @@ impl Queue {
 
     /// Returns the name.
     ///
+    /// `let name = queue.name()?;`
+    ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name.
     pub fn name(&self) -> Result<Name> {
@@ -83,6 +133,8 @@ impl Queue {
 
     /// Sets how long a delivery lives without renewal (default 30 s; 100 ms to 24 h). It is renewed in the background for as long
     /// as it is held, so this is how long an item waits after its consumer died.
+    ///
+    /// `let queue = queue.ttl(Duration::from_secs(30));`
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Queue {
         self.rules().ttl = ttl;
@@ -91,6 +143,8 @@ impl Queue {
 
     /// Sets the least time between two dispatches of the whole queue, over all consumers (default: none). All consumers
     /// should say the same.
+    ///
+    /// `let queue = queue.interval(Duration::from_secs(1));`
     #[must_use]
     pub fn interval(mut self, interval: Duration) -> Queue {
         self.rules().interval = Interval::Queue(interval);
@@ -99,6 +153,8 @@ impl Queue {
 
     /// Sets the least time between two dispatches of the same group, over all consumers (default: none). All consumers should
     /// say the same. Items without a group are not held back.
+    ///
+    /// `let queue = queue.group_interval(Duration::from_secs(1));`
     #[must_use]
     pub fn group_interval(mut self, interval: Duration) -> Queue {
         self.rules().interval = Interval::Group(interval);
@@ -106,6 +162,8 @@ impl Queue {
     }
 
     /// Sets after how many deliveries an item that was never acknowledged is a dead letter (default 10; 0: never).
+    ///
+    /// `let queue = queue.max_attempts(3);`
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Queue {
         self.rules().attempts_max = attempts;
@@ -113,6 +171,8 @@ impl Queue {
     }
 
     /// Sets a text that says to people who takes.
+    ///
+    /// `let queue = queue.label("eu-west");`
     #[must_use]
     pub fn label(mut self, text: &str) -> Queue {
         let label = self.rules.label.with_text(text);
@@ -121,6 +181,8 @@ impl Queue {
     }
 
     /// Puts an item of up to 256 KiB in line: see [`Push`] for its settings. Nothing is sent before it is awaited.
+    ///
+    /// `queue.push("order 4711").await?;`
     pub fn push(&self, payload: impl AsRef<[u8]>) -> Push {
         Push {
             tenure: self.tenure.clone(),
@@ -133,6 +195,8 @@ impl Queue {
     }
 
     /// Waits for the next item.
+    ///
+    /// `let delivery = queue.next().await?;`
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine has not answered for 15 s; [`ErrorKind::Invalid`] for a setting out of range;
@@ -154,6 +218,8 @@ impl Queue {
 
     /// Returns the next item if one is ready.
     ///
+    /// `let delivery = queue.try_next().await?;`
+    ///
     /// # Errors
     /// As [`Queue::next`]; [`ErrorKind::Unavailable`] if the engine does not answer in time.
     ///
@@ -164,6 +230,8 @@ impl Queue {
     }
 
     /// Waits for the next item, but not for longer than this. None: nothing came.
+    ///
+    /// `let delivery = queue.next_within(Duration::from_secs(5)).await?;`
     ///
     /// # Errors
     /// As [`Queue::next`].
@@ -179,6 +247,8 @@ impl Queue {
 
     /// Waits for the next item and works on it: acknowledged if the work says `Ok`, tried again later with a growing delay if not.
     /// The work is dropped if the delivery is lost.
+    ///
+    /// `let done = queue.run(async |delivery| work(delivery.payload())).await?;`
     ///
     /// # Errors
     /// What the work says; [`ErrorKind::Lost`] if the delivery was lost; those of [`Queue::next`] and [`Delivery::ack`].
@@ -202,6 +272,8 @@ impl Queue {
 
     /// Counts what is in the queue.
     ///
+    /// `let stats = queue.stats().await?;`
+    ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
     ///
@@ -213,6 +285,8 @@ impl Queue {
     }
 
     /// Says whether no item waits and none is with a consumer. Dead letters do not count.
+    ///
+    /// `let is_empty = queue.is_empty().await?;`
     ///
     /// # Errors
     /// As [`Queue::stats`].
@@ -226,6 +300,8 @@ impl Queue {
 
     /// Returns how many items wait or are with a consumer.
     ///
+    /// `let depth = queue.depth().await?;`
+    ///
     /// # Errors
     /// As [`Queue::stats`].
     pub async fn depth(&self) -> Result<u64> {
@@ -234,6 +310,8 @@ impl Queue {
 
     /// Lists up to `most` items that wait or are in flight, in the order of their pushes, after an item.
     ///
+    /// `let items = queue.items(None, 100).await?;`
+    ///
     /// # Errors
     /// As [`Queue::stats`].
     pub async fn items(&self, after: Option<ItemId>, most: usize) -> Result<Vec<ItemView>> {
@@ -241,6 +319,8 @@ impl Queue {
     }
 
     /// Lists up to `most` dead letters in the order of their pushes, after an item.
+    ///
+    /// `let dead = queue.dead_letters(None, 100).await?;`
     ///
     /// # Errors
     /// As [`Queue::stats`].
@@ -267,6 +347,8 @@ impl Queue {
     /// Puts a dead letter in line again, at the end of its group and as if it had never been handed out; all that there are now, if none
     /// is named. Returns how many.
     ///
+    /// `let replayed = queue.replay(None).await?;`
+    ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time: some may be in line again.
     pub async fn replay(&self, item: Option<ItemId>) -> Result<u64> {
@@ -276,6 +358,8 @@ impl Queue {
 
     /// Removes a dead letter; all of them, if none is named. Returns how many.
     ///
+    /// `let purged = queue.purge_dead(None).await?;`
+    ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time: some may be removed.
     pub async fn purge_dead(&self, item: Option<ItemId>) -> Result<u64> {
@@ -284,6 +368,8 @@ impl Queue {
     }
 
     /// Removes an item that waits; all of them, if none is named. What is with a consumer stays. Returns how many.
+    ///
+    /// `let purged = queue.purge(None).await?;`
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time: some may be removed.
@@ -389,12 +475,16 @@ pub struct Push {
 impl Push {
     /// Puts it into a group (1 to 255 bytes): after all that was pushed into that group before. A group needs no set-up, and
     /// costs nothing when it is empty.
+    ///
+    /// `queue.push("order 4711").group("merchant 17").await?;`
     pub fn group(mut self, group: &str) -> Push {
         self.group = Some(group.to_owned());
         self
     }
 
     /// Holds it back for so long. What stands behind it in its group waits, too.
+    ///
+    /// `queue.push("reminder").delay(Duration::from_secs(3600)).await?;`
     pub fn delay(mut self, delay: Duration) -> Push {
         self.delay = delay;
         self
@@ -402,6 +492,8 @@ impl Push {
 
     /// Pushes it once under this id (1 to 255 bytes): a second push is answered with the first one's item, for as long as that is in
     /// the queue and for five minutes at least. Under an id, a push whose answer was lost is repeated by itself.
+    ///
+    /// `queue.push("order 4711").dedup("order-4711").await?;`
     pub fn dedup(mut self, id: &str) -> Push {
         self.dedup = Some(id.to_owned());
         self
@@ -423,8 +515,12 @@ impl Push {
             let hint = "the longest is ten years".to_owned();
             return invalid(format!("a delay of {:?} is out of range", self.delay), hint);
         }
-        let named = |what: Option<&String>| what.map(|text| Name::new(text)).transpose();
-        let (group, dedup) = (named(self.group.as_ref())?, named(self.dedup.as_ref())?);
+        let named = |text: Option<&String>, what| {
+            let name = text.map(|text| Name::of_what(text, "push", what)).transpose();
+            name.map_err(|error| error.with_resource(&queue))
+        };
+        let group = named(self.group.as_ref(), "group")?;
+        let dedup = named(self.dedup.as_ref(), "dedup id")?;
         shared.push(PushRequest { queue, group, payload: self.payload, delay: self.delay, dedup }).await
     }
 }
@@ -459,41 +555,57 @@ impl Delivery {
     }
 
     /// Returns what was pushed.
+    ///
+    /// `let payload = delivery.payload();`
     pub fn payload(&self) -> &[u8] {
         &self.item.payload
     }
 
     /// Returns the group, if it was pushed into one.
+    ///
+    /// `let group = delivery.group();`
     pub fn group(&self) -> Option<&str> {
         self.item.group.as_ref().map(Name::as_str)
     }
 
     /// Returns how often the item has been handed out: 1 for the first time.
+    ///
+    /// `let attempt = delivery.attempt();`
     pub fn attempt(&self) -> u32 {
         self.item.attempt
     }
 
     /// Returns the number of the item: larger for each later push into the queue.
+    ///
+    /// `let item = delivery.item();`
     pub fn item(&self) -> ItemId {
         self.item.item
     }
 
     /// Returns the fencing token: larger than that of every earlier delivery of the group.
+    ///
+    /// `let token = delivery.token();`
     pub fn token(&self) -> Token {
         self.item.token
     }
 
     /// Returns the id of the claim, which with the token identifies this delivery to a fenced resource.
+    ///
+    /// `let claim = delivery.claim();`
     pub fn claim(&self) -> ClaimId {
         self.item.claim
     }
 
     /// Returns the lease on the item, to be told when it is lost.
+    ///
+    /// `let is_lost = delivery.lease().is_lost();`
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
     /// Acknowledges the item: it is done, and the next one of its group can be handed out.
+    ///
+    /// `delivery.ack().await?;`
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] if the delivery has ended: the item is or will be handed out again. [`ErrorKind::Unavailable`] if the engine
@@ -511,6 +623,8 @@ impl Delivery {
     /// Hands the item out again after a delay that grows with its attempts: 1 s, 2 s, 4 s, up to 5 minutes. Its group waits.
     /// Says whether it was the last attempt: then it is a dead letter now.
     ///
+    /// `let is_dead = delivery.retry().await?;`
+    ///
     /// # Errors
     /// As [`Delivery::ack`].
     pub async fn retry(self) -> Result<bool> {
@@ -520,6 +634,8 @@ impl Delivery {
 
     /// As [`Delivery::retry`], after so long.
     ///
+    /// `let is_dead = delivery.retry_after(Duration::from_secs(60)).await?;`
+    ///
     /// # Errors
     /// As [`Delivery::ack`].
     pub async fn retry_after(self, delay: Duration) -> Result<bool> {
@@ -527,6 +643,8 @@ impl Delivery {
     }
 
     /// As [`Delivery::retry_after`], and says why, which is shown with the dead letter if it was the last attempt.
+    ///
+    /// `let is_dead = delivery.retry_because(Duration::from_secs(60), "no answer").await?;`
     ///
     /// # Errors
     /// As [`Delivery::ack`].
@@ -537,6 +655,8 @@ impl Delivery {
 
     /// Makes the item a dead letter, with a reason for people. The next one of its group can be handed out.
     ///
+    /// `delivery.fail("no such order").await?;`
+    ///
     /// # Errors
     /// As [`Delivery::ack`].
     pub async fn fail(self, reason: &str) -> Result<()> {
@@ -545,6 +665,8 @@ impl Delivery {
 
     /// Puts the item back at the head of its group as if it had not been handed out, for a consumer that is told to stop.
     ///
+    /// `delivery.put_back().await?;`
+    ///
     /// # Errors
     /// As [`Delivery::ack`].
     pub async fn put_back(self) -> Result<()> {
@@ -552,6 +674,8 @@ impl Delivery {
     }
 
     /// Returns the delay after which [`Delivery::retry`] hands the item out again.
+    ///
+    /// `let delay = delivery.retry_delay();`
     pub fn retry_delay(&self) -> Duration {
         let doubled = RETRY_FIRST.saturating_mul(1 << (self.item.attempt - 1).min(16));
         doubled.min(RETRY_LONGEST)
@@ -565,25 +689,28 @@ impl Delivery {
 
     async fn settle(mut self, settlement: Settlement) -> Result<SettleAnswer> {
         self.is_settled = true;
-        let Some(answer) = self.start(settlement) else { return Err(self.lease.lost_error()) };
+        let answer = self.start(settlement).map_err(|reason| self.lease.lost_error(reason))?;
         let gone = |_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
         let shared = &self.lease.connection().shared;
         let answer = answer.await.map_err(gone)?;
         let answer = answer
             .map_err(|error| error.with_resource(self.lease.resource()).with_engine(shared.engine.name()))?;
-        if answer == SettleAnswer::Lost { Err(self.lease.lost_error()) } else { Ok(answer) }
+        if answer == SettleAnswer::Lost { Err(self.lease.lost_error(LossReason::Ended)) } else { Ok(answer) }
     }
 
-    /// Begins to settle. None: the delivery is lost.
-    fn start(&self, settlement: Settlement) -> Option<tokio::sync::oneshot::Receiver<Result<SettleAnswer>>> {
+    /// Begins to settle, unless the delivery is lost.
+    fn start(
+        &self,
+        settlement: Settlement,
+    ) -> Result<tokio::sync::oneshot::Receiver<Result<SettleAnswer>>, LossReason> {
         let shared = &self.lease.connection().shared;
         let (key, until) = (self.lease.key(), self.lease.deadline());
         // It is not renewed any more: a renewal that came after the settlement would tell of a loss.
-        if !shared.tell(|ledger, now| ledger.disown(now.at, key)) {
-            return None;
+        if let Some(reason) = shared.tell(|ledger, now| ledger.disown(now, key)) {
+            return Err(reason);
         }
         let settle = Settle { queue: self.lease.resource().clone(), claim: self.item.claim, settlement };
-        Some(shared.start_settling(settle, until))
+        Ok(shared.start_settling(settle, until))
     }
 }
 

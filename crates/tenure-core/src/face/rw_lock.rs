@@ -29,6 +29,14 @@ use crate::model::claim::{CAPACITY_MAX, Kind};
 /// # assert!(written.starts_with("42 pages under 1"));
 /// # Ok(()) }) }
 /// ```
+///
+/// Each method in a line:
+/// ```no_run
+/// # async fn f(catalog: tenure_core::RwLock) -> tenure_core::Result<()> {
+/// let lease = catalog.read().acquire().await?;
+/// let lease = catalog.write().acquire().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct RwLock {
     pub(crate) claimant: Claimant,
@@ -42,11 +50,15 @@ impl RwLock {
     settings!("what a side holds");
 
     /// Names the side of readers, who share, with the settings made so far.
+    ///
+    /// `let lease = catalog.read().acquire().await?;`
     pub fn read(&self) -> ReadLock {
         ReadLock { claimant: self.claimant.clone() }
     }
 
     /// Names the side of writers, each of whom is alone, with the settings made so far.
+    ///
+    /// `let lease = catalog.write().acquire().await?;`
     pub fn write(&self) -> WriteLock {
         let mut claimant = self.claimant.clone();
         claimant.terms().weight = CAPACITY_MAX;

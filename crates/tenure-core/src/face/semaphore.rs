@@ -35,6 +35,13 @@ use crate::model::claim::Kind;
 /// # heavy.release().await?;
 /// # Ok(()) }) }
 /// ```
+///
+/// Each method in a line:
+/// ```no_run
+/// # async fn f(scrapers: tenure_core::Semaphore) -> tenure_core::Result<()> {
+/// let lease = scrapers.weight(3).acquire().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Semaphore {
     pub(crate) claimant: Claimant,
@@ -46,6 +53,8 @@ impl Semaphore {
     }
 
     /// Sets how many units are taken at once (default 1; up to the capacity).
+    ///
+    /// `let lease = scrapers.weight(3).acquire().await?;`
     #[must_use]
     pub fn weight(mut self, weight: u32) -> Semaphore {
         self.claimant.terms().weight = weight;

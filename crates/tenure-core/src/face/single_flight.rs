@@ -35,6 +35,18 @@ use joint::{Answer, Joint, Loading, Turn, Wanted, join};
 /// assert_eq!(&*found.bytes, b"17.50");
 /// # Ok(()) }) }
 /// ```
+///
+/// Each method in a line:
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn load() -> tenure_core::Result<Vec<u8>> { Ok(Vec::new()) }
+/// # async fn f(price: tenure_core::SingleFlight) -> tenure_core::Result<()> {
+/// let price = price.fresh(Duration::from_secs(60));
+/// let price = price.serve_stale(Duration::from_secs(600));
+/// let price = price.ttl(Duration::from_secs(10));
+/// let found = price.get_or_refresh(async |_lease| load().await).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct SingleFlight {
     tenure: Tenure,
@@ -81,6 +93,8 @@ impl SingleFlight {
     }
 
     /// Sets for how long a value is fresh (default 60 s): nobody loads meanwhile.
+    ///
+    /// `let price = price.fresh(Duration::from_secs(60));`
     #[must_use]
     pub fn fresh(mut self, fresh: Duration) -> SingleFlight {
         self.fresh = fresh;
@@ -89,6 +103,8 @@ impl SingleFlight {
 
     /// Serves a value for this long after it was fresh while another loads the next one, and does not wait
     /// (default: waits for the next one).
+    ///
+    /// `let price = price.serve_stale(Duration::from_secs(600));`
     #[must_use]
     pub fn serve_stale(mut self, stale: Duration) -> SingleFlight {
         (self.stale, self.serves_stale) = (stale, true);
@@ -96,6 +112,8 @@ impl SingleFlight {
     }
 
     /// Sets how long a loader that is not heard of blocks the others (default 30 s; see [`Mutex::ttl`](crate::Mutex::ttl)).
+    ///
+    /// `let price = price.ttl(Duration::from_secs(10));`
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> SingleFlight {
         self.claimant.terms().ttl = ttl;
@@ -103,6 +121,8 @@ impl SingleFlight {
     }
 
     /// Returns the value if it is fresh; otherwise loads it, or waits for who does, or returns the stale one.
+    ///
+    /// `let found = price.get_or_refresh(async |_lease| load().await).await?;`
     ///
     /// The load is dropped if its lease is lost.
     ///

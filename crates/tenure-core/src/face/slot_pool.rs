@@ -38,6 +38,16 @@ use crate::model::claim::Kind;
 /// slot.release().await?;
 /// # Ok(()) }) }
 /// ```
+///
+/// Each method in a line:
+/// ```no_run
+/// # async fn f(pool: tenure_core::SlotPool, work: impl Fn(u32)) -> tenure_core::Result<()> {
+/// let worked = pool.run(async |slot| work(slot.number())).await?;
+/// # let slot = pool.acquire().await?;
+/// let number = slot.number();
+/// slot.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct SlotPool {
     pub(crate) claimant: Claimant,
@@ -53,6 +63,8 @@ impl SlotPool {
 
     /// Takes a slot, does the work and releases the slot. If the slot is lost, the work is dropped and **started
     /// anew with another slot**, as often as that happens; each time a `warn` event says so.
+    ///
+    /// `let worked = pool.run(async |slot| work(slot.number())).await?;`
     ///
     /// The work ends this by returning: what it returns is returned, and it is not started again.
     ///
@@ -114,11 +126,15 @@ impl Slot {
     }
 
     /// Returns the number, from 0.
+    ///
+    /// `let number = slot.number();`
     pub fn number(&self) -> u32 {
         self.number
     }
 
     /// Releases the slot and waits for the engine's answer (see [`Lease::release`]).
+    ///
+    /// `slot.release().await?;`
     ///
     /// # Errors
     /// As there.

@@ -39,17 +39,22 @@ impl Name {
     /// # Errors
     /// [`ErrorKind::Invalid`] if it is empty, longer than [`NAME_BYTES_MAX`], or holds a control character.
     pub fn new(name: &str) -> Result<Name, Error> {
+        Name::of_what(name, "name a resource", "name")
+    }
+
+    /// As [`Name::new`], for what else has the limits of a name; `what` is one word for it.
+    pub(crate) fn of_what(name: &str, operation: &'static str, what: &str) -> Result<Name, Error> {
         let wrong = if name.is_empty() {
-            "the name is empty".to_owned()
+            format!("the {what} is empty")
         } else if name.len() > NAME_BYTES_MAX {
-            format!("the name has {} bytes, {NAME_BYTES_MAX} are allowed", name.len())
+            format!("the {what} has {} bytes, {NAME_BYTES_MAX} are allowed", name.len())
         } else if name.chars().any(char::is_control) {
-            "the name holds a control character".to_owned()
+            format!("the {what} holds a control character")
         } else {
             return Ok(Name(name.into()));
         };
-        Err(Error::new(ErrorKind::Invalid, "name a resource", wrong)
-            .with_hint(format!("a name has 1 to {NAME_BYTES_MAX} bytes of UTF-8 without control characters")))
+        let hint = format!("a {what} has 1 to {NAME_BYTES_MAX} bytes of UTF-8 without control characters");
+        Err(Error::new(ErrorKind::Invalid, operation, wrong).with_hint(hint))
     }
 
     /// Returns the name as text.

@@ -148,6 +148,23 @@ fn bad_input_is_refused_before_anything_is_sent() {
 }
 
 #[test]
+fn a_bad_setting_is_refused_by_its_name_before_anything_is_connected() {
+    for bad in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
+        let connect: tenure_core::engine::Connect = Box::new(|_| panic!("nothing is to be connected"));
+        let settings = Settings::new().answer_timeout(bad);
+        let error = pollster::block_on(Tenure::connect_with(connect, settings)).err().expect("refused");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("an answer_timeout of"), "{error}");
+        assert!(error.hint().is_some(), "{error:?}");
+    }
+    let settings = Settings::new().label("night run").answer_timeout(Duration::from_millis(1));
+    let clock = VirtualClock::new(7);
+    let store = Store::new(Arc::new(clock.clone()));
+    let tenure = pollster::block_on(Tenure::start(store.connector(), Arc::new(clock), settings));
+    assert_eq!(tenure.expect("connects").label().text(), "night run");
+}
+
+#[test]
 fn work_under_run_is_dropped_when_its_lease_is_lost() {
     let (clock, _store, a, _b) = two();
     let (started, has_started) = std::sync::mpsc::channel();

@@ -79,8 +79,7 @@ pub(crate) fn connect(store: &Arc<Store>, faults: &Arc<Faults>, answer_timeout: 
             Ok(engine)
         })
     });
-    let mut settings = Settings::default();
-    settings.answer_timeout = answer_timeout;
+    let settings = Settings::new().answer_timeout(answer_timeout);
     pollster::block_on(Tenure::connect_with(connect, settings)).expect("connects")
 }
 

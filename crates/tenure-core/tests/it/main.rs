@@ -2,11 +2,14 @@
 
 mod client;
 mod examples;
+mod face_docs;
 mod fate;
 mod faulty;
 mod handover;
 mod kinds;
 mod line;
+mod loss;
+mod names;
 mod oracle;
 mod queue;
 mod record;

@@ -9,7 +9,7 @@ use crate::client::lease_state::LeaseState;
 use crate::client::renewal::GRAIN;
 use crate::clock::Instant;
 use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Wake};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::event::Event;
 use crate::model::claim::{Grant, Waiting};
 use crate::model::step::{confirm_window, waiter_life};
@@ -112,6 +112,9 @@ impl Ledger {
             // It took so long to get here that it is of no use. Its units must not wait for the ttl.
             return self.ask_anew(now, index, true);
         }
+        if let Some(max_hold) = entry.lease.terms().limits.max_hold {
+            self.max_holds.insert(index, now.at + max_hold);
+        }
         entry.phase = Phase::Ready;
         entry.look_by = now.at + entry.lease.terms().ttl;
         self.schedule_renewal(now, index);
@@ -175,7 +178,7 @@ impl Ledger {
             // A heartbeat that was answered before the grant whose wake has overtaken it: ask again.
             (_, Ok(RenewAnswer::Waiting(..))) if entry.is_unconfirmed => self.queue_renewal(key.index),
             (Phase::Ready, Ok(_)) => self.ask_anew(now, key.index, false),
-            (_, Ok(_)) => self.lose(now, key.index, "the engine says that it has ended"),
+            (_, Ok(_)) => self.lose(now, key.index, LossReason::Ended),
         }
     }
 
@@ -185,7 +188,7 @@ impl Ledger {
         entry.attempt = 0;
         entry.is_unconfirmed = false;
         if !entry.lease.extend(deadline(sent, ends_in), now.at) {
-            return self.lose(now, index, "the renewal came after its deadline");
+            return self.expire(now, index);
         }
         if !entry.is_busy {
             self.schedule_renewal(now, index);
@@ -357,12 +360,15 @@ impl Ledger {
                 self.schedule.set(index, give_up_at);
             }
             Phase::Ready | Phase::Held if entry.lease.is_over(now.at + GRAIN) => {
-                self.lose(now, index, "its deadline passed");
+                self.expire(now, index);
             }
             Phase::Ready if now.at >= entry.look_by => self.set_aside(now, index),
             Phase::Held if now.at >= entry.look_by => {
                 self.told.unseen.push(entry.lease.clone());
-                self.lose(now, index, "nobody looked at it");
+                Event::SetAside { resource: entry.lease.resource() }.emit(self.identity.engine);
+                // Nobody has had it yet: for its user it is no loss.
+                (entry.phase, entry.loss) = (Phase::Ended, Some(LossReason::NotRenewed));
+                self.lose(now, index, LossReason::NotRenewed);
             }
             Phase::SetAside if now.at >= give_up_at => self.give_up(now, index),
             Phase::Ready | Phase::Held => {
@@ -542,15 +548,27 @@ impl Ledger {
         self.release_orphan(now, lease, request, has_stray_copy);
     }
 
+    /// The deadline of a held lease has passed.
+    pub(super) fn expire(&mut self, now: &Now<'_>, index: u32) {
+        let lease = &self.entries[index as usize].lease;
+        // A lease that was renewed to the last ends a little before its `max_hold` does, since deadlines have a margin.
+        let near = lease.terms().ttl / 20;
+        let is_held_out =
+            self.max_holds.get(&index).is_some_and(|ends_at| lease.last_deadline() + near >= *ends_at);
+        let reason = if is_held_out { LossReason::MaxHold } else { LossReason::NotRenewed };
+        self.lose(now, index, reason);
+    }
+
     /// A held lease has ended. Its entry stays until its user lets go.
-    pub(super) fn lose(&mut self, now: &Now<'_>, index: u32, why: &'static str) {
+    pub(super) fn lose(&mut self, now: &Now<'_>, index: u32, reason: LossReason) {
         let entry = &mut self.entries[index as usize];
         if entry.phase == Phase::Ready {
             return self.ask_anew(now, index, true);
         }
         if entry.phase == Phase::Held {
             entry.phase = Phase::Ended;
-            Event::Lost { resource: entry.lease.resource(), token: entry.lease.token(), why }
+            entry.loss = Some(reason);
+            Event::Lost { resource: entry.lease.resource(), token: entry.lease.token(), reason }
                 .emit(self.identity.engine);
         }
         entry.lease.end();
@@ -575,7 +593,7 @@ impl Ledger {
         let all: Vec<u32> = self.entries.iter().map(|(index, _)| index as u32).collect();
         for index in all {
             if self.entries[index as usize].phase == Phase::Held {
-                self.lose(now, index, "its client has ended");
+                self.lose(now, index, LossReason::ClientEnded);
             }
             self.wake(index);
         }

@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{Key, Ledger, Now, Phase};
+use crate::error::LossReason;
 
 /// Entries of which none is held longer than another.
 pub(crate) struct Bond {
@@ -35,7 +36,7 @@ impl Ledger {
         for key in &bond.keys {
             let held = self.entry(*key).filter(|entry| entry.phase == Phase::Held);
             if held.is_some_and(|entry| entry.lease.is_over(now.at)) {
-                return self.lose(now, key.index, "its deadline passed");
+                return self.expire(now, key.index);
             }
         }
     }
@@ -53,6 +54,7 @@ impl Ledger {
             self.bonds.remove(&key.index);
             let Some(entry) = self.entry(*key).filter(|entry| entry.phase == Phase::Held) else { continue };
             entry.phase = Phase::LostWithSet;
+            entry.loss = Some(LossReason::LostWithSet);
             entry.lease.end();
             let lease = entry.lease.clone();
             self.told.ended.push(lease);

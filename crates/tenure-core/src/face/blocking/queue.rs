@@ -1,53 +1,60 @@
 //! Queues for programs without an async runtime.
 
 use std::future::IntoFuture;
-use std::ops::Deref;
 use std::time::Duration;
+
+use pollster::block_on;
 
 use crate::engine::queue::{ItemId, ItemView, Pushed, QueueStats};
 use crate::error::{Error, Result};
 use crate::face::queue;
 
-wrapper!(
-    /// Work in line, first in, first out within each group (see [`queue::Queue`]).
-    Queue,
-    queue::Queue
-);
+use super::{Blocking, sealed::Held};
 
-impl Queue {
+/// Work in line, first in, first out within each group (see [`queue::Queue`]).
+pub type Queue = Blocking<queue::Queue>;
+/// A push that has not been sent yet (see [`queue::Push`]).
+pub type Push = Blocking<queue::Push>;
+/// An item that was handed out (see [`queue::Delivery`], to which it derefs).
+pub type Delivery = Blocking<queue::Delivery>;
+
+impl Held for queue::Delivery {}
+
+impl Blocking<queue::Queue> {
     /// Sets how long a delivery lives without renewal (see [`queue::Queue::ttl`]).
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> Self {
-        Self(self.0.ttl(ttl))
+        Blocking(self.0.ttl(ttl))
     }
 
     /// Sets the least time between two dispatches of the whole queue (see [`queue::Queue::interval`]).
     #[must_use]
     pub fn interval(self, interval: Duration) -> Self {
-        Self(self.0.interval(interval))
+        Blocking(self.0.interval(interval))
     }
 
     /// Sets the least time between two dispatches of the same group (see [`queue::Queue::group_interval`]).
     #[must_use]
     pub fn group_interval(self, interval: Duration) -> Self {
-        Self(self.0.group_interval(interval))
+        Blocking(self.0.group_interval(interval))
     }
 
     /// Sets after how many deliveries an item is a dead letter (see [`queue::Queue::max_attempts`]).
     #[must_use]
     pub fn max_attempts(self, attempts: u32) -> Self {
-        Self(self.0.max_attempts(attempts))
+        Blocking(self.0.max_attempts(attempts))
     }
 
     /// Sets a text that says to people who takes (see [`queue::Queue::label`]).
     #[must_use]
     pub fn label(self, text: &str) -> Self {
-        Self(self.0.label(text))
+        Blocking(self.0.label(text))
     }
 
     /// Prepares to put an item in line: nothing is sent before [`Push::send`].
+    #[must_use = "nothing is pushed before it is sent"]
     pub fn push(&self, payload: impl AsRef<[u8]>) -> Push {
-        Push(self.0.push(payload))
+        Blocking(self.0.push(payload))
     }
 
     /// Waits for the next item.
@@ -55,7 +62,7 @@ impl Queue {
     /// # Errors
     /// As [`queue::Queue::next`].
     pub fn next(&self) -> Result<Delivery> {
-        pollster::block_on(self.0.next()).map(Delivery)
+        block_on(self.0.next()).map(Blocking)
     }
 
     /// Returns the next item if one is ready.
@@ -63,7 +70,7 @@ impl Queue {
     /// # Errors
     /// As [`queue::Queue::try_next`].
     pub fn try_next(&self) -> Result<Option<Delivery>> {
-        Ok(pollster::block_on(self.0.try_next())?.map(Delivery))
+        Ok(block_on(self.0.try_next())?.map(Blocking))
     }
 
     /// Waits for the next item, but not for longer than this. None: nothing came.
@@ -71,7 +78,7 @@ impl Queue {
     /// # Errors
     /// As [`queue::Queue::next_within`].
     pub fn next_within(&self, wait: Duration) -> Result<Option<Delivery>> {
-        Ok(pollster::block_on(self.0.next_within(wait))?.map(Delivery))
+        Ok(block_on(self.0.next_within(wait))?.map(Blocking))
     }
 
     /// Waits for the next item and works on it (see [`queue::Queue::run`]). A thread cannot be dropped: long work looks at
@@ -83,7 +90,7 @@ impl Queue {
         &self,
         work: impl FnOnce(&queue::Delivery) -> Result<T, E>,
     ) -> Result<T, E> {
-        pollster::block_on(self.0.run(async |delivery| work(delivery)))
+        block_on(self.0.run(async |delivery| work(delivery)))
     }
 
     /// Counts what is in the queue.
@@ -91,7 +98,7 @@ impl Queue {
     /// # Errors
     /// As [`queue::Queue::stats`].
     pub fn stats(&self) -> Result<QueueStats> {
-        pollster::block_on(self.0.stats())
+        block_on(self.0.stats())
     }
 
     /// Says whether no item waits and none is with a consumer.
@@ -102,7 +109,7 @@ impl Queue {
     /// # Cost
     /// As [`queue::Queue::is_empty`].
     pub fn is_empty(&self) -> Result<bool> {
-        pollster::block_on(self.0.is_empty())
+        block_on(self.0.is_empty())
     }
 
     /// Returns how many items wait or are with a consumer.
@@ -110,7 +117,7 @@ impl Queue {
     /// # Errors
     /// As [`queue::Queue::stats`].
     pub fn depth(&self) -> Result<u64> {
-        pollster::block_on(self.0.depth())
+        block_on(self.0.depth())
     }
 
     /// Lists items that wait or are in flight (see [`queue::Queue::items`]).
@@ -118,7 +125,7 @@ impl Queue {
     /// # Errors
     /// As there.
     pub fn items(&self, after: Option<ItemId>, most: usize) -> Result<Vec<ItemView>> {
-        pollster::block_on(self.0.items(after, most))
+        block_on(self.0.items(after, most))
     }
 
     /// Lists dead letters (see [`queue::Queue::dead_letters`]).
@@ -126,7 +133,7 @@ impl Queue {
     /// # Errors
     /// As there.
     pub fn dead_letters(&self, after: Option<ItemId>, most: usize) -> Result<Vec<ItemView>> {
-        pollster::block_on(self.0.dead_letters(after, most))
+        block_on(self.0.dead_letters(after, most))
     }
 
     /// Puts a dead letter, or all, in line again (see [`queue::Queue::replay`]).
@@ -134,7 +141,7 @@ impl Queue {
     /// # Errors
     /// As there.
     pub fn replay(&self, item: Option<ItemId>) -> Result<u64> {
-        pollster::block_on(self.0.replay(item))
+        block_on(self.0.replay(item))
     }
 
     /// Removes a dead letter, or all (see [`queue::Queue::purge_dead`]).
@@ -142,7 +149,7 @@ impl Queue {
     /// # Errors
     /// As there.
     pub fn purge_dead(&self, item: Option<ItemId>) -> Result<u64> {
-        pollster::block_on(self.0.purge_dead(item))
+        block_on(self.0.purge_dead(item))
     }
 
     /// Removes an item that waits, or all (see [`queue::Queue::purge`]).
@@ -150,28 +157,27 @@ impl Queue {
     /// # Errors
     /// As there.
     pub fn purge(&self, item: Option<ItemId>) -> Result<u64> {
-        pollster::block_on(self.0.purge(item))
+        block_on(self.0.purge(item))
     }
 }
 
-/// A push that has not been sent yet (see [`queue::Push`]).
-#[must_use = "nothing is pushed before it is sent"]
-pub struct Push(queue::Push);
-
-impl Push {
+impl Blocking<queue::Push> {
     /// Puts it into a group (see [`queue::Push::group`]).
+    #[must_use = "nothing is pushed before it is sent"]
     pub fn group(self, group: &str) -> Push {
-        Push(self.0.group(group))
+        Blocking(self.0.group(group))
     }
 
     /// Holds it back for so long (see [`queue::Push::delay`]).
+    #[must_use = "nothing is pushed before it is sent"]
     pub fn delay(self, delay: Duration) -> Push {
-        Push(self.0.delay(delay))
+        Blocking(self.0.delay(delay))
     }
 
     /// Pushes it once under this id (see [`queue::Push::dedup`]).
+    #[must_use = "nothing is pushed before it is sent"]
     pub fn dedup(self, id: &str) -> Push {
-        Push(self.0.dedup(id))
+        Blocking(self.0.dedup(id))
     }
 
     /// Sends it, and waits for the answer.
@@ -179,21 +185,17 @@ impl Push {
     /// # Errors
     /// As [`queue::Push`].
     pub fn send(self) -> Result<Pushed> {
-        pollster::block_on(self.0.into_future())
+        block_on(self.0.into_future())
     }
 }
 
-/// An item that was handed out (see [`queue::Delivery`], to which it derefs).
-#[derive(Debug)]
-pub struct Delivery(queue::Delivery);
-
-impl Delivery {
+impl Blocking<queue::Delivery> {
     /// Acknowledges the item (see [`queue::Delivery::ack`]).
     ///
     /// # Errors
     /// As there; so for all of these.
     pub fn ack(self) -> Result<()> {
-        pollster::block_on(self.0.ack())
+        block_on(self.0.ack())
     }
 
     /// Hands the item out again after a growing delay (see [`queue::Delivery::retry`]).
@@ -201,7 +203,7 @@ impl Delivery {
     /// # Errors
     /// As [`Delivery::ack`].
     pub fn retry(self) -> Result<bool> {
-        pollster::block_on(self.0.retry())
+        block_on(self.0.retry())
     }
 
     /// Hands the item out again after so long (see [`queue::Delivery::retry_after`]).
@@ -209,7 +211,7 @@ impl Delivery {
     /// # Errors
     /// As [`Delivery::ack`].
     pub fn retry_after(self, delay: Duration) -> Result<bool> {
-        pollster::block_on(self.0.retry_after(delay))
+        block_on(self.0.retry_after(delay))
     }
 
     /// The same, and says why (see [`queue::Delivery::retry_because`]).
@@ -217,7 +219,7 @@ impl Delivery {
     /// # Errors
     /// As [`Delivery::ack`].
     pub fn retry_because(self, delay: Duration, why: &str) -> Result<bool> {
-        pollster::block_on(self.0.retry_because(delay, why))
+        block_on(self.0.retry_because(delay, why))
     }
 
     /// Makes the item a dead letter (see [`queue::Delivery::fail`]).
@@ -225,7 +227,7 @@ impl Delivery {
     /// # Errors
     /// As [`Delivery::ack`].
     pub fn fail(self, reason: &str) -> Result<()> {
-        pollster::block_on(self.0.fail(reason))
+        block_on(self.0.fail(reason))
     }
 
     /// Puts the item back as if it had not been handed out (see [`queue::Delivery::put_back`]).
@@ -233,14 +235,6 @@ impl Delivery {
     /// # Errors
     /// As [`Delivery::ack`].
     pub fn put_back(self) -> Result<()> {
-        pollster::block_on(self.0.put_back())
-    }
-}
-
-impl Deref for Delivery {
-    type Target = queue::Delivery;
-
-    fn deref(&self) -> &queue::Delivery {
-        &self.0
+        block_on(self.0.put_back())
     }
 }
