@@ -2,4 +2,5 @@
 
 pub(crate) mod connection;
 pub(crate) mod open;
+pub(crate) mod tls;
 pub(crate) mod wake;

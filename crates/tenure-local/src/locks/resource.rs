@@ -23,9 +23,6 @@ use crate::error::Failure;
 use crate::locks::rows::RowRecord;
 use crate::store::Transaction;
 
-/// A record with more entries than this is stored in rows. `benches/local.rs`: a pair costs as much either way
-/// beside 4 to 8 holders, 12 against 10 us beside 16, 33 against 16 beside 64.
-pub(crate) const ROWS_ABOVE: usize = 16;
 /// How many holders' clients are looked at or watched for one claim. The deaths of others are noticed when
 /// their holds end.
 const HOLDERS_WATCHED_MAX: usize = 256;

@@ -285,7 +285,7 @@ impl Connections {
 
 fn own_pool(config: &Config) -> Result<Pool, Fault> {
     let recycling_method = RecyclingMethod::Fast;
-    let manager = crate::engine::with_tls!(config, |server, tls| {
+    let manager = crate::client::tls::with_tls!(config, |server, tls| {
         Manager::from_config(server, tls, ManagerConfig { recycling_method })
     });
     // The one that was used last: what its process needs is still in the processor's caches.

@@ -136,7 +136,7 @@ async fn listen_once(
     ear: &WakeListener,
     attempt: &mut usize,
 ) -> Result<End, tokio_postgres::Error> {
-    crate::engine::with_tls!(config, |server, tls| {
+    crate::client::tls::with_tls!(config, |server, tls| {
         let (client, mut connection) = server.connect(tls).await?;
         let heard = poll_fn(|cx| {
             loop {

@@ -322,7 +322,7 @@ fn waiting(name: &Name, number: u128) -> Claim {
 #[test]
 fn a_hundred_thousand_waiters_make_no_command_slow() {
     const WAITERS: u128 = 100_000;
-    let test = TestStore::new(crate::locks::resource::ROWS_ABOVE);
+    let test = TestStore::new(crate::config::ROWS_ABOVE);
     let name = Name::new("busy").unwrap();
     let claims: Vec<_> = (0..WAITERS).map(|number| waiting(&name, number)).collect();
     for batch in claims.chunks(128) {
