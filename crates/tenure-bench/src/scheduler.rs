@@ -25,9 +25,9 @@ const TTL: Duration = Duration::from_secs(30);
 
 pub(crate) fn a_million_leases(report: &mut Report) -> Outcome {
     let engine = Arc::new(SaysYes::new());
-    let connect: Connect = {
+    let connect = {
         let engine = engine.clone();
-        Box::new(move |_| Box::pin(async move { Ok(engine as Arc<dyn Engine>) }))
+        Connect::new("yes", async move |_| Ok(engine))
     };
     let tenure = pollster::block_on(Tenure::connect_with(connect, Settings::default()))?;
     let blocking = tenure::blocking::Tenure::from(tenure);

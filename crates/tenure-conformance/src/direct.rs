@@ -44,7 +44,7 @@ impl Direct {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime starts").block_on(async move {
-                let engine = connect(client).await.expect("an engine connects");
+                let engine = connect.open(client).await.expect("an engine connects");
                 let mut stream = engine.wakes();
                 ready.send((engine, tokio::runtime::Handle::current())).ok();
                 // Wakes are taken and thrown away: a check asks by heartbeats.

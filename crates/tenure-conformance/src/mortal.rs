@@ -111,12 +111,7 @@ impl Life {
     /// Makes a client's engine end with this life.
     pub(crate) fn connector(self: &Arc<Life>, connect: Connect) -> Connect {
         let life = self.clone();
-        Box::new(move |client| {
-            Box::pin(async move {
-                let engine: Arc<dyn Engine> = Arc::new(Mortal { engine: connect(client).await?, life });
-                Ok(engine)
-            })
-        })
+        connect.around(|engine| Mortal { engine, life })
     }
 }
 

@@ -244,9 +244,10 @@ impl Shared {
         waiting.await.ok();
     }
 
-    /// Runs one request on the client's thread, bounded by the answer timeout.
+    /// Runs one request on the client's thread, bounded by the answer timeout. `resource`: what it is about, if it is about one.
     pub(crate) async fn on_thread<T: Send + 'static>(
         self: &Arc<Shared>,
+        resource: Option<&Name>,
         ask: impl FnOnce(Arc<dyn Engine>) -> BoxFuture<'static, Result<T>> + Send + 'static,
     ) -> Result<T> {
         let shared = self.clone();
@@ -256,7 +257,7 @@ impl Shared {
             return Err(gone());
         }
         let asked = self.runtime.spawn(async move { shared.in_time(ask(shared.engine.clone())).await? });
-        asked.await.map_err(|_| gone())?.map_err(|error| error.with_engine(engine))
+        asked.await.map_err(|_| gone())?.map_err(|error| error.named(engine, resource))
     }
 
     /// Waits for an answer, on the client's thread, for no longer than the answer timeout.
@@ -467,7 +468,8 @@ impl Tenure {
     /// One round trip.
     pub async fn view(&self, name: &str) -> Result<Option<View>> {
         let name = Name::new(name)?;
-        self.on_thread(move |engine| Box::pin(async move { engine.view(name).await })).await
+        self.on_thread(Some(&name.clone()), move |engine| Box::pin(async move { engine.view(name).await }))
+            .await
     }
 
     /// Follows one resource: its present view first, then each later one.
@@ -480,10 +482,11 @@ impl Tenure {
         let (sender, views) = mpsc::channel(1);
         let shared = self.connection.shared.clone();
         self.shared().runtime.spawn(async move {
-            let mut changes = shared.engine.observe(name);
+            let mut changes = shared.engine.observe(name.clone());
             // A reader that is gone ends this at once, not at the next change, which may never come.
             let mut is_gone = std::pin::pin!(sender.closed());
             while let Either::Left((Some(view), _)) = select(changes.next(), &mut is_gone).await {
+                let view = view.map_err(|error| error.named(shared.engine.name(), Some(&name)));
                 if sender.send(view).await.is_err() {
                     return;
                 }
@@ -500,8 +503,11 @@ impl Tenure {
     /// [`ErrorKind::Invalid`] for a bad name; [`ErrorKind::Unavailable`] if the outcome is unknown.
     pub async fn break_hold(&self, name: &str, token: Token, at_once: bool) -> Result<BreakAnswer> {
         let name = Name::new(name)?;
-        self.on_thread(move |engine| Box::pin(async move { engine.break_hold(name, token, at_once).await }))
-            .await
+        let about = name.clone();
+        let ask = move |engine: Arc<dyn Engine>| -> BoxFuture<'static, _> {
+            Box::pin(async move { engine.break_hold(name, token, at_once).await })
+        };
+        self.on_thread(Some(&about), ask).await
     }
 
     /// Changes the capacity of a semaphore or a slot pool that is in use, for an operator.
@@ -523,7 +529,10 @@ impl Tenure {
             return Err(Error::new(ErrorKind::Invalid, "resize", error)
                 .with_hint(format!("a capacity is 1 to {CAPACITY_MAX}")));
         }
-        self.on_thread(move |engine| Box::pin(async move { engine.resize(name, capacity).await })).await
+        self.on_thread(Some(&name.clone()), move |engine| {
+            Box::pin(async move { engine.resize(name, capacity).await })
+        })
+        .await
     }
 
     /// Looks whether the engine's store can be trusted.
@@ -531,7 +540,7 @@ impl Tenure {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
     pub async fn check(&self) -> Result<Vec<Finding>> {
-        self.on_thread(move |engine| Box::pin(async move { Ok(engine.check().await) })).await
+        self.on_thread(None, move |engine| Box::pin(async move { Ok(engine.check().await) })).await
     }
 
     /// Makes what the store must have before the first claim, such as tables, and says what there is then. None: the
@@ -541,7 +550,7 @@ impl Tenure {
     /// [`ErrorKind::Unsupported`] if the store does not let this user; [`ErrorKind::Unavailable`] if the outcome is
     /// unknown.
     pub async fn migrate(&self) -> Result<Option<String>> {
-        self.on_thread(move |engine| Box::pin(async move { engine.migrate().await })).await
+        self.on_thread(None, move |engine| Box::pin(async move { engine.migrate().await })).await
     }
 
     /// Removes what idle resources left behind and nothing needs any more, and says of how many. None: nothing stays
@@ -550,7 +559,7 @@ impl Tenure {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the outcome is unknown; it may be repeated.
     pub async fn purge(&self) -> Result<Option<usize>> {
-        self.on_thread(move |engine| Box::pin(async move { engine.purge().await })).await
+        self.on_thread(None, move |engine| Box::pin(async move { engine.purge().await })).await
     }
 
     /// Lets the process `pid` share this client's life (see [`Engine::share_life`]).
@@ -558,7 +567,8 @@ impl Tenure {
     /// # Errors
     /// What the system says.
     pub fn share_life(&self, pid: u32) -> Result<Option<std::os::fd::OwnedFd>> {
-        self.shared().engine.share_life(pid)
+        let shared = self.shared().engine.share_life(pid);
+        shared.map_err(|error| error.named(self.engine(), None))
     }
 
     /// Waits until the releases and settlements that have begun are answered, for no longer than the answer timeout
@@ -587,9 +597,10 @@ impl Tenure {
     /// Runs one request on the client's thread, bounded by the answer timeout.
     async fn on_thread<T: Send + 'static>(
         &self,
+        resource: Option<&Name>,
         ask: impl FnOnce(Arc<dyn Engine>) -> BoxFuture<'static, Result<T>> + Send + 'static,
     ) -> Result<T> {
-        self.connection.shared.on_thread(ask).await
+        self.connection.shared.on_thread(resource, ask).await
     }
 }
 

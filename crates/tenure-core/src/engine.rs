@@ -300,6 +300,9 @@ pub struct Finding {
 /// [`ErrorKind::Unavailable`], and withdraws claims that fail with any other kind. Only an error
 /// [without effect](Error::with_no_effect) is a refusal: the decision about this very request, or what is known before
 /// anything is sent.
+///
+/// An error need not name the engine or the resource: the client adds both. Only one that is about a single resource of a list must
+/// name that.
 pub trait Engine: Send + Sync + 'static {
     /// Returns the one word by which the engine goes: its crate, feature, URL scheme and page.
     fn name(&self) -> &'static str;
@@ -432,7 +435,47 @@ pub trait BlockingEngine: Sync {
 }
 
 /// Makes a connected engine for a client, on the client's own thread.
-pub type Connect = Box<dyn FnOnce(ClientId) -> BoxFuture<'static, Result<Arc<dyn Engine>>> + Send>;
+pub struct Connect {
+    engine: &'static str,
+    open: Box<dyn FnOnce(ClientId) -> BoxFuture<'static, Result<Arc<dyn Engine>>> + Send>,
+}
+
+impl Connect {
+    /// Connects an engine of this name with what `open` does, which runs on a tokio runtime. Nothing is tried yet.
+    pub fn new<E: Engine, F>(
+        engine: &'static str,
+        open: impl FnOnce(ClientId) -> F + Send + 'static,
+    ) -> Connect
+    where
+        F: Future<Output = Result<Arc<E>>> + Send + 'static,
+    {
+        let open = move |client| -> BoxFuture<'static, Result<Arc<dyn Engine>>> {
+            let engine = open(client);
+            Box::pin(async move { Ok(engine.await? as Arc<dyn Engine>) })
+        };
+        Connect { engine, open: Box::new(open) }
+    }
+
+    /// Connects an engine around this one.
+    #[must_use]
+    pub fn around<E: Engine>(self, wrap: impl FnOnce(Arc<dyn Engine>) -> E + Send + 'static) -> Connect {
+        Connect::new(self.engine, async move |client| Ok(Arc::new(wrap(self.open(client).await?))))
+    }
+
+    /// Connects, on a tokio runtime, which serves the engine from then on.
+    ///
+    /// # Errors
+    /// Those of the engine, with its name.
+    pub async fn open(self, client: ClientId) -> Result<Arc<dyn Engine>> {
+        (self.open)(client).await.map_err(|error| error.named(self.engine, None))
+    }
+}
+
+impl std::fmt::Debug for Connect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connect").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
 
 /// Translates an outcome of `step` into the answer to a claim, for hosted engines.
 ///
@@ -440,7 +483,7 @@ pub type Connect = Box<dyn FnOnce(ClientId) -> BoxFuture<'static, Result<Arc<dyn
 /// The outcomes that a caller must act on.
 pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -> Result<ClaimAnswer> {
     let refuse = |kind, message: String, hint: &str| {
-        let refused = Error::new(kind, "claim", message).with_resource(&claim.resource).with_hint(hint);
+        let refused = Error::new(kind, "claim", message).with_hint(hint);
         // The step has decided, and entered nothing.
         Err(refused.with_no_effect())
     };
@@ -478,7 +521,6 @@ pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -
         ),
         Outcome::Invalid(why) => refuse(ErrorKind::Invalid, why.to_owned(), "see the limits of the kind"),
         other => Err(Error::new(ErrorKind::Internal, "claim", format!("unexpected outcome {other:?}"))
-            .with_resource(&claim.resource)
             .with_hint("report it")),
     }
 }

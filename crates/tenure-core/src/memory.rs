@@ -123,20 +123,17 @@ impl Store {
 
     /// Returns what connects a client with this store.
     pub fn connector(self: Arc<Store>) -> Connect {
-        Box::new(move |client| {
-            Box::pin(async move {
-                let (sender, inbox) = mpsc::unbounded_channel();
-                self.state().inboxes.insert(client, sender);
-                let answer_max = self.flaw.as_ref().map_or(Duration::ZERO, |flaw| flaw.answer_max());
-                let engine: Arc<dyn Engine> = Arc::new(Memory {
-                    store: self,
-                    client,
-                    inbox: Mutex::new(Some(inbox)),
-                    capability: Capability::of_step(),
-                    queues: QueueCapability { answer_max, ..QueueCapability::of_step() },
-                });
-                Ok(engine)
-            })
+        Connect::new(NAME, async move |client| {
+            let (sender, inbox) = mpsc::unbounded_channel();
+            self.state().inboxes.insert(client, sender);
+            let answer_max = self.flaw.as_ref().map_or(Duration::ZERO, |flaw| flaw.answer_max());
+            Ok(Arc::new(Memory {
+                store: self,
+                client,
+                inbox: Mutex::new(Some(inbox)),
+                capability: Capability::of_step(),
+                queues: QueueCapability { answer_max, ..QueueCapability::of_step() },
+            }))
         })
     }
 
@@ -371,9 +368,7 @@ impl Engine for Memory {
 
     fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
         ready(match self.store.step(&resource, Command::Resize(capacity)) {
-            Outcome::Invalid(why) => {
-                Err(Error::new(ErrorKind::Invalid, "resize", why).with_resource(&resource))
-            }
+            Outcome::Invalid(why) => Err(Error::new(ErrorKind::Invalid, "resize", why)),
             _ => Ok(()),
         })
     }

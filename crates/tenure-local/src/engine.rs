@@ -134,16 +134,14 @@ impl Local {
             move |store, done: Vec<Done>| {
                 let answers = follow.iter().zip(done).map(|(request, done)| {
                     let done = past_the_dead(store, name(request), &command(request), done);
-                    answer(store, request, done).map_err(|error| error.with_engine(ENGINE))
+                    answer(store, request, done)
                 });
                 Ok(answers.collect::<Vec<_>>())
             },
         );
         match answers.await {
             Ok(answers) => answers,
-            Err(error) => {
-                requests.iter().map(|request| Err(error.clone().with_resource(name(request)))).collect()
-            }
+            Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
@@ -162,13 +160,13 @@ impl Local {
             move |transaction| transaction.step(&name, &command),
             move |_, done| answer(done.outcome),
         );
-        done.await.map_err(|error| error.with_engine(ENGINE).with_resource(&resource))
+        done.await
     }
 
     /// Does one command on the caller's thread.
     fn carry_out(&self, operation: &'static str, name: &Name, command: &Command<'_>) -> Result<Done> {
         let store = &*self.worker.store;
-        let failed = |fault: Fault| fault.to_error(operation, &store.directory.room.path).with_resource(name);
+        let failed = |fault: Fault| fault.to_error(operation, &store.directory.room.path);
         let (done, refused) =
             store.transact(|transaction| transaction.step(name, command)).map_err(failed)?;
         if !refused.is_empty() {
@@ -371,8 +369,7 @@ impl BlockingEngine for Local {
     fn claim(&self, claim: &Claim) -> Result<ClaimAnswer> {
         let done = self.carry_out("claim", &claim.resource, &Command::Claim(claim))?;
         let incarnation = self.worker.store.incarnation;
-        let answer =
-            claim_answer(claim, done.outcome, incarnation).map_err(|error| error.with_engine(ENGINE))?;
+        let answer = claim_answer(claim, done.outcome, incarnation)?;
         let is_waiting = matches!(answer, ClaimAnswer::Waiting(..));
         self.watch(&claim.resource, claim.id, is_waiting.then_some(&*done.depends_on));
         Ok(answer)

@@ -24,7 +24,7 @@ use tenure_core::model::queue::step::{self, Calls};
 
 use crate::client::job::BATCH_MAX;
 use crate::client::wake::News;
-use crate::engine::{ENGINE, Local};
+use crate::engine::Local;
 use crate::error::Failure;
 use crate::store::Transaction;
 use rows::QueueRows;
@@ -209,7 +209,6 @@ impl Local {
         &self,
         operation: &'static str,
         requests: Vec<R>,
-        name: fn(&R) -> &Name,
         work: impl Fn(&mut Transaction<'_>, &R) -> Result<A, Failure> + Send + 'static,
     ) -> Vec<Result<A>>
     where
@@ -227,10 +226,7 @@ impl Local {
         };
         match answers.await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
-            Err(error) => {
-                let error = error.with_engine(ENGINE);
-                requests.iter().map(|request| Err(error.clone().with_resource(name(request)))).collect()
-            }
+            Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
@@ -241,7 +237,7 @@ impl Local {
         queue: Name,
         work: impl Fn(&mut Transaction<'_>, &Name) -> Result<A, Failure> + Send + 'static,
     ) -> Result<A> {
-        self.in_queues(operation, vec![queue], |queue| queue, work).await.remove(0)
+        self.in_queues(operation, vec![queue], work).await.remove(0)
     }
 
     /// Does something with up to `most` items of a queue, a part of them in each transaction.
@@ -279,26 +275,15 @@ impl QueueEngine for Local {
     }
 
     fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
-        Box::pin(self.in_queues(
-            "push",
-            pushes,
-            |push| &push.queue,
-            |transaction, push| transaction.queue_push(push),
-        ))
+        Box::pin(self.in_queues("push", pushes, |transaction, push| transaction.queue_push(push)))
     }
 
     fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
         Box::pin(async move {
             let asked: Vec<_> =
                 takes.iter().map(|take| (take.queue.clone(), take.claims.is_empty())).collect();
-            let answers = self
-                .in_queues(
-                    "take",
-                    takes,
-                    |take| &take.queue,
-                    |transaction, take| transaction.queue_take(take),
-                )
-                .await;
+            let answers =
+                self.in_queues("take", takes, |transaction, take| transaction.queue_take(take)).await;
             let answers = asked.into_iter().zip(answers).map(|((queue, is_over), answer)| {
                 let (taken, watch) = answer?;
                 if is_over {
@@ -313,21 +298,13 @@ impl QueueEngine for Local {
     }
 
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        Box::pin(self.in_queues(
-            "renew",
-            renewals,
-            |renewal| &renewal.resource,
-            |transaction, renewal| transaction.queue_renew(renewal),
-        ))
+        Box::pin(self.in_queues("renew", renewals, |transaction, renewal| transaction.queue_renew(renewal)))
     }
 
     fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
-        Box::pin(self.in_queues(
-            "settle",
-            settlements,
-            |settle| &settle.queue,
-            |transaction, settle| transaction.queue_settle(settle),
-        ))
+        Box::pin(
+            self.in_queues("settle", settlements, |transaction, settle| transaction.queue_settle(settle)),
+        )
     }
 
     fn queues(

@@ -41,7 +41,7 @@ pub struct MySql {
 /// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for missing rights, an old server, or tables of another version.
 pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> {
     let pool = Pool::new(config.clone());
-    migrate::ensure(&pool, &config.prefix).await.map_err(|fault| fault.to_error("connect", ENGINE))?;
+    migrate::ensure(&pool, &config.prefix).await.map_err(|fault| fault.to_error("connect"))?;
     let mut capability = Capability::of_step();
     capability.reach = Reach::Network;
     capability.needs_floor = true;

@@ -70,7 +70,7 @@ pub(crate) use with_tls;
 /// [`Invalid`](tenure_core::ErrorKind::Invalid) for a wrong password or database;
 /// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for missing rights or tables of another version.
 pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres>> {
-    let failed = |fault: Fault| fault.to_error("connect", ENGINE);
+    let failed = |fault: Fault| fault.to_error("connect");
     let began = Instant::now();
     let connections = Connections::new(&config).map_err(failed)?;
     let place = migrate::place(&connections, &config).await.map_err(failed)?;

@@ -125,18 +125,15 @@ impl Redis {
         let calls = slots.iter().map(async |((slot, _), parts)| self.run(&verb, *slot, parts).await);
         let outcomes = join_all(calls).await;
         for (parts, outcome) in slots.values().zip(outcomes) {
-            let told =
-                |request: &R, error: Error| error.with_engine(ENGINE).with_resource((verb.name)(request));
             match outcome {
                 Ok((items, context)) => {
                     for (part, item) in parts.iter().zip(items) {
-                        let answered = answer(part.request, &context, item);
-                        answers[part.at] = Some(answered.map_err(|error| told(part.request, error)));
+                        answers[part.at] = Some(answer(part.request, &context, item));
                     }
                 }
                 Err(error) => {
                     for part in parts {
-                        answers[part.at] = Some(Err(told(part.request, error.clone())));
+                        answers[part.at] = Some(Err(error.clone()));
                     }
                 }
             }
@@ -170,18 +167,17 @@ impl Redis {
         resource: &Name,
         arguments: &[&[u8]],
     ) -> Result<i64> {
-        let failed = |error: Error| error.with_engine(ENGINE).with_resource(resource);
-        let key = self.store.keys.of(resource).map_err(failed)?;
+        let key = self.store.keys.of(resource)?;
         let build = |cmd: &mut Cmd| {
             for argument in arguments {
                 cmd.arg(*argument);
             }
         };
         let called = self.store.call(operation, script, key.slot, std::slice::from_ref(&key), build).await;
-        let (items, _) = called.map_err(failed)?;
+        let (items, _) = called?;
         match items[..] {
             [Value::Int(number)] => Ok(number),
-            _ => Err(failed(internal(operation, &Unexpected("not one number".to_owned())))),
+            _ => Err(internal(operation, &Unexpected("not one number".to_owned()))),
         }
     }
 }
@@ -341,7 +337,7 @@ impl Engine for Redis {
                 return Ok(());
             }
             let why = "only semaphores and slot pools have a capacity to change";
-            Err(Error::new(ErrorKind::Invalid, "resize", why).with_engine(ENGINE).with_resource(&resource))
+            Err(Error::new(ErrorKind::Invalid, "resize", why))
         })
     }
 

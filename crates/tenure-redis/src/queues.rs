@@ -19,7 +19,7 @@ use crate::keys::{Key, Keys};
 use crate::locks::inspect;
 use crate::lua::answer::{Unexpected, number};
 use crate::lua::{Form, Script};
-use crate::store::{Context, ENGINE, Sending, Store, internal};
+use crate::store::{Context, Sending, Store, internal};
 use library::{LIBRARY, Library};
 
 mod answer;
@@ -93,7 +93,6 @@ impl Queues {
         queue: &Name,
         requests: &[&R],
     ) -> Vec<Result<A>> {
-        let failed = |error: Error| error.with_engine(ENGINE).with_resource(queue);
         let mut answers = Vec::with_capacity(requests.len());
         let mut rest = requests;
         while !rest.is_empty() {
@@ -115,12 +114,12 @@ impl Queues {
                         let answer =
                             (verb.answer)(request, item).map_err(|what| internal(verb.operation, &what));
                         let answer = is_acknowledged.clone().and(answer);
-                        answers.push(answer.map_err(failed));
+                        answers.push(answer);
                     }
                 }
                 Err(error) => {
                     // What comes behind must not overtake it.
-                    answers.extend(rest.iter().map(|_| Err(failed(error.clone()))));
+                    answers.extend(rest.iter().map(|_| Err(error.clone())));
                     break;
                 }
             }
@@ -176,19 +175,18 @@ impl Queues {
         queue: &Name,
         arguments: &[&str],
     ) -> Result<(Vec<Value>, Context)> {
-        let failed = |error: Error| error.with_engine(ENGINE).with_resource(queue);
-        let key = self.store.keys.of(queue).map_err(failed)?;
+        let key = self.store.keys.of(queue)?;
         let push = |cmd: &mut Cmd| {
             for argument in arguments {
                 cmd.arg(*argument);
             }
         };
-        self.call(operation, script, queue, &key, Sending::Patient, push).await.map_err(failed)
+        self.call(operation, script, queue, &key, Sending::Patient, push).await
     }
 
     async fn look(&self, queue: &Name) -> Result<QueueStats> {
         let (items, _) = self.one("look at", &self.library.stats, queue, &[]).await?;
-        answer::stats(&items).map_err(|what| internal("look at", &what).with_resource(queue))
+        answer::stats(&items).map_err(|what| internal("look at", &what))
     }
 
     fn scan(&self, prefix: String) -> impl Stream<Item = Result<Vec<Name>>> + Send + '_ {
@@ -274,12 +272,11 @@ impl QueueEngine for Queues {
         };
         Box::pin(async move {
             let answers = self.submit(verb, &takes).await;
-            let refuse = |take: &Take| {
+            let refuse = || {
                 let why = "the tokens are used up: a floor or the store's clock was very wrong";
-                let error = Error::new(ErrorKind::Invalid, "take", why).with_engine(ENGINE);
-                error.with_resource(&take.queue)
+                Error::new(ErrorKind::Invalid, "take", why)
             };
-            takes.iter().zip(answers).map(|(take, answer)| answer?.ok_or_else(|| refuse(take))).collect()
+            answers.into_iter().map(|answer| answer?.ok_or_else(refuse)).collect()
         })
     }
 
@@ -330,7 +327,11 @@ impl QueueEngine for Queues {
             let most = most.min(inspect::PAGE_MAX);
             let names = inspect::first(self.scan(prefix), after.as_ref(), most).await?;
             let looks = join_all(names.iter().map(|name| self.look(name))).await;
-            names.into_iter().zip(looks).map(|(name, stats)| Ok((name, stats?))).collect()
+            let named = |(name, stats): (Name, Result<QueueStats>)| {
+                let stats = stats.map_err(|error| error.with_resource(&name))?;
+                Ok((name, stats))
+            };
+            names.into_iter().zip(looks).map(named).collect()
         })
     }
 
@@ -360,7 +361,7 @@ impl QueueEngine for Queues {
             let (items, context) = self.one("look at", &self.library.items, &queue, &arguments).await?;
             let views = items.into_iter().map(|item| answer::view(which, context.now, item));
             let views: std::result::Result<Vec<ItemView>, Unexpected> = views.collect();
-            views.map_err(|what| internal("look at", &what).with_resource(&queue))
+            views.map_err(|what| internal("look at", &what))
         })
     }
 

@@ -80,7 +80,7 @@ impl std::fmt::Debug for Redlock {
 }
 
 fn internal(operation: &'static str, what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Internal, operation, what).with_engine(ENGINE)
+    Error::new(ErrorKind::Internal, operation, what)
 }
 
 impl Redlock {
@@ -127,7 +127,7 @@ impl Redlock {
                 },
             );
         }
-        told(&claims, |claim| &claim.resource, answers.into_values())
+        answers.into_values().collect()
     }
 
     async fn attempt(&self, claims: Vec<Claim>) -> Vec<Attempt> {
@@ -176,7 +176,7 @@ impl Redlock {
                 },
             );
         }
-        told(&renewals, |renewal| &renewal.resource, answers.into_values())
+        answers.into_values().collect()
     }
 
     /// Takes a claim out of all queues.
@@ -189,18 +189,6 @@ impl Redlock {
 
 fn as_renewal(own: &Own) -> RenewRequest {
     RenewRequest { resource: own.claim.resource.clone(), claim: own.claim.id, is_waiter: true }
-}
-
-/// Says in errors whose they are.
-fn told<R, A>(
-    requests: &[R],
-    name: impl Fn(&R) -> &Name,
-    answers: impl Iterator<Item = Result<A>>,
-) -> Vec<Result<A>> {
-    let tell = |(request, answer): (&R, Result<A>)| {
-        answer.map_err(|error| error.with_engine(ENGINE).with_resource(name(request)))
-    };
-    requests.iter().zip(answers).map(tell).collect()
 }
 
 impl Engine for Redlock {
@@ -221,10 +209,7 @@ impl Engine for Redlock {
     }
 
     fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
-        Box::pin(async move {
-            let answers = self.quorum.release_all(&releases).await;
-            told(&releases, |request| &request.resource, answers.into_iter())
-        })
+        Box::pin(async move { self.quorum.release_all(&releases).await })
     }
 
     fn publish(
@@ -234,10 +219,7 @@ impl Engine for Redlock {
         bytes: Arc<[u8]>,
         keep: Keep,
     ) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move {
-            let published = self.quorum.publish(&resource, claim, &bytes, keep).await;
-            published.map_err(|error| error.with_engine(ENGINE).with_resource(&resource))
-        })
+        Box::pin(async move { self.quorum.publish(&resource, claim, &bytes, keep).await })
     }
 
     fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
@@ -258,19 +240,14 @@ impl Engine for Redlock {
     }
 
     fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
-        Box::pin(async move {
-            let broken = self.quorum.break_hold(&resource, token, at_once).await;
-            broken.map_err(|error| error.with_engine(ENGINE).with_resource(&resource))
-        })
+        Box::pin(async move { self.quorum.break_hold(&resource, token, at_once).await })
     }
 
-    fn resize(&self, resource: Name, _capacity: u32) -> BoxFuture<'_, Result<()>> {
+    fn resize(&self, _: Name, _: u32) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             let why = "each slot is a lock of its own, and how many there are is in the claims: no server keeps it, so no majority could agree \
                 on another number while some hold";
             Err(Error::new(ErrorKind::Unsupported, "resize", why)
-                .with_engine(ENGINE)
-                .with_resource(&resource)
                 .with_hint("claim with another number once nobody holds a slot"))
         })
     }

@@ -28,7 +28,7 @@ pub async fn try_out<D: Database>(database: &D) -> Finding {
     match all(database, &mut attempt).await {
         Ok(found) => Finding { severity: Severity::Good, what: "trial", found: found.to_owned(), hint: None },
         Err(fault) => {
-            let error = fault.to_error(attempt, D::ENGINE);
+            let error = fault.to_error(attempt);
             let hint = error.hint().map(str::to_owned);
             Finding { severity: Severity::Bad, what: "trial", found: format!("failed to {error}"), hint }
         }

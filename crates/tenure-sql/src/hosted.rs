@@ -62,14 +62,10 @@ impl<D: QueueDatabase> Hosted<D> {
             return Vec::new();
         }
         let batch: Vec<_> = requests.iter().map(&part).collect();
-        let told = |request: &R, error: Error| error.with_engine(D::ENGINE).with_resource(part(request).0);
         let done = carry_out(&*self.database, &batch).await;
         let answers = requests.iter().zip(done).map(|(request, done)| {
-            let answered = match done {
-                Ok(done) => answer(request, done.transition.outcome, done.incarnation),
-                Err(fault) => Err(fault.to_error(operation, D::ENGINE)),
-            };
-            answered.map_err(|error| told(request, error))
+            let done = done.map_err(|fault| fault.to_error(operation))?;
+            answer(request, done.transition.outcome, done.incarnation)
         });
         answers.collect()
     }
@@ -81,12 +77,10 @@ impl<D: QueueDatabase> Hosted<D> {
         command: Command<'static>,
         answer: impl Fn(Outcome) -> Result<A>,
     ) -> Result<A> {
-        let failed = |error: Error| error.with_engine(D::ENGINE).with_resource(&resource);
         let mut done = carry_out(&*self.database, &[(&resource, command)]).await;
-        let missing = || failed(Error::new(ErrorKind::Internal, operation, "a command was left out"));
-        let done =
-            done.pop().ok_or_else(missing)?.map_err(|fault| failed(fault.to_error(operation, D::ENGINE)))?;
-        answer(done.transition.outcome).map_err(failed)
+        let missing = || Error::new(ErrorKind::Internal, operation, "a command was left out");
+        let done = done.pop().ok_or_else(missing)?.map_err(|fault| fault.to_error(operation))?;
+        answer(done.transition.outcome)
     }
 
     async fn ask<A>(
@@ -94,7 +88,7 @@ impl<D: QueueDatabase> Hosted<D> {
         operation: &'static str,
         asked: impl Future<Output = Result<A, Fault>>,
     ) -> Result<A> {
-        asked.await.map_err(|fault| fault.to_error(operation, D::ENGINE))
+        asked.await.map_err(|fault| fault.to_error(operation))
     }
 }
 
@@ -104,16 +98,6 @@ fn claim_part(claim: &Claim) -> (&Name, Command<'_>) {
 
 fn release_part(request: &ReleaseRequest) -> (&Name, Command<'_>) {
     (&request.resource, Command::Release(request.release))
-}
-
-fn all_failed<D: QueueDatabase, R, A>(
-    operation: &'static str,
-    requests: &[R],
-    fault: &Fault,
-    name: impl Fn(&R) -> &Name,
-) -> Vec<Result<A>> {
-    let error = fault.to_error(operation, D::ENGINE);
-    requests.iter().map(|request| Err(error.clone().with_resource(name(request)))).collect()
 }
 
 async fn keep_purging<D: QueueDatabase>(database: Arc<D>, queue_state: Arc<QueueState>) {
@@ -169,7 +153,7 @@ impl<D: QueueDatabase> Engine for Hosted<D> {
             let mut answered = match plain::claim(&*self.database, &claims).await {
                 Ok(answered) => answered,
                 Err(fault) => {
-                    return all_failed::<D, _, _>("claim", &claims, &fault, |claim| &claim.resource);
+                    return vec![Err(fault.to_error("claim")); claims.len()];
                 }
             };
             let rest: Vec<Claim> =
@@ -188,10 +172,7 @@ impl<D: QueueDatabase> Engine for Hosted<D> {
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
         Box::pin(async move {
             let answers = renew(&*self.database, &renewals).await;
-            let told = |(answer, renewal): (Result<_, Fault>, &RenewRequest)| {
-                answer.map_err(|fault| fault.to_error("renew", D::ENGINE).with_resource(&renewal.resource))
-            };
-            answers.into_iter().zip(&renewals).map(told).collect()
+            answers.into_iter().map(|answer| answer.map_err(|fault| fault.to_error("renew"))).collect()
         })
     }
 
@@ -200,7 +181,7 @@ impl<D: QueueDatabase> Engine for Hosted<D> {
             let released = match plain::release(&*self.database, &releases).await {
                 Ok(released) => released,
                 Err(fault) => {
-                    return all_failed::<D, _, _>("release", &releases, &fault, |one| &one.resource);
+                    return vec![Err(fault.to_error("release")); releases.len()];
                 }
             };
             let rest: Vec<ReleaseRequest> = releases

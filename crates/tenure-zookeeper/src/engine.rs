@@ -87,7 +87,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<ZooKeep
         made.map_err(|fault| told("connect", &fault))?;
         Ok(session.timeout)
     };
-    let timeout = within("connect", prepared).await.map_err(|error| error.with_engine(ZooKeeper::ENGINE))?;
+    let timeout = within("connect", prepared).await?;
     let capability = capability(timeout);
     let inner = Arc::new(inner);
     let queues = Queues::new(ZooKeeperQueues::new(inner.clone(), client), client);
@@ -159,7 +159,7 @@ impl Inner {
                     return Ok(path);
                 }
                 let why = "with a foreign layout a name is a path, and this is none";
-                Err(Error::new(ErrorKind::Invalid, "name a resource", why).with_resource(name))
+                Err(Error::new(ErrorKind::Invalid, "name a resource", why))
             }
         }
     }
@@ -275,9 +275,9 @@ impl Store for ZooKeeper {
         Box::pin(within("take a slot", self.inner.take_slot(mine, capacity, line)))
     }
 
-    fn prepare_rest<'a>(&'a self, mine: &'a Mine, _terms: &'a Terms) -> BoxFuture<'a, Result<()>> {
+    fn prepare_rest<'a>(&'a self, _mine: &'a Mine, _terms: &'a Terms) -> BoxFuture<'a, Result<()>> {
         let error = unsupported("claim", "units cannot rest on ZooKeeper: nothing there outlives its client");
-        Box::pin(async move { Err(error.with_resource(&mine.resource)) })
+        Box::pin(async move { Err(error) })
     }
 
     fn publish(&self, mine: Mine, bytes: Arc<[u8]>, keep: Keep) -> BoxFuture<'_, Result<bool>> {

@@ -128,18 +128,13 @@ pub(crate) struct Forgetful {
 
 impl Fault {
     pub(crate) fn connector(self, shared: Arc<Forgetful>, connect: Connect) -> Connect {
-        Box::new(move |client| {
-            Box::pin(async move {
-                let engine = connect(client).await?;
-                let mut capability = engine.capability().clone();
-                capability.notices_death |= self == Fault::PromisesMore;
-                if self == Fault::OnlyMutexes {
-                    capability.kinds = &[Kind::Mutex];
-                }
-                let broken: Arc<dyn Engine> =
-                    Arc::new(BrokenEngine { engine, capability, fault: self, shared });
-                Ok(broken)
-            })
+        connect.around(move |engine| {
+            let mut capability = engine.capability().clone();
+            capability.notices_death |= self == Fault::PromisesMore;
+            if self == Fault::OnlyMutexes {
+                capability.kinds = &[Kind::Mutex];
+            }
+            BrokenEngine { engine, capability, fault: self, shared }
         })
     }
 }

@@ -172,13 +172,14 @@ impl QueueClient {
 }
 
 impl Shared {
-    /// Asks the engine's queues for something that is not worth a batch.
+    /// Asks the engine's queues for something about one queue that is not worth a batch.
     pub(crate) async fn on_queues<T: Send + 'static>(
         self: &Arc<Shared>,
+        queue: &Name,
         ask: impl for<'a> FnOnce(&'a dyn QueueEngine) -> BoxFuture<'a, Result<T>> + Send + 'static,
     ) -> Result<T> {
         self.queues()?;
-        self.on_thread(move |engine| {
+        self.on_thread(Some(queue), move |engine| {
             Box::pin(async move {
                 let Some(queues) = engine.queues() else { return Err(no_queues(engine.name())) };
                 ask(queues).await
@@ -213,7 +214,7 @@ impl Shared {
                 // What the engine advises is more than that, where it has answered.
                 let is_unadvised = error.kind() == ErrorKind::Unavailable || error.hint().is_none();
                 let is_unknown = is_unknown && !may_repeat && is_unadvised;
-                let error = error.with_resource(&queue).with_engine(self.engine.name());
+                let error = error.named(self.engine.name(), Some(&queue));
                 let hint =
                     "it may have been pushed: give it a dedup id, and it can be pushed again without harm";
                 return Err(if is_unknown { error.with_hint(hint) } else { error });
@@ -297,6 +298,8 @@ impl Shared {
     }
 
     fn on_settled(self: &Arc<Shared>, mut settling: Settling, answer: Result<SettleAnswer>) {
+        let named = |error: Error| error.named(self.engine.name(), Some(&settling.settle.queue));
+        let answer = answer.map_err(named);
         let (now, is_repeated) = (self.clock.now(), settling.attempt > 0);
         let answer = match answer {
             Err(error) if is_unknown(&error) => {
@@ -327,6 +330,7 @@ impl Shared {
                 "settle",
                 "it was not answered, and when it was repeated, the delivery had ended",
             )
+            .named(self.engine.name(), Some(&settling.settle.queue))
             .with_hint("it was settled, or it is handed out again"))),
             answer => Some(answer),
         };
@@ -610,7 +614,7 @@ impl QueuePoller {
     /// Tells those who have waited for too long that the engine does not answer, or all why it refuses, and says how long
     /// to wait then.
     fn refuse(&mut self, error: Error) -> Option<Duration> {
-        let error = error.with_resource(&self.queue).with_engine(self.shared.engine.name());
+        let error = error.named(self.shared.engine.name(), Some(&self.queue));
         if error.kind() != ErrorKind::Unavailable {
             self.is_idle = false;
             self.answer_all(|_| true, || Err(error.clone()));

@@ -67,7 +67,7 @@ pub(crate) fn start(
                 Ok(timer) => timer,
                 Err(error) => return drop(ready.send(Err(failed("cannot make a timer", error)))),
             };
-            let engine = match connect(client).await {
+            let engine = match connect.open(client).await {
                 Ok(engine) => engine,
                 Err(error) => return drop(ready.send(Err(error))),
             };

@@ -125,8 +125,7 @@ impl Lease {
         let publish = move |engine: Arc<dyn Engine>| -> BoxFuture<'static, Result<bool>> {
             Box::pin(async move { engine.publish(name, claim, bytes, keep).await })
         };
-        let published = shared.on_thread(publish).await;
-        match published.map_err(|error| error.with_resource(self.resource()))? {
+        match shared.on_thread(Some(self.resource()), publish).await? {
             true => Ok(()),
             false => Err(self.lost_error()),
         }

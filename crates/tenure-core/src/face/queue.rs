@@ -209,7 +209,7 @@ impl Queue {
     /// One round trip.
     pub async fn stats(&self) -> Result<QueueStats> {
         let name = self.name.clone()?;
-        self.tenure.connection.shared.on_queues(move |queues| queues.stats(name)).await
+        self.tenure.connection.shared.on_queues(&name.clone(), move |queues| queues.stats(name)).await
     }
 
     /// Says whether no item waits and none is with a consumer. Dead letters do not count.
@@ -221,7 +221,7 @@ impl Queue {
     /// One round trip, and the same for the store however long the queue is; on SQL databases [`Queue::stats`] counts all items.
     pub async fn is_empty(&self) -> Result<bool> {
         let name = self.name.clone()?;
-        self.tenure.connection.shared.on_queues(move |queues| queues.is_empty(name)).await
+        self.tenure.connection.shared.on_queues(&name.clone(), move |queues| queues.is_empty(name)).await
     }
 
     /// Returns how many items wait or are with a consumer.
@@ -252,10 +252,10 @@ impl Queue {
         let name = self.name.clone()?;
         let mut items: Vec<ItemView> = Vec::new();
         while items.len() < most {
-            let (name, after) = (name.clone(), items.last().map(|item| item.item).or(after));
+            let (queue, after) = (name.clone(), items.last().map(|item| item.item).or(after));
             let page = (most - items.len()).min(PAGE);
             let shared = &self.tenure.connection.shared;
-            let page = shared.on_queues(move |queues| queues.items(name, which, after, page)).await?;
+            let page = shared.on_queues(&name, move |queues| queues.items(queue, which, after, page)).await?;
             if page.is_empty() {
                 break;
             }
@@ -304,9 +304,9 @@ impl Queue {
         let mut count = 0;
         while count < most {
             let page = usize::try_from(most - count).unwrap_or(PAGE).min(PAGE);
-            let (name, ask) = (name.clone(), ask.clone());
+            let (queue, ask) = (name.clone(), ask.clone());
             let shared = &self.tenure.connection.shared;
-            let done = shared.on_queues(move |queues| ask(queues, name, page)).await?;
+            let done = shared.on_queues(&name, move |queues| ask(queues, queue, page)).await?;
             if done == 0 {
                 break;
             }
@@ -567,10 +567,7 @@ impl Delivery {
         self.is_settled = true;
         let Some(answer) = self.start(settlement) else { return Err(self.lease.lost_error()) };
         let gone = |_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
-        let shared = &self.lease.connection().shared;
-        let answer = answer.await.map_err(gone)?;
-        let answer = answer
-            .map_err(|error| error.with_resource(self.lease.resource()).with_engine(shared.engine.name()))?;
+        let answer = answer.await.map_err(gone)??;
         if answer == SettleAnswer::Lost { Err(self.lease.lost_error()) } else { Ok(answer) }
     }
 

@@ -12,8 +12,8 @@ use tenure_core::engine::queue::{
     Taken, Which,
 };
 use tenure_core::engine::{
-    BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest, Wake,
+    BreakAnswer, Capability, ClaimAnswer, Engine, Finding, ReleaseAnswer, ReleaseRequest, RenewAnswer,
+    RenewRequest, Wake,
 };
 use tenure_core::memory::Store;
 use tenure_core::model::claim::{Claim, ClaimId, Keep, Name};
@@ -72,13 +72,7 @@ impl Plan {
 /// Connects with a store, over a line with such faults.
 pub(crate) fn connect(store: &Arc<Store>, faults: &Arc<Faults>, answer_timeout: Duration) -> Tenure {
     let (inner, faults) = (store.clone().connector(), faults.clone());
-    let connect: Connect = Box::new(move |client| {
-        Box::pin(async move {
-            let inner = inner(client).await?;
-            let engine: Arc<dyn Engine> = Arc::new(Faulty { inner, faults });
-            Ok(engine)
-        })
-    });
+    let connect = inner.around(|inner| Faulty { inner, faults });
     let mut settings = Settings::default();
     settings.answer_timeout = answer_timeout;
     pollster::block_on(Tenure::connect_with(connect, settings)).expect("connects")

@@ -7,6 +7,7 @@ mod faulty;
 mod handover;
 mod kinds;
 mod line;
+mod nameless;
 mod oracle;
 mod queue;
 mod record;

@@ -14,7 +14,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 async fn engine(url: &str) -> Arc<dyn Engine> {
-    connector(url)(ClientId::new(fastrand::u64(..))).await.expect("the server answers")
+    connector(url).open(ClientId::new(fastrand::u64(..))).await.expect("the server answers")
 }
 
 /// A name that no other test of the run uses.

@@ -127,24 +127,18 @@ impl<S: Store> Engine for Ordered<S> {
     }
 
     fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
-        Box::pin(async move { told::<S, _>(self.shared.claim_all(&claims).await) })
+        Box::pin(async move { self.shared.claim_all(&claims).await })
     }
 
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        Box::pin(async move { told::<S, _>(self.shared.renew_all(&renewals).await) })
+        Box::pin(async move { self.shared.renew_all(&renewals).await })
     }
 
     fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
-        Box::pin(async move { told::<S, _>(self.shared.release_all(&releases).await) })
+        Box::pin(async move { self.shared.release_all(&releases).await })
     }
 
-    fn publish(
-        &self,
-        resource: Name,
-        claim: ClaimId,
-        bytes: Arc<[u8]>,
-        keep: Keep,
-    ) -> BoxFuture<'_, Result<bool>> {
+    fn publish(&self, _: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> BoxFuture<'_, Result<bool>> {
         Box::pin(async move {
             let holds = |own: &&mut Own| own.granted_at.is_some() && !own.is_broken && own.ends_at > now();
             let mine = self.shared.owned().get_mut(claim).filter(holds).map(|own| {
@@ -152,23 +146,16 @@ impl<S: Store> Engine for Ordered<S> {
                 own.mine.clone()
             });
             let Some(mine) = mine else { return Ok(false) };
-            let published = self.shared.store.publish(mine, bytes, keep).await;
-            published.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))
+            self.shared.store.publish(mine, bytes, keep).await
         })
     }
 
     fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
-        Box::pin(async move {
-            let page = self.shared.page(&prefix, after, most).await;
-            page.map_err(|error| error.with_engine(S::ENGINE))
-        })
+        Box::pin(async move { self.shared.page(&prefix, after, most).await })
     }
 
     fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
-        Box::pin(async move {
-            let view = self.shared.view(&resource).await;
-            view.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))
-        })
+        Box::pin(async move { self.shared.view(&resource).await })
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
@@ -176,17 +163,11 @@ impl<S: Store> Engine for Ordered<S> {
     }
 
     fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
-        Box::pin(async move {
-            let broken = self.shared.break_hold(&resource, token, at_once).await;
-            broken.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))
-        })
+        Box::pin(async move { self.shared.break_hold(&resource, token, at_once).await })
     }
 
     fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let resized = self.shared.resize(&resource, capacity).await;
-            resized.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))
-        })
+        Box::pin(async move { self.shared.resize(&resource, capacity).await })
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
@@ -200,8 +181,4 @@ impl<S: Store> Engine for Ordered<S> {
     fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
         self.shared.store.check()
     }
-}
-
-fn told<S: Store, A>(answers: Vec<Result<A>>) -> Vec<Result<A>> {
-    answers.into_iter().map(|answer| answer.map_err(|error| error.with_engine(S::ENGINE))).collect()
 }

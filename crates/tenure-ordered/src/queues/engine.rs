@@ -645,7 +645,7 @@ impl<S: QueueStore> Queues<S> {
                 Ok(((done, part), calls))
             });
             let done = answers.await.pop().unwrap_or(Ok((0, 1)));
-            let (done, part) = done.map_err(|error| error.with_resource(queue).with_engine(S::ENGINE))?;
+            let (done, part) = done?;
             count += done;
             if done < part {
                 break;
@@ -673,18 +673,12 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
             let sorted = Sorted::new(pushes, |push: &Push| push.queue.clone());
             let served = sorted.queues.iter().map(|(queue, _, requests)| self.push_all(queue, requests));
             let served = join_all(served).await;
-            sorted.answers(S::ENGINE, served)
+            sorted.answers(served)
         })
     }
 
     fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
-        Box::pin(async move {
-            let told = |take: &Take, error: Error| error.with_resource(&take.queue).with_engine(S::ENGINE);
-            let taken = takes
-                .iter()
-                .map(|take| async move { self.take(take).await.map_err(|error| told(take, error)) });
-            join_all(taken).await
-        })
+        Box::pin(async move { join_all(takes.iter().map(|take| self.take(take))).await })
     }
 
     fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
@@ -692,7 +686,7 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
             let sorted = Sorted::new(renewals, |request: &RenewRequest| request.resource.clone());
             let served = sorted.queues.iter().map(|(queue, _, requests)| self.renew_all(queue, requests));
             let served = join_all(served).await;
-            sorted.answers(S::ENGINE, served)
+            sorted.answers(served)
         })
     }
 
@@ -701,7 +695,7 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
             let sorted = Sorted::new(settlements, |settle: &Settle| settle.queue.clone());
             let served = sorted.queues.iter().map(|(queue, _, requests)| self.settle_all(queue, requests));
             let served = join_all(served).await;
-            sorted.answers(S::ENGINE, served)
+            sorted.answers(served)
         })
     }
 
@@ -714,12 +708,11 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
         Box::pin(async move {
             let mut after = after;
             loop {
-                let names = self.store.names(&prefix, after.as_ref(), most).await;
-                let names = names.map_err(|error| error.with_engine(S::ENGINE))?;
+                let names = self.store.names(&prefix, after.as_ref(), most).await?;
                 after = names.last().cloned();
                 let stats = names.into_iter().map(|name| async move {
-                    let stats = QueueEngine::stats(self, name.clone()).await?;
-                    Ok((name, stats))
+                    let stats = QueueEngine::stats(self, name.clone()).await;
+                    Ok((name.clone(), stats.map_err(|error| error.with_resource(&name))?))
                 });
                 let mut page: Vec<_> = join_all(stats).await.into_iter().collect::<Result<_>>()?;
                 // Its head stays, for the order of what is pushed later.
@@ -734,8 +727,7 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
     fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
         Box::pin(async move {
             let look = |context: &mut StepContext<'_>| step::stats(&mut context.rows, context.now);
-            let stats = self.look("count", &queue, vec![ahead::places(2)], look).await;
-            stats.map_err(|error| error.with_resource(&queue).with_engine(S::ENGINE))
+            self.look("count", &queue, vec![ahead::places(2)], look).await
         })
     }
 
@@ -756,7 +748,7 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
                 }
                 Ok(views)
             });
-            items.await.map_err(|error| error.with_resource(&queue).with_engine(S::ENGINE))
+            items.await
         })
     }
 

@@ -74,7 +74,7 @@ fn hinted(severity: Severity, what: &'static str, found: impl Into<String>, hint
 
 /// What the server refuses to say, or cannot.
 pub(super) fn unseen(what: &'static str, fault: &Fault, severity: Severity) -> Finding {
-    let error = fault.to_error("look", "postgres");
+    let error = fault.to_error("look");
     hinted(severity, what, format!("cannot be looked at: {error}"), error.hint().unwrap_or_default())
 }
 

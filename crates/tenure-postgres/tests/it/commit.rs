@@ -94,7 +94,8 @@ fn a_release_that_comes_too_late_is_told_and_remembered() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let client = ClientId::new(1);
-        let engine: Arc<dyn Engine> = connector(&server.url())(client).await.expect("the server is there");
+        let engine: Arc<dyn Engine> =
+            connector(&server.url()).open(client).await.expect("the server is there");
         let ttl = Duration::from_millis(200);
         let terms = Arc::new(Terms { ttl, ..Terms::of_mutex(Label::new("host", 1, "program", "")) });
         let (resource, id) = (Name::new("x").expect("a name"), ClaimId::new(17));

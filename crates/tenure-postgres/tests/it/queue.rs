@@ -17,7 +17,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 async fn engine(url: &str) -> Arc<dyn Engine> {
-    connector(url)(ClientId::new(fastrand::u64(..))).await.expect("the server answers")
+    connector(url).open(ClientId::new(fastrand::u64(..))).await.expect("the server answers")
 }
 
 fn with(url: &str, setting: &str) -> String {

@@ -12,7 +12,7 @@ use tenure_core::engine::queue::{
 use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
 use tenure_core::model::claim::{ClaimId, Name};
 use tenure_core::model::queue::step::{STANDBY, WATCHERS};
-use tenure_core::{Error, ErrorKind, Result};
+use tenure_core::{ErrorKind, Result};
 use tokio::sync::OnceCell;
 
 use crate::fault::Fault;
@@ -70,10 +70,6 @@ impl<D: QueueDatabase> Hosted<D> {
         }
         let ensured = self.queue_state.is_ready.get_or_try_init(|| self.database.ensure_queues()).await;
         ensured.map(|_| ())
-    }
-
-    fn fail(&self, operation: &'static str, fault: &Fault, queue: &Name) -> Error {
-        fault.to_error(operation, D::ENGINE).with_engine(D::ENGINE).with_resource(queue)
     }
 
     /// Whom a push has to tell, and those queues in which that is this client itself.
@@ -338,20 +334,14 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
     fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
         Box::pin(async move {
             let answers = self.push_all(&pushes).await;
-            let told = |(answer, push): (std::result::Result<_, Fault>, &Push)| {
-                answer.map_err(|fault| self.fail("push", &fault, &push.queue))
-            };
-            answers.into_iter().zip(&pushes).map(told).collect()
+            answers.into_iter().map(|answer| answer.map_err(|fault| fault.to_error("push"))).collect()
         })
     }
 
     fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
         Box::pin(async move {
             let taken = join_all(takes.iter().map(|take| self.take_one(take))).await;
-            let told = |(taken, take): (std::result::Result<_, Fault>, &Take)| {
-                taken.map_err(|fault| self.fail("take", &fault, &take.queue))
-            };
-            taken.into_iter().zip(&takes).map(told).collect()
+            taken.into_iter().map(|taken| taken.map_err(|fault| fault.to_error("take"))).collect()
         })
     }
 
@@ -364,7 +354,7 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
                     Some(ends_in) => RenewAnswer::Renewed { ends_in: *ends_in },
                     None => RenewAnswer::Lost,
                 }),
-                Err(fault) => Err(self.fail("renew", fault, &renewal.resource)),
+                Err(fault) => Err(fault.to_error("renew")),
             };
             renewals.iter().map(answer).collect()
         })
@@ -386,9 +376,7 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
                     order.into_iter().zip(answers).for_each(|(at, answer)| all[at] = Ok(answer));
                     all
                 }
-                Err(fault) => {
-                    settlements.iter().map(|one| Err(self.fail("settle", &fault, &one.queue))).collect()
-                }
+                Err(fault) => vec![Err(fault.to_error("settle")); settlements.len()],
             }
         })
     }
@@ -404,7 +392,7 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
                 self.open().await?;
                 look::queues(&*self.database, &prefix, after.as_ref(), most).await
             };
-            asked.await.map_err(|fault| fault.to_error("list queues", D::ENGINE))
+            asked.await.map_err(|fault| fault.to_error("list queues"))
         })
     }
 
@@ -414,7 +402,7 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
                 self.open().await?;
                 look::stats(&*self.database, &queue).await
             };
-            asked.await.map_err(|fault| self.fail("look at a queue", &fault, &queue))
+            asked.await.map_err(|fault| fault.to_error("look at a queue"))
         })
     }
 
@@ -424,7 +412,7 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
                 self.open().await?;
                 look::is_empty(&*self.database, &queue).await
             };
-            asked.await.map_err(|fault| self.fail("look at a queue", &fault, &queue))
+            asked.await.map_err(|fault| fault.to_error("look at a queue"))
         })
     }
 
@@ -440,14 +428,14 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
                 self.open().await?;
                 look::items(&*self.database, &queue, which, after, most).await
             };
-            asked.await.map_err(|fault| self.fail("list items", &fault, &queue))
+            asked.await.map_err(|fault| fault.to_error("list items"))
         })
     }
 
     fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
         Box::pin(async move {
             let replayed = self.replay_all(&queue, item, most).await;
-            replayed.map_err(|fault| self.fail("replay", &fault, &queue))
+            replayed.map_err(|fault| fault.to_error("replay"))
         })
     }
 
@@ -460,7 +448,7 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
     ) -> BoxFuture<'_, Result<usize>> {
         Box::pin(async move {
             let purged = self.purge_all(&queue, which, item, most).await;
-            purged.map_err(|fault| self.fail("purge", &fault, &queue))
+            purged.map_err(|fault| fault.to_error("purge"))
         })
     }
 }

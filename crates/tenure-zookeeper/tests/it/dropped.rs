@@ -50,7 +50,7 @@ fn run(test: impl AsyncFn(Arc<dyn Engine>, ClientId)) {
     runtime.block_on(async {
         let client = ClientId::new(SystemClock.random());
         let url = format!("{}/dropped?{BRIEF}", shared());
-        test(connector(&url)(client).await.expect("the server is there"), client).await;
+        test(connector(&url).open(client).await.expect("the server is there"), client).await;
     });
 }
 
