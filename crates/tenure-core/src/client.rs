@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::{BoxFuture, Either, select};
+use futures_util::future::{Either, select};
 use futures_util::task::AtomicWaker;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -26,7 +26,7 @@ use crate::client::ledger::{Identity, Ledger, Now};
 use crate::client::queue_client::QueueClient;
 use crate::clock::{Clock, Instant, SystemClock, Timer};
 use crate::engine::queue::QueueCapability;
-use crate::engine::{BreakAnswer, Capability, Connect, Engine, Finding};
+use crate::engine::{BreakAnswer, Capability, Connect, DynEngine, Finding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::face::all_of::{AllOf, LockRequest};
@@ -84,7 +84,7 @@ impl Drop for Connection {
 
 /// What the users' threads and the client's own thread share.
 pub(crate) struct Shared {
-    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) engine: Arc<dyn DynEngine>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     pub(crate) client: ClientId,
@@ -245,11 +245,15 @@ impl Shared {
     }
 
     /// Runs one request on the client's thread, bounded by the answer timeout. `resource`: what it is about, if it is about one.
-    pub(crate) async fn on_thread<T: Send + 'static>(
+    pub(crate) async fn on_thread<T, F>(
         self: &Arc<Shared>,
         resource: Option<&Name>,
-        ask: impl FnOnce(Arc<dyn Engine>) -> BoxFuture<'static, Result<T>> + Send + 'static,
-    ) -> Result<T> {
+        ask: impl FnOnce(Arc<dyn DynEngine>) -> F + Send + 'static,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send,
+    {
         let shared = self.clone();
         let engine = shared.engine.name();
         let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
@@ -327,7 +331,7 @@ impl Tenure {
         let (ready, connected) = oneshot::channel();
         let make_shared = {
             let clock = clock.clone();
-            move |engine: Arc<dyn Engine>, runtime| {
+            move |engine: Arc<dyn DynEngine>, runtime| {
                 let identity = Identity {
                     client,
                     engine: engine.name(),
@@ -468,8 +472,8 @@ impl Tenure {
     /// One round trip.
     pub async fn view(&self, name: &str) -> Result<Option<View>> {
         let name = Name::new(name)?;
-        self.on_thread(Some(&name.clone()), move |engine| Box::pin(async move { engine.view(name).await }))
-            .await
+        let about = name.clone();
+        self.connection.shared.on_thread(Some(&about), async move |engine| engine.view(name).await).await
     }
 
     /// Follows one resource: its present view first, then each later one.
@@ -504,10 +508,8 @@ impl Tenure {
     pub async fn break_hold(&self, name: &str, token: Token, at_once: bool) -> Result<BreakAnswer> {
         let name = Name::new(name)?;
         let about = name.clone();
-        let ask = move |engine: Arc<dyn Engine>| -> BoxFuture<'static, _> {
-            Box::pin(async move { engine.break_hold(name, token, at_once).await })
-        };
-        self.on_thread(Some(&about), ask).await
+        let ask = async move |engine: Arc<dyn DynEngine>| engine.break_hold(name, token, at_once).await;
+        self.connection.shared.on_thread(Some(&about), ask).await
     }
 
     /// Changes the capacity of a semaphore or a slot pool that is in use, for an operator.
@@ -529,10 +531,9 @@ impl Tenure {
             return Err(Error::new(ErrorKind::Invalid, "resize", error)
                 .with_hint(format!("a capacity is 1 to {CAPACITY_MAX}")));
         }
-        self.on_thread(Some(&name.clone()), move |engine| {
-            Box::pin(async move { engine.resize(name, capacity).await })
-        })
-        .await
+        let about = name.clone();
+        let ask = async move |engine: Arc<dyn DynEngine>| engine.resize(name, capacity).await;
+        self.connection.shared.on_thread(Some(&about), ask).await
     }
 
     /// Looks whether the engine's store can be trusted.
@@ -540,7 +541,7 @@ impl Tenure {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
     pub async fn check(&self) -> Result<Vec<Finding>> {
-        self.on_thread(None, move |engine| Box::pin(async move { Ok(engine.check().await) })).await
+        self.connection.shared.on_thread(None, async move |engine| Ok(engine.check().await)).await
     }
 
     /// Makes what the store must have before the first claim, such as tables, and says what there is then. None: the
@@ -550,7 +551,7 @@ impl Tenure {
     /// [`ErrorKind::Unsupported`] if the store does not let this user; [`ErrorKind::Unavailable`] if the outcome is
     /// unknown.
     pub async fn migrate(&self) -> Result<Option<String>> {
-        self.on_thread(None, move |engine| Box::pin(async move { engine.migrate().await })).await
+        self.connection.shared.on_thread(None, async move |engine| engine.migrate().await).await
     }
 
     /// Removes what idle resources left behind and nothing needs any more, and says of how many. None: nothing stays
@@ -559,10 +560,10 @@ impl Tenure {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the outcome is unknown; it may be repeated.
     pub async fn purge(&self) -> Result<Option<usize>> {
-        self.on_thread(None, move |engine| Box::pin(async move { engine.purge().await })).await
+        self.connection.shared.on_thread(None, async move |engine| engine.purge().await).await
     }
 
-    /// Lets the process `pid` share this client's life (see [`Engine::share_life`]).
+    /// Lets the process `pid` share this client's life (see [`Engine::share_life`](crate::engine::Engine::share_life)).
     ///
     /// # Errors
     /// What the system says.
@@ -592,15 +593,6 @@ impl Tenure {
 
     pub(crate) fn shared(&self) -> &Shared {
         &self.connection.shared
-    }
-
-    /// Runs one request on the client's thread, bounded by the answer timeout.
-    async fn on_thread<T: Send + 'static>(
-        &self,
-        resource: Option<&Name>,
-        ask: impl FnOnce(Arc<dyn Engine>) -> BoxFuture<'static, Result<T>> + Send + 'static,
-    ) -> Result<T> {
-        self.connection.shared.on_thread(resource, ask).await
     }
 }
 

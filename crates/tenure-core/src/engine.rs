@@ -4,6 +4,7 @@
 //! itself; the client repeats it with the same claim id, which every verb takes without harm. The conformance
 //! suite (`tenure-conformance`) is the text of this contract.
 
+mod object;
 pub mod queue;
 pub mod url;
 
@@ -16,7 +17,6 @@ use futures_util::stream::{self, BoxStream};
 
 pub use crate::engine::url::EngineUrl;
 
-use crate::engine::queue::QueueEngine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::claim::{
     Busy, Claim, ClaimId, ClientId, Grant, Keep, Kind, Name, Published, TTL_MAX, TTL_MIN, WAITERS_MAX,
@@ -25,6 +25,8 @@ use crate::model::claim::{
 use crate::model::inspect::View;
 use crate::model::step::{Outcome, Release};
 use crate::model::token::Token;
+
+pub use crate::engine::object::{DynEngine, DynQueueEngine};
 
 /// How many resources are asked for at a time where all are listed.
 const PAGE: usize = 128;
@@ -293,7 +295,8 @@ pub struct Finding {
 
 /// What grants claims: a store plus tenure's protocol on it.
 ///
-/// Every future runs on the client's own thread, with tokio's I/O and time. Results are in the order of the
+/// An engine writes its verbs as `async fn`; their futures must be `Send`. The client keeps it as a [`DynEngine`], which it is by
+/// itself. Every future runs on the client's own thread, with tokio's I/O and time. Results are in the order of the
 /// requests.
 ///
 /// An `Err` means that the outcome is unknown: a claim may hold. The client repeats requests that fail with
@@ -322,16 +325,19 @@ pub trait Engine: Send + Sync + 'static {
     }
 
     /// Grants, queues or refuses claims.
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>>;
+    fn claim(&self, claims: Vec<Claim>) -> impl Future<Output = Vec<Result<ClaimAnswer>>> + Send;
 
     /// Extends holds, confirms grants and keeps the places of waiters.
     ///
     /// A client asks for what it holds and for those who wait in calls of their own: a place may cost more, and be worth a
     /// longer wait, than a lease can bear.
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>>;
+    fn renew(&self, renewals: Vec<RenewRequest>) -> impl Future<Output = Vec<Result<RenewAnswer>>> + Send;
 
     /// Ends holds and withdraws waiters.
-    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>>;
+    fn release(
+        &self,
+        releases: Vec<ReleaseRequest>,
+    ) -> impl Future<Output = Vec<Result<ReleaseAnswer>>> + Send;
 
     /// Sets the value of a resource under a hold. `false`: the hold has ended.
     fn publish(
@@ -340,12 +346,17 @@ pub trait Engine: Send + Sync + 'static {
         claim: ClaimId,
         bytes: Arc<[u8]>,
         keep: Keep,
-    ) -> BoxFuture<'_, Result<bool>>;
+    ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Lists up to `most` resources whose names begin with `prefix` and come after `after`, by name.
     ///
     /// A page may be shorter than `most` before the end; it is empty only at the end.
-    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>>;
+    fn inspect(
+        &self,
+        prefix: String,
+        after: Option<Name>,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<View>>> + Send;
 
     /// Lists all resources whose names begin with `prefix`, some at a time: in any order, and perhaps one of them twice. One that
     /// cannot be read is an error of its own, which names it. An empty page says that the engine is still looking.
@@ -360,10 +371,10 @@ pub trait Engine: Send + Sync + 'static {
     }
 
     /// Looks at one resource; none if it is idle.
-    fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
+    fn view(&self, resource: Name) -> impl Future<Output = Result<Option<View>>> + Send {
         // Of all names that begin with it, the name itself is the first.
         let page = self.inspect(resource.as_str().to_owned(), None, 1);
-        Box::pin(async move { Ok(page.await?.into_iter().find(|view| view.resource == resource)) })
+        async move { Ok(page.await?.into_iter().find(|view| view.resource == resource)) }
     }
 
     /// Follows one resource: its present view first (none: idle), then each later one. A slow reader misses
@@ -371,31 +382,36 @@ pub trait Engine: Send + Sync + 'static {
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>>;
 
     /// Ends somebody's hold, for an operator.
-    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>>;
+    fn break_hold(
+        &self,
+        resource: Name,
+        token: Token,
+        at_once: bool,
+    ) -> impl Future<Output = Result<BreakAnswer>> + Send;
 
     /// Changes the capacity of a semaphore or a slot pool, for an operator.
-    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>>;
+    fn resize(&self, resource: Name, capacity: u32) -> impl Future<Output = Result<()>> + Send;
 
     /// Returns the news for this client's waiters. The client takes it once.
     fn wakes(&self) -> BoxStream<'static, Wake>;
 
     /// Looks whether the store can be trusted.
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>>;
+    fn check(&self) -> impl Future<Output = Vec<Finding>> + Send;
 
     /// Makes what the store must have before the first claim, such as tables, and says what there is then. None: it
     /// needs nothing.
-    fn migrate(&self) -> BoxFuture<'_, Result<Option<String>>> {
-        Box::pin(async { Ok(None) })
+    fn migrate(&self) -> impl Future<Output = Result<Option<String>>> + Send {
+        async { Ok(None) }
     }
 
     /// Removes what idle resources left behind and nothing needs any more, and says of how many. None: nothing
     /// stays behind for longer than it is needed.
-    fn purge(&self) -> BoxFuture<'_, Result<Option<usize>>> {
-        Box::pin(async { Ok(None) })
+    fn purge(&self) -> impl Future<Output = Result<Option<usize>>> + Send {
+        async { Ok(None) }
     }
 
     /// Returns the engine's queues, where it has such.
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         None
     }
 
@@ -437,8 +453,10 @@ pub trait BlockingEngine: Sync {
 /// Makes a connected engine for a client, on the client's own thread.
 pub struct Connect {
     engine: &'static str,
-    open: Box<dyn FnOnce(ClientId) -> BoxFuture<'static, Result<Arc<dyn Engine>>> + Send>,
+    open: Box<dyn FnOnce(ClientId) -> Connecting + Send>,
 }
+
+type Connecting = BoxFuture<'static, Result<Arc<dyn DynEngine>>>;
 
 impl Connect {
     /// Connects an engine of this name with what `open` does, which runs on a tokio runtime. Nothing is tried yet.
@@ -449,16 +467,16 @@ impl Connect {
     where
         F: Future<Output = Result<Arc<E>>> + Send + 'static,
     {
-        let open = move |client| -> BoxFuture<'static, Result<Arc<dyn Engine>>> {
+        let open = move |client| -> Connecting {
             let engine = open(client);
-            Box::pin(async move { Ok(engine.await? as Arc<dyn Engine>) })
+            Box::pin(async move { Ok(engine.await? as Arc<dyn DynEngine>) })
         };
         Connect { engine, open: Box::new(open) }
     }
 
     /// Connects an engine around this one.
     #[must_use]
-    pub fn around<E: Engine>(self, wrap: impl FnOnce(Arc<dyn Engine>) -> E + Send + 'static) -> Connect {
+    pub fn around<E: Engine>(self, wrap: impl FnOnce(Arc<dyn DynEngine>) -> E + Send + 'static) -> Connect {
         Connect::new(self.engine, async move |client| Ok(Arc::new(wrap(self.open(client).await?))))
     }
 
@@ -466,7 +484,7 @@ impl Connect {
     ///
     /// # Errors
     /// Those of the engine, with its name.
-    pub async fn open(self, client: ClientId) -> Result<Arc<dyn Engine>> {
+    pub async fn open(self, client: ClientId) -> Result<Arc<dyn DynEngine>> {
         (self.open)(client).await.map_err(|error| error.named(self.engine, None))
     }
 }

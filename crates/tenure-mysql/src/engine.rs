@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
 use tenure_core::Result;
 use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{Capability, Finding, Reach};
@@ -95,16 +94,14 @@ impl Database for MySql {
         false
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(check::check(self))
+    async fn check(&self) -> Vec<Finding> {
+        check::check(self).await
     }
 
-    fn migrate(&self) -> BoxFuture<'_, std::result::Result<Option<String>, Fault>> {
-        Box::pin(async {
-            migrate::migrate(&self.pool, &self.config.prefix).await?;
-            migrate::migrate_queues(&self.pool, &self.config.prefix).await?;
-            Ok(Some(format!("the tables {}… are of version {}", self.config.prefix, tenure_sql::VERSION)))
-        })
+    async fn migrate(&self) -> std::result::Result<Option<String>, Fault> {
+        migrate::migrate(&self.pool, &self.config.prefix).await?;
+        migrate::migrate_queues(&self.pool, &self.config.prefix).await?;
+        Ok(Some(format!("the tables {}… are of version {}", self.config.prefix, tenure_sql::VERSION)))
     }
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::model::claim::ClientId;
@@ -217,16 +216,14 @@ impl Database for Postgres {
         self.ear.hears.load(Ordering::Acquire)
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(check::check(self))
+    async fn check(&self) -> Vec<Finding> {
+        check::check(self).await
     }
 
-    fn migrate(&self) -> BoxFuture<'_, std::result::Result<Option<String>, Fault>> {
-        Box::pin(async {
-            migrate::migrate(&self.connections, &self.place).await?;
-            migrate::migrate_queues(&self.connections, &self.place).await?;
-            Ok(Some(format!("the tables {}… are of version {}", self.place, tenure_sql::VERSION)))
-        })
+    async fn migrate(&self) -> std::result::Result<Option<String>, Fault> {
+        migrate::migrate(&self.connections, &self.place).await?;
+        migrate::migrate_queues(&self.connections, &self.place).await?;
+        Ok(Some(format!("the tables {}… are of version {}", self.place, tenure_sql::VERSION)))
     }
 }
 

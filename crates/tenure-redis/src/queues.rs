@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, Stream, StreamExt, TryStreamExt};
 use redis::{Cmd, Value};
 use tenure_core::engine::queue::{
@@ -245,7 +245,7 @@ impl QueueEngine for Queues {
         &self.capability
     }
 
-    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
+    async fn push(&self, pushes: Vec<Push>) -> Vec<Result<Pushed>> {
         let verb = Verb {
             operation: "push",
             script: &self.library.push,
@@ -256,10 +256,10 @@ impl QueueEngine for Queues {
             may_idle: false,
             sending: Sending::Replicated,
         };
-        Box::pin(async move { self.submit(verb, &pushes).await })
+        self.submit(verb, &pushes).await
     }
 
-    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+    async fn take(&self, takes: Vec<Take>) -> Vec<Result<Taken>> {
         let verb = Verb {
             operation: "take",
             script: &self.library.take,
@@ -270,17 +270,15 @@ impl QueueEngine for Queues {
             may_idle: true,
             sending: Sending::Patient,
         };
-        Box::pin(async move {
-            let answers = self.submit(verb, &takes).await;
-            let refuse = || {
-                let why = "the tokens are used up: a floor or the store's clock was very wrong";
-                Error::new(ErrorKind::Invalid, "take", why)
-            };
-            answers.into_iter().map(|answer| answer?.ok_or_else(refuse)).collect()
-        })
+        let answers = self.submit(verb, &takes).await;
+        let refuse = || {
+            let why = "the tokens are used up: a floor or the store's clock was very wrong";
+            Error::new(ErrorKind::Invalid, "take", why)
+        };
+        answers.into_iter().map(|answer| answer?.ok_or_else(refuse)).collect()
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         let verb = Verb {
             operation: "renew",
             script: &self.library.renew,
@@ -296,10 +294,10 @@ impl QueueEngine for Queues {
             may_idle: false,
             sending: Sending::Urgent,
         };
-        Box::pin(async move { self.submit(verb, &renewals).await })
+        self.submit(verb, &renewals).await
     }
 
-    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+    async fn settle(&self, settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {
         let verb = Verb {
             operation: "settle",
             script: &self.library.settle,
@@ -314,25 +312,23 @@ impl QueueEngine for Queues {
             may_idle: false,
             sending: Sending::Patient,
         };
-        Box::pin(async move { self.submit(verb, &settlements).await })
+        self.submit(verb, &settlements).await
     }
 
-    fn queues(
+    async fn queues(
         &self,
         prefix: String,
         after: Option<Name>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
-        Box::pin(async move {
-            let most = most.min(inspect::PAGE_MAX);
-            let names = inspect::first(self.scan(prefix), after.as_ref(), most).await?;
-            let looks = join_all(names.iter().map(|name| self.look(name))).await;
-            let named = |(name, stats): (Name, Result<QueueStats>)| {
-                let stats = stats.map_err(|error| error.with_resource(&name))?;
-                Ok((name, stats))
-            };
-            names.into_iter().zip(looks).map(named).collect()
-        })
+    ) -> Result<Vec<(Name, QueueStats)>> {
+        let most = most.min(inspect::PAGE_MAX);
+        let names = inspect::first(self.scan(prefix), after.as_ref(), most).await?;
+        let looks = join_all(names.iter().map(|name| self.look(name))).await;
+        let named = |(name, stats): (Name, Result<QueueStats>)| {
+            let stats = stats.map_err(|error| error.with_resource(&name))?;
+            Ok((name, stats))
+        };
+        names.into_iter().zip(looks).map(named).collect()
     }
 
     fn queues_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<QueueLine>>> {
@@ -343,69 +339,57 @@ impl QueueEngine for Queues {
         lines.boxed()
     }
 
-    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
-        Box::pin(async move { self.look(&queue).await })
+    async fn stats(&self, queue: Name) -> Result<QueueStats> {
+        self.look(&queue).await
     }
 
-    fn items(
+    async fn items(
         &self,
         queue: Name,
         which: Which,
         after: Option<ItemId>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
-        Box::pin(async move {
-            let after = after.map_or("-1".to_owned(), |after| after.to_string());
-            let most = most.min(inspect::PAGE_MAX).to_string();
-            let arguments = [letter(which), &after, &most];
-            let (items, context) = self.one("look at", &self.library.items, &queue, &arguments).await?;
-            let views = items.into_iter().map(|item| answer::view(which, context.now, item));
-            let views: std::result::Result<Vec<ItemView>, Unexpected> = views.collect();
-            views.map_err(|what| internal("look at", &what))
-        })
+    ) -> Result<Vec<ItemView>> {
+        let after = after.map_or("-1".to_owned(), |after| after.to_string());
+        let most = most.min(inspect::PAGE_MAX).to_string();
+        let arguments = [letter(which), &after, &most];
+        let (items, context) = self.one("look at", &self.library.items, &queue, &arguments).await?;
+        let views = items.into_iter().map(|item| answer::view(which, context.now, item));
+        let views: std::result::Result<Vec<ItemView>, Unexpected> = views.collect();
+        views.map_err(|what| internal("look at", &what))
     }
 
-    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
-        Box::pin(async move {
-            let (mut count, one) = (0, item.map_or(String::new(), answer::padded));
-            while count < most {
-                let step = (most - count).min(STEP_MAX);
-                let arguments = [one.as_str(), &step.to_string()];
-                let (items, _) = self.one("replay", &self.library.replay, &queue, &arguments).await?;
-                let (some, _) = answer::count(&items).map_err(|what| internal("replay", &what))?;
-                count += some;
-                if item.is_some() || some < step {
-                    break;
-                }
+    async fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> Result<usize> {
+        let (mut count, one) = (0, item.map_or(String::new(), answer::padded));
+        while count < most {
+            let step = (most - count).min(STEP_MAX);
+            let arguments = [one.as_str(), &step.to_string()];
+            let (items, _) = self.one("replay", &self.library.replay, &queue, &arguments).await?;
+            let (some, _) = answer::count(&items).map_err(|what| internal("replay", &what))?;
+            count += some;
+            if item.is_some() || some < step {
+                break;
             }
-            Ok(count)
-        })
+        }
+        Ok(count)
     }
 
-    fn purge(
-        &self,
-        queue: Name,
-        which: Which,
-        item: Option<ItemId>,
-        most: usize,
-    ) -> BoxFuture<'_, Result<usize>> {
-        Box::pin(async move {
-            let mut after = item.map_or("-1".to_owned(), |item| item.0.saturating_sub(1).to_string());
-            let last = item.map_or("+inf".to_owned(), |item| item.to_string());
-            let mut count = 0;
-            while count < most {
-                let (rest, step) = ((most - count).to_string(), STEP_MAX.to_string());
-                let arguments = [letter(which), &after, &last, &rest, &step];
-                let (items, _) = self.one("purge", &self.library.purge, &queue, &arguments).await?;
-                let (some, seen) = answer::count(&items).map_err(|what| internal("purge", &what))?;
-                count += some;
-                match seen {
-                    Some(seen) => after = seen,
-                    None => break,
-                }
+    async fn purge(&self, queue: Name, which: Which, item: Option<ItemId>, most: usize) -> Result<usize> {
+        let mut after = item.map_or("-1".to_owned(), |item| item.0.saturating_sub(1).to_string());
+        let last = item.map_or("+inf".to_owned(), |item| item.to_string());
+        let mut count = 0;
+        while count < most {
+            let (rest, step) = ((most - count).to_string(), STEP_MAX.to_string());
+            let arguments = [letter(which), &after, &last, &rest, &step];
+            let (items, _) = self.one("purge", &self.library.purge, &queue, &arguments).await?;
+            let (some, seen) = answer::count(&items).map_err(|what| internal("purge", &what))?;
+            count += some;
+            match seen {
+                Some(seen) => after = seen,
+                None => break,
             }
-            Ok(count)
-        })
+        }
+        Ok(count)
     }
 }
 

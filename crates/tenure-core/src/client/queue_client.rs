@@ -17,10 +17,10 @@ use crate::client::lease_state::LeaseState;
 use crate::client::{Connection, Shared};
 use crate::clock::Instant;
 use crate::engine::queue::{
-    CONSUMER_LIFE, CONSUMER_LOOK, Dispatched, Push, Pushed, QueueEngine, Rules, Settle, SettleAnswer,
-    Settlement, Take, Taken,
+    CONSUMER_LIFE, CONSUMER_LOOK, Dispatched, Push, Pushed, Rules, Settle, SettleAnswer, Settlement, Take,
+    Taken,
 };
-use crate::engine::{Shard, Wake};
+use crate::engine::{DynQueueEngine, Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::lease::Lease;
 use crate::face::queue::Delivery;
@@ -176,25 +176,27 @@ impl Shared {
     pub(crate) async fn on_queues<T: Send + 'static>(
         self: &Arc<Shared>,
         queue: &Name,
-        ask: impl for<'a> FnOnce(&'a dyn QueueEngine) -> BoxFuture<'a, Result<T>> + Send + 'static,
+        ask: impl for<'a> FnOnce(&'a dyn DynQueueEngine) -> BoxFuture<'a, Result<T>> + Send + 'static,
     ) -> Result<T> {
         self.queues()?;
-        self.on_thread(Some(queue), move |engine| {
-            Box::pin(async move {
-                let Some(queues) = engine.queues() else { return Err(no_queues(engine.name())) };
-                ask(queues).await
-            })
+        self.on_thread(Some(queue), async move |engine| match engine.queues() {
+            Some(queues) => ask(queues).await,
+            None => Err(no_queues(engine.name())),
         })
         .await
     }
 
     /// Returns the engine's queues.
-    pub(crate) fn queues(&self) -> Result<&dyn QueueEngine> {
+    pub(crate) fn queues(&self) -> Result<&dyn DynQueueEngine> {
         self.engine.queues().ok_or_else(|| no_queues(self.engine.name()))
     }
 
     /// Waits for an answer of the queues, for no longer than the answer timeout, or than they say that an answer may take.
-    async fn in_queue_time<T>(&self, queues: &dyn QueueEngine, answer: impl Future<Output = T>) -> Result<T> {
+    async fn in_queue_time<T>(
+        &self,
+        queues: &dyn DynQueueEngine,
+        answer: impl Future<Output = T>,
+    ) -> Result<T> {
         self.within(self.settings.answer_timeout.max(queues.capability().answer_max), answer).await
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, Either, select};
 
 use crate::client::Tenure;
+use crate::engine::DynQueueEngine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::claimant::until_lost;
 use crate::face::lease::Lease;
@@ -14,8 +15,8 @@ use crate::model::claim::{ClaimId, Name, PERIOD_MAX, TTL_DEFAULT, TTL_MAX, TTL_M
 use crate::model::token::Token;
 
 use crate::engine::queue::{
-    Dispatched, Interval, ItemId, ItemView, Push as PushRequest, Pushed, QueueEngine, QueueStats, Rules,
-    Settle, SettleAnswer, Settlement, Which,
+    Dispatched, Interval, ItemId, ItemView, Push as PushRequest, Pushed, QueueStats, Rules, Settle,
+    SettleAnswer, Settlement, Which,
 };
 
 /// How often an item is handed out before it is dead, by default.
@@ -295,7 +296,7 @@ impl Queue {
     async fn by_pages(
         &self,
         most: u64,
-        ask: impl for<'a> Fn(&'a dyn QueueEngine, Name, usize) -> BoxFuture<'a, Result<usize>>
+        ask: impl for<'a> Fn(&'a dyn DynQueueEngine, Name, usize) -> BoxFuture<'a, Result<usize>>
         + Clone
         + Send
         + 'static,

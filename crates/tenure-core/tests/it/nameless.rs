@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use tenure_core::engine::queue::{
     Dispatched, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueLine, QueueStats, Settle,
     SettleAnswer, Take, Taken, Which,
 };
 use tenure_core::engine::{
-    BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest, Wake,
+    BreakAnswer, Capability, ClaimAnswer, Connect, DynQueueEngine, Engine, Finding, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Wake,
 };
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::model::claim::{Claim, ClaimId, Grant, Keep, Name};
@@ -29,12 +28,8 @@ fn failure() -> Error {
     Error::new(ErrorKind::Invalid, "do it", "it failed").with_no_effect()
 }
 
-fn fail<T: Send + 'static>() -> BoxFuture<'static, Result<T>> {
-    Box::pin(std::future::ready(Err(failure())))
-}
-
-fn fail_all<R, T: Send + 'static>(requests: &[R]) -> BoxFuture<'static, Vec<Result<T>>> {
-    Box::pin(std::future::ready(requests.iter().map(|_| Err(failure())).collect()))
+fn fail_all<R, T>(requests: &[R]) -> Vec<Result<T>> {
+    requests.iter().map(|_| Err(failure())).collect()
 }
 
 impl Engine for Nameless {
@@ -46,34 +41,34 @@ impl Engine for Nameless {
         &self.capability
     }
 
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
+    async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
         let answer = |claim: &Claim| match claim.resource.as_str() {
             "granted" => {
                 Ok(ClaimAnswer::Granted(Grant { token: Token::new(1), slot: None, ends_in: claim.terms.ttl }))
             }
             _ => Err(failure()),
         };
-        Box::pin(std::future::ready(claims.iter().map(answer).collect()))
+        claims.iter().map(answer).collect()
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         fail_all(&renewals)
     }
 
-    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
+    async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
         fail_all(&releases)
     }
 
-    fn publish(&self, _: Name, _: ClaimId, _: Arc<[u8]>, _: Keep) -> BoxFuture<'_, Result<bool>> {
-        fail()
+    async fn publish(&self, _: Name, _: ClaimId, _: Arc<[u8]>, _: Keep) -> Result<bool> {
+        Err(failure())
     }
 
-    fn inspect(&self, _: String, _: Option<Name>, _: usize) -> BoxFuture<'_, Result<Vec<View>>> {
-        fail()
+    async fn inspect(&self, _: String, _: Option<Name>, _: usize) -> Result<Vec<View>> {
+        Err(failure())
     }
 
-    fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
-        if resource.as_str() == "silent" { Box::pin(std::future::pending()) } else { fail() }
+    async fn view(&self, resource: Name) -> Result<Option<View>> {
+        if resource.as_str() == "silent" { std::future::pending().await } else { Err(failure()) }
     }
 
     fn inspect_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
@@ -86,31 +81,31 @@ impl Engine for Nameless {
         stream::iter([Err(failure())]).boxed()
     }
 
-    fn break_hold(&self, _: Name, _: Token, _: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
-        fail()
+    async fn break_hold(&self, _: Name, _: Token, _: bool) -> Result<BreakAnswer> {
+        Err(failure())
     }
 
-    fn resize(&self, _: Name, _: u32) -> BoxFuture<'_, Result<()>> {
-        fail()
+    async fn resize(&self, _: Name, _: u32) -> Result<()> {
+        Err(failure())
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
         stream::pending().boxed()
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(std::future::ready(Vec::new()))
+    async fn check(&self) -> Vec<Finding> {
+        Vec::new()
     }
 
-    fn migrate(&self) -> BoxFuture<'_, Result<Option<String>>> {
-        fail()
+    async fn migrate(&self) -> Result<Option<String>> {
+        Err(failure())
     }
 
-    fn purge(&self) -> BoxFuture<'_, Result<Option<usize>>> {
-        fail()
+    async fn purge(&self) -> Result<Option<usize>> {
+        Err(failure())
     }
 
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         Some(self)
     }
 
@@ -124,11 +119,11 @@ impl QueueEngine for Nameless {
         &self.queues
     }
 
-    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
+    async fn push(&self, pushes: Vec<Push>) -> Vec<Result<Pushed>> {
         fail_all(&pushes)
     }
 
-    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+    async fn take(&self, takes: Vec<Take>) -> Vec<Result<Taken>> {
         let answer = |take: &Take| match take.queue.as_str() {
             "granted" => Ok(Taken {
                 items: take.claims.iter().map(|claim| item(*claim, take.rules.ttl)).collect(),
@@ -136,19 +131,19 @@ impl QueueEngine for Nameless {
             }),
             _ => Err(failure()),
         };
-        Box::pin(std::future::ready(takes.iter().map(answer).collect()))
+        takes.iter().map(answer).collect()
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         fail_all(&renewals)
     }
 
-    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+    async fn settle(&self, settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {
         fail_all(&settlements)
     }
 
-    fn queues(&self, _: String, _: Option<Name>, _: usize) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
-        fail()
+    async fn queues(&self, _: String, _: Option<Name>, _: usize) -> Result<Vec<(Name, QueueStats)>> {
+        Err(failure())
     }
 
     fn queues_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<QueueLine>>> {
@@ -157,20 +152,20 @@ impl QueueEngine for Nameless {
         stream::iter([page]).boxed()
     }
 
-    fn stats(&self, _: Name) -> BoxFuture<'_, Result<QueueStats>> {
-        fail()
+    async fn stats(&self, _: Name) -> Result<QueueStats> {
+        Err(failure())
     }
 
-    fn items(&self, _: Name, _: Which, _: Option<ItemId>, _: usize) -> BoxFuture<'_, Result<Vec<ItemView>>> {
-        fail()
+    async fn items(&self, _: Name, _: Which, _: Option<ItemId>, _: usize) -> Result<Vec<ItemView>> {
+        Err(failure())
     }
 
-    fn replay(&self, _: Name, _: Option<ItemId>, _: usize) -> BoxFuture<'_, Result<usize>> {
-        fail()
+    async fn replay(&self, _: Name, _: Option<ItemId>, _: usize) -> Result<usize> {
+        Err(failure())
     }
 
-    fn purge(&self, _: Name, _: Which, _: Option<ItemId>, _: usize) -> BoxFuture<'_, Result<usize>> {
-        fail()
+    async fn purge(&self, _: Name, _: Which, _: Option<ItemId>, _: usize) -> Result<usize> {
+        Err(failure())
     }
 }
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tenure_core::clock::{Clock, Instant, SystemClock, Timer, Timestamp};
 use tenure_core::engine::queue::{
-    Dispatched, Interval, ItemId, Push, Pushed, QueueEngine, QueueStats, Rules, Settle, SettleAnswer,
-    Settlement, Take, Taken, Which,
+    Dispatched, Interval, ItemId, Push, Pushed, QueueStats, Rules, Settle, SettleAnswer, Settlement, Take,
+    Taken, Which,
 };
-use tenure_core::engine::{Engine, RenewAnswer, RenewRequest};
+use tenure_core::engine::{DynQueueEngine, Engine, RenewAnswer, RenewRequest};
 use tenure_core::error::Result;
 use tenure_core::model::claim::{ClaimId, Label, Name};
 use tenure_core::model::queue::record::PlainQueue;
@@ -73,7 +73,7 @@ impl Clock for TestClock {
 }
 
 impl Client {
-    pub(crate) fn queues(&self) -> &dyn QueueEngine {
+    pub(crate) fn queues(&self) -> &dyn DynQueueEngine {
         Engine::queues(&self.engine).unwrap()
     }
 
