@@ -308,12 +308,21 @@ impl QueueEngine for Local {
     ) -> Result<Vec<(Name, QueueStats)>> {
         let worker = self.worker.queues("inspect").await?;
         let run = move |transaction: &mut Transaction<'_>| {
-            let names = transaction.names_behind(QUEUE, &prefix, after.as_ref(), most.min(PAGE_MAX))?;
-            let stats = names.into_iter().map(|name| {
-                let stats = transaction.with_queue(&name, false, |queue, now| step::stats(queue, now))?;
-                Ok((name, stats.unwrap_or_default()))
-            });
-            stats.collect()
+            let mut after = after.clone();
+            loop {
+                let names = transaction.names_behind(QUEUE, &prefix, after.as_ref(), most.min(PAGE_MAX))?;
+                after = names.last().cloned();
+                let mut page = Vec::with_capacity(names.len());
+                for name in names {
+                    let stats = transaction.with_queue(&name, false, |queue, now| step::stats(queue, now))?;
+                    // One that is kept for its dedup ids or its pace alone is not shown.
+                    let is_used = |stats: &QueueStats| stats.waiting + stats.in_flight + stats.dead > 0;
+                    page.extend(stats.filter(is_used).map(|stats| (name, stats)));
+                }
+                if after.is_none() || !page.is_empty() {
+                    return Ok(page);
+                }
+            }
         };
         worker.submit("inspect", BATCH_MAX, run, |_, page| Ok(page)).await
     }

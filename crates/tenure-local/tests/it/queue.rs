@@ -307,6 +307,27 @@ fn the_engine_answers_as_the_model_does() {
 }
 
 #[test]
+fn a_queue_that_only_remembers_is_not_listed() {
+    let directory = TestPlace::new();
+    run(async {
+        let here = Client::connect(&directory.place()).await;
+        for queue in ["a", "b", "c"] {
+            let mut once = push(queue, "", "once");
+            once.dedup = Some(name("once"));
+            here.try_push(once).await.unwrap();
+        }
+        for queue in ["a", "b"] {
+            let item = here.take_item(queue).await;
+            here.ack(queue, item.claim).await;
+        }
+        // A page is empty at the end only.
+        let page = here.queues().queues(String::new(), None, 1).await.unwrap();
+        assert_eq!(page.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["c"]);
+        assert_eq!(here.queues().queues(String::new(), Some(name("c")), 1).await.unwrap(), []);
+    });
+}
+
+#[test]
 fn names_of_255_bytes_and_payloads_of_256_kib_are_kept() {
     let directory = TestPlace::new();
     run(async {
