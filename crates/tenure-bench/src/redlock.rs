@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use tenure::redlock::{Config, Redlock};
 use tenure::{Settings, Tenure};
-use tenure_core::engine::{Connect, Engine};
+use tenure_core::engine::Connect;
 use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};
 
 use crate::foreign::{PERIOD, WARM_UP, clients, pairs_a_second};
@@ -94,13 +94,9 @@ async fn tenure_pairs(url: &str, servers: &[RedisServer], tasks: usize) -> Answe
     let config = Config::parse(url)?;
     let engine: Arc<OnceLock<Arc<Redlock>>> = Arc::default();
     let kept = engine.clone();
-    let connect: Connect = Box::new(move |client| {
-        Box::pin(async move {
-            let redlock = Arc::new(Redlock::connect(config, client).await?);
-            let engine: Arc<dyn Engine> = redlock.clone();
-            kept.get_or_init(|| redlock);
-            Ok(engine)
-        })
+    let connect = Connect::new("redlock", async move |client| {
+        let redlock = Arc::new(Redlock::connect(config, client).await?);
+        Ok(kept.get_or_init(|| redlock).clone())
     });
     let tenure = Tenure::connect_with(connect, Settings::default()).await?;
     tenure.migrate().await?;

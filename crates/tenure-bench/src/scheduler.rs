@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use tenure::{Error, ErrorKind, Result, Settings, Tenure, Token, View};
 use tenure_core::clock::{Clock, SystemClock};
@@ -25,9 +24,9 @@ const TTL: Duration = Duration::from_secs(30);
 
 pub(crate) fn a_million_leases(report: &mut Report) -> Outcome {
     let engine = Arc::new(SaysYes::new());
-    let connect: Connect = {
+    let connect = {
         let engine = engine.clone();
-        Box::new(move |_| Box::pin(async move { Ok(engine as Arc<dyn Engine>) }))
+        Connect::new("yes", async move |_| Ok(engine))
     };
     let tenure = pollster::block_on(Tenure::connect_with(connect, Settings::default()))?;
     let blocking = tenure::blocking::Tenure::from(tenure);
@@ -89,12 +88,8 @@ impl SaysYes {
     }
 }
 
-fn ready<T: Send + 'static>(value: T) -> BoxFuture<'static, T> {
-    Box::pin(std::future::ready(value))
-}
-
-fn no<T: Send + 'static>() -> BoxFuture<'static, Result<T>> {
-    ready(Err(Error::new(ErrorKind::Unsupported, "ask", "this engine only says yes")))
+fn no<T>() -> Result<T> {
+    Err(Error::new(ErrorKind::Unsupported, "ask", "this engine only says yes"))
 }
 
 impl Engine for SaysYes {
@@ -106,24 +101,24 @@ impl Engine for SaysYes {
         &self.capability
     }
 
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
-        ready(claims.iter().map(|claim| BlockingEngine::claim(self, claim)).collect())
+    async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
+        claims.iter().map(|claim| BlockingEngine::claim(self, claim)).collect()
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         self.renewals.fetch_add(renewals.len() as u64, Ordering::Relaxed);
-        ready(renewals.iter().map(|_| Ok(RenewAnswer::Renewed { ends_in: TTL })).collect())
+        renewals.iter().map(|_| Ok(RenewAnswer::Renewed { ends_in: TTL })).collect()
     }
 
-    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
-        ready(releases.iter().map(|release| BlockingEngine::release(self, release)).collect())
+    async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
+        releases.iter().map(|release| BlockingEngine::release(self, release)).collect()
     }
 
-    fn publish(&self, _: Name, _: ClaimId, _: Arc<[u8]>, _: Keep) -> BoxFuture<'_, Result<bool>> {
+    async fn publish(&self, _: Name, _: ClaimId, _: Arc<[u8]>, _: Keep) -> Result<bool> {
         no()
     }
 
-    fn inspect(&self, _: String, _: Option<Name>, _: usize) -> BoxFuture<'_, Result<Vec<View>>> {
+    async fn inspect(&self, _: String, _: Option<Name>, _: usize) -> Result<Vec<View>> {
         no()
     }
 
@@ -131,11 +126,11 @@ impl Engine for SaysYes {
         stream::empty().boxed()
     }
 
-    fn break_hold(&self, _: Name, _: Token, _: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
+    async fn break_hold(&self, _: Name, _: Token, _: bool) -> Result<BreakAnswer> {
         no()
     }
 
-    fn resize(&self, _: Name, _: u32) -> BoxFuture<'_, Result<()>> {
+    async fn resize(&self, _: Name, _: u32) -> Result<()> {
         no()
     }
 
@@ -143,8 +138,8 @@ impl Engine for SaysYes {
         stream::pending().boxed()
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        ready(Vec::new())
+    async fn check(&self) -> Vec<Finding> {
+        Vec::new()
     }
 
     fn blocking(&self) -> Option<&dyn BlockingEngine> {

@@ -8,12 +8,10 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use tenure_core::clock::{Clock, SystemClock};
-use tenure_core::engine::queue::{
-    Push, Pushed, QueueEngine, Rules, Settle, SettleAnswer, Settlement, Take, Taken,
-};
+use tenure_core::engine::queue::{Push, Pushed, Rules, Settle, SettleAnswer, Settlement, Take, Taken};
 use tenure_core::engine::{
-    BreakAnswer, Capability, ClaimAnswer, Connect, Engine, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-    RenewRequest,
+    BreakAnswer, Capability, ClaimAnswer, Connect, DynEngine, DynQueueEngine, ReleaseAnswer, ReleaseRequest,
+    RenewAnswer, RenewRequest,
 };
 use tenure_core::model::claim::{
     CAPACITY_MAX, Claim, ClientId, Grant, HoldLimits, Keep, Kind, Terms, Waiting,
@@ -30,7 +28,7 @@ pub(crate) struct Direct {
     client: ClientId,
     patience: Duration,
     capability: Capability,
-    engine: Option<Arc<dyn Engine>>,
+    engine: Option<Arc<dyn DynEngine>>,
     runtime: tokio::runtime::Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -44,7 +42,7 @@ impl Direct {
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime starts").block_on(async move {
-                let engine = connect(client).await.expect("an engine connects");
+                let engine = connect.open(client).await.expect("an engine connects");
                 let mut stream = engine.wakes();
                 ready.send((engine, tokio::runtime::Handle::current())).ok();
                 // Wakes are taken and thrown away: a check asks by heartbeats.
@@ -101,7 +99,7 @@ impl Direct {
 
     /// Sends a batch of claims.
     pub(crate) async fn claim_all(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
-        self.ask("a claim", |engine| Box::pin(async move { engine.claim(claims).await })).await
+        self.ask("a claim", async move |engine| engine.claim(claims).await).await
     }
 
     /// Sends a claim that must be granted.
@@ -155,8 +153,7 @@ impl Direct {
 
     async fn renew_as(&self, claim: &Claim, is_waiter: bool) -> RenewAnswer {
         let request = RenewRequest { resource: claim.resource.clone(), claim: claim.id, is_waiter };
-        let answers =
-            self.ask("a renewal", |engine| Box::pin(async move { engine.renew(vec![request]).await })).await;
+        let answers = self.ask("a renewal", async move |engine| engine.renew(vec![request]).await).await;
         one(answers).expect("a renewal is answered")
     }
 
@@ -189,33 +186,27 @@ impl Direct {
     /// Releases a claim, saying what is known about its copies.
     pub(crate) async fn release_as(&self, resource: &Name, release: Release) -> ReleaseAnswer {
         let request = ReleaseRequest { resource: resource.clone(), release };
-        let answers = self
-            .ask("a release", |engine| Box::pin(async move { engine.release(vec![request]).await }))
-            .await;
+        let answers = self.ask("a release", async move |engine| engine.release(vec![request]).await).await;
         one(answers).expect("a release is answered")
     }
 
     pub(crate) async fn publish(&self, claim: &Claim, bytes: &[u8], keep: Keep) -> bool {
         let (resource, claim, bytes) = (claim.resource.clone(), claim.id, bytes.into());
-        let published = self.ask("a value", move |engine| {
-            Box::pin(async move { engine.publish(resource, claim, bytes, keep).await })
-        });
+        let published =
+            self.ask("a value", async move |engine| engine.publish(resource, claim, bytes, keep).await);
         published.await.expect("a value is answered")
     }
 
     pub(crate) async fn break_hold(&self, resource: &Name, token: Token, at_once: bool) -> BreakAnswer {
         let resource = resource.clone();
-        let broken = self.ask("a break", move |engine| {
-            Box::pin(async move { engine.break_hold(resource, token, at_once).await })
-        });
+        let broken =
+            self.ask("a break", async move |engine| engine.break_hold(resource, token, at_once).await);
         broken.await.expect("a break is answered")
     }
 
     pub(crate) async fn resize(&self, resource: &Name, capacity: u32) {
         let resource = resource.clone();
-        let resized = self.ask("a new capacity", move |engine| {
-            Box::pin(async move { engine.resize(resource, capacity).await })
-        });
+        let resized = self.ask("a new capacity", async move |engine| engine.resize(resource, capacity).await);
         resized.await.expect("a new capacity is answered");
     }
 
@@ -227,21 +218,19 @@ impl Direct {
 
     pub(crate) async fn inspect(&self, prefix: &str, after: Option<Name>, most: usize) -> Vec<View> {
         let prefix = prefix.to_owned();
-        let page = self.ask("an inspection", move |engine| {
-            Box::pin(async move { engine.inspect(prefix, after, most).await })
-        });
+        let page = self.ask("an inspection", async move |engine| engine.inspect(prefix, after, most).await);
         page.await.expect("an inspection is answered")
     }
 
     /// Has the engine's queues do something.
     pub(crate) async fn on_queues<T: Send + 'static>(
         &self,
-        ask: impl for<'a> FnOnce(&'a dyn QueueEngine) -> BoxFuture<'a, T> + Send + 'static,
+        ask: impl for<'a> FnOnce(&'a dyn DynQueueEngine) -> BoxFuture<'a, T> + Send + 'static,
     ) -> T {
-        let ask = |engine: Arc<dyn Engine>| -> BoxFuture<'static, T> {
-            Box::pin(async move { ask(engine.queues().expect("the engine has queues")).await })
-        };
-        self.ask("what is asked of a queue", ask).await
+        self.ask("what is asked of a queue", async move |engine| {
+            ask(engine.queues().expect("the engine has queues")).await
+        })
+        .await
     }
 
     /// Puts items in line in one call.
@@ -271,11 +260,11 @@ impl Direct {
         one(self.on_queues(|queues| queues.settle(vec![settle])).await).expect("a settlement is answered")
     }
 
-    async fn ask<T: Send + 'static>(
-        &self,
-        what: &str,
-        ask: impl FnOnce(Arc<dyn Engine>) -> BoxFuture<'static, T>,
-    ) -> T {
+    async fn ask<T, F>(&self, what: &str, ask: impl FnOnce(Arc<dyn DynEngine>) -> F) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
         let engine = self.engine.clone().expect("an engine is there until it is dropped");
         let answer = self.runtime.spawn(ask(engine));
         match within(self.patience, &format!("{what} is answered"), answer).await {

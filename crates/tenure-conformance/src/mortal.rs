@@ -14,8 +14,8 @@ use tenure_core::engine::queue::{
     SettleAnswer, Take, Taken, Which,
 };
 use tenure_core::engine::{
-    BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest, Shard, Wake,
+    BreakAnswer, Capability, ClaimAnswer, Connect, DynEngine, DynQueueEngine, Engine, Finding, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake,
 };
 use tenure_core::model::claim::{Claim, Keep};
 use tenure_core::model::inspect::View;
@@ -111,38 +111,31 @@ impl Life {
     /// Makes a client's engine end with this life.
     pub(crate) fn connector(self: &Arc<Life>, connect: Connect) -> Connect {
         let life = self.clone();
-        Box::new(move |client| {
-            Box::pin(async move {
-                let engine: Arc<dyn Engine> = Arc::new(Mortal { engine: connect(client).await?, life });
-                Ok(engine)
-            })
-        })
+        connect.around(|engine| Mortal { engine, life })
     }
 }
 
 struct Mortal {
-    engine: Arc<dyn Engine>,
+    engine: Arc<dyn DynEngine>,
     life: Arc<Life>,
 }
 
 impl Mortal {
     /// Makes a call, if the client lives, and answers it, if it still does.
-    fn call<'a, T: Send + 'a>(
+    async fn call<'a, T>(
         &'a self,
         before: &'static str,
         after: &'static str,
-        call: impl FnOnce(&'a dyn Engine) -> BoxFuture<'a, T> + Send + 'a,
-    ) -> BoxFuture<'a, T> {
-        Box::pin(async move {
-            if self.life.pass(before) {
-                return std::future::pending().await;
-            }
-            let answer = call(&*self.engine).await;
-            if self.life.pass(after) {
-                return std::future::pending().await;
-            }
-            answer
-        })
+        call: impl FnOnce(&'a dyn DynEngine) -> BoxFuture<'a, T> + Send,
+    ) -> T {
+        if self.life.pass(before) {
+            return std::future::pending().await;
+        }
+        let answer = call(&*self.engine).await;
+        if self.life.pass(after) {
+            return std::future::pending().await;
+        }
+        answer
     }
 }
 
@@ -159,32 +152,27 @@ impl Engine for Mortal {
         self.engine.shard(resource)
     }
 
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
-        self.call("claim.before", "claim.after", |engine| engine.claim(claims))
+    async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
+        self.call("claim.before", "claim.after", |engine| engine.claim(claims)).await
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        self.call("renew.before", "renew.after", |engine| engine.renew(renewals))
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        self.call("renew.before", "renew.after", |engine| engine.renew(renewals)).await
     }
 
-    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
-        self.call("release.before", "release.after", |engine| engine.release(releases))
+    async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
+        self.call("release.before", "release.after", |engine| engine.release(releases)).await
     }
 
-    fn publish(
-        &self,
-        resource: Name,
-        claim: ClaimId,
-        bytes: Arc<[u8]>,
-        keep: Keep,
-    ) -> BoxFuture<'_, Result<bool>> {
+    async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
         self.call("publish.before", "publish.after", move |engine| {
             engine.publish(resource, claim, bytes, keep)
         })
+        .await
     }
 
-    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
-        self.call("inspect.before", "inspect.after", move |engine| engine.inspect(prefix, after, most))
+    async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
+        self.call("inspect.before", "inspect.after", move |engine| engine.inspect(prefix, after, most)).await
     }
 
     fn inspect_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
@@ -198,12 +186,13 @@ impl Engine for Mortal {
         self.engine.observe(resource)
     }
 
-    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
+    async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
         self.call("break.before", "break.after", move |engine| engine.break_hold(resource, token, at_once))
+            .await
     }
 
-    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
-        self.call("resize.before", "resize.after", move |engine| engine.resize(resource, capacity))
+    async fn resize(&self, resource: Name, capacity: u32) -> Result<()> {
+        self.call("resize.before", "resize.after", move |engine| engine.resize(resource, capacity)).await
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
@@ -212,24 +201,24 @@ impl Engine for Mortal {
         self.engine.wakes().filter(is_alive).boxed()
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        self.engine.check()
+    async fn check(&self) -> Vec<Finding> {
+        self.engine.check().await
     }
 
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         self.engine.queues().is_some().then_some(self)
     }
 }
 
 impl Mortal {
     /// As [`Mortal::call`], of the engine's queues.
-    fn call_queues<'a, T: Send + 'a>(
+    async fn call_queues<'a, T>(
         &'a self,
         before: &'static str,
         after: &'static str,
-        call: impl FnOnce(&'a dyn QueueEngine) -> BoxFuture<'a, T> + Send + 'a,
-    ) -> BoxFuture<'a, T> {
-        self.call(before, after, |engine| call(engine.queues().expect("this engine has queues")))
+        call: impl FnOnce(&'a dyn DynQueueEngine) -> BoxFuture<'a, T> + Send,
+    ) -> T {
+        self.call(before, after, |engine| call(engine.queues().expect("this engine has queues"))).await
     }
 }
 
@@ -238,29 +227,30 @@ impl QueueEngine for Mortal {
         self.engine.queues().expect("this engine has queues").capability()
     }
 
-    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
-        self.call_queues("push.before", "push.after", |queues| queues.push(pushes))
+    async fn push(&self, pushes: Vec<Push>) -> Vec<Result<Pushed>> {
+        self.call_queues("push.before", "push.after", |queues| queues.push(pushes)).await
     }
 
-    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
-        self.call_queues("take.before", "take.after", |queues| queues.take(takes))
+    async fn take(&self, takes: Vec<Take>) -> Vec<Result<Taken>> {
+        self.call_queues("take.before", "take.after", |queues| queues.take(takes)).await
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        self.call_queues("renew.before", "renew.after", |queues| queues.renew(renewals))
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        self.call_queues("renew.before", "renew.after", |queues| queues.renew(renewals)).await
     }
 
-    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
-        self.call_queues("settle.before", "settle.after", |queues| queues.settle(settlements))
+    async fn settle(&self, settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {
+        self.call_queues("settle.before", "settle.after", |queues| queues.settle(settlements)).await
     }
 
-    fn queues(
+    async fn queues(
         &self,
         prefix: String,
         after: Option<Name>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
+    ) -> Result<Vec<(Name, QueueStats)>> {
         self.call_queues("queues.before", "queues.after", move |queues| queues.queues(prefix, after, most))
+            .await
     }
 
     fn queues_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<QueueLine>>> {
@@ -270,31 +260,28 @@ impl QueueEngine for Mortal {
         stream::once(list).boxed()
     }
 
-    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
-        self.call_queues("stats.before", "stats.after", |queues| queues.stats(queue))
+    async fn stats(&self, queue: Name) -> Result<QueueStats> {
+        self.call_queues("stats.before", "stats.after", |queues| queues.stats(queue)).await
     }
 
-    fn items(
+    async fn items(
         &self,
         queue: Name,
         which: Which,
         after: Option<ItemId>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
+    ) -> Result<Vec<ItemView>> {
         self.call_queues("items.before", "items.after", move |queues| queues.items(queue, which, after, most))
+            .await
     }
 
-    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
+    async fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> Result<usize> {
         self.call_queues("replay.before", "replay.after", move |queues| queues.replay(queue, item, most))
+            .await
     }
 
-    fn purge(
-        &self,
-        queue: Name,
-        which: Which,
-        item: Option<ItemId>,
-        most: usize,
-    ) -> BoxFuture<'_, Result<usize>> {
+    async fn purge(&self, queue: Name, which: Which, item: Option<ItemId>, most: usize) -> Result<usize> {
         self.call_queues("purge.before", "purge.after", move |queues| queues.purge(queue, which, item, most))
+            .await
     }
 }

@@ -11,10 +11,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::queue::{
-    Interval, ItemId, ItemState, ItemView, Push, QueueEngine, Rules, Settle, SettleAnswer, Settlement, Take,
-    Which,
+    Interval, ItemId, ItemState, ItemView, Push, Rules, Settle, SettleAnswer, Settlement, Take, Which,
 };
-use tenure_core::engine::{Engine, RenewAnswer, RenewRequest};
+use tenure_core::engine::{DynEngine, DynQueueEngine, RenewAnswer, RenewRequest};
 use tenure_core::model::claim::{ClaimId, ClientId, Label, Name};
 use tenure_core::model::queue::record::PlainQueue;
 use tenure_core::model::queue::step;
@@ -28,7 +27,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 /// What is compared.
 struct Pair<'a> {
-    engine: &'a dyn QueueEngine,
+    engine: &'a dyn DynQueueEngine,
     client: ClientId,
     queue: Name,
     model: PlainQueue,
@@ -48,7 +47,7 @@ struct Pair<'a> {
 /// If they differ.
 pub fn agrees_with_the_model(
     runtime: &Runtime,
-    engine: &dyn QueueEngine,
+    engine: &dyn DynQueueEngine,
     queue: &str,
     steps: usize,
     has_short_ttls: bool,
@@ -58,7 +57,7 @@ pub fn agrees_with_the_model(
 
 /// As [`agrees_with_the_model`], for a client that some engines look after.
 pub(crate) async fn agree(
-    engine: &dyn QueueEngine,
+    engine: &dyn DynQueueEngine,
     client: ClientId,
     queue: &str,
     steps: usize,
@@ -334,11 +333,11 @@ type Seen = Arc<Mutex<Vec<(usize, usize, usize)>>>;
 ///
 /// # Panics
 /// If an item is lost or acknowledged twice, if two of a group are out at a time, or out of order.
-pub fn crowd(runtime: &Runtime, engines: &[Arc<dyn Engine>], queue: &str, crowd: Crowd) {
+pub fn crowd(runtime: &Runtime, engines: &[Arc<dyn DynEngine>], queue: &str, crowd: Crowd) {
     runtime.block_on(work(engines, queue, crowd));
 }
 
-async fn work(engines: &[Arc<dyn Engine>], queue: &str, crowd: Crowd) {
+async fn work(engines: &[Arc<dyn DynEngine>], queue: &str, crowd: Crowd) {
     let queue = Name::new(queue).expect("a name");
     let seen = Seen::default();
     let out: Arc<Vec<Mutex<Option<ClaimId>>>> =
@@ -364,7 +363,7 @@ async fn work(engines: &[Arc<dyn Engine>], queue: &str, crowd: Crowd) {
     assert_eq!((stats.waiting, stats.in_flight, stats.dead), (0, 0, 0), "nothing is left");
 }
 
-async fn push_all(engine: &dyn Engine, queue: &Name, client: usize, crowd: Crowd) {
+async fn push_all(engine: &dyn DynEngine, queue: &Name, client: usize, crowd: Crowd) {
     let queues = engine.queues().expect("it has queues");
     let mut random = fastrand::Rng::with_seed(client as u64);
     let mut number = 0;
@@ -397,7 +396,7 @@ async fn rest(period: Duration) {
 }
 
 async fn take_all(
-    engine: &dyn Engine,
+    engine: &dyn DynEngine,
     queue: &Name,
     worker: u64,
     seen: Seen,

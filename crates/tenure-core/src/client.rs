@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::{BoxFuture, Either, select};
+use futures_util::future::{Either, select};
 use futures_util::task::AtomicWaker;
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -28,7 +28,7 @@ use crate::client::queue_client::QueueClient;
 pub use crate::client::settings::Settings;
 use crate::clock::{Clock, Instant, SystemClock, Timer};
 use crate::engine::queue::QueueCapability;
-use crate::engine::{BreakAnswer, Capability, Connect, Engine, Finding};
+use crate::engine::{BreakAnswer, Capability, Connect, DynEngine, Finding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::face::all_of::{AllOf, LockRequest};
@@ -112,7 +112,7 @@ impl Drop for Connection {
 
 /// What the users' threads and the client's own thread share.
 pub(crate) struct Shared {
-    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) engine: Arc<dyn DynEngine>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     pub(crate) client: ClientId,
@@ -272,11 +272,16 @@ impl Shared {
         waiting.await.ok();
     }
 
-    /// Runs one request on the client's thread, bounded by the answer timeout.
-    pub(crate) async fn on_thread<T: Send + 'static>(
+    /// Runs one request on the client's thread, bounded by the answer timeout. `resource`: what it is about, if it is about one.
+    pub(crate) async fn on_thread<T, F>(
         self: &Arc<Shared>,
-        ask: impl FnOnce(Arc<dyn Engine>) -> BoxFuture<'static, Result<T>> + Send + 'static,
-    ) -> Result<T> {
+        resource: Option<&Name>,
+        ask: impl FnOnce(Arc<dyn DynEngine>) -> F + Send + 'static,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send,
+    {
         let shared = self.clone();
         let engine = shared.engine.name();
         let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
@@ -284,7 +289,7 @@ impl Shared {
             return Err(gone());
         }
         let asked = self.runtime.spawn(async move { shared.in_time(ask(shared.engine.clone())).await? });
-        asked.await.map_err(|_| gone())?.map_err(|error| error.with_engine(engine))
+        asked.await.map_err(|_| gone())?.map_err(|error| error.named(engine, resource))
     }
 
     /// Waits for an answer, on the client's thread, for no longer than the answer timeout.
@@ -358,7 +363,7 @@ impl Tenure {
         let (ready, connected) = oneshot::channel();
         let make_shared = {
             let clock = clock.clone();
-            move |engine: Arc<dyn Engine>, runtime| {
+            move |engine: Arc<dyn DynEngine>, runtime| {
                 let identity = Identity {
                     client,
                     engine: engine.name(),
@@ -531,7 +536,8 @@ impl Tenure {
     /// One round trip.
     pub async fn view(&self, name: &str) -> Result<Option<View>> {
         let name = Name::new(name)?;
-        self.on_thread(move |engine| Box::pin(async move { engine.view(name).await })).await
+        let about = name.clone();
+        self.connection.shared.on_thread(Some(&about), async move |engine| engine.view(name).await).await
     }
 
     /// Follows one resource: its present view first, then each later one.
@@ -546,10 +552,11 @@ impl Tenure {
         let (sender, views) = mpsc::channel(1);
         let shared = self.connection.shared.clone();
         self.shared().runtime.spawn(async move {
-            let mut changes = shared.engine.observe(name);
+            let mut changes = shared.engine.observe(name.clone());
             // A reader that is gone ends this at once, not at the next change, which may never come.
             let mut is_gone = std::pin::pin!(sender.closed());
             while let Either::Left((Some(view), _)) = select(changes.next(), &mut is_gone).await {
+                let view = view.map_err(|error| error.named(shared.engine.name(), Some(&name)));
                 if sender.send(view).await.is_err() {
                     return;
                 }
@@ -568,8 +575,9 @@ impl Tenure {
     /// [`ErrorKind::Invalid`] for a bad name; [`ErrorKind::Unavailable`] if the outcome is unknown.
     pub async fn break_hold(&self, name: &str, token: Token, at_once: bool) -> Result<BreakAnswer> {
         let name = Name::new(name)?;
-        self.on_thread(move |engine| Box::pin(async move { engine.break_hold(name, token, at_once).await }))
-            .await
+        let about = name.clone();
+        let ask = async move |engine: Arc<dyn DynEngine>| engine.break_hold(name, token, at_once).await;
+        self.connection.shared.on_thread(Some(&about), ask).await
     }
 
     /// Changes the capacity of a semaphore or a slot pool that is in use, for an operator.
@@ -593,7 +601,9 @@ impl Tenure {
             return Err(Error::new(ErrorKind::Invalid, "resize", error)
                 .with_hint(format!("a capacity is 1 to {CAPACITY_MAX}")));
         }
-        self.on_thread(move |engine| Box::pin(async move { engine.resize(name, capacity).await })).await
+        let about = name.clone();
+        let ask = async move |engine: Arc<dyn DynEngine>| engine.resize(name, capacity).await;
+        self.connection.shared.on_thread(Some(&about), ask).await
     }
 
     /// Looks whether the engine's store can be trusted.
@@ -603,7 +613,7 @@ impl Tenure {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
     pub async fn check(&self) -> Result<Vec<Finding>> {
-        self.on_thread(move |engine| Box::pin(async move { Ok(engine.check().await) })).await
+        self.connection.shared.on_thread(None, async move |engine| Ok(engine.check().await)).await
     }
 
     /// Makes what the store must have before the first claim, such as tables, and says what there is then. None: the
@@ -615,7 +625,7 @@ impl Tenure {
     /// [`ErrorKind::Unsupported`] if the store does not let this user; [`ErrorKind::Unavailable`] if the outcome is
     /// unknown.
     pub async fn migrate(&self) -> Result<Option<String>> {
-        self.on_thread(move |engine| Box::pin(async move { engine.migrate().await })).await
+        self.connection.shared.on_thread(None, async move |engine| engine.migrate().await).await
     }
 
     /// Removes what idle resources left behind and nothing needs any more, and says of how many. None: nothing stays
@@ -626,17 +636,18 @@ impl Tenure {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the outcome is unknown; it may be repeated.
     pub async fn purge(&self) -> Result<Option<usize>> {
-        self.on_thread(move |engine| Box::pin(async move { engine.purge().await })).await
+        self.connection.shared.on_thread(None, async move |engine| engine.purge().await).await
     }
 
-    /// Lets the process `pid` share this client's life (see [`Engine::share_life`]).
+    /// Lets the process `pid` share this client's life (see [`Engine::share_life`](crate::engine::Engine::share_life)).
     ///
     /// `let tie = tenure.share_life(std::process::id())?;`
     ///
     /// # Errors
     /// What the system says.
     pub fn share_life(&self, pid: u32) -> Result<Option<std::os::fd::OwnedFd>> {
-        self.shared().engine.share_life(pid)
+        let shared = self.shared().engine.share_life(pid);
+        shared.map_err(|error| error.named(self.engine(), None))
     }
 
     /// Waits until the releases and settlements that have begun are answered, for no longer than the answer timeout
@@ -662,14 +673,6 @@ impl Tenure {
 
     pub(crate) fn shared(&self) -> &Shared {
         &self.connection.shared
-    }
-
-    /// Runs one request on the client's thread, bounded by the answer timeout.
-    async fn on_thread<T: Send + 'static>(
-        &self,
-        ask: impl FnOnce(Arc<dyn Engine>) -> BoxFuture<'static, Result<T>> + Send + 'static,
-    ) -> Result<T> {
-        self.connection.shared.on_thread(ask).await
     }
 }
 

@@ -5,6 +5,7 @@
 //! suite (`tenure-conformance`) is the text of this contract.
 
 pub mod finding;
+mod object;
 pub mod queue;
 pub mod url;
 
@@ -18,7 +19,6 @@ use futures_util::stream::{self, BoxStream};
 pub use crate::engine::finding::{Finding, Severity};
 pub use crate::engine::url::EngineUrl;
 
-use crate::engine::queue::QueueEngine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::claim::{
     Busy, Claim, ClaimId, ClientId, Grant, Keep, Kind, Name, Published, TTL_MAX, TTL_MIN, WAITERS_MAX,
@@ -27,6 +27,8 @@ use crate::model::claim::{
 use crate::model::inspect::View;
 use crate::model::step::{Outcome, Release};
 use crate::model::token::Token;
+
+pub use crate::engine::object::{DynEngine, DynQueueEngine};
 
 /// How many resources are asked for at a time where all are listed.
 const PAGE: usize = 128;
@@ -271,13 +273,17 @@ pub enum BreakAnswer {
 
 /// What grants claims: a store plus tenure's protocol on it.
 ///
-/// Every future runs on the client's own thread, with tokio's I/O and time. Results are in the order of the
+/// An engine writes its verbs as `async fn`; their futures must be `Send`. The client keeps it as a [`DynEngine`], which it is by
+/// itself. Every future runs on the client's own thread, with tokio's I/O and time. Results are in the order of the
 /// requests.
 ///
 /// An `Err` means that the outcome is unknown: a claim may hold. The client repeats requests that fail with
 /// [`ErrorKind::Unavailable`], and withdraws claims that fail with any other kind. Only an error
 /// [without effect](Error::with_no_effect) is a refusal: the decision about this very request, or what is known before
 /// anything is sent.
+///
+/// An error need not name the engine or the resource: the client adds both. Only one that is about a single resource of a list must
+/// name that.
 pub trait Engine: Send + Sync + 'static {
     /// Returns the one word by which the engine goes: its crate, feature, URL scheme and page.
     fn name(&self) -> &'static str;
@@ -297,16 +303,19 @@ pub trait Engine: Send + Sync + 'static {
     }
 
     /// Grants, queues or refuses claims.
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>>;
+    fn claim(&self, claims: Vec<Claim>) -> impl Future<Output = Vec<Result<ClaimAnswer>>> + Send;
 
     /// Extends holds, confirms grants and keeps the places of waiters.
     ///
     /// A client asks for what it holds and for those who wait in calls of their own: a place may cost more, and be worth a
     /// longer wait, than a lease can bear.
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>>;
+    fn renew(&self, renewals: Vec<RenewRequest>) -> impl Future<Output = Vec<Result<RenewAnswer>>> + Send;
 
     /// Ends holds and withdraws waiters.
-    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>>;
+    fn release(
+        &self,
+        releases: Vec<ReleaseRequest>,
+    ) -> impl Future<Output = Vec<Result<ReleaseAnswer>>> + Send;
 
     /// Sets the value of a resource under a hold. `false`: the hold has ended.
     fn publish(
@@ -315,12 +324,17 @@ pub trait Engine: Send + Sync + 'static {
         claim: ClaimId,
         bytes: Arc<[u8]>,
         keep: Keep,
-    ) -> BoxFuture<'_, Result<bool>>;
+    ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Lists up to `most` resources whose names begin with `prefix` and come after `after`, by name.
     ///
     /// A page may be shorter than `most` before the end; it is empty only at the end.
-    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>>;
+    fn inspect(
+        &self,
+        prefix: String,
+        after: Option<Name>,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<View>>> + Send;
 
     /// Lists all resources whose names begin with `prefix`, some at a time: in any order, and perhaps one of them twice. One that
     /// cannot be read is an error of its own, which names it. An empty page says that the engine is still looking.
@@ -335,10 +349,10 @@ pub trait Engine: Send + Sync + 'static {
     }
 
     /// Looks at one resource; none if it is idle.
-    fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
+    fn view(&self, resource: Name) -> impl Future<Output = Result<Option<View>>> + Send {
         // Of all names that begin with it, the name itself is the first.
         let page = self.inspect(resource.as_str().to_owned(), None, 1);
-        Box::pin(async move { Ok(page.await?.into_iter().find(|view| view.resource == resource)) })
+        async move { Ok(page.await?.into_iter().find(|view| view.resource == resource)) }
     }
 
     /// Follows one resource: its present view first (none: idle), then each later one. A slow reader misses
@@ -346,31 +360,36 @@ pub trait Engine: Send + Sync + 'static {
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>>;
 
     /// Ends somebody's hold, for an operator.
-    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>>;
+    fn break_hold(
+        &self,
+        resource: Name,
+        token: Token,
+        at_once: bool,
+    ) -> impl Future<Output = Result<BreakAnswer>> + Send;
 
     /// Changes the capacity of a semaphore or a slot pool, for an operator.
-    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>>;
+    fn resize(&self, resource: Name, capacity: u32) -> impl Future<Output = Result<()>> + Send;
 
     /// Returns the news for this client's waiters. The client takes it once.
     fn wakes(&self) -> BoxStream<'static, Wake>;
 
     /// Looks whether the store can be trusted.
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>>;
+    fn check(&self) -> impl Future<Output = Vec<Finding>> + Send;
 
     /// Makes what the store must have before the first claim, such as tables, and says what there is then. None: it
     /// needs nothing.
-    fn migrate(&self) -> BoxFuture<'_, Result<Option<String>>> {
-        Box::pin(async { Ok(None) })
+    fn migrate(&self) -> impl Future<Output = Result<Option<String>>> + Send {
+        async { Ok(None) }
     }
 
     /// Removes what idle resources left behind and nothing needs any more, and says of how many. None: nothing
     /// stays behind for longer than it is needed.
-    fn purge(&self) -> BoxFuture<'_, Result<Option<usize>>> {
-        Box::pin(async { Ok(None) })
+    fn purge(&self) -> impl Future<Output = Result<Option<usize>>> + Send {
+        async { Ok(None) }
     }
 
     /// Returns the engine's queues, where it has such.
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         None
     }
 
@@ -410,7 +429,49 @@ pub trait BlockingEngine: Sync {
 }
 
 /// Makes a connected engine for a client, on the client's own thread.
-pub type Connect = Box<dyn FnOnce(ClientId) -> BoxFuture<'static, Result<Arc<dyn Engine>>> + Send>;
+pub struct Connect {
+    engine: &'static str,
+    open: Box<dyn FnOnce(ClientId) -> Connecting + Send>,
+}
+
+type Connecting = BoxFuture<'static, Result<Arc<dyn DynEngine>>>;
+
+impl Connect {
+    /// Connects an engine of this name with what `open` does, which runs on a tokio runtime. Nothing is tried yet.
+    pub fn new<E: Engine, F>(
+        engine: &'static str,
+        open: impl FnOnce(ClientId) -> F + Send + 'static,
+    ) -> Connect
+    where
+        F: Future<Output = Result<Arc<E>>> + Send + 'static,
+    {
+        let open = move |client| -> Connecting {
+            let engine = open(client);
+            Box::pin(async move { Ok(engine.await? as Arc<dyn DynEngine>) })
+        };
+        Connect { engine, open: Box::new(open) }
+    }
+
+    /// Connects an engine around this one.
+    #[must_use]
+    pub fn around<E: Engine>(self, wrap: impl FnOnce(Arc<dyn DynEngine>) -> E + Send + 'static) -> Connect {
+        Connect::new(self.engine, async move |client| Ok(Arc::new(wrap(self.open(client).await?))))
+    }
+
+    /// Connects, on a tokio runtime, which serves the engine from then on.
+    ///
+    /// # Errors
+    /// Those of the engine, with its name.
+    pub async fn open(self, client: ClientId) -> Result<Arc<dyn DynEngine>> {
+        (self.open)(client).await.map_err(|error| error.named(self.engine, None))
+    }
+}
+
+impl std::fmt::Debug for Connect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connect").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
 
 /// Translates an outcome of `step` into the answer to a claim, for hosted engines.
 ///
@@ -418,7 +479,7 @@ pub type Connect = Box<dyn FnOnce(ClientId) -> BoxFuture<'static, Result<Arc<dyn
 /// The outcomes that a caller must act on.
 pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -> Result<ClaimAnswer> {
     let refuse = |kind, message: String, hint: &str| {
-        let refused = Error::new(kind, "claim", message).with_resource(&claim.resource).with_hint(hint);
+        let refused = Error::new(kind, "claim", message).with_hint(hint);
         // The step has decided, and entered nothing.
         Err(refused.with_no_effect())
     };
@@ -456,7 +517,6 @@ pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -
         ),
         Outcome::Invalid(why) => refuse(ErrorKind::Invalid, why.to_owned(), "see the limits of the kind"),
         other => Err(Error::new(ErrorKind::Internal, "claim", format!("unexpected outcome {other:?}"))
-            .with_resource(&claim.resource)
             .with_hint("report it")),
     }
 }

@@ -128,6 +128,17 @@ impl Error {
         self
     }
 
+    /// Says on which engine the operation failed, and about which resource, as far as the error does not say so itself. The client
+    /// does this with whatever an engine returns, so that engines need not.
+    #[must_use]
+    pub(crate) fn named(self, engine: &'static str, resource: Option<&Name>) -> Error {
+        let error = self.with_engine(engine);
+        match resource {
+            Some(resource) => error.with_resource(resource),
+            None => error,
+        }
+    }
+
     /// Adds what to do about it.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Error {

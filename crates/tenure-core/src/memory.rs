@@ -10,17 +10,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use tokio::sync::{mpsc, watch};
 
 use crate::client::{Settings, Tenure};
 use crate::clock::{Clock, SystemClock, Timestamp};
-use crate::engine::queue::{QueueCapability, QueueEngine};
+use crate::engine::queue::QueueCapability;
 use crate::engine::{
-    BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, Incarnation,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, break_answer, claim_answer,
-    release_answer, renew_answer,
+    BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Connect, DynQueueEngine, Engine, Finding,
+    Incarnation, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, break_answer,
+    claim_answer, release_answer, renew_answer,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -123,20 +122,17 @@ impl Store {
 
     /// Returns what connects a client with this store.
     pub fn connector(self: Arc<Store>) -> Connect {
-        Box::new(move |client| {
-            Box::pin(async move {
-                let (sender, inbox) = mpsc::unbounded_channel();
-                self.state().inboxes.insert(client, sender);
-                let answer_max = self.flaw.as_ref().map_or(Duration::ZERO, |flaw| flaw.answer_max());
-                let engine: Arc<dyn Engine> = Arc::new(Memory {
-                    store: self,
-                    client,
-                    inbox: Mutex::new(Some(inbox)),
-                    capability: Capability::of_step(),
-                    queues: QueueCapability { answer_max, ..QueueCapability::of_step() },
-                });
-                Ok(engine)
-            })
+        Connect::new(NAME, async move |client| {
+            let (sender, inbox) = mpsc::unbounded_channel();
+            self.state().inboxes.insert(client, sender);
+            let answer_max = self.flaw.as_ref().map_or(Duration::ZERO, |flaw| flaw.answer_max());
+            Ok(Arc::new(Memory {
+                store: self,
+                client,
+                inbox: Mutex::new(Some(inbox)),
+                capability: Capability::of_step(),
+                queues: QueueCapability { answer_max, ..QueueCapability::of_step() },
+            }))
         })
     }
 
@@ -189,12 +185,12 @@ impl Store {
     }
 
     /// Answers a call, unless it hangs.
-    fn answer<'a, R, A: Send + 'a>(
+    async fn answer<R, A>(
         &self,
         requests: &[R],
         about: fn(&R) -> (&'static str, &Name),
-        answer: impl FnOnce(&[R]) -> A,
-    ) -> BoxFuture<'a, A> {
+        answer: impl Fn(&R) -> Result<A>,
+    ) -> Vec<Result<A>> {
         let hangs = |flaw: &Arc<dyn Flaw>| {
             requests.iter().any(|request| {
                 let (verb, resource) = about(request);
@@ -202,9 +198,9 @@ impl Store {
             })
         };
         if self.flaw.as_ref().is_some_and(hangs) {
-            return Box::pin(std::future::pending());
+            return std::future::pending().await;
         }
-        ready(answer(requests))
+        requests.iter().map(answer).collect()
     }
 
     fn view(&self, resource: &Name) -> Option<View> {
@@ -263,10 +259,6 @@ impl Drop for Memory {
     }
 }
 
-fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
-    Box::pin(std::future::ready(value))
-}
-
 impl Engine for Memory {
     fn name(&self) -> &'static str {
         NAME
@@ -280,48 +272,48 @@ impl Engine for Memory {
         self.store.flaw.as_ref().map_or_else(Shard::default, |flaw| flaw.shard(resource))
     }
 
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
-        self.store.answer(
-            &claims,
-            |claim: &Claim| ("claim", &claim.resource),
-            |claims| claims.iter().map(|claim| BlockingEngine::claim(self, claim)).collect(),
-        )
+    async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
+        self.store
+            .answer(
+                &claims,
+                |claim: &Claim| ("claim", &claim.resource),
+                |claim| BlockingEngine::claim(self, claim),
+            )
+            .await
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         let renew = |request: &RenewRequest| {
             let outcome = self.store.step(&request.resource, Command::Renew(request.claim));
             Ok(renew_answer(request, outcome, self.store.incarnation))
         };
-        self.store.answer(
-            &renewals,
-            |request: &RenewRequest| {
-                (if request.is_waiter { "heartbeat" } else { "renew" }, &request.resource)
-            },
-            |renewals| renewals.iter().map(renew).collect(),
-        )
+        self.store
+            .answer(
+                &renewals,
+                |request: &RenewRequest| {
+                    (if request.is_waiter { "heartbeat" } else { "renew" }, &request.resource)
+                },
+                renew,
+            )
+            .await
     }
 
-    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
-        self.store.answer(
-            &releases,
-            |request: &ReleaseRequest| ("release", &request.resource),
-            |releases| releases.iter().map(|release| BlockingEngine::release(self, release)).collect(),
-        )
+    async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
+        self.store
+            .answer(
+                &releases,
+                |request: &ReleaseRequest| ("release", &request.resource),
+                |release| BlockingEngine::release(self, release),
+            )
+            .await
     }
 
-    fn publish(
-        &self,
-        resource: Name,
-        claim: ClaimId,
-        bytes: Arc<[u8]>,
-        keep: Keep,
-    ) -> BoxFuture<'_, Result<bool>> {
+    async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
         let outcome = self.store.step(&resource, Command::Publish { claim, bytes, keep });
-        ready(Ok(outcome == Outcome::Published))
+        Ok(outcome == Outcome::Published)
     }
 
-    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
+    async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
         let now = self.store.now();
         let state = self.store.state();
         let views = state
@@ -332,7 +324,7 @@ impl Engine for Memory {
                 let Ok(view) = inspect(name, record, now);
                 view
             });
-        ready(Ok(views.take(most).collect()))
+        Ok(views.take(most).collect())
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
@@ -365,17 +357,15 @@ impl Engine for Memory {
         views.boxed()
     }
 
-    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
-        ready(Ok(break_answer(&self.store.step(&resource, Command::Break { token, at_once }))))
+    async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
+        Ok(break_answer(&self.store.step(&resource, Command::Break { token, at_once })))
     }
 
-    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
-        ready(match self.store.step(&resource, Command::Resize(capacity)) {
-            Outcome::Invalid(why) => {
-                Err(Error::new(ErrorKind::Invalid, "resize", why).with_resource(&resource))
-            }
+    async fn resize(&self, resource: Name, capacity: u32) -> Result<()> {
+        match self.store.step(&resource, Command::Resize(capacity)) {
+            Outcome::Invalid(why) => Err(Error::new(ErrorKind::Invalid, "resize", why)),
             _ => Ok(()),
-        })
+        }
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
@@ -389,11 +379,11 @@ impl Engine for Memory {
         }
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        ready(vec![Finding::good("store", format!("{} records in this process", self.store.records()))])
+    async fn check(&self) -> Vec<Finding> {
+        vec![Finding::good("store", format!("{} records in this process", self.store.records()))]
     }
 
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         Some(self)
     }
 

@@ -2,18 +2,13 @@
 
 use std::sync::Arc;
 
-use tenure_core::engine::{Connect, Engine};
+use tenure_core::engine::Connect;
 
 use crate::config::Config;
 
 impl From<Config> for Connect {
     /// What [`Tenure::new`](tenure_core::Tenure::new) takes. Nothing is tried yet.
     fn from(config: Config) -> Connect {
-        Box::new(move |client| {
-            Box::pin(async move {
-                let engine: Arc<dyn Engine> = Arc::new(crate::engine::connect(config, client).await?);
-                Ok(engine)
-            })
-        })
+        Connect::new("etcd", async move |client| Ok(Arc::new(crate::engine::connect(config, client).await?)))
     }
 }

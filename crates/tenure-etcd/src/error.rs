@@ -105,7 +105,7 @@ impl Fault {
     /// Says to a user what failed and what to do.
     pub(crate) fn to_error(&self, operation: &'static str) -> Error {
         let (kind, hint) = self.advice();
-        Error::new(kind, operation, self.to_string()).with_engine("etcd").with_hint(hint)
+        Error::new(kind, operation, self.to_string()).with_hint(hint)
     }
 
     /// Returns the entry that was made before this fault, or else what a user whose claim made none is told.
@@ -269,7 +269,7 @@ mod tests {
             assert!(error.hint().unwrap().contains(hint), "{message}");
         }
         let error = server(Code::Unavailable, "etcdserver: no leader").to_error("claim");
-        assert_eq!(error.to_string(), "claim on etcd: h:1 answered Unavailable (no leader)");
+        assert_eq!(error.to_string(), "claim: h:1 answered Unavailable (no leader)");
     }
 
     #[test]

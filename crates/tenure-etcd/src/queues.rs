@@ -13,7 +13,6 @@ pub(crate) mod clock;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use tenure_core::clock::Instant;
 use tenure_core::engine::Wake;
 use tenure_core::engine::queue::{CONSUMER_LIFE, QueueCapability};
@@ -231,141 +230,118 @@ impl QueueStore for EtcdQueues {
         &self.wakes
     }
 
-    fn time(&self) -> BoxFuture<'_, Result<Moment>> {
-        Box::pin(async move { self.clock.time().await.map_err(failed("read the clock")) })
+    async fn time(&self) -> Result<Moment> {
+        self.clock.time().await.map_err(failed("read the clock"))
     }
 
-    fn read<'a>(&'a self, queue: &'a Name, wanted: &'a [KeyRange]) -> BoxFuture<'a, Result<Snapshot>> {
-        Box::pin(async move {
-            let success = self.look(queue, wanted);
-            let request = TxnRequest { success, ..TxnRequest::default() };
-            let answer = self.endpoints.call(request, deadline()).await.map_err(failed("read"))?;
-            let (glance, clock) = self.glance(queue, flat(&answer.responses).into_iter());
-            self.clock.forget(clock);
-            Ok(glance)
-        })
+    async fn read(&self, queue: &Name, wanted: &[KeyRange]) -> Result<Snapshot> {
+        let success = self.look(queue, wanted);
+        let request = TxnRequest { success, ..TxnRequest::default() };
+        let answer = self.endpoints.call(request, deadline()).await.map_err(failed("read"))?;
+        let (glance, clock) = self.glance(queue, flat(&answer.responses).into_iter());
+        self.clock.forget(clock);
+        Ok(glance)
     }
 
-    fn change<'a>(&'a self, change: Change<'a>) -> BoxFuture<'a, Result<Changed>> {
-        Box::pin(async move {
-            let Change { queue, version, epoch, head, rows, there, signs, calls, otherwise } = change;
-            let key = self.keys.queue_head(queue);
-            let is = |key, revision| Compare::of(key, CompareResult::Equal, Target::Mod(revision));
-            let there = there.iter().map(|row| Compare::is_there(self.keys.queue_row(queue, row)));
-            let compare: Vec<Compare> =
-                [is(key.clone(), version), is(self.clock.key(), epoch)].into_iter().chain(there).collect();
-            let signed = self.signs(&signs).await.map_err(failed("change a queue"))?;
-            let rows = rows.into_iter().map(|(row, value)| {
-                let key = self.keys.queue_row(queue, &row);
-                match value {
-                    Some(value) => put(key, value.to_vec(), 0),
-                    None => delete(key),
-                }
-            });
-            let calls = calls.into_iter().map(|client| self.call(client, queue));
-            let success =
-                parts([put(key, head, 0)].into_iter().chain(rows).chain(signed).chain(calls).collect());
-            let request = TxnRequest { compare, success, failure: self.look(queue, otherwise) };
-            let answer = match self.endpoints.call(request, deadline()).await {
-                Err(fault) if fault.is_no_lease() => {
-                    // Nothing was changed. Whoever begins anew is given another lease.
-                    for ttl in signs.iter().filter_map(|(_, ttl)| *ttl) {
-                        let session_id = self.etcd_leases.of(ttl).await.map_err(failed("change a queue"))?;
-                        self.etcd_leases.look_after(session_id).await;
-                    }
-                    return Ok(Changed::No(self.read(queue, otherwise).await?));
-                }
-                answer => answer.map_err(failed("change a queue"))?,
-            };
-            if answer.succeeded {
-                return Ok(Changed::Yes(answer.header.as_ref().map_or(0, |header| header.revision)));
+    async fn change(&self, change: Change<'_>) -> Result<Changed> {
+        let Change { queue, version, epoch, head, rows, there, signs, calls, otherwise } = change;
+        let key = self.keys.queue_head(queue);
+        let is = |key, revision| Compare::of(key, CompareResult::Equal, Target::Mod(revision));
+        let there = there.iter().map(|row| Compare::is_there(self.keys.queue_row(queue, row)));
+        let compare: Vec<Compare> =
+            [is(key.clone(), version), is(self.clock.key(), epoch)].into_iter().chain(there).collect();
+        let signed = self.signs(&signs).await.map_err(failed("change a queue"))?;
+        let rows = rows.into_iter().map(|(row, value)| {
+            let key = self.keys.queue_row(queue, &row);
+            match value {
+                Some(value) => put(key, value.to_vec(), 0),
+                None => delete(key),
             }
-            let (glance, clock) = self.glance(queue, flat(&answer.responses).into_iter());
-            self.clock.forget(clock);
-            Ok(Changed::No(glance))
-        })
+        });
+        let calls = calls.into_iter().map(|client| self.call(client, queue));
+        let success = parts([put(key, head, 0)].into_iter().chain(rows).chain(signed).chain(calls).collect());
+        let request = TxnRequest { compare, success, failure: self.look(queue, otherwise) };
+        let answer = match self.endpoints.call(request, deadline()).await {
+            Err(fault) if fault.is_no_lease() => {
+                // Nothing was changed. Whoever begins anew is given another lease.
+                for ttl in signs.iter().filter_map(|(_, ttl)| *ttl) {
+                    let session_id = self.etcd_leases.of(ttl).await.map_err(failed("change a queue"))?;
+                    self.etcd_leases.look_after(session_id).await;
+                }
+                return Ok(Changed::No(self.read(queue, otherwise).await?));
+            }
+            answer => answer.map_err(failed("change a queue"))?,
+        };
+        if answer.succeeded {
+            return Ok(Changed::Yes(answer.header.as_ref().map_or(0, |header| header.revision)));
+        }
+        let (glance, clock) = self.glance(queue, flat(&answer.responses).into_iter());
+        self.clock.forget(clock);
+        Ok(Changed::No(glance))
     }
 
-    fn names<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a Name>,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Name>>> {
-        Box::pin(async move {
-            let all = self.keys.queue_heads(prefix);
-            let behind = after.map(|after| [&self.keys.queue_head(after)[..], &[0]].concat());
-            let request = RangeRequest {
-                key: behind.unwrap_or_default().max(all.clone()),
-                range_end: crate::client::proto::end_of_prefix(&all),
-                limit: i64::try_from(most).unwrap_or(i64::MAX),
-                ..RangeRequest::default()
-            };
-            let answer = self.endpoints.call(request, deadline()).await.map_err(failed("list queues"))?;
-            let name = |key: &crate::client::proto::KeyValue| {
-                let name = &key.key[self.keys.queue_heads("").len()..];
-                Name::new(std::str::from_utf8(name).ok()?).ok()
-            };
-            Ok(answer.kvs.iter().filter_map(name).collect())
-        })
+    async fn names(&self, prefix: &str, after: Option<&Name>, most: usize) -> Result<Vec<Name>> {
+        let all = self.keys.queue_heads(prefix);
+        let behind = after.map(|after| [&self.keys.queue_head(after)[..], &[0]].concat());
+        let request = RangeRequest {
+            key: behind.unwrap_or_default().max(all.clone()),
+            range_end: crate::client::proto::end_of_prefix(&all),
+            limit: i64::try_from(most).unwrap_or(i64::MAX),
+            ..RangeRequest::default()
+        };
+        let answer = self.endpoints.call(request, deadline()).await.map_err(failed("list queues"))?;
+        let name = |key: &crate::client::proto::KeyValue| {
+            let name = &key.key[self.keys.queue_heads("").len()..];
+            Name::new(std::str::from_utf8(name).ok()?).ok()
+        };
+        Ok(answer.kvs.iter().filter_map(name).collect())
     }
 
     fn has_signs(&self) -> bool {
         true
     }
 
-    fn prepare(&self, ttl: Duration) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.etcd_leases.of(ttl).await.map(drop).map_err(failed("take")) })
+    async fn prepare(&self, ttl: Duration) -> Result<()> {
+        self.etcd_leases.of(ttl).await.map(drop).map_err(failed("take"))
     }
 
-    fn keep(&self, ttl: Duration) -> BoxFuture<'_, Result<Option<Instant>>> {
-        Box::pin(async move {
-            let session_id = self.etcd_leases.of(ttl).await.map_err(failed("renew"))?;
-            self.etcd_leases.heartbeat(session_id).await.map_err(failed("renew"))
-        })
+    async fn keep(&self, ttl: Duration) -> Result<Option<Instant>> {
+        let session_id = self.etcd_leases.of(ttl).await.map_err(failed("renew"))?;
+        self.etcd_leases.heartbeat(session_id).await.map_err(failed("renew"))
     }
 
     fn is_full(&self, error: &Error) -> bool {
         is_full(error)
     }
 
-    fn remove<'a>(&'a self, removal: Removal<'a>) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(async move {
-            let Removal { queue, claim, there, rows, with_sign } = removal;
-            let sign = self.keys.queue_sign(claim);
-            let compare =
-                vec![Compare::is_there(sign.clone()), Compare::is_there(self.keys.queue_row(queue, &there))];
-            let rows = rows.iter().map(|row| delete(self.keys.queue_row(queue, row)));
-            let success = rows.chain(with_sign.then(|| delete(sign))).collect();
-            let request = TxnRequest { compare, success, failure: Vec::new() };
-            let answer = self.endpoints.call(request, deadline()).await.map_err(failed("change a queue"))?;
-            Ok(answer.succeeded)
-        })
+    async fn remove(&self, removal: Removal<'_>) -> Result<bool> {
+        let Removal { queue, claim, there, rows, with_sign } = removal;
+        let sign = self.keys.queue_sign(claim);
+        let compare =
+            vec![Compare::is_there(sign.clone()), Compare::is_there(self.keys.queue_row(queue, &there))];
+        let rows = rows.iter().map(|row| delete(self.keys.queue_row(queue, row)));
+        let success = rows.chain(with_sign.then(|| delete(sign))).collect();
+        let request = TxnRequest { compare, success, failure: Vec::new() };
+        let answer = self.endpoints.call(request, deadline()).await.map_err(failed("change a queue"))?;
+        Ok(answer.succeeded)
     }
 
-    fn standing<'a>(
-        &'a self,
-        queue: &'a Name,
-        deliveries: &'a [(ClaimId, Key, Key)],
-    ) -> BoxFuture<'a, Result<Vec<Standing>>> {
-        Box::pin(async move {
-            let keys = deliveries.iter().flat_map(|(id, claim, item)| {
-                let row = |row: &Key| self.keys.queue_row(queue, row);
-                [self.keys.queue_sign(*id), row(claim), row(item)]
-            });
-            let success = parts(keys.map(|key| read(RangeRequest { keys_only: true, ..get(key) })).collect());
-            let request = TxnRequest { success, ..TxnRequest::default() };
-            let answer = self.endpoints.call(request, deadline()).await.map_err(failed("read"))?;
-            let found: Vec<bool> =
-                flat(&answer.responses).iter().map(|found| !found.kvs.is_empty()).collect();
-            let standing =
-                |found: &[bool]| Standing { has_sign: found[0], has_claim: found[1], has_item: found[2] };
-            Ok(found.chunks_exact(3).map(standing).collect())
-        })
+    async fn standing(&self, queue: &Name, deliveries: &[(ClaimId, Key, Key)]) -> Result<Vec<Standing>> {
+        let keys = deliveries.iter().flat_map(|(id, claim, item)| {
+            let row = |row: &Key| self.keys.queue_row(queue, row);
+            [self.keys.queue_sign(*id), row(claim), row(item)]
+        });
+        let success = parts(keys.map(|key| read(RangeRequest { keys_only: true, ..get(key) })).collect());
+        let request = TxnRequest { success, ..TxnRequest::default() };
+        let answer = self.endpoints.call(request, deadline()).await.map_err(failed("read"))?;
+        let found: Vec<bool> = flat(&answer.responses).iter().map(|found| !found.kvs.is_empty()).collect();
+        let standing =
+            |found: &[bool]| Standing { has_sign: found[0], has_claim: found[1], has_item: found[2] };
+        Ok(found.chunks_exact(3).map(standing).collect())
     }
 
-    fn listen(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.listen_at(&mut *self.ear.lock().await).await })
+    async fn listen(&self) -> Result<()> {
+        self.listen_at(&mut *self.ear.lock().await).await
     }
 }
 

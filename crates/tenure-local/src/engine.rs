@@ -5,14 +5,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use tenure_core::clock::Clock;
-use tenure_core::engine::queue::{QueueCapability, QueueEngine};
+use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{
-    BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Reach, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, break_answer, claim_answer, release_answer,
-    renew_answer,
+    BlockingEngine, BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, Reach,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, break_answer, claim_answer,
+    release_answer, renew_answer,
 };
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
@@ -134,16 +133,14 @@ impl Local {
             move |store, done: Vec<Done>| {
                 let answers = follow.iter().zip(done).map(|(request, done)| {
                     let done = past_the_dead(store, name(request), &command(request), done);
-                    answer(store, request, done).map_err(|error| error.with_engine(ENGINE))
+                    answer(store, request, done)
                 });
                 Ok(answers.collect::<Vec<_>>())
             },
         );
         match answers.await {
             Ok(answers) => answers,
-            Err(error) => {
-                requests.iter().map(|request| Err(error.clone().with_resource(name(request)))).collect()
-            }
+            Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
@@ -162,13 +159,13 @@ impl Local {
             move |transaction| transaction.step(&name, &command),
             move |_, done| answer(done.outcome),
         );
-        done.await.map_err(|error| error.with_engine(ENGINE).with_resource(&resource))
+        done.await
     }
 
     /// Does one command on the caller's thread.
     fn carry_out(&self, operation: &'static str, name: &Name, command: &Command<'_>) -> Result<Done> {
         let store = &*self.worker.store;
-        let failed = |fault: Fault| fault.to_error(operation, &store.directory.room.path).with_resource(name);
+        let failed = |fault: Fault| fault.to_error(operation, &store.directory.room.path);
         let (done, refused) =
             store.transact(|transaction| transaction.step(name, command)).map_err(failed)?;
         if !refused.is_empty() {
@@ -228,129 +225,111 @@ impl Engine for Local {
         &self.capability
     }
 
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
-        Box::pin(async move {
-            let ids: Vec<_> = claims.iter().map(|claim| (claim.resource.clone(), claim.id)).collect();
-            let answers = self
-                .submit(
-                    "claim",
-                    claims,
-                    |claim| &claim.resource,
-                    |claim| Command::Claim(claim),
-                    |store, claim, done| {
-                        Ok((claim_answer(claim, done.outcome, store.incarnation)?, done.depends_on))
-                    },
-                )
-                .await;
-            let answers = ids.iter().zip(answers).map(|((name, id), answer)| {
-                let (answer, depends_on) = answer?;
-                let is_waiting = matches!(answer, ClaimAnswer::Waiting(..));
-                self.watch(name, *id, is_waiting.then_some(&*depends_on));
-                Ok(answer)
-            });
-            answers.collect()
-        })
+    async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
+        let ids: Vec<_> = claims.iter().map(|claim| (claim.resource.clone(), claim.id)).collect();
+        let answers = self
+            .submit(
+                "claim",
+                claims,
+                |claim| &claim.resource,
+                |claim| Command::Claim(claim),
+                |store, claim, done| {
+                    Ok((claim_answer(claim, done.outcome, store.incarnation)?, done.depends_on))
+                },
+            )
+            .await;
+        let answers = ids.iter().zip(answers).map(|((name, id), answer)| {
+            let (answer, depends_on) = answer?;
+            let is_waiting = matches!(answer, ClaimAnswer::Waiting(..));
+            self.watch(name, *id, is_waiting.then_some(&*depends_on));
+            Ok(answer)
+        });
+        answers.collect()
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        Box::pin(async move {
-            let ids: Vec<_> =
-                renewals.iter().map(|renewal| (renewal.resource.clone(), renewal.claim)).collect();
-            let answers = self
-                .submit(
-                    "renew",
-                    renewals,
-                    |renewal| &renewal.resource,
-                    |renewal| Command::Renew(renewal.claim),
-                    |store, renewal, done| {
-                        Ok((renew_answer(renewal, done.outcome, store.incarnation), done.depends_on))
-                    },
-                )
-                .await;
-            let answers = ids.iter().zip(answers).map(|((name, id), answer)| {
-                let (answer, depends_on) = answer?;
-                let is_waiting = matches!(answer, RenewAnswer::Waiting(..));
-                self.watch(name, *id, is_waiting.then_some(&*depends_on));
-                Ok(answer)
-            });
-            answers.collect()
-        })
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        let ids: Vec<_> = renewals.iter().map(|renewal| (renewal.resource.clone(), renewal.claim)).collect();
+        let answers = self
+            .submit(
+                "renew",
+                renewals,
+                |renewal| &renewal.resource,
+                |renewal| Command::Renew(renewal.claim),
+                |store, renewal, done| {
+                    Ok((renew_answer(renewal, done.outcome, store.incarnation), done.depends_on))
+                },
+            )
+            .await;
+        let answers = ids.iter().zip(answers).map(|((name, id), answer)| {
+            let (answer, depends_on) = answer?;
+            let is_waiting = matches!(answer, RenewAnswer::Waiting(..));
+            self.watch(name, *id, is_waiting.then_some(&*depends_on));
+            Ok(answer)
+        });
+        answers.collect()
     }
 
-    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
-        Box::pin(async move {
-            for release in &releases {
-                self.watcher.forget(release.release.claim);
-            }
-            self.submit(
-                "release",
-                releases,
-                |release| &release.resource,
-                |release| Command::Release(release.release),
-                |_, _, done| Ok(release_answer(&done.outcome)),
+    async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
+        for release in &releases {
+            self.watcher.forget(release.release.claim);
+        }
+        self.submit(
+            "release",
+            releases,
+            |release| &release.resource,
+            |release| Command::Release(release.release),
+            |_, _, done| Ok(release_answer(&done.outcome)),
+        )
+        .await
+    }
+
+    async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
+        let command = Command::Publish { claim, bytes, keep };
+        self.submit_one("publish", resource, command, |outcome| Ok(outcome == Outcome::Published)).await
+    }
+
+    async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
+        let failed = |store: &Store, fault: Fault| fault.to_error("inspect", &store.directory.room.path);
+        self.worker
+            .submit(
+                "inspect",
+                BATCH_MAX,
+                |_| Ok(()),
+                move |store, ()| inspect(store, &prefix, after, most).map_err(|fault| failed(store, fault)),
             )
             .await
-        })
-    }
-
-    fn publish(
-        &self,
-        resource: Name,
-        claim: ClaimId,
-        bytes: Arc<[u8]>,
-        keep: Keep,
-    ) -> BoxFuture<'_, Result<bool>> {
-        let command = Command::Publish { claim, bytes, keep };
-        Box::pin(self.submit_one("publish", resource, command, |outcome| Ok(outcome == Outcome::Published)))
-    }
-
-    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
-        Box::pin(async move {
-            let failed = |store: &Store, fault: Fault| fault.to_error("inspect", &store.directory.room.path);
-            self.worker
-                .submit(
-                    "inspect",
-                    BATCH_MAX,
-                    |_| Ok(()),
-                    move |store, ()| {
-                        inspect(store, &prefix, after, most).map_err(|fault| failed(store, fault))
-                    },
-                )
-                .await
-        })
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
         observe(&self.worker, &self.observers, &self.watcher, self.client, resource)
     }
 
-    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
+    async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
         let command = Command::Break { token, at_once };
-        Box::pin(self.submit_one("break", resource, command, |outcome| Ok(break_answer(&outcome))))
+        self.submit_one("break", resource, command, |outcome| Ok(break_answer(&outcome))).await
     }
 
-    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.submit_one("resize", resource, Command::Resize(capacity), |outcome| match outcome {
+    async fn resize(&self, resource: Name, capacity: u32) -> Result<()> {
+        self.submit_one("resize", resource, Command::Resize(capacity), |outcome| match outcome {
             Outcome::Invalid(why) => Err(Error::new(ErrorKind::Invalid, "resize", why)),
             _ => Ok(()),
-        }))
+        })
+        .await
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
         self.inbox.read()
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(async {
-            let findings = self.worker.submit("check", BATCH_MAX, |_| Ok(()), |store, ()| Ok(check(store)));
-            findings.await.unwrap_or_else(|error| {
-                let hint = error.hint().map(str::to_owned);
-                vec![Finding { severity: Severity::Bad, what: "store", found: error.to_string(), hint }]
-            })
+    async fn check(&self) -> Vec<Finding> {
+        let findings = self.worker.submit("check", BATCH_MAX, |_| Ok(()), |store, ()| Ok(check(store)));
+        findings.await.unwrap_or_else(|error| {
+            let hint = error.hint().map(str::to_owned);
+            vec![Finding { severity: Severity::Bad, what: "store", found: error.to_string(), hint }]
         })
     }
 
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         Some(self)
     }
 
@@ -371,8 +350,7 @@ impl BlockingEngine for Local {
     fn claim(&self, claim: &Claim) -> Result<ClaimAnswer> {
         let done = self.carry_out("claim", &claim.resource, &Command::Claim(claim))?;
         let incarnation = self.worker.store.incarnation;
-        let answer =
-            claim_answer(claim, done.outcome, incarnation).map_err(|error| error.with_engine(ENGINE))?;
+        let answer = claim_answer(claim, done.outcome, incarnation)?;
         let is_waiting = matches!(answer, ClaimAnswer::Waiting(..));
         self.watch(&claim.resource, claim.id, is_waiting.then_some(&*done.depends_on));
         Ok(answer)

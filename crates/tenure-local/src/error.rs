@@ -61,7 +61,7 @@ impl Fault {
             Fault::Forked => forked_error(operation),
             Fault::Removed => {
                 let message = format!("{} has been removed or replaced while it was in use", place.display());
-                Error::new(ErrorKind::Unavailable, operation, message).with_engine("local").with_hint(
+                Error::new(ErrorKind::Unavailable, operation, message).with_hint(
                     "restart every process that uses it; exempt it from whatever cleans up old files",
                 )
             }
@@ -74,7 +74,7 @@ impl Fault {
 impl Failure {
     fn to_error(&self, operation: &'static str, place: &Path) -> Error {
         let place_text = place.display();
-        let make = |kind, message: String| Error::new(kind, operation, message).with_engine("local");
+        let make = |kind, message: String| Error::new(kind, operation, message);
         match self {
             Failure::Store(heed::Error::Mdb(MdbError::MapFull)) => make(
                 ErrorKind::Unavailable,
@@ -164,7 +164,6 @@ pub(crate) fn system_error(
     };
     let reason = rustix::io::Errno::from_io_error(&source).map_or_else(|| source.to_string(), reason);
     Error::new(kind, operation, format!("cannot {what} {path_text}: {reason}"))
-        .with_engine("local")
         .with_hint(hint)
         .with_source(source)
 }
@@ -182,7 +181,6 @@ pub(crate) fn forked_error(operation: &'static str) -> Error {
         operation,
         "this process was forked from one that has, or had, clients",
     )
-    .with_engine("local")
     .with_hint("connect in the child only, or let it run another program")
 }
 
@@ -191,7 +189,6 @@ fn blocked_error(operation: &'static str, blocked: &Blocked) -> Error {
         Blocked::By(pid) => blocked_by(operation, *pid, &format!("has blocked the store for {WAIT_MAX:?}")),
         Blocked::Broken(source) => {
             Error::new(ErrorKind::Internal, operation, format!("the store's gate is broken: {source}"))
-                .with_engine("local")
                 .with_hint("stop every process that uses it, then try again")
         }
     }
@@ -212,9 +209,7 @@ pub(crate) fn blocked_by(operation: &'static str, pid: u32, how: &str) -> Error 
         None => (String::new(), "try again; `tenure doctor` says whether a process is stopped".to_owned()),
     };
     let process = if pid == 0 { "another process".to_owned() } else { format!("process {pid}{state}") };
-    Error::new(ErrorKind::Unavailable, operation, format!("{process} {how}"))
-        .with_engine("local")
-        .with_hint(hint)
+    Error::new(ErrorKind::Unavailable, operation, format!("{process} {how}")).with_hint(hint)
 }
 
 /// Returns a process's name and the letter of its state.

@@ -11,7 +11,6 @@ mod rows;
 
 use std::sync::{Arc, PoisonError};
 
-use futures_util::future::BoxFuture;
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::queue::{
     ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
@@ -24,7 +23,7 @@ use tenure_core::model::queue::step::{self, Calls};
 
 use crate::client::job::BATCH_MAX;
 use crate::client::wake::News;
-use crate::engine::{ENGINE, Local};
+use crate::engine::Local;
 use crate::error::Failure;
 use crate::store::Transaction;
 use rows::QueueRows;
@@ -209,7 +208,6 @@ impl Local {
         &self,
         operation: &'static str,
         requests: Vec<R>,
-        name: fn(&R) -> &Name,
         work: impl Fn(&mut Transaction<'_>, &R) -> Result<A, Failure> + Send + 'static,
     ) -> Vec<Result<A>>
     where
@@ -227,10 +225,7 @@ impl Local {
         };
         match answers.await {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
-            Err(error) => {
-                let error = error.with_engine(ENGINE);
-                requests.iter().map(|request| Err(error.clone().with_resource(name(request)))).collect()
-            }
+            Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
@@ -241,7 +236,7 @@ impl Local {
         queue: Name,
         work: impl Fn(&mut Transaction<'_>, &Name) -> Result<A, Failure> + Send + 'static,
     ) -> Result<A> {
-        self.in_queues(operation, vec![queue], |queue| queue, work).await.remove(0)
+        self.in_queues(operation, vec![queue], work).await.remove(0)
     }
 
     /// Does something with up to `most` items of a queue, a part of them in each transaction.
@@ -278,114 +273,90 @@ impl QueueEngine for Local {
         &self.queue_capability
     }
 
-    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
-        Box::pin(self.in_queues(
-            "push",
-            pushes,
-            |push| &push.queue,
-            |transaction, push| transaction.queue_push(push),
-        ))
+    async fn push(&self, pushes: Vec<Push>) -> Vec<Result<Pushed>> {
+        self.in_queues("push", pushes, |transaction, push| transaction.queue_push(push)).await
     }
 
-    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
-        Box::pin(async move {
-            let asked: Vec<_> =
-                takes.iter().map(|take| (take.queue.clone(), take.claims.is_empty())).collect();
-            let answers = self
-                .in_queues(
-                    "take",
-                    takes,
-                    |take| &take.queue,
-                    |transaction, take| transaction.queue_take(take),
-                )
-                .await;
-            let answers = asked.into_iter().zip(answers).map(|((queue, is_over), answer)| {
-                let (taken, watch) = answer?;
-                if is_over {
-                    self.watcher.forget_consumers(&queue);
-                } else if !watch.is_empty() {
-                    self.watcher.watch_consumers(&queue, &watch);
-                }
-                Ok(taken)
-            });
-            answers.collect()
-        })
+    async fn take(&self, takes: Vec<Take>) -> Vec<Result<Taken>> {
+        let asked: Vec<_> = takes.iter().map(|take| (take.queue.clone(), take.claims.is_empty())).collect();
+        let answers = self.in_queues("take", takes, |transaction, take| transaction.queue_take(take)).await;
+        let answers = asked.into_iter().zip(answers).map(|((queue, is_over), answer)| {
+            let (taken, watch) = answer?;
+            if is_over {
+                self.watcher.forget_consumers(&queue);
+            } else if !watch.is_empty() {
+                self.watcher.watch_consumers(&queue, &watch);
+            }
+            Ok(taken)
+        });
+        answers.collect()
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        Box::pin(self.in_queues(
-            "renew",
-            renewals,
-            |renewal| &renewal.resource,
-            |transaction, renewal| transaction.queue_renew(renewal),
-        ))
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        self.in_queues("renew", renewals, |transaction, renewal| transaction.queue_renew(renewal)).await
     }
 
-    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
-        Box::pin(self.in_queues(
-            "settle",
-            settlements,
-            |settle| &settle.queue,
-            |transaction, settle| transaction.queue_settle(settle),
-        ))
+    async fn settle(&self, settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {
+        self.in_queues("settle", settlements, |transaction, settle| transaction.queue_settle(settle)).await
     }
 
-    fn queues(
+    async fn queues(
         &self,
         prefix: String,
         after: Option<Name>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
-        Box::pin(async move {
-            let worker = self.worker.queues("inspect").await?;
-            let run = move |transaction: &mut Transaction<'_>| {
+    ) -> Result<Vec<(Name, QueueStats)>> {
+        let worker = self.worker.queues("inspect").await?;
+        let run = move |transaction: &mut Transaction<'_>| {
+            let mut after = after.clone();
+            loop {
                 let names = transaction.names_behind(QUEUE, &prefix, after.as_ref(), most.min(PAGE_MAX))?;
-                let stats = names.into_iter().map(|name| {
+                after = names.last().cloned();
+                let mut page = Vec::with_capacity(names.len());
+                for name in names {
                     let stats = transaction.with_queue(&name, false, |queue, now| step::stats(queue, now))?;
-                    Ok((name, stats.unwrap_or_default()))
-                });
-                stats.collect()
-            };
-            worker.submit("inspect", BATCH_MAX, run, |_, page| Ok(page)).await
-        })
+                    // One that is kept for its dedup ids or its pace alone is not shown.
+                    let is_used = |stats: &QueueStats| stats.waiting + stats.in_flight + stats.dead > 0;
+                    page.extend(stats.filter(is_used).map(|stats| (name, stats)));
+                }
+                if after.is_none() || !page.is_empty() {
+                    return Ok(page);
+                }
+            }
+        };
+        worker.submit("inspect", BATCH_MAX, run, |_, page| Ok(page)).await
     }
 
-    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
-        Box::pin(self.in_queue("inspect", queue, |transaction, name| {
+    async fn stats(&self, queue: Name) -> Result<QueueStats> {
+        self.in_queue("inspect", queue, |transaction, name| {
             Ok(transaction.with_queue(name, false, |queue, now| step::stats(queue, now))?.unwrap_or_default())
-        }))
+        })
+        .await
     }
 
-    fn items(
+    async fn items(
         &self,
         queue: Name,
         which: Which,
         after: Option<ItemId>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
-        Box::pin(self.in_queue("inspect", queue, move |transaction, name| {
+    ) -> Result<Vec<ItemView>> {
+        self.in_queue("inspect", queue, move |transaction, name| {
             let items = |queue: &mut QueueRows<'_, '_>, now| step::items(queue, which, after, most, now);
             Ok(transaction.with_queue(name, false, items)?.unwrap_or_default())
-        }))
+        })
+        .await
     }
 
-    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
-        Box::pin(
-            self.in_parts("replay", queue, most, move |queue, part, now| {
-                step::replay(queue, item, part, now)
-            }),
-        )
+    async fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> Result<usize> {
+        self.in_parts("replay", queue, most, move |queue, part, now| step::replay(queue, item, part, now))
+            .await
     }
 
-    fn purge(
-        &self,
-        queue: Name,
-        which: Which,
-        item: Option<ItemId>,
-        most: usize,
-    ) -> BoxFuture<'_, Result<usize>> {
-        Box::pin(self.in_parts("purge", queue, most, move |queue, part, now| {
+    async fn purge(&self, queue: Name, which: Which, item: Option<ItemId>, most: usize) -> Result<usize> {
+        self.in_parts("purge", queue, most, move |queue, part, now| {
             step::purge(queue, which, item, part, now)
-        }))
+        })
+        .await
     }
 }

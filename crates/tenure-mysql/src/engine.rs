@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
 use tenure_core::Result;
 use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{Capability, Finding, Reach};
@@ -41,7 +40,7 @@ pub struct MySql {
 /// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for missing rights, an old server, or tables of another version.
 pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> {
     let pool = Pool::new(config.clone());
-    migrate::ensure(&pool, &config.prefix).await.map_err(|fault| fault.to_error("connect", ENGINE))?;
+    migrate::ensure(&pool, &config.prefix).await.map_err(|fault| fault.to_error("connect"))?;
     let mut capability = Capability::of_step();
     capability.reach = Reach::Network;
     capability.needs_floor = true;
@@ -95,17 +94,15 @@ impl Database for MySql {
         false
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+    async fn check(&self) -> Vec<Finding> {
         let version = migrate::version(&self.pool, &self.tables.version);
-        Box::pin(doctor::check(self, &self.config.prefix, version))
+        doctor::check(self, &self.config.prefix, version).await
     }
 
-    fn migrate(&self) -> BoxFuture<'_, std::result::Result<Option<String>, Fault>> {
-        Box::pin(async {
-            migrate::migrate(&self.pool, &self.config.prefix).await?;
-            migrate::migrate_queues(&self.pool, &self.config.prefix).await?;
-            Ok(Some(format!("the tables {}… are of version {}", self.config.prefix, tenure_sql::VERSION)))
-        })
+    async fn migrate(&self) -> std::result::Result<Option<String>, Fault> {
+        migrate::migrate(&self.pool, &self.config.prefix).await?;
+        migrate::migrate_queues(&self.pool, &self.config.prefix).await?;
+        Ok(Some(format!("the tables {}… are of version {}", self.config.prefix, tenure_sql::VERSION)))
     }
 }
 

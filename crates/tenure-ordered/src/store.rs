@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use tenure_core::Result;
 use tenure_core::clock::Instant;
-use tenure_core::engine::queue::QueueEngine;
-use tenure_core::engine::{Capability, Finding, Incarnation};
+use tenure_core::engine::{Capability, DynQueueEngine, Finding, Incarnation};
 use tenure_core::model::claim::{Claim, ClaimId, Keep, Name, Terms};
 use tenure_core::model::line::{Blocker, Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::model::token::Token;
@@ -168,39 +166,39 @@ pub trait Store: Send + Sync + 'static {
     fn wakes(&self) -> &Wakes;
 
     /// Returns a session whose entries live at least `ttl` after its last heartbeat, and begins one if there is none.
-    fn session_id(&self, ttl: Duration) -> BoxFuture<'_, Result<SessionId>>;
+    fn session_id(&self, ttl: Duration) -> impl Future<Output = Result<SessionId>> + Send;
 
     /// Makes sure that a session goes on, by a heartbeat through whoever leads the store unless one was answered just now. Returns
     /// until when its entries live at least, all margins taken off. None: it has ended.
-    fn heartbeat(&self, session_id: SessionId) -> BoxFuture<'_, Result<Option<Instant>>>;
+    fn heartbeat(&self, session_id: SessionId) -> impl Future<Output = Result<Option<Instant>>> + Send;
 
     /// Lets claims enter, of each resource one at most.
-    fn enter<'a>(&'a self, entrances: Vec<Entrance<'a>>) -> BoxFuture<'a, Vec<Result<Entered>>>;
+    fn enter(&self, entrances: Vec<Entrance<'_>>) -> impl Future<Output = Vec<Result<Entered>>> + Send;
 
     /// Looks at lines. `is_detailed`: with [`tenure_core::model::line::About`] of each entry, and the value.
-    fn look<'a>(&'a self, names: Vec<&'a Name>, is_detailed: bool) -> BoxFuture<'a, Vec<Result<Look>>>;
+    fn look(&self, names: Vec<&Name>, is_detailed: bool) -> impl Future<Output = Vec<Result<Look>>> + Send;
 
     /// Looks at the lines of waiters in which anything has changed that matters to them: their own entry, those that they wait
     /// for, the capacity; and the number of those who wait, where `true` stands beside the wait. None: nothing has. A store that
     /// cannot ask that in less than a look at the whole line looks.
-    fn look_if_changed<'a>(
-        &'a self,
-        waits: Vec<(&'a Wait, bool)>,
-    ) -> BoxFuture<'a, Vec<Result<Option<Look>>>> {
-        Box::pin(async move {
+    fn look_if_changed(
+        &self,
+        waits: Vec<(&Wait, bool)>,
+    ) -> impl Future<Output = Vec<Result<Option<Look>>>> + Send {
+        async move {
             let names: BTreeSet<&Name> = waits.iter().map(|(wait, _)| &wait.mine.resource).collect();
             let looks = self.look(names.iter().copied().collect(), false).await;
             let looks: BTreeMap<&Name, Result<Look>> = names.into_iter().zip(looks).collect();
             let look = |(wait, _): &(&Wait, bool)| looks[&wait.mine.resource].clone().map(Some);
             waits.iter().map(look).collect()
-        })
+        }
     }
 
     /// Looks what became of entries of this client.
-    fn find(&self, mine: Vec<Mine>) -> BoxFuture<'_, Vec<Result<Presence>>>;
+    fn find(&self, mine: Vec<Mine>) -> impl Future<Output = Vec<Result<Presence>>> + Send;
 
     /// Lets claims leave, with their slots, and what they published while they held.
-    fn leave(&self, leaving: Vec<Leaving>) -> BoxFuture<'_, Vec<Result<Left>>>;
+    fn leave(&self, leaving: Vec<Leaving>) -> impl Future<Output = Vec<Result<Left>>> + Send;
 
     /// Has a waiter told to look ([`tenure_core::engine::Wake::Look`]) as soon as one of its blockers has gone since the line was read, or
     /// a value that is kept has been published, if it waits `for_value`. Replaces what the claim waited for before.
@@ -211,50 +209,50 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes any free slot below `capacity` for a claim that holds, or returns the one that it took before. `line`: as it was
     /// seen last.
-    fn take_slot<'a>(
-        &'a self,
-        mine: &'a Mine,
+    fn take_slot(
+        &self,
+        mine: &Mine,
         capacity: u32,
-        line: &'a Line,
-    ) -> BoxFuture<'a, Result<TakenSlot>>;
+        line: &Line,
+    ) -> impl Future<Output = Result<TakenSlot>> + Send;
 
     /// Has the units of a hold rest for the terms' `lock_delay` if its client vanishes.
-    fn prepare_rest<'a>(&'a self, mine: &'a Mine, terms: &'a Terms) -> BoxFuture<'a, Result<()>>;
+    fn prepare_rest(&self, mine: &Mine, terms: &Terms) -> impl Future<Output = Result<()>> + Send;
 
     /// Sets the value of a resource while a claim holds it. `false`: its entry is gone, or broken.
-    fn publish(&self, mine: Mine, bytes: Arc<[u8]>, keep: Keep) -> BoxFuture<'_, Result<bool>>;
+    fn publish(&self, mine: Mine, bytes: Arc<[u8]>, keep: Keep) -> impl Future<Output = Result<bool>> + Send;
 
     /// Notes a change of the capacity for the entries that are there.
-    fn resize<'a>(&'a self, name: &'a Name, resized: Resized) -> BoxFuture<'a, Result<()>>;
+    fn resize(&self, name: &Name, resized: Resized) -> impl Future<Output = Result<()>> + Send;
 
     /// Marks an entry as broken, or removes it at once, with the slot that it took. `false`: it is gone.
-    fn break_place<'a>(
-        &'a self,
-        name: &'a Name,
-        place: &'a Place,
+    fn break_place(
+        &self,
+        name: &Name,
+        place: &Place,
         slot: Option<u32>,
         at_once: bool,
-    ) -> BoxFuture<'a, Result<bool>>;
+    ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Ends a rest. `false`: it is gone.
-    fn end_rest<'a>(&'a self, name: &'a Name, rest: &'a Rest) -> BoxFuture<'a, Result<bool>>;
+    fn end_rest(&self, name: &Name, rest: &Rest) -> impl Future<Output = Result<bool>> + Send;
 
     /// Returns up to `most` names in use that begin with `prefix` and come after `after`, by name.
-    fn names<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a Name>,
+    fn names(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
         most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Name>>>;
+    ) -> impl Future<Output = Result<Vec<Name>>> + Send;
 
     /// Returns one item for each change of a resource, or several; the first one at once.
     fn follow(&self, name: &Name) -> BoxStream<'static, Result<()>>;
 
     /// Returns its queues, where it has such.
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         None
     }
 
     /// Looks whether the store can be trusted.
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>>;
+    fn check(&self) -> impl Future<Output = Vec<Finding>> + Send;
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::model::claim::ClientId;
@@ -56,7 +55,7 @@ pub struct Postgres {
 /// [`Invalid`](tenure_core::ErrorKind::Invalid) for a wrong password or database;
 /// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for missing rights or tables of another version.
 pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres>> {
-    let failed = |fault: Fault| fault.to_error("connect", ENGINE);
+    let failed = |fault: Fault| fault.to_error("connect");
     let began = Instant::now();
     let connections = Connections::new(&config).map_err(failed)?;
     let place = migrate::place(&connections, &config).await.map_err(failed)?;
@@ -181,16 +180,14 @@ impl Database for Postgres {
         self.ear.hears.load(Ordering::Acquire)
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(doctor::check(self, &self.config))
+    async fn check(&self) -> Vec<Finding> {
+        doctor::check(self, &self.config).await
     }
 
-    fn migrate(&self) -> BoxFuture<'_, std::result::Result<Option<String>, Fault>> {
-        Box::pin(async {
-            migrate::migrate(&self.connections, &self.place).await?;
-            migrate::migrate_queues(&self.connections, &self.place).await?;
-            Ok(Some(format!("the tables {}… are of version {}", self.place, tenure_sql::VERSION)))
-        })
+    async fn migrate(&self) -> std::result::Result<Option<String>, Fault> {
+        migrate::migrate(&self.connections, &self.place).await?;
+        migrate::migrate_queues(&self.connections, &self.place).await?;
+        Ok(Some(format!("the tables {}… are of version {}", self.place, tenure_sql::VERSION)))
     }
 }
 

@@ -2,19 +2,15 @@
 
 use std::sync::Arc;
 
-use tenure_core::engine::{Connect, Engine};
+use tenure_core::engine::Connect;
 
 use crate::config::Config;
 use crate::engine::Redis;
+use crate::store::ENGINE;
 
 impl From<Config> for Connect {
     /// What [`Tenure::new`](tenure_core::Tenure::new) takes. Nothing is tried yet.
     fn from(config: Config) -> Connect {
-        Box::new(move |client| {
-            Box::pin(async move {
-                let engine: Arc<dyn Engine> = Arc::new(Redis::connect(config, client).await?);
-                Ok(engine)
-            })
-        })
+        Connect::new(ENGINE, async move |client| Ok(Arc::new(Redis::connect(config, client).await?)))
     }
 }

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use futures_util::stream::BoxStream;
 use redis::{Cmd, Value};
-use tenure_core::engine::queue::QueueEngine;
 use tenure_core::engine::{
-    BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Reach, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-    RenewRequest, Shard, Wake, claim_answer, release_answer, renew_answer,
+    BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, Reach, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, claim_answer, release_answer, renew_answer,
 };
 use tenure_core::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use tenure_core::model::inspect::View;
@@ -125,18 +124,15 @@ impl Redis {
         let calls = slots.iter().map(async |((slot, _), parts)| self.run(&verb, *slot, parts).await);
         let outcomes = join_all(calls).await;
         for (parts, outcome) in slots.values().zip(outcomes) {
-            let told =
-                |request: &R, error: Error| error.with_engine(ENGINE).with_resource((verb.name)(request));
             match outcome {
                 Ok((items, context)) => {
                     for (part, item) in parts.iter().zip(items) {
-                        let answered = answer(part.request, &context, item);
-                        answers[part.at] = Some(answered.map_err(|error| told(part.request, error)));
+                        answers[part.at] = Some(answer(part.request, &context, item));
                     }
                 }
                 Err(error) => {
                     for part in parts {
-                        answers[part.at] = Some(Err(told(part.request, error.clone())));
+                        answers[part.at] = Some(Err(error.clone()));
                     }
                 }
             }
@@ -170,18 +166,17 @@ impl Redis {
         resource: &Name,
         arguments: &[&[u8]],
     ) -> Result<i64> {
-        let failed = |error: Error| error.with_engine(ENGINE).with_resource(resource);
-        let key = self.store.keys.of(resource).map_err(failed)?;
+        let key = self.store.keys.of(resource)?;
         let build = |cmd: &mut Cmd| {
             for argument in arguments {
                 cmd.arg(*argument);
             }
         };
         let called = self.store.call(operation, script, key.slot, std::slice::from_ref(&key), build).await;
-        let (items, _) = called.map_err(failed)?;
+        let (items, _) = called?;
         match items[..] {
             [Value::Int(number)] => Ok(number),
-            _ => Err(failed(internal(operation, &Unexpected("not one number".to_owned())))),
+            _ => Err(internal(operation, &Unexpected("not one number".to_owned()))),
         }
     }
 }
@@ -203,7 +198,7 @@ impl Engine for Redis {
         self.store.keys.of(resource).map_or(Shard::default(), |key| self.store.servers.shard(key.slot))
     }
 
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
+    async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
         let verb = Verb {
             operation: "claim",
             script: &LIBRARY.claim,
@@ -213,26 +208,24 @@ impl Engine for Redis {
             may_answer_value: |claim| claim.terms.unless_fresh,
             sending: Sending::Replicated,
         };
-        Box::pin(async move {
-            self.submit(verb, &claims, |claim, context, item| {
-                if let Some(what) = answer::foreign(&item) {
-                    let key = self.store.keys.of(&claim.resource)?.text;
-                    let message = format!("the Redis key {key} is a {what} that tenure did not make");
-                    let error = Error::new(ErrorKind::Invalid, "claim", message);
-                    return Err(error.with_hint("use another name, or `?prefix=`").with_no_effect());
-                }
-                let outcome = answer::claimed(claim, context.now, item);
-                let outcome = outcome.map_err(|what| internal("claim", &what))?;
-                if matches!(outcome, Outcome::Granted(_)) {
-                    self.store.check_replicas("claim", "grant", context)?;
-                }
-                claim_answer(claim, outcome, context.incarnation)
-            })
-            .await
+        self.submit(verb, &claims, |claim, context, item| {
+            if let Some(what) = answer::foreign(&item) {
+                let key = self.store.keys.of(&claim.resource)?.text;
+                let message = format!("the Redis key {key} is a {what} that tenure did not make");
+                let error = Error::new(ErrorKind::Invalid, "claim", message);
+                return Err(error.with_hint("use another name, or `?prefix=`").with_no_effect());
+            }
+            let outcome = answer::claimed(claim, context.now, item);
+            let outcome = outcome.map_err(|what| internal("claim", &what))?;
+            if matches!(outcome, Outcome::Granted(_)) {
+                self.store.check_replicas("claim", "grant", context)?;
+            }
+            claim_answer(claim, outcome, context.incarnation)
         })
+        .await
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         // What confirms a waiter's grant waits for replicas, as a claim does. What extends a lease must not: its deadline would
         // pass while replicas are away. So a client asks for either in calls of their own.
         let waits = renewals.iter().any(|renewal| renewal.is_waiter) && self.store.replicas > 0;
@@ -246,26 +239,24 @@ impl Engine for Redis {
             may_answer_value: |_| false,
             sending,
         };
-        Box::pin(async move {
-            let answers = self.submit(verb, &renewals, |renewal, context, item| {
-                let outcome = answer::renewed(item).map_err(|what| internal("renew", &what))?;
-                if matches!(outcome, Outcome::Renewed(_)) {
-                    self.store.check_replicas("renew", "grant", context)?;
-                }
-                Ok(renew_answer(renewal, outcome, context.incarnation))
-            });
-            let answers = answers.await;
-            if let Some(held) = renewals.first()
-                && self.store.replicas > 0
-                && !waits
-            {
-                self.store.look_at_replicas(&held.resource, renewals.len() as u64);
+        let answers = self.submit(verb, &renewals, |renewal, context, item| {
+            let outcome = answer::renewed(item).map_err(|what| internal("renew", &what))?;
+            if matches!(outcome, Outcome::Renewed(_)) {
+                self.store.check_replicas("renew", "grant", context)?;
             }
-            answers
-        })
+            Ok(renew_answer(renewal, outcome, context.incarnation))
+        });
+        let answers = answers.await;
+        if let Some(held) = renewals.first()
+            && self.store.replicas > 0
+            && !waits
+        {
+            self.store.look_at_replicas(&held.resource, renewals.len() as u64);
+        }
+        answers
     }
 
-    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
+    async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
         let verb = Verb {
             operation: "release",
             script: &LIBRARY.release,
@@ -275,77 +266,63 @@ impl Engine for Redis {
             may_answer_value: |_| false,
             sending: Sending::Patient,
         };
-        Box::pin(async move {
-            self.submit(verb, &releases, |_, _, item| {
-                let is_released = answer::released(item).map_err(|what| internal("release", &what))?;
-                Ok(release_answer(&if is_released { Outcome::Released } else { Outcome::AlreadyLost }))
-            })
-            .await
+        self.submit(verb, &releases, |_, _, item| {
+            let is_released = answer::released(item).map_err(|what| internal("release", &what))?;
+            Ok(release_answer(&if is_released { Outcome::Released } else { Outcome::AlreadyLost }))
         })
+        .await
     }
 
-    fn publish(
-        &self,
-        resource: Name,
-        claim: ClaimId,
-        bytes: Arc<[u8]>,
-        keep: Keep,
-    ) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move {
-            let (fresh, stale) = match keep {
-                Keep::WhileHeld => (String::new(), String::new()),
-                Keep::For { fresh, stale } => (in_millis(fresh).to_string(), in_millis(stale).to_string()),
-            };
-            let claim = claim.to_string();
-            let arguments: [&[u8]; 4] = [claim.as_bytes(), &bytes, fresh.as_bytes(), stale.as_bytes()];
-            Ok(self.submit_one("publish", &LIBRARY.publish, &resource, &arguments).await? == 1)
-        })
+    async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
+        let (fresh, stale) = match keep {
+            Keep::WhileHeld => (String::new(), String::new()),
+            Keep::For { fresh, stale } => (in_millis(fresh).to_string(), in_millis(stale).to_string()),
+        };
+        let claim = claim.to_string();
+        let arguments: [&[u8]; 4] = [claim.as_bytes(), &bytes, fresh.as_bytes(), stale.as_bytes()];
+        Ok(self.submit_one("publish", &LIBRARY.publish, &resource, &arguments).await? == 1)
     }
 
-    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
-        Box::pin(inspect::inspect(&self.store, prefix, after, most))
+    async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
+        inspect::inspect(&self.store, prefix, after, most).await
     }
 
     fn inspect_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
         inspect::inspect_all(&self.store, prefix)
     }
 
-    fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
+    async fn view(&self, resource: Name) -> Result<Option<View>> {
         // Without the scan that a list of names takes.
-        Box::pin(async move { Ok(inspect::look(&self.store, &[resource]).await?.pop().flatten()) })
+        Ok(inspect::look(&self.store, &[resource]).await?.pop().flatten())
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
         observe::observe(self.store.clone(), resource)
     }
 
-    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
-        Box::pin(async move {
-            let (token, at_once) = (token.to_string(), u8::from(at_once).to_string());
-            let arguments = [token.as_bytes(), at_once.as_bytes()];
-            let free_in = self.submit_one("break", &LIBRARY.break_hold, &resource, &arguments).await?;
-            let millis = |millis: i64| std::time::Duration::from_millis(millis.unsigned_abs());
-            Ok(match free_in {
-                0.. => BreakAnswer::Broken { free_in: millis(free_in) },
-                -1 => BreakAnswer::NotHeld,
-                _ => BreakAnswer::Resting { free_in: millis(-2 - free_in) },
-            })
+    async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
+        let (token, at_once) = (token.to_string(), u8::from(at_once).to_string());
+        let arguments = [token.as_bytes(), at_once.as_bytes()];
+        let free_in = self.submit_one("break", &LIBRARY.break_hold, &resource, &arguments).await?;
+        let millis = |millis: i64| std::time::Duration::from_millis(millis.unsigned_abs());
+        Ok(match free_in {
+            0.. => BreakAnswer::Broken { free_in: millis(free_in) },
+            -1 => BreakAnswer::NotHeld,
+            _ => BreakAnswer::Resting { free_in: millis(-2 - free_in) },
         })
     }
 
-    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let capacity = capacity.to_string();
-            let done = self.submit_one("resize", &LIBRARY.resize, &resource, &[capacity.as_bytes()]).await?;
-            if done == 1 {
-                return Ok(());
-            }
-            let why = "only semaphores and slot pools have a capacity to change";
-            Err(Error::new(ErrorKind::Invalid, "resize", why).with_engine(ENGINE).with_resource(&resource))
-        })
+    async fn resize(&self, resource: Name, capacity: u32) -> Result<()> {
+        let capacity = capacity.to_string();
+        let done = self.submit_one("resize", &LIBRARY.resize, &resource, &[capacity.as_bytes()]).await?;
+        if done == 1 {
+            return Ok(());
+        }
+        let why = "only semaphores and slot pools have a capacity to change";
+        Err(Error::new(ErrorKind::Invalid, "resize", why))
     }
 
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         Some(&self.queues)
     }
 
@@ -353,9 +330,9 @@ impl Engine for Redis {
         self.store.switchboard.wakes()
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
+    async fn check(&self) -> Vec<Finding> {
         let probe = inspect::probe(&self.store);
-        Box::pin(doctor::check(&self.store.servers, &self.store.keys, probe))
+        doctor::check(&self.store.servers, &self.store.keys, probe).await
     }
 }
 

@@ -120,7 +120,7 @@ impl Fault {
             fault => fault,
         };
         let (kind, hint) = fault.advice();
-        let error = Error::new(kind, operation, fault.to_string()).with_engine("redis").with_hint(hint);
+        let error = Error::new(kind, operation, fault.to_string()).with_hint(hint);
         if self.is_before_execution() { error.with_no_effect() } else { error }
     }
 

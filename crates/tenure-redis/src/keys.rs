@@ -53,7 +53,6 @@ impl Keys {
         if text.starts_with(OWN) {
             let message = format!("the key {text:?} is kept for the engine itself");
             return Err(Error::new(ErrorKind::Invalid, "name a resource", message)
-                .with_resource(name)
                 .with_hint("use another name, or the default prefix")
                 .with_no_effect());
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, Stream, StreamExt, TryStreamExt};
 use redis::{Cmd, Value};
 use tenure_core::engine::queue::{
@@ -19,7 +19,7 @@ use crate::keys::{Key, Keys};
 use crate::locks::inspect;
 use crate::lua::answer::{Unexpected, number};
 use crate::lua::{Form, Script};
-use crate::store::{Context, ENGINE, Sending, Store, internal};
+use crate::store::{Context, Sending, Store, internal};
 use library::{LIBRARY, Library};
 
 mod answer;
@@ -93,7 +93,6 @@ impl Queues {
         queue: &Name,
         requests: &[&R],
     ) -> Vec<Result<A>> {
-        let failed = |error: Error| error.with_engine(ENGINE).with_resource(queue);
         let mut answers = Vec::with_capacity(requests.len());
         let mut rest = requests;
         while !rest.is_empty() {
@@ -115,12 +114,12 @@ impl Queues {
                         let answer =
                             (verb.answer)(request, item).map_err(|what| internal(verb.operation, &what));
                         let answer = is_acknowledged.clone().and(answer);
-                        answers.push(answer.map_err(failed));
+                        answers.push(answer);
                     }
                 }
                 Err(error) => {
                     // What comes behind must not overtake it.
-                    answers.extend(rest.iter().map(|_| Err(failed(error.clone()))));
+                    answers.extend(rest.iter().map(|_| Err(error.clone())));
                     break;
                 }
             }
@@ -176,19 +175,18 @@ impl Queues {
         queue: &Name,
         arguments: &[&str],
     ) -> Result<(Vec<Value>, Context)> {
-        let failed = |error: Error| error.with_engine(ENGINE).with_resource(queue);
-        let key = self.store.keys.of(queue).map_err(failed)?;
+        let key = self.store.keys.of(queue)?;
         let push = |cmd: &mut Cmd| {
             for argument in arguments {
                 cmd.arg(*argument);
             }
         };
-        self.call(operation, script, queue, &key, Sending::Patient, push).await.map_err(failed)
+        self.call(operation, script, queue, &key, Sending::Patient, push).await
     }
 
     async fn look(&self, queue: &Name) -> Result<QueueStats> {
         let (items, _) = self.one("look at", &self.library.stats, queue, &[]).await?;
-        answer::stats(&items).map_err(|what| internal("look at", &what).with_resource(queue))
+        answer::stats(&items).map_err(|what| internal("look at", &what))
     }
 
     fn scan(&self, prefix: String) -> impl Stream<Item = Result<Vec<Name>>> + Send + '_ {
@@ -247,7 +245,7 @@ impl QueueEngine for Queues {
         &self.capability
     }
 
-    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
+    async fn push(&self, pushes: Vec<Push>) -> Vec<Result<Pushed>> {
         let verb = Verb {
             operation: "push",
             script: &self.library.push,
@@ -258,10 +256,10 @@ impl QueueEngine for Queues {
             may_idle: false,
             sending: Sending::Replicated,
         };
-        Box::pin(async move { self.submit(verb, &pushes).await })
+        self.submit(verb, &pushes).await
     }
 
-    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+    async fn take(&self, takes: Vec<Take>) -> Vec<Result<Taken>> {
         let verb = Verb {
             operation: "take",
             script: &self.library.take,
@@ -272,18 +270,15 @@ impl QueueEngine for Queues {
             may_idle: true,
             sending: Sending::Patient,
         };
-        Box::pin(async move {
-            let answers = self.submit(verb, &takes).await;
-            let refuse = |take: &Take| {
-                let why = "the tokens are used up: a floor or the store's clock was very wrong";
-                let error = Error::new(ErrorKind::Invalid, "take", why).with_engine(ENGINE);
-                error.with_resource(&take.queue)
-            };
-            takes.iter().zip(answers).map(|(take, answer)| answer?.ok_or_else(|| refuse(take))).collect()
-        })
+        let answers = self.submit(verb, &takes).await;
+        let refuse = || {
+            let why = "the tokens are used up: a floor or the store's clock was very wrong";
+            Error::new(ErrorKind::Invalid, "take", why)
+        };
+        answers.into_iter().map(|answer| answer?.ok_or_else(refuse)).collect()
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         let verb = Verb {
             operation: "renew",
             script: &self.library.renew,
@@ -299,10 +294,10 @@ impl QueueEngine for Queues {
             may_idle: false,
             sending: Sending::Urgent,
         };
-        Box::pin(async move { self.submit(verb, &renewals).await })
+        self.submit(verb, &renewals).await
     }
 
-    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+    async fn settle(&self, settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {
         let verb = Verb {
             operation: "settle",
             script: &self.library.settle,
@@ -317,21 +312,23 @@ impl QueueEngine for Queues {
             may_idle: false,
             sending: Sending::Patient,
         };
-        Box::pin(async move { self.submit(verb, &settlements).await })
+        self.submit(verb, &settlements).await
     }
 
-    fn queues(
+    async fn queues(
         &self,
         prefix: String,
         after: Option<Name>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
-        Box::pin(async move {
-            let most = most.min(inspect::PAGE_MAX);
-            let names = inspect::first(self.scan(prefix), after.as_ref(), most).await?;
-            let looks = join_all(names.iter().map(|name| self.look(name))).await;
-            names.into_iter().zip(looks).map(|(name, stats)| Ok((name, stats?))).collect()
-        })
+    ) -> Result<Vec<(Name, QueueStats)>> {
+        let most = most.min(inspect::PAGE_MAX);
+        let names = inspect::first(self.scan(prefix), after.as_ref(), most).await?;
+        let looks = join_all(names.iter().map(|name| self.look(name))).await;
+        let named = |(name, stats): (Name, Result<QueueStats>)| {
+            let stats = stats.map_err(|error| error.with_resource(&name))?;
+            Ok((name, stats))
+        };
+        names.into_iter().zip(looks).map(named).collect()
     }
 
     fn queues_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<QueueLine>>> {
@@ -342,69 +339,57 @@ impl QueueEngine for Queues {
         lines.boxed()
     }
 
-    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
-        Box::pin(async move { self.look(&queue).await })
+    async fn stats(&self, queue: Name) -> Result<QueueStats> {
+        self.look(&queue).await
     }
 
-    fn items(
+    async fn items(
         &self,
         queue: Name,
         which: Which,
         after: Option<ItemId>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
-        Box::pin(async move {
-            let after = after.map_or("-1".to_owned(), |after| after.to_string());
-            let most = most.min(inspect::PAGE_MAX).to_string();
-            let arguments = [letter(which), &after, &most];
-            let (items, context) = self.one("look at", &self.library.items, &queue, &arguments).await?;
-            let views = items.into_iter().map(|item| answer::view(which, context.now, item));
-            let views: std::result::Result<Vec<ItemView>, Unexpected> = views.collect();
-            views.map_err(|what| internal("look at", &what).with_resource(&queue))
-        })
+    ) -> Result<Vec<ItemView>> {
+        let after = after.map_or("-1".to_owned(), |after| after.to_string());
+        let most = most.min(inspect::PAGE_MAX).to_string();
+        let arguments = [letter(which), &after, &most];
+        let (items, context) = self.one("look at", &self.library.items, &queue, &arguments).await?;
+        let views = items.into_iter().map(|item| answer::view(which, context.now, item));
+        let views: std::result::Result<Vec<ItemView>, Unexpected> = views.collect();
+        views.map_err(|what| internal("look at", &what))
     }
 
-    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
-        Box::pin(async move {
-            let (mut count, one) = (0, item.map_or(String::new(), answer::padded));
-            while count < most {
-                let step = (most - count).min(STEP_MAX);
-                let arguments = [one.as_str(), &step.to_string()];
-                let (items, _) = self.one("replay", &self.library.replay, &queue, &arguments).await?;
-                let (some, _) = answer::count(&items).map_err(|what| internal("replay", &what))?;
-                count += some;
-                if item.is_some() || some < step {
-                    break;
-                }
+    async fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> Result<usize> {
+        let (mut count, one) = (0, item.map_or(String::new(), answer::padded));
+        while count < most {
+            let step = (most - count).min(STEP_MAX);
+            let arguments = [one.as_str(), &step.to_string()];
+            let (items, _) = self.one("replay", &self.library.replay, &queue, &arguments).await?;
+            let (some, _) = answer::count(&items).map_err(|what| internal("replay", &what))?;
+            count += some;
+            if item.is_some() || some < step {
+                break;
             }
-            Ok(count)
-        })
+        }
+        Ok(count)
     }
 
-    fn purge(
-        &self,
-        queue: Name,
-        which: Which,
-        item: Option<ItemId>,
-        most: usize,
-    ) -> BoxFuture<'_, Result<usize>> {
-        Box::pin(async move {
-            let mut after = item.map_or("-1".to_owned(), |item| item.0.saturating_sub(1).to_string());
-            let last = item.map_or("+inf".to_owned(), |item| item.to_string());
-            let mut count = 0;
-            while count < most {
-                let (rest, step) = ((most - count).to_string(), STEP_MAX.to_string());
-                let arguments = [letter(which), &after, &last, &rest, &step];
-                let (items, _) = self.one("purge", &self.library.purge, &queue, &arguments).await?;
-                let (some, seen) = answer::count(&items).map_err(|what| internal("purge", &what))?;
-                count += some;
-                match seen {
-                    Some(seen) => after = seen,
-                    None => break,
-                }
+    async fn purge(&self, queue: Name, which: Which, item: Option<ItemId>, most: usize) -> Result<usize> {
+        let mut after = item.map_or("-1".to_owned(), |item| item.0.saturating_sub(1).to_string());
+        let last = item.map_or("+inf".to_owned(), |item| item.to_string());
+        let mut count = 0;
+        while count < most {
+            let (rest, step) = ((most - count).to_string(), STEP_MAX.to_string());
+            let arguments = [letter(which), &after, &last, &rest, &step];
+            let (items, _) = self.one("purge", &self.library.purge, &queue, &arguments).await?;
+            let (some, seen) = answer::count(&items).map_err(|what| internal("purge", &what))?;
+            count += some;
+            match seen {
+                Some(seen) => after = seen,
+                None => break,
             }
-            Ok(count)
-        })
+        }
+        Ok(count)
     }
 }
 

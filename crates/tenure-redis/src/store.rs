@@ -231,5 +231,5 @@ impl Store {
 }
 
 pub(crate) fn internal(operation: &'static str, Unexpected(what): &Unexpected) -> Error {
-    Error::new(ErrorKind::Internal, operation, format!("the server answered {what}")).with_engine(ENGINE)
+    Error::new(ErrorKind::Internal, operation, format!("the server answered {what}"))
 }

@@ -201,7 +201,6 @@ impl Quorum {
                 counting.len()
             );
             return Err(Error::new(ErrorKind::Unavailable, "init", message)
-                .with_engine(ENGINE)
                 .with_hint("wait until all count, as `tenure doctor` shows, and repeat it"));
         }
         let away: Vec<String> = marks
@@ -212,14 +211,13 @@ impl Quorum {
         if !away.is_empty() {
             let message = format!("servers are away: {}", away.join(", "));
             return Err(Error::new(ErrorKind::Unavailable, "init", message)
-                .with_engine(ENGINE)
                 .with_hint("a new quorum begins with all of its servers: start those, or name others"));
         }
         let top = marks.iter().flatten().map(|mark| mark.top).max().unwrap_or(0);
         let longest = longest.max(own);
         for node in 0..all {
             let admitted = self.admit(node, top, longest, true).await;
-            admitted.map_err(|fault| fault.to_error("init").with_engine(ENGINE))?;
+            admitted.map_err(|fault| fault.to_error("init"))?;
             self.nodes[node].learn(longest, own);
         }
         Ok(format!(

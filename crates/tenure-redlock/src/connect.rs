@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tenure_core::engine::{Connect, Engine};
+use tenure_core::engine::Connect;
 use tenure_core::model::claim::ClientId;
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_redis::server::{Dialer, Ears, Fault, Keys, Link, in_millis};
@@ -19,12 +19,7 @@ use crate::rounds::{ENGINE, Quorum, pending};
 impl From<Config> for Connect {
     /// What [`Tenure::new`](tenure_core::Tenure::new) takes. Nothing is tried yet.
     fn from(config: Config) -> Connect {
-        Box::new(move |client| {
-            Box::pin(async move {
-                let engine: Arc<dyn Engine> = Arc::new(Redlock::connect(config, client).await?);
-                Ok(engine)
-            })
-        })
+        Connect::new(ENGINE, async move |client| Ok(Arc::new(Redlock::connect(config, client).await?)))
     }
 }
 
@@ -35,7 +30,7 @@ impl Redlock {
     /// [`ErrorKind::Unavailable`] if no majority of the servers answers in time; [`ErrorKind::Invalid`] if two names lead to one
     /// server, or a server refuses the user or the password; [`ErrorKind::Unsupported`] if one is too old.
     pub async fn connect(config: Config, client: ClientId) -> Result<Redlock> {
-        let failed = |fault: Fault| fault.to_error("connect").with_engine(ENGINE);
+        let failed = |fault: Fault| fault.to_error("connect");
         let dialer =
             Dialer::new(&config.login, config.db, config.is_tls, config.ca.as_deref()).map_err(failed)?;
         let keys = Keys::new(&config.prefix, false);
@@ -66,7 +61,6 @@ impl Redlock {
         quorum.learn_longest().await;
         if let Some(twin) = (0..quorum.nodes.len()).find_map(|node| quorum.twin_of(node)) {
             return Err(Error::new(ErrorKind::Invalid, "connect", twin)
-                .with_engine(ENGINE)
                 .with_hint("name each server once: it would have two votes"));
         }
         let mut tasks = Vec::new();

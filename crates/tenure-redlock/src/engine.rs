@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join};
+use futures_util::future::join;
 use futures_util::stream::BoxStream;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{
@@ -80,7 +80,7 @@ impl std::fmt::Debug for Redlock {
 }
 
 fn internal(operation: &'static str, what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Internal, operation, what).with_engine(ENGINE)
+    Error::new(ErrorKind::Internal, operation, what)
 }
 
 impl Redlock {
@@ -127,7 +127,7 @@ impl Redlock {
                 },
             );
         }
-        told(&claims, |claim| &claim.resource, answers.into_values())
+        answers.into_values().collect()
     }
 
     async fn attempt(&self, claims: Vec<Claim>) -> Vec<Attempt> {
@@ -176,7 +176,7 @@ impl Redlock {
                 },
             );
         }
-        told(&renewals, |renewal| &renewal.resource, answers.into_values())
+        answers.into_values().collect()
     }
 
     /// Takes a claim out of all queues.
@@ -191,18 +191,6 @@ fn as_renewal(own: &Own) -> RenewRequest {
     RenewRequest { resource: own.claim.resource.clone(), claim: own.claim.id, is_waiter: true }
 }
 
-/// Says in errors whose they are.
-fn told<R, A>(
-    requests: &[R],
-    name: impl Fn(&R) -> &Name,
-    answers: impl Iterator<Item = Result<A>>,
-) -> Vec<Result<A>> {
-    let tell = |(request, answer): (&R, Result<A>)| {
-        answer.map_err(|error| error.with_engine(ENGINE).with_resource(name(request)))
-    };
-    requests.iter().zip(answers).map(tell).collect()
-}
-
 impl Engine for Redlock {
     fn name(&self) -> &'static str {
         ENGINE
@@ -212,79 +200,60 @@ impl Engine for Redlock {
         &self.capability
     }
 
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
-        Box::pin(self.claim_all(claims))
+    async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
+        self.claim_all(claims).await
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        Box::pin(self.renew_all(renewals))
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        self.renew_all(renewals).await
     }
 
-    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
-        Box::pin(async move {
-            let answers = self.quorum.release_all(&releases).await;
-            told(&releases, |request| &request.resource, answers.into_iter())
-        })
+    async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
+        self.quorum.release_all(&releases).await
     }
 
-    fn publish(
-        &self,
-        resource: Name,
-        claim: ClaimId,
-        bytes: Arc<[u8]>,
-        keep: Keep,
-    ) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move {
-            let published = self.quorum.publish(&resource, claim, &bytes, keep).await;
-            published.map_err(|error| error.with_engine(ENGINE).with_resource(&resource))
-        })
+    async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
+        self.quorum.publish(&resource, claim, &bytes, keep).await
     }
 
-    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
-        Box::pin(self.quorum.inspect(prefix, after, most))
+    async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
+        self.quorum.inspect(prefix, after, most).await
     }
 
     fn inspect_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
         self.quorum.inspect_all(prefix)
     }
 
-    fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
+    async fn view(&self, resource: Name) -> Result<Option<View>> {
         // Without the scan that a list of names takes.
-        Box::pin(async move { Ok(self.quorum.look("inspect", &[resource]).await?.pop().flatten()) })
+        Ok(self.quorum.look("inspect", &[resource]).await?.pop().flatten())
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
         observe::observe(self.quorum.clone(), resource)
     }
 
-    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
-        Box::pin(async move {
-            let broken = self.quorum.break_hold(&resource, token, at_once).await;
-            broken.map_err(|error| error.with_engine(ENGINE).with_resource(&resource))
-        })
+    async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
+        self.quorum.break_hold(&resource, token, at_once).await
     }
 
-    fn resize(&self, resource: Name, _capacity: u32) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let why = "each slot is a lock of its own, and how many there are is in the claims: no server keeps it, so no majority could agree \
+    async fn resize(&self, _: Name, _: u32) -> Result<()> {
+        let why = "each slot is a lock of its own, and how many there are is in the claims: no server keeps it, so no majority could agree \
                 on another number while some hold";
-            Err(Error::new(ErrorKind::Unsupported, "resize", why)
-                .with_engine(ENGINE)
-                .with_resource(&resource)
-                .with_hint("claim with another number once nobody holds a slot"))
-        })
+        Err(Error::new(ErrorKind::Unsupported, "resize", why)
+            .with_hint("claim with another number once nobody holds a slot"))
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
         self.quorum.notices.wakes()
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(self.quorum.check_servers())
+    async fn check(&self) -> Vec<Finding> {
+        self.quorum.check_servers().await
     }
 
-    fn migrate(&self) -> BoxFuture<'_, Result<Option<String>>> {
-        Box::pin(async move { self.quorum.init().await.map(Some) })
+    async fn migrate(&self) -> Result<Option<String>> {
+        self.quorum.init().await.map(Some)
     }
 }
 

@@ -82,7 +82,7 @@ impl Quorum {
         self.keys.of(&claim.resource)?;
         let terms = &claim.terms;
         let refused = |kind, message: String, hint: &str| {
-            let refused = Error::new(kind, "claim", message).with_resource(&claim.resource).with_hint(hint);
+            let refused = Error::new(kind, "claim", message).with_hint(hint);
             Err(refused.with_no_effect())
         };
         if terms.kind == Kind::Semaphore {

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 
-use futures_util::future::BoxFuture;
 use tenure_core::engine::{Capability, Finding};
 
 use crate::fault::Fault;
@@ -75,10 +74,10 @@ pub trait Database: Send + Sync + 'static {
     fn close(&self) {}
 
     /// Looks whether the database can be trusted.
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>>;
+    fn check(&self) -> impl Future<Output = Vec<Finding>> + Send;
 
     /// Makes the tables if they are not there, and says which there are.
-    fn migrate(&self) -> BoxFuture<'_, Result<Option<String>, Fault>> {
-        Box::pin(async { Ok(None) })
+    fn migrate(&self) -> impl Future<Output = Result<Option<String>, Fault>> + Send {
+        async { Ok(None) }
     }
 }

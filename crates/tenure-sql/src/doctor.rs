@@ -27,7 +27,7 @@ const CONNECTIONS_LEFT_WARNING: u64 = 10;
 
 /// What the server refuses to say, or cannot.
 pub fn unseen<D: Database>(severity: Severity, what: &'static str, fault: &Fault) -> Finding {
-    Finding::unseen(severity, what, &fault.to_error("look", D::ENGINE))
+    Finding::unseen(severity, what, &fault.to_error("look"))
 }
 
 /// Returns the first row of the answer to a question.

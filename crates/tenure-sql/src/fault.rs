@@ -41,7 +41,7 @@ impl Fault {
     }
 
     /// Says to a user what failed and what to do.
-    pub fn to_error(&self, operation: &'static str, engine: &'static str) -> Error {
+    pub fn to_error(&self, operation: &'static str) -> Error {
         let (kind, message, hint) = match self {
             Fault::GivenUp(message) => (
                 ErrorKind::Unavailable,
@@ -60,7 +60,7 @@ impl Fault {
             ),
             Fault::Failed { kind, message, hint } => (*kind, message.as_str(), *hint),
         };
-        let error = Error::new(kind, operation, message).with_engine(engine).with_hint(hint);
+        let error = Error::new(kind, operation, message).with_hint(hint);
         // A right, a table or a password is missing: the transaction was not begun, or is undone.
         let is_undone = matches!(kind, ErrorKind::Unsupported | ErrorKind::Invalid);
         if is_undone { error.with_no_effect() } else { error }

@@ -4,12 +4,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
-use tenure_core::engine::queue::QueueEngine;
 use tenure_core::engine::{
-    BreakAnswer, Capability, ClaimAnswer, Engine, Finding, Incarnation, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest, Wake, break_answer, claim_answer, release_answer,
+    BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, Incarnation, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Wake, break_answer, claim_answer, release_answer,
 };
 use tenure_core::model::claim::{Claim, ClaimId, Keep, Name};
 use tenure_core::model::inspect::View;
@@ -62,14 +60,10 @@ impl<D: QueueDatabase> Hosted<D> {
             return Vec::new();
         }
         let batch: Vec<_> = requests.iter().map(&part).collect();
-        let told = |request: &R, error: Error| error.with_engine(D::ENGINE).with_resource(part(request).0);
         let done = carry_out(&*self.database, &batch).await;
         let answers = requests.iter().zip(done).map(|(request, done)| {
-            let answered = match done {
-                Ok(done) => answer(request, done.transition.outcome, done.incarnation),
-                Err(fault) => Err(fault.to_error(operation, D::ENGINE)),
-            };
-            answered.map_err(|error| told(request, error))
+            let done = done.map_err(|fault| fault.to_error(operation))?;
+            answer(request, done.transition.outcome, done.incarnation)
         });
         answers.collect()
     }
@@ -81,12 +75,10 @@ impl<D: QueueDatabase> Hosted<D> {
         command: Command<'static>,
         answer: impl Fn(Outcome) -> Result<A>,
     ) -> Result<A> {
-        let failed = |error: Error| error.with_engine(D::ENGINE).with_resource(&resource);
         let mut done = carry_out(&*self.database, &[(&resource, command)]).await;
-        let missing = || failed(Error::new(ErrorKind::Internal, operation, "a command was left out"));
-        let done =
-            done.pop().ok_or_else(missing)?.map_err(|fault| failed(fault.to_error(operation, D::ENGINE)))?;
-        answer(done.transition.outcome).map_err(failed)
+        let missing = || Error::new(ErrorKind::Internal, operation, "a command was left out");
+        let done = done.pop().ok_or_else(missing)?.map_err(|fault| fault.to_error(operation))?;
+        answer(done.transition.outcome)
     }
 
     async fn ask<A>(
@@ -94,7 +86,7 @@ impl<D: QueueDatabase> Hosted<D> {
         operation: &'static str,
         asked: impl Future<Output = Result<A, Fault>>,
     ) -> Result<A> {
-        asked.await.map_err(|fault| fault.to_error(operation, D::ENGINE))
+        asked.await.map_err(|fault| fault.to_error(operation))
     }
 }
 
@@ -104,16 +96,6 @@ fn claim_part(claim: &Claim) -> (&Name, Command<'_>) {
 
 fn release_part(request: &ReleaseRequest) -> (&Name, Command<'_>) {
     (&request.resource, Command::Release(request.release))
-}
-
-fn all_failed<D: QueueDatabase, R, A>(
-    operation: &'static str,
-    requests: &[R],
-    fault: &Fault,
-    name: impl Fn(&R) -> &Name,
-) -> Vec<Result<A>> {
-    let error = fault.to_error(operation, D::ENGINE);
-    requests.iter().map(|request| Err(error.clone().with_resource(name(request)))).collect()
 }
 
 async fn keep_purging<D: QueueDatabase>(database: Arc<D>, queue_state: Arc<QueueState>) {
@@ -164,106 +146,90 @@ impl<D: QueueDatabase> Engine for Hosted<D> {
         self.database.capability()
     }
 
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
-        Box::pin(async move {
-            let mut answered = match plain::claim(&*self.database, &claims).await {
-                Ok(answered) => answered,
-                Err(fault) => {
-                    return all_failed::<D, _, _>("claim", &claims, &fault, |claim| &claim.resource);
+    async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
+        let mut answered = match plain::claim(&*self.database, &claims).await {
+            Ok(answered) => answered,
+            Err(fault) => {
+                return vec![Err(fault.to_error("claim")); claims.len()];
+            }
+        };
+        let rest: Vec<Claim> =
+            claims.iter().filter(|claim| !answered.contains_key(&claim.id)).cloned().collect();
+        let mut answers = self.submit("claim", &rest, claim_part, claim_answer).await.into_iter();
+        let answer = |claim: &Claim| match answered.remove(&claim.id) {
+            Some(answer) => Some(Ok(answer)),
+            None => answers.next(),
+        };
+        let answers = claims.iter().filter_map(answer).collect();
+        claims.iter().for_each(|claim| self.database.inbox().look_again(claim.id));
+        answers
+    }
+
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        let answers = renew(&*self.database, &renewals).await;
+        answers.into_iter().map(|answer| answer.map_err(|fault| fault.to_error("renew"))).collect()
+    }
+
+    async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
+        let released = match plain::release(&*self.database, &releases).await {
+            Ok(released) => released,
+            Err(fault) => {
+                return vec![Err(fault.to_error("release")); releases.len()];
+            }
+        };
+        let rest: Vec<ReleaseRequest> = releases
+            .iter()
+            .filter_map(|one| match released.get(&one.release.claim) {
+                Some(true) => None,
+                None => Some(one.clone()),
+                // It had ended by itself, and is remembered as `step` would have done.
+                Some(false) => {
+                    let release = Release { maybe_in_flight: true, ..one.release };
+                    Some(ReleaseRequest { resource: one.resource.clone(), release })
                 }
-            };
-            let rest: Vec<Claim> =
-                claims.iter().filter(|claim| !answered.contains_key(&claim.id)).cloned().collect();
-            let mut answers = self.submit("claim", &rest, claim_part, claim_answer).await.into_iter();
-            let answer = |claim: &Claim| match answered.remove(&claim.id) {
-                Some(answer) => Some(Ok(answer)),
-                None => answers.next(),
-            };
-            let answers = claims.iter().filter_map(answer).collect();
-            claims.iter().for_each(|claim| self.database.inbox().look_again(claim.id));
-            answers
-        })
+            })
+            .collect();
+        let answers =
+            self.submit("release", &rest, release_part, |_, outcome, _| Ok(release_answer(&outcome)));
+        let mut answers = answers.await.into_iter();
+        let answer = |one: &ReleaseRequest| match released.get(&one.release.claim) {
+            Some(true) => Some(Ok(ReleaseAnswer::Released)),
+            _ => answers.next(),
+        };
+        releases.iter().filter_map(answer).collect()
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        Box::pin(async move {
-            let answers = renew(&*self.database, &renewals).await;
-            let told = |(answer, renewal): (Result<_, Fault>, &RenewRequest)| {
-                answer.map_err(|fault| fault.to_error("renew", D::ENGINE).with_resource(&renewal.resource))
-            };
-            answers.into_iter().zip(&renewals).map(told).collect()
-        })
-    }
-
-    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
-        Box::pin(async move {
-            let released = match plain::release(&*self.database, &releases).await {
-                Ok(released) => released,
-                Err(fault) => {
-                    return all_failed::<D, _, _>("release", &releases, &fault, |one| &one.resource);
-                }
-            };
-            let rest: Vec<ReleaseRequest> = releases
-                .iter()
-                .filter_map(|one| match released.get(&one.release.claim) {
-                    Some(true) => None,
-                    None => Some(one.clone()),
-                    // It had ended by itself, and is remembered as `step` would have done.
-                    Some(false) => {
-                        let release = Release { maybe_in_flight: true, ..one.release };
-                        Some(ReleaseRequest { resource: one.resource.clone(), release })
-                    }
-                })
-                .collect();
-            let answers =
-                self.submit("release", &rest, release_part, |_, outcome, _| Ok(release_answer(&outcome)));
-            let mut answers = answers.await.into_iter();
-            let answer = |one: &ReleaseRequest| match released.get(&one.release.claim) {
-                Some(true) => Some(Ok(ReleaseAnswer::Released)),
-                _ => answers.next(),
-            };
-            releases.iter().filter_map(answer).collect()
-        })
-    }
-
-    fn publish(
-        &self,
-        resource: Name,
-        claim: ClaimId,
-        bytes: Arc<[u8]>,
-        keep: Keep,
-    ) -> BoxFuture<'_, Result<bool>> {
+    async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
         let command = Command::Publish { claim, bytes, keep };
-        Box::pin(self.submit_one("publish", resource, command, |outcome| Ok(outcome == Outcome::Published)))
+        self.submit_one("publish", resource, command, |outcome| Ok(outcome == Outcome::Published)).await
     }
 
-    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
-        Box::pin(async move {
-            self.ask("inspect", observe::page(&*self.database, &prefix, after.as_ref(), most)).await
-        })
+    async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
+        self.ask("inspect", observe::page(&*self.database, &prefix, after.as_ref(), most)).await
     }
 
-    fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
-        Box::pin(async move { self.ask("inspect", observe::view(&*self.database, &resource)).await })
+    async fn view(&self, resource: Name) -> Result<Option<View>> {
+        self.ask("inspect", observe::view(&*self.database, &resource)).await
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
         observe::observe(self.database.clone(), resource)
     }
 
-    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
+    async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
         let command = Command::Break { token, at_once };
-        Box::pin(self.submit_one("break", resource, command, |outcome| Ok(break_answer(&outcome))))
+        self.submit_one("break", resource, command, |outcome| Ok(break_answer(&outcome))).await
     }
 
-    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.submit_one("resize", resource, Command::Resize(capacity), |outcome| match outcome {
+    async fn resize(&self, resource: Name, capacity: u32) -> Result<()> {
+        self.submit_one("resize", resource, Command::Resize(capacity), |outcome| match outcome {
             Outcome::Invalid(why) => Err(Error::new(ErrorKind::Invalid, "resize", why)),
             _ => Ok(()),
-        }))
+        })
+        .await
     }
 
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         Some(self)
     }
 
@@ -271,30 +237,28 @@ impl<D: QueueDatabase> Engine for Hosted<D> {
         self.database.inbox().wakes()
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        self.database.check()
+    async fn check(&self) -> Vec<Finding> {
+        self.database.check().await
     }
 
-    fn migrate(&self) -> BoxFuture<'_, Result<Option<String>>> {
-        Box::pin(self.ask("migrate", self.database.migrate()))
+    async fn migrate(&self) -> Result<Option<String>> {
+        self.ask("migrate", self.database.migrate()).await
     }
 
-    fn purge(&self) -> BoxFuture<'_, Result<Option<usize>>> {
-        Box::pin(async move {
-            let mut count = 0;
-            // A batch at a time: other clients' claims go on in between.
-            loop {
-                let purged = self.ask("purge", purge(&*self.database)).await?;
-                count += purged.count;
-                if !purged.is_more {
-                    break;
-                }
+    async fn purge(&self) -> Result<Option<usize>> {
+        let mut count = 0;
+        // A batch at a time: other clients' claims go on in between.
+        loop {
+            let purged = self.ask("purge", purge(&*self.database)).await?;
+            count += purged.count;
+            if !purged.is_more {
+                break;
             }
-            self.ask("purge", sweep(&*self.database)).await?;
-            if self.queue_state.is_open() {
-                self.ask("purge", forget(&*self.database)).await?;
-            }
-            Ok(Some(count))
-        })
+        }
+        self.ask("purge", sweep(&*self.database)).await?;
+        if self.queue_state.is_open() {
+            self.ask("purge", forget(&*self.database)).await?;
+        }
+        Ok(Some(count))
     }
 }

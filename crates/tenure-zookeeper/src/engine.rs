@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use futures_util::stream::BoxStream;
 use tenure_core::clock::Instant;
-use tenure_core::engine::queue::QueueEngine;
-use tenure_core::engine::{Capability, Finding, HandOver, Incarnation, Reach, SlotOrder};
+use tenure_core::engine::{Capability, DynQueueEngine, Finding, HandOver, Incarnation, Reach, SlotOrder};
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::model::claim::{ClaimId, ClientId, Keep, Kind, Name, Terms};
 use tenure_core::model::line::{Line, Place, Resized, Rest, TakenSlot};
@@ -87,7 +86,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<ZooKeep
         made.map_err(|fault| told("connect", &fault))?;
         Ok(session.timeout)
     };
-    let timeout = within("connect", prepared).await.map_err(|error| error.with_engine(ZooKeeper::ENGINE))?;
+    let timeout = within("connect", prepared).await?;
     let capability = capability(timeout);
     let inner = Arc::new(inner);
     let queues = Queues::new(ZooKeeperQueues::new(inner.clone(), client), client);
@@ -159,7 +158,7 @@ impl Inner {
                     return Ok(path);
                 }
                 let why = "with a foreign layout a name is a path, and this is none";
-                Err(Error::new(ErrorKind::Invalid, "name a resource", why).with_resource(name))
+                Err(Error::new(ErrorKind::Invalid, "name a resource", why))
             }
         }
     }
@@ -224,38 +223,34 @@ impl Store for ZooKeeper {
         &self.inner.wakes
     }
 
-    fn session_id(&self, _ttl: Duration) -> BoxFuture<'_, Result<SessionId>> {
-        Box::pin(async { Ok(self.inner.begin().await?.session_id) })
+    async fn session_id(&self, _ttl: Duration) -> Result<SessionId> {
+        Ok(self.inner.begin().await?.session_id)
     }
 
-    fn heartbeat(&self, session_id: SessionId) -> BoxFuture<'_, Result<Option<Instant>>> {
-        Box::pin(async move {
-            match self.inner.sessions.session(session_id) {
-                Some(session) => session.heartbeat().await,
-                None => Ok(None),
-            }
-        })
+    async fn heartbeat(&self, session_id: SessionId) -> Result<Option<Instant>> {
+        match self.inner.sessions.session(session_id) {
+            Some(session) => session.heartbeat().await,
+            None => Ok(None),
+        }
     }
 
-    fn enter<'a>(&'a self, entrances: Vec<Entrance<'a>>) -> BoxFuture<'a, Vec<Result<Entered>>> {
+    async fn enter(&self, entrances: Vec<Entrance<'_>>) -> Vec<Result<Entered>> {
         let entered = entrances.into_iter().map(|entrance| self.inner.enter(entrance));
-        Box::pin(join_all(entered))
+        join_all(entered).await
     }
 
-    fn look<'a>(&'a self, names: Vec<&'a Name>, is_detailed: bool) -> BoxFuture<'a, Vec<Result<Look>>> {
+    async fn look(&self, names: Vec<&Name>, is_detailed: bool) -> Vec<Result<Look>> {
         let looks = names.into_iter().map(move |name| self.inner.look(name, is_detailed));
-        Box::pin(join_all(looks))
+        join_all(looks).await
     }
 
-    fn find(&self, mine: Vec<Mine>) -> BoxFuture<'_, Vec<Result<Presence>>> {
-        Box::pin(async move {
-            let found = within("renew", async { Ok(self.inner.find_all(&mine).await) }).await;
-            found.unwrap_or_else(|error| mine.iter().map(|_| Err(error.clone())).collect())
-        })
+    async fn find(&self, mine: Vec<Mine>) -> Vec<Result<Presence>> {
+        let found = within("renew", async { Ok(self.inner.find_all(&mine).await) }).await;
+        found.unwrap_or_else(|error| mine.iter().map(|_| Err(error.clone())).collect())
     }
 
-    fn leave(&self, leaving: Vec<Leaving>) -> BoxFuture<'_, Vec<Result<Left>>> {
-        Box::pin(async move { join_all(leaving.iter().map(|leaving| self.inner.leave(leaving))).await })
+    async fn leave(&self, leaving: Vec<Leaving>) -> Vec<Result<Left>> {
+        join_all(leaving.iter().map(|leaving| self.inner.leave(leaving))).await
     }
 
     fn watch(&self, wait: Wait, _for_value: bool) {
@@ -266,74 +261,63 @@ impl Store for ZooKeeper {
         self.inner.watches.unwatch(claim);
     }
 
-    fn take_slot<'a>(
-        &'a self,
-        mine: &'a Mine,
-        capacity: u32,
-        line: &'a Line,
-    ) -> BoxFuture<'a, Result<TakenSlot>> {
-        Box::pin(within("take a slot", self.inner.take_slot(mine, capacity, line)))
+    async fn take_slot(&self, mine: &Mine, capacity: u32, line: &Line) -> Result<TakenSlot> {
+        within("take a slot", self.inner.take_slot(mine, capacity, line)).await
     }
 
-    fn prepare_rest<'a>(&'a self, mine: &'a Mine, _terms: &'a Terms) -> BoxFuture<'a, Result<()>> {
+    async fn prepare_rest(&self, _mine: &Mine, _terms: &Terms) -> Result<()> {
         let error = unsupported("claim", "units cannot rest on ZooKeeper: nothing there outlives its client");
-        Box::pin(async move { Err(error.with_resource(&mine.resource)) })
+        Err(error)
     }
 
-    fn publish(&self, mine: Mine, bytes: Arc<[u8]>, keep: Keep) -> BoxFuture<'_, Result<bool>> {
+    async fn publish(&self, mine: Mine, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
         if keep != Keep::WhileHeld {
             let why = "values cannot outlive their hold on ZooKeeper: nothing there outlives its client";
-            return Box::pin(async move { Err(unsupported("publish", why)) });
+            return Err(unsupported("publish", why));
         }
-        Box::pin(async move { within("publish", self.inner.publish(&mine, &bytes)).await })
+        within("publish", self.inner.publish(&mine, &bytes)).await
     }
 
-    fn resize<'a>(&'a self, name: &'a Name, resized: Resized) -> BoxFuture<'a, Result<()>> {
-        Box::pin(within("resize", self.inner.resize(name, resized)))
+    async fn resize(&self, name: &Name, resized: Resized) -> Result<()> {
+        within("resize", self.inner.resize(name, resized)).await
     }
 
-    fn break_place<'a>(
-        &'a self,
-        name: &'a Name,
-        place: &'a Place,
+    async fn break_place(
+        &self,
+        name: &Name,
+        place: &Place,
         slot: Option<u32>,
         at_once: bool,
-    ) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(within("break a hold", self.inner.break_place(name, place, slot, at_once)))
+    ) -> Result<bool> {
+        within("break a hold", self.inner.break_place(name, place, slot, at_once)).await
     }
 
-    fn end_rest<'a>(&'a self, _name: &'a Name, _rest: &'a Rest) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(async { Ok(false) })
+    async fn end_rest(&self, _name: &Name, _rest: &Rest) -> Result<bool> {
+        Ok(false)
     }
 
-    fn names<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a Name>,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Name>>> {
-        Box::pin(within("inspect", async move {
+    async fn names(&self, prefix: &str, after: Option<&Name>, most: usize) -> Result<Vec<Name>> {
+        within("inspect", async move {
             let mut names: Vec<Name> = self.inner.list_names().await?;
             names.retain(|name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after));
             names.sort_unstable();
             names.truncate(most);
             Ok(names)
-        }))
+        })
+        .await
     }
 
     fn follow(&self, name: &Name) -> BoxStream<'static, Result<()>> {
         crate::locks::follow::follow(self.inner.clone(), name.clone())
     }
 
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         Some(&self.queues)
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(async {
-            let make = self.inner.options(CreateMode::Container);
-            doctor::check(&self.inner.config, self.inner.begin().await, make).await
-        })
+    async fn check(&self) -> Vec<Finding> {
+        let make = self.inner.options(CreateMode::Container);
+        doctor::check(&self.inner.config, self.inner.begin().await, make).await
     }
 }
 

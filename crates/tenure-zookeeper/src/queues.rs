@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join, try_join_all};
+use futures_util::future::{join, try_join_all};
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::queue::QueueCapability;
 use tenure_core::error::{Error, ErrorKind, Result};
@@ -343,8 +343,8 @@ impl QueueStore for ZooKeeperQueues {
         &self.inner.wakes
     }
 
-    fn time(&self) -> BoxFuture<'_, Result<Moment>> {
-        Box::pin(within("read the clock", async {
+    async fn time(&self) -> Result<Moment> {
+        within("read the clock", async {
             if let Some(moment) = self.clock.time(SystemClock.now()) {
                 return Ok(moment);
             }
@@ -357,24 +357,23 @@ impl QueueStore for ZooKeeperQueues {
             self.clock
                 .time(SystemClock.now())
                 .ok_or_else(|| Error::new(ErrorKind::Unavailable, "read the clock", why))
-        }))
-    }
-
-    fn read<'a>(&'a self, queue: &'a Name, wanted: &'a [KeyRange]) -> BoxFuture<'a, Result<Snapshot>> {
-        Box::pin(within("read a queue", self.look(queue, wanted)))
-    }
-
-    fn change<'a>(&'a self, change: Change<'a>) -> BoxFuture<'a, Result<Changed>> {
-        Box::pin(async move {
-            // Under whose clock it was judged does not matter: a transaction cannot ask for that, and a queue's own never goes back.
-            match within("change a queue", self.carry_out(&change)).await? {
-                Some(version) => Ok(Changed::Yes(version)),
-                None => {
-                    let glance = within("read a queue", self.look(change.queue, change.otherwise));
-                    Ok(Changed::No(glance.await?))
-                }
-            }
         })
+        .await
+    }
+
+    async fn read(&self, queue: &Name, wanted: &[KeyRange]) -> Result<Snapshot> {
+        within("read a queue", self.look(queue, wanted)).await
+    }
+
+    async fn change(&self, change: Change<'_>) -> Result<Changed> {
+        // Under whose clock it was judged does not matter: a transaction cannot ask for that, and a queue's own never goes back.
+        match within("change a queue", self.carry_out(&change)).await? {
+            Some(version) => Ok(Changed::Yes(version)),
+            None => {
+                let glance = within("read a queue", self.look(change.queue, change.otherwise));
+                Ok(Changed::No(glance.await?))
+            }
+        }
     }
 
     fn fit<'a>(&self, queue: &Name, rows: &mut dyn Iterator<Item = (&'a Key, Option<&'a Value>)>) -> Fit {
@@ -386,13 +385,8 @@ impl QueueStore for ZooKeeperQueues {
         if weight <= REQUEST_MAX { Fit::Room } else { Fit::Beyond }
     }
 
-    fn names<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a Name>,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Name>>> {
-        Box::pin(within("list queues", async move {
+    async fn names(&self, prefix: &str, after: Option<&Name>, most: usize) -> Result<Vec<Name>> {
+        within("list queues", async move {
             let session = self.inner.begin().await?;
             let path = format!("{}/{QUEUES}", self.inner.config.chroot);
             let (synced, listed) =
@@ -407,14 +401,12 @@ impl QueueStore for ZooKeeperQueues {
             names.sort_unstable();
             names.truncate(most);
             Ok(names)
-        }))
+        })
+        .await
     }
 
-    fn listen(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let wake_listener =
-                self.wake_listener.get_or_init(|| WakeListener::open(&self.inner, self.client));
-            wake_listener.ready(&self.inner).await
-        })
+    async fn listen(&self) -> Result<()> {
+        let wake_listener = self.wake_listener.get_or_init(|| WakeListener::open(&self.inner, self.client));
+        wake_listener.ready(&self.inner).await
     }
 }

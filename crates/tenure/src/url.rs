@@ -182,7 +182,7 @@ mod tests {
         ] {
             assert_eq!(redact(url), shown);
         }
-        let error = connector("nosuch://me:hunter2@h").err().expect("no such engine");
+        let error = connector("nosuch://me:hunter2@h").expect_err("no such engine");
         assert!(!format!("{error} {error:?}").contains("hunter2"));
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_url_without_an_engine_is_refused_with_the_engines_there_are() {
         for url in ["", "local", "carrier-pigeon:", "redis"] {
-            let error = connector(url).err().expect("no engine");
+            let error = connector(url).expect_err("no engine");
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(error.hint().is_some_and(|hint| hint.contains("`memory:`")), "{url}");
         }

@@ -5,14 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use futures_util::{FutureExt, StreamExt};
 use tenure_core::clock::{Clock, SystemClock};
-use tenure_core::engine::queue::QueueEngine;
 use tenure_core::engine::{
-    BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, Incarnation, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake,
+    BreakAnswer, Capability, ClaimAnswer, Connect, DynEngine, DynQueueEngine, Engine, Finding, Incarnation,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake,
 };
 use tenure_core::model::claim::{CAPACITY_MAX, Claim, Grant, Keep, Kind, Waiting};
 use tenure_core::model::inspect::View;
@@ -128,24 +126,19 @@ pub(crate) struct Forgetful {
 
 impl Fault {
     pub(crate) fn connector(self, shared: Arc<Forgetful>, connect: Connect) -> Connect {
-        Box::new(move |client| {
-            Box::pin(async move {
-                let engine = connect(client).await?;
-                let mut capability = engine.capability().clone();
-                capability.notices_death |= self == Fault::PromisesMore;
-                if self == Fault::OnlyMutexes {
-                    capability.kinds = &[Kind::Mutex];
-                }
-                let broken: Arc<dyn Engine> =
-                    Arc::new(BrokenEngine { engine, capability, fault: self, shared });
-                Ok(broken)
-            })
+        connect.around(move |engine| {
+            let mut capability = engine.capability().clone();
+            capability.notices_death |= self == Fault::PromisesMore;
+            if self == Fault::OnlyMutexes {
+                capability.kinds = &[Kind::Mutex];
+            }
+            BrokenEngine { engine, capability, fault: self, shared }
         })
     }
 }
 
 pub(crate) struct BrokenEngine {
-    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) engine: Arc<dyn DynEngine>,
     capability: Capability,
     fault: Fault,
     shared: Arc<Forgetful>,
@@ -314,100 +307,82 @@ impl Engine for BrokenEngine {
         self.engine.shard(&self.name(resource))
     }
 
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
-        async move {
-            if self.is(Call::KindsForEver)
-                && let Some(error) = claims.iter().find_map(|claim| self.first_kind(claim).err())
-            {
-                return vec![Err(error)];
-            }
-            if self.is(Call::ClaimsFailFirst)
-                && self.shared.tokens.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
-            {
-                let error = Error::new(ErrorKind::Unavailable, "claim", "try again");
-                return claims.iter().map(|_| Err(error.clone())).collect();
-            }
-            let waits: Vec<bool> = claims.iter().map(|claim| claim.wait).collect();
-            let asked = claims.iter().map(|claim| self.asked(claim)).collect();
-            let answers = self.over_lines(claims.len(), self.engine.claim(asked)).await;
-            let answers = waits.into_iter().zip(answers);
-            let mut answers: Vec<_> = answers.map(|(waits, answer)| self.claimed(waits, answer)).collect();
-            if self.is(Call::BatchesReversed) {
-                answers.reverse();
-            }
-            answers
+    async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
+        if self.is(Call::KindsForEver)
+            && let Some(error) = claims.iter().find_map(|claim| self.first_kind(claim).err())
+        {
+            return vec![Err(error)];
         }
-        .boxed()
+        if self.is(Call::ClaimsFailFirst)
+            && self.shared.tokens.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
+        {
+            let error = Error::new(ErrorKind::Unavailable, "claim", "try again");
+            return claims.iter().map(|_| Err(error.clone())).collect();
+        }
+        let waits: Vec<bool> = claims.iter().map(|claim| claim.wait).collect();
+        let asked = claims.iter().map(|claim| self.asked(claim)).collect();
+        let answers = self.over_lines(claims.len(), self.engine.claim(asked)).await;
+        let answers = waits.into_iter().zip(answers);
+        let mut answers: Vec<_> = answers.map(|(waits, answer)| self.claimed(waits, answer)).collect();
+        if self.is(Call::BatchesReversed) {
+            answers.reverse();
+        }
+        answers
     }
 
-    fn renew(&self, mut renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+    async fn renew(&self, mut renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         if self.is(Call::RenewalsLie) && renewals.iter().all(|renewal| !renewal.is_waiter) {
             let yes = RenewAnswer::Renewed { ends_in: Duration::from_secs(30) };
-            return std::future::ready(renewals.iter().map(|_| Ok(yes)).collect()).boxed();
+            return renewals.iter().map(|_| Ok(yes)).collect();
         }
         let count = renewals.len();
         renewals.iter_mut().for_each(|renewal| renewal.resource = self.name(&renewal.resource));
-        async move {
-            let call = async { self.engine.renew(renewals).await };
-            let answers = self.over_lines(count, call).await;
-            answers.into_iter().map(|answer| answer.map(|answer| self.renewed(answer))).collect()
-        }
-        .boxed()
+        let call = async { self.engine.renew(renewals).await };
+        let answers = self.over_lines(count, call).await;
+        answers.into_iter().map(|answer| answer.map(|answer| self.renewed(answer))).collect()
     }
 
-    fn release(&self, mut releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
+    async fn release(&self, mut releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
         if self.is(Call::ReleasesIgnored) {
-            return std::future::ready(releases.iter().map(|_| Ok(ReleaseAnswer::Released)).collect())
-                .boxed();
+            return releases.iter().map(|_| Ok(ReleaseAnswer::Released)).collect();
         }
         let count = releases.len();
         for release in &mut releases {
             release.resource = self.name(&release.resource);
             release.release.is_unused &= !self.is(Call::UnusedForgotten);
         }
-        async move {
-            let call = async { self.engine.release(releases).await };
-            let mut answers = self.over_lines(count, call).await;
-            if self.is(Call::ReleasesSayYes) {
-                answers.fill(Ok(ReleaseAnswer::Released));
-            }
-            answers
+        let call = async { self.engine.release(releases).await };
+        let mut answers = self.over_lines(count, call).await;
+        if self.is(Call::ReleasesSayYes) {
+            answers.fill(Ok(ReleaseAnswer::Released));
         }
-        .boxed()
+        answers
     }
 
-    fn publish(
-        &self,
-        resource: Name,
-        claim: ClaimId,
-        bytes: Arc<[u8]>,
-        keep: Keep,
-    ) -> BoxFuture<'_, Result<bool>> {
+    async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
         if self.is(Call::ValuesForgotten) {
             // Only who holds is told that it published, so the fault is in the store alone.
-            let renewed = self.engine.renew(vec![RenewRequest { resource, claim, is_waiter: false }]);
-            return renewed.map(|answers| Ok(!matches!(answers[..], [Ok(RenewAnswer::Lost)]))).boxed();
+            let renewal = RenewRequest { resource, claim, is_waiter: false };
+            let answers = self.engine.renew(vec![renewal]).await;
+            return Ok(!matches!(answers[..], [Ok(RenewAnswer::Lost)]));
         }
-        self.engine.publish(resource, claim, bytes, keep)
+        self.engine.publish(resource, claim, bytes, keep).await
     }
 
-    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
+    async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
         let is_later = after.is_some();
         let prefix = if self.is(Call::PrefixesIgnored) { String::new() } else { prefix };
         let after = after.filter(|_| !self.is(Call::PagesRepeat));
-        async move {
-            let mut page = self.engine.inspect(prefix, after, most).await?;
-            match self.fault {
-                // A client that asks for the next page gets none, so that only the order is wrong.
-                Fault::Call(Call::PagesReversed) if is_later => page.clear(),
-                Fault::Call(Call::PagesReversed) => page.reverse(),
-                Fault::Call(Call::PagesSkip) if is_later && !page.is_empty() => drop(page.remove(0)),
-                Fault::Call(Call::WaitersUnlisted) => page.iter_mut().for_each(|view| view.waiters.clear()),
-                _ => {}
-            }
-            Ok(page)
+        let mut page = self.engine.inspect(prefix, after, most).await?;
+        match self.fault {
+            // A client that asks for the next page gets none, so that only the order is wrong.
+            Fault::Call(Call::PagesReversed) if is_later => page.clear(),
+            Fault::Call(Call::PagesReversed) => page.reverse(),
+            Fault::Call(Call::PagesSkip) if is_later && !page.is_empty() => drop(page.remove(0)),
+            Fault::Call(Call::WaitersUnlisted) => page.iter_mut().for_each(|view| view.waiters.clear()),
+            _ => {}
         }
-        .boxed()
+        Ok(page)
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
@@ -419,27 +394,24 @@ impl Engine for BrokenEngine {
         }
     }
 
-    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
+    async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
         if self.is(Call::BreaksIgnored) {
-            return std::future::ready(Ok(BreakAnswer::Broken { free_in: Duration::ZERO })).boxed();
+            return Ok(BreakAnswer::Broken { free_in: Duration::ZERO });
         }
         if self.is(Call::TokensRepeat) || self.is(Call::TokensFall) {
             // The hold is found by its true token, so that only the tokens that are shown are wrong.
-            return async move {
-                let page = self.engine.inspect(resource.as_str().to_owned(), None, 1).await?;
-                let true_token = page.first().map_or(token, |view| view.last_token);
-                self.engine.break_hold(resource, true_token, at_once).await
-            }
-            .boxed();
+            let page = self.engine.inspect(resource.as_str().to_owned(), None, 1).await?;
+            let true_token = page.first().map_or(token, |view| view.last_token);
+            return self.engine.break_hold(resource, true_token, at_once).await;
         }
-        self.engine.break_hold(resource, token, at_once || self.is(Call::BreaksAtOnce))
+        self.engine.break_hold(resource, token, at_once || self.is(Call::BreaksAtOnce)).await
     }
 
-    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
+    async fn resize(&self, resource: Name, capacity: u32) -> Result<()> {
         if self.is(Call::ResizesIgnored) {
-            return std::future::ready(Ok(())).boxed();
+            return Ok(());
         }
-        self.engine.resize(resource, capacity)
+        self.engine.resize(resource, capacity).await
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
@@ -460,11 +432,11 @@ impl Engine for BrokenEngine {
         }
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        self.engine.check()
+    async fn check(&self) -> Vec<Finding> {
+        self.engine.check().await
     }
 
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         Some(self)
     }
 }

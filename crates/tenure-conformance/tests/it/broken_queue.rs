@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use tenure_core::engine::queue::{
     Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Rules, Settle,
     SettleAnswer, Settlement, Take, Taken, Which,
 };
-use tenure_core::engine::{RenewAnswer, RenewRequest};
+use tenure_core::engine::{DynQueueEngine, RenewAnswer, RenewRequest};
 use tenure_core::{Name, Result, Token};
 
 use crate::broken_engine::BrokenEngine;
@@ -57,7 +55,7 @@ pub(crate) enum Line {
 }
 
 impl BrokenEngine {
-    fn whole(&self) -> &dyn QueueEngine {
+    fn whole(&self) -> &dyn DynQueueEngine {
         self.engine.queues().expect("the engine memory has queues")
     }
 
@@ -71,7 +69,7 @@ impl QueueEngine for BrokenEngine {
         self.whole().capability()
     }
 
-    fn push(&self, mut pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
+    async fn push(&self, mut pushes: Vec<Push>) -> Vec<Result<Pushed>> {
         for push in &mut pushes {
             match self.line() {
                 Some(Line::GroupsIgnored) => push.group = None,
@@ -87,10 +85,10 @@ impl QueueEngine for BrokenEngine {
         if self.goes_wrong(Line::BatchesReversed) {
             pushes.reverse();
         }
-        self.whole().push(pushes)
+        self.whole().push(pushes).await
     }
 
-    fn take(&self, mut takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+    async fn take(&self, mut takes: Vec<Take>) -> Vec<Result<Taken>> {
         for take in &mut takes {
             let mut rules = Rules::clone(&take.rules);
             match self.line() {
@@ -102,36 +100,32 @@ impl QueueEngine for BrokenEngine {
             take.rules = rules.into();
         }
         let queues: Vec<Name> = takes.iter().map(|take| take.queue.clone()).collect();
-        async move {
-            let mut taken = self.whole().take(takes).await;
-            for (queue, taken) in queues.iter().zip(&mut taken) {
-                let Ok(taken) = taken else { continue };
-                for item in &mut taken.items {
-                    if self.goes_wrong(Line::TokensRepeat) {
-                        item.token = Token::new(7);
-                    }
-                    if self.goes_wrong(Line::AtMostOnce) {
-                        let (queue, claim) = (queue.clone(), item.claim);
-                        let settle = Settle { queue, claim, settlement: Settlement::Ack };
-                        self.whole().settle(vec![settle]).await;
-                    }
+        let mut taken = self.whole().take(takes).await;
+        for (queue, taken) in queues.iter().zip(&mut taken) {
+            let Ok(taken) = taken else { continue };
+            for item in &mut taken.items {
+                if self.goes_wrong(Line::TokensRepeat) {
+                    item.token = Token::new(7);
+                }
+                if self.goes_wrong(Line::AtMostOnce) {
+                    let (queue, claim) = (queue.clone(), item.claim);
+                    let settle = Settle { queue, claim, settlement: Settlement::Ack };
+                    self.whole().settle(vec![settle]).await;
                 }
             }
-            taken
         }
-        .boxed()
+        taken
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         if self.goes_wrong(Line::RenewalsLie) || self.goes_wrong(Line::AtMostOnce) {
             let ends_in = Duration::from_secs(30);
-            let answers = renewals.iter().map(|_| Ok(RenewAnswer::Renewed { ends_in })).collect();
-            return std::future::ready(answers).boxed();
+            return renewals.iter().map(|_| Ok(RenewAnswer::Renewed { ends_in })).collect();
         }
-        self.whole().renew(renewals)
+        self.whole().renew(renewals).await
     }
 
-    fn settle(&self, mut settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+    async fn settle(&self, mut settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {
         let is_lie = self.goes_wrong(Line::LateSettled) || self.goes_wrong(Line::AtMostOnce);
         for settle in &mut settlements {
             match (self.line(), &mut settle.settlement) {
@@ -151,54 +145,45 @@ impl QueueEngine for BrokenEngine {
             }
         }
         let is_lie = is_lie || self.goes_wrong(Line::AcksIgnored);
-        async move {
-            let answers = self.whole().settle(settlements).await;
-            let lie = |answer| match answer {
-                Ok(SettleAnswer::Lost) if is_lie => Ok(SettleAnswer::Settled),
-                answer => answer,
-            };
-            answers.into_iter().map(lie).collect()
-        }
-        .boxed()
+        let answers = self.whole().settle(settlements).await;
+        let lie = |answer| match answer {
+            Ok(SettleAnswer::Lost) if is_lie => Ok(SettleAnswer::Settled),
+            answer => answer,
+        };
+        answers.into_iter().map(lie).collect()
     }
 
-    fn queues(
+    async fn queues(
         &self,
         prefix: String,
         after: Option<Name>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
-        self.whole().queues(prefix, after, most)
+    ) -> Result<Vec<(Name, QueueStats)>> {
+        self.whole().queues(prefix, after, most).await
     }
 
-    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
+    async fn stats(&self, queue: Name) -> Result<QueueStats> {
         if self.goes_wrong(Line::Uncounted) {
-            return std::future::ready(Ok(QueueStats::default())).boxed();
+            return Ok(QueueStats::default());
         }
-        self.whole().stats(queue)
+        self.whole().stats(queue).await
     }
 
-    fn items(
+    async fn items(
         &self,
         queue: Name,
         which: Which,
         after: Option<ItemId>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
-        self.whole().items(queue, which, after, most)
+    ) -> Result<Vec<ItemView>> {
+        self.whole().items(queue, which, after, most).await
     }
 
-    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
-        self.whole().replay(queue, item, most)
+    async fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> Result<usize> {
+        self.whole().replay(queue, item, most).await
     }
 
-    fn purge(
-        &self,
-        queue: Name,
-        which: Which,
-        item: Option<ItemId>,
-        most: usize,
-    ) -> BoxFuture<'_, Result<usize>> {
-        self.whole().purge(queue, which, item, most)
+    async fn purge(&self, queue: Name, which: Which, item: Option<ItemId>, most: usize) -> Result<usize> {
+        self.whole().purge(queue, which, item, most).await
     }
 }

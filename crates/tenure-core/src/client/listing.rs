@@ -34,10 +34,10 @@ impl Tenure {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
     pub async fn inspect_each(&self, prefix: &str) -> Result<Vec<(Name, Result<View>)>> {
-        let prefix = prefix.to_owned();
+        let (prefix, engine) = (prefix.to_owned(), self.engine());
         let all = list(&self.connection.shared, move |shared| Ok(shared.engine.inspect_all(prefix))).await?;
         // One without a name is not one resource that cannot be read: the list itself has failed.
-        let named = |view: Result<View>| match view {
+        let named = |view: Result<View>| match view.map_err(|error| error.named(engine, None)) {
             Ok(view) => Ok((view.resource.clone(), Ok(view))),
             Err(error) => match error.resource().cloned() {
                 Some(name) => Ok((name, Err(error))),
@@ -70,8 +70,13 @@ impl Tenure {
     /// [`ErrorKind::Unsupported`] if the engine has no queues; [`ErrorKind::Unavailable`] if it does not answer in time.
     pub async fn queues_each(&self, prefix: &str) -> Result<Vec<QueueLine>> {
         let shared = &self.connection.shared;
-        let prefix = prefix.to_owned();
-        Ok(by_name(list(shared, move |shared| Ok(shared.queues()?.queues_all(prefix))).await?))
+        let (prefix, engine) = (prefix.to_owned(), self.engine());
+        let all = list(shared, move |shared| Ok(shared.queues()?.queues_all(prefix))).await?;
+        let named = |(name, stats): QueueLine| {
+            let stats = stats.map_err(|error| error.named(engine, Some(&name)));
+            (name, stats)
+        };
+        Ok(by_name(all.into_iter().map(named).collect()))
     }
 }
 
@@ -104,5 +109,5 @@ async fn list<T: Send + 'static>(
     );
     let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
     let listed: Result<Vec<T>> = task.join_next().await.and_then(|listed| listed.ok()).ok_or_else(gone)?;
-    listed.map_err(|error| error.with_engine(shared.engine.name()))
+    listed.map_err(|error| error.named(shared.engine.name(), None))
 }

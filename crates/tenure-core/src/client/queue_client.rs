@@ -17,10 +17,10 @@ use crate::client::lease_state::LeaseState;
 use crate::client::{Connection, Shared};
 use crate::clock::Instant;
 use crate::engine::queue::{
-    CONSUMER_LIFE, CONSUMER_LOOK, Dispatched, Push, Pushed, QueueEngine, Rules, Settle, SettleAnswer,
-    Settlement, Take, Taken,
+    CONSUMER_LIFE, CONSUMER_LOOK, Dispatched, Push, Pushed, Rules, Settle, SettleAnswer, Settlement, Take,
+    Taken,
 };
-use crate::engine::{Shard, Wake};
+use crate::engine::{DynQueueEngine, Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::lease::Lease;
 use crate::face::queue::Delivery;
@@ -172,28 +172,31 @@ impl QueueClient {
 }
 
 impl Shared {
-    /// Asks the engine's queues for something that is not worth a batch.
+    /// Asks the engine's queues for something about one queue that is not worth a batch.
     pub(crate) async fn on_queues<T: Send + 'static>(
         self: &Arc<Shared>,
-        ask: impl for<'a> FnOnce(&'a dyn QueueEngine) -> BoxFuture<'a, Result<T>> + Send + 'static,
+        queue: &Name,
+        ask: impl for<'a> FnOnce(&'a dyn DynQueueEngine) -> BoxFuture<'a, Result<T>> + Send + 'static,
     ) -> Result<T> {
         self.queues()?;
-        self.on_thread(move |engine| {
-            Box::pin(async move {
-                let Some(queues) = engine.queues() else { return Err(no_queues(engine.name())) };
-                ask(queues).await
-            })
+        self.on_thread(Some(queue), async move |engine| match engine.queues() {
+            Some(queues) => ask(queues).await,
+            None => Err(no_queues(engine.name())),
         })
         .await
     }
 
     /// Returns the engine's queues.
-    pub(crate) fn queues(&self) -> Result<&dyn QueueEngine> {
+    pub(crate) fn queues(&self) -> Result<&dyn DynQueueEngine> {
         self.engine.queues().ok_or_else(|| no_queues(self.engine.name()))
     }
 
     /// Waits for an answer of the queues, for no longer than the answer timeout, or than they say that an answer may take.
-    async fn in_queue_time<T>(&self, queues: &dyn QueueEngine, answer: impl Future<Output = T>) -> Result<T> {
+    async fn in_queue_time<T>(
+        &self,
+        queues: &dyn DynQueueEngine,
+        answer: impl Future<Output = T>,
+    ) -> Result<T> {
         self.within(self.settings.answer_timeout.max(queues.capability().answer_max), answer).await
     }
 
@@ -213,7 +216,7 @@ impl Shared {
                 // What the engine advises is more than that, where it has answered.
                 let is_unadvised = error.kind() == ErrorKind::Unavailable || error.hint().is_none();
                 let is_unknown = is_unknown && !may_repeat && is_unadvised;
-                let error = error.with_resource(&queue).with_engine(self.engine.name());
+                let error = error.named(self.engine.name(), Some(&queue));
                 let hint =
                     "it may have been pushed: give it a dedup id, and it can be pushed again without harm";
                 return Err(if is_unknown { error.with_hint(hint) } else { error });
@@ -297,6 +300,8 @@ impl Shared {
     }
 
     fn on_settled(self: &Arc<Shared>, mut settling: Settling, answer: Result<SettleAnswer>) {
+        let named = |error: Error| error.named(self.engine.name(), Some(&settling.settle.queue));
+        let answer = answer.map_err(named);
         let (now, is_repeated) = (self.clock.now(), settling.attempt > 0);
         let answer = match answer {
             Err(error) if is_unknown(&error) => {
@@ -327,6 +332,7 @@ impl Shared {
                 "settle",
                 "it was not answered, and when it was repeated, the delivery had ended",
             )
+            .named(self.engine.name(), Some(&settling.settle.queue))
             .with_hint("it was settled, or it is handed out again"))),
             answer => Some(answer),
         };
@@ -610,7 +616,7 @@ impl QueuePoller {
     /// Tells those who have waited for too long that the engine does not answer, or all why it refuses, and says how long
     /// to wait then.
     fn refuse(&mut self, error: Error) -> Option<Duration> {
-        let error = error.with_resource(&self.queue).with_engine(self.shared.engine.name());
+        let error = error.named(self.shared.engine.name(), Some(&self.queue));
         if error.kind() != ErrorKind::Unavailable {
             self.is_idle = false;
             self.answer_all(|_| true, || Err(error.clone()));

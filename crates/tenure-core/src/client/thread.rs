@@ -18,7 +18,7 @@ use futures_util::stream::BoxStream;
 use crate::client::Shared;
 use crate::client::ledger::{Lane, Sent};
 use crate::clock::{Clock, Instant, Timer};
-use crate::engine::{ClaimAnswer, Connect, Engine, ReleaseAnswer, RenewAnswer, RenewRequest, Shard, Wake};
+use crate::engine::{ClaimAnswer, Connect, DynEngine, ReleaseAnswer, RenewAnswer, RenewRequest, Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::claim::ClientId;
 
@@ -50,7 +50,7 @@ pub(crate) fn start(
     clock: Arc<dyn Clock>,
     connect: Connect,
     client: ClientId,
-    make_shared: impl FnOnce(Arc<dyn Engine>, tokio::runtime::Handle) -> Arc<Shared> + Send + 'static,
+    make_shared: impl FnOnce(Arc<dyn DynEngine>, tokio::runtime::Handle) -> Arc<Shared> + Send + 'static,
     ready: tokio::sync::oneshot::Sender<Result<Arc<Shared>>>,
 ) -> Result<()> {
     let thread = move || {
@@ -67,7 +67,7 @@ pub(crate) fn start(
                 Ok(timer) => timer,
                 Err(error) => return drop(ready.send(Err(failed("cannot make a timer", error)))),
             };
-            let engine = match connect(client).await {
+            let engine = match connect.open(client).await {
                 Ok(engine) => engine,
                 Err(error) => return drop(ready.send(Err(error))),
             };
@@ -233,7 +233,7 @@ impl Loop {
 }
 
 /// Renews what was taken from queues.
-async fn renew_deliveries(engine: &dyn Engine, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+async fn renew_deliveries(engine: &dyn DynEngine, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
     match engine.queues() {
         Some(queues) => queues.renew(renewals).await,
         None => vec![Ok(RenewAnswer::Lost); renewals.len()],

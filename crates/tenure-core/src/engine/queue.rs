@@ -15,7 +15,6 @@
 
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 
 use crate::engine::{RenewAnswer, RenewRequest};
@@ -78,16 +77,16 @@ pub trait QueueEngine: Send + Sync {
     fn capability(&self) -> &QueueCapability;
 
     /// Puts items in line. Pushes of one call into one queue stand in the order of the call.
-    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>>;
+    fn push(&self, pushes: Vec<Push>) -> impl Future<Output = Vec<Result<Pushed>>> + Send;
 
     /// Hands out what is ready.
-    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>>;
+    fn take(&self, takes: Vec<Take>) -> impl Future<Output = Vec<Result<Taken>>> + Send;
 
     /// Extends deliveries: `Renewed` or `Lost`.
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>>;
+    fn renew(&self, renewals: Vec<RenewRequest>) -> impl Future<Output = Vec<Result<RenewAnswer>>> + Send;
 
     /// Ends deliveries.
-    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>>;
+    fn settle(&self, settlements: Vec<Settle>) -> impl Future<Output = Vec<Result<SettleAnswer>>> + Send;
 
     /// Lists up to `most` queues that have items or dead letters, whose names begin with `prefix` and come after `after`, by
     /// name. A page is empty only at the end.
@@ -96,7 +95,7 @@ pub trait QueueEngine: Send + Sync {
         prefix: String,
         after: Option<Name>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>>;
+    ) -> impl Future<Output = Result<Vec<(Name, QueueStats)>>> + Send;
 
     /// Lists all queues that have items or dead letters, whose names begin with `prefix`, as
     /// [`Engine::inspect_all`](crate::engine::Engine::inspect_all) lists resources.
@@ -112,15 +111,15 @@ pub trait QueueEngine: Send + Sync {
     }
 
     /// Looks at one queue.
-    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>>;
+    fn stats(&self, queue: Name) -> impl Future<Output = Result<QueueStats>> + Send;
 
     /// Says whether nothing in it waits or is in flight. It is asked several times a second, so its cost must not grow with the
     /// queue: an engine whose `stats` counts items has a way of its own.
-    fn is_empty(&self, queue: Name) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move {
+    fn is_empty(&self, queue: Name) -> impl Future<Output = Result<bool>> + Send {
+        async move {
             let stats = self.stats(queue).await?;
             Ok(stats.waiting + stats.in_flight == 0)
-        })
+        }
     }
 
     /// Lists up to `most` items after `after`, by their numbers. A page may be shorter; it is empty only at the end.
@@ -130,11 +129,16 @@ pub trait QueueEngine: Send + Sync {
         which: Which,
         after: Option<ItemId>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<ItemView>>>;
+    ) -> impl Future<Output = Result<Vec<ItemView>>> + Send;
 
     /// Puts dead letters in line again, at the end of their groups and as if they had never been handed out: one, or up to `most`,
     /// the oldest first. Returns how many.
-    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>>;
+    fn replay(
+        &self,
+        queue: Name,
+        item: Option<ItemId>,
+        most: usize,
+    ) -> impl Future<Output = Result<usize>> + Send;
 
     /// Removes up to `most` items, or one: dead letters, or what waits and is not in flight. Returns how many.
     fn purge(
@@ -143,5 +147,5 @@ pub trait QueueEngine: Send + Sync {
         which: Which,
         item: Option<ItemId>,
         most: usize,
-    ) -> BoxFuture<'_, Result<usize>>;
+    ) -> impl Future<Output = Result<usize>> + Send;
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 
 use crate::client::Connection;
 use crate::client::lease_state::LeaseState;
 use crate::client::ledger::{AcquireRequest, Acquired, Bond, Key, Ledger, Now, QueuePosition};
 use crate::clock::Instant;
-use crate::engine::{Engine, ReleaseAnswer};
+use crate::engine::{DynEngine, ReleaseAnswer};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::model::claim::{Busy, ClaimId, Keep, Name, Published, VALUE_BYTES_MAX};
 use crate::model::token::Token;
@@ -164,11 +164,8 @@ impl Lease {
             return invalid(format!("the value has {} bytes", bytes.len()), hint);
         }
         let (name, claim) = (self.resource().clone(), self.claim());
-        let publish = move |engine: Arc<dyn Engine>| -> BoxFuture<'static, Result<bool>> {
-            Box::pin(async move { engine.publish(name, claim, bytes, keep).await })
-        };
-        let published = shared.on_thread(publish).await;
-        match published.map_err(|error| error.with_resource(self.resource()))? {
+        let publish = async move |engine: Arc<dyn DynEngine>| engine.publish(name, claim, bytes, keep).await;
+        match shared.on_thread(Some(self.resource()), publish).await? {
             true => Ok(()),
             false => Err(self.lost_error(self.loss_reason().unwrap_or(LossReason::Ended))),
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, Either, select};
 
 use crate::client::Tenure;
+use crate::engine::DynQueueEngine;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::face::claimant::until_lost;
 use crate::face::lease::Lease;
@@ -14,8 +15,8 @@ use crate::model::claim::{ClaimId, Name, PERIOD_MAX, TTL_DEFAULT, TTL_MAX, TTL_M
 use crate::model::token::Token;
 
 use crate::engine::queue::{
-    Dispatched, Interval, ItemId, ItemView, Push as PushRequest, Pushed, QueueEngine, QueueStats, Rules,
-    Settle, SettleAnswer, Settlement, Which,
+    Dispatched, Interval, ItemId, ItemView, Push as PushRequest, Pushed, QueueStats, Rules, Settle,
+    SettleAnswer, Settlement, Which,
 };
 
 /// How often an item is handed out before it is dead, by default.
@@ -281,7 +282,7 @@ impl Queue {
     /// One round trip.
     pub async fn stats(&self) -> Result<QueueStats> {
         let name = self.name.clone()?;
-        self.tenure.connection.shared.on_queues(move |queues| queues.stats(name)).await
+        self.tenure.connection.shared.on_queues(&name.clone(), move |queues| queues.stats(name)).await
     }
 
     /// Says whether no item waits and none is with a consumer. Dead letters do not count.
@@ -295,7 +296,7 @@ impl Queue {
     /// One round trip, and the same for the store however long the queue is; on SQL databases [`Queue::stats`] counts all items.
     pub async fn is_empty(&self) -> Result<bool> {
         let name = self.name.clone()?;
-        self.tenure.connection.shared.on_queues(move |queues| queues.is_empty(name)).await
+        self.tenure.connection.shared.on_queues(&name.clone(), move |queues| queues.is_empty(name)).await
     }
 
     /// Returns how many items wait or are with a consumer.
@@ -332,10 +333,10 @@ impl Queue {
         let name = self.name.clone()?;
         let mut items: Vec<ItemView> = Vec::new();
         while items.len() < most {
-            let (name, after) = (name.clone(), items.last().map(|item| item.item).or(after));
+            let (queue, after) = (name.clone(), items.last().map(|item| item.item).or(after));
             let page = (most - items.len()).min(PAGE);
             let shared = &self.tenure.connection.shared;
-            let page = shared.on_queues(move |queues| queues.items(name, which, after, page)).await?;
+            let page = shared.on_queues(&name, move |queues| queues.items(queue, which, after, page)).await?;
             if page.is_empty() {
                 break;
             }
@@ -381,7 +382,7 @@ impl Queue {
     async fn by_pages(
         &self,
         most: u64,
-        ask: impl for<'a> Fn(&'a dyn QueueEngine, Name, usize) -> BoxFuture<'a, Result<usize>>
+        ask: impl for<'a> Fn(&'a dyn DynQueueEngine, Name, usize) -> BoxFuture<'a, Result<usize>>
         + Clone
         + Send
         + 'static,
@@ -390,9 +391,9 @@ impl Queue {
         let mut count = 0;
         while count < most {
             let page = usize::try_from(most - count).unwrap_or(PAGE).min(PAGE);
-            let (name, ask) = (name.clone(), ask.clone());
+            let (queue, ask) = (name.clone(), ask.clone());
             let shared = &self.tenure.connection.shared;
-            let done = shared.on_queues(move |queues| ask(queues, name, page)).await?;
+            let done = shared.on_queues(&name, move |queues| ask(queues, queue, page)).await?;
             if done == 0 {
                 break;
             }
@@ -691,10 +692,7 @@ impl Delivery {
         self.is_settled = true;
         let answer = self.start(settlement).map_err(|reason| self.lease.lost_error(reason))?;
         let gone = |_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
-        let shared = &self.lease.connection().shared;
-        let answer = answer.await.map_err(gone)?;
-        let answer = answer
-            .map_err(|error| error.with_resource(self.lease.resource()).with_engine(shared.engine.name()))?;
+        let answer = answer.await.map_err(gone)??;
         if answer == SettleAnswer::Lost { Err(self.lease.lost_error(LossReason::Ended)) } else { Ok(answer) }
     }
 

@@ -2,9 +2,7 @@
 
 use std::ops::Bound;
 
-use futures_util::future::BoxFuture;
-
-use super::{Memory, Store, ready};
+use super::{Memory, Store};
 use crate::clock::Timestamp;
 use crate::engine::queue::{
     ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
@@ -45,30 +43,22 @@ impl QueueEngine for Memory {
         &self.queues
     }
 
-    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
+    async fn push(&self, pushes: Vec<Push>) -> Vec<Result<Pushed>> {
         // All of a call is done at one moment.
         let now = self.store.now();
         let push =
             |push: &Push| self.store.queue(&push.queue, now, |queue, now| step::push(queue, push, now));
-        self.store.answer(
-            &pushes,
-            |request: &Push| ("push", &request.queue),
-            |pushes| pushes.iter().map(push).collect(),
-        )
+        self.store.answer(&pushes, |request: &Push| ("push", &request.queue), push).await
     }
 
-    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+    async fn take(&self, takes: Vec<Take>) -> Vec<Result<Taken>> {
         let now = self.store.now();
         let take =
             |take: &Take| self.store.queue(&take.queue, now, |queue, now| step::take(queue, take, now));
-        self.store.answer(
-            &takes,
-            |request: &Take| ("take", &request.queue),
-            |takes| takes.iter().map(take).collect(),
-        )
+        self.store.answer(&takes, |request: &Take| ("take", &request.queue), take).await
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         let now = self.store.now();
         let renew = |request: &RenewRequest| {
             let renewed = self.store.queue(&request.resource, now, |queue, now| {
@@ -76,33 +66,25 @@ impl QueueEngine for Memory {
             });
             Ok(renewed?.map_or(RenewAnswer::Lost, |ends_in| RenewAnswer::Renewed { ends_in }))
         };
-        self.store.answer(
-            &renewals,
-            |request: &RenewRequest| ("renew", &request.resource),
-            |renewals| renewals.iter().map(renew).collect(),
-        )
+        self.store.answer(&renewals, |request: &RenewRequest| ("renew", &request.resource), renew).await
     }
 
-    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+    async fn settle(&self, settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {
         let now = self.store.now();
         let settle = |settle: &Settle| {
             self.store.queue(&settle.queue, now, |queue, now| {
                 step::settle(queue, settle.claim, &settle.settlement, now)
             })
         };
-        self.store.answer(
-            &settlements,
-            |request: &Settle| ("settle", &request.queue),
-            |settlements| settlements.iter().map(settle).collect(),
-        )
+        self.store.answer(&settlements, |request: &Settle| ("settle", &request.queue), settle).await
     }
 
-    fn queues(
+    async fn queues(
         &self,
         prefix: String,
         after: Option<Name>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
+    ) -> Result<Vec<(Name, QueueStats)>> {
         let now = self.store.now();
         let mut state = self.store.state();
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -113,42 +95,30 @@ impl QueueEngine for Memory {
             (name.clone(), stats)
         });
         let is_used = |stats: &QueueStats| stats.waiting + stats.in_flight + stats.dead > 0;
-        ready(Ok(counted.filter(|(_, stats)| is_used(stats)).take(most).collect()))
+        Ok(counted.filter(|(_, stats)| is_used(stats)).take(most).collect())
     }
 
-    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
-        ready(
-            self.store
-                .queue(&queue, self.store.now(), |queue, now| Ok((step::stats(queue, now)?, Calls::new()))),
-        )
+    async fn stats(&self, queue: Name) -> Result<QueueStats> {
+        self.store.queue(&queue, self.store.now(), |queue, now| Ok((step::stats(queue, now)?, Calls::new())))
     }
 
-    fn items(
+    async fn items(
         &self,
         queue: Name,
         which: Which,
         after: Option<ItemId>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
-        ready(self.store.queue(&queue, self.store.now(), |queue, now| {
+    ) -> Result<Vec<ItemView>> {
+        self.store.queue(&queue, self.store.now(), |queue, now| {
             Ok((step::items(queue, which, after, most, now)?, Calls::new()))
-        }))
+        })
     }
 
-    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
-        ready(self.store.queue(&queue, self.store.now(), |queue, now| step::replay(queue, item, most, now)))
+    async fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> Result<usize> {
+        self.store.queue(&queue, self.store.now(), |queue, now| step::replay(queue, item, most, now))
     }
 
-    fn purge(
-        &self,
-        queue: Name,
-        which: Which,
-        item: Option<ItemId>,
-        most: usize,
-    ) -> BoxFuture<'_, Result<usize>> {
-        ready(
-            self.store
-                .queue(&queue, self.store.now(), |queue, now| step::purge(queue, which, item, most, now)),
-        )
+    async fn purge(&self, queue: Name, which: Which, item: Option<ItemId>, most: usize) -> Result<usize> {
+        self.store.queue(&queue, self.store.now(), |queue, now| step::purge(queue, which, item, most, now))
     }
 }

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::clock::Clock;
-use tenure_core::engine::ReleaseAnswer;
+use tenure_core::engine::{Connect, ReleaseAnswer};
 use tenure_core::memory::{Flaw, Store};
 use tenure_core::model::record::PlainRecord;
 use tenure_core::model::step::Command;
 use tenure_core::testing::virtual_clock::VirtualClock;
-use tenure_core::{ErrorKind, Settings, Tenure, blocking};
+use tenure_core::{Error, ErrorKind, Result, Settings, Tenure, blocking};
+
+use crate::nameless::Nameless;
 
 const TTL: Duration = Duration::from_secs(9);
 
@@ -147,10 +149,17 @@ fn bad_input_is_refused_before_anything_is_sent() {
     assert_eq!(store.records(), 0);
 }
 
+/// An engine whose connection fails in another way than a bad setting does.
+fn unconnectable() -> Connect {
+    Connect::new("unconnectable", async move |_| -> Result<Arc<Nameless>> {
+        Err(Error::new(ErrorKind::Internal, "connect", "it was tried"))
+    })
+}
+
 #[test]
 fn a_bad_setting_is_refused_by_its_name_before_anything_is_connected() {
     for bad in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
-        let connect: tenure_core::engine::Connect = Box::new(|_| panic!("nothing is to be connected"));
+        let connect = unconnectable();
         let settings = Settings::new().answer_timeout(bad);
         let error = pollster::block_on(Tenure::connect_with(connect, settings)).err().expect("refused");
         assert_eq!(error.kind(), ErrorKind::Invalid);

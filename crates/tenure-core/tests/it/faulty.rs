@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::queue::{
@@ -12,8 +11,8 @@ use tenure_core::engine::queue::{
     Taken, Which,
 };
 use tenure_core::engine::{
-    BreakAnswer, Capability, ClaimAnswer, Connect, Engine, Finding, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest, Wake,
+    BreakAnswer, Capability, ClaimAnswer, DynEngine, DynQueueEngine, Engine, Finding, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Wake,
 };
 use tenure_core::memory::Store;
 use tenure_core::model::claim::{Claim, ClaimId, Keep, Name};
@@ -72,19 +71,13 @@ impl Plan {
 /// Connects with a store, over a line with such faults.
 pub(crate) fn connect(store: &Arc<Store>, faults: &Arc<Faults>, answer_timeout: Duration) -> Tenure {
     let (inner, faults) = (store.clone().connector(), faults.clone());
-    let connect: Connect = Box::new(move |client| {
-        Box::pin(async move {
-            let inner = inner(client).await?;
-            let engine: Arc<dyn Engine> = Arc::new(Faulty { inner, faults });
-            Ok(engine)
-        })
-    });
+    let connect = inner.around(|inner| Faulty { inner, faults });
     let settings = Settings::new().answer_timeout(answer_timeout);
     pollster::block_on(Tenure::connect_with(connect, settings)).expect("connects")
 }
 
 struct Faulty {
-    inner: Arc<dyn Engine>,
+    inner: Arc<dyn DynEngine>,
     faults: Arc<Faults>,
 }
 
@@ -96,7 +89,7 @@ async fn pause(period: Duration) {
 }
 
 impl Faulty {
-    fn queues(&self) -> &dyn QueueEngine {
+    fn queues(&self) -> &dyn DynQueueEngine {
         self.inner.queues().expect("it has queues")
     }
 }
@@ -110,67 +103,57 @@ impl Engine for Faulty {
         self.inner.capability()
     }
 
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
+    async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
         self.faults.claims.fetch_add(claims.len(), Ordering::Relaxed);
-        let answers = self.inner.claim(claims);
+        let answers = self.inner.claim(claims).await;
         let delay = *self.faults.claim_delay.lock().unwrap_or_else(PoisonError::into_inner);
-        Box::pin(async move {
-            if !delay.is_zero() {
-                pause(delay).await;
-            }
-            answers.await.into_iter().map(|answer| self.faults.claimed.next(answer)).collect()
-        })
+        if !delay.is_zero() {
+            pause(delay).await;
+        }
+        answers.into_iter().map(|answer| self.faults.claimed.next(answer)).collect()
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        self.inner.renew(renewals)
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        self.inner.renew(renewals).await
     }
 
-    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
+    async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
         let delay = *self.faults.release_delay.lock().unwrap_or_else(PoisonError::into_inner);
-        Box::pin(async move {
-            if !delay.is_zero() {
-                pause(delay).await;
-            }
-            self.inner.release(releases).await
-        })
+        if !delay.is_zero() {
+            pause(delay).await;
+        }
+        self.inner.release(releases).await
     }
 
-    fn publish(
-        &self,
-        resource: Name,
-        claim: ClaimId,
-        bytes: Arc<[u8]>,
-        keep: Keep,
-    ) -> BoxFuture<'_, Result<bool>> {
-        self.inner.publish(resource, claim, bytes, keep)
+    async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
+        self.inner.publish(resource, claim, bytes, keep).await
     }
 
-    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
-        self.inner.inspect(prefix, after, most)
+    async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
+        self.inner.inspect(prefix, after, most).await
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
         self.inner.observe(resource)
     }
 
-    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
-        self.inner.break_hold(resource, token, at_once)
+    async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
+        self.inner.break_hold(resource, token, at_once).await
     }
 
-    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
-        self.inner.resize(resource, capacity)
+    async fn resize(&self, resource: Name, capacity: u32) -> Result<()> {
+        self.inner.resize(resource, capacity).await
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
         self.inner.wakes()
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        self.inner.check()
+    async fn check(&self) -> Vec<Finding> {
+        self.inner.check().await
     }
 
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         Some(self)
     }
 }
@@ -180,84 +163,70 @@ impl QueueEngine for Faulty {
         Faulty::queues(self).capability()
     }
 
-    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
-        let answers = Faulty::queues(self).push(pushes);
-        Box::pin(
-            async move { answers.await.into_iter().map(|answer| self.faults.pushed.next(answer)).collect() },
-        )
+    async fn push(&self, pushes: Vec<Push>) -> Vec<Result<Pushed>> {
+        let answers = Faulty::queues(self).push(pushes).await;
+        answers.into_iter().map(|answer| self.faults.pushed.next(answer)).collect()
     }
 
-    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
+    async fn take(&self, takes: Vec<Take>) -> Vec<Result<Taken>> {
         let late = self.faults.late_take.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(delay) = late {
             let inner = self.inner.clone();
-            return Box::pin(async move {
-                tokio::spawn(async move {
-                    pause(delay).await;
-                    drop(inner.queues().expect("it has queues").take(takes).await);
-                });
-                std::future::pending().await
+            tokio::spawn(async move {
+                pause(delay).await;
+                drop(inner.queues().expect("it has queues").take(takes).await);
             });
+            return std::future::pending().await;
         }
-        let answers = Faulty::queues(self).take(takes);
-        Box::pin(
-            async move { answers.await.into_iter().map(|answer| self.faults.taken.next(answer)).collect() },
-        )
+        let answers = Faulty::queues(self).take(takes).await;
+        answers.into_iter().map(|answer| self.faults.taken.next(answer)).collect()
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        Faulty::queues(self).renew(renewals)
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        Faulty::queues(self).renew(renewals).await
     }
 
-    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
+    async fn settle(&self, settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {
         self.faults.settlements.fetch_add(settlements.len(), Ordering::Relaxed);
-        Box::pin(async move {
-            let mut answers = Vec::new();
-            for settle in settlements {
-                let answer = match self.faults.unsettled.is_due() {
-                    true => self.faults.unsettled.next(Ok(SettleAnswer::Lost)),
-                    false => Faulty::queues(self).settle(vec![settle]).await.remove(0),
-                };
-                answers.push(answer);
-            }
-            answers
-        })
+        let mut answers = Vec::new();
+        for settle in settlements {
+            let answer = match self.faults.unsettled.is_due() {
+                true => self.faults.unsettled.next(Ok(SettleAnswer::Lost)),
+                false => Faulty::queues(self).settle(vec![settle]).await.remove(0),
+            };
+            answers.push(answer);
+        }
+        answers
     }
 
-    fn queues(
+    async fn queues(
         &self,
         prefix: String,
         after: Option<Name>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
-        Faulty::queues(self).queues(prefix, after, most)
+    ) -> Result<Vec<(Name, QueueStats)>> {
+        Faulty::queues(self).queues(prefix, after, most).await
     }
 
-    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
-        Faulty::queues(self).stats(queue)
+    async fn stats(&self, queue: Name) -> Result<QueueStats> {
+        Faulty::queues(self).stats(queue).await
     }
 
-    fn items(
+    async fn items(
         &self,
         queue: Name,
         which: Which,
         after: Option<ItemId>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
-        Faulty::queues(self).items(queue, which, after, most)
+    ) -> Result<Vec<ItemView>> {
+        Faulty::queues(self).items(queue, which, after, most).await
     }
 
-    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
-        Faulty::queues(self).replay(queue, item, most)
+    async fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> Result<usize> {
+        Faulty::queues(self).replay(queue, item, most).await
     }
 
-    fn purge(
-        &self,
-        queue: Name,
-        which: Which,
-        item: Option<ItemId>,
-        most: usize,
-    ) -> BoxFuture<'_, Result<usize>> {
-        Faulty::queues(self).purge(queue, which, item, most)
+    async fn purge(&self, queue: Name, which: Which, item: Option<ItemId>, most: usize) -> Result<usize> {
+        Faulty::queues(self).purge(queue, which, item, most).await
     }
 }

@@ -9,6 +9,7 @@ mod handover;
 mod kinds;
 mod line;
 mod loss;
+mod nameless;
 mod names;
 mod oracle;
 mod queue;

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use futures_util::stream::BoxStream;
 use tenure_core::clock::{Clock, Instant, SystemClock};
-use tenure_core::engine::queue::QueueEngine;
-use tenure_core::engine::{Capability, Finding, HandOver, Incarnation, Reach, SlotOrder};
+use tenure_core::engine::{Capability, DynQueueEngine, Finding, HandOver, Incarnation, Reach, SlotOrder};
 use tenure_core::model::claim::{ClaimId, ClientId, Keep, Name, Terms};
 use tenure_core::model::line::{Entry, Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::model::token::Token;
@@ -529,50 +528,37 @@ impl Store for Etcd {
         &self.wakes
     }
 
-    fn session_id(&self, ttl: Duration) -> BoxFuture<'_, Result<SessionId>> {
-        Box::pin(async move { self.etcd_leases.of(ttl).await.map_err(failed("claim")) })
+    async fn session_id(&self, ttl: Duration) -> Result<SessionId> {
+        self.etcd_leases.of(ttl).await.map_err(failed("claim"))
     }
 
-    fn heartbeat(&self, session_id: SessionId) -> BoxFuture<'_, Result<Option<Instant>>> {
-        Box::pin(async move { self.etcd_leases.heartbeat(session_id).await.map_err(failed("renew")) })
+    async fn heartbeat(&self, session_id: SessionId) -> Result<Option<Instant>> {
+        self.etcd_leases.heartbeat(session_id).await.map_err(failed("renew"))
     }
 
-    fn enter<'a>(&'a self, entrances: Vec<Entrance<'a>>) -> BoxFuture<'a, Vec<Result<Entered>>> {
-        Box::pin(async move {
-            let batches = entrances.chunks(BATCH_MAX).map(|batch| self.enter_batch(batch));
-            join_all(batches).await.into_iter().flatten().collect()
-        })
+    async fn enter(&self, entrances: Vec<Entrance<'_>>) -> Vec<Result<Entered>> {
+        let batches = entrances.chunks(BATCH_MAX).map(|batch| self.enter_batch(batch));
+        join_all(batches).await.into_iter().flatten().collect()
     }
 
-    fn look<'a>(&'a self, names: Vec<&'a Name>, is_detailed: bool) -> BoxFuture<'a, Vec<Result<Look>>> {
-        Box::pin(async move {
-            let batches = names.chunks(OPERATIONS_MAX / 2).map(|batch| self.look_batch(batch, is_detailed));
-            join_all(batches).await.into_iter().flatten().collect()
-        })
+    async fn look(&self, names: Vec<&Name>, is_detailed: bool) -> Vec<Result<Look>> {
+        let batches = names.chunks(OPERATIONS_MAX / 2).map(|batch| self.look_batch(batch, is_detailed));
+        join_all(batches).await.into_iter().flatten().collect()
     }
 
-    fn find(&self, mine: Vec<Mine>) -> BoxFuture<'_, Vec<Result<Presence>>> {
-        Box::pin(async move {
-            let batches = mine.chunks(OPERATIONS_MAX).map(|batch| self.find_batch(batch));
-            join_all(batches).await.into_iter().flatten().collect()
-        })
+    async fn find(&self, mine: Vec<Mine>) -> Vec<Result<Presence>> {
+        let batches = mine.chunks(OPERATIONS_MAX).map(|batch| self.find_batch(batch));
+        join_all(batches).await.into_iter().flatten().collect()
     }
 
-    fn leave(&self, leaving: Vec<Leaving>) -> BoxFuture<'_, Vec<Result<Left>>> {
-        Box::pin(async move {
-            let batches = leaving.chunks(BATCH_MAX).map(|batch| self.leave_batch(batch));
-            join_all(batches).await.into_iter().flatten().collect()
-        })
+    async fn leave(&self, leaving: Vec<Leaving>) -> Vec<Result<Left>> {
+        let batches = leaving.chunks(BATCH_MAX).map(|batch| self.leave_batch(batch));
+        join_all(batches).await.into_iter().flatten().collect()
     }
 
-    fn look_if_changed<'a>(
-        &'a self,
-        waits: Vec<(&'a Wait, bool)>,
-    ) -> BoxFuture<'a, Vec<Result<Option<Look>>>> {
-        Box::pin(async move {
-            let batches = waits.chunks(BATCH_MAX).map(|batch| self.look_if_changed_batch(batch));
-            join_all(batches).await.into_iter().flatten().collect()
-        })
+    async fn look_if_changed(&self, waits: Vec<(&Wait, bool)>) -> Vec<Result<Option<Look>>> {
+        let batches = waits.chunks(BATCH_MAX).map(|batch| self.look_if_changed_batch(batch));
+        join_all(batches).await.into_iter().flatten().collect()
     }
 
     fn watch(&self, wait: Wait, for_value: bool) {
@@ -592,170 +578,146 @@ impl Store for Etcd {
         self.waits.forget(claim);
     }
 
-    fn take_slot<'a>(
-        &'a self,
-        mine: &'a Mine,
-        capacity: u32,
-        line: &'a Line,
-    ) -> BoxFuture<'a, Result<TakenSlot>> {
-        Box::pin(async move {
-            let mut line = line.clone();
-            for _ in 0..SLOT_TRIES {
-                if let Some(taken) = line.slot_of(mine.claim) {
-                    return Ok(taken);
-                }
-                let rests = line.rests().iter().filter_map(|rest| rest.slot);
-                let taken: std::collections::HashSet<u32> =
-                    line.slots().iter().map(|slot| slot.number).chain(rests).collect();
-                let free: Vec<u32> = (0..capacity).filter(|slot| !taken.contains(slot)).collect();
-                // Any of them: who comes at the same time takes another one.
-                let start = SystemClock.random() as usize % free.len().max(1);
-                if let Some(&number) = free.get(start) {
-                    let (place, key) =
-                        (self.keys.place(&mine.resource, mine.claim), self.keys.slot(&mine.resource, number));
-                    let free = Compare::is_absent(key.clone());
-                    let compare =
-                        vec![free, is_there(place.clone(), mine.order), is_untouched(place.clone(), None)];
-                    let taken = put(key, mine.claim.to_string().into_bytes(), lease_of(mine.session_id));
-                    let success = vec![taken, touch(place)];
-                    let transaction = TxnRequest { compare, success, failure: Vec::new() };
-                    let answer = self.alone("claim", transaction).await?;
-                    if answer.succeeded {
-                        let token = Token::new(u64::try_from(revision_of(&answer)).unwrap_or_default());
-                        return Ok(TakenSlot { number, claim: mine.claim, token });
-                    }
-                }
-                let mut looks = self.look_batch(&[&mine.resource], false).await;
-                line = looks.pop().unwrap_or_else(|| Err(broken("claim")))?.line;
-                if line.place(mine.claim).is_none() {
-                    let gone = "its entry has gone while it took a slot";
-                    return Err(Error::new(ErrorKind::Unavailable, "claim", gone));
+    async fn take_slot(&self, mine: &Mine, capacity: u32, line: &Line) -> Result<TakenSlot> {
+        let mut line = line.clone();
+        for _ in 0..SLOT_TRIES {
+            if let Some(taken) = line.slot_of(mine.claim) {
+                return Ok(taken);
+            }
+            let rests = line.rests().iter().filter_map(|rest| rest.slot);
+            let taken: std::collections::HashSet<u32> =
+                line.slots().iter().map(|slot| slot.number).chain(rests).collect();
+            let free: Vec<u32> = (0..capacity).filter(|slot| !taken.contains(slot)).collect();
+            // Any of them: who comes at the same time takes another one.
+            let start = SystemClock.random() as usize % free.len().max(1);
+            if let Some(&number) = free.get(start) {
+                let (place, key) =
+                    (self.keys.place(&mine.resource, mine.claim), self.keys.slot(&mine.resource, number));
+                let free = Compare::is_absent(key.clone());
+                let compare =
+                    vec![free, is_there(place.clone(), mine.order), is_untouched(place.clone(), None)];
+                let taken = put(key, mine.claim.to_string().into_bytes(), lease_of(mine.session_id));
+                let success = vec![taken, touch(place)];
+                let transaction = TxnRequest { compare, success, failure: Vec::new() };
+                let answer = self.alone("claim", transaction).await?;
+                if answer.succeeded {
+                    let token = Token::new(u64::try_from(revision_of(&answer)).unwrap_or_default());
+                    return Ok(TakenSlot { number, claim: mine.claim, token });
                 }
             }
-            let raced = "others took each slot that was free";
-            Err(Error::new(ErrorKind::Unavailable, "claim", raced))
-        })
-    }
-
-    fn prepare_rest<'a>(&'a self, mine: &'a Mine, terms: &'a Terms) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let delay = terms.limits.lock_delay;
-            let companion = self.etcd_leases.of(terms.ttl + delay).await.map_err(failed("claim"))?;
-            self.etcd_leases.accompany(mine.session_id, companion).await;
-            let mut entry = self.entry(mine.claim, terms);
-            if let Some(about) = &mut entry.about {
-                about.lasts = delay;
+            let mut looks = self.look_batch(&[&mine.resource], false).await;
+            line = looks.pop().unwrap_or_else(|| Err(broken("claim")))?.line;
+            if line.place(mine.claim).is_none() {
+                let gone = "its entry has gone while it took a slot";
+                return Err(Error::new(ErrorKind::Unavailable, "claim", gone));
             }
-            let place = self.keys.place(&mine.resource, mine.claim);
-            let value = write_rest(mine.order, mine.token, mine.slot, &entry);
-            let rest = put(self.keys.rest(&mine.resource, mine.claim), value, lease_of(companion));
-            let compare = vec![is_there(place, mine.order)];
-            self.alone("claim", TxnRequest { compare, success: vec![rest], failure: Vec::new() }).await?;
-            Ok(())
-        })
+        }
+        let raced = "others took each slot that was free";
+        Err(Error::new(ErrorKind::Unavailable, "claim", raced))
     }
 
-    fn publish(&self, mine: Mine, bytes: Arc<[u8]>, keep: Keep) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move {
-            let Some(leases) = self.put_value(&mine, &bytes, keep).await.map_err(failed("publish"))? else {
-                return Ok(false);
-            };
-            // What they kept is replaced. If it fails, they end by themselves.
-            let etcd_leases = self.etcd_leases.clone();
-            tokio::spawn(async move {
-                for lease in leases {
-                    if let Err(fault) = etcd_leases.revoke(lease).await {
-                        tracing::debug!(%fault, "a lease without keys ends by itself");
-                    }
+    async fn prepare_rest(&self, mine: &Mine, terms: &Terms) -> Result<()> {
+        let delay = terms.limits.lock_delay;
+        let companion = self.etcd_leases.of(terms.ttl + delay).await.map_err(failed("claim"))?;
+        self.etcd_leases.accompany(mine.session_id, companion).await;
+        let mut entry = self.entry(mine.claim, terms);
+        if let Some(about) = &mut entry.about {
+            about.lasts = delay;
+        }
+        let place = self.keys.place(&mine.resource, mine.claim);
+        let value = write_rest(mine.order, mine.token, mine.slot, &entry);
+        let rest = put(self.keys.rest(&mine.resource, mine.claim), value, lease_of(companion));
+        let compare = vec![is_there(place, mine.order)];
+        self.alone("claim", TxnRequest { compare, success: vec![rest], failure: Vec::new() }).await?;
+        Ok(())
+    }
+
+    async fn publish(&self, mine: Mine, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
+        let Some(leases) = self.put_value(&mine, &bytes, keep).await.map_err(failed("publish"))? else {
+            return Ok(false);
+        };
+        // What they kept is replaced. If it fails, they end by themselves.
+        let etcd_leases = self.etcd_leases.clone();
+        tokio::spawn(async move {
+            for lease in leases {
+                if let Err(fault) = etcd_leases.revoke(lease).await {
+                    tracing::debug!(%fault, "a lease without keys ends by itself");
                 }
-            });
-            Ok(true)
-        })
+            }
+        });
+        Ok(true)
     }
 
-    fn resize<'a>(&'a self, name: &'a Name, resized: Resized) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let request = PutRequest {
-                key: self.keys.resized(name),
-                value: write_resized(&resized),
-                ..PutRequest::default()
-            };
-            self.call(request).await.map_err(failed("resize"))?;
-            Ok(())
-        })
+    async fn resize(&self, name: &Name, resized: Resized) -> Result<()> {
+        let request = PutRequest {
+            key: self.keys.resized(name),
+            value: write_resized(&resized),
+            ..PutRequest::default()
+        };
+        self.call(request).await.map_err(failed("resize"))?;
+        Ok(())
     }
 
-    fn break_place<'a>(
-        &'a self,
-        name: &'a Name,
-        place: &'a Place,
+    async fn break_place(
+        &self,
+        name: &Name,
+        place: &Place,
         slot: Option<u32>,
         at_once: bool,
-    ) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(async move {
-            let claim = place.entry.claim;
-            let key = self.keys.place(name, claim);
-            let success = if at_once {
-                let done = self.etcd_leases.done().await.map_err(failed("break"))?;
-                let keys = [key.clone(), self.keys.held_value(name, claim), self.keys.rest(name, claim)];
-                let slot = slot.map(|slot| self.keys.slot(name, slot));
-                let finished = put(self.keys.done(claim), Vec::new(), done);
-                keys.into_iter().chain(slot).map(delete).chain([finished]).collect()
-            } else {
-                let mut entry = place.entry.clone();
-                if let Some(about) = &mut entry.about {
-                    about.is_broken = true;
-                }
-                let value = entry.encode().into_bytes();
-                vec![
-                    Operation::Put(PutRequest {
-                        key: key.clone(),
-                        value,
-                        ignore_lease: true,
-                        ..PutRequest::default()
-                    })
-                    .into(),
-                ]
-            };
-            let compare = vec![is_there(key, place.order)];
-            Ok(self.alone("break", TxnRequest { compare, success, failure: Vec::new() }).await?.succeeded)
-        })
+    ) -> Result<bool> {
+        let claim = place.entry.claim;
+        let key = self.keys.place(name, claim);
+        let success = if at_once {
+            let done = self.etcd_leases.done().await.map_err(failed("break"))?;
+            let keys = [key.clone(), self.keys.held_value(name, claim), self.keys.rest(name, claim)];
+            let slot = slot.map(|slot| self.keys.slot(name, slot));
+            let finished = put(self.keys.done(claim), Vec::new(), done);
+            keys.into_iter().chain(slot).map(delete).chain([finished]).collect()
+        } else {
+            let mut entry = place.entry.clone();
+            if let Some(about) = &mut entry.about {
+                about.is_broken = true;
+            }
+            let value = entry.encode().into_bytes();
+            vec![
+                Operation::Put(PutRequest {
+                    key: key.clone(),
+                    value,
+                    ignore_lease: true,
+                    ..PutRequest::default()
+                })
+                .into(),
+            ]
+        };
+        let compare = vec![is_there(key, place.order)];
+        Ok(self.alone("break", TxnRequest { compare, success, failure: Vec::new() }).await?.succeeded)
     }
 
-    fn end_rest<'a>(&'a self, name: &'a Name, rest: &'a Rest) -> BoxFuture<'a, Result<bool>> {
-        Box::pin(async move {
-            let key = self.keys.rest(name, rest.entry.claim);
-            let request = DeleteRangeRequest { key, ..DeleteRangeRequest::default() };
-            Ok(self.call(request).await.map_err(failed("break"))?.deleted > 0)
-        })
+    async fn end_rest(&self, name: &Name, rest: &Rest) -> Result<bool> {
+        let key = self.keys.rest(name, rest.entry.claim);
+        let request = DeleteRangeRequest { key, ..DeleteRangeRequest::default() };
+        Ok(self.call(request).await.map_err(failed("break"))?.deleted > 0)
     }
 
-    fn names<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a Name>,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Name>>> {
-        Box::pin(async move {
-            let mut names = self.names_in("line", prefix, after, most).await.map_err(failed("inspect"))?;
-            names.extend(self.names_in("value", prefix, after, most).await.map_err(failed("inspect"))?);
-            names.sort_unstable();
-            names.dedup();
-            names.truncate(most);
-            Ok(names)
-        })
+    async fn names(&self, prefix: &str, after: Option<&Name>, most: usize) -> Result<Vec<Name>> {
+        let mut names = self.names_in("line", prefix, after, most).await.map_err(failed("inspect"))?;
+        names.extend(self.names_in("value", prefix, after, most).await.map_err(failed("inspect"))?);
+        names.sort_unstable();
+        names.dedup();
+        names.truncate(most);
+        Ok(names)
     }
 
     fn follow(&self, name: &Name) -> BoxStream<'static, Result<()>> {
         self.waits.follow([self.keys.line(name), self.keys.value(name)])
     }
 
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         // Beside the keys of others, ours might be taken for theirs.
-        (self.keys.layout() == Layout::Tenure).then_some(&self.queues as &dyn QueueEngine)
+        (self.keys.layout() == Layout::Tenure).then_some(&self.queues as &dyn DynQueueEngine)
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        Box::pin(crate::doctor::check(&self.endpoints, &self.keys, &self.etcd_leases))
+    async fn check(&self) -> Vec<Finding> {
+        crate::doctor::check(&self.endpoints, &self.keys, &self.etcd_leases).await
     }
 }

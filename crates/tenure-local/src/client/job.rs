@@ -204,9 +204,7 @@ impl Worker {
 fn spawn(name: &str, thread: impl FnOnce() + Send + 'static) -> Result<()> {
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(thread);
     started.map(drop).map_err(|source| {
-        Error::new(ErrorKind::Unavailable, "start", "cannot start a thread")
-            .with_engine("local")
-            .with_source(source)
+        Error::new(ErrorKind::Unavailable, "start", "cannot start a thread").with_source(source)
     })
 }
 
@@ -231,7 +229,6 @@ fn find(identity: Identity, directory: &Directory) -> Result<Option<Arc<Worker>>
 /// The error of a caller whose job was lost with the thread.
 fn gone(operation: &'static str) -> Error {
     Error::new(ErrorKind::Internal, operation, "the thread of the store panicked or has ended")
-        .with_engine("local")
         .with_hint("report it, with the panic message that came before")
 }
 

@@ -158,7 +158,6 @@ fn followed(users: &OwnedFd, boot_id: &str) -> Result<Option<PathBuf>> {
                 "connect",
                 format!("{} has been removed while {process} uses it", boot.display()),
             )
-            .with_engine("local")
             .with_hint(
                 "wait until every process that uses it has ended, or end them: what they hold is lost at its next \
                  renewal. `RuntimeDirectory=tenure` of a unit does this at its stop: use `tmpfiles.d` instead",

@@ -212,7 +212,7 @@ pub(crate) fn open_place(place: &Path, is_named: bool) -> Result<OwnedFd> {
 }
 
 fn distrust(message: String, hint: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Unsupported, "connect", message).with_engine("local").with_hint(hint)
+    Error::new(ErrorKind::Unsupported, "connect", message).with_hint(hint)
 }
 
 /// The error for a place that is something else.
@@ -311,7 +311,6 @@ fn boot_id() -> Result<String> {
     let path = "/proc/sys/kernel/random/boot_id";
     let text = std::fs::read_to_string(path).map_err(|source| {
         Error::new(ErrorKind::Unsupported, "connect", format!("cannot read {path}"))
-            .with_engine("local")
             .with_hint("mount /proc, or use an engine with a server")
             .with_source(source)
     })?;

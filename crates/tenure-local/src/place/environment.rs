@@ -202,7 +202,7 @@ fn check_file_limit(room: &Room, map_bytes: usize) -> Result<()> {
     }
     let place = room.path.display();
     let message = format!("files may have {limit} bytes, the store in {place} may grow to {map_bytes}");
-    Err(Error::new(ErrorKind::Unavailable, "connect", message).with_engine("local").with_hint(
+    Err(Error::new(ErrorKind::Unavailable, "connect", message).with_hint(
         "raise the limit of file sizes (`ulimit -f`); the file is sparse, so it takes little space",
     ))
 }

@@ -187,7 +187,6 @@ impl Format {
                     return Ok("time:none".to_owned());
                 }
                 Err(Error::new(ErrorKind::Unsupported, "connect", format!("cannot read {path}"))
-                    .with_engine("local")
                     .with_hint("mount /proc, or use an engine with a server")
                     .with_source(source))
             })
@@ -249,14 +248,13 @@ impl Format {
                 "give each container a directory of its own, or use an engine with a server",
             )
         };
-        Error::new(ErrorKind::Unsupported, "connect", message).with_engine("local").with_hint(hint)
+        Error::new(ErrorKind::Unsupported, "connect", message).with_hint(hint)
     }
 }
 
 /// The error for what LMDB must not see, or nobody wrote.
 pub(crate) fn damaged(room: &Path, what: String) -> Error {
     Error::new(ErrorKind::Internal, "connect", format!("{} is damaged: {what}", room.display()))
-        .with_engine("local")
         .with_hint(damaged_hint(room))
 }
 

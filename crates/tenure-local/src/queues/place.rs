@@ -66,7 +66,6 @@ pub(crate) fn find(directory: &Directory) -> Result<(PathBuf, Vec<PathBuf>)> {
     }
     let home = home.ok_or_else(|| {
         Error::new(ErrorKind::Unavailable, "connect", format!("user {uid} has no home directory for queues"))
-            .with_engine("local")
             .with_hint(format!(
                 "make {SYSTEM_PLACE} for this user, or name a directory in the URL: `local:/some/directory`"
             ))

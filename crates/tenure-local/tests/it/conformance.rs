@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tenure_conformance::Setup;
 use tenure_core::clock::SystemClock;
-use tenure_core::engine::{Connect, Engine};
+use tenure_core::engine::Connect;
 use tenure_local::{Config, Local};
 use tenure_testkit::TestDirectory;
 
@@ -31,12 +31,8 @@ impl Setup for Directory {
 
     fn connector(&self) -> Connect {
         let config = Config::in_directory(&self.path);
-        Box::new(move |client| {
-            Box::pin(async move {
-                let engine: Arc<dyn Engine> =
-                    Arc::new(Local::connect(config, client, Arc::new(SystemClock)).await?);
-                Ok(engine)
-            })
+        Connect::new("local", async move |client| {
+            Ok(Arc::new(Local::connect(config, client, Arc::new(SystemClock)).await?))
         })
     }
 

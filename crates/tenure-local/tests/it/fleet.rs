@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tenure_conformance::history::{Section, by_slot, overlaps, stale_tokens};
 use tenure_core::clock::{Clock, Instant, SystemClock};
-use tenure_core::engine::{Connect, Engine};
+use tenure_core::engine::Connect;
 use tenure_core::{Settings, Tenure, Token, blocking};
 use tenure_local::{Config, Local};
 
@@ -35,12 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(8);
 
 fn connector(place: &std::path::Path) -> Connect {
     let config = Config::in_directory(place);
-    Box::new(move |client| {
-        Box::pin(async move {
-            let engine: Arc<dyn Engine> =
-                Arc::new(Local::connect(config, client, Arc::new(SystemClock)).await?);
-            Ok(engine)
-        })
+    Connect::new("local", async move |client| {
+        Ok(Arc::new(Local::connect(config, client, Arc::new(SystemClock)).await?))
     })
 }
 

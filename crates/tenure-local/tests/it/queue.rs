@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tenure_core::clock::{Clock, Instant, SystemClock, Timer, Timestamp};
 use tenure_core::engine::queue::{
-    Dispatched, Interval, ItemId, Push, Pushed, QueueEngine, QueueStats, Rules, Settle, SettleAnswer,
-    Settlement, Take, Taken, Which,
+    Dispatched, Interval, ItemId, Push, Pushed, QueueStats, Rules, Settle, SettleAnswer, Settlement, Take,
+    Taken, Which,
 };
-use tenure_core::engine::{Engine, RenewAnswer, RenewRequest};
+use tenure_core::engine::{DynQueueEngine, Engine, RenewAnswer, RenewRequest};
 use tenure_core::error::Result;
 use tenure_core::model::claim::{ClaimId, Label, Name};
 use tenure_core::model::queue::record::PlainQueue;
@@ -73,7 +73,7 @@ impl Clock for TestClock {
 }
 
 impl Client {
-    pub(crate) fn queues(&self) -> &dyn QueueEngine {
+    pub(crate) fn queues(&self) -> &dyn DynQueueEngine {
         Engine::queues(&self.engine).unwrap()
     }
 
@@ -304,6 +304,27 @@ fn the_engine_answers_as_the_model_does() {
             twins.look().await;
         });
     }
+}
+
+#[test]
+fn a_queue_that_only_remembers_is_not_listed() {
+    let directory = TestPlace::new();
+    run(async {
+        let here = Client::connect(&directory.place()).await;
+        for queue in ["a", "b", "c"] {
+            let mut once = push(queue, "", "once");
+            once.dedup = Some(name("once"));
+            here.try_push(once).await.unwrap();
+        }
+        for queue in ["a", "b"] {
+            let item = here.take_item(queue).await;
+            here.ack(queue, item.claim).await;
+        }
+        // A page is empty at the end only.
+        let page = here.queues().queues(String::new(), None, 1).await.unwrap();
+        assert_eq!(page.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["c"]);
+        assert_eq!(here.queues().queues(String::new(), Some(name("c")), 1).await.unwrap(), []);
+    });
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tenure_conformance::queue_model::{Crowd, agrees_with_the_model, crowd};
-use tenure_core::engine::Engine;
+use tenure_core::engine::DynEngine;
 use tenure_core::model::claim::ClientId;
 use tenure_testkit::mariadb;
 
@@ -13,8 +13,8 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
-async fn engine(url: &str) -> Arc<dyn Engine> {
-    connector(url)(ClientId::new(fastrand::u64(..))).await.expect("the server answers")
+async fn engine(url: &str) -> Arc<dyn DynEngine> {
+    connector(url).open(ClientId::new(fastrand::u64(..))).await.expect("the server answers")
 }
 
 /// A name that no other test of the run uses.

@@ -36,7 +36,7 @@ fn after_a_dropped_call_the_next_answer_is_the_right_one() {
                     tokio::task::yield_now().await;
                 }
             });
-            match select(engine.view(name(0)), patience).await {
+            match select(std::pin::pin!(engine.view(name(0))), patience).await {
                 Either::Left((view, _)) => {
                     assert_eq!(view.expect("an answer").expect("it is held").resource, name(0));
                     answered += 1;

@@ -220,7 +220,7 @@ impl<S: Store> Shared<S> {
                 Err(error) => Err(error),
             },
         };
-        (claim.id, answer.map_err(|error| error.with_resource(&claim.resource)))
+        (claim.id, answer)
     }
 
     /// Makes the grant of an entry that holds. None: its session has ended.

@@ -66,11 +66,15 @@ impl<S: Store> Observer<S> {
     async fn next(&mut self) -> Option<Result<Option<View>>> {
         loop {
             if let Err(error) = self.changes.next().await? {
-                return Some(Err(self.told(error).await));
+                self.follow_anew().await;
+                return Some(Err(error));
             }
             let view = match self.shared.view(&self.name).await {
                 Ok(view) => view,
-                Err(error) => return Some(Err(self.told(error).await)),
+                Err(error) => {
+                    self.follow_anew().await;
+                    return Some(Err(error));
+                }
             };
             if !self.last.as_ref().is_some_and(|last| shows_the_same(last.as_ref(), view.as_ref())) {
                 self.last = Some(view.clone());
@@ -79,9 +83,8 @@ impl<S: Store> Observer<S> {
         }
     }
 
-    async fn told(&mut self, error: Error) -> Error {
+    async fn follow_anew(&mut self) {
         pause(RETRY).await;
         self.changes = self.shared.store.follow(&self.name);
-        error.with_resource(&self.name).with_engine(S::ENGINE)
     }
 }

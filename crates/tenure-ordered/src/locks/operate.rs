@@ -41,7 +41,7 @@ impl<S: Store> Shared<S> {
     }
 
     pub(crate) async fn resize(&self, name: &Name, capacity: u32) -> Result<()> {
-        let invalid = |why: String| Err(Error::new(ErrorKind::Invalid, "resize", why).with_resource(name));
+        let invalid = |why: String| Err(Error::new(ErrorKind::Invalid, "resize", why));
         if capacity == 0 || capacity > CAPACITY_MAX {
             return invalid(format!("a capacity is 1 to {CAPACITY_MAX}"));
         }

@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use futures_util::stream::BoxStream;
 use tenure_core::Result;
 use tenure_core::clock::{Clock, Instant, SystemClock};
-use tenure_core::engine::queue::QueueEngine;
 use tenure_core::engine::{
-    BreakAnswer, Capability, ClaimAnswer, Engine, Finding, ReleaseAnswer, ReleaseRequest, RenewAnswer,
-    RenewRequest, Wake,
+    BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, ReleaseAnswer, ReleaseRequest,
+    RenewAnswer, RenewRequest, Wake,
 };
 use tenure_core::model::claim::{Claim, ClaimId, Keep, Name};
 use tenure_core::model::inspect::View;
@@ -126,82 +125,57 @@ impl<S: Store> Engine for Ordered<S> {
         self.shared.store.capability()
     }
 
-    fn claim(&self, claims: Vec<Claim>) -> BoxFuture<'_, Vec<Result<ClaimAnswer>>> {
-        Box::pin(async move { told::<S, _>(self.shared.claim_all(&claims).await) })
+    async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
+        self.shared.claim_all(&claims).await
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        Box::pin(async move { told::<S, _>(self.shared.renew_all(&renewals).await) })
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        self.shared.renew_all(&renewals).await
     }
 
-    fn release(&self, releases: Vec<ReleaseRequest>) -> BoxFuture<'_, Vec<Result<ReleaseAnswer>>> {
-        Box::pin(async move { told::<S, _>(self.shared.release_all(&releases).await) })
+    async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
+        self.shared.release_all(&releases).await
     }
 
-    fn publish(
-        &self,
-        resource: Name,
-        claim: ClaimId,
-        bytes: Arc<[u8]>,
-        keep: Keep,
-    ) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move {
-            let holds = |own: &&mut Own| own.granted_at.is_some() && !own.is_broken && own.ends_at > now();
-            let mine = self.shared.owned().get_mut(claim).filter(holds).map(|own| {
-                own.has_value = true;
-                own.mine.clone()
-            });
-            let Some(mine) = mine else { return Ok(false) };
-            let published = self.shared.store.publish(mine, bytes, keep).await;
-            published.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))
-        })
+    async fn publish(&self, _: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
+        let holds = |own: &&mut Own| own.granted_at.is_some() && !own.is_broken && own.ends_at > now();
+        let mine = self.shared.owned().get_mut(claim).filter(holds).map(|own| {
+            own.has_value = true;
+            own.mine.clone()
+        });
+        let Some(mine) = mine else { return Ok(false) };
+        self.shared.store.publish(mine, bytes, keep).await
     }
 
-    fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> BoxFuture<'_, Result<Vec<View>>> {
-        Box::pin(async move {
-            let page = self.shared.page(&prefix, after, most).await;
-            page.map_err(|error| error.with_engine(S::ENGINE))
-        })
+    async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
+        self.shared.page(&prefix, after, most).await
     }
 
-    fn view(&self, resource: Name) -> BoxFuture<'_, Result<Option<View>>> {
-        Box::pin(async move {
-            let view = self.shared.view(&resource).await;
-            view.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))
-        })
+    async fn view(&self, resource: Name) -> Result<Option<View>> {
+        self.shared.view(&resource).await
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {
         observe(self.shared.clone(), resource)
     }
 
-    fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> BoxFuture<'_, Result<BreakAnswer>> {
-        Box::pin(async move {
-            let broken = self.shared.break_hold(&resource, token, at_once).await;
-            broken.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))
-        })
+    async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
+        self.shared.break_hold(&resource, token, at_once).await
     }
 
-    fn resize(&self, resource: Name, capacity: u32) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let resized = self.shared.resize(&resource, capacity).await;
-            resized.map_err(|error| error.with_resource(&resource).with_engine(S::ENGINE))
-        })
+    async fn resize(&self, resource: Name, capacity: u32) -> Result<()> {
+        self.shared.resize(&resource, capacity).await
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
         self.shared.store.wakes().stream()
     }
 
-    fn queues(&self) -> Option<&dyn QueueEngine> {
+    fn queues(&self) -> Option<&dyn DynQueueEngine> {
         self.shared.store.queues()
     }
 
-    fn check(&self) -> BoxFuture<'_, Vec<Finding>> {
-        self.shared.store.check()
+    async fn check(&self) -> Vec<Finding> {
+        self.shared.store.check().await
     }
-}
-
-fn told<S: Store, A>(answers: Vec<Result<A>>) -> Vec<Result<A>> {
-    answers.into_iter().map(|answer| answer.map_err(|error| error.with_engine(S::ENGINE))).collect()
 }

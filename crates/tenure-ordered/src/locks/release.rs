@@ -67,16 +67,12 @@ impl<S: Store> Shared<S> {
             }
             Ok(if left == Left::Gone { ReleaseAnswer::Released } else { ReleaseAnswer::AlreadyLost })
         });
-        let answers: Vec<Result<ReleaseAnswer>> = leaves
+        leaves
             .into_iter()
             .map(|leaves| if leaves { answers.next() } else { Some(Ok(ReleaseAnswer::AlreadyLost)) })
             .map(|answer| {
                 answer.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "release", "one was left out")))
             })
-            .collect();
-        let told = |(answer, request): (Result<_>, &ReleaseRequest)| {
-            answer.map_err(|error| error.with_resource(&request.resource))
-        };
-        answers.into_iter().zip(requests).map(told).collect()
+            .collect()
     }
 }

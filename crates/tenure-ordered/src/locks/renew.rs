@@ -64,7 +64,7 @@ impl<S: Store> Shared<S> {
                 let Some(own) = own else { return Ok(Renewed::Answered(RenewAnswer::Lost)) };
                 let alive = &alive[&own.mine.session_id];
                 let claim = own.mine.claim;
-                let answer = match (found.get(&claim), changed.get(&claim), looked.get(&own.mine.resource)) {
+                match (found.get(&claim), changed.get(&claim), looked.get(&own.mine.resource)) {
                     (Some(found), ..) => {
                         self.renew_holder(&request, &own, found, alive, start).map(Renewed::Answered)
                     }
@@ -78,8 +78,7 @@ impl<S: Store> Shared<S> {
                     (None, None, None) => {
                         Err(Error::new(ErrorKind::Internal, "renew", "a claim was left out"))
                     }
-                };
-                answer.map_err(|error| error.with_resource(&own.mine.resource))
+                }
             }
         };
         let answers = join_all(requests.iter().zip(&known).map(answer)).await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join, join_all};
+use futures_util::future::{join, join_all};
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::queue::{
     Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Rules, Settle,
@@ -645,7 +645,7 @@ impl<S: QueueStore> Queues<S> {
                 Ok(((done, part), calls))
             });
             let done = answers.await.pop().unwrap_or(Ok((0, 1)));
-            let (done, part) = done.map_err(|error| error.with_resource(queue).with_engine(S::ENGINE))?;
+            let (done, part) = done?;
             count += done;
             if done < part {
                 break;
@@ -668,128 +668,97 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
         self.store.capability()
     }
 
-    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
-        Box::pin(async move {
-            let sorted = Sorted::new(pushes, |push: &Push| push.queue.clone());
-            let served = sorted.queues.iter().map(|(queue, _, requests)| self.push_all(queue, requests));
-            let served = join_all(served).await;
-            sorted.answers(S::ENGINE, served)
-        })
+    async fn push(&self, pushes: Vec<Push>) -> Vec<Result<Pushed>> {
+        let sorted = Sorted::new(pushes, |push: &Push| push.queue.clone());
+        let served = sorted.queues.iter().map(|(queue, _, requests)| self.push_all(queue, requests));
+        let served = join_all(served).await;
+        sorted.answers(served)
     }
 
-    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
-        Box::pin(async move {
-            let told = |take: &Take, error: Error| error.with_resource(&take.queue).with_engine(S::ENGINE);
-            let taken = takes
-                .iter()
-                .map(|take| async move { self.take(take).await.map_err(|error| told(take, error)) });
-            join_all(taken).await
-        })
+    async fn take(&self, takes: Vec<Take>) -> Vec<Result<Taken>> {
+        join_all(takes.iter().map(|take| self.take(take))).await
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        Box::pin(async move {
-            let sorted = Sorted::new(renewals, |request: &RenewRequest| request.resource.clone());
-            let served = sorted.queues.iter().map(|(queue, _, requests)| self.renew_all(queue, requests));
-            let served = join_all(served).await;
-            sorted.answers(S::ENGINE, served)
-        })
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        let sorted = Sorted::new(renewals, |request: &RenewRequest| request.resource.clone());
+        let served = sorted.queues.iter().map(|(queue, _, requests)| self.renew_all(queue, requests));
+        let served = join_all(served).await;
+        sorted.answers(served)
     }
 
-    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
-        Box::pin(async move {
-            let sorted = Sorted::new(settlements, |settle: &Settle| settle.queue.clone());
-            let served = sorted.queues.iter().map(|(queue, _, requests)| self.settle_all(queue, requests));
-            let served = join_all(served).await;
-            sorted.answers(S::ENGINE, served)
-        })
+    async fn settle(&self, settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {
+        let sorted = Sorted::new(settlements, |settle: &Settle| settle.queue.clone());
+        let served = sorted.queues.iter().map(|(queue, _, requests)| self.settle_all(queue, requests));
+        let served = join_all(served).await;
+        sorted.answers(served)
     }
 
-    fn queues(
+    async fn queues(
         &self,
         prefix: String,
         after: Option<Name>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
-        Box::pin(async move {
-            let mut after = after;
-            loop {
-                let names = self.store.names(&prefix, after.as_ref(), most).await;
-                let names = names.map_err(|error| error.with_engine(S::ENGINE))?;
-                after = names.last().cloned();
-                let stats = names.into_iter().map(|name| async move {
-                    let stats = QueueEngine::stats(self, name.clone()).await?;
-                    Ok((name, stats))
-                });
-                let mut page: Vec<_> = join_all(stats).await.into_iter().collect::<Result<_>>()?;
-                // Its head stays, for the order of what is pushed later.
-                page.retain(|(_, stats)| stats.waiting + stats.in_flight + stats.dead > 0);
-                if after.is_none() || !page.is_empty() {
-                    return Ok(page);
-                }
+    ) -> Result<Vec<(Name, QueueStats)>> {
+        let mut after = after;
+        loop {
+            let names = self.store.names(&prefix, after.as_ref(), most).await?;
+            after = names.last().cloned();
+            let stats = names.into_iter().map(|name| async move {
+                let stats = QueueEngine::stats(self, name.clone()).await;
+                Ok((name.clone(), stats.map_err(|error| error.with_resource(&name))?))
+            });
+            let mut page: Vec<_> = join_all(stats).await.into_iter().collect::<Result<_>>()?;
+            // Its head stays, for the order of what is pushed later.
+            page.retain(|(_, stats)| stats.waiting + stats.in_flight + stats.dead > 0);
+            if after.is_none() || !page.is_empty() {
+                return Ok(page);
             }
-        })
+        }
     }
 
-    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
-        Box::pin(async move {
-            let look = |context: &mut StepContext<'_>| step::stats(&mut context.rows, context.now);
-            let stats = self.look("count", &queue, vec![ahead::places(2)], look).await;
-            stats.map_err(|error| error.with_resource(&queue).with_engine(S::ENGINE))
-        })
+    async fn stats(&self, queue: Name) -> Result<QueueStats> {
+        let look = |context: &mut StepContext<'_>| step::stats(&mut context.rows, context.now);
+        self.look("count", &queue, vec![ahead::places(2)], look).await
     }
 
-    fn items(
+    async fn items(
         &self,
         queue: Name,
         which: Which,
         after: Option<ItemId>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
-        Box::pin(async move {
-            let what = if which == Which::Live { 'i' } else { 'd' };
-            let wanted = vec![ahead::after(what, after, most.max(1))];
-            let items = self.look("list items", &queue, wanted, |context| {
-                let mut views = step::items(&mut context.rows, which, after, most, context.now)?;
-                for view in &mut views {
-                    view.payload = unpack(&context.rows, &view.payload)?;
-                }
-                Ok(views)
-            });
-            items.await.map_err(|error| error.with_resource(&queue).with_engine(S::ENGINE))
-        })
-    }
-
-    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
-        Box::pin(async move {
-            let wanted = vec![ahead::after('d', None, most.clamp(1, STEP_MAX))];
-            let most = if item.is_some() { most.min(1) } else { most };
-            let replay = |context: &mut StepContext<'_>, most| {
-                step::replay(&mut context.rows, item, most, context.now)
-            };
-            self.some("replay", &queue, wanted, most, replay).await
-        })
-    }
-
-    fn purge(
-        &self,
-        queue: Name,
-        which: Which,
-        item: Option<ItemId>,
-        most: usize,
-    ) -> BoxFuture<'_, Result<usize>> {
-        Box::pin(async move {
-            // No item has the number 0.
-            if item == Some(ItemId(0)) {
-                return Ok(0);
+    ) -> Result<Vec<ItemView>> {
+        let what = if which == Which::Live { 'i' } else { 'd' };
+        let wanted = vec![ahead::after(what, after, most.max(1))];
+        let items = self.look("list items", &queue, wanted, |context| {
+            let mut views = step::items(&mut context.rows, which, after, most, context.now)?;
+            for view in &mut views {
+                view.payload = unpack(&context.rows, &view.payload)?;
             }
-            let what = if which == Which::Live { 'i' } else { 'd' };
-            let wanted = vec![ahead::after(what, None, most.clamp(1, STEP_MAX))];
-            let most = if item.is_some() { most.min(1) } else { most };
-            let purge = |context: &mut StepContext<'_>, most| {
-                step::purge(&mut context.rows, which, item, most, context.now)
-            };
-            self.some("purge", &queue, wanted, most, purge).await
-        })
+            Ok(views)
+        });
+        items.await
+    }
+
+    async fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> Result<usize> {
+        let wanted = vec![ahead::after('d', None, most.clamp(1, STEP_MAX))];
+        let most = if item.is_some() { most.min(1) } else { most };
+        let replay =
+            |context: &mut StepContext<'_>, most| step::replay(&mut context.rows, item, most, context.now);
+        self.some("replay", &queue, wanted, most, replay).await
+    }
+
+    async fn purge(&self, queue: Name, which: Which, item: Option<ItemId>, most: usize) -> Result<usize> {
+        // No item has the number 0.
+        if item == Some(ItemId(0)) {
+            return Ok(0);
+        }
+        let what = if which == Which::Live { 'i' } else { 'd' };
+        let wanted = vec![ahead::after(what, None, most.clamp(1, STEP_MAX))];
+        let most = if item.is_some() { most.min(1) } else { most };
+        let purge = |context: &mut StepContext<'_>, most| {
+            step::purge(&mut context.rows, which, item, most, context.now)
+        };
+        self.some("purge", &queue, wanted, most, purge).await
     }
 }

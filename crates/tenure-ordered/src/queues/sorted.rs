@@ -27,12 +27,11 @@ impl<R> Sorted<R> {
     }
 
     /// Puts the answers of all queues in the order of the requests.
-    pub(crate) fn answers<A>(self, engine: &'static str, served: Vec<Vec<Result<A>>>) -> Vec<Result<A>> {
+    pub(crate) fn answers<A>(self, served: Vec<Vec<Result<A>>>) -> Vec<Result<A>> {
         let mut answers: Vec<Option<Result<A>>> = (0..self.total).map(|_| None).collect();
-        for ((queue, places, _), served) in self.queues.into_iter().zip(served) {
+        for ((_, places, _), served) in self.queues.into_iter().zip(served) {
             for (place, answer) in places.into_iter().zip(served) {
-                let told = |error: Error| error.with_resource(&queue).with_engine(engine);
-                answers[place] = Some(answer.map_err(told));
+                answers[place] = Some(answer);
             }
         }
         let missing = || Err(damaged("use a queue", "a request was left out"));

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use tenure_core::clock::{Instant, Timestamp};
 use tenure_core::engine::queue::QueueCapability;
 use tenure_core::model::claim::{ClaimId, ClientId, Name};
@@ -122,13 +121,13 @@ pub trait QueueStore: Send + Sync + 'static {
     fn wakes(&self) -> &Wakes;
 
     /// Reads the store's clock.
-    fn time(&self) -> BoxFuture<'_, Result<Moment>>;
+    fn time(&self) -> impl Future<Output = Result<Moment>> + Send;
 
     /// Reads a queue.
-    fn read<'a>(&'a self, queue: &'a Name, wanted: &'a [KeyRange]) -> BoxFuture<'a, Result<Snapshot>>;
+    fn read(&self, queue: &Name, wanted: &[KeyRange]) -> impl Future<Output = Result<Snapshot>> + Send;
 
     /// Changes a queue.
-    fn change<'a>(&'a self, change: Change<'a>) -> BoxFuture<'a, Result<Changed>>;
+    fn change(&self, change: Change<'_>) -> impl Future<Output = Result<Changed>> + Send;
 
     /// Whether changes of rows fit in one transaction of a queue, as it was read last. In the order of their keys.
     fn fit<'a>(&self, queue: &Name, rows: &mut dyn Iterator<Item = (&'a Key, Option<&'a Value>)>) -> Fit {
@@ -141,12 +140,12 @@ pub trait QueueStore: Send + Sync + 'static {
     }
 
     /// Lists up to `most` queues that have a head, by their names.
-    fn names<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a Name>,
+    fn names(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
         most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Name>>>;
+    ) -> impl Future<Output = Result<Vec<Name>>> + Send;
 
     /// Whether the store has signs of life, and so the next five.
     fn has_signs(&self) -> bool {
@@ -154,15 +153,15 @@ pub trait QueueStore: Send + Sync + 'static {
     }
 
     /// Makes sure that signs for deliveries with this ttl can be given at once.
-    fn prepare(&self, ttl: Duration) -> BoxFuture<'_, Result<()>> {
+    fn prepare(&self, ttl: Duration) -> impl Future<Output = Result<()>> + Send {
         let _ = ttl;
-        Box::pin(async { Ok(()) })
+        async { Ok(()) }
     }
 
     /// Shows that this client lives. Returns until when the signs of deliveries with this ttl last at least, if there may be any.
-    fn keep(&self, ttl: Duration) -> BoxFuture<'_, Result<Option<Instant>>> {
+    fn keep(&self, ttl: Duration) -> impl Future<Output = Result<Option<Instant>>> + Send {
         let _ = ttl;
-        Box::pin(async { Ok(None) })
+        async { Ok(None) }
     }
 
     /// Whether an error says that nothing can be written until somebody makes room.
@@ -172,21 +171,21 @@ pub trait QueueStore: Send + Sync + 'static {
     }
 
     /// Removes rows, and does not touch the head. False: something is not there that must be.
-    fn remove<'a>(&'a self, removal: Removal<'a>) -> BoxFuture<'a, Result<bool>> {
+    fn remove(&self, removal: Removal<'_>) -> impl Future<Output = Result<bool>> + Send {
         drop(removal);
-        Box::pin(async { Ok(false) })
+        async { Ok(false) }
     }
 
     /// Reads what there is of deliveries, by their claims, and the keys of the claim's row and of the item.
-    fn standing<'a>(
-        &'a self,
-        queue: &'a Name,
-        deliveries: &'a [(ClaimId, Key, Key)],
-    ) -> BoxFuture<'a, Result<Vec<Standing>>> {
+    fn standing(
+        &self,
+        queue: &Name,
+        deliveries: &[(ClaimId, Key, Key)],
+    ) -> impl Future<Output = Result<Vec<Standing>>> + Send {
         let _ = (queue, deliveries);
-        Box::pin(async { Ok(Vec::new()) })
+        async { Ok(Vec::new()) }
     }
 
     /// Has this client told from now on what others call it for.
-    fn listen(&self) -> BoxFuture<'_, Result<()>>;
+    fn listen(&self) -> impl Future<Output = Result<()>> + Send;
 }

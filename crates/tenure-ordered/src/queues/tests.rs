@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::queue::{
     Interval, Push, QueueCapability, QueueEngine, Rules, Settle, SettleAnswer, Settlement, Take, Taken, Which,
@@ -72,41 +71,35 @@ impl QueueStore for Fake {
         &self.wakes
     }
 
-    fn time(&self) -> BoxFuture<'_, Result<Moment>> {
-        Box::pin(async {
-            let shared = self.shared();
-            Ok(Moment { earliest: shared.now, latest: shared.now + shared.doubt, epoch: 1 })
-        })
+    async fn time(&self) -> Result<Moment> {
+        let shared = self.shared();
+        Ok(Moment { earliest: shared.now, latest: shared.now + shared.doubt, epoch: 1 })
     }
 
-    fn read<'a>(&'a self, _queue: &'a Name, wanted: &'a [KeyRange]) -> BoxFuture<'a, Result<Snapshot>> {
-        Box::pin(async {
-            self.calls.fetch_add(1, Ordering::Relaxed);
-            Ok(Fake::glance(&self.shared(), wanted))
-        })
+    async fn read(&self, _queue: &Name, wanted: &[KeyRange]) -> Result<Snapshot> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        Ok(Fake::glance(&self.shared(), wanted))
     }
 
-    fn change<'a>(&'a self, change: Change<'a>) -> BoxFuture<'a, Result<Changed>> {
-        Box::pin(async move {
-            self.calls.fetch_add(1, Ordering::Relaxed);
-            let slow = self.shared().slow;
-            tokio::time::sleep_until(tokio::time::Instant::now() + slow).await;
-            let mut shared = self.shared();
-            let count = change.rows.len();
-            assert!(shared.rows_max == 0 || count <= shared.rows_max, "a change of {count} rows");
-            if shared.version != change.version {
-                return Ok(Changed::No(Fake::glance(&shared, change.otherwise)));
+    async fn change(&self, change: Change<'_>) -> Result<Changed> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let slow = self.shared().slow;
+        tokio::time::sleep_until(tokio::time::Instant::now() + slow).await;
+        let mut shared = self.shared();
+        let count = change.rows.len();
+        assert!(shared.rows_max == 0 || count <= shared.rows_max, "a change of {count} rows");
+        if shared.version != change.version {
+            return Ok(Changed::No(Fake::glance(&shared, change.otherwise)));
+        }
+        for (key, value) in change.rows {
+            match value {
+                Some(value) => drop(shared.rows.insert(key, value)),
+                None => drop(shared.rows.remove(&key)),
             }
-            for (key, value) in change.rows {
-                match value {
-                    Some(value) => drop(shared.rows.insert(key, value)),
-                    None => drop(shared.rows.remove(&key)),
-                }
-            }
-            shared.head = Some(change.head.into());
-            shared.version += 1;
-            Ok(Changed::Yes(shared.version))
-        })
+        }
+        shared.head = Some(change.head.into());
+        shared.version += 1;
+        Ok(Changed::Yes(shared.version))
     }
 
     fn fit<'a>(&self, _queue: &Name, rows: &mut dyn Iterator<Item = (&'a Key, Option<&'a Value>)>) -> Fit {
@@ -114,17 +107,12 @@ impl QueueStore for Fake {
         if rows_max == 0 || rows.count() <= rows_max { Fit::Room } else { Fit::Beyond }
     }
 
-    fn names<'a>(
-        &'a self,
-        _prefix: &'a str,
-        _after: Option<&'a Name>,
-        _most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Name>>> {
-        Box::pin(async { Ok(Vec::new()) })
+    async fn names(&self, _prefix: &str, _after: Option<&Name>, _most: usize) -> Result<Vec<Name>> {
+        Ok(Vec::new())
     }
 
-    fn listen(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async { Ok(()) })
+    async fn listen(&self) -> Result<()> {
+        Ok(())
     }
 }
 

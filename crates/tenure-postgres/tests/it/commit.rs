@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::engine::{ClaimAnswer, Engine, ReleaseAnswer, ReleaseRequest};
+use tenure_core::engine::{ClaimAnswer, DynEngine, ReleaseAnswer, ReleaseRequest};
 use tenure_core::model::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
 use tenure_core::model::step::Release;
 use tenure_core::model::token::Token;
@@ -94,7 +94,8 @@ fn a_release_that_comes_too_late_is_told_and_remembered() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let client = ClientId::new(1);
-        let engine: Arc<dyn Engine> = connector(&server.url())(client).await.expect("the server is there");
+        let engine: Arc<dyn DynEngine> =
+            connector(&server.url()).open(client).await.expect("the server is there");
         let ttl = Duration::from_millis(200);
         let terms = Arc::new(Terms { ttl, ..Terms::of_mutex(Label::new("host", 1, "program", "")) });
         let (resource, id) = (Name::new("x").expect("a name"), ClaimId::new(17));

@@ -44,10 +44,7 @@ fn each_error_of_a_server_has_a_kind_and_a_hint() {
             let error = fault.to_error("claim");
             assert_eq!(error.kind(), kind, "{code} {detail}");
             assert!(error.hint().is_some_and(|hint| hint.contains(word)), "{code}: {:?}", error.hint());
-            assert!(
-                error.to_string().starts_with(&format!("claim on redis: h:1 answered {code}")),
-                "{error}"
-            );
+            assert!(error.to_string().starts_with(&format!("claim: h:1 answered {code}")), "{error}");
         }
     }
 }

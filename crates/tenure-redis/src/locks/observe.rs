@@ -76,7 +76,7 @@ impl Observer {
     async fn look(&self) -> Result<Option<View>> {
         let (store, slot) = (&self.store, self.key.slot);
         let subscribed = store.servers.subscribe(slot, &self.channel).await;
-        subscribed.map_err(|fault| fault.to_error("observe").with_resource(&self.resource))?;
+        subscribed.map_err(|fault| fault.to_error("observe"))?;
         let interest = INTEREST.as_millis() as u64;
         let keys = std::slice::from_ref(&self.key);
         let argument = |cmd: &mut redis::Cmd| {

@@ -3,19 +3,14 @@
 use std::sync::Arc;
 
 use tenure_conformance::Setup;
-use tenure_core::engine::{Connect, Engine};
+use tenure_core::engine::Connect;
 use tenure_redis::{Config, Redis};
 use tenure_testkit::redis::{Topology, shared};
 
 /// Returns what connects with a URL.
 pub(crate) fn connector(url: &str) -> Connect {
     let config = Config::parse(url).expect("the kit's URLs are right");
-    Box::new(move |client| {
-        Box::pin(async move {
-            let engine: Arc<dyn Engine> = Arc::new(Redis::connect(config, client).await?);
-            Ok(engine)
-        })
-    })
+    Connect::new("redis", async move |client| Ok(Arc::new(Redis::connect(config, client).await?)))
 }
 
 macro_rules! topologies {

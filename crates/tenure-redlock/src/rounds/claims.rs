@@ -17,7 +17,7 @@ use super::holds::forget_on_all;
 use super::node::{Request, Said};
 use super::own::{Copies, Held, Own, Servers};
 use super::text::{self, Ending, NodeAnswer, NodeBusy, NodeHolder};
-use super::{ENGINE, INCARNATION, Quorum};
+use super::{INCARNATION, Quorum};
 use crate::library::LIBRARY;
 use crate::quorum::{Next, Stamped, Tally, Vote, majority};
 
@@ -537,7 +537,7 @@ impl Poll {
             majority(self.answers.len()),
             whys.join("; ")
         );
-        Error::new(ErrorKind::Unavailable, "claim", message).with_engine(ENGINE).with_hint(
+        Error::new(ErrorKind::Unavailable, "claim", message).with_hint(
             "are the servers running and reachable? those of a new quorum are let in by `tenure doctor --init`",
         )
     }

@@ -10,11 +10,11 @@ use tenure_core::{Error, ErrorKind, Result};
 use tenure_redis::server::number;
 use tokio::sync::mpsc::unbounded_channel;
 
+use super::Quorum;
 use super::claims::{patience, reached_by_most};
 use super::node::Request;
 use super::own::{Own, Servers};
 use super::text::{self, Ending};
-use super::{ENGINE, Quorum};
 use crate::library::LIBRARY;
 use crate::quorum::majority;
 
@@ -102,7 +102,6 @@ impl Quorum {
         let (all, most) = (self.nodes.len(), majority(self.nodes.len()));
         let message = format!("{heard} of {all} servers answer, and {most} that agree are needed");
         Error::new(ErrorKind::Unavailable, operation, message)
-            .with_engine(ENGINE)
             .with_hint("are the servers running and reachable? try `tenure doctor`")
     }
 

@@ -60,7 +60,7 @@ impl Observer {
             }
             let view = match self.look().await {
                 Ok(view) => view,
-                Err(error) => return (Err(error.with_resource(&self.resource)), RETRY),
+                Err(error) => return (Err(error), RETRY),
             };
             wait = view.as_ref().map_or(LOOK_AGAIN, |view| {
                 let next = view.holds.iter().map(|hold| hold.ends_in).min().unwrap_or(LOOK_AGAIN);

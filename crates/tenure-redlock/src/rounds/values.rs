@@ -8,8 +8,8 @@ use tenure_core::model::claim::{ClaimId, Keep, Name};
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_redis::server::{Unexpected, in_millis, number};
 
+use super::Quorum;
 use super::node::Request;
-use super::{ENGINE, Quorum};
 use crate::library::LIBRARY;
 use crate::quorum::majority;
 
@@ -66,7 +66,7 @@ impl Quorum {
         }
         if set < most && refused < most {
             let message = format!("{set} of {} servers have the value, {most} are needed", self.nodes.len());
-            return Err(Error::new(ErrorKind::Unavailable, "publish", message).with_engine(ENGINE));
+            return Err(Error::new(ErrorKind::Unavailable, "publish", message));
         }
         Ok(set >= most)
     }

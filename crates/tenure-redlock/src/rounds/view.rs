@@ -19,7 +19,7 @@ use super::claims::named_by_most;
 use super::holds::most_have_come;
 use super::node::Request;
 use super::text::{self, kind_of, lossy};
-use super::{ENGINE, Quorum, values};
+use super::{Quorum, values};
 use crate::library::LIBRARY;
 use crate::quorum::majority;
 
@@ -168,7 +168,6 @@ impl Quorum {
         let (all, most) = (self.nodes.len(), majority(self.nodes.len()));
         let why = fault.map_or_else(|| "they do not count".to_owned(), |fault| fault.to_string());
         Error::new(ErrorKind::Unavailable, operation, format!("{heard} of {all} servers answer, {most} are needed: {why}"))
-            .with_engine(ENGINE)
             .with_hint("are the servers running and reachable? those of a new quorum are let in by `tenure doctor --init`")
     }
 

@@ -11,12 +11,7 @@ use tenure_testkit::redis::shared_quorum;
 /// Returns what connects with a URL.
 pub(crate) fn connector(url: &str) -> Connect {
     let config = Config::parse(url).expect("the kit's URLs are right");
-    Box::new(move |client| {
-        Box::pin(async move {
-            let engine: Arc<dyn Engine> = Arc::new(Redlock::connect(config, client).await?);
-            Ok(engine)
-        })
-    })
+    Connect::new("redlock", async move |client| Ok(Arc::new(Redlock::connect(config, client).await?)))
 }
 
 /// Makes a quorum of new servers.

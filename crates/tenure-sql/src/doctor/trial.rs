@@ -28,7 +28,7 @@ pub async fn try_out<D: Database>(database: &D) -> Finding {
     match all(database, &mut attempt).await {
         Ok(found) => Finding::good("trial", found),
         Err(fault) => {
-            let error = fault.to_error(attempt, D::ENGINE);
+            let error = fault.to_error(attempt);
             Finding::bad("trial", format!("failed to {error}")).hint_of(&error)
         }
     }

@@ -134,8 +134,7 @@ impl<D: Database> Observer<D> {
             let view = match self.look().await {
                 Ok(view) => view,
                 Err(fault) => {
-                    let error = fault.to_error("observe", D::ENGINE).with_resource(&self.resource);
-                    return (Err(error), RETRY);
+                    return (Err(fault.to_error("observe")), RETRY);
                 }
             };
             let most = if self.database.hears() { LOOK_AGAIN } else { LOOK_AGAIN_UNTOLD };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use tenure_core::engine::queue::{
     Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer,
     Take, Taken, Which,
@@ -12,7 +12,7 @@ use tenure_core::engine::queue::{
 use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
 use tenure_core::model::claim::{ClaimId, Name};
 use tenure_core::model::queue::step::{STANDBY, WATCHERS};
-use tenure_core::{Error, ErrorKind, Result};
+use tenure_core::{ErrorKind, Result};
 use tokio::sync::OnceCell;
 
 use crate::fault::Fault;
@@ -70,10 +70,6 @@ impl<D: QueueDatabase> Hosted<D> {
         }
         let ensured = self.queue_state.is_ready.get_or_try_init(|| self.database.ensure_queues()).await;
         ensured.map(|_| ())
-    }
-
-    fn fail(&self, operation: &'static str, fault: &Fault, queue: &Name) -> Error {
-        fault.to_error(operation, D::ENGINE).with_engine(D::ENGINE).with_resource(queue)
     }
 
     /// Whom a push has to tell, and those queues in which that is this client itself.
@@ -335,133 +331,99 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
         self.database.queue_capability()
     }
 
-    fn push(&self, pushes: Vec<Push>) -> BoxFuture<'_, Vec<Result<Pushed>>> {
-        Box::pin(async move {
-            let answers = self.push_all(&pushes).await;
-            let told = |(answer, push): (std::result::Result<_, Fault>, &Push)| {
-                answer.map_err(|fault| self.fail("push", &fault, &push.queue))
-            };
-            answers.into_iter().zip(&pushes).map(told).collect()
-        })
+    async fn push(&self, pushes: Vec<Push>) -> Vec<Result<Pushed>> {
+        let answers = self.push_all(&pushes).await;
+        answers.into_iter().map(|answer| answer.map_err(|fault| fault.to_error("push"))).collect()
     }
 
-    fn take(&self, takes: Vec<Take>) -> BoxFuture<'_, Vec<Result<Taken>>> {
-        Box::pin(async move {
-            let taken = join_all(takes.iter().map(|take| self.take_one(take))).await;
-            let told = |(taken, take): (std::result::Result<_, Fault>, &Take)| {
-                taken.map_err(|fault| self.fail("take", &fault, &take.queue))
-            };
-            taken.into_iter().zip(&takes).map(told).collect()
-        })
+    async fn take(&self, takes: Vec<Take>) -> Vec<Result<Taken>> {
+        let taken = join_all(takes.iter().map(|take| self.take_one(take))).await;
+        taken.into_iter().map(|taken| taken.map_err(|fault| fault.to_error("take"))).collect()
     }
 
-    fn renew(&self, renewals: Vec<RenewRequest>) -> BoxFuture<'_, Vec<Result<RenewAnswer>>> {
-        Box::pin(async move {
-            let claims: Vec<ClaimId> = renewals.iter().map(|renewal| renewal.claim).collect();
-            let extended = self.renew_some(&claims).await;
-            let answer = |renewal: &RenewRequest| match &extended {
-                Ok(extended) => Ok(match extended.get(&renewal.claim) {
-                    Some(ends_in) => RenewAnswer::Renewed { ends_in: *ends_in },
-                    None => RenewAnswer::Lost,
-                }),
-                Err(fault) => Err(self.fail("renew", fault, &renewal.resource)),
-            };
-            renewals.iter().map(answer).collect()
-        })
+    async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        let claims: Vec<ClaimId> = renewals.iter().map(|renewal| renewal.claim).collect();
+        let extended = self.renew_some(&claims).await;
+        let answer = |renewal: &RenewRequest| match &extended {
+            Ok(extended) => Ok(match extended.get(&renewal.claim) {
+                Some(ends_in) => RenewAnswer::Renewed { ends_in: *ends_in },
+                None => RenewAnswer::Lost,
+            }),
+            Err(fault) => Err(fault.to_error("renew")),
+        };
+        renewals.iter().map(answer).collect()
     }
 
-    fn settle(&self, settlements: Vec<Settle>) -> BoxFuture<'_, Vec<Result<SettleAnswer>>> {
-        Box::pin(async move {
-            // Whoever settles a claim a second time has lost it by then.
-            let mut firsts = BTreeMap::new();
-            for (at, one) in settlements.iter().enumerate() {
-                firsts.entry(one.claim).or_insert(at);
+    async fn settle(&self, settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {
+        // Whoever settles a claim a second time has lost it by then.
+        let mut firsts = BTreeMap::new();
+        for (at, one) in settlements.iter().enumerate() {
+            firsts.entry(one.claim).or_insert(at);
+        }
+        let mut order: Vec<usize> = firsts.into_values().collect();
+        order.sort_unstable();
+        let unique: Vec<&Settle> = order.iter().map(|at| &settlements[*at]).collect();
+        match self.settle_some(&unique).await {
+            Ok(answers) => {
+                let mut all: Vec<_> = settlements.iter().map(|_| Ok(SettleAnswer::Lost)).collect();
+                order.into_iter().zip(answers).for_each(|(at, answer)| all[at] = Ok(answer));
+                all
             }
-            let mut order: Vec<usize> = firsts.into_values().collect();
-            order.sort_unstable();
-            let unique: Vec<&Settle> = order.iter().map(|at| &settlements[*at]).collect();
-            match self.settle_some(&unique).await {
-                Ok(answers) => {
-                    let mut all: Vec<_> = settlements.iter().map(|_| Ok(SettleAnswer::Lost)).collect();
-                    order.into_iter().zip(answers).for_each(|(at, answer)| all[at] = Ok(answer));
-                    all
-                }
-                Err(fault) => {
-                    settlements.iter().map(|one| Err(self.fail("settle", &fault, &one.queue))).collect()
-                }
-            }
-        })
+            Err(fault) => vec![Err(fault.to_error("settle")); settlements.len()],
+        }
     }
 
-    fn queues(
+    async fn queues(
         &self,
         prefix: String,
         after: Option<Name>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<(Name, QueueStats)>>> {
-        Box::pin(async move {
-            let asked = async {
-                self.open().await?;
-                look::queues(&*self.database, &prefix, after.as_ref(), most).await
-            };
-            asked.await.map_err(|fault| fault.to_error("list queues", D::ENGINE))
-        })
+    ) -> Result<Vec<(Name, QueueStats)>> {
+        let asked = async {
+            self.open().await?;
+            look::queues(&*self.database, &prefix, after.as_ref(), most).await
+        };
+        asked.await.map_err(|fault| fault.to_error("list queues"))
     }
 
-    fn stats(&self, queue: Name) -> BoxFuture<'_, Result<QueueStats>> {
-        Box::pin(async move {
-            let asked = async {
-                self.open().await?;
-                look::stats(&*self.database, &queue).await
-            };
-            asked.await.map_err(|fault| self.fail("look at a queue", &fault, &queue))
-        })
+    async fn stats(&self, queue: Name) -> Result<QueueStats> {
+        let asked = async {
+            self.open().await?;
+            look::stats(&*self.database, &queue).await
+        };
+        asked.await.map_err(|fault| fault.to_error("look at a queue"))
     }
 
-    fn is_empty(&self, queue: Name) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(async move {
-            let asked = async {
-                self.open().await?;
-                look::is_empty(&*self.database, &queue).await
-            };
-            asked.await.map_err(|fault| self.fail("look at a queue", &fault, &queue))
-        })
+    async fn is_empty(&self, queue: Name) -> Result<bool> {
+        let asked = async {
+            self.open().await?;
+            look::is_empty(&*self.database, &queue).await
+        };
+        asked.await.map_err(|fault| fault.to_error("look at a queue"))
     }
 
-    fn items(
+    async fn items(
         &self,
         queue: Name,
         which: Which,
         after: Option<ItemId>,
         most: usize,
-    ) -> BoxFuture<'_, Result<Vec<ItemView>>> {
-        Box::pin(async move {
-            let asked = async {
-                self.open().await?;
-                look::items(&*self.database, &queue, which, after, most).await
-            };
-            asked.await.map_err(|fault| self.fail("list items", &fault, &queue))
-        })
+    ) -> Result<Vec<ItemView>> {
+        let asked = async {
+            self.open().await?;
+            look::items(&*self.database, &queue, which, after, most).await
+        };
+        asked.await.map_err(|fault| fault.to_error("list items"))
     }
 
-    fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> BoxFuture<'_, Result<usize>> {
-        Box::pin(async move {
-            let replayed = self.replay_all(&queue, item, most).await;
-            replayed.map_err(|fault| self.fail("replay", &fault, &queue))
-        })
+    async fn replay(&self, queue: Name, item: Option<ItemId>, most: usize) -> Result<usize> {
+        let replayed = self.replay_all(&queue, item, most).await;
+        replayed.map_err(|fault| fault.to_error("replay"))
     }
 
-    fn purge(
-        &self,
-        queue: Name,
-        which: Which,
-        item: Option<ItemId>,
-        most: usize,
-    ) -> BoxFuture<'_, Result<usize>> {
-        Box::pin(async move {
-            let purged = self.purge_all(&queue, which, item, most).await;
-            purged.map_err(|fault| self.fail("purge", &fault, &queue))
-        })
+    async fn purge(&self, queue: Name, which: Which, item: Option<ItemId>, most: usize) -> Result<usize> {
+        let purged = self.purge_all(&queue, which, item, most).await;
+        purged.map_err(|fault| fault.to_error("purge"))
     }
 }
 

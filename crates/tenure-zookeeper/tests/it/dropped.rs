@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::clock::{Clock, SystemClock};
-use tenure_core::engine::{ClaimAnswer, Engine, ReleaseRequest};
+use tenure_core::engine::{ClaimAnswer, DynEngine, ReleaseRequest};
 use tenure_core::model::claim::{Claim, ClaimId, ClientId, Label, Name, Terms};
 use tenure_core::model::step::Release;
 use tenure_core::model::token::Token;
@@ -35,22 +35,22 @@ async fn pause(period: Duration) {
 }
 
 /// Asks, and is gone after a while.
-async fn ask_and_go(engine: &Arc<dyn Engine>, claim: &Claim, patience: u64) {
+async fn ask_and_go(engine: &Arc<dyn DynEngine>, claim: &Claim, patience: u64) {
     // Whether it was answered is all the same.
     drop(timeout(Duration::from_micros(100 * patience), engine.claim(vec![claim.clone()])).await);
 }
 
-async fn let_go(engine: &Arc<dyn Engine>, claim: &Claim) {
+async fn let_go(engine: &Arc<dyn DynEngine>, claim: &Claim) {
     let release = Release { claim: claim.id, maybe_in_flight: true, is_unused: true };
     engine.release(vec![ReleaseRequest { resource: claim.resource.clone(), release }]).await;
 }
 
-fn run(test: impl AsyncFn(Arc<dyn Engine>, ClientId)) {
+fn run(test: impl AsyncFn(Arc<dyn DynEngine>, ClientId)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let client = ClientId::new(SystemClock.random());
         let url = format!("{}/dropped?{BRIEF}", shared());
-        test(connector(&url)(client).await.expect("the server is there"), client).await;
+        test(connector(&url).open(client).await.expect("the server is there"), client).await;
     });
 }
 

@@ -32,7 +32,9 @@ impl Ledger {
     /// Takes in the answer to a claim.
     pub(crate) fn on_claim(&mut self, now: &Now<'_>, sent: Sent, answer: Result<ClaimAnswer>) {
         let index = sent.key.index;
+        let engine = self.identity.engine;
         let Some(entry) = self.answered(sent) else { return };
+        let answer = answer.map_err(|error| error.named(engine, Some(entry.lease.resource())));
         match (entry.phase, answer) {
             (Phase::AcquireFuture, Ok(answer)) => {
                 entry.attempt = 0;
@@ -84,7 +86,6 @@ impl Ledger {
         let answer_timeout = self.identity.answer_timeout;
         let entry = &mut self.entries[index as usize];
         let pending = entry.pending.as_ref().expect("an entry that asks is pending");
-        let error = error.with_resource(entry.lease.resource()).with_engine(self.identity.engine);
         if error.kind() != ErrorKind::Unavailable {
             return match error.has_no_effect() {
                 true => self.refuse(now, index, Err(error)),
@@ -152,6 +153,7 @@ impl Ledger {
         if !matches!(phase, Phase::Waiting | Phase::Ready | Phase::Held) {
             return;
         }
+        let answer = answer.map_err(|error| error.named(engine, Some(entry.lease.resource())));
         match (phase, answer) {
             (_, Err(error)) => self.on_renew_failed(now, key.index, error),
             (Phase::Waiting, Ok(RenewAnswer::Granted(grant))) => {
@@ -205,7 +207,6 @@ impl Ledger {
             let last_heard = pending.waiting.map_or(pending.asked_at, |(sent, _, _)| sent);
             let patience = waiter_life(entry.lease.terms().ttl).max(self.identity.answer_timeout);
             if at >= last_heard + patience {
-                let error = error.with_resource(entry.lease.resource()).with_engine(self.identity.engine);
                 return self.fail_and_withdraw(now, index, Err(error));
             }
             at = at.min(pending.give_up_at);
@@ -224,7 +225,7 @@ impl Ledger {
         entry.is_busy = false;
         let (resource, token) = (entry.lease.resource().clone(), entry.lease.token());
         let pending = entry.pending.as_mut().expect("a release is pending");
-        match answer {
+        match answer.map_err(|error| error.named(engine, Some(&resource))) {
             Ok(answer) => {
                 if token != Token::ZERO {
                     Event::Released { resource: &resource, token }.emit(engine);
@@ -243,7 +244,7 @@ impl Ledger {
                     Event::Repeated { resource: &resource, error: &error }.emit(engine);
                 }
                 if !pending.is_detached && (is_over || retry_at >= pending.asked_at + answer_timeout) {
-                    pending.released = Some(Err(error.with_resource(&resource).with_engine(engine)));
+                    pending.released = Some(Err(error));
                 }
                 if !is_over {
                     self.schedule.set(key.index, retry_at);
@@ -507,7 +508,7 @@ impl Ledger {
                 format!("no answer within {}ms", waited.as_millis()),
             ),
         };
-        let error = error.with_resource(resource).with_engine(self.identity.engine);
+        let error = error.named(self.identity.engine, Some(resource));
         match entry.phase {
             Phase::SetAside => self.fail(now, index, Err(error)),
             _ => self.fail_and_withdraw(now, index, Err(error)),

@@ -202,8 +202,7 @@ fn a_server_that_is_down_is_an_error_in_time_with_a_hint() {
         assert!(!fault.is_outcome_unknown());
         let error = fault.to_error("claim");
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        let text =
-            format!("claim on redis: cannot connect to 127.0.0.1:{}: connection refused", server.port());
+        let text = format!("claim: cannot connect to 127.0.0.1:{}: connection refused", server.port());
         assert_eq!(error.to_string(), text);
         assert!(error.hint().is_some_and(|hint| hint.contains("is it running")));
     });

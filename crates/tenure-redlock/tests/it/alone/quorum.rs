@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure_conformance::crew::{connect as connect_with, now, pause};
 use tenure_core::Tenure;
 use tenure_core::clock::Instant;
-use tenure_core::engine::{Connect, Engine};
+use tenure_core::engine::Connect;
 use tenure_fence::Memory;
 use tenure_redlock::{Config, Redlock};
 use tenure_testkit::Proxy;
@@ -63,10 +63,9 @@ impl Way {
             self.proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port())).collect();
         let config = Config::parse(&format!("redlock://{}{SETTINGS}", hosts.join(","))).expect("a URL");
         let config = if is_plain { config.with_plain_tokens() } else { config };
-        let connector: Connect = Box::new(move |client| {
-            Box::pin(async move { Ok(Arc::new(Redlock::connect(config, client).await?) as Arc<dyn Engine>) })
-        });
-        connect_with(connector)
+        connect_with(Connect::new("redlock", async move |client| {
+            Ok(Arc::new(Redlock::connect(config, client).await?))
+        }))
     }
 }
 
