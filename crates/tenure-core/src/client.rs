@@ -338,6 +338,52 @@ impl Shared {
 }
 
 impl Shared {
+    /// Returns what makes the state of a client, once it is connected.
+    fn maker(
+        clock: Arc<dyn Clock>,
+        client: ClientId,
+        settings: Settings,
+    ) -> impl FnOnce(Arc<dyn DynEngine>, tokio::runtime::Handle) -> Arc<Shared> + Send {
+        let label = Label::new(&host(), std::process::id(), &program(), &settings.label);
+        move |engine: Arc<dyn DynEngine>, runtime| {
+            let identity = Identity {
+                client,
+                engine: engine.name(),
+                answer_timeout: settings.answer_timeout,
+                silence_max: engine.capability().silence_max,
+                calls_max: engine.capability().calls_max,
+                shard_of: {
+                    let engine = engine.clone();
+                    Box::new(move |resource| engine.shard(resource))
+                },
+            };
+            let terms = Arc::new(Terms::of_mutex(label));
+            Arc::new(Shared {
+                engine,
+                clock,
+                settings,
+                client,
+                last_terms: StdMutex::new(terms.clone()),
+                terms,
+                ended: Notify::new(),
+                has_ended: AtomicBool::new(false),
+                ledger: StdMutex::new(Ledger::new(identity)),
+                floors: StdMutex::default(),
+                flights: Flights::default(),
+                queue_client: QueueClient::default(),
+                pid: std::process::id(),
+                runtime,
+                alarms: Alarms::default(),
+                timers: StdMutex::default(),
+                has_told_of_grain: AtomicBool::new(false),
+                is_closing: AtomicBool::new(false),
+                is_poked: AtomicBool::new(false),
+                waker: AtomicWaker::new(),
+                sleeps_until: AtomicU64::new(0),
+            })
+        }
+    }
+
     /// Says once that the hold of a dead client lasts longer than the ttl that was asked for.
     pub(crate) fn tell_of_grain(&self, resource: &Name, ttl: Duration) {
         let capability = self.engine.capability();
@@ -358,54 +404,32 @@ impl Tenure {
     /// have no more threads or files.
     pub async fn start(connect: Connect, clock: Arc<dyn Clock>, settings: Settings) -> Result<Tenure> {
         settings.check()?;
-        let client = ClientId::new(clock.random());
-        let label = Label::new(&host(), std::process::id(), &program(), &settings.label);
         let (ready, connected) = oneshot::channel();
-        let make_shared = {
-            let clock = clock.clone();
-            move |engine: Arc<dyn DynEngine>, runtime| {
-                let identity = Identity {
-                    client,
-                    engine: engine.name(),
-                    answer_timeout: settings.answer_timeout,
-                    silence_max: engine.capability().silence_max,
-                    calls_max: engine.capability().calls_max,
-                    shard_of: {
-                        let engine = engine.clone();
-                        Box::new(move |resource| engine.shard(resource))
-                    },
-                };
-                let terms = Arc::new(Terms::of_mutex(label));
-                Arc::new(Shared {
-                    engine,
-                    clock,
-                    settings,
-                    client,
-                    last_terms: StdMutex::new(terms.clone()),
-                    terms,
-                    ended: Notify::new(),
-                    has_ended: AtomicBool::new(false),
-                    ledger: StdMutex::new(Ledger::new(identity)),
-                    floors: StdMutex::default(),
-                    flights: Flights::default(),
-                    queue_client: QueueClient::default(),
-                    pid: std::process::id(),
-                    runtime,
-                    alarms: Alarms::default(),
-                    timers: StdMutex::default(),
-                    has_told_of_grain: AtomicBool::new(false),
-                    is_closing: AtomicBool::new(false),
-                    is_poked: AtomicBool::new(false),
-                    waker: AtomicWaker::new(),
-                    sleeps_until: AtomicU64::new(0),
-                })
-            }
-        };
+        let client = ClientId::new(clock.random());
+        let make_shared = Shared::maker(clock.clone(), client, settings);
         thread::start(clock, connect, client, make_shared, ready)?;
-        let shared = connected
-            .await
-            .map_err(|_| Error::new(ErrorKind::Internal, "connect", "the client's thread has ended"))??;
-        Ok(Tenure { connection: Arc::new(Connection { shared }) })
+        Tenure::connected(connected).await
+    }
+
+    /// As [`Tenure::start`], but the client works as a task of the tokio runtime on which this is called, in place of a thread of
+    /// its own. For simulations: all clients of a world run on one thread, on a clock that somebody moves.
+    ///
+    /// `let tenure = Tenure::start_here(connect, clock, settings).await?;`
+    ///
+    /// # Errors
+    /// As [`Tenure::start`].
+    pub async fn start_here(connect: Connect, clock: Arc<dyn Clock>, settings: Settings) -> Result<Tenure> {
+        settings.check()?;
+        let (ready, connected) = oneshot::channel();
+        let client = ClientId::new(clock.random());
+        let make_shared = Shared::maker(clock.clone(), client, settings);
+        tokio::spawn(thread::serve(clock, connect, client, make_shared, ready));
+        Tenure::connected(connected).await
+    }
+
+    async fn connected(connected: oneshot::Receiver<Result<Arc<Shared>>>) -> Result<Tenure> {
+        let ended = |_| Error::new(ErrorKind::Internal, "connect", "the client's thread has ended");
+        Ok(Tenure { connection: Arc::new(Connection { shared: connected.await.map_err(ended)?? }) })
     }
 
     /// Connects with an engine that was set up in the program: by its settings as parts in place of a URL, or with what the program

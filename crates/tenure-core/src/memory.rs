@@ -6,6 +6,7 @@
 mod queues;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -77,18 +78,27 @@ pub struct Store {
     clock: Arc<dyn Clock>,
     /// What is added to the clock, so that tokens look like times of day.
     epoch: Duration,
-    incarnation: Incarnation,
+    incarnation: AtomicU64,
     flaw: Option<Arc<dyn Flaw>>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
+    /// The clock may: then it is not enough to keep the tokens growing.
+    may_go_back: bool,
     records: BTreeMap<Name, PlainRecord>,
     /// When to look whether an idle record may be forgotten.
     idle: BTreeSet<(Timestamp, Name)>,
     inboxes: HashMap<ClientId, mpsc::UnboundedSender<Wake>>,
     observers: HashMap<Name, watch::Sender<()>>,
+    queues: BTreeMap<Name, PlainQueue>,
+}
+
+/// What a store remembered at one moment.
+#[derive(Clone, Default)]
+pub struct Snapshot {
+    records: BTreeMap<Name, PlainRecord>,
     queues: BTreeMap<Name, PlainQueue>,
 }
 
@@ -98,11 +108,18 @@ impl Store {
         Store::with_flaw(clock, None)
     }
 
+    /// As [`Store::new`], on a clock that may be set back by less than an hour.
+    pub fn on_wall_clock(clock: Arc<dyn Clock>) -> Arc<Store> {
+        let store = Store::new(clock);
+        store.state().may_go_back = true;
+        store
+    }
+
     /// Makes a store that does not keep its promises, for tests of tests.
     pub fn with_flaw(clock: Arc<dyn Clock>, flaw: Option<Arc<dyn Flaw>>) -> Arc<Store> {
         let since_boot = Duration::from_nanos(clock.now().nanos());
         let epoch = Duration::from_micros(clock.time_of_day().micros()).saturating_sub(since_boot);
-        let incarnation = Incarnation(clock.random());
+        let incarnation = AtomicU64::new(clock.random());
         Arc::new(Store { clock, epoch, incarnation, flaw, state: Mutex::default() })
     }
 
@@ -141,6 +158,48 @@ impl Store {
         self.state().records.len()
     }
 
+    /// Returns how many records somebody may still need, for tests that look for leaks.
+    pub fn records_in_use(&self) -> usize {
+        let now = self.now();
+        let mut state = self.state();
+        let may_go_back = state.may_go_back;
+        let is_used = |record: &mut PlainRecord| {
+            let Ok(_) = step(record, &Command::Settle, now);
+            let Ok(forget_at) = forget_at(record, !may_go_back, now);
+            forget_at.is_none_or(|at| at > now)
+        };
+        state.records.values_mut().filter_map(|record| is_used(record).then_some(())).count()
+    }
+
+    /// Whether an item of a queue is handed out under this claim, for tests that compare what clients believe.
+    pub fn is_delivered(&self, queue: &Name, claim: ClaimId) -> bool {
+        let now = self.now();
+        self.state().queues.get(queue).is_some_and(|queue| queue.is_handed_out(claim, now))
+    }
+
+    /// Returns what the store remembers now.
+    pub fn snapshot(&self) -> Snapshot {
+        let state = self.state();
+        Snapshot { records: state.records.clone(), queues: state.queues.clone() }
+    }
+
+    /// Ends the store and starts it again, with what it remembered once or with nothing: what a server without durability does.
+    /// Its clients are told that it may have forgotten.
+    pub fn restart(&self, remembers: Option<Snapshot>) {
+        self.incarnation.store(self.clock.random(), Ordering::Relaxed);
+        let Snapshot { records, queues } = remembers.unwrap_or_default();
+        let now = self.now();
+        let mut state = self.state();
+        (state.records, state.queues) = (records, queues);
+        state.idle = state.records.keys().map(|resource| (now, resource.clone())).collect();
+        let clients: BTreeSet<ClientId> = state.inboxes.keys().copied().collect();
+        clients.into_iter().for_each(|client| state.send(client, Wake::RenewAll));
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation.load(Ordering::Relaxed))
+    }
+
     /// Returns how many observers follow a resource, for tests that look for leaks.
     pub fn observers(&self) -> usize {
         self.state().observers.values().map(watch::Sender::receiver_count).sum()
@@ -173,7 +232,7 @@ impl Store {
         state.forget_idle(now);
         for woken in transition.wakes {
             let wake = match woken.grant {
-                Some(grant) => Wake::Granted { claim: woken.claim, grant, incarnation: self.incarnation },
+                Some(grant) => Wake::Granted { claim: woken.claim, grant, incarnation: self.incarnation() },
                 None => Wake::Look(woken.claim),
             };
             state.send(woken.client, wake);
@@ -203,7 +262,8 @@ impl Store {
         requests.iter().map(answer).collect()
     }
 
-    fn view(&self, resource: &Name) -> Option<View> {
+    /// Looks at one resource, at once. None: it is idle.
+    pub fn view(&self, resource: &Name) -> Option<View> {
         let record = self.state().records.get(resource).cloned()?;
         let Ok(view) = inspect(resource, &record, self.now());
         view
@@ -212,7 +272,7 @@ impl Store {
 
 impl State {
     fn keep(&mut self, resource: &Name, record: PlainRecord, now: Timestamp) {
-        let Ok(forget_at) = forget_at(&record, true, now);
+        let Ok(forget_at) = forget_at(&record, !self.may_go_back, now);
         match forget_at {
             Some(at) if at <= now => return,
             Some(at) => drop(self.idle.insert((at, resource.clone()))),
@@ -285,7 +345,7 @@ impl Engine for Memory {
     async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         let renew = |request: &RenewRequest| {
             let outcome = self.store.step(&request.resource, Command::Renew(request.claim));
-            Ok(renew_answer(request, outcome, self.store.incarnation))
+            Ok(renew_answer(request, outcome, self.store.incarnation()))
         };
         self.store
             .answer(
@@ -395,7 +455,7 @@ impl Engine for Memory {
 impl BlockingEngine for Memory {
     fn claim(&self, claim: &Claim) -> Result<ClaimAnswer> {
         let outcome = self.store.step(&claim.resource, Command::Claim(claim));
-        claim_answer(claim, outcome, self.store.incarnation)
+        claim_answer(claim, outcome, self.store.incarnation())
     }
 
     fn release(&self, release: &ReleaseRequest) -> Result<ReleaseAnswer> {

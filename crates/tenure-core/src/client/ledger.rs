@@ -22,8 +22,6 @@ mod answers;
 mod bonds;
 mod lanes;
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};

@@ -54,37 +54,48 @@ pub(crate) fn start(
     ready: tokio::sync::oneshot::Sender<Result<Arc<Shared>>>,
 ) -> Result<()> {
     let thread = move || {
-        let failed = |what: &'static str, error: std::io::Error| {
-            Error::new(ErrorKind::Unsupported, "connect", format!("{what}: {error}")).with_source(error)
-        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
             Ok(runtime) => runtime,
             Err(error) => return drop(ready.send(Err(failed("cannot start an event loop", error)))),
         };
-        runtime.block_on(async move {
-            let timer = match clock.timer() {
-                Ok(timer) => timer,
-                Err(error) => return drop(ready.send(Err(failed("cannot make a timer", error)))),
-            };
-            let engine = match connect.open(client).await {
-                Ok(engine) => engine,
-                Err(error) => return drop(ready.send(Err(error))),
-            };
-            let shared = make_shared(engine, tokio::runtime::Handle::current());
-            let _closing = CloseOnExit(shared.clone());
-            let wakes = shared.engine.wakes();
-            // Whoever wanted the connection may be gone; then the last user is gone too, and `run` returns.
-            drop(ready.send(Ok(shared.clone())));
-            let engine = shared.engine.clone();
-            Loop { shared, timer, wakes: Some(wakes), calls: Default::default() }.run().await;
-            engine.close();
-        });
+        runtime.block_on(serve(clock, connect, client, make_shared, ready));
     };
     let started = std::thread::Builder::new().name("tenure-io".to_owned()).spawn(thread);
     started.map(drop).map_err(|error| {
         Error::new(ErrorKind::Unsupported, "connect", "cannot start a thread").with_source(error)
     })
+}
+
+/// Connects, tells `ready`, and moves requests and answers until the last user is gone. All of the thread's work, on the runtime
+/// of whoever polls it.
+pub(crate) async fn serve(
+    clock: Arc<dyn Clock>,
+    connect: Connect,
+    client: ClientId,
+    make_shared: impl FnOnce(Arc<dyn DynEngine>, tokio::runtime::Handle) -> Arc<Shared>,
+    ready: tokio::sync::oneshot::Sender<Result<Arc<Shared>>>,
+) {
+    let timer = match clock.timer() {
+        Ok(timer) => timer,
+        Err(error) => return drop(ready.send(Err(failed("cannot make a timer", error)))),
+    };
+    let engine = match connect.open(client).await {
+        Ok(engine) => engine,
+        Err(error) => return drop(ready.send(Err(error))),
+    };
+    let shared = make_shared(engine, tokio::runtime::Handle::current());
+    let _closing = CloseOnExit(shared.clone());
+    let wakes = shared.engine.wakes();
+    // Whoever wanted the connection may be gone; then the last user is gone too, and `run` returns.
+    drop(ready.send(Ok(shared.clone())));
+    let engine = shared.engine.clone();
+    Loop { shared, timer, wakes: Some(wakes), calls: Default::default() }.run().await;
+    engine.close();
+}
+
+fn failed(what: &'static str, error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Unsupported, "connect", format!("{what}: {error}")).with_source(error)
 }
 
 /// However the thread ends, by its end or by a panic, nobody must wait for it.

@@ -16,6 +16,7 @@ mod queue;
 mod record;
 mod several;
 mod shards;
+mod simulation;
 mod step;
 mod window;
 mod world;

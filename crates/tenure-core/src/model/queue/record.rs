@@ -236,6 +236,14 @@ impl PlainQueue {
     }
 }
 
+impl PlainQueue {
+    /// Whether an item is handed out under this claim at `now`.
+    pub fn is_handed_out(&self, claim: ClaimId, now: Timestamp) -> bool {
+        let lane = self.claims.get(&claim).and_then(|id| self.lanes.get(id));
+        lane.is_some_and(|lane| lane.ready_at > now)
+    }
+}
+
 impl QueueRecord for PlainQueue {
     type Error = Infallible;
 
