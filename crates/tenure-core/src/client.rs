@@ -60,6 +60,8 @@ const TIMERS_MAX: usize = 8;
 /// # async fn f(engine: impl Fn() -> Connect, token: Token) -> Result<(), Error> {
 /// # let (connect, settings, clock) = (engine(), Settings::new(), Arc::new(SystemClock));
 /// let tenure = Tenure::start(connect, clock, settings).await?;
+/// # let (connect, settings, clock) = (engine(), Settings::new(), Arc::new(SystemClock));
+/// let tenure = Tenure::start_here(connect, clock, settings).await?;
 /// # let (connect, settings) = (engine(), Settings::new());
 /// let tenure = Tenure::connect_with(connect, settings).await?;
 /// # let connect = engine();
