@@ -1,6 +1,7 @@
 //! Other processes, as a test sees them.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,17 @@ pub fn is_alive(pid: u32) -> bool {
 
 /// The state of a process: `S`, `T` (stopped), `Z` …
 pub fn state(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    state_in(Path::new(&format!("/proc/{pid}")))
+}
+
+/// Whether every thread of a process is stopped. A signal is sent before the last of them has heard of it.
+pub(crate) fn threads_stand_still(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.map(|thread| state_in(&thread.path())).all(|state| matches!(state, Some('T' | 'Z') | None))
+}
+
+fn state_in(directory: &Path) -> Option<char> {
+    let stat = fs::read_to_string(directory.join("stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::process::{poll, signal};
+use crate::process::{poll, signal, threads_stand_still, wait_for};
 use crate::site::Site;
 
 /// How long a server may take until it is ready, on a machine that may be busy.
@@ -102,7 +102,7 @@ impl Server {
         });
     }
 
-    /// Stops it (SIGSTOP): it keeps its connections, and does nothing.
+    /// Stops it (SIGSTOP), and returns when all its threads stand still: it keeps its connections, and does nothing.
     ///
     /// # Panics
     /// If it has been killed.
@@ -110,6 +110,7 @@ impl Server {
         self.with(|process| {
             signal(process.child.id(), Signal::STOP);
             process.is_stopped = true;
+            wait_for("stopped server", || threads_stand_still(process.child.id()).then_some(()));
         });
     }
 
