@@ -2,7 +2,7 @@
 //! queues, sets, elections and single-flight, against the store that runs `step`, on a time that only the world moves.
 //!
 //! Between them lies a network that delays, reorders, loses and doubles; servers hang, resources move from one to another, machines
-//! stand still or die, clocks are fast, slow or set back, and in some worlds the store forgets or starts again from an older snapshot.
+//! stand still or die, operators break holds, clocks are fast, slow or set back, and in some worlds the store forgets or starts again from an older snapshot.
 //!
 //! Checked at every call that the store carries out: a lease in which its user may believe is held by the store for that very
 //! claim and token (which is stronger than exclusion), what is over does not come back, and `max_hold` holds. Tokens grow in the order
@@ -182,7 +182,7 @@ impl World {
             let pause = self.time.random(|random| random.u64(100..4_000));
             self.time.sleep(Duration::from_millis(pause)).await;
             let (what, node, part) =
-                self.time.random(|random| (random.u8(..12), random.usize(..NODES), random.f64()));
+                self.time.random(|random| (random.u8(..14), random.usize(..NODES), random.f64()));
             match what {
                 0 | 1 => {
                     let hung = (Shard(node as u16 % SHARDS), self.time.now() + 3_000_000_000);
@@ -193,6 +193,7 @@ impl World {
                 7 => nodes[node].crash().await,
                 8 if self.may_step => self.store_clock.step(-(part * 2e9) as i64),
                 8 => {}
+                12 | 13 => nodes[node].break_a_hold().await,
                 _ if self.memory == Memory::Keeps => {}
                 9 => snapshot = self.store.snapshot(),
                 10 => self.store.restart(Some(snapshot.clone())),

@@ -164,8 +164,11 @@ impl World {
         }
         let view = self.store.view(lease.resource());
         view.is_some_and(|view| {
-            let held = view.holds.iter().find(|hold| hold.claim == Some(lease.claim()));
-            held.is_some_and(|hold| hold.token == lease.token() && !hold.ends_in.is_zero())
+            // What an operator has broken rests for as long as its holder may believe in it.
+            let kept = view.holds.iter().find(|hold| hold.token == lease.token());
+            kept.is_some_and(|hold| {
+                hold.claim.is_none_or(|claim| claim == lease.claim()) && !hold.ends_in.is_zero()
+            })
         })
     }
 

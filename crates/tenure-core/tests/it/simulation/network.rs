@@ -37,6 +37,7 @@ enum Verb {
     Heartbeat,
     Release,
     Publish,
+    Break,
     Look,
     Push,
     Take,
@@ -333,7 +334,12 @@ impl Engine for Remote {
     }
 
     async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
-        self.store.break_hold(resource, token, at_once).await
+        let name = resource.clone();
+        let break_hold = move |store: Arc<dyn DynEngine>| {
+            let name = name.clone();
+            async move { store.break_hold(name, token, at_once).await }
+        };
+        self.one(Verb::Break, resource, break_hold).await
     }
 
     async fn resize(&self, resource: Name, capacity: u32) -> Result<()> {

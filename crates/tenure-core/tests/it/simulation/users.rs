@@ -58,6 +58,17 @@ impl Node {
         drop(self.world.die(&gone.clock));
     }
 
+    /// An operator on this machine breaks somebody's hold. Its units rest until the holder knows.
+    pub(crate) async fn break_a_hold(&self) {
+        let name = self.world.resource(self.world.time.random(|random| random.usize(..RESOURCES)));
+        let Some(hold) = self.world.store.view(&name).and_then(|view| view.holds.into_iter().next()) else {
+            return;
+        };
+        let tenure = self.life().tenure.clone();
+        // Its outcome may be unknown, as on any network.
+        tenure.break_hold(name.as_str(), hold.token, false).await.ok();
+    }
+
     /// Waits until its users have done what they had begun, and closes the client.
     pub(crate) async fn finish(self) {
         let life = self.life.into_inner().unwrap_or_else(PoisonError::into_inner);
