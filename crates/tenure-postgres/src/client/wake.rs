@@ -116,9 +116,13 @@ enum End {
 
 /// How often a pooler is asked for the connection that listens, until it is that one.
 const UNLISTEN_TRIES: usize = 200;
-/// How many of them follow each other at once. The others are for when the pooler's other clients use the connection.
+/// How many of them follow each other at once, before others are held.
 const UNLISTEN_AT_ONCE: usize = 10;
-/// How long after each of the others.
+/// How many of the pooler's connections are held at most, to be given another one.
+const UNLISTEN_HELD_MAX: usize = 16;
+/// How long is waited for another one.
+const UNLISTEN_HELD_WAIT: Duration = Duration::from_millis(200);
+/// How long after each of the last tries, which are for when the pooler's other clients use the connection.
 const UNLISTEN_PAUSE: Duration = Duration::from_millis(5);
 
 /// Sends a statement, and returns which process of the server has carried it out.
@@ -127,6 +131,58 @@ async fn process_of(client: &Client, statement: &str) -> Result<Option<String>, 
     let row =
         |said| if let SimpleQueryMessage::Row(row) = said { row.get(0).map(str::to_owned) } else { None };
     Ok(said.into_iter().find_map(row))
+}
+
+/// Has the connection of the server that listens, which is a pooler's, listen no more.
+///
+/// Each transaction may be given another of the pooler's connections. Most poolers give the one that was used last, and then
+/// always that one: so those that are not it are held for a moment, until the one that listens is the only one left.
+async fn unlisten(
+    config: &Config,
+    client: &Client,
+    process: Option<&str>,
+    channels: &[String; 2],
+) -> Result<(), tokio_postgres::Error> {
+    let [own, changes] = channels;
+    let unlisten = format!("UNLISTEN \"{own}\"; UNLISTEN \"{changes}\"");
+    for _ in 0..UNLISTEN_AT_ONCE {
+        if process_of(client, &unlisten).await?.as_deref() == process {
+            return Ok(());
+        }
+    }
+    let (mut held, mut is_found) = (Vec::new(), false);
+    let held_unlisten = format!("BEGIN; {unlisten}");
+    while !is_found && held.len() < UNLISTEN_HELD_MAX {
+        let next = connect(config).await?;
+        // A pool that is used up answers nothing until one of its connections is free.
+        let asked = process_of(&next, &held_unlisten);
+        let Ok(asked) = tokio::time::timeout(UNLISTEN_HELD_WAIT, asked).await else { break };
+        is_found = asked?.as_deref() == process;
+        held.push(next);
+    }
+    // A transaction that is left open would cost the pooler its connection.
+    for next in held {
+        next.simple_query("COMMIT").await?;
+    }
+    let mut tried = 0;
+    while !is_found && tried < UNLISTEN_TRIES {
+        tenure_sql::pause(UNLISTEN_PAUSE).await;
+        is_found = process_of(client, &unlisten).await?.as_deref() == process;
+        tried += 1;
+    }
+    Ok(())
+}
+
+/// Makes another connection, which ends with its client.
+async fn connect(config: &Config) -> Result<Client, tokio_postgres::Error> {
+    crate::client::tls::with_tls!(config, |server, tls| {
+        let (client, connection) = server.connect(tls).await?;
+        tokio::spawn(async move {
+            // Its client is told of what goes wrong.
+            connection.await.ok();
+        });
+        Ok(client)
+    })
 }
 
 async fn listen_once(
@@ -169,17 +225,7 @@ async fn listen_once(
             // Whatever was said while nobody listened is lost.
             inbox.missed();
             ear.over.notified().await;
-            // Each transaction may be given another of the pooler's connections. Most poolers give the one that was used last.
-            for tried in 0..UNLISTEN_TRIES {
-                if process_of(&client, &format!("UNLISTEN \"{own}\"; UNLISTEN \"{changes}\"")).await?
-                    == process
-                {
-                    break;
-                }
-                if tried >= UNLISTEN_AT_ONCE {
-                    tenure_sql::pause(UNLISTEN_PAUSE).await;
-                }
-            }
+            unlisten(config, &client, process.as_deref(), channels).await?;
             Ok(End::Over)
         };
         let (heard, begin) = (std::pin::pin!(heard), std::pin::pin!(begin));
