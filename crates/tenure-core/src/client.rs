@@ -120,7 +120,7 @@ pub(crate) struct Shared {
     pub(crate) terms: Arc<Terms>,
     /// The terms that were used last.
     last_terms: StdMutex<Arc<Terms>>,
-    /// Told when the thread has ended.
+    /// Notified when the thread has ended.
     pub(crate) ended: Notify,
     has_ended: AtomicBool,
     ledger: StdMutex<Ledger>,
@@ -133,14 +133,14 @@ pub(crate) struct Shared {
     pid: u32,
     pub(crate) runtime: tokio::runtime::Handle,
     alarms: Alarms,
-    /// Timers that nobody waits for now.
+    /// Timers that are not in use.
     timers: StdMutex<Vec<Box<dyn Timer>>>,
     is_closing: AtomicBool,
-    /// Whether it was told that a ttl is shorter than the engine counts.
-    has_told_of_grain: AtomicBool,
+    /// Whether the event that a ttl is shorter than the engine counts has been emitted.
+    has_reported_coarse_ttl: AtomicBool,
     is_poked: AtomicBool,
     waker: AtomicWaker,
-    /// Until when the thread sleeps, in nanoseconds: whoever needs it sooner pokes it.
+    /// Until when the thread sleeps, in nanoseconds: a caller that needs it sooner pokes it.
     sleeps_until: AtomicU64,
 }
 
@@ -150,23 +150,23 @@ impl Shared {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Uses the ledger from the client's own thread. Who is concerned is told when the lock is free again, so
-    /// that a waker may do what it likes and nobody wakes up to wait for the lock.
+    /// Uses the ledger from the client's own thread. Notices go out when the lock is free again, so that a waker may
+    /// run anything, and no woken task has to wait for the lock.
     pub(crate) fn with_ledger<T>(&self, work: impl FnOnce(&mut Ledger, &Now<'_>) -> T) -> T {
         let random = || self.clock.random();
         let now = Now { at: self.clock.now(), random: &random };
-        let (result, mut told) = {
+        let (result, mut notices) = {
             let mut ledger = self.ledger();
-            (work(&mut ledger, &now), ledger.take_told())
+            (work(&mut ledger, &now), ledger.take_notices())
         };
-        let unseen = std::mem::take(&mut told.unseen);
-        told.tell();
-        unseen.iter().for_each(|lease| self.return_unseen(lease));
+        let uncollected = std::mem::take(&mut notices.uncollected);
+        notices.send();
+        uncollected.iter().for_each(|lease| self.return_uncollected(lease));
         result
     }
 
     /// Uses the ledger from a user's thread, and pokes the client's thread if there is something new for it.
-    pub(crate) fn tell<T>(&self, work: impl FnOnce(&mut Ledger, &Now<'_>) -> T) -> T {
+    pub(crate) fn update_ledger<T>(&self, work: impl FnOnce(&mut Ledger, &Now<'_>) -> T) -> T {
         let (result, is_news) = self.with_ledger(|ledger, now| {
             let result = work(ledger, now);
             let is_sooner = ledger.next_due().nanos() < self.sleeps_until.load(Ordering::Relaxed);
@@ -201,7 +201,7 @@ impl Shared {
         next
     }
 
-    /// A fork copies the client but not its thread: nobody would ever send what is asked there.
+    /// A fork copies the client but not its thread: a request made there would never be sent.
     pub(crate) fn check_process(&self) -> Result<()> {
         if std::process::id() == self.pid {
             return Ok(());
@@ -224,7 +224,7 @@ impl Shared {
         self.ended.notify_waiters();
     }
 
-    /// Returns terms like these, the same ones for all who ask in a row: a million leases with their own would
+    /// Returns terms like these, the same object for all callers in a row: a million leases with an object each would
     /// cost more memory than all the rest of them.
     pub(crate) fn share(&self, terms: &Arc<Terms>) -> Arc<Terms> {
         let mut last = self.last_terms.lock().unwrap_or_else(PoisonError::into_inner);
@@ -375,7 +375,7 @@ impl Shared {
                 runtime,
                 alarms: Alarms::default(),
                 timers: StdMutex::default(),
-                has_told_of_grain: AtomicBool::new(false),
+                has_reported_coarse_ttl: AtomicBool::new(false),
                 is_closing: AtomicBool::new(false),
                 is_poked: AtomicBool::new(false),
                 waker: AtomicWaker::new(),
@@ -385,10 +385,10 @@ impl Shared {
     }
 
     /// Says once that the hold of a dead client lasts longer than the ttl that was asked for.
-    pub(crate) fn tell_of_grain(&self, resource: &Name, ttl: Duration) {
+    pub(crate) fn report_coarse_ttl(&self, resource: &Name, ttl: Duration) {
         let capability = self.engine.capability();
         let (grain, reason) = (capability.ttl_grain, capability.ttl_grain_reason);
-        if ttl < grain && !self.has_told_of_grain.swap(true, Ordering::Relaxed) {
+        if ttl < grain && !self.has_reported_coarse_ttl.swap(true, Ordering::Relaxed) {
             Event::Coarse { resource, ttl, grain, reason }.emit(self.engine.name());
         }
     }
@@ -411,8 +411,9 @@ impl Tenure {
         Tenure::connected(connected).await
     }
 
-    /// As [`Tenure::start`], but the client works as a task of the tokio runtime on which this is called, in place of a thread of
-    /// its own. For simulations: all clients of a world run on one thread, on a clock that somebody moves.
+    /// As [`Tenure::start`], but the client works as a task of the tokio runtime on which this is called, in place of
+    /// a thread of its own. For simulations: all clients of a world run on one thread, on a clock that the test
+    /// moves.
     ///
     /// `let tenure = Tenure::start_here(connect, clock, settings).await?;`
     ///
@@ -460,7 +461,7 @@ impl Tenure {
         Mutex::new(self.connection.clone(), name)
     }
 
-    /// Names an election: one leader at a time, whom everybody can ask for.
+    /// Names an election: one leader at a time, which every client can look up.
     ///
     /// `let election = tenure.election("scheduler");`
     pub fn election(&self, name: &str) -> Election {
@@ -502,7 +503,7 @@ impl Tenure {
         Queue::new(self.clone(), name)
     }
 
-    /// Returns what the engine's queues can do. None: it has none.
+    /// Returns what the engine's queues can do, or `None` if it has no queues.
     ///
     /// `let has_queues = tenure.queue_capability().is_some();`
     pub fn queue_capability(&self) -> Option<&QueueCapability> {
@@ -549,7 +550,7 @@ impl Tenure {
         Ok(())
     }
 
-    /// Looks at one resource: who holds it and who waits. None: it is idle.
+    /// Reads the state of one resource: its holders and its waiters. `None` if it is idle.
     ///
     /// `let view = tenure.view("billing/4711").await?;`
     ///
@@ -589,8 +590,8 @@ impl Tenure {
         Ok(Observer { views, _connection: self.connection.clone() })
     }
 
-    /// Ends somebody's hold, for an operator. Its holder is told at its next renewal, and its units rest until
-    /// the hold would have ended, so that its work can stop; `at_once` frees them now, and then two may work. Units that
+    /// Ends a hold, for an operator. The holder learns of it at its next renewal, and its units rest until the hold
+    /// would have ended, so that its work can stop; `at_once` frees them now, and then two may work. Units that
     /// rest already are freed by `at_once` only: the answer says which it was.
     ///
     /// `let answer = tenure.break_hold("billing/4711", token, false).await?;`
@@ -608,9 +609,9 @@ impl Tenure {
     ///
     /// `tenure.resize("scrapers", 16).await?;`
     ///
-    /// More units go to the waiters. With fewer, no holder loses its own: nobody is granted before enough units
-    /// came free. From then on, a claim that names the old capacity is a [`ErrorKind::Conflict`]. What nobody holds
-    /// or waits for has no capacity: nothing changes, and the next claim sets it.
+    /// More units go to the waiters. With fewer, no holder loses its own: no claim is granted before enough units
+    /// came free. From then on, a claim that names the old capacity is a [`ErrorKind::Conflict`]. A resource without
+    /// holders and waiters has no capacity: nothing changes, and the next claim sets it.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name, a capacity that is not 1 to 1 048 576, or a mutex or read-write lock;
@@ -640,8 +641,8 @@ impl Tenure {
         self.connection.shared.on_thread(None, async move |engine| Ok(engine.check().await)).await
     }
 
-    /// Makes what the store must have before the first claim, such as tables, and says what there is then. None: the
-    /// engine needs nothing. Engines that can do it by themselves do so when they connect.
+    /// Makes what the store must have before the first claim, such as tables, and says what there is then. `None` if
+    /// the engine needs nothing. Engines that can do it by themselves do so when they connect.
     ///
     /// `let made = tenure.migrate().await?;`
     ///
@@ -652,8 +653,9 @@ impl Tenure {
         self.connection.shared.on_thread(None, async move |engine| engine.migrate().await).await
     }
 
-    /// Removes what idle resources left behind and nothing needs any more, and says of how many. None: nothing stays
-    /// behind in this engine for longer than it is needed. Engines do this by themselves unless they are told not to.
+    /// Removes what idle resources left behind and nothing needs any more, and says of how many. `None` if nothing
+    /// stays behind in this engine for longer than it is needed. Engines do this by themselves unless their settings
+    /// say otherwise.
     ///
     /// `let removed = tenure.purge().await?;`
     ///

@@ -13,7 +13,7 @@ use crate::model::claim::Name;
 use crate::model::inspect::View;
 
 impl Tenure {
-    /// Lists what is held and who waits, for names that begin with `prefix` (empty: all), by name.
+    /// Lists holders and waiters of the names that begin with `prefix` (empty: all), by name.
     ///
     /// `let views = tenure.inspect("billing/").await?;`
     ///

@@ -171,7 +171,7 @@ impl Queue {
         self
     }
 
-    /// Sets a text that says to people who takes.
+    /// Sets a text that shows operators which consumer has an item.
     ///
     /// `let queue = queue.label("eu-west");`
     #[must_use]
@@ -230,7 +230,7 @@ impl Queue {
         self.take(true).await
     }
 
-    /// Waits for the next item, but not for longer than this. None: nothing came.
+    /// Waits for the next item, but not for longer than this. Returns `None` if nothing came.
     ///
     /// `let delivery = queue.next_within(Duration::from_secs(5)).await?;`
     ///
@@ -406,7 +406,7 @@ impl Queue {
         let name = self.name.clone()?;
         self.check().map_err(|error| error.with_resource(&name))?;
         loop {
-            let place = self.tenure.connection.want(&name, &self.rules, is_try);
+            let place = self.tenure.connection.enqueue_take(&name, &self.rules, is_try);
             let Some(mut delivery) = place.delivery().await? else { return Ok(None) };
             let key = delivery.lease.key();
             // One that came long before it was looked at has gone back.
@@ -597,7 +597,7 @@ impl Delivery {
         self.item.claim
     }
 
-    /// Returns the lease on the item, to be told when it is lost.
+    /// Returns the lease on the item, to learn when it is lost.
     ///
     /// `let is_lost = delivery.lease().is_lost();`
     pub fn lease(&self) -> &Lease {
@@ -664,7 +664,7 @@ impl Delivery {
         self.settle(Settlement::Fail { reason: reason.to_owned() }).await.map(drop)
     }
 
-    /// Puts the item back at the head of its group as if it had not been handed out, for a consumer that is told to stop.
+    /// Puts the item back at the head of its group as if it had not been handed out, for a consumer that has to stop.
     ///
     /// `delivery.put_back().await?;`
     ///
@@ -703,8 +703,8 @@ impl Delivery {
     ) -> Result<tokio::sync::oneshot::Receiver<Result<SettleAnswer>>, LossReason> {
         let shared = &self.lease.connection().shared;
         let (key, until) = (self.lease.key(), self.lease.deadline());
-        // It is not renewed any more: a renewal that came after the settlement would tell of a loss.
-        if let Some(reason) = shared.tell(|ledger, now| ledger.disown(now, key)) {
+        // It is not renewed any more: a renewal that came after the settlement would report a loss.
+        if let Some(reason) = shared.update_ledger(|ledger, now| ledger.disown(now, key)) {
             return Err(reason);
         }
         let settle = Settle { queue: self.lease.resource().clone(), claim: self.item.claim, settlement };

@@ -49,14 +49,14 @@ impl RwLock {
 
     settings!("what a side holds");
 
-    /// Names the side of readers, who share, with the settings made so far.
+    /// Names the side of readers, which share it, with the settings made so far.
     ///
     /// `let lease = catalog.read().acquire().await?;`
     pub fn read(&self) -> ReadLock {
         ReadLock { claimant: self.claimant.clone() }
     }
 
-    /// Names the side of writers, each of whom is alone, with the settings made so far.
+    /// Names the side of writers, each of which is alone, with the settings made so far.
     ///
     /// `let lease = catalog.write().acquire().await?;`
     pub fn write(&self) -> WriteLock {
