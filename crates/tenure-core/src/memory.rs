@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use tokio::sync::{mpsc, watch};
 
-use crate::client::{Settings, Tenure};
+use crate::client::settings::Settings;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::engine::queue::QueueCapability;
 use crate::engine::{
@@ -24,6 +24,7 @@ use crate::engine::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
+use crate::face::tenure::Tenure;
 use crate::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use crate::model::inspect::{View, inspect, shows_the_same};
 use crate::model::queue::record::PlainQueue;

@@ -13,8 +13,9 @@ use futures_util::future::{BoxFuture, select};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::client::backoff;
+use crate::client::handed_out::{HandedOut, Parts};
 use crate::client::lease_state::LeaseState;
-use crate::client::{Connection, Shared};
+use crate::client::shared::{Connection, Shared};
 use crate::clock::Instant;
 use crate::engine::queue::{
     CONSUMER_LIFE, CONSUMER_LOOK, Dispatched, Push, Pushed, Rules, Settle, SettleAnswer, Settlement, Take,
@@ -22,8 +23,6 @@ use crate::engine::queue::{
 };
 use crate::engine::{DynQueueEngine, Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};
-use crate::face::lease::Lease;
-use crate::face::queue::Delivery;
 use crate::model::claim::{ClaimId, Name, Terms};
 use crate::model::step::FINISHED_MEMORY;
 
@@ -124,7 +123,7 @@ struct ConsumerGroup {
 
 /// A task that wants an item.
 struct PendingTake {
-    delivery: oneshot::Sender<Result<Option<Delivery>>>,
+    delivery: oneshot::Sender<Result<Option<HandedOut>>>,
     /// It does not wait.
     is_try: bool,
     since: Instant,
@@ -406,14 +405,14 @@ fn no_queues(engine: &'static str) -> Error {
 
 /// A place in the line of a queue. Dropping it gives the place up, and what has come for it goes back.
 pub(crate) struct Place {
-    delivery: oneshot::Receiver<Result<Option<Delivery>>>,
+    delivery: oneshot::Receiver<Result<Option<HandedOut>>>,
     /// Notified when the place is given up. `None`: it was answered.
     news: Option<Arc<Notify>>,
 }
 
 impl Place {
     /// Waits for an item. Returns `None` if nothing is ready and the place was not to wait.
-    pub(crate) async fn delivery(mut self) -> Result<Option<Delivery>> {
+    pub(crate) async fn handed_out(mut self) -> Result<Option<HandedOut>> {
         let gone = Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
         let answer = (&mut self.delivery).await;
         // A task that is served must not make the group poll.
@@ -581,7 +580,7 @@ impl QueuePoller {
     /// Hands an item to the first task in line that still wants one, or back to the queue if none does.
     fn hand_to_next(&self, sent: Instant, item: Dispatched) {
         let (claim, until) = (item.claim, sent + item.ends_in);
-        let Some(mut delivery) = self.delivery(sent, item) else {
+        let Some(mut handed_out) = self.adopt(sent, item) else {
             let settle = Settle { queue: self.queue.clone(), claim, settlement: Settlement::Return };
             return self.shared.begin_settling(settle, (until, Instant::default()), None);
         };
@@ -597,14 +596,15 @@ impl QueuePoller {
                 return;
             };
             drop(consumer_groups);
-            match pending_take.delivery.send(Ok(Some(delivery))) {
-                Err(Ok(Some(unwanted))) => delivery = unwanted,
+            match pending_take.delivery.send(Ok(Some(handed_out))) {
+                Err(Ok(Some(unwanted))) => handed_out = unwanted,
                 _ => return,
             }
         }
     }
 
-    fn delivery(&self, sent: Instant, item: Dispatched) -> Option<Delivery> {
+    /// Enters what was taken in the ledger, which renews it from now on. Returns `None` if it is over, or nobody uses the client.
+    fn adopt(&self, sent: Instant, item: Dispatched) -> Option<HandedOut> {
         let connection = self.connection.upgrade()?;
         let terms = Terms {
             ttl: self.rules.ttl,
@@ -615,8 +615,7 @@ impl QueuePoller {
         let lease = LeaseState::new(self.queue.clone(), item.claim, terms);
         let granted = (item.token, sent, item.ends_in);
         let (key, state) = self.shared.update_ledger(|ledger, now| ledger.adopt(now, lease, granted))?;
-        let lease = Lease::of_delivery(connection, state, key);
-        Some(Delivery::new(lease, self.rules.clone(), item))
+        Some(HandedOut::new(Parts { connection, state, key, rules: self.rules.clone(), item }))
     }
 
     /// Answers the tasks that have waited for too long that the engine is unavailable, or all of them why it refuses.
@@ -645,7 +644,7 @@ impl QueuePoller {
     fn answer_all(
         &self,
         is_meant: impl Fn(&PendingTake) -> bool,
-        answer: impl Fn() -> Result<Option<Delivery>>,
+        answer: impl Fn() -> Result<Option<HandedOut>>,
     ) {
         let key = (self.queue.clone(), self.rules.clone());
         let mut consumer_groups =

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use pollster::block_on;
 
-use crate::client;
+use crate::client::settings::Settings;
 use crate::clock::Clock;
 use crate::engine::{Connect, ReleaseAnswer};
 use crate::error::{Error, Result};
 use crate::face::all_of::LockRequest;
-use crate::face::{all_of, election, lease, mutex, rw_lock, semaphore, single_flight, slot_pool};
+use crate::face::{all_of, election, lease, mutex, rw_lock, semaphore, single_flight, slot_pool, tenure};
 use crate::model::claim::Terms;
 use sealed::{Configured, Held, Lock, Primitive, Releasable};
 
@@ -28,8 +28,8 @@ pub use queue::{Delivery, Push, Queue};
 #[derive(Clone)]
 pub struct Blocking<P>(P);
 
-/// A client of an engine (see [`client::Tenure`]).
-pub type Tenure = Blocking<client::Tenure>;
+/// A client of an engine (see [`tenure::Tenure`]).
+pub type Tenure = Blocking<tenure::Tenure>;
 /// A lock with one holder at a time (see [`mutex::Mutex`]).
 pub type Mutex = Blocking<mutex::Mutex>;
 /// A lock that many readers hold together, or one writer alone (see [`rw_lock::RwLock`]).
@@ -325,13 +325,13 @@ impl<P: Configured> Blocking<P> {
     }
 }
 
-impl Blocking<client::Tenure> {
-    /// Connects with an engine (see [`client::Tenure::start`]).
+impl Blocking<tenure::Tenure> {
+    /// Connects with an engine (see [`tenure::Tenure::start`]).
     ///
     /// # Errors
     /// As there.
-    pub fn start(connect: Connect, clock: Arc<dyn Clock>, settings: client::Settings) -> Result<Tenure> {
-        block_on(client::Tenure::start(connect, clock, settings)).map(Blocking)
+    pub fn start(connect: Connect, clock: Arc<dyn Clock>, settings: Settings) -> Result<Tenure> {
+        block_on(tenure::Tenure::start(connect, clock, settings)).map(Blocking)
     }
 
     /// Names a mutex.
@@ -375,7 +375,7 @@ impl Blocking<client::Tenure> {
     }
 
     /// Returns the same client for async use.
-    pub fn as_async(&self) -> &client::Tenure {
+    pub fn as_async(&self) -> &tenure::Tenure {
         &self.0
     }
 }

@@ -4,13 +4,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::{Observer, Tenure};
+use crate::client::shared::Connection;
 use crate::engine::ReleaseAnswer;
 use crate::error::{ErrorKind, Result};
 use crate::face::claimant::{finish, until_lost};
 use crate::face::lease::Lease;
 use crate::face::mutex::Mutex;
-use crate::model::claim::{Keep, Label};
+use crate::face::observer::Observer;
+use crate::model::claim::{Keep, Label, Name};
 use crate::model::inspect::View;
 use crate::model::token::Token;
 
@@ -56,14 +57,15 @@ const CAMPAIGN_PAUSE: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone)]
 pub struct Election {
-    tenure: Tenure,
+    connection: Arc<Connection>,
     name: String,
     mutex: Mutex,
 }
 
 impl Election {
-    pub(crate) fn new(tenure: Tenure, name: &str) -> Election {
-        Election { mutex: tenure.mutex(name), name: name.to_owned(), tenure }
+    pub(crate) fn new(connection: &Arc<Connection>, name: &str) -> Election {
+        let mutex = Mutex::new(connection.clone(), name);
+        Election { mutex, name: name.to_owned(), connection: connection.clone() }
     }
 
     /// Sets how long a term lives without renewal (see [`Mutex::ttl`]): how long there is no leader after a leader
@@ -144,7 +146,7 @@ impl Election {
             match self.campaign().await {
                 Err(error) if has_led && error.kind() == ErrorKind::Unavailable => {
                     tracing::info!(%error, "campaigning until the engine answers");
-                    self.tenure.shared().pause(CAMPAIGN_PAUSE).await?;
+                    self.connection.shared.pause(CAMPAIGN_PAUSE).await?;
                 }
                 campaigned => return campaigned,
             }
@@ -161,7 +163,7 @@ impl Election {
     /// # Cost
     /// One round trip.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        Ok(self.tenure.view(&self.name).await?.and_then(Leader::of))
+        Ok(self.connection.shared.view(Name::new(&self.name)?).await?.and_then(Leader::of))
     }
 
     /// Follows the leader: the present leader first, then each change of the leader or its value. A slow reader
@@ -172,7 +174,7 @@ impl Election {
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name.
     pub fn changes(&self) -> Result<Leaders> {
-        Ok(Leaders { changes: self.tenure.observe(&self.name)?, last: None })
+        Ok(Leaders { changes: Observer::new(&self.connection, Name::new(&self.name)?), last: None })
     }
 }
 

@@ -5,14 +5,13 @@ mod joint;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::Tenure;
+use crate::client::shared::Connection;
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::claimant::{Claimant, until_lost};
 use crate::face::lease::{Acquired, Lease};
 use crate::model::claim::{Keep, Name, Published};
 use crate::model::token::Token;
 
-pub(crate) use joint::Flights;
 use joint::{Answer, Joint, Loading, Turn, Wanted, join};
 
 /// A guard against cache stampedes: when a value has expired, one process loads it, and a process that wants it
@@ -48,7 +47,7 @@ use joint::{Answer, Joint, Loading, Turn, Wanted, join};
 /// ```
 #[derive(Clone)]
 pub struct SingleFlight {
-    tenure: Tenure,
+    connection: Arc<Connection>,
     key: String,
     claimant: Claimant,
     fresh: Duration,
@@ -78,12 +77,12 @@ pub enum FetchedFrom {
 }
 
 impl SingleFlight {
-    pub(crate) fn new(tenure: Tenure, key: &str) -> SingleFlight {
-        let mut claimant = Claimant::new(tenure.connection.clone(), key);
+    pub(crate) fn new(connection: Arc<Connection>, key: &str) -> SingleFlight {
+        let mut claimant = Claimant::new(connection.clone(), key);
         claimant.terms().unless_fresh = true;
         SingleFlight {
             claimant,
-            tenure,
+            connection,
             key: key.to_owned(),
             fresh: Duration::from_secs(60),
             stale: Duration::ZERO,
@@ -177,15 +176,15 @@ impl SingleFlight {
 
     /// Asks the store, together with all tasks of this client that want the same now.
     fn ask(&self, wanted: Wanted) -> Result<Joint> {
-        let (tenure, claimant) = (self.tenure.clone(), self.claimant.clone());
-        let (name, key) = (Name::new(&self.key)?, self.key.clone());
-        Ok(join(&self.tenure.connection.shared, (name, wanted), move |pass| {
+        let (shared, claimant) = (self.connection.shared.clone(), self.claimant.clone());
+        let key = Name::new(&self.key)?;
+        Ok(join(&self.connection.shared, (key.clone(), wanted), move |pass| {
             Box::pin(async move {
                 let wait = match wanted {
                     Wanted::Value(_) => None,
                     Wanted::Try(_) => Some(Duration::ZERO),
                     Wanted::Look => {
-                        let view = tenure.view(&key).await?;
+                        let view = shared.view(key).await?;
                         return Ok(Answer::There(view.and_then(|view| view.value)));
                     }
                 };

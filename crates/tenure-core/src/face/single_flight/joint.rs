@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::watch;
 
-use crate::client;
+use crate::client::shared::Shared as Client;
 use crate::error::Result;
 use crate::face::lease::Lease;
 use crate::model::claim::{Name, Published};
@@ -58,12 +58,8 @@ impl Flights {
 }
 
 /// Joins the request for what is wanted, or begins it.
-pub(super) fn join(
-    client: &Arc<client::Shared>,
-    key: (Name, Wanted),
-    begin: impl FnOnce(Pass) -> Request,
-) -> Joint {
-    let mut state = client.flights.state();
+pub(super) fn join(client: &Arc<Client>, key: (Name, Wanted), begin: impl FnOnce(Pass) -> Request) -> Joint {
+    let mut state = client.kept::<Flights>().state();
     if let Some(joint) = state.joint.get(&key).and_then(|(_, joint)| joint.upgrade()) {
         return joint;
     }
@@ -78,7 +74,7 @@ pub(super) fn join(
 
 /// While it is there, a request can be joined.
 pub(super) struct Pass {
-    client: Weak<client::Shared>,
+    client: Weak<Client>,
     key: (Name, Wanted),
     id: u64,
 }
@@ -86,7 +82,7 @@ pub(super) struct Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         let Some(client) = self.client.upgrade() else { return };
-        let mut state = client.flights.state();
+        let mut state = client.kept::<Flights>().state();
         if state.joint.get(&self.key).is_some_and(|(id, _)| *id == self.id) {
             state.joint.remove(&self.key);
         }

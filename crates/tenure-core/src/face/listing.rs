@@ -6,9 +6,10 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use tokio::task::JoinSet;
 
-use crate::client::{Shared, Tenure};
+use crate::client::shared::Shared;
 use crate::engine::queue::{QueueLine, QueueStats};
 use crate::error::{Error, ErrorKind, Result};
+use crate::face::tenure::Tenure;
 use crate::model::claim::Name;
 use crate::model::inspect::View;
 
