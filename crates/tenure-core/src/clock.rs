@@ -1,10 +1,10 @@
 //! The only source of time, waiting and randomness.
 //!
-//! Two times never meet. [`Timestamp`] is a *store's* time: tokens and the ends of holds are computed from it,
-//! by the store. [`Instant`] is *this machine's* time since its boot: deadlines are computed from it, by the
-//! client, from the moment a request was sent. Nobody compares the one with the other, so clocks need not
-//! agree. The system's clock is `CLOCK_BOOTTIME`: it goes on while the machine sleeps, so that a laptop or a
-//! paused virtual machine wakes up knowing that its leases are lost (`CLOCK_MONOTONIC` would not).
+//! Two times never meet. [`Timestamp`] is a *store's* time: tokens and the ends of holds are computed from it, by
+//! the store. [`Instant`] is *this machine's* time since its boot: deadlines are computed from it, by the client,
+//! from the moment a request was sent. The two are never compared, so clocks need not agree. The system's clock is
+//! `CLOCK_BOOTTIME`: it goes on while the machine sleeps, so that a laptop or a paused virtual machine wakes up
+//! knowing that its leases are lost (`CLOCK_MONOTONIC` would not).
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -144,8 +144,8 @@ impl Clock for SystemClock {
 
 struct SystemTimer {
     fd: AsyncFd<OwnedFd>,
-    /// When the timer fires. It is set anew only for an earlier moment: firing early costs one more look,
-    /// and a system call for each change of plan would cost more.
+    /// When the timer fires. It is set anew only for an earlier moment: firing early costs one more poll, and a
+    /// system call for each change of plan would cost more.
     armed: Instant,
 }
 

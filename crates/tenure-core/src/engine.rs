@@ -33,7 +33,7 @@ pub use crate::engine::object::{DynEngine, DynQueueEngine};
 /// How many resources are asked for at a time where all are listed.
 const PAGE: usize = 128;
 
-/// Who can share an engine's resources.
+/// Which clients can share an engine's resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// Clients of one process.
@@ -68,11 +68,11 @@ pub enum HandOver {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capability {
-    /// Who can share its resources.
+    /// Which clients can share its resources.
     pub reach: Reach,
     /// The kinds that it grants.
     pub kinds: &'static [Kind],
-    /// Why it grants no others, for whoever asks for one; empty: nothing is to be said.
+    /// Why it grants no others, for the error of a claim for one; empty: nothing is to be said.
     pub kinds_reason: &'static str,
     /// Whether claims are granted in the order in which they were received.
     pub is_fifo: bool,
@@ -86,17 +86,18 @@ pub struct Capability {
     pub ttl_min: Duration,
     /// The longest ttl.
     pub ttl_max: Duration,
-    /// Why no longer ttl is possible, for whoever asks for one; empty: nothing is to be said.
+    /// Why no longer ttl is possible, for the error of a claim for one; empty: nothing is to be said.
     pub ttl_reason: &'static str,
-    /// What a ttl is rounded up to where its holder has died. A shorter one is told as [`Event::Coarse`](crate::event::Event::Coarse).
+    /// What a ttl is rounded up to where its holder has died. A shorter one is reported as
+    /// [`Event::Coarse`](crate::event::Event::Coarse).
     pub ttl_grain: Duration,
-    /// What that is, for whoever asks for less; empty: nothing is to be said.
+    /// What that is, for the event of a shorter ttl; empty: nothing is to be said.
     pub ttl_grain_reason: &'static str,
     /// The longest that a hold lives whose client the store does not hear at all, however long its ttl.
     pub silence_max: Duration,
     /// How a hold passes to a waiter.
     pub hand_over: HandOver,
-    /// Whether a waiter in another process is told at once when it has been granted. Otherwise it finds out by its
+    /// Whether a waiter in another process is woken at once when it has been granted. Otherwise it finds out by its
     /// heartbeat, a third of its confirm window later at most.
     pub tells_waiters: bool,
     /// Whether a holder that was killed is noticed at once, without waiting for its ttl.
@@ -108,8 +109,8 @@ pub struct Capability {
     /// Whether a floor above the store's own numbers raises the next token. Otherwise a claim with such a floor is refused:
     /// the tokens are numbers that the store counts by itself.
     pub raises_tokens: bool,
-    /// Whether a claim whose hold ended by itself is refused when a late copy of it arrives. Otherwise that copy
-    /// may be granted: a hold that nobody renews, for one ttl.
+    /// Whether a claim whose hold ended by itself is refused when a late copy of it arrives. Otherwise that copy may
+    /// be granted: a hold without renewals, for one ttl.
     pub remembers_ends: bool,
     /// Whether exclusion survives the failover of a store's server.
     pub survives_failover: bool,
@@ -191,7 +192,7 @@ pub struct RenewRequest {
     pub resource: Name,
     /// The claim.
     pub claim: ClaimId,
-    /// The client believes that it waits, so it must be told the whole grant if it holds.
+    /// The client believes that it waits, so the answer must hold the whole grant if there is one.
     pub is_waiter: bool,
 }
 
@@ -239,7 +240,7 @@ pub enum Wake {
         claim: ClaimId,
         /// Its grant, unconfirmed.
         grant: Grant,
-        /// Who granted it.
+        /// The incarnation of the store that granted it.
         incarnation: Incarnation,
     },
     /// Something changed for the claim: its heartbeat is due now.
@@ -247,7 +248,7 @@ pub enum Wake {
     /// News may have been missed: the heartbeats of all waiters are due now.
     LookAtAll,
     /// The store may have forgotten what it knew (a restart, a failover): the heartbeats of all waiters and the
-    /// renewals of all holds are due now, so that who lost something learns of it.
+    /// renewals of all holders are due now, so that a client that lost something learns of it.
     RenewAll,
     /// Something may be ready in a queue in which this client asked in vain.
     Queue(Name),
@@ -261,8 +262,9 @@ pub enum BreakAnswer {
         /// From when the engine answered.
         free_in: Duration,
     },
-    /// Nothing is changed: nobody holds it under that token any more, and its units rest for this long. It was broken before,
-    /// or released before its `min_hold` was over, or its holder vanished (`lock_delay`). A break at once frees them.
+    /// Nothing is changed: the hold under that token has ended, and its units rest for this long. It was broken
+    /// before, or released before its `min_hold` was over, or its holder vanished (`lock_delay`). A break at once
+    /// frees them.
     Resting {
         /// From when the engine answered.
         free_in: Duration,
@@ -307,7 +309,7 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Extends holds, confirms grants and keeps the places of waiters.
     ///
-    /// A client asks for what it holds and for those who wait in calls of their own: a place may cost more, and be worth a
+    /// A client renews what it holds and what waits in calls of their own: a place may cost more, and be worth a
     /// longer wait, than a lease can bear.
     fn renew(&self, renewals: Vec<RenewRequest>) -> impl Future<Output = Vec<Result<RenewAnswer>>> + Send;
 
@@ -359,7 +361,7 @@ pub trait Engine: Send + Sync + 'static {
     /// views in between, but never the latest.
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>>;
 
-    /// Ends somebody's hold, for an operator.
+    /// Ends a hold, for an operator.
     fn break_hold(
         &self,
         resource: Name,
@@ -376,13 +378,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Looks whether the store can be trusted.
     fn check(&self) -> impl Future<Output = Vec<Finding>> + Send;
 
-    /// Makes what the store must have before the first claim, such as tables, and says what there is then. None: it
-    /// needs nothing.
+    /// Makes what the store must have before the first claim, such as tables, and says what there is then. `None` if
+    /// it needs nothing.
     fn migrate(&self) -> impl Future<Output = Result<Option<String>>> + Send {
         async { Ok(None) }
     }
 
-    /// Removes what idle resources left behind and nothing needs any more, and says of how many. None: nothing
+    /// Removes what idle resources left behind and nothing needs any more, and says of how many. `None` if nothing
     /// stays behind for longer than it is needed.
     fn purge(&self) -> impl Future<Output = Result<Option<usize>>> + Send {
         async { Ok(None) }

@@ -40,7 +40,7 @@ impl ErrorKind {
     }
 }
 
-/// Why a lease was lost. What the engine does not tell apart is one reason.
+/// Why a lease was lost. What the engine does not distinguish is one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LossReason {
@@ -48,12 +48,12 @@ pub enum LossReason {
     NotRenewed,
     /// It was held for as long as its `max_hold` allows.
     MaxHold,
-    /// The engine says that it is not held any more: somebody broke it, or the store has forgotten it, as after a restart or
-    /// a failover, or has ended it by a clock of its own.
+    /// The engine says that it is not held any more: an operator broke it, or the store has forgotten it, as after a
+    /// restart or a failover, or has ended it by a clock of its own.
     Ended,
     /// Another lease of its set was lost.
     LostWithSet,
-    /// The client's own thread has ended, so that nobody renews it: a bug of tenure.
+    /// The client's own thread has ended and does not renew it: a bug of tenure.
     ClientEnded,
 }
 
@@ -146,7 +146,7 @@ impl Error {
         self
     }
 
-    /// Adds who was in the way.
+    /// Adds what was in the way.
     #[must_use]
     pub fn with_busy(mut self, busy: Busy) -> Error {
         self.0.busy = Some(busy);
@@ -202,7 +202,7 @@ impl Error {
         self.0.loss
     }
 
-    /// Returns who was in the way, for a [`ErrorKind::Timeout`] whose engine said so.
+    /// Returns what was in the way, for a [`ErrorKind::Timeout`] whose engine said so.
     pub fn busy(&self) -> Option<&Busy> {
         self.0.busy.as_ref()
     }

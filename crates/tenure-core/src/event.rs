@@ -42,7 +42,8 @@ pub enum Event<'a> {
         /// The resource.
         resource: &'a Name,
     },
-    /// A claim was granted, and nobody looked for a ttl: it was given back, and is made anew when somebody looks.
+    /// A claim was granted, and its future was not polled for a ttl: it was given back, and is made anew at the next
+    /// poll.
     SetAside {
         /// The resource.
         resource: &'a Name,
@@ -61,7 +62,8 @@ pub enum Event<'a> {
         /// The token.
         token: Token,
     },
-    /// A claim has a shorter ttl than the engine counts: if this process dies, its hold lasts longer. Told once for each client.
+    /// A claim has a shorter ttl than the engine counts: if this process dies, its hold lasts longer. Emitted once
+    /// for each client.
     Coarse {
         /// The resource.
         resource: &'a Name,

@@ -4,11 +4,14 @@ pub mod all_of;
 pub mod blocking;
 pub mod election;
 pub mod lease;
+mod listing;
 pub mod mutex;
+pub mod observer;
 pub mod queue;
 pub mod rw_lock;
 pub mod semaphore;
 pub mod single_flight;
 pub mod slot_pool;
+pub mod tenure;
 
 pub(crate) mod claimant;

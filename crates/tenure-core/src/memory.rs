@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use tokio::sync::{mpsc, watch};
 
-use crate::client::{Settings, Tenure};
+use crate::client::settings::Settings;
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::engine::queue::QueueCapability;
 use crate::engine::{
@@ -24,6 +24,7 @@ use crate::engine::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
+use crate::face::tenure::Tenure;
 use crate::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use crate::model::inspect::{View, inspect, shows_the_same};
 use crate::model::queue::record::PlainQueue;
@@ -88,7 +89,7 @@ struct State {
     /// The clock may: then it is not enough to keep the tokens growing.
     may_go_back: bool,
     records: BTreeMap<Name, PlainRecord>,
-    /// When to look whether an idle record may be forgotten.
+    /// When to check whether an idle record may be forgotten.
     idle: BTreeSet<(Timestamp, Name)>,
     inboxes: HashMap<ClientId, mpsc::UnboundedSender<Wake>>,
     observers: HashMap<Name, watch::Sender<()>>,
@@ -158,7 +159,7 @@ impl Store {
         self.state().records.len()
     }
 
-    /// Returns how many records somebody may still need, for tests that look for leaks.
+    /// Returns how many records may still be needed, for tests that look for leaks.
     pub fn records_in_use(&self) -> usize {
         let now = self.now();
         let mut state = self.state();
@@ -183,8 +184,8 @@ impl Store {
         Snapshot { records: state.records.clone(), queues: state.queues.clone() }
     }
 
-    /// Ends the store and starts it again, with what it remembered once or with nothing: what a server without durability does.
-    /// Its clients are told that it may have forgotten.
+    /// Ends the store and starts it again, with what it remembered once or with nothing: what a server without
+    /// durability does. Its clients learn that it may have forgotten.
     pub fn restart(&self, remembers: Option<Snapshot>) {
         self.incarnation.store(self.clock.random(), Ordering::Relaxed);
         let Snapshot { records, queues } = remembers.unwrap_or_default();
@@ -262,7 +263,7 @@ impl Store {
         requests.iter().map(answer).collect()
     }
 
-    /// Looks at one resource, at once. None: it is idle.
+    /// Reads one resource, at once. `None` if it is idle.
     pub fn view(&self, resource: &Name) -> Option<View> {
         let record = self.state().records.get(resource).cloned()?;
         let Ok(view) = inspect(resource, &record, self.now());
@@ -282,7 +283,7 @@ impl State {
         self.records.insert(resource.clone(), record);
     }
 
-    /// Forgets what has been idle for long enough; two looks for each step keep up with what steps leave.
+    /// Forgets what has been idle for long enough; two checks for each step keep up with what steps leave.
     fn forget_idle(&mut self, now: Timestamp) {
         for _ in 0..2 {
             let Some((at, resource)) = self.idle.pop_first() else { return };

@@ -50,7 +50,7 @@ pub(crate) struct EtcdQueues {
     etcd_leases: Arc<EtcdLeases>,
     wakes: Arc<Wakes>,
     watches: Watches,
-    ear: tokio::sync::Mutex<WakeListener>,
+    wake_listener: tokio::sync::Mutex<WakeListener>,
 }
 
 /// How this client hears that it is called.
@@ -69,7 +69,7 @@ impl Drop for Listening {
     }
 }
 
-/// What a shelf is made of.
+/// What queues are made of.
 pub(crate) struct Parts {
     pub(crate) endpoints: Endpoints,
     pub(crate) keys: Keys,
@@ -105,7 +105,7 @@ impl EtcdQueues {
     pub(crate) fn new(parts: Parts) -> EtcdQueues {
         let Parts { endpoints, keys, client, etcd_leases, wakes, watches } = parts;
         let clock = Arc::new(QueueClock::new(endpoints.clone(), keys.queue_clock(), keys.queue_heads("")));
-        let ear = tokio::sync::Mutex::default();
+        let wake_listener = tokio::sync::Mutex::default();
         EtcdQueues {
             endpoints,
             keys,
@@ -115,41 +115,41 @@ impl EtcdQueues {
             etcd_leases,
             wakes,
             watches,
-            ear,
+            wake_listener,
         }
     }
 
     /// Asks for the head, the clock, and rows.
-    fn look(&self, queue: &Name, wanted: &[KeyRange]) -> Vec<RequestOp> {
+    fn read_operations(&self, queue: &Name, wanted: &[KeyRange]) -> Vec<RequestOp> {
         let first = [self.keys.queue_head(queue), self.keys.queue_clock()];
         let first = first.into_iter().map(|key| read(RangeRequest { key, ..RangeRequest::default() }));
         let rows = wanted.iter().map(|wanted| range(&self.keys, queue, wanted));
         parts(first.chain(rows).collect())
     }
 
-    /// Reads the answers of [`EtcdQueues::look`], and which clock there was.
-    fn glance<'a>(
+    /// Reads the answers of [`EtcdQueues::read_operations`], and which clock there was.
+    fn snapshot<'a>(
         &self,
         queue: &Name,
         mut answers: impl Iterator<Item = &'a RangeResponse>,
     ) -> (Snapshot, i64) {
         let head = answers.next().and_then(|head| head.kvs.first());
         let clock = answers.next().and_then(|clock| clock.kvs.first()).map_or(0, |clock| clock.mod_revision);
-        let glance = Snapshot {
+        let snapshot = Snapshot {
             version: head.map_or(0, |head| head.mod_revision),
             head: head.map(|head| Value::from(&head.value[..])),
             found: answers.map(|answer| found(&self.keys, queue, answer)).collect(),
         };
-        (glance, clock)
+        (snapshot, clock)
     }
 
     /// Tells a client, if it listens: its key is there for as long as it does.
-    fn call(&self, client: ClientId, queue: &Name) -> RequestOp {
+    fn wake_operation(&self, client: ClientId, queue: &Name) -> RequestOp {
         let key = self.keys.queue_called(client);
         let listens = Compare::is_there(key.clone());
         let value = queue.as_str().as_bytes().to_vec();
-        let told = PutRequest { key, value, ignore_lease: true, ..PutRequest::default() };
-        let success = vec![Operation::Put(told).into()];
+        let wake = PutRequest { key, value, ignore_lease: true, ..PutRequest::default() };
+        let success = vec![Operation::Put(wake).into()];
         Operation::Txn(TxnRequest { compare: vec![listens], success, failure: Vec::new() }).into()
     }
 
@@ -166,20 +166,20 @@ impl EtcdQueues {
         Ok(operations)
     }
 
-    async fn listen_at(&self, ear: &mut WakeListener) -> Result<()> {
+    async fn listen_at(&self, wake_listener: &mut WakeListener) -> Result<()> {
         let session_id = self.etcd_leases.of(CONSUMER_LIFE).await.map_err(failed("take"))?;
         let key = self.keys.queue_called(self.client);
-        if ear.listening.as_ref().is_none_or(|listening| listening.0.is_finished()) {
+        if wake_listener.listening.as_ref().is_none_or(|listening| listening.0.is_finished()) {
             let (watches, wakes, key) = (self.watches.clone(), self.wakes.clone(), key.clone());
-            ear.listening = Some(Listening(tokio::spawn(hear(watches, wakes, key)).abort_handle()));
-            ear.session_id = None;
+            wake_listener.listening = Some(Listening(tokio::spawn(hear(watches, wakes, key)).abort_handle()));
+            wake_listener.session_id = None;
         }
-        if ear.session_id != Some(session_id) {
+        if wake_listener.session_id != Some(session_id) {
             let put =
                 PutRequest { key, value: Vec::new(), lease: lease_of(session_id), ..PutRequest::default() };
             match self.endpoints.call(put, deadline()).await {
-                Ok(_) => ear.session_id = Some(session_id),
-                Err(fault) if fault.is_no_lease() => self.etcd_leases.look_after(session_id).await,
+                Ok(_) => wake_listener.session_id = Some(session_id),
+                Err(fault) if fault.is_no_lease() => self.etcd_leases.check_ended(session_id).await,
                 Err(fault) => return Err(fault.to_error("take")),
             }
         }
@@ -235,12 +235,12 @@ impl QueueStore for EtcdQueues {
     }
 
     async fn read(&self, queue: &Name, wanted: &[KeyRange]) -> Result<Snapshot> {
-        let success = self.look(queue, wanted);
+        let success = self.read_operations(queue, wanted);
         let request = TxnRequest { success, ..TxnRequest::default() };
         let answer = self.endpoints.call(request, deadline()).await.map_err(failed("read"))?;
-        let (glance, clock) = self.glance(queue, flat(&answer.responses).into_iter());
+        let (snapshot, clock) = self.snapshot(queue, flat(&answer.responses).into_iter());
         self.clock.forget(clock);
-        Ok(glance)
+        Ok(snapshot)
     }
 
     async fn change(&self, change: Change<'_>) -> Result<Changed> {
@@ -258,15 +258,15 @@ impl QueueStore for EtcdQueues {
                 None => delete(key),
             }
         });
-        let calls = calls.into_iter().map(|client| self.call(client, queue));
+        let calls = calls.into_iter().map(|client| self.wake_operation(client, queue));
         let success = parts([put(key, head, 0)].into_iter().chain(rows).chain(signed).chain(calls).collect());
-        let request = TxnRequest { compare, success, failure: self.look(queue, otherwise) };
+        let request = TxnRequest { compare, success, failure: self.read_operations(queue, otherwise) };
         let answer = match self.endpoints.call(request, deadline()).await {
             Err(fault) if fault.is_no_lease() => {
                 // Nothing was changed. Whoever begins anew is given another lease.
                 for ttl in signs.iter().filter_map(|(_, ttl)| *ttl) {
                     let session_id = self.etcd_leases.of(ttl).await.map_err(failed("change a queue"))?;
-                    self.etcd_leases.look_after(session_id).await;
+                    self.etcd_leases.check_ended(session_id).await;
                 }
                 return Ok(Changed::No(self.read(queue, otherwise).await?));
             }
@@ -275,9 +275,9 @@ impl QueueStore for EtcdQueues {
         if answer.succeeded {
             return Ok(Changed::Yes(answer.header.as_ref().map_or(0, |header| header.revision)));
         }
-        let (glance, clock) = self.glance(queue, flat(&answer.responses).into_iter());
+        let (snapshot, clock) = self.snapshot(queue, flat(&answer.responses).into_iter());
         self.clock.forget(clock);
-        Ok(Changed::No(glance))
+        Ok(Changed::No(snapshot))
     }
 
     async fn names(&self, prefix: &str, after: Option<&Name>, most: usize) -> Result<Vec<Name>> {
@@ -341,7 +341,7 @@ impl QueueStore for EtcdQueues {
     }
 
     async fn listen(&self) -> Result<()> {
-        self.listen_at(&mut *self.ear.lock().await).await
+        self.listen_at(&mut *self.wake_listener.lock().await).await
     }
 }
 

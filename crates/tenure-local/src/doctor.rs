@@ -51,7 +51,7 @@ pub(crate) fn check(store: &Store) -> Vec<Finding> {
     findings.push(namespaces());
     findings.push(clients(store));
     findings.push(queues(store));
-    match store.look(|transaction| Ok((transaction.now(), transaction.used_bytes()))) {
+    match store.read(|transaction| Ok((transaction.now(), transaction.used_bytes()))) {
         Ok((now, used)) => {
             findings.push(size(store, used));
             findings.push(clock(now, store.clock.time_of_day()));

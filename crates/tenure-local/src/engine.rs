@@ -105,7 +105,7 @@ impl Local {
     #[doc(hidden)]
     pub fn rows(&self) -> Result<u64> {
         let store = &self.worker.store;
-        let rows = store.look(|transaction| Ok(transaction.rows().len(transaction.reader())?));
+        let rows = store.read(|transaction| Ok(transaction.rows().len(transaction.reader())?));
         rows.map_err(|fault| fault.to_error("look", &store.directory.room.path))
     }
 
@@ -163,7 +163,7 @@ impl Local {
     }
 
     /// Does one command on the caller's thread.
-    fn carry_out(&self, operation: &'static str, name: &Name, command: &Command<'_>) -> Result<Done> {
+    fn run_command(&self, operation: &'static str, name: &Name, command: &Command<'_>) -> Result<Done> {
         let store = &*self.worker.store;
         let failed = |fault: Fault| fault.to_error(operation, &store.directory.room.path);
         let (done, refused) =
@@ -348,7 +348,7 @@ impl Engine for Local {
 
 impl BlockingEngine for Local {
     fn claim(&self, claim: &Claim) -> Result<ClaimAnswer> {
-        let done = self.carry_out("claim", &claim.resource, &Command::Claim(claim))?;
+        let done = self.run_command("claim", &claim.resource, &Command::Claim(claim))?;
         let incarnation = self.worker.store.incarnation;
         let answer = claim_answer(claim, done.outcome, incarnation)?;
         let is_waiting = matches!(answer, ClaimAnswer::Waiting(..));
@@ -358,7 +358,7 @@ impl BlockingEngine for Local {
 
     fn release(&self, release: &ReleaseRequest) -> Result<ReleaseAnswer> {
         self.watcher.forget(release.release.claim);
-        let done = self.carry_out("release", &release.resource, &Command::Release(release.release))?;
+        let done = self.run_command("release", &release.resource, &Command::Release(release.release))?;
         Ok(release_answer(&done.outcome))
     }
 }
@@ -388,7 +388,7 @@ fn inspect(store: &Store, prefix: &str, mut after: Option<Name>, most: usize) ->
     let most = most.min(PAGE_MAX);
     let mut views = Vec::new();
     while views.is_empty() && most > 0 {
-        let found = store.look(|transaction| {
+        let found = store.read(|transaction| {
             let names = transaction.names(prefix, after.as_ref(), most)?;
             names
                 .into_iter()

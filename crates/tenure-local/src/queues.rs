@@ -88,9 +88,9 @@ impl Transaction<'_> {
     }
 
     /// Tells clients that there may be something for them, after the commit.
-    fn call(&mut self, queue: &Name, calls: Calls) {
+    fn wake_consumers(&mut self, queue: &Name, calls: Calls) {
         for client in calls {
-            self.tell(client, queue, News::Queue(queue.clone()));
+            self.notify(client, queue, News::Queue(queue.clone()));
         }
     }
 
@@ -98,7 +98,7 @@ impl Transaction<'_> {
         self.check_room(push.payload.len() as u64)?;
         let pushed = self.with_queue(&push.queue, true, |queue, now| step::push(queue, push, now))?;
         let (pushed, calls) = pushed.expect("it is made");
-        self.call(&push.queue, calls);
+        self.wake_consumers(&push.queue, calls);
         Ok(pushed)
     }
 
@@ -156,20 +156,20 @@ impl Transaction<'_> {
             Ok((taken, calls, watch, first.filter(|first| *first != take.client)))
         })?;
         let Some((taken, calls, watch, first)) = done else { return Ok((Taken::default(), Vec::new())) };
-        self.call(&take.queue, calls);
+        self.wake_consumers(&take.queue, calls);
         if let Some(first) = first
             && !taken.items.is_empty()
         {
-            self.tell_first(take, first);
+            self.announce_to_first(take, first);
         }
         Ok((taken, watch))
     }
 
     /// Lets the first of those who wait know that a client takes, so that it watches it.
-    fn tell_first(&self, take: &Take, first: ClientId) {
-        let mut told = self.store.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = told.insert((take.client, take.queue.clone()), first);
-        drop(told);
+    fn announce_to_first(&self, take: &Take, first: ClientId) {
+        let mut announced = self.store.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = announced.insert((take.client, take.queue.clone()), first);
+        drop(announced);
         if before != Some(first) {
             self.store.ring(first, &News::Consumes(take.client, take.queue.clone()));
         }
@@ -186,14 +186,14 @@ impl Transaction<'_> {
             step::settle(queue, settle.claim, &settle.settlement, now)
         })?;
         let Some((answer, calls)) = settled else { return Ok(SettleAnswer::Lost) };
-        self.call(&settle.queue, calls);
+        self.wake_consumers(&settle.queue, calls);
         Ok(answer)
     }
 
     /// Ends what a dead client has of a queue.
     pub(crate) fn queue_vanish(&mut self, name: &Name, client: ClientId) -> Result<(), Failure> {
         let calls = self.with_queue(name, false, |queue, now| step::vanish(queue, client, now))?;
-        self.call(name, calls.unwrap_or_default());
+        self.wake_consumers(name, calls.unwrap_or_default());
         Ok(())
     }
 }
@@ -256,7 +256,7 @@ impl Local {
             let done = self.in_queue(operation, queue.clone(), move |transaction, name| {
                 let done = transaction.with_queue(name, false, |queue, now| work(queue, part, now))?;
                 let (done, calls) = done.unwrap_or_default();
-                transaction.call(name, calls);
+                transaction.wake_consumers(name, calls);
                 Ok(done)
             });
             let done = done.await?;

@@ -65,9 +65,9 @@ pub(crate) struct Store {
     /// The clients of this process: alive, without a look at their files.
     clients: Arc<Mutex<HashSet<ClientId>>>,
     /// Whom a client has told that it takes items of a queue.
-    pub(crate) told: Mutex<HashMap<(ClientId, Name), ClientId>>,
+    pub(crate) announced: Mutex<HashMap<(ClientId, Name), ClientId>>,
     purge_at: AtomicU64,
-    look_at: AtomicU64,
+    presence_check_at: AtomicU64,
     presence: Presence,
     /// The store was found removed: for good, since whoever connects now has another one.
     is_removed: AtomicBool,
@@ -87,7 +87,7 @@ pub(crate) struct Transaction<'a> {
     /// Ends before the pass is given back: fields are dropped in this order.
     txn: RwTxn<'a>,
     pass: GateGuard<'a>,
-    letters: Vec<Notification>,
+    notifications: Vec<Notification>,
     now: OnceCell<Timestamp>,
     /// Something of a queue has changed.
     is_changed: bool,
@@ -159,9 +159,9 @@ impl Store {
             offset,
             ringer,
             clients,
-            told: Mutex::default(),
+            announced: Mutex::default(),
             purge_at: AtomicU64::new(0),
-            look_at: AtomicU64::new(0),
+            presence_check_at: AtomicU64::new(0),
             presence,
             is_removed: AtomicBool::new(false),
             directory,
@@ -185,7 +185,7 @@ fn room_name(room: &Room) -> String {
 impl Store {
     /// Does the work in one transaction, and tells whoever must know. Nothing is stored unless it all is.
     ///
-    /// Returns what the work returned, and which clients could not be told: they are closed or dead.
+    /// Returns what the work returned, and which clients could not be notified: they are closed or dead.
     pub(crate) fn transact<T>(
         &self,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, Failure>,
@@ -200,13 +200,13 @@ impl Store {
         }));
         let done = done.unwrap_or_else(|panic| Err(Failure::Panicked(panic_text(&*panic))))?;
         failpoint::pass("local.before_commit");
-        let letters = transaction.commit()?;
+        let notifications = transaction.commit()?;
         failpoint::pass("local.before_bell");
-        Ok((done, self.send(letters)))
+        Ok((done, self.send(notifications)))
     }
 
     /// Does the work in a transaction that stores nothing.
-    pub(crate) fn look<T>(
+    pub(crate) fn read<T>(
         &self,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, Failure>,
     ) -> Result<T, Fault> {
@@ -220,7 +220,7 @@ impl Store {
             return Err(Fault::Forked);
         }
         let pass = self.gate.enter(&*self.clock).map_err(Fault::Blocked)?;
-        if self.is_due(&self.look_at, PRESENCE_PERIOD) && self.is_anything_removed() {
+        if self.is_due(&self.presence_check_at, PRESENCE_PERIOD) && self.is_anything_removed() {
             self.is_removed.store(true, Ordering::Relaxed);
         }
         if self.is_removed.load(Ordering::Relaxed) {
@@ -231,7 +231,7 @@ impl Store {
             store: self,
             txn,
             pass,
-            letters: Vec::new(),
+            notifications: Vec::new(),
             now: OnceCell::new(),
             is_changed: false,
             has_no_observers: false,
@@ -255,9 +255,9 @@ impl Store {
         is_due
     }
 
-    fn send(&self, letters: Vec<Notification>) -> Vec<(Name, ClientId)> {
+    fn send(&self, notifications: Vec<Notification>) -> Vec<(Name, ClientId)> {
         let mut refused = Vec::new();
-        for Notification { to, about, news } in letters {
+        for Notification { to, about, news } in notifications {
             if self.ringer.ring(&self.directory, to, &news) == SendOutcome::Refused {
                 refused.push((about, to));
             }
@@ -341,7 +341,10 @@ impl Store {
 
     /// Forgets whom a client has told that it takes.
     pub(crate) fn forget_told(&self, client: ClientId) {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).retain(|(teller, _), _| *teller != client);
+        self.announced
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|(announcer, _), _| *announcer != client);
     }
 }
 
@@ -365,8 +368,8 @@ impl<'a> Transaction<'a> {
     }
 
     /// Tells a client something after the commit.
-    pub(crate) fn tell(&mut self, to: ClientId, about: &Name, news: News) {
-        self.letters.push(Notification { to, about: about.clone(), news });
+    pub(crate) fn notify(&mut self, to: ClientId, about: &Name, news: News) {
+        self.notifications.push(Notification { to, about: about.clone(), news });
     }
 
     /// Whether there may be a row of an observer.
@@ -411,14 +414,14 @@ impl<'a> Transaction<'a> {
     }
 
     fn commit(self) -> Result<Vec<Notification>, Failure> {
-        let Transaction { store, txn, pass, letters, has_no_observers, .. } = self;
+        let Transaction { store, txn, pass, notifications, has_no_observers, .. } = self;
         txn.commit()?;
         if has_no_observers {
             store.gate.expect_observers(&pass, false);
         }
         failpoint::pass("local.after_commit");
         drop(pass);
-        Ok(letters)
+        Ok(notifications)
     }
 }
 

@@ -217,7 +217,7 @@ impl MySql {
         }
     }
     /// Begins a take: locks what is ready and nobody else has locked.
-    async fn look(
+    async fn lock_ready(
         &self,
         connection: &mut <MySql as Database>::Connection,
         take: &Take,
@@ -357,7 +357,7 @@ impl QueueDatabase for MySql {
 
     async fn hand_out(&self, take: &Take, claims: &[ClaimId]) -> Result<Found, Fault> {
         let mut connection = self.connection().await?;
-        let looked = self.look(&mut connection, take, claims.len()).await?;
+        let looked = self.lock_ready(&mut connection, take, claims.len()).await?;
         let mut found = Found::default();
         let mut rows = Rows::default();
         let mut claims = claims.iter();

@@ -1,6 +1,7 @@
-//! What the engines of tenure on ordered stores share: etcd and ZooKeeper keep keys in the order in which they were made,
-//! and end those of a client that is gone. A claim is such a key, an *entry* in the line of its resource, and who holds
-//! follows from the entries before it: the rule is [`tenure_core::model::line`], and nothing is written to grant.
+//! What the engines of tenure on ordered stores share: etcd and ZooKeeper keep keys in the order in which they were
+//! made, and end those of a client that is gone. A claim is such a key, an *entry* in the line of its resource, and
+//! the entries before it decide whether it holds: the rule is [`tenure_core::model::line`], and nothing is written to
+//! grant.
 //!
 //! [`Ordered`] is the engine; a [`Store`] says how entries are made, listed, watched and removed. What a client knows of
 //! its own claims (`locks/own.rs`) is no truth: if it is lost, the client's [`SessionId`] ends in the store, and all its entries with it.
@@ -9,7 +10,7 @@
 //! | --- | --- |
 //! | a claim that is granted at once | 1 |
 //! | a claim that waits | 1, and a watch on one entry |
-//! | hand-over | the watch fires, 1 look |
+//! | hand-over | the watch fires, 1 read |
 //! | a release | 1 |
 //! | a renewal | 1 for each batch, beside one heartbeat for each session |
 //!

@@ -54,7 +54,7 @@ pub struct Look {
 /// How an entrance ended.
 #[derive(Clone, Debug)]
 pub enum Entered {
-    /// The claim is in the line, which looks like this.
+    /// The claim is in this line.
     In(Mine, Look),
     /// It is not, since it would not hold.
     Out(Look),
@@ -101,7 +101,7 @@ pub struct Leaving {
     pub resource: Name,
     /// The claim.
     pub claim: ClaimId,
-    /// What is known of its entry. None: it may have one.
+    /// What is known of its entry. `None`: it may have one.
     pub mine: Option<Mine>,
     /// It may have taken a slot that is not known here ([`Mine::slot`]): a call that took one was not answered.
     pub may_have_slot: bool,
@@ -168,8 +168,8 @@ pub trait Store: Send + Sync + 'static {
     /// Returns a session whose entries live at least `ttl` after its last heartbeat, and begins one if there is none.
     fn session_id(&self, ttl: Duration) -> impl Future<Output = Result<SessionId>> + Send;
 
-    /// Makes sure that a session goes on, by a heartbeat through whoever leads the store unless one was answered just now. Returns
-    /// until when its entries live at least, all margins taken off. None: it has ended.
+    /// Makes sure that a session goes on, by a heartbeat through the store's leader unless one was answered just now.
+    /// Returns until when its entries live at least, all margins taken off, or `None` if it has ended.
     fn heartbeat(&self, session_id: SessionId) -> impl Future<Output = Result<Option<Instant>>> + Send;
 
     /// Lets claims enter, of each resource one at most.
@@ -178,9 +178,9 @@ pub trait Store: Send + Sync + 'static {
     /// Looks at lines. `is_detailed`: with [`tenure_core::model::line::About`] of each entry, and the value.
     fn look(&self, names: Vec<&Name>, is_detailed: bool) -> impl Future<Output = Vec<Result<Look>>> + Send;
 
-    /// Looks at the lines of waiters in which anything has changed that matters to them: their own entry, those that they wait
-    /// for, the capacity; and the number of those who wait, where `true` stands beside the wait. None: nothing has. A store that
-    /// cannot ask that in less than a look at the whole line looks.
+    /// Reads the lines of waiters in which anything has changed that matters to them: their own entry, those that
+    /// they wait for, the capacity; and the number of waiters, where `true` stands beside the wait. `None` where
+    /// nothing has. A store that cannot find that out for less than it costs to read the whole line reads the line.
     fn look_if_changed(
         &self,
         waits: Vec<(&Wait, bool)>,
@@ -200,8 +200,9 @@ pub trait Store: Send + Sync + 'static {
     /// Lets claims leave, with their slots, and what they published while they held.
     fn leave(&self, leaving: Vec<Leaving>) -> impl Future<Output = Vec<Result<Left>>> + Send;
 
-    /// Has a waiter told to look ([`tenure_core::engine::Wake::Look`]) as soon as one of its blockers has gone since the line was read, or
-    /// a value that is kept has been published, if it waits `for_value`. Replaces what the claim waited for before.
+    /// Wakes a waiter ([`tenure_core::engine::Wake::Look`]) as soon as one of its blockers has gone since the line
+    /// was read, or a value that is kept has been published, if it waits `for_value`. Replaces what the claim waited
+    /// for before.
     fn watch(&self, wait: Wait, for_value: bool);
 
     /// A claim does not wait any more.

@@ -7,25 +7,25 @@ use futures_util::stream::BoxStream;
 use tenure_core::engine::Wake;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Where news come in, and who reads them.
+/// Where news come in, and where they are read.
 #[derive(Debug)]
 pub struct Wakes {
-    tell: UnboundedSender<Wake>,
+    sender: UnboundedSender<Wake>,
     wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
 }
 
 impl Default for Wakes {
     fn default() -> Wakes {
-        let (tell, wakes) = unbounded_channel();
-        Wakes { tell, wakes: Mutex::new(Some(wakes)) }
+        let (sender, wakes) = unbounded_channel();
+        Wakes { sender, wakes: Mutex::new(Some(wakes)) }
     }
 }
 
 impl Wakes {
     /// Puts something in.
     pub fn put(&self, wake: Wake) {
-        // Nobody reads any more when the client is being closed.
-        self.tell.send(wake).ok();
+        // The receiver was dropped: the client is being closed.
+        self.sender.send(wake).ok();
     }
 
     /// Returns what is put in, once; empty the second time.

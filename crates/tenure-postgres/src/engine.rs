@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::client::connection::{Connections, PooledConnection};
-use crate::client::wake::{WakeListener, changes_channel, echo, listen, own_channel, tell};
+use crate::client::wake::{WakeListener, changes_channel, echo, listen, notify_statement, own_channel};
 use crate::config::Config;
 use crate::dialect::PostgresDialect;
 use crate::queues::{Loners, Texts};
@@ -172,8 +172,8 @@ impl Database for Postgres {
         &self.inbox
     }
 
-    fn tell(&self, letters: &[Notification]) -> Option<String> {
-        Some(tell(&self.config.prefix, letters))
+    fn tell(&self, notifications: &[Notification]) -> Option<String> {
+        Some(notify_statement(&self.config.prefix, notifications))
     }
 
     fn hears(&self) -> bool {

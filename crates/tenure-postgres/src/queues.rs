@@ -120,11 +120,11 @@ impl Postgres {
         let alone: [Value<'_>; 2] = [(&one.first(), Type::BYTEA), (&own, Type::INT8)];
         match one.len() {
             0 => {}
-            1 => behind.push((&self.texts.call_one, &alone)),
-            _ => behind.push((&self.texts.call, values[0])),
+            1 => behind.push((&self.texts.wake_one, &alone)),
+            _ => behind.push((&self.texts.wake, values[0])),
         }
         if !watcher.is_empty() {
-            behind.push((&self.texts.call_watchers, values[1]));
+            behind.push((&self.texts.wake_watchers, values[1]));
         }
         let mut answers = connection.transact(self.owns_sessions(), statements, &behind).await?;
         connection.keep();

@@ -120,7 +120,7 @@ async fn scripts(link: &Link) -> Finding {
     judge::scripts([&function, &library], [&known, &text])
 }
 
-async fn call(link: &Link, words: &[&str]) -> Result<Value, Fault> {
+async fn run_command(link: &Link, words: &[&str]) -> Result<Value, Fault> {
     let build = |_: Incarnation| {
         let mut cmd = Cmd::new();
         for word in words {
@@ -132,12 +132,12 @@ async fn call(link: &Link, words: &[&str]) -> Result<Value, Fault> {
 }
 
 async fn ask(link: &Link, words: &[&str]) -> Said {
-    text_of(call(link, words).await?, "the server")
+    text_of(run_command(link, words).await?, "the server")
 }
 
 /// Returns a setting of the server; none where it refuses to tell.
 async fn setting(link: &Link, name: &str) -> Option<String> {
-    let answer = call(link, &["CONFIG", "GET", name]).await.ok()?;
+    let answer = run_command(link, &["CONFIG", "GET", name]).await.ok()?;
     let pairs: Vec<(String, String)> = redis::from_redis_value(answer).ok()?;
     pairs.into_iter().find_map(|(key, value)| (key == name).then_some(value))
 }
@@ -147,7 +147,7 @@ async fn pings(link: &Link) -> Result<Vec<Duration>, Fault> {
     let mut took = Vec::with_capacity(PINGS);
     for _ in 0..PINGS {
         let sent_at = Instant::now();
-        call(link, &["PING"]).await?;
+        run_command(link, &["PING"]).await?;
         took.push(sent_at.elapsed());
     }
     Ok(took)
@@ -155,7 +155,7 @@ async fn pings(link: &Link) -> Result<Vec<Duration>, Fault> {
 
 async fn clock(link: &Link) -> Finding {
     let sent_at = Instant::now();
-    let answer = call(link, &["TIME"]).await;
+    let answer = run_command(link, &["TIME"]).await;
     let (took, received) = (sent_at.elapsed(), SystemClock.time_of_day());
     let answer = match answer {
         Ok(answer) => answer,

@@ -85,7 +85,7 @@ impl Redis {
             switchboard,
             replicas,
             unacknowledged,
-            is_looking: AtomicBool::new(false),
+            is_probing: AtomicBool::new(false),
             may_not_call_functions: AtomicBool::new(false),
             drift: Drift::default(),
         });
@@ -172,7 +172,8 @@ impl Redis {
                 cmd.arg(*argument);
             }
         };
-        let called = self.store.call(operation, script, key.slot, std::slice::from_ref(&key), build).await;
+        let called =
+            self.store.run_script(operation, script, key.slot, std::slice::from_ref(&key), build).await;
         let (items, _) = called?;
         match items[..] {
             [Value::Int(number)] => Ok(number),
@@ -251,7 +252,7 @@ impl Engine for Redis {
             && self.store.replicas > 0
             && !waits
         {
-            self.store.look_at_replicas(&held.resource, renewals.len() as u64);
+            self.store.probe_replicas(&held.resource, renewals.len() as u64);
         }
         answers
     }
@@ -293,7 +294,7 @@ impl Engine for Redis {
 
     async fn view(&self, resource: Name) -> Result<Option<View>> {
         // Without the scan that a list of names takes.
-        Ok(inspect::look(&self.store, &[resource]).await?.pop().flatten())
+        Ok(inspect::read_views(&self.store, &[resource]).await?.pop().flatten())
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {

@@ -139,7 +139,7 @@ impl Script {
     }
 
     /// Begins a call for resources of one slot; their keys and arguments are still to be appended.
-    pub(crate) fn call(&self, keys: &Keys, slot: u16, resources: usize, form: Form) -> Cmd {
+    pub(crate) fn command(&self, keys: &Keys, slot: u16, resources: usize, form: Form) -> Cmd {
         let mut cmd = self.begin(form, resources + 4);
         for key in keys.shared(slot) {
             cmd.arg(key);

@@ -144,10 +144,10 @@ impl Queues {
                 (verb.push)(cmd, request);
             }
         };
-        self.call(verb.operation, verb.script, queue, &key, verb.sending, arguments).await
+        self.run_script(verb.operation, verb.script, queue, &key, verb.sending, arguments).await
     }
 
-    async fn call(
+    async fn run_script(
         &self,
         operation: &'static str,
         script: &Script,
@@ -181,10 +181,10 @@ impl Queues {
                 cmd.arg(*argument);
             }
         };
-        self.call(operation, script, queue, &key, Sending::Patient, push).await
+        self.run_script(operation, script, queue, &key, Sending::Patient, push).await
     }
 
-    async fn look(&self, queue: &Name) -> Result<QueueStats> {
+    async fn read_stats(&self, queue: &Name) -> Result<QueueStats> {
         let (items, _) = self.one("look at", &self.library.stats, queue, &[]).await?;
         answer::stats(&items).map_err(|what| internal("look at", &what))
     }
@@ -323,24 +323,24 @@ impl QueueEngine for Queues {
     ) -> Result<Vec<(Name, QueueStats)>> {
         let most = most.min(inspect::PAGE_MAX);
         let names = inspect::first(self.scan(prefix), after.as_ref(), most).await?;
-        let looks = join_all(names.iter().map(|name| self.look(name))).await;
+        let all_stats = join_all(names.iter().map(|name| self.read_stats(name))).await;
         let named = |(name, stats): (Name, Result<QueueStats>)| {
             let stats = stats.map_err(|error| error.with_resource(&name))?;
             Ok((name, stats))
         };
-        names.into_iter().zip(looks).map(named).collect()
+        names.into_iter().zip(all_stats).map(named).collect()
     }
 
     fn queues_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<QueueLine>>> {
         let lines = self.scan(prefix).and_then(async |names| {
-            let looks = join_all(names.iter().map(|name| self.look(name))).await;
-            Ok(names.into_iter().zip(looks).collect())
+            let all_stats = join_all(names.iter().map(|name| self.read_stats(name))).await;
+            Ok(names.into_iter().zip(all_stats).collect())
         });
         lines.boxed()
     }
 
     async fn stats(&self, queue: Name) -> Result<QueueStats> {
-        self.look(&queue).await
+        self.read_stats(&queue).await
     }
 
     async fn items(

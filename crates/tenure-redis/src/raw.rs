@@ -21,7 +21,7 @@ pub fn load() -> Cmd {
 pub fn claim_and_release(claims: &[Claim]) -> Result<[Cmd; 2]> {
     let keys = Keys::new("bare:", false);
     let begin = |script: &Script| -> Result<Cmd> {
-        let mut cmd = script.call(&keys, 0, claims.len(), Form::Function);
+        let mut cmd = script.command(&keys, 0, claims.len(), Form::Function);
         for claim in claims {
             cmd.arg(keys.of(&claim.resource)?.text);
         }

@@ -29,7 +29,7 @@ pub(crate) struct Store {
     pub(crate) replicas: u8,
     /// Renewals during which too few replicas acknowledged.
     pub(crate) unacknowledged: AtomicU64,
-    pub(crate) is_looking: AtomicBool,
+    pub(crate) is_probing: AtomicBool,
     /// The user's rights do not reach so far: scripts are called in their place.
     pub(crate) may_not_call_functions: AtomicBool,
     pub(crate) drift: Drift,
@@ -65,7 +65,7 @@ impl Store {
     }
 
     /// Calls a script.
-    pub(crate) async fn call(
+    pub(crate) async fn run_script(
         &self,
         operation: &'static str,
         script: &Script,
@@ -87,7 +87,7 @@ impl Store {
         arguments: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<(Vec<Value>, Context)> {
         let build = |form: Form, incarnation: Incarnation| {
-            let mut cmd = script.call(&self.keys, slot, keys.len(), form);
+            let mut cmd = script.command(&self.keys, slot, keys.len(), form);
             for key in keys {
                 cmd.arg(&key.text);
             }
@@ -183,7 +183,7 @@ impl Store {
                     ?by,
                     "the server's clock was set forward: holds may have ended before their time"
                 );
-                self.switchboard.tell(Wake::RenewAll);
+                self.switchboard.send(Wake::RenewAll);
             }
             Step::Back(by) => {
                 tracing::warn!(?by, "the server's clock was set back: holds that nobody renews live longer");
@@ -192,15 +192,15 @@ impl Store {
     }
 
     /// Looks whether the replicas keep up, beside `renewals` that do not wait for them. Once at a time.
-    pub(crate) fn look_at_replicas(self: &Arc<Self>, resource: &Name, renewals: u64) {
+    pub(crate) fn probe_replicas(self: &Arc<Self>, resource: &Name, renewals: u64) {
         let Ok(key) = self.keys.of(resource) else { return };
-        if self.is_looking.swap(true, Ordering::Relaxed) {
+        if self.is_probing.swap(true, Ordering::Relaxed) {
             return;
         }
         let store = self.clone();
         tokio::spawn(async move {
             let looked = store.servers.with_replicas(key.slot, |_| redis::cmd("PING")).await;
-            store.is_looking.store(false, Ordering::Relaxed);
+            store.is_probing.store(false, Ordering::Relaxed);
             // If nobody answers, the renewals say so.
             let Ok((_, _, count)) = looked else { return };
             if count < u32::from(store.replicas) {

@@ -16,7 +16,7 @@ use crate::net::wire::News;
 
 /// Passes on what comes in, each to whom it is for.
 pub(crate) struct Switchboard {
-    tell: UnboundedSender<Wake>,
+    sender: UnboundedSender<Wake>,
     wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
     observers: Arc<Observers>,
     task: AbortHandle,
@@ -29,16 +29,17 @@ pub struct Observers(Mutex<HashMap<Vec<u8>, Vec<Arc<Notify>>>>);
 impl Switchboard {
     /// Starts passing on. On a tokio runtime. Unless `passes_grants`, a waiter is told to look in place of the grant.
     pub(crate) fn start(news: UnboundedReceiver<News>, passes_grants: bool) -> Switchboard {
-        let (tell, wakes) = unbounded_channel();
+        let (sender, wakes) = unbounded_channel();
         let observers = Arc::new(Observers::default());
-        let task = tokio::spawn(pass_on(news, tell.clone(), observers.clone(), passes_grants)).abort_handle();
-        Switchboard { tell, wakes: Mutex::new(Some(wakes)), observers, task }
+        let task =
+            tokio::spawn(pass_on(news, sender.clone(), observers.clone(), passes_grants)).abort_handle();
+        Switchboard { sender, wakes: Mutex::new(Some(wakes)), observers, task }
     }
 
     /// Tells the client something.
-    pub(crate) fn tell(&self, wake: Wake) {
+    pub(crate) fn send(&self, wake: Wake) {
         // Nobody listens any more when the client is being closed.
-        self.tell.send(wake).ok();
+        self.sender.send(wake).ok();
     }
 
     /// Returns the news for this client's waiters; empty the second time.
@@ -61,7 +62,7 @@ impl Drop for Switchboard {
 
 async fn pass_on(
     mut news: UnboundedReceiver<News>,
-    tell: UnboundedSender<Wake>,
+    sender: UnboundedSender<Wake>,
     observers: Arc<Observers>,
     passes_grants: bool,
 ) {
@@ -78,17 +79,17 @@ async fn pass_on(
                 })
             }
             News::Message { channel, .. } if channel.starts_with(CHANGES.as_bytes()) => {
-                observers.tell(&channel);
+                observers.notify(&channel);
                 None
             }
             News::Message { .. } => None,
             News::Up { is_new, .. } | News::Listening { is_new } => {
-                observers.tell_all();
+                observers.notify_all();
                 Some(if is_new { Wake::RenewAll } else { Wake::LookAtAll })
             }
         };
         if let Some(wake) = wake
-            && tell.send(wake).is_err()
+            && sender.send(wake).is_err()
         {
             return;
         }
@@ -116,12 +117,12 @@ impl Observers {
     }
 
     /// Tells those who follow a channel.
-    pub fn tell(&self, channel: &[u8]) {
+    pub fn notify(&self, channel: &[u8]) {
         self.lock().get(channel).into_iter().flatten().for_each(|notify| notify.notify_one());
     }
 
     /// Tells all of them.
-    pub fn tell_all(&self) {
+    pub fn notify_all(&self) {
         self.lock().values().flatten().for_each(|notify| notify.notify_one());
     }
 

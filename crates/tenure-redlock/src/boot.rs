@@ -228,7 +228,7 @@ impl Quorum {
 }
 
 /// Looks after one server until the client is gone: whenever it is in doubt whether it counts, it is settled.
-pub(crate) async fn look_after(quorum: Weak<Quorum>, node: usize) {
+pub(crate) async fn watch_server(quorum: Weak<Quorum>, node: usize) {
     loop {
         let Some(this) = quorum.upgrade() else { return };
         let again = this.try_to_let_in(node).await;

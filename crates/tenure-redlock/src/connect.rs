@@ -66,9 +66,13 @@ impl Redlock {
         let mut tasks = Vec::new();
         for (node, news) in heard.into_iter().enumerate() {
             tasks.push(tokio::spawn(notices::listen(Arc::downgrade(&quorum), node, news)).abort_handle());
-            tasks.push(tokio::spawn(boot::look_after(Arc::downgrade(&quorum), node)).abort_handle());
+            tasks.push(tokio::spawn(boot::watch_server(Arc::downgrade(&quorum), node)).abort_handle());
             // It ends by itself: what a client that is being closed gives back is to be told.
-            tokio::spawn(pending::tell(Arc::downgrade(&quorum), quorum.nodes[node].pending.clone(), node));
+            tokio::spawn(pending::send_pending(
+                Arc::downgrade(&quorum),
+                quorum.nodes[node].pending.clone(),
+                node,
+            ));
         }
         Ok(Redlock::new(quorum, tasks))
     }

@@ -226,7 +226,7 @@ impl Engine for Redlock {
 
     async fn view(&self, resource: Name) -> Result<Option<View>> {
         // Without the scan that a list of names takes.
-        Ok(self.quorum.look("inspect", &[resource]).await?.pop().flatten())
+        Ok(self.quorum.read_views("inspect", &[resource]).await?.pop().flatten())
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {

@@ -63,11 +63,11 @@ pub trait Database: Send + Sync + 'static {
     /// News for this client.
     fn inbox(&self) -> &Inbox;
 
-    /// Returns the statement that tells clients, to be sent behind a commit. None where nobody can hear. Where others may
-    /// write to what clients hear, it only makes them look: [`Inbox::ring`].
-    fn tell(&self, letters: &[Notification]) -> Option<String>;
+    /// Returns the statement that notifies clients, to be sent behind a commit. `None` if clients cannot hear. Where
+    /// others may write to what clients hear, it only makes them ask: [`Inbox::ring`].
+    fn tell(&self, notifications: &[Notification]) -> Option<String>;
 
-    /// Whether this client hears what others tell it.
+    /// Whether this client hears the notifications of others.
     fn hears(&self) -> bool;
 
     /// Takes leave of the server, as far as that needs no waiting. No connection is asked for afterwards.

@@ -11,7 +11,7 @@ pub enum Fault {
     Locked(String),
     /// The server takes no more connections, and nothing was executed.
     Full(String),
-    /// All else, as the user is told.
+    /// All else, with the text for the user.
     Failed {
         /// What a user can do about it.
         kind: ErrorKind,

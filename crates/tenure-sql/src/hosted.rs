@@ -19,12 +19,12 @@ use tokio::task::AbortHandle;
 use crate::fault::Fault;
 use crate::locks::purge::{Purged, purge, sweep};
 use crate::locks::renew::renew;
-use crate::locks::transaction::carry_out;
+use crate::locks::transaction::run_commands;
 use crate::locks::{observe, plain};
 use crate::pause::pause;
 use crate::queues::{QueueDatabase, QueueState, forget};
 
-/// How often each client looks for idle rows to remove.
+/// How often each client removes idle rows.
 const PURGE_PERIOD: Duration = Duration::from_secs(60);
 
 /// An engine on a SQL database.
@@ -60,7 +60,7 @@ impl<D: QueueDatabase> Hosted<D> {
             return Vec::new();
         }
         let batch: Vec<_> = requests.iter().map(&part).collect();
-        let done = carry_out(&*self.database, &batch).await;
+        let done = run_commands(&*self.database, &batch).await;
         let answers = requests.iter().zip(done).map(|(request, done)| {
             let done = done.map_err(|fault| fault.to_error(operation))?;
             answer(request, done.transition.outcome, done.incarnation)
@@ -75,7 +75,7 @@ impl<D: QueueDatabase> Hosted<D> {
         command: Command<'static>,
         answer: impl Fn(Outcome) -> Result<A>,
     ) -> Result<A> {
-        let mut done = carry_out(&*self.database, &[(&resource, command)]).await;
+        let mut done = run_commands(&*self.database, &[(&resource, command)]).await;
         let missing = || Error::new(ErrorKind::Internal, operation, "a command was left out");
         let done = done.pop().ok_or_else(missing)?.map_err(|fault| fault.to_error(operation))?;
         answer(done.transition.outcome)
@@ -161,7 +161,7 @@ impl<D: QueueDatabase> Engine for Hosted<D> {
             None => answers.next(),
         };
         let answers = claims.iter().filter_map(answer).collect();
-        claims.iter().for_each(|claim| self.database.inbox().look_again(claim.id));
+        claims.iter().for_each(|claim| self.database.inbox().wake_if_rung(claim.id));
         answers
     }
 

@@ -8,9 +8,10 @@
 //! # A transaction
 //! Two round trips, whatever the number of resources in the batch. The first begins, makes the rows of resources that
 //! do not exist yet, locks those rows by name and then the rows of claims by id, and reads the clock last, when
-//! nothing can make it wait any more. `step` runs. The second writes and commits. Where a record has more entries than are
-//! loaded at first, a trip more fetches [what is needed](tenure_core::model::window); where others are to be told, a trip behind the
-//! commit does that, and may fail. A dialect that can claims and releases free mutexes by one statement instead (`locks/plain.rs`).
+//! nothing can make it wait any more. `step` runs. The second writes and commits. Where a record has more entries
+//! than are loaded at first, a trip more fetches [what is needed](tenure_core::model::window); where others are to be
+//! notified, a trip behind the commit does that, and may fail. A dialect that can claims and releases free mutexes by
+//! one statement instead (`locks/plain.rs`).
 //!
 //! Renewals of holders need no resource's lock: one statement moves the ends of those that have not ended.
 //!
@@ -18,8 +19,8 @@
 //! A transaction that the database gives up (a deadlock, a serialization failure) was not executed, and is tried
 //! again. One whose commit was not answered may have been: the client above repeats it with the same claim ids.
 //!
-//! A resource whose rows somebody else keeps locked fails by itself: when a batch could not lock all of its rows in time, its
-//! resources are tried again one by one.
+//! A resource whose rows another transaction keeps locked fails by itself: when a batch could not lock all of its
+//! rows in time, its resources are tried again one by one.
 
 mod database;
 pub mod doctor;

@@ -1,4 +1,4 @@
-//! The rules of locks: lock, load, `step`, write, commit, tell; and the short ways where nothing special is asked.
+//! The rules of locks: lock, load, `step`, write, commit, notify; and the short ways where nothing special is asked.
 
 pub(crate) mod load;
 pub(crate) mod observe;

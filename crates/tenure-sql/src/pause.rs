@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::fault::Fault;
 
-/// How often a transaction that the database gave up is tried again before its user is told.
+/// How often a transaction that the database gave up is tried again before its user gets the error.
 const ATTEMPTS: u32 = 8;
 
-/// Lets time pass: before what a database gave up is tried again, and between two looks. No test can move it: what is
+/// Lets time pass: before what a database gave up is tried again, and between two reads. No test can move it: what is
 /// waited for is another machine.
 #[allow(clippy::disallowed_methods, reason = "what is waited for is a database, whose time no test can move")]
 pub async fn pause(period: Duration) {
@@ -26,7 +26,7 @@ pub(crate) async fn retried<A, F: Future<Output = Result<A, Fault>>>(
             Err(Fault::GivenUp(why)) if attempt < ATTEMPTS => {
                 tracing::debug!(engine, why, attempt, "a transaction was given up, and is tried again");
                 attempt += 1;
-                // Whoever won needs a moment.
+                // The winner needs a moment.
                 pause(Duration::from_micros(fastrand::u64(0..500 << attempt))).await;
             }
             outcome => return outcome,

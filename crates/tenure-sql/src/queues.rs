@@ -6,18 +6,18 @@
 //! item without a group is one row, from its push to its end. A group with items has a row beside them, which is its lock.
 //!
 //! # Locks
-//! Whoever puts an item into a group or takes one out of it locks the group's row first, and only then looks at what is in
-//! the group. A push that waits for an acknowledgement of the last item finds the group gone, and makes it again; an
-//! acknowledgement that waits for a push finds the item that was pushed. The order is: dedup ids, dead letters, groups (by
-//! queue and name), items (by number). A take locks items alone, and waits for nobody: rows that somebody has locked are
-//! passed over. So it may not end an item's life, which would need the group's lock: whoever finds an item that was handed
-//! out too often ends it in a transaction of its own, and looks again.
+//! A transaction that puts an item into a group or takes one out of it locks the group's row first, and only then
+//! reads the group. A push that waits for an acknowledgement of the last item finds the group gone, and makes it
+//! again; an acknowledgement that waits for a push finds the item that was pushed. The order is: dedup ids, dead
+//! letters, groups (by queue and name), items (by number). A take locks items alone, and never waits: it passes over
+//! rows that another transaction has locked. So it may not end an item's life, which would need the group's lock: a
+//! client that finds an item that was handed out too often ends it in a transaction of its own, and polls again.
 //!
-//! # Telling
-//! Who took less than it wanted notes itself in the table of idle clients, *and then looks again*; who makes something
-//! ready commits, *and then reads that table*. So at least one of the two sees the other. A push may read it within its own
-//! statement, and tell those whom it finds when it is committed; then it reads once more a moment later, for many pushes
-//! together, since somebody may have become idle between the two.
+//! # Waking
+//! A client that took less than it wanted notes itself in the table of idle clients, *and then polls again*; a client
+//! that makes something ready commits, *and then reads that table*. So at least one of the two sees the other. A push
+//! may read it within its own statement, and wake the clients that it finds when it is committed; then it reads once
+//! more a moment later, for many pushes together, since a client may have become idle between the two.
 
 mod forget;
 mod idle;
@@ -42,17 +42,17 @@ pub use verbs::queue_capability;
 use crate::database::Database;
 use crate::fault::Fault;
 
-/// Whom to tell, behind a commit.
+/// The clients to wake, behind a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// In these queues something may be ready: one idle client of each is told, and is not idle any more.
+    /// In these queues something may be ready: one idle client of each is woken, and is not idle any more.
     pub one: Vec<Name>,
-    /// In these something will be: the clients that watch for what is due are told.
+    /// In these something will be: the clients that watch for what is due are woken.
     pub watchers: Vec<Name>,
 }
 
 impl Calls {
-    /// Whether there is nobody.
+    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.one.is_empty() && self.watchers.is_empty()
     }
@@ -63,7 +63,8 @@ impl Calls {
 pub struct Entered {
     /// The answers, in order.
     pub pushed: Vec<Pushed>,
-    /// Nobody was idle when this began, and nobody was told: whoever became idle before it was committed is to be called yet.
+    /// No client was idle when this began, and none was woken: clients that became idle before it was committed are
+    /// to be called yet.
     pub calls_later: bool,
 }
 
@@ -100,7 +101,7 @@ pub trait QueueDatabase: Database {
     /// Makes the tables of the queues if they are not there, and refuses those of another version.
     fn ensure_queues(&self) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Puts items in line, and tells whom there is to tell. No dedup id comes twice.
+    /// Puts items in line, and wakes the clients that it concerns. No dedup id comes twice.
     fn enter(&self, pushes: &[&Push], calls: &Calls) -> impl Future<Output = Result<Entered, Fault>> + Send;
 
     /// Hands out what is ready, under some of the claims of a take.
@@ -131,7 +132,7 @@ pub trait QueueDatabase: Database {
         most: usize,
     ) -> impl Future<Output = Result<usize, Fault>> + Send;
 
-    /// Removes those of these items that nobody has.
+    /// Removes those of these items that no consumer has.
     fn remove(
         &self,
         queue: &Name,
@@ -139,13 +140,13 @@ pub trait QueueDatabase: Database {
         items: &[ItemId],
     ) -> impl Future<Output = Result<usize, Fault>> + Send;
 
-    /// Notes that this client is idle, and returns how many others are for longer: the first ones watch for what is due. Not
-    /// called where nobody can be told.
+    /// Notes that this client is idle, and returns how many others are for longer: the first ones watch for what is
+    /// due. Not called where clients cannot be woken.
     fn note_idle(&self, queue: &Name) -> impl Future<Output = Result<usize, Fault>> + Send;
 
     /// Forgets that this client is idle.
     fn unnote_idle(&self, queue: &Name) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Tells clients.
+    /// Wakes clients.
     fn call(&self, calls: &Calls) -> impl Future<Output = Result<(), Fault>> + Send;
 }

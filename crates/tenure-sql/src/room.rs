@@ -10,7 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::fault::Fault;
 use crate::pause::pause;
 
-/// How often a server that has no connection left is asked again, and when, about. Less than callers wait, who are told why.
+/// How often a server that has no connection left is asked again, and when, about. Less than callers wait, which get
+/// the reason.
 const FULL_TRIES: u32 = 16;
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
@@ -34,8 +35,8 @@ where
     connect().await
 }
 
-/// Room for so many connections. If there are several, one is kept for renewals: whatever else a client does may wait on the server
-/// for rows that somebody has locked, for longer than the shortest leases last.
+/// Room for so many connections. If there are several, one is kept for renewals: whatever else a client does may wait
+/// on the server for rows that another transaction has locked, for longer than the shortest leases last.
 #[derive(Debug)]
 pub struct Room {
     all: Arc<Semaphore>,

@@ -18,8 +18,8 @@ pub struct Tables {
     pub slot: String,
     /// One row: the version of the tables.
     pub version: String,
-    /// Whether rows that nobody needs are deleted. Otherwise they are marked: a claim or slot that has gone by a negative
-    /// `place` or `number`, which no statement but a purge reads.
+    /// Whether rows that are not needed are deleted. Otherwise they are marked: a claim or slot that has gone by a
+    /// negative `place` or `number`, which no statement but a purge reads.
     pub deletes: bool,
 }
 

@@ -23,7 +23,7 @@ pub trait Dialect: Send + Sync + 'static {
     const CLOCK: &'static str;
     /// A number that is another one in another life of the server.
     const LIFE: &'static str;
-    /// Begins a transaction that only looks, and sees one moment.
+    /// Begins a transaction that only reads, and sees one moment.
     const BEGIN_LOOK: &'static [&'static str];
     /// Begins a transaction that sees what others have committed, and cannot wait or idle for long.
     const BEGIN: &'static [&'static str];
@@ -32,24 +32,24 @@ pub trait Dialect: Send + Sync + 'static {
     /// What stands behind `INSERT INTO …` to write over rows that exist.
     fn or_replace(keys: &str, columns: &[&str]) -> String;
     /// The statement that grants mutexes which are free, with nothing special about them or the claims. Rows are
-    /// `name, floor, claim, client, ttl, label`, in order of names; the answer is `claim, token` for each granted. None: the
-    /// database has no such statement.
+    /// `name, floor, claim, client, ttl, label`, in order of names; the answer is `claim, token` for each granted.
+    /// `None` if the database has no such statement.
     fn claim_plain(tables: &Tables, rows: &str) -> Option<String> {
         let _ = (tables, rows);
         None
     }
-    /// The statement that puts claims in line for mutexes that somebody holds, where nothing else is to be done. Rows are as for
-    /// [`claim_plain`](Dialect::claim_plain); the answer is `claim, position, last_token, look_in, life of the server` for each
-    /// that waits now. In a crowd the row of its resource is locked while the server carries this out, and not for trips of
-    /// each client. None: the database has no such statement.
+    /// The statement that puts claims in line for mutexes that are held, where nothing else is to be done. Rows are
+    /// as for [`claim_plain`](Dialect::claim_plain); the answer is `claim, position, last_token, look_in, life of the
+    /// server` for each that waits now. In a crowd the row of its resource is locked while the server executes this,
+    /// and not for trips of each client. `None` if the database has no such statement.
     fn wait_plain(tables: &Tables, rows: &str) -> Option<String> {
         let _ = (tables, rows);
         None
     }
-    /// The statement that keeps the places of waiters, where nothing has ended that would have to be settled. It locks no
-    /// resource: a crowd that waits must not keep the one out who releases. The claims come as for [`renew`](Dialect::renew);
-    /// the answer is `claim, position, look_in, life of the server` for each whose place is kept. None: the database has no such
-    /// statement.
+    /// The statement that keeps the places of waiters, where no hold has ended that must be processed first. It locks
+    /// no resource: a crowd that waits must not keep the releasing client out. The claims come as for
+    /// [`renew`](Dialect::renew); the answer is `claim, position, look_in, life of the server` for each whose place
+    /// is kept. `None` if the database has no such statement.
     fn keep_waiting(tables: &Tables, claims: &str) -> Option<String> {
         let _ = (tables, claims);
         None
@@ -61,16 +61,17 @@ pub trait Dialect: Send + Sync + 'static {
         None
     }
     /// The statement that moves the ends of these claims' holds, and answers `claim, token, slot, ends_in` for each
-    /// that it moved. The claims come as literals with commas between, in order. It should leave out rows that somebody
-    /// has locked, if it can: one of them must not keep the others from being renewed. The new end is counted from when the
-    /// statement came in, if the database can say that: its sender may have died while it waited.
+    /// that it moved. The claims come as literals with commas between, in order. It should leave out rows that
+    /// another transaction has locked, if it can: one of them must not keep the others from being renewed. The new
+    /// end is counted from when the statement came in, if the database can say that: its sender may have died while
+    /// it waited.
     fn renew(table: &str, claims: &str) -> String;
-    /// The statement that locks the holds of these claims but for those that somebody else has locked, and answers their
-    /// claims, where [`renew`](Dialect::renew) cannot leave those out by itself.
+    /// The statement that locks the holds of these claims but for those that another transaction has locked, and
+    /// answers their claims, where [`renew`](Dialect::renew) cannot leave those out by itself.
     fn lock_for_renewal(_table: &str, _claims: &str) -> Option<String> {
         None
     }
-    /// What stands behind a table whose rows are found by its primary key, where the database has to be told so.
+    /// What stands behind a table whose rows are found by its primary key, where the database needs the hint.
     const BY_KEY: &'static str = "";
     /// The same behind the table of claims, whose rows are found by name, by claim or by end.
     const BY_CLAIM: &'static str = "";

@@ -12,10 +12,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::queues::Idle;
 
-/// How many claims are known at most for which somebody rang.
+/// How many rung claims are known at most.
 const RUNG_MAX: usize = 4096;
 
-/// Something that a client is to be told after a commit.
+/// What a client is to learn after a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notification {
     /// A waiter has been granted what it waited for.
@@ -34,7 +34,7 @@ pub enum Notification {
         /// The claim.
         claim: ClaimId,
     },
-    /// A resource that somebody follows has changed.
+    /// A resource that has observers has changed.
     Changed {
         /// Which one.
         resource: Name,
@@ -45,7 +45,7 @@ pub enum Notification {
 #[derive(Debug)]
 pub struct Inbox {
     client: ClientId,
-    tell: UnboundedSender<Wake>,
+    sender: UnboundedSender<Wake>,
     wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
     observers: Mutex<HashMap<Name, Vec<Arc<Notify>>>>,
     /// A hint that saves a trip, and no truth: anybody may ring.
@@ -56,10 +56,10 @@ pub struct Inbox {
 impl Inbox {
     /// Makes the inbox of a client.
     pub fn new(client: ClientId) -> Inbox {
-        let (tell, wakes) = unbounded_channel();
+        let (sender, wakes) = unbounded_channel();
         Inbox {
             client,
-            tell,
+            sender,
             wakes: Mutex::new(Some(wakes)),
             observers: Mutex::default(),
             rung: Mutex::default(),
@@ -74,11 +74,11 @@ impl Inbox {
 
     /// Puts something in.
     pub fn put(&self, wake: Wake) {
-        // Nobody reads any more when the client is being closed.
-        self.tell.send(wake).ok();
+        // The receiver was dropped: the client is being closed.
+        self.sender.send(wake).ok();
     }
 
-    /// Somebody says that a waiter should ask how it stands: most likely it has been granted what it waits for.
+    /// Another client says that a waiter should ask how it stands: most likely it has been granted what it waits for.
     pub fn ring(&self, claim: ClaimId) {
         let mut rung = lock(&self.rung);
         if rung.len() >= RUNG_MAX {
@@ -89,19 +89,19 @@ impl Inbox {
         self.put(Wake::Look(claim));
     }
 
-    /// A request of a waiter has been answered. Who rang meanwhile was not heard: a request was under way already.
-    pub(crate) fn look_again(&self, claim: ClaimId) {
+    /// A request of a waiter has been answered. A ring meanwhile was not heard: a request was under way already.
+    pub(crate) fn wake_if_rung(&self, claim: ClaimId) {
         if lock(&self.rung).contains(&claim) {
             self.put(Wake::Look(claim));
         }
     }
 
-    /// Whether somebody rang for a claim since this was asked last.
+    /// Whether a claim has been rung since this was asked last.
     pub(crate) fn has_rung(&self, claim: ClaimId) -> bool {
         lock(&self.rung).remove(&claim)
     }
 
-    /// Tells whoever follows a resource that it has changed.
+    /// Notifies the observers of a resource that it has changed.
     pub fn changed(&self, resource: &Name) {
         lock(&self.observers).get(resource).into_iter().flatten().for_each(|notify| notify.notify_one());
     }
@@ -111,7 +111,7 @@ impl Inbox {
         self.idle.has(queue)
     }
 
-    /// Something may be ready in a queue, and this client was taken from its idle clients to be told.
+    /// Something may be ready in a queue, and this client was taken from its idle clients to be woken.
     pub fn called(&self, queue: Name) {
         self.idle.forget(&queue);
         self.put(Wake::Queue(queue));
@@ -123,7 +123,7 @@ impl Inbox {
         self.put(Wake::Queue(queue));
     }
 
-    /// News may have been missed: waiters, observers and consumers look for themselves.
+    /// News may have been missed: waiters, observers and consumers ask by themselves.
     pub fn missed(&self) {
         self.idle.forget_all().into_iter().for_each(|queue| self.put(Wake::Queue(queue)));
         lock(&self.observers).values().flatten().for_each(|notify| notify.notify_one());
@@ -136,15 +136,15 @@ impl Inbox {
         futures_util::stream::poll_fn(move |cx| wakes.poll_recv(cx)).boxed()
     }
 
-    /// Returns the letters that are for others, or for others too.
-    pub(crate) fn for_others(&self, letters: &[Notification]) -> Vec<Notification> {
-        letters.iter().filter(|letter| !self.is_own(letter)).cloned().collect()
+    /// Returns the notifications that are for others, or for others too.
+    pub(crate) fn for_others(&self, notifications: &[Notification]) -> Vec<Notification> {
+        notifications.iter().filter(|notification| !self.is_own(notification)).cloned().collect()
     }
 
-    /// Delivers the letters that are for this client.
-    pub(crate) fn tell_own(&self, letters: &[Notification], incarnation: Incarnation) {
-        for letter in letters {
-            match letter {
+    /// Delivers the notifications that are for this client.
+    pub(crate) fn notify_own(&self, notifications: &[Notification], incarnation: Incarnation) {
+        for notification in notifications {
+            match notification {
                 Notification::Granted { to, claim, grant } if *to == self.client => {
                     self.put(Wake::Granted { claim: *claim, grant: *grant, incarnation });
                 }
@@ -155,8 +155,8 @@ impl Inbox {
         }
     }
 
-    fn is_own(&self, letter: &Notification) -> bool {
-        matches!(letter, Notification::Granted { to, .. } | Notification::Look { to, .. } if *to == self.client)
+    fn is_own(&self, notification: &Notification) -> bool {
+        matches!(notification, Notification::Granted { to, .. } | Notification::Look { to, .. } if *to == self.client)
     }
 
     pub(crate) fn follow(&self, resource: &Name) -> Arc<Notify> {

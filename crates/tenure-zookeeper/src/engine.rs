@@ -20,7 +20,7 @@ use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 use crate::client::session::{Session, Sessions};
 use crate::config::Config;
 use crate::doctor;
-use crate::error::{Fault, told, within};
+use crate::error::{Fault, to_error, within};
 use crate::locks::node::Layout;
 use crate::locks::wake::Watches;
 use crate::name::{escape, is_path, unescape};
@@ -83,7 +83,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<ZooKeep
     let prepared = async {
         let session = inner.sessions.begin().await?;
         let made = inner.make_chroot(&session.client).await;
-        made.map_err(|fault| told("connect", &fault))?;
+        made.map_err(|fault| to_error("connect", &fault))?;
         Ok(session.timeout)
     };
     let timeout = within("connect", prepared).await?;
@@ -240,7 +240,7 @@ impl Store for ZooKeeper {
     }
 
     async fn look(&self, names: Vec<&Name>, is_detailed: bool) -> Vec<Result<Look>> {
-        let looks = names.into_iter().map(move |name| self.inner.look(name, is_detailed));
+        let looks = names.into_iter().map(move |name| self.inner.read_line(name, is_detailed));
         join_all(looks).await
     }
 
@@ -330,7 +330,7 @@ impl Inner {
         let names = match synced.and(listed) {
             Ok(names) => names,
             Err(Fault::NoNode) => Vec::new(),
-            Err(fault) => return Err(told("inspect", &fault)),
+            Err(fault) => return Err(to_error("inspect", &fault)),
         };
         let read = |name: &String| match self.config.layout {
             Layout::Tenure => unescape(name),

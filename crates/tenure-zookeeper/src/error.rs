@@ -13,7 +13,7 @@ pub(crate) type Fault = zookeeper_client::Error;
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// Makes an error of a fault. `operation`: what was asked.
-pub(crate) fn told(operation: &'static str, fault: &Fault) -> Error {
+pub(crate) fn to_error(operation: &'static str, fault: &Fault) -> Error {
     let (kind, hint) = match fault {
         Fault::NoAuth | Fault::InvalidAcl => (
             ErrorKind::Unsupported,

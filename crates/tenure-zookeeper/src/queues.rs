@@ -29,7 +29,7 @@ use tenure_ordered::{
 use zookeeper_client::{Client, CreateMode};
 
 use crate::engine::Inner;
-use crate::error::{Fault, told, within};
+use crate::error::{Fault, to_error, within};
 use crate::name::{escape, unescape};
 use clock::QueueClock;
 use page_cache::PageCache;
@@ -129,11 +129,11 @@ impl ZooKeeperQueues {
     }
 
     /// What is taken and not put back was only to save reading it.
-    fn take_book(&self, queue: &Name) -> Option<PageCache> {
+    fn take_page_cache(&self, queue: &Name) -> Option<PageCache> {
         self.books().remove(queue)
     }
 
-    fn put_book(&self, queue: &Name, mut page_cache: PageCache) {
+    fn put_page_cache(&self, queue: &Name, mut page_cache: PageCache) {
         page_cache.shrink();
         let mut books = self.books();
         if books.len() >= BOOKS_MAX {
@@ -150,7 +150,7 @@ impl ZooKeeperQueues {
 
     /// Writes a node for nothing but the time of it.
     async fn read_clock(&self) -> Result<()> {
-        let failed = |fault: Fault| told("read the clock", &fault);
+        let failed = |fault: Fault| to_error("read the clock", &fault);
         let session = self.inner.begin().await?;
         let path = format!("{}/{QUEUES}", self.inner.config.chroot);
         for _ in 0..2 {
@@ -168,15 +168,15 @@ impl ZooKeeperQueues {
     }
 
     /// Reads the head, as it is at least now, and then what is wanted of its rows.
-    async fn look(&self, queue: &Name, wanted: &[KeyRange]) -> Result<Snapshot> {
-        let failed = |fault: Fault| told("read a queue", &fault);
+    async fn read_snapshot(&self, queue: &Name, wanted: &[KeyRange]) -> Result<Snapshot> {
+        let failed = |fault: Fault| to_error("read a queue", &fault);
         let session = self.inner.begin().await?;
         let (client, path) = (&session.client, self.path(queue));
         let mut last = None;
         for _ in 0..TRIES {
             let (synced, head) = join(client.sync(&path), client.get_data(&path)).await;
             synced.map_err(failed)?;
-            let known = self.take_book(queue);
+            let known = self.take_page_cache(queue);
             let (data, stat) = match head {
                 Ok(head) => head,
                 Err(Fault::NoNode) => {
@@ -189,7 +189,7 @@ impl ZooKeeperQueues {
             let is_same = last == Some(stat.mzxid);
             let found = find(client, &path, &mut page_cache, wanted, is_same).await?;
             let (version, head) = (page_cache.mzxid, Some(page_cache.head.clone()));
-            self.put_book(queue, page_cache);
+            self.put_page_cache(queue, page_cache);
             match found {
                 Some(found) => return Ok(Snapshot { version, head, found }),
                 None if is_same => return Err(unread(Unread::Damaged)),
@@ -202,14 +202,14 @@ impl ZooKeeperQueues {
     }
 
     /// Changes a queue. None: it is another by now.
-    async fn carry_out(&self, change: &Change<'_>) -> Result<Option<i64>> {
-        let page_cache = self.take_book(change.queue);
+    async fn store_change(&self, change: &Change<'_>) -> Result<Option<i64>> {
+        let page_cache = self.take_page_cache(change.queue);
         let mut page_cache = match page_cache {
             None if change.version == 0 => PageCache::default(),
             Some(page_cache) if page_cache.mzxid == change.version => page_cache,
             // What is known of its pages is still worth something.
             Some(page_cache) => {
-                self.put_book(change.queue, page_cache);
+                self.put_page_cache(change.queue, page_cache);
                 return Ok(None);
             }
             None => return Ok(None),
@@ -217,7 +217,7 @@ impl ZooKeeperQueues {
         let session = self.inner.begin().await?;
         let done = self.write(&session.client, &mut page_cache, change).await?;
         let version = done.is_some().then_some(page_cache.mzxid);
-        self.put_book(change.queue, page_cache);
+        self.put_page_cache(change.queue, page_cache);
         Ok(version)
     }
 
@@ -227,7 +227,7 @@ impl ZooKeeperQueues {
         page_cache: &mut PageCache,
         change: &Change<'_>,
     ) -> Result<Option<()>> {
-        let failed = |fault: Fault| told("change a queue", &fault);
+        let failed = |fault: Fault| to_error("change a queue", &fault);
         let path = self.path(change.queue);
         let (apart, rows): (Vec<_>, Vec<_>) = change.rows.iter().cloned().partition(|(key, _)| is_apart(key));
         let mut merges = true;
@@ -248,7 +248,7 @@ impl ZooKeeperQueues {
                 }
             }
         };
-        transaction.call(&self.inner.config.chroot, change.queue, &change.calls);
+        transaction.add_wakes(&self.inner.config.chroot, change.queue, &change.calls);
         for _ in 0..2 {
             let sent = SystemClock.now();
             match transaction.commit(client, &self.inner).await.map_err(failed)? {
@@ -294,7 +294,7 @@ async fn find(
         }
         let bodies = wanted.iter().filter(|wanted| is_apart(&wanted.from));
         let bodies = try_join_all(bodies.map(|wanted| read_body(client, path, &wanted.from)));
-        let bodies = bodies.await.map_err(|fault| told("read a queue", &fault))?;
+        let bodies = bodies.await.map_err(|fault| to_error("read a queue", &fault))?;
         if !is_same && bodies.iter().any(|body| body.rows.is_empty()) {
             return Ok(None);
         }
@@ -324,7 +324,7 @@ async fn load(client: &Client, path: &str, page_cache: &mut PageCache, mut pages
     let read = match try_join_all(pages.into_iter().map(read)).await {
         Ok(read) => read,
         Err(Fault::NoNode) => return Ok(false),
-        Err(fault) => return Err(told("read a queue", &fault)),
+        Err(fault) => return Err(to_error("read a queue", &fault)),
     };
     for (page, data) in read {
         page_cache.learn(page, &data).map_err(unread)?;
@@ -362,16 +362,16 @@ impl QueueStore for ZooKeeperQueues {
     }
 
     async fn read(&self, queue: &Name, wanted: &[KeyRange]) -> Result<Snapshot> {
-        within("read a queue", self.look(queue, wanted)).await
+        within("read a queue", self.read_snapshot(queue, wanted)).await
     }
 
     async fn change(&self, change: Change<'_>) -> Result<Changed> {
         // Under whose clock it was judged does not matter: a transaction cannot ask for that, and a queue's own never goes back.
-        match within("change a queue", self.carry_out(&change)).await? {
+        match within("change a queue", self.store_change(&change)).await? {
             Some(version) => Ok(Changed::Yes(version)),
             None => {
-                let glance = within("read a queue", self.look(change.queue, change.otherwise));
-                Ok(Changed::No(glance.await?))
+                let snapshot = within("read a queue", self.read_snapshot(change.queue, change.otherwise));
+                Ok(Changed::No(snapshot.await?))
             }
         }
     }
@@ -394,7 +394,7 @@ impl QueueStore for ZooKeeperQueues {
             let listed = match synced.and(listed) {
                 Ok(listed) => listed,
                 Err(Fault::NoNode) => Vec::new(),
-                Err(fault) => return Err(told("list queues", &fault)),
+                Err(fault) => return Err(to_error("list queues", &fault)),
             };
             let mut names: Vec<Name> = listed.iter().filter_map(|name| unescape(name)).collect();
             names.retain(|name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after));

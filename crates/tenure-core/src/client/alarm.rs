@@ -1,5 +1,5 @@
-//! One timer for all who let time pass on a client's thread. Each timer is a file descriptor: a thousand requests that are
-//! repeated after a while must not need a thousand of them.
+//! One timer for all tasks on a client's thread that wait for a moment. Each timer is a file descriptor: a thousand
+//! requests that are repeated after a while must not need a thousand of them.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -15,34 +15,34 @@ use crate::clock::{Clock, Instant, Timer};
 #[derive(Default)]
 pub(crate) struct Alarms(OnceLock<mpsc::UnboundedSender<Alarm>>);
 
-/// A moment, and who waits for it.
+/// A moment, and the task that waits for it.
 struct Alarm {
     at: Instant,
-    ring: oneshot::Sender<()>,
+    fire: oneshot::Sender<()>,
 }
 
 impl Alarms {
-    /// Returns what is told when a moment has come. It fails if the system has no timer.
+    /// Returns a receiver that fires when a moment has come. It fails if the system has no timer.
     pub(crate) fn set(
         &self,
         clock: &Arc<dyn Clock>,
         runtime: &tokio::runtime::Handle,
         at: Instant,
     ) -> oneshot::Receiver<()> {
-        let (ring, rung) = oneshot::channel();
+        let (fire, fired) = oneshot::channel();
         let line = self.0.get_or_init(|| {
             let (line, asked) = mpsc::unbounded_channel();
             let clock = clock.clone();
-            runtime.spawn(Bell { clock, asked, timer: None, alarms: BinaryHeap::new() }.serve());
+            runtime.spawn(AlarmTask { clock, asked, timer: None, alarms: BinaryHeap::new() }.serve());
             line
         });
-        // If the thread has ended, the caller is told by the sender that goes.
-        line.send(Alarm { at, ring }).ok();
-        rung
+        // If the thread has ended, the caller finds its sender dropped.
+        line.send(Alarm { at, fire }).ok();
+        fired
     }
 }
 
-struct Bell {
+struct AlarmTask {
     clock: Arc<dyn Clock>,
     asked: mpsc::UnboundedReceiver<Alarm>,
     timer: Option<Box<dyn Timer>>,
@@ -50,12 +50,12 @@ struct Bell {
     alarms: BinaryHeap<Alarm>,
 }
 
-impl Bell {
+impl AlarmTask {
     async fn serve(mut self) {
         poll_fn(|cx| self.poll(cx)).await;
     }
 
-    /// Ready when nobody can set an alarm any more.
+    /// Ready when every `Alarms` that could set an alarm is dropped.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Poll::Ready(asked) = self.asked.poll_recv(cx) {
             let Some(alarm) = asked else { return Poll::Ready(()) };
@@ -66,7 +66,7 @@ impl Bell {
                 self.timer = self.clock.timer().ok();
             }
             let Some(timer) = &mut self.timer else {
-                // Whoever waits is told that there is no timer.
+                // The waiting tasks find their senders dropped: there is no timer.
                 self.alarms.clear();
                 break;
             };
@@ -75,7 +75,7 @@ impl Bell {
             }
             if let Some(alarm) = self.alarms.pop() {
                 // The receiver may have been dropped.
-                alarm.ring.send(()).ok();
+                alarm.fire.send(()).ok();
             }
         }
         Poll::Pending

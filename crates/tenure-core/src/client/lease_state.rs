@@ -9,7 +9,7 @@ use crate::clock::Instant;
 use crate::model::claim::{ClaimId, Name, Terms};
 use crate::model::token::Token;
 
-/// Set in a deadline that has passed for good. The rest stays, for who must end work by then.
+/// Set in a deadline that has passed for good. The other bits stay, for callers that must end work by then.
 const OVER: u64 = 1 << 63;
 const NO_SLOT: u32 = u32::MAX;
 
@@ -108,13 +108,13 @@ impl LeaseState {
         moved.is_ok()
     }
 
-    /// Ends the lease now. Who waits for that is told by [`LeaseState::tell`].
+    /// Ends the lease now. [`LeaseState::notify_ended`] wakes the tasks that wait for that.
     pub(crate) fn end(&self) {
         self.deadline.fetch_or(OVER, Ordering::AcqRel);
     }
 
-    /// Tells who waits for the end that it has come.
-    pub(crate) fn tell(&self) {
+    /// Wakes the tasks that wait for the end.
+    pub(crate) fn notify_ended(&self) {
         self.ended.notify_waiters();
     }
 

@@ -1,19 +1,19 @@
 //! The state of every claim of a client, as a machine without I/O.
 //!
-//! The ledger is told what its users want ([`Ledger::submit`], [`Ledger::cancel`], [`Ledger::release`]), what
-//! the engine answered, what woke it and that time has passed. It decides what to send next (the lanes),
-//! when to look again (the schedule), and what each user is told. One entry goes through
+//! The ledger takes in what its users want ([`Ledger::submit`], [`Ledger::cancel`], [`Ledger::release`]), what the
+//! engine answered, what woke it and that time has passed. It decides what to send next (the lanes), when to check
+//! entries again (the schedule), and what each user is answered. One entry goes through
 //!
 //! ```text
-//! AcquireFuture -> Waiting -> Ready -> Held -> Releasing -> gone        the usual way
-//!    \________\__________\______________/                        cancelled, or given up
-//!             Failed (its user has not looked yet)    Ended (lost; its user has not let go yet)
-//!             SetAside (granted, and given back since its user did not look for a ttl)
+//! Claiming -> Waiting -> Ready -> Held -> Releasing -> gone        the usual way
+//!     \__________\_________\__________________/                    cancelled, or given up
+//!             Failed (its user has not polled yet)    Ended (lost; its user has not let go yet)
+//!             SetAside (granted, and given back since its user did not poll for a ttl)
 //!                                                     LostWithSet (lost with another of its bond; the same)
 //! ```
 //!
-//! An entry exists before its claim is sent and until its release is answered or cannot matter any more, so
-//! that no hold is ever without somebody who renews or releases it.
+//! An entry exists before its claim is sent and until its release is answered or cannot matter any more, so that
+//! every hold has an entry that renews or releases it.
 //!
 //! Invariants: a deadline is counted from when the answered request was *sent*; a deadline that has passed is
 //! never moved; a claim id is never sent again after an answer that it is lost.
@@ -75,13 +75,13 @@ pub(crate) struct Sent {
 pub(crate) struct AcquireRequest {
     pub(crate) resource: Name,
     pub(crate) terms: Arc<Terms>,
-    /// How long to queue. None: for ever. Zero: not at all.
+    /// How long to queue. `None`: for ever. Zero: not at all.
     pub(crate) wait: Option<Duration>,
     pub(crate) floor: Token,
 }
 
 /// How a request ended, if not in an error.
-pub(crate) enum Acquired {
+pub(crate) enum ClaimOutcome {
     Lease(Arc<LeaseState>),
     Busy(Name, Box<Busy>),
     Fresh(Published),
@@ -97,7 +97,7 @@ pub struct QueuePosition {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    AcquireFuture,
+    Claiming,
     Waiting,
     Ready,
     Held,
@@ -106,7 +106,7 @@ enum Phase {
     /// The engine still knows the hold. It is not renewed any more, and released when its user lets go.
     LostWithSet,
     Failed,
-    /// It was granted, and its user did not look for a ttl: nothing is asked before the user does.
+    /// It was granted, and its user did not poll for a ttl: no claim is sent before the user polls again.
     SetAside,
 }
 
@@ -121,8 +121,8 @@ struct Entry {
     is_unconfirmed: bool,
     /// It is a delivery of a queue, which is renewed there.
     is_delivery: bool,
-    /// When a grant goes back at which its user has not looked: others would wait for ever behind a future that nobody polls.
-    look_by: Instant,
+    /// When an uncollected grant goes back: other waiters would wait for ever behind a future that is never polled.
+    collect_by: Instant,
     /// How often in a row a request has failed.
     attempt: u8,
     /// Why it is lost, once it is.
@@ -152,7 +152,7 @@ struct Pending {
     /// When the last request was sent that was answered *waiting*, and what the answer said.
     waiting: Option<(Instant, Waiting, Incarnation)>,
     give_up_at: Instant,
-    result: Option<Result<Acquired>>,
+    result: Option<Result<ClaimOutcome>>,
     released: Option<Result<ReleaseAnswer>>,
     is_unused: bool,
     /// Until when a release is repeated.
@@ -160,7 +160,7 @@ struct Pending {
     waker: Option<Waker>,
     /// The waker is called when the claim queues, too.
     wakes_when_queued: bool,
-    /// Nobody waits for the result of the release.
+    /// The user does not wait for the result of the release.
     is_detached: bool,
 }
 
@@ -168,7 +168,7 @@ struct Pending {
 pub(crate) struct Identity {
     pub(crate) client: ClientId,
     pub(crate) engine: &'static str,
-    /// How long a request may stay unanswered before its user is told.
+    /// How long a request may stay unanswered before its user gets an error.
     pub(crate) answer_timeout: Duration,
     /// How long a hold lives whose client is not heard of, however long its ttl.
     pub(crate) silence_max: Duration,
@@ -191,27 +191,27 @@ pub(crate) struct Ledger {
     max_holds: HashMap<u32, Instant>,
     /// What is held only until something else is granted, by that.
     stakes: HashMap<u32, Vec<Key>>,
-    /// Who waits for releases to be answered.
-    closers: Vec<Waker>,
+    /// The wakers of tasks that wait for releases to be answered.
+    close_waiters: Vec<Waker>,
     /// Why nothing can be asked any more.
     closed: Option<Error>,
-    told: Told,
+    notices: Notices,
 }
 
-/// Who is to be told of what happened, once nobody holds the ledger: a waker may run anything.
+/// What users must learn of, sent once the ledger is unlocked: a waker may run anything.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Notices {
     wakers: Vec<Waker>,
     ended: Vec<Arc<LeaseState>>,
-    /// Deliveries that nobody has looked at, to be given back.
-    pub(crate) unseen: Vec<Arc<LeaseState>>,
+    /// Deliveries that their users have not polled for, to be given back.
+    pub(crate) uncollected: Vec<Arc<LeaseState>>,
 }
 
-impl Told {
-    /// Tells them.
-    pub(crate) fn tell(self) {
+impl Notices {
+    /// Wakes the users.
+    pub(crate) fn send(self) {
         self.wakers.into_iter().for_each(Waker::wake);
-        self.ended.iter().for_each(|lease| lease.tell());
+        self.ended.iter().for_each(|lease| lease.notify_ended());
     }
 }
 
@@ -240,9 +240,9 @@ impl Ledger {
             bonds: HashMap::new(),
             max_holds: HashMap::new(),
             stakes: HashMap::new(),
-            closers: Vec::new(),
+            close_waiters: Vec::new(),
             closed: None,
-            told: Told::default(),
+            notices: Notices::default(),
         }
     }
 
@@ -274,12 +274,12 @@ impl Ledger {
         let claim = lease.claim();
         let entry = Entry {
             generation: self.generation,
-            phase: Phase::AcquireFuture,
+            phase: Phase::Claiming,
             is_busy: false,
             has_stray_copy: false,
             is_unconfirmed: false,
             is_delivery: false,
-            look_by: Instant::NEVER,
+            collect_by: Instant::NEVER,
             attempt: 0,
             loss: None,
             lease,
@@ -308,8 +308,8 @@ impl Ledger {
         Key { index, generation: self.generation }
     }
 
-    /// Enters a delivery of a queue that was taken by a request sent at `sent`. None: it is over already, or nobody would
-    /// renew it.
+    /// Enters a delivery of a queue that was taken by a request sent at `sent`. Returns `None` if it is over already,
+    /// or if the client's thread is gone and could not renew it.
     pub(crate) fn adopt(
         &mut self,
         now: &Now<'_>,
@@ -329,7 +329,7 @@ impl Ledger {
             has_stray_copy: false,
             is_unconfirmed: false,
             is_delivery: true,
-            look_by: now.at + lease.terms().ttl,
+            collect_by: now.at + lease.terms().ttl,
             attempt: 0,
             loss: None,
             lease: lease.clone(),
@@ -342,7 +342,7 @@ impl Ledger {
     /// The user of a delivery has got it. Says whether it is still held.
     pub(crate) fn hand_over(&mut self, now: Instant, key: Key) -> bool {
         let Some(entry) = self.entry(key) else { return false };
-        entry.look_by = Instant::NEVER;
+        entry.collect_by = Instant::NEVER;
         entry.phase == Phase::Held && !entry.lease.is_over(now)
     }
 
@@ -355,7 +355,7 @@ impl Ledger {
         loss
     }
 
-    /// Returns why a lease is lost. None: it is held.
+    /// Returns why a lease is lost, or `None` if it is held.
     pub(crate) fn loss(&mut self, now: &Now<'_>, key: Key) -> Option<LossReason> {
         let Some(entry) = self.entry(key) else { return Some(LossReason::NotRenewed) };
         if entry.phase == Phase::Held && entry.lease.is_over(now.at) {
@@ -364,13 +364,13 @@ impl Ledger {
         self.entries[key.index as usize].loss
     }
 
-    /// Returns how a request ended, once; until then keeps the waker of who asks.
+    /// Returns how a request ended, once; until then keeps the caller's waker.
     pub(crate) fn poll(
         &mut self,
         now: &Now<'_>,
         key: Key,
         waker: Option<&Waker>,
-    ) -> Option<Result<Acquired>> {
+    ) -> Option<Result<ClaimOutcome>> {
         let is_open = self.closed.is_none();
         let Some(entry) = self.entry(key) else {
             let gone = Error::new(ErrorKind::Internal, "claim", "the claim is gone from the ledger");
@@ -384,14 +384,14 @@ impl Ledger {
             }
             // The moment at which the lease reaches its user: the last one to find that it came too late.
             Phase::Ready if is_open && entry.lease.is_over(now.at + GRAIN) => {
-                self.ask_anew(now, key.index, true);
+                self.claim_anew(now, key.index, true);
                 self.keep_waker(key.index, waker);
                 None
             }
-            // A lease that nobody would renew is not given out.
+            // A lease that the client's thread can no longer renew is not given out.
             Phase::Ready if is_open => {
                 entry.phase = Phase::Held;
-                entry.look_by = Instant::NEVER;
+                entry.collect_by = Instant::NEVER;
                 let asked_at = entry.pending.take().map_or(now.at, |pending| pending.asked_at);
                 let lease = entry.lease.clone();
                 Event::Granted {
@@ -402,10 +402,10 @@ impl Ledger {
                 .emit(self.identity.engine);
                 self.by_claim.remove(&lease.claim());
                 self.stakes.remove(&key.index);
-                Some(Ok(Acquired::Lease(lease)))
+                Some(Ok(ClaimOutcome::Lease(lease)))
             }
             Phase::SetAside if is_open => {
-                self.ask_again(key);
+                self.claim_again(key);
                 self.keep_waker(key.index, waker);
                 None
             }
@@ -457,9 +457,7 @@ impl Ledger {
         match entry.phase {
             Phase::Failed | Phase::Ended | Phase::SetAside => self.remove(key.index),
             Phase::Releasing => {}
-            Phase::AcquireFuture
-                if entry.pending.as_ref().is_some_and(|pending| pending.first_sent.is_none()) =>
-            {
+            Phase::Claiming if entry.pending.as_ref().is_some_and(|pending| pending.first_sent.is_none()) => {
                 self.remove(key.index);
             }
             _ => self.start_release(now, key.index, true),
@@ -475,7 +473,7 @@ impl Ledger {
         answer
     }
 
-    /// As [`Ledger::release`], for who sends it.
+    /// As [`Ledger::release`], for a caller that sends the request itself.
     fn begin_release(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
         let Some(entry) = self.entry(key) else { return Some(ReleaseAnswer::AlreadyLost) };
         let is_over = match entry.phase {
@@ -495,7 +493,7 @@ impl Ledger {
         None
     }
 
-    /// As [`Ledger::release`], for a grant that nobody has used: it does not count for `min_hold`.
+    /// As [`Ledger::release`], for a grant that was not used: it does not count for `min_hold`.
     pub(crate) fn give_back(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
         let answer = self.release(now, key, is_detached);
         if answer.is_none()
@@ -515,7 +513,7 @@ impl Ledger {
         Some((Sent { key, claim: request.release.claim, at: now.at }, request))
     }
 
-    /// Returns how a release ended, once; until then keeps the waker of who asks.
+    /// Returns how a release ended, once; until then keeps the caller's waker.
     pub(crate) fn poll_release(&mut self, key: Key, waker: Option<&Waker>) -> Option<Result<ReleaseAnswer>> {
         let closed = self.closed.clone();
         let Some(entry) = self.entry(key) else { return Some(Ok(ReleaseAnswer::AlreadyLost)) };
@@ -537,7 +535,7 @@ impl Ledger {
         }
     }
 
-    /// Nobody waits for the result of this release any more.
+    /// The user does not wait for the result of this release any more.
     pub(crate) fn detach(&mut self, key: Key) {
         let Some(entry) = self.entry(key) else { return };
         if entry.phase == Phase::Ended {
@@ -586,7 +584,7 @@ impl Ledger {
         pending.release_until = until;
         pending.asked_at = now.at;
         // A claim that is in its lane or under way is a copy that may arrive after this release.
-        entry.has_stray_copy |= entry.phase == Phase::AcquireFuture;
+        entry.has_stray_copy |= entry.phase == Phase::Claiming;
         entry.phase = Phase::Releasing;
         entry.is_busy = true;
         entry.attempt = 0;
@@ -635,7 +633,7 @@ impl Ledger {
         while claims.len() < most
             && let Some(key) = self.next(Lane::Claims, shard)
         {
-            if self.entry(key).is_none_or(|entry| entry.phase != Phase::AcquireFuture) {
+            if self.entry(key).is_none_or(|entry| entry.phase != Phase::Claiming) {
                 continue;
             }
             if most_of_one < most {
@@ -673,7 +671,7 @@ impl Ledger {
         }
     }
 
-    /// Takes up to `most` renewals of what is held, of deliveries or of who waits that are to be sent to a shard.
+    /// Takes up to `most` renewals of leases, of deliveries or of waiters that are to be sent to a shard.
     pub(crate) fn take_renewals(
         &mut self,
         now: Instant,
@@ -732,9 +730,9 @@ impl Ledger {
         ReleaseRequest { resource: entry.lease.resource().clone(), release }
     }
 
-    /// Takes whom to tell of what happened.
-    pub(crate) fn take_told(&mut self) -> Told {
-        std::mem::take(&mut self.told)
+    /// Takes what users must learn of.
+    pub(crate) fn take_notices(&mut self) -> Notices {
+        std::mem::take(&mut self.notices)
     }
 
     /// When the next entry is due.
@@ -757,7 +755,7 @@ impl Ledger {
     pub(crate) fn poll_answered(&mut self, begun: &mut Vec<Key>, waker: &Waker) -> bool {
         begun.retain(|key| self.entry(*key).is_some_and(|entry| entry.phase == Phase::Releasing));
         if !begun.is_empty() && self.closed.is_none() {
-            self.closers.push(waker.clone());
+            self.close_waiters.push(waker.clone());
             return false;
         }
         true

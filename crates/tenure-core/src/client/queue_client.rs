@@ -13,8 +13,9 @@ use futures_util::future::{BoxFuture, select};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::client::backoff;
+use crate::client::handed_out::{HandedOut, Parts};
 use crate::client::lease_state::LeaseState;
-use crate::client::{Connection, Shared};
+use crate::client::shared::{Connection, Shared};
 use crate::clock::Instant;
 use crate::engine::queue::{
     CONSUMER_LIFE, CONSUMER_LOOK, Dispatched, Push, Pushed, Rules, Settle, SettleAnswer, Settlement, Take,
@@ -22,15 +23,13 @@ use crate::engine::queue::{
 };
 use crate::engine::{DynQueueEngine, Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};
-use crate::face::lease::Lease;
-use crate::face::queue::Delivery;
 use crate::model::claim::{ClaimId, Name, Terms};
 use crate::model::step::FINISHED_MEMORY;
 
-/// How often an idle client looks that nobody tells of what is ready.
-const LOOK_UNTOLD: Duration = Duration::from_secs(1);
-/// The shortest time to the next look, so that rounding cannot make a busy loop.
-const LOOK_MIN: Duration = Duration::from_millis(1);
+/// How often an idle client polls an engine that does not wake consumers.
+const POLL_WITHOUT_WAKES: Duration = Duration::from_secs(1);
+/// The shortest time to the next poll, so that rounding cannot make a busy loop.
+const POLL_MIN: Duration = Duration::from_millis(1);
 
 /// For how long a take may come that was given up: longer than a copy of a request can be under way.
 const LATE_MAX: Duration = FINISHED_MEMORY;
@@ -45,12 +44,12 @@ pub(crate) struct QueueClient {
     settlements: Lines<Settling>,
     /// How many settlements are under way, of deliveries that their users let go.
     settling: AtomicUsize,
-    /// Told when none is under way any more.
+    /// Notified when no settlement is under way any more.
     settled: Notify,
     consumer_groups: Mutex<HashMap<(Name, Arc<Rules>), ConsumerGroup>>,
 }
 
-/// Requests of one verb: a line for each shard, so that a server that hangs delays nobody else's.
+/// Requests of one verb: a line for each shard, so that a server that hangs delays only its own requests.
 struct Lines<T>(Mutex<HashMap<Shard, mpsc::UnboundedSender<T>>>);
 
 impl<T> Default for Lines<T> {
@@ -100,17 +99,17 @@ struct Settling {
     attempt: u8,
     /// Of a return: until when the take may come that it is to undo.
     late_until: Instant,
-    /// How often it found nothing to return. From the first time on, nobody waits for it.
-    late_looks: u8,
-    /// Who waits for the answer, until told.
-    told: Option<oneshot::Sender<Result<SettleAnswer>>>,
+    /// How often it found nothing to return. From the first time on, no caller waits for it.
+    late_misses: u8,
+    /// The caller that waits for the answer, until it has it.
+    waiter: Option<oneshot::Sender<Result<SettleAnswer>>>,
 }
 
 impl Settling {
-    fn tell(&mut self, answer: Result<SettleAnswer>) {
-        if let Some(told) = self.told.take() {
+    fn answer(&mut self, answer: Result<SettleAnswer>) {
+        if let Some(waiter) = self.waiter.take() {
             // The receiver was dropped.
-            told.send(answer).ok();
+            waiter.send(answer).ok();
         }
     }
 }
@@ -118,13 +117,13 @@ impl Settling {
 /// The tasks that take from one queue by the same rules.
 struct ConsumerGroup {
     line: VecDeque<PendingTake>,
-    /// Somebody came or went, or something may be ready.
+    /// A task came or went, or something may be ready.
     news: Arc<Notify>,
 }
 
 /// A task that wants an item.
 struct PendingTake {
-    delivery: oneshot::Sender<Result<Option<Delivery>>>,
+    delivery: oneshot::Sender<Result<Option<HandedOut>>>,
     /// It does not wait.
     is_try: bool,
     since: Instant,
@@ -134,19 +133,19 @@ impl QueueClient {
     /// Takes in news of the engine.
     pub(crate) fn on_wake(&self, wake: &Wake) {
         match wake {
-            Wake::Queue(queue) => self.look(|name, _| name == queue),
-            Wake::LookAtAll | Wake::RenewAll => self.look(|_, _| true),
+            Wake::Queue(queue) => self.poll_again(|name, _| name == queue),
+            Wake::LookAtAll | Wake::RenewAll => self.poll_again(|_, _| true),
             Wake::Granted { .. } | Wake::Look(_) => {}
         }
     }
 
-    /// Has those look who wait for a queue by other rules.
-    fn look_beside(&self, queue: &Name, rules: &Arc<Rules>) {
-        self.look(|name, others| name == queue && others != rules);
+    /// Polls for the consumer groups of a queue that have other rules.
+    fn poll_again_beside(&self, queue: &Name, rules: &Arc<Rules>) {
+        self.poll_again(|name, others| name == queue && others != rules);
     }
 
     /// Something may be ready for some consumer groups.
-    fn look(&self, is_meant: impl Fn(&Name, &Arc<Rules>) -> bool) {
+    fn poll_again(&self, is_meant: impl Fn(&Name, &Arc<Rules>) -> bool) {
         let consumer_groups = self.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
         consumer_groups
             .iter()
@@ -200,7 +199,7 @@ impl Shared {
         self.within(self.settings.answer_timeout.max(queues.capability().answer_max), answer).await
     }
 
-    /// Puts an item in line. Who said under which id is asked for as long as a user waits for an answer.
+    /// Puts an item in line. A push with a dedup id is repeated for as long as a user waits for an answer.
     pub(crate) async fn push(self: &Arc<Shared>, push: Push) -> Result<Pushed> {
         self.queues()?;
         let give_up_at = self.clock.now() + self.settings.answer_timeout;
@@ -226,8 +225,8 @@ impl Shared {
         }
     }
 
-    /// Begins to end a delivery, and asks until it is answered or the delivery would be over. Who waits for the answer is told
-    /// after the answer timeout at the latest that there is none; it goes on if nobody waits.
+    /// Begins to end a delivery, and repeats the request until it is answered or the delivery would be over. A caller
+    /// that waits gets an error after the answer timeout; the settlement goes on without a waiting caller.
     pub(crate) fn start_settling(
         self: &Arc<Shared>,
         settle: Settle,
@@ -240,7 +239,7 @@ impl Shared {
     }
 
     /// Gives back a delivery at which its user has not looked. It was handed out, so the line of settlements is there.
-    pub(crate) fn return_unseen(&self, lease: &LeaseState) {
+    pub(crate) fn return_uncollected(&self, lease: &LeaseState) {
         let settle =
             Settle { queue: lease.resource().clone(), claim: lease.claim(), settlement: Settlement::Return };
         self.begin_settling(settle, (lease.last_deadline(), Instant::default()), None);
@@ -251,14 +250,14 @@ impl Shared {
         &self,
         settle: Settle,
         (until, late_until): (Instant, Instant),
-        told: Option<oneshot::Sender<Result<SettleAnswer>>>,
+        waiter: Option<oneshot::Sender<Result<SettleAnswer>>>,
     ) {
         self.queue_client.settling.fetch_add(1, Ordering::AcqRel);
         let asked_at = self.clock.now();
-        let settling = Settling { settle, asked_at, until, attempt: 0, late_until, late_looks: 0, told };
+        let settling = Settling { settle, asked_at, until, attempt: 0, late_until, late_misses: 0, waiter };
         let shard = self.engine.shard(&settling.settle.queue);
         if self.queue_client.settlements.put(shard, settling).is_err() {
-            // The thread has ended: nobody waits for it to settle anything.
+            // The thread has ended, so it waits for no settlement any more.
             self.count_settled();
         }
     }
@@ -308,7 +307,7 @@ impl Shared {
                 let delay = backoff::delay(settling.attempt, self.clock.random());
                 let is_over = now + delay >= settling.until;
                 if is_over || now >= settling.asked_at + self.settings.answer_timeout {
-                    settling.tell(Err(error));
+                    settling.answer(Err(error));
                 }
                 if !is_over {
                     settling.attempt = settling.attempt.saturating_add(1);
@@ -318,12 +317,12 @@ impl Shared {
             }
             // The take that it is to undo may be carried out after it.
             Ok(SettleAnswer::Lost) if now < settling.late_until => {
-                let delay = LATE_FIRST.saturating_mul(1 << settling.late_looks.min(7)).min(LATE_LONGEST);
-                if settling.late_looks == 0 {
+                let delay = LATE_FIRST.saturating_mul(1 << settling.late_misses.min(7)).min(LATE_LONGEST);
+                if settling.late_misses == 0 {
                     // The thread need not wait for it: the item comes back after its ttl as well.
                     self.count_settled();
                 }
-                settling.late_looks = settling.late_looks.saturating_add(1);
+                settling.late_misses = settling.late_misses.saturating_add(1);
                 return self.settle_later(settling, delay);
             }
             // An earlier copy, whose answer was lost, may have ended it.
@@ -337,9 +336,9 @@ impl Shared {
             answer => Some(answer),
         };
         if let Some(answer) = answer {
-            settling.tell(answer);
+            settling.answer(answer);
         }
-        if settling.late_looks == 0 {
+        if settling.late_misses == 0 {
             self.count_settled();
         }
     }
@@ -351,7 +350,7 @@ impl Shared {
             shared.pause(delay).await.ok();
             shared.begin_settlements_of(&settling.settle.queue);
             let shard = shared.engine.shard(&settling.settle.queue);
-            // If the thread has ended, nobody waits for it to settle anything.
+            // If the thread has ended, it waits for no settlement any more.
             shared.queue_client.settlements.put(shard, settling).ok();
         });
     }
@@ -406,17 +405,17 @@ fn no_queues(engine: &'static str) -> Error {
 
 /// A place in the line of a queue. Dropping it gives the place up, and what has come for it goes back.
 pub(crate) struct Place {
-    delivery: oneshot::Receiver<Result<Option<Delivery>>>,
-    /// Whom to tell that it was given up. None: it was answered.
+    delivery: oneshot::Receiver<Result<Option<HandedOut>>>,
+    /// Notified when the place is given up. `None`: it was answered.
     news: Option<Arc<Notify>>,
 }
 
 impl Place {
-    /// Waits for an item. None: nothing is ready, and the place was not to wait.
-    pub(crate) async fn delivery(mut self) -> Result<Option<Delivery>> {
+    /// Waits for an item. Returns `None` if nothing is ready and the place was not to wait.
+    pub(crate) async fn handed_out(mut self) -> Result<Option<HandedOut>> {
         let gone = Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
         let answer = (&mut self.delivery).await;
-        // Who is served must not make the others look.
+        // A task that is served must not make the group poll.
         self.news = None;
         answer.map_err(|_| gone)?
     }
@@ -433,22 +432,28 @@ impl Drop for Place {
 
 impl Connection {
     /// Takes a place in the line of a queue.
-    pub(crate) fn want(self: &Arc<Connection>, queue: &Name, rules: &Arc<Rules>, is_try: bool) -> Place {
+    pub(crate) fn enqueue_take(
+        self: &Arc<Connection>,
+        queue: &Name,
+        rules: &Arc<Rules>,
+        is_try: bool,
+    ) -> Place {
         let (sender, delivery) = oneshot::channel();
         let shared = &self.shared;
-        let want = PendingTake { delivery: sender, is_try, since: shared.clock.now() };
+        let pending_take = PendingTake { delivery: sender, is_try, since: shared.clock.now() };
         let key = (queue.clone(), rules.clone());
         shared.begin_settlements_of(queue);
         let mut consumer_groups =
             shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(consumer_group) = consumer_groups.get_mut(&key) {
-            consumer_group.line.push_back(want);
+            consumer_group.line.push_back(pending_take);
             consumer_group.news.notify_one();
             return Place { delivery, news: Some(consumer_group.news.clone()) };
         }
         let news = Arc::new(Notify::new());
-        consumer_groups.insert(key, ConsumerGroup { line: VecDeque::from([want]), news: news.clone() });
-        let clerk = QueuePoller {
+        consumer_groups
+            .insert(key, ConsumerGroup { line: VecDeque::from([pending_take]), news: news.clone() });
+        let poller = QueuePoller {
             shared: shared.clone(),
             connection: Arc::downgrade(self),
             queue: queue.clone(),
@@ -458,15 +463,15 @@ impl Connection {
             last_heard: None,
             attempt: 0,
         };
-        shared.runtime.spawn(clerk.serve());
+        shared.runtime.spawn(poller.serve());
         Place { delivery, news: Some(news) }
     }
 }
 
-/// Asks the engine for one consumer group, until nobody waits there any more.
+/// Asks the engine for one consumer group, until its line is empty.
 struct QueuePoller {
     shared: Arc<Shared>,
-    /// Who waits keeps the connection; a clerk must not.
+    /// The waiting tasks keep the connection alive; a poller must not.
     connection: std::sync::Weak<Connection>,
     queue: Name,
     rules: Arc<Rules>,
@@ -480,22 +485,22 @@ struct QueuePoller {
 
 impl QueuePoller {
     async fn serve(mut self) {
-        while let Some(wants) = self.wants() {
-            if wants == 0 {
-                // Nobody waits any more: others are to be told of what comes.
+        while let Some(pending_takes) = self.pending_takes() {
+            if pending_takes == 0 {
+                // The line is empty: the engine must wake other clients for what comes.
                 self.is_idle = false;
                 drop(self.take(Vec::new()).await);
-                self.shared.queue_client.look_beside(&self.queue, &self.rules);
+                self.shared.queue_client.poll_again_beside(&self.queue, &self.rules);
                 continue;
             }
             let most = self.shared.batch_max();
-            let claims: Vec<ClaimId> = (0..wants.min(most)).map(|_| self.claim_id()).collect();
+            let claims: Vec<ClaimId> = (0..pending_takes.min(most)).map(|_| self.claim_id()).collect();
             let sent = self.shared.clock.now();
             let pause = match self.take(claims.clone()).await {
                 Ok(taken) => self.hand_out(sent, claims.len(), taken),
                 Err(error) => {
                     if !error.has_no_effect() {
-                        // It may have been done, or may yet be: what was handed out to nobody goes back.
+                        // It may have been done, or may yet be: an item handed out to no task goes back.
                         claims.into_iter().for_each(|claim| self.give_back_late(sent, claim));
                     }
                     self.refuse(error)
@@ -507,13 +512,13 @@ impl QueuePoller {
         }
     }
 
-    /// Counts who stands in line. None: the group is closed.
-    fn wants(&mut self) -> Option<usize> {
+    /// Counts the tasks in line. Returns `None` if the group is closed.
+    fn pending_takes(&mut self) -> Option<usize> {
         let mut consumer_groups =
             self.shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (self.queue.clone(), self.rules.clone());
         let consumer_group = consumer_groups.get_mut(&key)?;
-        consumer_group.line.retain(|want| !want.delivery.is_closed());
+        consumer_group.line.retain(|pending_take| !pending_take.delivery.is_closed());
         if consumer_group.line.is_empty() && !self.is_idle {
             consumer_groups.remove(&key);
             return None;
@@ -551,13 +556,13 @@ impl QueuePoller {
         self.shared.begin_settling(settle, (until, until), None);
     }
 
-    /// Hands what was taken to those who stand in line, and says how long to wait then.
+    /// Hands what was taken to the tasks in line, and says how long to wait then.
     fn hand_out(&mut self, sent: Instant, wanted: usize, taken: Taken) -> Option<Duration> {
         (self.attempt, self.last_heard) = (0, Some(sent));
         self.is_idle = taken.items.len() < wanted;
         if !self.is_idle {
             // The engine takes this client to be idle no more, and others of it may wait by other rules.
-            self.shared.queue_client.look_beside(&self.queue, &self.rules);
+            self.shared.queue_client.poll_again_beside(&self.queue, &self.rules);
         }
         let Taken { items, look_in } = taken;
         for item in items {
@@ -566,16 +571,16 @@ impl QueuePoller {
         if !self.is_idle {
             return None;
         }
-        self.answer_all(|want| want.is_try, || Ok(None));
-        let told = self.shared.queues().is_ok_and(|queues| queues.capability().tells_consumers);
-        let look = if told { CONSUMER_LOOK } else { LOOK_UNTOLD };
-        Some(look_in.map_or(look, |look_in| look_in.clamp(LOOK_MIN, look)))
+        self.answer_all(|pending_take| pending_take.is_try, || Ok(None));
+        let has_wakes = self.shared.queues().is_ok_and(|queues| queues.capability().tells_consumers);
+        let look = if has_wakes { CONSUMER_LOOK } else { POLL_WITHOUT_WAKES };
+        Some(look_in.map_or(look, |look_in| look_in.clamp(POLL_MIN, look)))
     }
 
-    /// Hands an item to the first in line who still wants one; back, if nobody does.
+    /// Hands an item to the first task in line that still wants one, or back to the queue if none does.
     fn hand_to_next(&self, sent: Instant, item: Dispatched) {
         let (claim, until) = (item.claim, sent + item.ends_in);
-        let Some(mut delivery) = self.delivery(sent, item) else {
+        let Some(mut handed_out) = self.adopt(sent, item) else {
             let settle = Settle { queue: self.queue.clone(), claim, settlement: Settlement::Return };
             return self.shared.begin_settling(settle, (until, Instant::default()), None);
         };
@@ -583,7 +588,7 @@ impl QueuePoller {
         loop {
             let mut consumer_groups =
                 self.shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(want) =
+            let Some(pending_take) =
                 consumer_groups.get_mut(&key).and_then(|consumer_group| consumer_group.line.pop_front())
             else {
                 // Dropped unseen, it goes back; not under the lock.
@@ -591,14 +596,15 @@ impl QueuePoller {
                 return;
             };
             drop(consumer_groups);
-            match want.delivery.send(Ok(Some(delivery))) {
-                Err(Ok(Some(unwanted))) => delivery = unwanted,
+            match pending_take.delivery.send(Ok(Some(handed_out))) {
+                Err(Ok(Some(unwanted))) => handed_out = unwanted,
                 _ => return,
             }
         }
     }
 
-    fn delivery(&self, sent: Instant, item: Dispatched) -> Option<Delivery> {
+    /// Enters what was taken in the ledger, which renews it from now on. Returns `None` if it is over, or nobody uses the client.
+    fn adopt(&self, sent: Instant, item: Dispatched) -> Option<HandedOut> {
         let connection = self.connection.upgrade()?;
         let terms = Terms {
             ttl: self.rules.ttl,
@@ -608,13 +614,12 @@ impl QueuePoller {
         let terms = self.shared.share(&Arc::new(terms));
         let lease = LeaseState::new(self.queue.clone(), item.claim, terms);
         let granted = (item.token, sent, item.ends_in);
-        let (key, state) = self.shared.tell(|ledger, now| ledger.adopt(now, lease, granted))?;
-        let lease = Lease::of_delivery(connection, state, key);
-        Some(Delivery::new(lease, self.rules.clone(), item))
+        let (key, state) = self.shared.update_ledger(|ledger, now| ledger.adopt(now, lease, granted))?;
+        Some(HandedOut::new(Parts { connection, state, key, rules: self.rules.clone(), item }))
     }
 
-    /// Tells those who have waited for too long that the engine does not answer, or all why it refuses, and says how long
-    /// to wait then.
+    /// Answers the tasks that have waited for too long that the engine is unavailable, or all of them why it refuses.
+    /// Returns how long to wait then.
     fn refuse(&mut self, error: Error) -> Option<Duration> {
         let error = error.named(self.shared.engine.name(), Some(&self.queue));
         if error.kind() != ErrorKind::Unavailable {
@@ -626,9 +631,10 @@ impl QueuePoller {
         self.attempt = self.attempt.saturating_add(1);
         let at = self.shared.clock.now() + delay;
         let answer_timeout = self.shared.settings.answer_timeout;
-        let is_over = |want: &PendingTake| {
-            let patience = if want.is_try { answer_timeout } else { CONSUMER_LIFE.max(answer_timeout) };
-            let since = self.last_heard.map_or(want.since, |heard| heard.max(want.since));
+        let is_over = |pending_take: &PendingTake| {
+            let patience =
+                if pending_take.is_try { answer_timeout } else { CONSUMER_LIFE.max(answer_timeout) };
+            let since = self.last_heard.map_or(pending_take.since, |heard| heard.max(pending_take.since));
             at >= since + patience
         };
         self.answer_all(is_over, || Err(error.clone()));
@@ -638,23 +644,23 @@ impl QueuePoller {
     fn answer_all(
         &self,
         is_meant: impl Fn(&PendingTake) -> bool,
-        answer: impl Fn() -> Result<Option<Delivery>>,
+        answer: impl Fn() -> Result<Option<HandedOut>>,
     ) {
         let key = (self.queue.clone(), self.rules.clone());
         let mut consumer_groups =
             self.shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(consumer_group) = consumer_groups.get_mut(&key) else { return };
-        let (meant, others) = consumer_group.line.drain(..).partition(|want| is_meant(want));
+        let (meant, others) = consumer_group.line.drain(..).partition(|pending_take| is_meant(pending_take));
         consumer_group.line = others;
         drop(consumer_groups);
         let meant: VecDeque<PendingTake> = meant;
-        for want in meant {
+        for pending_take in meant {
             // The receiver was dropped.
-            want.delivery.send(answer()).ok();
+            pending_take.delivery.send(answer()).ok();
         }
     }
 
-    /// Waits until something may be ready, somebody comes or goes, or time has passed.
+    /// Waits until something may be ready, a task comes or goes, or time has passed.
     async fn pause(&self, period: Duration) {
         let until = self.shared.clock.now() + period;
         let news = std::pin::pin!(self.news.notified());

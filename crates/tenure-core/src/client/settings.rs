@@ -1,4 +1,4 @@
-//! What a client is told when it connects.
+//! What the user sets of a client when it connects.
 
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ impl Settings {
         Settings::default()
     }
 
-    /// Sets how long a request may stay unanswered before its user is told (default 2 s; 1 ms to 24 h). More: a store that
-    /// is silent is reported later. Less: a slow store is taken for a silent one.
+    /// Sets how long a request may stay unanswered before its user gets an error (default 2 s; 1 ms to 24 h). More: a
+    /// store that is silent is reported later. Less: a slow store is taken for a silent one.
     #[must_use]
     pub fn answer_timeout(mut self, timeout: Duration) -> Settings {
         self.answer_timeout = timeout;

@@ -15,8 +15,8 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
-use crate::client::Shared;
 use crate::client::ledger::{Lane, Sent};
+use crate::client::shared::Shared;
 use crate::clock::{Clock, Instant, Timer};
 use crate::engine::{ClaimAnswer, Connect, DynEngine, ReleaseAnswer, RenewAnswer, RenewRequest, Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};
@@ -40,12 +40,12 @@ struct Call {
 /// What happened while the thread waited.
 enum News {
     /// Time has come for something, or users have put something into a lane.
-    Look,
+    Due,
     Answered(Vec<Sent>, Answers),
     Woken(Wake),
 }
 
-/// Starts the thread, connects on it, and returns what `ready` is told.
+/// Starts the thread and connects on it. `ready` gets the result.
 pub(crate) fn start(
     clock: Arc<dyn Clock>,
     connect: Connect,
@@ -67,8 +67,8 @@ pub(crate) fn start(
     })
 }
 
-/// Connects, tells `ready`, and moves requests and answers until the last user is gone. All of the thread's work, on the runtime
-/// of whoever polls it.
+/// Connects, sends the result to `ready`, and moves requests and answers until the last user is gone. All of the
+/// thread's work, on the runtime of the task that polls it.
 pub(crate) async fn serve(
     clock: Arc<dyn Clock>,
     connect: Connect,
@@ -87,7 +87,7 @@ pub(crate) async fn serve(
     let shared = make_shared(engine, tokio::runtime::Handle::current());
     let _closing = CloseOnExit(shared.clone());
     let wakes = shared.engine.wakes();
-    // Whoever wanted the connection may be gone; then the last user is gone too, and `run` returns.
+    // The receiver may have been dropped; then the last user is gone too, and `run` returns.
     drop(ready.send(Ok(shared.clone())));
     let engine = shared.engine.clone();
     Loop { shared, timer, wakes: Some(wakes), calls: Default::default() }.run().await;
@@ -98,7 +98,7 @@ fn failed(what: &'static str, error: std::io::Error) -> Error {
     Error::new(ErrorKind::Unsupported, "connect", format!("{what}: {error}")).with_source(error)
 }
 
-/// However the thread ends, by its end or by a panic, nobody must wait for it.
+/// However the thread ends, by its end or by a panic, no task may go on waiting for it.
 struct CloseOnExit(Arc<Shared>);
 
 impl Drop for CloseOnExit {
@@ -127,9 +127,9 @@ impl Loop {
                     return;
                 }
             }
-            let next = self.look(now).min(close_by);
+            let next = self.do_what_is_due(now).min(close_by);
             match poll_fn(|cx| self.poll_news(cx, next)).await {
-                News::Look => {}
+                News::Due => {}
                 News::Answered(sent, answers) => self.answer(sent, answers),
                 News::Woken(wake) => {
                     self.shared.queue_client.on_wake(&wake);
@@ -139,8 +139,8 @@ impl Loop {
         }
     }
 
-    /// Looks at what is due, sends what is to be sent, and returns when to look again at the latest.
-    fn look(&mut self, now: Instant) -> Instant {
+    /// Times out calls, does what is due, starts calls, and returns by when it must be called again.
+    fn do_what_is_due(&mut self, now: Instant) -> Instant {
         for lane in Lane::ALL {
             while self.calls[lane as usize].front().is_some_and(|call| now >= call.times_out_at)
                 && let Some(call) = self.calls[lane as usize].pop_front()
@@ -154,7 +154,7 @@ impl Loop {
         let lines = self.shared.ledger().lines();
         for (lane, shard) in lines {
             while self.may_call(lane, shard)
-                && let Some(call) = self.call(lane, shard, now)
+                && let Some(call) = self.start_call(lane, shard, now)
             {
                 self.calls[lane as usize].push_back(call);
             }
@@ -175,7 +175,7 @@ impl Loop {
                 && self.shared.ledger().has_enough(lane, shard)
     }
 
-    fn call(&self, lane: Lane, shard: Shard, now: Instant) -> Option<Call> {
+    fn start_call(&self, lane: Lane, shard: Shard, now: Instant) -> Option<Call> {
         let engine = self.shared.engine.clone();
         let most = engine.capability().batch_max;
         let mut ledger = self.shared.ledger();
@@ -220,7 +220,7 @@ impl Loop {
             }
         }
         if self.shared.poll_news(cx).is_ready() || self.timer.poll_until(next, cx).is_ready() {
-            return Poll::Ready(News::Look);
+            return Poll::Ready(News::Due);
         }
         Poll::Pending
     }

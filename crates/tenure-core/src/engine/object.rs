@@ -47,7 +47,7 @@ macro_rules! object_form {
 }
 
 object_form! {
-    /// An [`Engine`] as an object. Every engine is one; nobody implements it by hand.
+    /// An [`Engine`] as an object. Every engine is one; it is not implemented by hand.
     DynEngine of Engine: [Send + Sync + 'static]
     now {
         fn name() -> &'static str;

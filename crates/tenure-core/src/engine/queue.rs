@@ -8,10 +8,10 @@
 //!   stand for themselves. What is ready is handed out in the order in which it became ready, so groups take turns.
 //! - **Time** is the store's, judged when something is taken: nothing has to run for a delay to pass. All that one call does with
 //!   one queue is done at one moment.
-//! - **Telling.** A client that took less than it wanted is *idle*. When something becomes ready, the engine sends
-//!   [`Wake::Queue`](crate::engine::Wake::Queue) to an idle client, or to several; one that wakes few must do so again when who
-//!   was woken leaves more behind. An idle client that is told nothing looks again after [`CONSUMER_LOOK`], so a wake that is lost
-//!   costs that long at most, and an engine that cannot tell anybody ([`QueueCapability::tells_consumers`]) is asked more often.
+//! - **Waking.** A client that took less than it wanted is *idle*. When something becomes ready, the engine sends
+//!   [`Wake::Queue`](crate::engine::Wake::Queue) to an idle client, or to several; one that wakes few must do so again when
+//!   the woken client leaves more behind. An idle client without a wake polls again after [`CONSUMER_LOOK`], so a lost wake
+//!   costs that long at most, and an engine that cannot wake ([`QueueCapability::tells_consumers`]) is polled more often.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub struct QueueCapability {
     pub interval_min: Duration,
     /// Intervals are whole multiples of this.
     pub interval_grain: Duration,
-    /// Whether an idle client is told at once when something is ready. Otherwise it looks every second.
+    /// Whether an idle client is woken at once when something is ready. Otherwise it polls every second.
     pub tells_consumers: bool,
     /// Whether what was pushed survives a crash of the store's machine.
     pub is_durable: bool,

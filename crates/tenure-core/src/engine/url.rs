@@ -1,4 +1,4 @@
-//! The URLs of engines: who logs in, where the servers are, and the settings after `?`.
+//! The URLs of engines: the login, where the servers are, and the settings after `?`.
 //!
 //! **No error shows a part of the URL.** Any part of a wrong one may be a piece of a password: `redis://user:secret` (no host) has
 //! its "port" `secret`; in `redis://:a/b@host` the "path" is `b@host`, and in `redis://:1?b` (no host) `b` is the name of a
@@ -47,11 +47,11 @@ pub struct EngineUrl<'a> {
 pub struct UrlSyntax {
     /// The engine, as [`Engine::name`](crate::engine::Engine::name) has it.
     pub engine: &'static str,
-    /// What a right URL looks like: "write `etcd://host1,host2`".
+    /// The form of a valid URL: "write `etcd://host1,host2`".
     pub hint: &'static str,
 }
 
-/// Who the client is for the servers. Its `Debug` hides the password.
+/// The login at the servers. Its `Debug` hides the password.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
     /// The user; empty if none is named.
@@ -69,7 +69,8 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// The settings of a URL. Each is read by its name, once; [`Settings::finish`] then refuses those that nobody has asked for.
+/// The settings of a URL. Each is read by its name, once; [`Settings::finish`] then refuses those that were never
+/// read.
 ///
 /// Every reader returns `None` for a setting that is not given, and fails with [`ErrorKind::Invalid`] for one that is given twice, is
 /// empty, or has a value that it does not take.

@@ -1,9 +1,9 @@
 //! Several at once, all or nothing.
 //!
-//! One waits for one claim at a time, that of the first name in order that is missing, and holds nothing but
-//! what comes before it. So whoever waits holds only smaller names than it waits for, and no circle of waiters
-//! can come about. In one batch with that claim, the others are tried: if nothing is in the way, the whole is one
-//! round trip. What was granted behind the first missing one is given back at once.
+//! A set waits for one claim at a time, that of the first name in order that is missing, and holds only names that
+//! come before it. So each waiter holds only smaller names than it waits for, and no circle of waiters can come
+//! about. In one batch with that claim, the others are tried: if nothing is in the way, the whole is one round trip.
+//! What was granted behind the first missing one is given back at once.
 //!
 //! Rejected: waiting in all queues at once, which needs no order but deadlocks as soon as two sets are granted in
 //! turns, or a detector of that in the store; a builder `all(&a).and(&b)`, which saves the `.into()` but reads
@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use futures_util::future::{Either, join_all, select, select_all};
 
-use crate::client::Connection;
 use crate::client::ledger::{AcquireRequest, Bond};
+use crate::client::shared::Connection;
 use crate::clock::Instant;
 use crate::engine::ReleaseAnswer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::claimant::Claimant;
-use crate::face::lease::{AcquireFuture, Asked, Lease, timeout, unasked_value};
+use crate::face::lease::{AcquireFuture, Acquired, Lease, timeout, unasked_value};
 use crate::face::mutex::Mutex;
 use crate::face::rw_lock::{ReadLock, WriteLock};
 use crate::face::semaphore::Semaphore;
@@ -67,7 +67,7 @@ wanted!(Mutex ReadLock WriteLock Semaphore SlotPool);
 /// one type, so that a set that is only known at run time is written as one that is known before.
 ///
 /// # Guarantees
-/// Nobody is given a part. Sets that overlap never deadlock, in whatever order they are written: whoever waits
+/// A set is never granted in part. Sets that overlap never deadlock, in whatever order they are written: a waiter
 /// holds only names that come before the one it waits for, in the order of their bytes. That holds among sets; a
 /// program that waits for a set while it holds something else must keep that order by itself.
 ///
@@ -123,7 +123,7 @@ impl AllOf {
         AllOf { connection, wanted }
     }
 
-    /// Takes all if all are free and nobody waits for any; none if not, and then it holds nothing.
+    /// Takes all if all are free and without waiters; none if not, and then it holds nothing.
     ///
     /// `let leases = set.try_acquire().await?;`
     ///
@@ -199,7 +199,7 @@ impl AllOf {
                 Either::Right((done, _)) => Ok(done),
             }
         };
-        // The deadline may have passed in the work's last stretch, in which nobody could look.
+        // The deadline may have passed in the work's last stretch, in which it was not checked.
         if done.is_ok() && leases.is_lost() {
             return Err(leases.lost().await);
         }
@@ -250,7 +250,7 @@ impl AllOf {
         Ok(order.into_iter().map(|(_, claimant)| claimant).collect())
     }
 
-    /// See the top of the file. `wait` is how long to queue. None: for ever. Zero: not at all.
+    /// See the top of the file. `wait` is how long to queue. `None`: for ever. Zero: not at all.
     async fn gather(&self, wait: Option<Duration>) -> Result<Gathered> {
         let order = self.in_order()?;
         let clock = &self.connection.shared.clock;
@@ -324,14 +324,14 @@ impl Prefix<'_> {
         let mut behind = Prefix { connection: self.connection, leases: Vec::new() };
         let (mut gap, mut failed) = (None, None);
         let mut kept = 0;
-        for asked in join_all(acquire).await {
-            match asked {
-                Ok(Asked::Lease(lease)) => {
+        for acquired in join_all(acquire).await {
+            match acquired {
+                Ok(Acquired::Lease(lease)) => {
                     behind.leases.push(lease);
                     kept += usize::from(gap.is_none());
                 }
-                Ok(Asked::Busy(resource, busy)) => gap = gap.or(Some((resource, busy))),
-                Ok(Asked::Fresh(_)) => failed = failed.or(Some(unasked_value())),
+                Ok(Acquired::Busy(resource, busy)) => gap = gap.or(Some((resource, busy))),
+                Ok(Acquired::Fresh(_)) => failed = failed.or(Some(unasked_value())),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
@@ -340,20 +340,20 @@ impl Prefix<'_> {
         }
         let is_try = wait == Some(Duration::ZERO);
         // It may be answered later than the others: it may be on another shard.
-        let asked = if is_try { Some((&mut first).await) } else { first.answered().await };
-        match asked.transpose()? {
+        let acquired = if is_try { Some((&mut first).await) } else { first.answered().await };
+        match acquired.transpose()? {
             None => return Ok(Asks::Waits(first)),
-            Some(Asked::Lease(lease)) => {
+            Some(Acquired::Lease(lease)) => {
                 self.leases.push(lease);
                 let kept = if is_try { behind.leases.len() } else { kept };
                 self.leases.extend(behind.leases.drain(..kept));
             }
             // Only a try is refused, and it waits until everything is given back.
-            Some(Asked::Busy(resource, busy)) => {
+            Some(Acquired::Busy(resource, busy)) => {
                 self.leases.append(&mut behind.leases);
                 return Ok(Asks::Busy(resource, busy));
             }
-            Some(Asked::Fresh(_)) => return Err(unasked_value()),
+            Some(Acquired::Fresh(_)) => return Err(unasked_value()),
         }
         Ok(match gap {
             Some((resource, busy)) if is_try => Asks::Busy(resource, busy),
@@ -363,16 +363,16 @@ impl Prefix<'_> {
 
     /// Waits for the next one while what is held stays held; if that is lost, gives up everything, to begin again.
     async fn wait(&mut self, mut next: AcquireFuture) -> Result<()> {
-        let asked = {
+        let acquired = {
             let lost = std::pin::pin!(any_lost(&self.leases));
             match select(&mut next, lost).await {
-                Either::Left((asked, _)) => Some(asked?),
+                Either::Left((acquired, _)) => Some(acquired?),
                 Either::Right(_) => None,
             }
         };
-        match asked {
-            Some(Asked::Lease(lease)) => self.leases.push(lease),
-            Some(Asked::Busy(..) | Asked::Fresh(_)) => {
+        match acquired {
+            Some(Acquired::Lease(lease)) => self.leases.push(lease),
+            Some(Acquired::Busy(..) | Acquired::Fresh(_)) => {
                 return Err(Error::new(ErrorKind::Internal, "claim", "refused although it waits"));
             }
             None => {
@@ -416,8 +416,8 @@ async fn any_lost(leases: &[Lease]) -> Error {
 ///
 /// # Guarantees
 /// One loss is the loss of all: when one lease is lost, all are, and [`Leases::lost`] says which was first. The holds of
-/// the others are not renewed from then on, but they stay until these leases are dropped or released, or their
-/// ttl is over: nobody else gets them while the work that was told of the loss is still ending.
+/// the others are not renewed from then on, but they stay until these leases are dropped or released, or their ttl is
+/// over: no other client gets them while the work under them is still ending.
 ///
 /// Dropping them releases all in the background, without a runtime, in one batch.
 pub struct Leases {
@@ -474,7 +474,7 @@ impl Leases {
         let is_lost = self.iter().any(Lease::is_lost);
         if is_lost && self.bond.lost_first().is_none() {
             // From now on each of the others says so too.
-            self.connection.shared.tell(|ledger, now| ledger.look_at_bond(now, &self.bond));
+            self.connection.shared.update_ledger(|ledger, now| ledger.check_bond(now, &self.bond));
         }
         is_lost
     }

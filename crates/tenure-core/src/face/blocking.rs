@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use pollster::block_on;
 
-use crate::client;
+use crate::client::settings::Settings;
 use crate::clock::Clock;
 use crate::engine::{Connect, ReleaseAnswer};
 use crate::error::{Error, Result};
 use crate::face::all_of::LockRequest;
-use crate::face::{all_of, election, lease, mutex, rw_lock, semaphore, single_flight, slot_pool};
+use crate::face::{all_of, election, lease, mutex, rw_lock, semaphore, single_flight, slot_pool, tenure};
 use crate::model::claim::Terms;
 use sealed::{Configured, Held, Lock, Primitive, Releasable};
 
@@ -28,8 +28,8 @@ pub use queue::{Delivery, Push, Queue};
 #[derive(Clone)]
 pub struct Blocking<P>(P);
 
-/// A client of an engine (see [`client::Tenure`]).
-pub type Tenure = Blocking<client::Tenure>;
+/// A client of an engine (see [`tenure::Tenure`]).
+pub type Tenure = Blocking<tenure::Tenure>;
 /// A lock with one holder at a time (see [`mutex::Mutex`]).
 pub type Mutex = Blocking<mutex::Mutex>;
 /// A lock that many readers hold together, or one writer alone (see [`rw_lock::RwLock`]).
@@ -94,13 +94,13 @@ impl<P: Lock> From<&Blocking<P>> for LockRequest {
 }
 
 impl From<Slot> for Lease {
-    /// Takes the slot for a lease like others; [`lease::Lease::slot`] still tells its number.
+    /// Takes the slot for a lease like others; [`lease::Lease::slot`] still returns its number.
     fn from(slot: Slot) -> Lease {
         Blocking(slot.0.into())
     }
 }
 
-/// What the verbs below need of the types that have them. Nobody else has a use for it, so it has no public name.
+/// What the verbs below need of the types that have them. No other code has a use for it, so it has no public name.
 mod sealed {
     use super::{Duration, Error, LockRequest, ReleaseAnswer, Result, Terms};
 
@@ -108,7 +108,7 @@ mod sealed {
     pub trait Primitive {
         /// What its users are given.
         type Held: Releasable;
-        /// Takes it if it is free and nobody waits.
+        /// Takes it if it is free and has no waiters.
         fn try_take(&self) -> Result<Option<Self::Held>>;
         /// Waits for it; without a time for ever.
         fn take(&self, wait: Option<Duration>) -> Result<Self::Held>;
@@ -233,7 +233,7 @@ impl Releasable for all_of::Leases {
 
 /// The four verbs of all primitives. Their errors are those of the async ones.
 impl<P: Primitive> Blocking<P> {
-    /// Takes it if it is free and nobody waits; none if not.
+    /// Takes it if it is free and has no waiters; none if not.
     ///
     /// # Errors
     /// As [`mutex::Mutex::try_acquire`].
@@ -257,8 +257,8 @@ impl<P: Primitive> Blocking<P> {
         self.0.take(Some(wait)).map(Blocking)
     }
 
-    /// Takes it, does the work and releases. A thread cannot be dropped: long work looks at [`lease::Lease::is_lost`] and stops
-    /// by itself; it is not started anew.
+    /// Takes it, does the work and releases. A thread cannot be dropped: long work checks [`lease::Lease::is_lost`]
+    /// and stops by itself; it is not started anew.
     ///
     /// # Errors
     /// Those of [`Self::acquire`], and [`Lost`](crate::ErrorKind::Lost) if it was lost before the work was done.
@@ -325,13 +325,13 @@ impl<P: Configured> Blocking<P> {
     }
 }
 
-impl Blocking<client::Tenure> {
-    /// Connects with an engine (see [`client::Tenure::start`]).
+impl Blocking<tenure::Tenure> {
+    /// Connects with an engine (see [`tenure::Tenure::start`]).
     ///
     /// # Errors
     /// As there.
-    pub fn start(connect: Connect, clock: Arc<dyn Clock>, settings: client::Settings) -> Result<Tenure> {
-        block_on(client::Tenure::start(connect, clock, settings)).map(Blocking)
+    pub fn start(connect: Connect, clock: Arc<dyn Clock>, settings: Settings) -> Result<Tenure> {
+        block_on(tenure::Tenure::start(connect, clock, settings)).map(Blocking)
     }
 
     /// Names a mutex.
@@ -375,18 +375,18 @@ impl Blocking<client::Tenure> {
     }
 
     /// Returns the same client for async use.
-    pub fn as_async(&self) -> &client::Tenure {
+    pub fn as_async(&self) -> &tenure::Tenure {
         &self.0
     }
 }
 
 impl Blocking<rw_lock::RwLock> {
-    /// Names the side of readers, who share.
+    /// Names the side of readers, which share it.
     pub fn read(&self) -> ReadLock {
         Blocking(self.0.read())
     }
 
-    /// Names the side of writers, each of whom is alone.
+    /// Names the side of writers, each of which is alone.
     pub fn write(&self) -> WriteLock {
         Blocking(self.0.write())
     }
@@ -421,7 +421,7 @@ impl Blocking<election::Election> {
         block_on(self.0.campaign()).map(Blocking)
     }
 
-    /// Leads if nobody does and nobody campaigns; none otherwise.
+    /// Leads if there is no leader and no other candidate; none otherwise.
     ///
     /// # Errors
     /// As [`election::Election::try_campaign`].
@@ -429,8 +429,8 @@ impl Blocking<election::Election> {
         Ok(block_on(self.0.try_campaign())?.map(Blocking))
     }
 
-    /// Campaigns and does the work of a leader, and does so again if the term was lost when the work came to its
-    /// end. A thread cannot be dropped: the work looks at [`lease::Lease::is_lost`] and stops by itself.
+    /// Campaigns and does the work of a leader, and does so again if the term was lost when the work came to its end.
+    /// A thread cannot be dropped: the work checks [`lease::Lease::is_lost`] and stops by itself.
     ///
     /// # Errors
     /// Those of [`Self::campaign`], but not [`Unavailable`](crate::ErrorKind::Unavailable) once it has led.
@@ -451,7 +451,7 @@ impl Blocking<election::Election> {
         }
     }
 
-    /// Returns who leads; none if nobody does.
+    /// Returns the leader; none if there is none.
     ///
     /// # Errors
     /// As [`election::Election::leader`].
@@ -459,7 +459,7 @@ impl Blocking<election::Election> {
         block_on(self.0.leader())
     }
 
-    /// Follows who leads (see [`election::Election::changes`]).
+    /// Follows the leader (see [`election::Election::changes`]).
     ///
     /// # Errors
     /// As there.
@@ -513,7 +513,7 @@ impl Blocking<single_flight::SingleFlight> {
         Blocking(self.0.ttl(ttl))
     }
 
-    /// Returns the value if it is fresh; otherwise loads it on this thread, or waits for who does, or returns the
+    /// Returns the value if it is fresh; otherwise loads it on this thread, or waits for the loader, or returns the
     /// stale one. A thread cannot be dropped: what a load returns after its lease was lost is not published.
     ///
     /// # Errors

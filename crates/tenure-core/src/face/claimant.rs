@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
-use crate::client::Connection;
 use crate::client::ledger::AcquireRequest;
+use crate::client::shared::Connection;
 use crate::error::{Error, ErrorKind, Result};
-use crate::face::lease::{Acquire, AcquireFuture, Asked, Lease, unasked_value};
+use crate::face::lease::{Acquire, AcquireFuture, Acquired, Lease, unasked_value};
 use crate::model::claim::{Kind, Name, Terms};
 
 /// Asks for units of one resource, again and again on the same terms.
@@ -53,7 +53,7 @@ impl Claimant {
         self.terms().label = label;
     }
 
-    /// Asks. `wait` is how long to queue. None: for ever. Zero: not at all.
+    /// Makes the future of a claim. `wait` is how long to queue. `None`: for ever. Zero: not at all.
     pub(crate) fn ask(&self, wait: Option<Duration>) -> AcquireFuture {
         AcquireFuture::new(self.connection.clone(), self.request(wait))
     }
@@ -104,7 +104,7 @@ impl Claimant {
                 .with_resource(&resource)
                 .with_engine(engine.name()));
         }
-        self.connection.shared.tell_of_grain(&resource, self.terms.ttl);
+        self.connection.shared.report_coarse_ttl(&resource, self.terms.ttl);
         let floor = self.connection.shared.floor(&resource);
         Ok(AcquireRequest { resource, terms: self.connection.shared.share(&self.terms), wait, floor })
     }
@@ -115,11 +115,11 @@ fn because(what: String, reason: &str) -> String {
     if reason.is_empty() { what } else { format!("{what}: {reason}") }
 }
 
-fn tried<T>(asked: Asked, held: fn(Lease) -> Result<T>) -> Result<Option<T>> {
-    match asked {
-        Asked::Lease(lease) => held(lease).map(Some),
-        Asked::Busy(..) => Ok(None),
-        Asked::Fresh(_) => Err(unasked_value()),
+fn tried<T>(acquired: Acquired, held: fn(Lease) -> Result<T>) -> Result<Option<T>> {
+    match acquired {
+        Acquired::Lease(lease) => held(lease).map(Some),
+        Acquired::Busy(..) => Ok(None),
+        Acquired::Fresh(_) => Err(unasked_value()),
     }
 }
 
@@ -135,7 +135,7 @@ pub(crate) async fn until_lost<T>(lease: &Lease, work: impl Future<Output = T>) 
 
 /// Releases the lease of work that is done, unless it was lost before that.
 pub(crate) async fn finish<T>(lease: Lease, done: T) -> Result<T> {
-    // The deadline may have passed in the work's last stretch, in which nobody could look.
+    // The deadline may have passed in the work's last stretch, in which it was not checked.
     if lease.is_lost() {
         return Err(lease.lost().await);
     }

@@ -1,16 +1,17 @@
-//! One leader at a time, whom everybody can ask for.
+//! One leader at a time, which every client can look up.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::{Observer, Tenure};
+use crate::client::shared::Connection;
 use crate::engine::ReleaseAnswer;
 use crate::error::{ErrorKind, Result};
 use crate::face::claimant::{finish, until_lost};
 use crate::face::lease::Lease;
 use crate::face::mutex::Mutex;
-use crate::model::claim::{Keep, Label};
+use crate::face::observer::Observer;
+use crate::model::claim::{Keep, Label, Name};
 use crate::model::inspect::View;
 use crate::model::token::Token;
 
@@ -18,12 +19,12 @@ use crate::model::token::Token;
 /// answer, too.
 const CAMPAIGN_PAUSE: Duration = Duration::from_secs(1);
 
-/// An election: candidates campaign, one leads for a [`Term`], and everybody can see who.
+/// An election: candidates campaign, one leads for a [`Term`], and every client can see which.
 ///
 /// # Guarantees
 /// Those of a [`Mutex`], which it is: at most one term at a time, candidates lead in the order in which they
 /// began to campaign, each term's token is larger than every earlier one. A leader that loses its term learns
-/// it by its own clock, before the engine lets another lead; what it still sends is told apart by the token.
+/// it by its own clock, before the engine lets another lead; the token marks what it still sends.
 ///
 /// # Examples
 /// ```
@@ -56,18 +57,19 @@ const CAMPAIGN_PAUSE: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone)]
 pub struct Election {
-    tenure: Tenure,
+    connection: Arc<Connection>,
     name: String,
     mutex: Mutex,
 }
 
 impl Election {
-    pub(crate) fn new(tenure: Tenure, name: &str) -> Election {
-        Election { mutex: tenure.mutex(name), name: name.to_owned(), tenure }
+    pub(crate) fn new(connection: &Arc<Connection>, name: &str) -> Election {
+        let mutex = Mutex::new(connection.clone(), name);
+        Election { mutex, name: name.to_owned(), connection: connection.clone() }
     }
 
-    /// Sets how long a term lives without renewal (see [`Mutex::ttl`]): how long nobody leads after a leader has
-    /// died.
+    /// Sets how long a term lives without renewal (see [`Mutex::ttl`]): how long there is no leader after a leader
+    /// has died.
     ///
     /// `let election = election.ttl(Duration::from_secs(15));`
     #[must_use]
@@ -101,7 +103,7 @@ impl Election {
         Ok(Term { lease: self.mutex.acquire().await? })
     }
 
-    /// Leads if nobody does and nobody campaigns; none otherwise.
+    /// Leads if there is no leader and no other candidate; none otherwise.
     ///
     /// `let term = election.try_campaign().await?;`
     ///
@@ -144,14 +146,14 @@ impl Election {
             match self.campaign().await {
                 Err(error) if has_led && error.kind() == ErrorKind::Unavailable => {
                     tracing::info!(%error, "campaigning until the engine answers");
-                    self.tenure.shared().pause(CAMPAIGN_PAUSE).await?;
+                    self.connection.shared.pause(CAMPAIGN_PAUSE).await?;
                 }
                 campaigned => return campaigned,
             }
         }
     }
 
-    /// Returns who leads; none if nobody does.
+    /// Returns the leader; none if there is none.
     ///
     /// `let leader = election.leader().await?;`
     ///
@@ -161,10 +163,10 @@ impl Election {
     /// # Cost
     /// One round trip.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        Ok(self.tenure.view(&self.name).await?.and_then(Leader::of))
+        Ok(self.connection.shared.view(Name::new(&self.name)?).await?.and_then(Leader::of))
     }
 
-    /// Follows who leads: the present leader first, then each change of the leader or its value. A slow reader
+    /// Follows the leader: the present leader first, then each change of the leader or its value. A slow reader
     /// misses changes in between, but never the latest.
     ///
     /// `let mut leaders = election.changes()?;`
@@ -172,7 +174,7 @@ impl Election {
     /// # Errors
     /// [`ErrorKind::Invalid`] for a bad name.
     pub fn changes(&self) -> Result<Leaders> {
-        Ok(Leaders { changes: self.tenure.observe(&self.name)?, last: None })
+        Ok(Leaders { changes: Observer::new(&self.connection, Name::new(&self.name)?), last: None })
     }
 }
 
@@ -216,7 +218,7 @@ impl Deref for Term {
     }
 }
 
-/// Who leads.
+/// The present leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
@@ -242,8 +244,8 @@ pub struct Leaders {
 }
 
 impl Leaders {
-    /// Waits for the next change of the leader or its value; an inner none means that nobody leads. The end means
-    /// that the client is closed.
+    /// Waits for the next change of the leader or its value; an inner `None` means that there is no leader. The end
+    /// means that the client is closed.
     ///
     /// `while let Some(leader) = leaders.next().await { println!("{:?}", leader?); }`
     ///

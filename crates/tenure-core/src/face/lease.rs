@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::client::Connection;
 use crate::client::lease_state::LeaseState;
-use crate::client::ledger::{AcquireRequest, Acquired, Bond, Key, Ledger, Now, QueuePosition};
+use crate::client::ledger::{AcquireRequest, Bond, ClaimOutcome, Key, Ledger, Now, QueuePosition};
+use crate::client::shared::Connection;
 use crate::clock::Instant;
 use crate::engine::{DynEngine, ReleaseAnswer};
 use crate::error::{Error, ErrorKind, LossReason, Result};
@@ -127,11 +127,11 @@ impl Lease {
         self.state.is_over(self.connection.shared.clock.now())
     }
 
-    /// Returns why the lease is lost. None: it is held.
+    /// Returns why the lease is lost, or `None` if it is held.
     ///
     /// `let why = lease.loss_reason();`
     pub fn loss_reason(&self) -> Option<LossReason> {
-        self.connection.shared.tell(|ledger, now| ledger.loss(now, self.key))
+        self.connection.shared.update_ledger(|ledger, now| ledger.loss(now, self.key))
     }
 
     /// Waits until the lease is lost, at the latest at its deadline, even if the engine cannot be reached. The error says
@@ -143,7 +143,8 @@ impl Lease {
     /// Dropping it changes nothing.
     pub async fn lost(&self) -> Error {
         self.state.ended().await;
-        // Without a reason it was given back by the client itself, for a set that begins again: its user is not told of it.
+        // Without a reason it was given back by the client itself, for a set that begins again: its user never sees
+        // it.
         self.lost_error(self.loss_reason().unwrap_or(LossReason::NotRenewed))
     }
 
@@ -189,7 +190,9 @@ impl Lease {
     pub async fn release(mut self) -> Result<ReleaseAnswer> {
         self.is_released = true;
         let key = self.key;
-        if let Some(answer) = self.connection.shared.tell(|ledger, now| ledger.release(now, key, false)) {
+        if let Some(answer) =
+            self.connection.shared.update_ledger(|ledger, now| ledger.release(now, key, false))
+        {
             return Ok(answer);
         }
         Releasing { connection: self.connection.clone(), key, is_done: false }.await
@@ -201,7 +204,7 @@ impl Lease {
         mut leases: Vec<Lease>,
     ) -> std::result::Result<(Vec<Lease>, Arc<Bond>), Vec<Lease>> {
         let keys = leases.iter().map(|lease| lease.key).collect();
-        match connection.shared.tell(|ledger, now| ledger.bind(now, keys)) {
+        match connection.shared.update_ledger(|ledger, now| ledger.bind(now, keys)) {
             Some(bond) => {
                 leases.iter_mut().for_each(|lease| lease.use_made = Use::Used);
                 Ok((leases, bond))
@@ -213,7 +216,7 @@ impl Lease {
     /// Releases leases of one client in the background, in one batch.
     pub(crate) fn drop_all(connection: &Connection, leases: &mut [Lease]) {
         if !leases.is_empty() {
-            connection.shared.tell(|ledger, now| {
+            connection.shared.update_ledger(|ledger, now| {
                 for lease in leases {
                     lease.start_release(ledger, now, true);
                 }
@@ -228,7 +231,7 @@ impl Lease {
         connection: &Arc<Connection>,
         mut leases: Vec<Lease>,
     ) -> Vec<Result<ReleaseAnswer>> {
-        let started: Vec<_> = connection.shared.tell(|ledger, now| {
+        let started: Vec<_> = connection.shared.update_ledger(|ledger, now| {
             leases.iter_mut().map(|lease| (lease.key, lease.start_release(ledger, now, false))).collect()
         });
         let releasing = started.into_iter().map(|(key, answer)| async move {
@@ -260,11 +263,12 @@ impl Lease {
         let Some(engine) = shared.engine.blocking() else { return pollster::block_on(self.release()) };
         self.is_released = true;
         let key = self.key;
-        let Some((sent, request)) = shared.tell(|ledger, now| ledger.release_inline(now, key)) else {
+        let Some((sent, request)) = shared.update_ledger(|ledger, now| ledger.release_inline(now, key))
+        else {
             return Ok(ReleaseAnswer::AlreadyLost);
         };
         let answer = engine.release(&request);
-        let released = shared.tell(|ledger, now| {
+        let released = shared.update_ledger(|ledger, now| {
             ledger.on_release(now, sent, answer);
             ledger.poll_release(key, None)
         });
@@ -281,7 +285,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         if !self.is_released {
             let connection = self.connection.clone();
-            connection.shared.tell(|ledger, now| self.start_release(ledger, now, true));
+            connection.shared.update_ledger(|ledger, now| self.start_release(ledger, now, true));
         }
     }
 }
@@ -308,7 +312,7 @@ impl Future for Releasing {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let key = self.key;
-        match self.connection.shared.tell(|ledger, _| ledger.poll_release(key, Some(cx.waker()))) {
+        match self.connection.shared.update_ledger(|ledger, _| ledger.poll_release(key, Some(cx.waker()))) {
             Some(answer) => {
                 self.is_done = true;
                 Poll::Ready(answer)
@@ -322,13 +326,13 @@ impl Drop for Releasing {
     fn drop(&mut self) {
         if !self.is_done {
             let key = self.key;
-            self.connection.shared.tell(|ledger, _| ledger.detach(key));
+            self.connection.shared.update_ledger(|ledger, _| ledger.detach(key));
         }
     }
 }
 
 /// How acquire ended, if not in an error.
-pub(crate) enum Asked {
+pub(crate) enum Acquired {
     Lease(Lease),
     Busy(Name, Box<Busy>),
     /// Only for a claim that a fresh value answers as well.
@@ -344,7 +348,7 @@ pub(crate) struct AcquireFuture {
 
 enum AcquireState {
     New(Option<Result<AcquireRequest>>),
-    Asked(Key),
+    Claimed(Key),
     Done,
 }
 
@@ -359,71 +363,71 @@ impl AcquireFuture {
         connection: &Arc<Connection>,
         requests: Vec<AcquireRequest>,
     ) -> Vec<AcquireFuture> {
-        let keys: Vec<Key> = connection
-            .shared
-            .tell(|ledger, now| requests.into_iter().map(|request| ledger.submit(now, request)).collect());
+        let keys: Vec<Key> = connection.shared.update_ledger(|ledger, now| {
+            requests.into_iter().map(|request| ledger.submit(now, request)).collect()
+        });
         keys.into_iter()
             .map(|key| {
-                let state = AcquireState::Asked(key);
+                let state = AcquireState::Claimed(key);
                 AcquireFuture { connection: connection.clone(), state, use_made: Use::Unused }
             })
             .collect()
     }
 
     /// Asks on the caller's own thread where the engine can, and blocks until it is decided.
-    pub(crate) fn block(mut self) -> Result<Asked> {
+    pub(crate) fn block(mut self) -> Result<Acquired> {
         let shared = self.connection.shared.clone();
         if let Some(engine) = shared.engine.blocking()
             && let AcquireState::New(request) = &mut self.state
         {
             let request = request.take().expect("a new request is there")?;
-            let (key, sent, claim) = shared.tell(|ledger, now| ledger.submit_inline(now, request));
-            self.state = AcquireState::Asked(key);
+            let (key, sent, claim) = shared.update_ledger(|ledger, now| ledger.submit_inline(now, request));
+            self.state = AcquireState::Claimed(key);
             let answer = engine.claim(&claim);
-            let acquired = shared.tell(|ledger, now| {
+            let acquired = shared.update_ledger(|ledger, now| {
                 ledger.on_claim(now, sent, answer);
                 ledger.poll(now, key, None)
             });
             if let Some(acquired) = acquired {
                 self.state = AcquireState::Done;
-                return self.asked(key, acquired?);
+                return self.acquired(key, acquired?);
             }
         }
         pollster::block_on(self)
     }
 
-    fn asked(&self, key: Key, acquired: Acquired) -> Result<Asked> {
+    fn acquired(&self, key: Key, acquired: ClaimOutcome) -> Result<Acquired> {
         let shared = &self.connection.shared;
         let needs_floor = shared.engine.capability().needs_floor;
         match acquired {
-            Acquired::Lease(state) => {
+            ClaimOutcome::Lease(state) => {
                 if needs_floor {
                     shared.raise_floor(state.resource(), state.token());
                 }
-                Ok(Asked::Lease(Lease::new(self.connection.clone(), state, key, self.use_made)))
+                Ok(Acquired::Lease(Lease::new(self.connection.clone(), state, key, self.use_made)))
             }
-            Acquired::Busy(resource, busy) => {
+            ClaimOutcome::Busy(resource, busy) => {
                 if needs_floor {
                     shared.raise_floor(&resource, busy.last_token);
                 }
-                Ok(Asked::Busy(resource, busy))
+                Ok(Acquired::Busy(resource, busy))
             }
-            Acquired::Fresh(value) => Ok(Asked::Fresh(value)),
+            ClaimOutcome::Fresh(value) => Ok(Acquired::Fresh(value)),
         }
     }
 
     /// Binds held leases to this claim: they go back if it fails, or is granted and not polled any more.
     pub(crate) fn stake(&self, leases: &[Lease]) {
-        if let AcquireState::Asked(on) = self.state {
+        if let AcquireState::Claimed(on) = self.state {
             let keys = leases.iter().map(|lease| lease.key).collect();
-            self.connection.shared.tell(|ledger, _| ledger.stake(on, keys));
+            self.connection.shared.update_ledger(|ledger, _| ledger.stake(on, keys));
         }
     }
 
     /// Waits for the first answer of the engine. Returns none if the claim is in its queue then.
-    pub(crate) async fn answered(&mut self) -> Option<Result<Asked>> {
+    pub(crate) async fn answered(&mut self) -> Option<Result<Acquired>> {
         poll_fn(|cx| match Pin::new(&mut *self).poll(cx) {
-            Poll::Ready(asked) => Poll::Ready(Some(asked)),
+            Poll::Ready(acquired) => Poll::Ready(Some(acquired)),
             Poll::Pending if self.is_queued() => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         })
@@ -432,29 +436,31 @@ impl AcquireFuture {
 
     fn is_queued(&self) -> bool {
         match self.state {
-            AcquireState::Asked(key) => self.connection.shared.tell(|ledger, _| ledger.is_queued(key)),
+            AcquireState::Claimed(key) => {
+                self.connection.shared.update_ledger(|ledger, _| ledger.is_queued(key))
+            }
             _ => false,
         }
     }
 
     fn place(&self) -> Option<QueuePosition> {
         match self.state {
-            AcquireState::Asked(key) => self.connection.shared.tell(|ledger, _| ledger.place(key)),
+            AcquireState::Claimed(key) => self.connection.shared.update_ledger(|ledger, _| ledger.place(key)),
             _ => None,
         }
     }
 }
 
 impl Future for AcquireFuture {
-    type Output = Result<Asked>;
+    type Output = Result<Acquired>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let shared = self.connection.shared.clone();
         let key = match &mut self.state {
             AcquireState::New(request) => match request.take().expect("a new request is there") {
                 Ok(request) => {
-                    let key = shared.tell(|ledger, now| ledger.submit(now, request));
-                    self.state = AcquireState::Asked(key);
+                    let key = shared.update_ledger(|ledger, now| ledger.submit(now, request));
+                    self.state = AcquireState::Claimed(key);
                     key
                 }
                 Err(error) => {
@@ -462,13 +468,13 @@ impl Future for AcquireFuture {
                     return Poll::Ready(Err(error));
                 }
             },
-            AcquireState::Asked(key) => *key,
+            AcquireState::Claimed(key) => *key,
             AcquireState::Done => panic!("a future was polled after it was ready"),
         };
-        match shared.tell(|ledger, now| ledger.poll(now, key, Some(cx.waker()))) {
+        match shared.update_ledger(|ledger, now| ledger.poll(now, key, Some(cx.waker()))) {
             Some(acquired) => {
                 self.state = AcquireState::Done;
-                Poll::Ready(acquired.and_then(|acquired| self.asked(key, acquired)))
+                Poll::Ready(acquired.and_then(|acquired| self.acquired(key, acquired)))
             }
             None => Poll::Pending,
         }
@@ -477,8 +483,8 @@ impl Future for AcquireFuture {
 
 impl Drop for AcquireFuture {
     fn drop(&mut self) {
-        if let AcquireState::Asked(key) = self.state {
-            self.connection.shared.tell(|ledger, now| ledger.cancel(now, key));
+        if let AcquireState::Claimed(key) = self.state {
+            self.connection.shared.update_ledger(|ledger, now| ledger.cancel(now, key));
         }
     }
 }
@@ -488,9 +494,9 @@ impl Drop for AcquireFuture {
 /// Nothing is sent before the first poll. Dropping it withdraws the claim and loses the place in the queue; if
 /// the grant was on its way, it is released in the background, and if that fails it ends after its ttl.
 ///
-/// It must be polled when it is woken. A grant at which nobody looks for one ttl is given back, so that nobody waits
-/// behind a future that is forgotten in a `select!` or on an executor that stands; its next poll asks anew, at the end of
-/// the queue.
+/// It must be polled when it is woken. A grant whose future is not polled for one ttl is given back, so that no
+/// waiter stands behind a future that is forgotten in a `select!` or on an executor that stands; its next poll claims
+/// anew, at the end of the queue.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire<T = Lease> {
     acquire: AcquireFuture,
@@ -508,7 +514,7 @@ impl<T> Acquire<T> {
         Acquire { acquire: self.acquire, held }
     }
 
-    /// Returns the place in the queue, once the engine has told it.
+    /// Returns the place in the queue, once the engine has answered with it.
     ///
     /// `let place = acquire.place();`
     pub fn place(&self) -> Option<QueuePosition> {
@@ -517,8 +523,8 @@ impl<T> Acquire<T> {
 
     pub(crate) fn block(self) -> Result<T> {
         let connection = self.acquire.connection.clone();
-        let asked = self.acquire.block()?;
-        lease_or_timeout(&connection, asked).and_then(self.held)
+        let acquired = self.acquire.block()?;
+        lease_or_timeout(&connection, acquired).and_then(self.held)
     }
 }
 
@@ -526,27 +532,29 @@ impl<T> Future for Acquire<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        Pin::new(&mut self.acquire).poll(cx).map(|asked| {
-            asked.and_then(|asked| lease_or_timeout(&self.acquire.connection, asked)).and_then(self.held)
+        Pin::new(&mut self.acquire).poll(cx).map(|acquired| {
+            acquired
+                .and_then(|acquired| lease_or_timeout(&self.acquire.connection, acquired))
+                .and_then(self.held)
         })
     }
 }
 
-/// A fresh value answers only who says so.
+/// A fresh value answers only claims that accept one.
 pub(crate) fn unasked_value() -> Error {
     Error::new(ErrorKind::Internal, "claim", "a value answered a claim that did not ask for one")
 }
 
 /// Only a claim that does not wait is refused as busy: then its wait was over at once.
-fn lease_or_timeout(connection: &Connection, asked: Asked) -> Result<Lease> {
-    match asked {
-        Asked::Lease(lease) => Ok(lease),
-        Asked::Busy(resource, busy) => Err(timeout(connection, &resource, *busy)),
-        Asked::Fresh(_) => Err(unasked_value()),
+fn lease_or_timeout(connection: &Connection, acquired: Acquired) -> Result<Lease> {
+    match acquired {
+        Acquired::Lease(lease) => Ok(lease),
+        Acquired::Busy(resource, busy) => Err(timeout(connection, &resource, *busy)),
+        Acquired::Fresh(_) => Err(unasked_value()),
     }
 }
 
-/// Says who was in the way when a wait was over.
+/// Makes the error of a wait that is over, with the claims that were in the way.
 pub(crate) fn timeout(connection: &Connection, resource: &Name, busy: Busy) -> Error {
     let message = match &busy.holder {
         Some(label) if busy.is_resting => format!("it rests after {label}"),

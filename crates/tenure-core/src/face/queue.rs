@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either, select};
 
-use crate::client::Tenure;
+use crate::client::handed_out::Parts;
+use crate::client::shared::Connection;
 use crate::engine::DynQueueEngine;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::face::claimant::until_lost;
@@ -102,20 +103,20 @@ const PAGE: usize = 128;
 /// ```
 #[derive(Clone)]
 pub struct Queue {
-    tenure: Tenure,
+    connection: Arc<Connection>,
     name: Result<Name>,
     rules: Arc<Rules>,
 }
 
 impl Queue {
-    pub(crate) fn new(tenure: Tenure, name: &str) -> Queue {
+    pub(crate) fn new(connection: Arc<Connection>, name: &str) -> Queue {
         let rules = Arc::new(Rules {
             ttl: TTL_DEFAULT,
             interval: Interval::Off,
             attempts_max: ATTEMPTS_DEFAULT,
-            label: tenure.label().clone(),
+            label: connection.shared.terms.label.clone(),
         });
-        Queue { tenure, name: Name::new(name), rules }
+        Queue { connection, name: Name::new(name), rules }
     }
 
     /// Returns the name.
@@ -171,7 +172,7 @@ impl Queue {
         self
     }
 
-    /// Sets a text that says to people who takes.
+    /// Sets a text that shows operators which consumer has an item.
     ///
     /// `let queue = queue.label("eu-west");`
     #[must_use]
@@ -186,7 +187,7 @@ impl Queue {
     /// `queue.push("order 4711").await?;`
     pub fn push(&self, payload: impl AsRef<[u8]>) -> Push {
         Push {
-            tenure: self.tenure.clone(),
+            connection: self.connection.clone(),
             queue: self.name.clone(),
             payload: payload.as_ref().into(),
             group: None,
@@ -230,14 +231,14 @@ impl Queue {
         self.take(true).await
     }
 
-    /// Waits for the next item, but not for longer than this. None: nothing came.
+    /// Waits for the next item, but not for longer than this. Returns `None` if nothing came.
     ///
     /// `let delivery = queue.next_within(Duration::from_secs(5)).await?;`
     ///
     /// # Errors
     /// As [`Queue::next`].
     pub async fn next_within(&self, wait: Duration) -> Result<Option<Delivery>> {
-        let shared = &self.tenure.connection.shared;
+        let shared = &self.connection.shared;
         let pause = std::pin::pin!(shared.pause(wait));
         let next = std::pin::pin!(self.take(false));
         match select(next, pause).await {
@@ -282,7 +283,7 @@ impl Queue {
     /// One round trip.
     pub async fn stats(&self) -> Result<QueueStats> {
         let name = self.name.clone()?;
-        self.tenure.connection.shared.on_queues(&name.clone(), move |queues| queues.stats(name)).await
+        self.connection.shared.on_queues(&name.clone(), move |queues| queues.stats(name)).await
     }
 
     /// Says whether no item waits and none is with a consumer. Dead letters do not count.
@@ -296,7 +297,7 @@ impl Queue {
     /// One round trip, and the same for the store however long the queue is; on SQL databases [`Queue::stats`] counts all items.
     pub async fn is_empty(&self) -> Result<bool> {
         let name = self.name.clone()?;
-        self.tenure.connection.shared.on_queues(&name.clone(), move |queues| queues.is_empty(name)).await
+        self.connection.shared.on_queues(&name.clone(), move |queues| queues.is_empty(name)).await
     }
 
     /// Returns how many items wait or are with a consumer.
@@ -335,7 +336,7 @@ impl Queue {
         while items.len() < most {
             let (queue, after) = (name.clone(), items.last().map(|item| item.item).or(after));
             let page = (most - items.len()).min(PAGE);
-            let shared = &self.tenure.connection.shared;
+            let shared = &self.connection.shared;
             let page = shared.on_queues(&name, move |queues| queues.items(queue, which, after, page)).await?;
             if page.is_empty() {
                 break;
@@ -392,7 +393,7 @@ impl Queue {
         while count < most {
             let page = usize::try_from(most - count).unwrap_or(PAGE).min(PAGE);
             let (queue, ask) = (name.clone(), ask.clone());
-            let shared = &self.tenure.connection.shared;
+            let shared = &self.connection.shared;
             let done = shared.on_queues(&name, move |queues| ask(queues, queue, page)).await?;
             if done == 0 {
                 break;
@@ -406,19 +407,17 @@ impl Queue {
         let name = self.name.clone()?;
         self.check().map_err(|error| error.with_resource(&name))?;
         loop {
-            let place = self.tenure.connection.want(&name, &self.rules, is_try);
-            let Some(mut delivery) = place.delivery().await? else { return Ok(None) };
-            let key = delivery.lease.key();
+            let place = self.connection.enqueue_take(&name, &self.rules, is_try);
+            let Some(handed_out) = place.handed_out().await? else { return Ok(None) };
             // One that came long before it was looked at has gone back.
-            if self.tenure.shared().with_ledger(|ledger, now| ledger.hand_over(now.at, key)) {
-                delivery.is_seen = true;
-                return Ok(Some(delivery));
+            if let Some(parts) = handed_out.collect() {
+                return Ok(Some(Delivery::new(parts)));
             }
         }
     }
 
     fn check(&self) -> Result<()> {
-        let shared = &self.tenure.connection.shared;
+        let shared = &self.connection.shared;
         shared.check_process()?;
         let capability = shared.queues()?.capability();
         let invalid = |message: String, hint: String| {
@@ -465,7 +464,7 @@ impl Queue {
 /// One round trip, shared by all that is pushed while another is under way.
 #[must_use = "nothing is pushed before it is awaited"]
 pub struct Push {
-    tenure: Tenure,
+    connection: Arc<Connection>,
     queue: Result<Name>,
     payload: Arc<[u8]>,
     group: Option<String>,
@@ -502,7 +501,7 @@ impl Push {
 
     async fn send(self) -> Result<Pushed> {
         let queue = self.queue?;
-        let shared = &self.tenure.connection.shared;
+        let shared = &self.connection.shared;
         let invalid = |message: String, hint: String| {
             Err(Error::new(ErrorKind::Invalid, "push", message).with_resource(&queue).with_hint(hint))
         };
@@ -545,14 +544,12 @@ pub struct Delivery {
     lease: Lease,
     rules: Arc<Rules>,
     item: Dispatched,
-    /// Its user has got it.
-    is_seen: bool,
     is_settled: bool,
 }
 
 impl Delivery {
-    pub(crate) fn new(lease: Lease, rules: Arc<Rules>, item: Dispatched) -> Delivery {
-        Delivery { lease, rules, item, is_seen: false, is_settled: false }
+    fn new(Parts { connection, state, key, rules, item }: Parts) -> Delivery {
+        Delivery { lease: Lease::of_delivery(connection, state, key), rules, item, is_settled: false }
     }
 
     /// Returns what was pushed.
@@ -597,7 +594,7 @@ impl Delivery {
         self.item.claim
     }
 
-    /// Returns the lease on the item, to be told when it is lost.
+    /// Returns the lease on the item, to learn when it is lost.
     ///
     /// `let is_lost = delivery.lease().is_lost();`
     pub fn lease(&self) -> &Lease {
@@ -664,7 +661,7 @@ impl Delivery {
         self.settle(Settlement::Fail { reason: reason.to_owned() }).await.map(drop)
     }
 
-    /// Puts the item back at the head of its group as if it had not been handed out, for a consumer that is told to stop.
+    /// Puts the item back at the head of its group as if it had not been handed out, for a consumer that has to stop.
     ///
     /// `delivery.put_back().await?;`
     ///
@@ -703,8 +700,8 @@ impl Delivery {
     ) -> Result<tokio::sync::oneshot::Receiver<Result<SettleAnswer>>, LossReason> {
         let shared = &self.lease.connection().shared;
         let (key, until) = (self.lease.key(), self.lease.deadline());
-        // It is not renewed any more: a renewal that came after the settlement would tell of a loss.
-        if let Some(reason) = shared.tell(|ledger, now| ledger.disown(now, key)) {
+        // It is not renewed any more: a renewal that came after the settlement would report a loss.
+        if let Some(reason) = shared.update_ledger(|ledger, now| ledger.disown(now, key)) {
             return Err(reason);
         }
         let settle = Settle { queue: self.lease.resource().clone(), claim: self.item.claim, settlement };
@@ -715,12 +712,7 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         if !self.is_settled {
-            let why = "its consumer let go of it";
-            let settlement = match self.is_seen {
-                true => self.retrying(self.retry_delay(), why),
-                false => Settlement::Return,
-            };
-            drop(self.start(settlement));
+            drop(self.start(self.retrying(self.retry_delay(), "its consumer let go of it")));
         }
     }
 }

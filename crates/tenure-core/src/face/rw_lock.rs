@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::Connection;
+use crate::client::shared::Connection;
 use crate::error::Result;
 use crate::face::claimant::{Claimant, run, settings, verbs};
 use crate::face::lease::{Acquire, Lease};
@@ -49,14 +49,14 @@ impl RwLock {
 
     settings!("what a side holds");
 
-    /// Names the side of readers, who share, with the settings made so far.
+    /// Names the side of readers, which share it, with the settings made so far.
     ///
     /// `let lease = catalog.read().acquire().await?;`
     pub fn read(&self) -> ReadLock {
         ReadLock { claimant: self.claimant.clone() }
     }
 
-    /// Names the side of writers, each of whom is alone, with the settings made so far.
+    /// Names the side of writers, each of which is alone, with the settings made so far.
     ///
     /// `let lease = catalog.write().acquire().await?;`
     pub fn write(&self) -> WriteLock {

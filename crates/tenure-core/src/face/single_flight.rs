@@ -5,23 +5,21 @@ mod joint;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::Tenure;
+use crate::client::shared::Connection;
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::claimant::{Claimant, until_lost};
-use crate::face::lease::{Asked, Lease};
+use crate::face::lease::{Acquired, Lease};
 use crate::model::claim::{Keep, Name, Published};
 use crate::model::token::Token;
 
-pub(crate) use joint::Flights;
 use joint::{Answer, Joint, Loading, Turn, Wanted, join};
 
-/// A guard against cache stampedes: when a value has expired, one process loads it, and whoever wants it
+/// A guard against cache stampedes: when a value has expired, one process loads it, and a process that wants it
 /// meanwhile waits for that value or takes the stale one.
 ///
 /// # Guarantees
-/// At most one process loads at a time. Its value is published under its token and answers all who wait at once. If
-/// it fails or dies, exactly one of those who wait loads in its place. A loader that lost its lease publishes
-/// nothing.
+/// At most one process loads at a time. Its value is published under its token and answers all waiters at once. If it
+/// fails or dies, exactly one of the waiters loads in its place. A loader that lost its lease publishes nothing.
 ///
 /// The tasks of one client that want a value at the same time ask the store once, and share the answer.
 ///
@@ -49,7 +47,7 @@ use joint::{Answer, Joint, Loading, Turn, Wanted, join};
 /// ```
 #[derive(Clone)]
 pub struct SingleFlight {
-    tenure: Tenure,
+    connection: Arc<Connection>,
     key: String,
     claimant: Claimant,
     fresh: Duration,
@@ -79,12 +77,12 @@ pub enum FetchedFrom {
 }
 
 impl SingleFlight {
-    pub(crate) fn new(tenure: Tenure, key: &str) -> SingleFlight {
-        let mut claimant = Claimant::new(tenure.connection.clone(), key);
+    pub(crate) fn new(connection: Arc<Connection>, key: &str) -> SingleFlight {
+        let mut claimant = Claimant::new(connection.clone(), key);
         claimant.terms().unless_fresh = true;
         SingleFlight {
             claimant,
-            tenure,
+            connection,
             key: key.to_owned(),
             fresh: Duration::from_secs(60),
             stale: Duration::ZERO,
@@ -92,7 +90,7 @@ impl SingleFlight {
         }
     }
 
-    /// Sets for how long a value is fresh (default 60 s): nobody loads meanwhile.
+    /// Sets for how long a value is fresh (default 60 s): it is not loaded meanwhile.
     ///
     /// `let price = price.fresh(Duration::from_secs(60));`
     #[must_use]
@@ -120,7 +118,7 @@ impl SingleFlight {
         self
     }
 
-    /// Returns the value if it is fresh; otherwise loads it, or waits for who does, or returns the stale one.
+    /// Returns the value if it is fresh; otherwise loads it, or waits for the loader, or returns the stale one.
     ///
     /// `let found = price.get_or_refresh(async |_lease| load().await).await?;`
     ///
@@ -134,8 +132,8 @@ impl SingleFlight {
     /// Dropping the future drops the load, and another loads.
     ///
     /// # Cost
-    /// One round trip for a fresh value; two for a stale one; three beside the load for who loads. Each is shared by all
-    /// tasks of the client that want the value meanwhile.
+    /// One round trip for a fresh value; two for a stale one; three beside the load for the loader. Each is shared by
+    /// all tasks of the client that want the value meanwhile.
     pub async fn get_or_refresh<E: From<Error>>(
         &self,
         load: impl AsyncFnOnce(&Lease) -> Result<Vec<u8>, E>,
@@ -178,22 +176,22 @@ impl SingleFlight {
 
     /// Asks the store, together with all tasks of this client that want the same now.
     fn ask(&self, wanted: Wanted) -> Result<Joint> {
-        let (tenure, claimant) = (self.tenure.clone(), self.claimant.clone());
-        let (name, key) = (Name::new(&self.key)?, self.key.clone());
-        Ok(join(&self.tenure.connection.shared, (name, wanted), move |pass| {
+        let (shared, claimant) = (self.connection.shared.clone(), self.claimant.clone());
+        let key = Name::new(&self.key)?;
+        Ok(join(&self.connection.shared, (key.clone(), wanted), move |pass| {
             Box::pin(async move {
                 let wait = match wanted {
                     Wanted::Value(_) => None,
                     Wanted::Try(_) => Some(Duration::ZERO),
                     Wanted::Look => {
-                        let view = tenure.view(&key).await?;
+                        let view = shared.view(key).await?;
                         return Ok(Answer::There(view.and_then(|view| view.value)));
                     }
                 };
                 Ok(match claimant.ask(wait).await? {
-                    Asked::Fresh(value) => Answer::Fresh(value),
-                    Asked::Busy(..) => Answer::Busy,
-                    Asked::Lease(lease) => Answer::Granted(Loading::new(lease, pass)),
+                    Acquired::Fresh(value) => Answer::Fresh(value),
+                    Acquired::Busy(..) => Answer::Busy,
+                    Acquired::Lease(lease) => Answer::Granted(Loading::new(lease, pass)),
                 })
             })
         }))
@@ -209,7 +207,7 @@ impl SingleFlight {
         let bytes: Arc<[u8]> = until_lost(&lease, load(&lease)).await??.into();
         lease.publish(bytes.clone(), Keep::For { fresh: self.fresh, stale: self.stale }).await?;
         let token = lease.token();
-        turn.tell(Published { bytes: bytes.clone(), token, fresh_for: self.fresh });
+        turn.publish(Published { bytes: bytes.clone(), token, fresh_for: self.fresh });
         if let Err(error) = lease.release().await {
             tracing::debug!(%error, "release after the load goes on in the background");
         }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::Connection;
+use crate::client::shared::Connection;
 use crate::engine::ReleaseAnswer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::claimant::{Claimant, finish, settings, until_lost, verbs};
@@ -22,7 +22,7 @@ use crate::model::claim::Kind;
 /// No slot has two holders, as a [`Mutex`](crate::Mutex) has not. Claims are granted in the order in which the
 /// engine received them. Tokens grow with each grant of the pool, so also with each grant of a slot: a
 /// resource that keeps the largest token **for each slot** refuses a former holder of that slot.
-/// [`SlotPool::lock_delay`] is a quarantine: the slot of a holder that vanished is given to nobody for so long.
+/// [`SlotPool::lock_delay`] is a quarantine: the slot of a holder that vanished is not granted for so long.
 ///
 /// # Engines
 /// Where the capability says so (`slot_order`), the slot that has been free longest is given, so that a
@@ -158,7 +158,7 @@ impl Deref for Slot {
 }
 
 impl From<Slot> for Lease {
-    /// Takes the slot for a lease like others; [`Lease::slot`] still tells its number.
+    /// Takes the slot for a lease like others; [`Lease::slot`] still returns its number.
     fn from(slot: Slot) -> Lease {
         slot.lease
     }

@@ -18,7 +18,7 @@ use crate::model::queue::step::{self, Calls};
 type Stepped<T> = std::result::Result<T, std::convert::Infallible>;
 
 impl Store {
-    /// Does something with a queue, and tells whom it concerns.
+    /// Does something with a queue, and wakes the clients that it concerns.
     fn queue<T>(
         &self,
         queue: &Name,

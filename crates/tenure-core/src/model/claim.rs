@@ -152,7 +152,7 @@ impl FromStr for ClaimId {
     }
 }
 
-/// The identity of one connected client, so that an engine knows whom to wake: 64 random bits.
+/// The identity of one connected client, so that an engine knows which one to wake: 64 random bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClientId(u64);
 
@@ -223,7 +223,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Who holds something, for people: `host/pid/program`, then a space and a free text if there is one.
+/// A label of a holder, for operators: `host/pid/program`, then a space and a free text if there is one.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Label(Arc<str>);
 
@@ -326,7 +326,7 @@ pub struct Terms {
     pub ttl: Duration,
     /// The other limits of the hold.
     pub limits: HoldLimits,
-    /// Who asks.
+    /// The label of the client.
     pub label: Label,
     /// Answer with the published value, if it is fresh, in place of a grant.
     pub unless_fresh: bool,
@@ -450,15 +450,15 @@ pub struct Waiting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Busy {
-    /// Who has held it longest; if its units only rest, whose hold it was.
+    /// The label of the oldest holder; if its units only rest, of the hold they belonged to.
     pub holder: Option<Label>,
     /// The token of that hold; [`Token::ZERO`] if it is not known.
     pub token: Token,
     /// How long that hold has lasted.
     pub held_for: Duration,
-    /// When the units of the hold that ends first come free if nobody renews or releases.
+    /// When the units of the hold that ends first come free if it is neither renewed nor released.
     pub free_in: Option<Duration>,
-    /// Whether the units only rest, held by nobody.
+    /// Whether the units only rest, without a holder.
     pub is_resting: bool,
     /// The largest token that the resource has given.
     pub last_token: Token,

@@ -1,4 +1,4 @@
-//! What a record looks like from outside: for `status`, `watch` and operators.
+//! A record as seen from outside: for `status`, `watch` and operators.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +25,11 @@ pub struct View {
     pub used: u32,
     /// The largest token given.
     pub last_token: Token,
-    /// Who holds it, and what rests, by token.
+    /// The holds, and what rests, by token.
     pub holds: Vec<HoldView>,
     /// How many claims wait.
     pub waiting: u32,
-    /// Who waits, the head of the queue first.
+    /// The waiters, the head of the queue first.
     pub waiters: Vec<WaiterView>,
     /// The value that a holder published.
     pub value: Option<Arc<[u8]>>,
@@ -39,9 +39,9 @@ pub struct View {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HoldView {
-    /// The claim. None: the units rest.
+    /// The claim. `None`: the units rest.
     pub claim: Option<ClaimId>,
-    /// Who holds them.
+    /// The label of the holder.
     pub label: Label,
     /// The token of the grant.
     pub token: Token,
@@ -61,7 +61,7 @@ pub struct HoldView {
 pub struct WaiterView {
     /// The claim.
     pub claim: ClaimId,
-    /// Who waits.
+    /// The label of the waiter.
     pub label: Label,
     /// How many units it wants.
     pub weight: u32,
@@ -99,7 +99,7 @@ impl WaiterView {
     }
 }
 
-/// Whether two views show the same, but for how long ago and how much longer: what an observer is not told again.
+/// Whether two views show the same, but for how long ago and how much longer: an observer is not notified of that.
 pub fn shows_the_same(one: Option<&View>, other: Option<&View>) -> bool {
     let (Some(one), Some(other)) = (one, other) else { return one.is_none() && other.is_none() };
     let head = |view: &View| (view.kind, view.capacity, view.used, view.last_token, view.waiting);

@@ -1,17 +1,17 @@
-//! Who holds what in a line: the rule for stores that keep claims in the order in which they came.
+//! The holds of a line: the rule for stores that keep claims in the order in which they came.
 //!
 //! Such a store (etcd, ZooKeeper) gives each new entry a number that is larger than all before it. An entry *is* a claim,
 //! what the store counts is its token, and nothing is written to grant it: **an entry holds if it fits beside everything
 //! before it**. From this follows what [`step`](mod@crate::model::step) promises by other means:
 //!
-//! * Nobody overtakes: an entry that comes later cannot change what holds.
+//! * No entry overtakes: one that comes later cannot change what holds.
 //! * A hold stays one: entries before it only ever go, so what fits goes on to fit.
 //! * Each grant's token is larger than those of all earlier grants.
-//! * A claim that leaves, or dies, needs nobody to clean up behind it.
+//! * A claim that leaves, or dies, needs no cleanup behind it.
 //!
-//! What comes free when an entry goes is found out by those who wait, so each of them is told of the entries without
-//! whose going it cannot hold ([`Line::blockers`]): for a mutex its predecessor, as in ZooKeeper's recipe for locks. So a
-//! release wakes one waiter, and never a herd.
+//! The waiters find out by themselves what comes free when an entry goes, so each of them is notified of the entries
+//! without whose going it cannot hold ([`Line::blockers`]): for a mutex its predecessor, as in ZooKeeper's recipe for
+//! locks. So a release wakes one waiter, and never a herd.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub struct Entry {
 pub struct About {
     /// The token that it has once it holds: larger than those of all entries before it.
     pub token: Token,
-    /// Who claims.
+    /// The label of the client.
     pub label: Label,
     /// When, by the claimant's clock.
     pub since: Timestamp,
@@ -63,7 +63,7 @@ pub struct Place {
     pub entry: Entry,
 }
 
-/// Units that nobody holds and nobody may be granted yet, and whose hold they were.
+/// Units that are not held and may not be granted yet, and the hold they belonged to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rest {
     /// The number of the hold's entry.
@@ -79,9 +79,9 @@ pub struct Rest {
 pub struct TakenSlot {
     /// The slot.
     pub number: u32,
-    /// Who took it.
+    /// The claim that took it.
     pub claim: ClaimId,
-    /// The token of whoever took it.
+    /// The token of that claim.
     ///
     /// It is counted when the slot is taken: of two that are granted at once, the one that came later may take a slot first,
     /// and give it back before the other takes the same one.
@@ -159,7 +159,7 @@ impl Entry {
 }
 
 impl Line {
-    /// Makes a line of what the store has, in any order. Whoever took a slot has that slot's token.
+    /// Makes a line of what the store has, in any order. A claim that took a slot has that slot's token.
     pub fn new(
         mut places: Vec<Place>,
         mut rests: Vec<Rest>,
@@ -179,7 +179,7 @@ impl Line {
         Line { places, rests, resized, slots, value: None }
     }
 
-    /// Returns what the resource is: what its oldest entry says, or an operator since. None: it is idle.
+    /// Returns what the resource is: what its oldest entry says, or an operator since. `None` if it is idle.
     pub fn kind_and_capacity(&self) -> Option<(Kind, u32)> {
         let rest = self.rests.first().map(|rest| (rest.order, &rest.entry));
         let place = self.places.first().map(|place| (place.order, &place.entry));
@@ -264,7 +264,7 @@ impl Line {
         all.map(Entry::token).max().unwrap_or_default()
     }
 
-    /// Returns how a claim stands. None: it is not in the line.
+    /// Returns how a claim stands, or `None` if it is not in the line.
     pub fn standing(&self, claim: ClaimId) -> Option<Standing> {
         let index = self.places.iter().position(|place| place.entry.claim == claim)?;
         let Place { order, entry } = &self.places[index];
@@ -329,7 +329,7 @@ impl Line {
         Vec::new()
     }
 
-    /// Returns what a claim that is refused is told. `now`: by this machine's clock.
+    /// Returns the answer to a claim that is refused. `now`: by this machine's clock.
     pub fn busy(&self, now: Timestamp) -> Busy {
         let holding = self.holding();
         let waiting = u32::try_from(self.places.len() - holding).unwrap_or(u32::MAX);
@@ -345,7 +345,7 @@ impl Line {
         busy
     }
 
-    /// Returns what is to be seen of the resource. None: it is idle. `now`: by this machine's clock.
+    /// Returns what is to be seen of the resource, or `None` if it is idle. `now`: by this machine's clock.
     pub fn view(&self, resource: &Name, now: Timestamp) -> Option<View> {
         let value = self.value.as_ref();
         let (kind, capacity) = match (self.kind_and_capacity(), value) {
@@ -410,7 +410,7 @@ impl Entry {
         text
     }
 
-    /// Reads what [`Entry::encode`] wrote; the token is for the store to fill in. None: something else wrote it.
+    /// Reads what [`Entry::encode`] wrote; the token is for the store to fill in. `None` if something else wrote it.
     pub fn decode(text: &str) -> Option<Entry> {
         let mut parts = text.splitn(10, ' ');
         let mut next = || parts.next();

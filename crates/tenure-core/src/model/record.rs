@@ -15,8 +15,8 @@ use crate::clock::Timestamp;
 use crate::model::claim::{ClaimId, ClientId, HoldLimits, Kind, Label};
 use crate::model::token::Token;
 
-/// Up to this place a waiter's position is exact; beyond it, claims that withdrew may still be counted.
-/// Counting costs a look at each waiter ahead, on every heartbeat.
+/// Up to this place a waiter's position is exact; beyond it, claims that withdrew may still be counted. Counting
+/// costs a read of each waiter ahead, on every heartbeat.
 pub const POSITION_EXACT_MAX: u32 = 64;
 
 /// The format of [`PlainRecord::encode`]. Readers refuse any other.
@@ -58,7 +58,7 @@ impl Head {
         }
     }
 
-    /// Whether nobody holds, nothing rests and nobody waits.
+    /// Whether there are no holds, no resting units and no waiters.
     pub fn is_idle(&self) -> bool {
         self.used == 0 && self.waiting == 0
     }
@@ -67,7 +67,7 @@ impl Head {
 /// Units that are not free: held by a claim, or resting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
-    /// Who holds them. None: they rest.
+    /// The claim that holds them. `None`: they rest.
     pub claim: Option<ClaimId>,
     /// The client of that claim.
     pub client: ClientId,
@@ -87,7 +87,7 @@ pub struct Hold {
     pub ttl: Duration,
     /// Its other limits.
     pub limits: HoldLimits,
-    /// Who holds it, for people.
+    /// The label of the holder, for operators.
     pub label: Label,
 }
 
@@ -115,7 +115,7 @@ pub struct Waiter {
     pub ttl: Duration,
     /// The other limits of that hold.
     pub limits: HoldLimits,
-    /// Who waits, for people.
+    /// The label of the waiter, for operators.
     pub label: Label,
     /// Whether a fresh value answers it as well.
     pub unless_fresh: bool,
@@ -130,7 +130,7 @@ pub struct Value {
     pub token: Token,
     /// Until when they are fresh.
     pub fresh_until: Timestamp,
-    /// Until when they are kept. None: as long as the hold with that token.
+    /// Until when they are kept. `None`: as long as the hold with that token.
     pub keep_until: Option<Timestamp>,
 }
 

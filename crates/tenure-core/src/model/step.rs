@@ -1,14 +1,14 @@
 //! The whole protocol as a pure function: what is right for every engine.
 //!
-//! [`step`] takes a resource's record, one command and the store's time; it changes the record and says what to
-//! answer and whom to wake. It does no I/O and reads no clock, so a hosted engine runs it inside a transaction
-//! of its store, a native engine's scripts are compared with it, and the tests compare it with a naive oracle.
+//! [`step`] takes a resource's record, one command and the store's time; it changes the record and returns the answer
+//! and the clients to wake. It does no I/O and reads no clock, so a hosted engine runs it inside a transaction of its
+//! store, a native engine's scripts are compared with it, and the tests compare it with a naive oracle.
 //!
 //! Every command but [`inspect`](crate::model::inspect::inspect) first *settles* the record: what ended by `now` goes, and while the head of
 //! the queue fits into the free capacity it is granted. Invariants, kept on every path:
 //!
 //! * Units held and resting never exceed the capacity when a grant is made.
-//! * Nobody overtakes the head of the queue.
+//! * No claim overtakes the head of the queue.
 //! * Each grant's token is larger than every token given before.
 //! * A claim id is in at most one place: a hold, a waiter, or among the finished.
 //! * A hold's end moves only forward, and only while it has not come.
@@ -145,14 +145,14 @@ pub enum Outcome {
     Invalid(&'static str),
 }
 
-/// A waiter to be told that its wait is over.
+/// A waiter to be woken since its wait is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Woken {
     /// The claim.
     pub claim: ClaimId,
     /// Whose it is.
     pub client: ClientId,
-    /// What it got. None: a fresh value answers it; it should claim anew and will be given the value.
+    /// What it got. `None`: a fresh value answers it; it should claim anew and will be given the value.
     pub grant: Option<Grant>,
 }
 
@@ -161,9 +161,9 @@ pub struct Woken {
 pub struct Transition {
     /// The answer.
     pub outcome: Outcome,
-    /// Whom to wake.
+    /// The clients to wake.
     pub wakes: Vec<Woken>,
-    /// Waiters behind one that left the queue without a grant: somebody else is ahead of them now.
+    /// Waiters behind one that left the queue without a grant: another entry is ahead of them now.
     pub moved_up: Vec<(ClientId, ClaimId)>,
     /// The last token lies ahead of the store's clock, which has been wrong at some time.
     pub is_token_ahead: bool,
@@ -282,7 +282,7 @@ impl<R: Record> Step<'_, R> {
             if hold.expires_at > self.now {
                 break;
             }
-            // Nobody released it, so a copy of its claim may still be under way.
+            // It was not released, so a copy of its claim may still be under way.
             if let Some(claim) = hold.claim {
                 self.finish_claim(claim, hold.expires_at)?;
             }
@@ -503,7 +503,7 @@ impl<R: Record> Step<'_, R> {
     fn busy(&self) -> Result<Busy, R::Error> {
         let mut busy = Busy::new(self.head.last_token, self.head.waiting);
         busy.free_in = self.record.next_hold_to_end()?.map(|hold| {
-            // If nobody releases it, its holder has vanished.
+            // If it is not released, its holder has vanished.
             let rest = if hold.claim.is_some() { hold.limits.lock_delay } else { Duration::ZERO };
             (hold.expires_at + rest).since(self.now)
         });
@@ -688,7 +688,7 @@ fn extend(hold: &mut Hold, until: Timestamp) {
     hold.expires_at = hold.expires_at.max(until);
 }
 
-/// Whom a grant is made to: a claim, or a waiter that was one.
+/// What a grant is made to: a claim, or a waiter that was one.
 struct Party {
     claim: ClaimId,
     client: ClientId,

@@ -27,7 +27,7 @@ pub enum NotLoaded {
 /// How much of a record is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reach {
-    /// So many holds by token and by end, and so many waiters by place and by end. None: all.
+    /// So many holds by token and by end, and so many waiters by place and by end. `None`: all.
     pub entries: Option<usize>,
     /// So many of the slots that are free again, those that have been free longest.
     pub free_slots: usize,
@@ -69,7 +69,7 @@ pub struct Loaded {
     pub is_complete: bool,
     /// For waiters of the command's claims: the place of the one behind, none for the last. Spares a load of all in between.
     pub followers: BTreeMap<u64, Option<u64>>,
-    /// Those of the command's claims that are finished by now. None: not loaded.
+    /// Those of the command's claims that are finished by now. `None`: not loaded.
     pub finished: Option<BTreeSet<ClaimId>>,
     /// Slots that are free again, the one that has been free longest first, each with the number under which it is stored.
     pub free_slots: VecDeque<(u64, u32)>,
@@ -106,7 +106,7 @@ pub struct Changes {
     pub value: Option<Option<Value>>,
 }
 
-/// Up to where the loaded entries have no gap, in each of their orders. None: all are loaded.
+/// Up to where the loaded entries have no gap, in each of their orders. `None`: all are loaded.
 #[derive(Clone, Copy, Debug, Default)]
 struct Edges {
     token: Option<Token>,
@@ -312,7 +312,7 @@ impl Record for Window {
         let first = self.waiters.range(place.saturating_add(1)..).next().map(|(_, waiter)| waiter.clone());
         match self.followers.get(&place) {
             Some(Some(next)) if first.as_ref().is_some_and(|first| first.place == *next) => Ok(first),
-            // Whoever comes behind the last one came in this very step.
+            // A waiter behind the last one came in this very step.
             Some(None) => Ok(first),
             _ => within(first, |waiter| waiter.place, self.edges.place),
         }

@@ -14,7 +14,7 @@ struct State {
     now: Instant,
     time_of_day: Timestamp,
     random: fastrand::Rng,
-    /// Who waits for which moment. A timer has at most one place.
+    /// The tasks that wait, and for which moment. A timer has at most one place.
     sleepers: Vec<(u64, Instant, Waker)>,
     next_timer: u64,
 }
@@ -31,8 +31,8 @@ impl VirtualClock {
         })))
     }
 
-    /// Moves the clock forward, as time passes or as the machine wakes from a suspend, and wakes who waited
-    /// for a moment up to then.
+    /// Moves the clock forward, as time passes or as the machine wakes from a suspend, and wakes the tasks that
+    /// waited for a moment up to then.
     pub fn advance(&self, period: Duration) {
         let woken: Vec<Waker> = {
             let mut state = self.lock();

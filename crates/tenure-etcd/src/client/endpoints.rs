@@ -51,7 +51,7 @@ struct Shared {
     config: Config,
     state: Mutex<State>,
     /// Held by the one who looks for an endpoint.
-    looking: tokio::sync::Mutex<()>,
+    finding: tokio::sync::Mutex<()>,
     /// The number of the connection in use; 0 if none is.
     in_use: watch::Sender<u64>,
 }
@@ -85,7 +85,7 @@ impl Endpoints {
             endpoints,
             config: config.clone(),
             state: Mutex::new(State::default()),
-            looking: tokio::sync::Mutex::new(()),
+            finding: tokio::sync::Mutex::new(()),
             in_use: watch::Sender::new(0),
         })))
     }
@@ -115,13 +115,13 @@ impl Endpoints {
         }
         let began = Instant::now();
         let found = timeout_at(deadline, async {
-            let _looking = self.0.looking.lock().await;
+            let _finding = self.0.finding.lock().await;
             // Whoever looked before may have found one.
             if let Some(wire) = self.current() {
                 return Ok(wire);
             }
             loop {
-                match self.look(deadline).await {
+                match self.find_endpoint(deadline).await {
                     Ok((index, wire)) => {
                         let mut state = self.state();
                         state.next = index;
@@ -183,7 +183,7 @@ impl Endpoints {
     }
 
     /// Looks for an endpoint once.
-    async fn look(&self, deadline: Instant) -> std::result::Result<(usize, Wire), Fault> {
+    async fn find_endpoint(&self, deadline: Instant) -> std::result::Result<(usize, Wire), Fault> {
         let deadline = deadline.min(Instant::now() + ROUND_MAX);
         let (first, count) = (self.state().next, self.0.endpoints.len());
         let mut left = (0..count).map(|step| (first + step) % count);

@@ -125,7 +125,7 @@ impl EtcdLeases {
     }
 
     /// Another call was told that a lease is not there any more: finds out whether it is this one.
-    pub(crate) async fn look_after(&self, session_id: SessionId) {
+    pub(crate) async fn check_ended(&self, session_id: SessionId) {
         let known = self.etcd_leases().get(&session_id).cloned();
         let Some(known) = known else { return };
         if let Err(Fault::NoLease { .. }) = self.leases.keep_alive(lease_of(session_id), deadline()).await {

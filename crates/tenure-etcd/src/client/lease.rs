@@ -79,7 +79,7 @@ impl Leases {
             // The task ends with the runtime alone.
             Ok(Err(_)) | Err(_) => return Err(down()),
         }
-        // The task answers at the deadline, too; but it may be busy with looking for an endpoint.
+        // The task answers at the deadline, too; but it may be busy finding an endpoint.
         match timeout_at(deadline, answered).await {
             Ok(Ok(Ok(ttl))) if ttl > 0 => Ok(to_duration(ttl)),
             Ok(Ok(Ok(_))) => Err(Fault::NoLease { id }),
@@ -158,7 +158,7 @@ async fn begin(endpoints: &Endpoints, first: Ask, asks: &mut mpsc::Receiver<Ask>
             if let Some(wire) = wire.filter(|_| fault.is_of_endpoint()) {
                 endpoints.leave(&wire, &fault);
             }
-            tell(waiting, &fault);
+            fail_all(waiting, &fault);
             None
         }
     }
@@ -199,12 +199,12 @@ impl Open {
         if fault.is_of_endpoint() {
             endpoints.leave(&self.wire, fault);
         }
-        tell(std::mem::take(&mut self.waiting), fault);
+        fail_all(std::mem::take(&mut self.waiting), fault);
     }
 }
 
 /// Says to all who wait why they get no answer.
-fn tell(waiting: VecDeque<Ask>, fault: &Fault) {
+fn fail_all(waiting: VecDeque<Ask>, fault: &Fault) {
     for ask in waiting {
         // Who has given up needs none.
         drop(ask.answer.send(Err(fault.clone())));

@@ -303,7 +303,7 @@ impl Table {
         let is_kept = if answer.created {
             entry.begin(answer.header.map_or(0, |header| header.revision))
         } else {
-            entry.tell(answer.events, answer.fragment)
+            entry.forward(answer.events, answer.fragment)
         };
         if is_kept {
             return None;
@@ -370,7 +370,7 @@ impl Entry {
     }
 
     /// Passes events on, as soon as all parts of them are there. Returns whether the user follows.
-    fn tell(&mut self, events: Vec<Event>, is_part: bool) -> bool {
+    fn forward(&mut self, events: Vec<Event>, is_part: bool) -> bool {
         self.parts.extend(events);
         if is_part || self.parts.is_empty() {
             return true;

@@ -32,7 +32,7 @@ impl Etcd {
         });
     }
 
-    pub(crate) async fn look_batch(&self, names: &[&Name], is_detailed: bool) -> Vec<Result<Look>> {
+    pub(crate) async fn read_line_batch(&self, names: &[&Name], is_detailed: bool) -> Vec<Result<Look>> {
         let mut success = Vec::new();
         for name in names {
             success.push(read(range(self.keys.line(name))));
@@ -89,7 +89,7 @@ impl Etcd {
         TxnRequest { compare, success: count.into_iter().collect(), failure: vec![read(line)] }
     }
 
-    pub(crate) async fn look_if_changed_batch<'a>(
+    pub(crate) async fn read_changed_batch<'a>(
         &self,
         waits: &[(&'a Wait, bool)],
     ) -> Vec<Result<Option<Look>>> {
@@ -118,7 +118,7 @@ impl Etcd {
         // Somebody has come or gone: those who asked may have moved up.
         let names: Vec<&Name> = moved.into_iter().collect();
         if !names.is_empty() {
-            let read = self.look_batch(&names, false).await;
+            let read = self.read_line_batch(&names, false).await;
             let read: BTreeMap<&Name, Result<Look>> = names.into_iter().zip(read).collect();
             for ((wait, counts), look) in waits.iter().zip(&mut looks) {
                 if let (Ok(None), true, Some(read)) = (&look, *counts, read.get(&wait.mine.resource)) {

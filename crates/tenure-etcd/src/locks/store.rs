@@ -151,7 +151,7 @@ impl Etcd {
         let Parts { endpoints, keys, client, cluster, etcd_leases, wakes, waits, watches } = parts;
         let capability = capability(keys.layout());
         let (incarnation, etcd_leases) = (Incarnation(cluster), Arc::new(etcd_leases));
-        let shelf = queues::Parts {
+        let parts = queues::Parts {
             endpoints: endpoints.clone(),
             keys: keys.clone(),
             client,
@@ -159,7 +159,7 @@ impl Etcd {
             wakes: wakes.clone(),
             watches,
         };
-        let queues = Queues::new(EtcdQueues::new(shelf), client);
+        let queues = Queues::new(EtcdQueues::new(parts), client);
         Etcd { endpoints, keys, client, capability, incarnation, etcd_leases, wakes, waits, queues }
     }
 
@@ -272,7 +272,7 @@ impl Etcd {
     /// One of the leases is not there any more, so nothing was carried out. Finds out which.
     async fn dead(&self, entrances: &[Entrance<'_>]) -> Vec<Result<Entered>> {
         for entrance in entrances {
-            self.etcd_leases.look_after(entrance.session_id).await;
+            self.etcd_leases.check_ended(entrance.session_id).await;
         }
         entrances.iter().map(|_| Ok(Entered::Dead)).collect()
     }
@@ -542,7 +542,7 @@ impl Store for Etcd {
     }
 
     async fn look(&self, names: Vec<&Name>, is_detailed: bool) -> Vec<Result<Look>> {
-        let batches = names.chunks(OPERATIONS_MAX / 2).map(|batch| self.look_batch(batch, is_detailed));
+        let batches = names.chunks(OPERATIONS_MAX / 2).map(|batch| self.read_line_batch(batch, is_detailed));
         join_all(batches).await.into_iter().flatten().collect()
     }
 
@@ -557,7 +557,7 @@ impl Store for Etcd {
     }
 
     async fn look_if_changed(&self, waits: Vec<(&Wait, bool)>) -> Vec<Result<Option<Look>>> {
-        let batches = waits.chunks(BATCH_MAX).map(|batch| self.look_if_changed_batch(batch));
+        let batches = waits.chunks(BATCH_MAX).map(|batch| self.read_changed_batch(batch));
         join_all(batches).await.into_iter().flatten().collect()
     }
 
@@ -605,7 +605,7 @@ impl Store for Etcd {
                     return Ok(TakenSlot { number, claim: mine.claim, token });
                 }
             }
-            let mut looks = self.look_batch(&[&mine.resource], false).await;
+            let mut looks = self.read_line_batch(&[&mine.resource], false).await;
             line = looks.pop().unwrap_or_else(|| Err(broken("claim")))?.line;
             if line.place(mine.claim).is_none() {
                 let gone = "its entry has gone while it took a slot";

@@ -244,7 +244,7 @@ fn serve(store: &Store, receiver: &Jobs) {
             batch.push(next);
         }
         // What was not expected to panic takes its batch down, and no more: a dropped reply is an answer.
-        drop(catch_unwind(AssertUnwindSafe(|| carry_out(store, batch))));
+        drop(catch_unwind(AssertUnwindSafe(|| run_batch(store, batch))));
     }
 }
 
@@ -268,7 +268,7 @@ fn next(store: &Store, receiver: &Jobs, sweep: &mut Option<Sweep>) -> Option<Box
     receiver.recv().ok()
 }
 
-fn carry_out(store: &Store, mut batch: Vec<Box<dyn Job>>) {
+fn run_batch(store: &Store, mut batch: Vec<Box<dyn Job>>) {
     let done = store.transact(|transaction| batch.iter_mut().try_for_each(|job| job.run(transaction)));
     match done {
         Ok(((), refused)) => {
@@ -280,7 +280,7 @@ fn carry_out(store: &Store, mut batch: Vec<Box<dyn Job>>) {
         }
         Err(Fault::Failed(_)) if batch.len() > 1 => {
             for job in batch {
-                carry_out(store, vec![job]);
+                run_batch(store, vec![job]);
             }
         }
         Err(fault) => {

@@ -59,7 +59,7 @@ impl Transaction<'_> {
     }
 
     /// Tells whoever observes a resource that it has changed.
-    pub(crate) fn tell_observers(&mut self, name: &Name) -> Result<(), Failure> {
+    pub(crate) fn notify_observers(&mut self, name: &Name) -> Result<(), Failure> {
         if !self.may_have_observers() {
             return Ok(());
         }
@@ -74,7 +74,7 @@ impl Transaction<'_> {
             self.expect_no_observers();
         }
         for client in clients {
-            self.tell(client, name, News::Changed(name.clone()));
+            self.notify(client, name, News::Changed(name.clone()));
         }
         Ok(())
     }
@@ -163,14 +163,14 @@ pub(crate) fn observe(
 impl Observer {
     async fn next(&mut self) -> Result<Option<View>> {
         if !self.is_started {
-            let view = self.look().await?;
+            let view = self.register_and_read().await?;
             self.is_started = true;
             return Ok(view);
         }
         loop {
             self.wait().await;
             let before = self.last.take();
-            let view = match self.look().await {
+            let view = match self.register_and_read().await {
                 Ok(view) => view,
                 Err(error) => {
                     self.last = before;
@@ -198,7 +198,7 @@ impl Observer {
         }
     }
 
-    async fn look(&mut self) -> Result<Option<View>> {
+    async fn register_and_read(&mut self) -> Result<Option<View>> {
         let (name, client) = (self.resource.clone(), self.client);
         let (about, is_first) = (name.clone(), !self.is_started);
         let seen = self.worker.submit(
@@ -244,7 +244,7 @@ impl Drop for Observer {
 pub(crate) fn without_the_dead(store: &Store, name: &Name, mut seen: Seen) -> Result<Seen, Fault> {
     let suspects = seen.holders.iter().chain(&seen.waiters).map(|client| (name.clone(), *client)).collect();
     if store.reap(suspects)? {
-        seen = store.look(|transaction| transaction.view(name))?;
+        seen = store.read(|transaction| transaction.view(name))?;
     }
     Ok(seen)
 }

@@ -102,7 +102,7 @@ struct Effects {
 }
 
 /// Carries out a command on a record, however it is stored.
-fn carry_out<R: Queue>(record: &mut R, command: &Command<'_>, now: Timestamp) -> Result<Effects, Failure>
+fn apply<R: Queue>(record: &mut R, command: &Command<'_>, now: Timestamp) -> Result<Effects, Failure>
 where
     Failure: From<R::Error>,
 {
@@ -173,13 +173,13 @@ impl Transaction<'_> {
                 Some(grant) => News::Granted(woken.claim, grant, self.store.incarnation),
                 None => News::Look(woken.claim),
             };
-            self.tell(woken.client, name, news);
+            self.notify(woken.client, name, news);
         }
         for (client, claim) in moved_up.into_iter().chain(effects.new_head) {
-            self.tell(client, name, News::Look(claim));
+            self.notify(client, name, News::Look(claim));
         }
         if is_changed {
-            self.tell_observers(name)?;
+            self.notify_observers(name)?;
         }
         let woken = wakes.iter().map(|woken| woken.claim).collect();
         Ok(Done { outcome, depends_on: effects.depends_on, woken })
@@ -193,7 +193,7 @@ impl Transaction<'_> {
         was_stored: bool,
         command: &Command<'_>,
     ) -> Result<(Effects, bool), Failure> {
-        let effects = carry_out(&mut record, command, row.now)?;
+        let effects = apply(&mut record, command, row.now)?;
         if record.head()?.is_none() {
             return Ok((effects, false));
         }
@@ -226,7 +226,7 @@ impl Transaction<'_> {
         let rows = self.rows();
         let shrunk_below = self.store.rows_above / 2;
         let mut record = RowRecord::open(rows, self.writer(), id)?;
-        let effects = carry_out(&mut record, command, row.now)?;
+        let effects = apply(&mut record, command, row.now)?;
         let is_small = record.entries() <= shrunk_below as u64
             && record.value()?.is_none_or(|value| value.bytes.len() <= VALUE_BYTES_WHOLE_MAX / 2);
         let mut shrunk = None;
@@ -261,8 +261,8 @@ impl Transaction<'_> {
         let now = self.now();
         match self.load(&resource_key(name))?.stored {
             Stored::Nothing => Ok(Seen::default()),
-            Stored::Whole(record) => look(name, &record, now),
-            Stored::InRows(id) => look(name, &RowRecord::open(self.rows(), self.writer(), id)?, now),
+            Stored::Whole(record) => view_record(name, &record, now),
+            Stored::InRows(id) => view_record(name, &RowRecord::open(self.rows(), self.writer(), id)?, now),
         }
     }
 
@@ -460,7 +460,7 @@ where
 }
 
 /// What a record looks like, whose clients are in it, and when something in it ends.
-fn look<R: Record>(name: &Name, record: &R, now: Timestamp) -> Result<Seen, Failure>
+fn view_record<R: Record>(name: &Name, record: &R, now: Timestamp) -> Result<Seen, Failure>
 where
     Failure: From<R::Error>,
 {

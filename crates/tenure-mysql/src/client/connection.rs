@@ -8,7 +8,7 @@ use tenure_sql::{Connection, Fault, Purpose, Room, Row, until_there_is_room};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use crate::client::dial::{dial, settle};
+use crate::client::dial::{configure, dial};
 use crate::client::wire::Wire;
 use crate::config::Config;
 use crate::error::{fault, too_old};
@@ -105,7 +105,7 @@ impl Pool {
     async fn connect(&self) -> Result<Known, Fault> {
         let mut known = Known(dial(&self.config).await?);
         let wire = &mut known.0;
-        let (birth, version, text_max) = settle(wire).await?;
+        let (birth, version, text_max) = configure(wire).await?;
         if let Some(wanted) = too_old(&version) {
             return Err(Fault::Failed {
                 kind: ErrorKind::Unsupported,

@@ -223,7 +223,7 @@ const SETTINGS: &str = "autocommit = 1, time_zone = '+00:00', sql_mode = 'STRICT
 
 /// Tells a server how this connection behaves, and returns its moment of birth in microseconds, its version, and the
 /// longest text that it takes.
-pub(crate) async fn settle(wire: &mut Wire) -> Result<(i64, String, usize), Fault> {
+pub(crate) async fn configure(wire: &mut Wire) -> Result<(i64, String, usize), Fault> {
     wire.is_known();
     let script = format!(
         "SET SESSION {SETTINGS};\

@@ -136,8 +136,9 @@ impl<S: Store> Shared<S> {
             }
         }
         self.withdraw(withdrawn).await;
-        let settle = |(claim, session_id, judged)| self.settle(claim, judged, start, &alive[&session_id]);
-        let settled = join_all(judged.into_iter().map(settle)).await;
+        let answer_claim =
+            |(claim, session_id, judged)| self.answer_claim(claim, judged, start, &alive[&session_id]);
+        let settled = join_all(judged.into_iter().map(answer_claim)).await;
         answers.extend(settled);
         answers
     }
@@ -162,12 +163,12 @@ impl<S: Store> Shared<S> {
         };
         let mut own = Own::waiting(mine.clone(), claim.terms.clone(), start, is_repeated);
         let refused = if self.owned().has_ended(claim.id) {
-            // It was released while it entered, and whoever did that may not have seen it.
+            // It was released while it entered, and the releasing call may not have seen it.
             Some(Ok(ClaimAnswer::Finished))
         } else if claim.floor >= mine.token {
             Some(Err(floor_ahead(claim.floor, mine.token)))
         } else if let Some(fresh) = fresh_value(claim, &look) {
-            // It was published between the look and the entrance.
+            // It was published between the read and the entrance.
             Some(Ok(fresh))
         } else {
             match look.line.standing(claim.id) {
@@ -202,7 +203,7 @@ impl<S: Store> Shared<S> {
     }
 
     /// Carries out what a judgement asks for.
-    async fn settle(
+    async fn answer_claim(
         &self,
         claim: &Claim,
         judged: Judged,
@@ -223,7 +224,7 @@ impl<S: Store> Shared<S> {
         (claim.id, answer)
     }
 
-    /// Makes the grant of an entry that holds. None: its session has ended.
+    /// Makes the grant of an entry that holds. Returns `None` if its session has ended.
     pub(crate) async fn hold(
         &self,
         mine: &Mine,
@@ -282,8 +283,8 @@ impl<S: Store> Shared<S> {
     }
 
     fn refusal(&self, claim: &Claim, outcome: Outcome) -> Error {
-        let told = claim_answer(claim, outcome, self.store.incarnation());
-        told.err().unwrap_or_else(|| Error::new(ErrorKind::Internal, "claim", "a refusal was granted"))
+        let answer = claim_answer(claim, outcome, self.store.incarnation());
+        answer.err().unwrap_or_else(|| Error::new(ErrorKind::Internal, "claim", "a refusal was granted"))
     }
 
     fn queue_full(&self) -> Error {

@@ -18,13 +18,13 @@ use crate::store::{Look, Store};
 const RETRY: Duration = Duration::from_millis(500);
 
 impl<S: Store> Shared<S> {
-    pub(crate) async fn look_at(&self, name: &Name) -> Result<Look> {
+    pub(crate) async fn read_line(&self, name: &Name) -> Result<Look> {
         let mut looks = self.store.look(vec![name], true).await;
         looks.pop().unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "inspect", "a name was left out")))
     }
 
     pub(crate) async fn view(&self, name: &Name) -> Result<Option<View>> {
-        Ok(self.look_at(name).await?.line.view(name, SystemClock.time_of_day()))
+        Ok(self.read_line(name).await?.line.view(name, SystemClock.time_of_day()))
     }
 
     pub(crate) async fn page(&self, prefix: &str, mut after: Option<Name>, most: usize) -> Result<Vec<View>> {

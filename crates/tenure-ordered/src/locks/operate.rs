@@ -13,7 +13,7 @@ use crate::store::Store;
 
 impl<S: Store> Shared<S> {
     pub(crate) async fn break_hold(&self, name: &Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
-        let line = self.look_at(name).await?.line;
+        let line = self.read_line(name).await?.line;
         if let Some(rest) = line.rests().iter().find(|rest| rest.entry.token() == token) {
             let lasts = rest.entry.about.as_ref().map_or(Duration::ZERO, |about| about.lasts);
             if !at_once {
@@ -45,7 +45,7 @@ impl<S: Store> Shared<S> {
         if capacity == 0 || capacity > CAPACITY_MAX {
             return invalid(format!("a capacity is 1 to {CAPACITY_MAX}"));
         }
-        let line = self.look_at(name).await?.line;
+        let line = self.read_line(name).await?.line;
         let Some((kind, present)) = line.kind_and_capacity() else { return Ok(()) };
         if !matches!(kind, Kind::Semaphore | Kind::SlotPool) {
             return invalid(format!("a {kind} has no other capacity"));

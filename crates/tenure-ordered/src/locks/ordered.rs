@@ -31,7 +31,7 @@ pub struct Ordered<S: Store> {
 pub(crate) struct Shared<S: Store> {
     pub(crate) store: S,
     owned: Mutex<Owned>,
-    /// There is something to look after.
+    /// There is something to sweep.
     busy: Arc<Notify>,
 }
 
@@ -40,12 +40,12 @@ impl<S: Store> Shared<S> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the sweeper look again when a call has ended, or was dropped: what it has left to look after is known only then.
+    /// Has the sweeper run again when a call has ended, or was dropped: what it has left to sweep is known only then.
     pub(crate) fn changing(&self) -> Changing<'_> {
         Changing(&self.busy)
     }
 
-    /// Returns what tells that there is something to look after, if there is nothing now.
+    /// Returns what is notified when there is something to sweep, if there is nothing now.
     pub(crate) fn is_idle_or_due(&self) -> Option<Arc<Notify>> {
         self.owned().is_idle().then(|| self.busy.clone())
     }

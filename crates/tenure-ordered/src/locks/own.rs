@@ -1,5 +1,5 @@
-//! What a client knows of its own claims. The store's lines are the truth; this only says which entries are ours, and when
-//! nobody wants one any more although its session goes on for others.
+//! What a client knows of its own claims. The store's lines are the truth; this only says which entries are ours, and
+//! when one is not wanted any more although its session goes on for others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use tenure_core::model::step::{FINISHED_MEMORY, confirm_window, waiter_life};
 
 use crate::store::{Leaving, Look, Mine, Resting, SessionId, Wait};
 
-/// A waiter looks whether it has moved up at one heartbeat for so many claims before it: what the waiters of a line of n read for
-/// that costs n log n together, and not n².
+/// A waiter checks whether it has moved up at one heartbeat for so many claims before it: what the waiters of a line
+/// of n read for that costs n log n together, and not n².
 const PLACES_PER_HEARTBEAT: u32 = 4;
 /// A waiter that waits for more claims than this reads the line at each heartbeat.
 const BLOCKERS_MAX: usize = 8;
@@ -22,7 +22,7 @@ const BLOCKERS_MAX: usize = 8;
 pub(crate) struct Own {
     pub(crate) mine: Mine,
     pub(crate) terms: Arc<Terms>,
-    /// When it was granted. None: it waits.
+    /// When it was granted. `None`: it waits.
     pub(crate) granted_at: Option<Instant>,
     /// When it ends unless its user is heard of.
     pub(crate) ends_at: Instant,
@@ -43,7 +43,7 @@ pub(crate) struct Own {
 struct Stood {
     wait: Wait,
     waiting: Waiting,
-    /// When it looks whether it has moved up.
+    /// When it checks whether it has moved up.
     recount_at: Instant,
 }
 
@@ -76,7 +76,8 @@ impl Own {
         }
     }
 
-    /// Returns what it waits for, whether it looks at `now` if it has moved up, and how it stood; none if its line must be read.
+    /// Returns what it waits for, whether it checks at `now` if it has moved up, and how it stood; none if its line
+    /// must be read.
     pub(crate) fn unread(&self, now: Instant) -> Option<(&Wait, bool, Waiting)> {
         let stood = self.stood.as_ref().filter(|_| self.granted_at.is_none() && !self.terms.unless_fresh)?;
         let is_short = (1..=BLOCKERS_MAX).contains(&stood.wait.blockers.len());
@@ -100,7 +101,7 @@ impl Own {
         max_hold.map_or(Instant::NEVER, |(max_hold, granted_at)| granted_at + max_hold)
     }
 
-    /// Returns what its user is told, if its session goes on until `alive_until`.
+    /// Returns the grant for its user, if its session goes on until `alive_until`.
     ///
     /// Its user believes in no more than that, and gives up releasing it then. So unless it is heard of again within
     /// `silence_max`, its end is then, even if its ttl is longer and its session goes on.
@@ -181,7 +182,7 @@ impl Owned {
         self.ended.contains_key(&claim)
     }
 
-    /// An entrance is sent: until it is answered, the claim may be in, also if whoever asks is dropped meanwhile.
+    /// An entrance is sent: until it is answered, the claim may be in, also if the caller is dropped meanwhile.
     pub(crate) fn is_unsure(&mut self, claim: ClaimId, now: Instant) {
         self.unsure.entry(claim).or_insert(now);
     }
@@ -196,7 +197,8 @@ impl Owned {
         self.unsure.contains_key(&claim)
     }
 
-    /// A claim could not leave: it is tried again, once for all who asked for it, and as thoroughly as any of them did.
+    /// A claim could not leave: it is tried again, once for all callers that asked for it, and as thoroughly as any
+    /// of them did.
     pub(crate) fn leave_later(&mut self, leaving: Leaving) {
         let Leaving { may_have_slot, may_come_later, has_value, has_rest, .. } = leaving;
         let known = self.leaving.entry(leaving.claim).or_insert(leaving);
@@ -219,7 +221,7 @@ impl Owned {
             .retain(|_, leaving| leaving.mine.as_ref().is_none_or(|mine| mine.session_id != session_id));
     }
 
-    /// Takes what nobody wants any more, or could not leave before.
+    /// Takes what is not wanted any more, or could not leave before.
     pub(crate) fn take_due(&mut self, now: Instant) -> Vec<Leaving> {
         self.ended.retain(|_, at| now.since(*at) < FINISHED_MEMORY);
         self.unsure.retain(|_, at| now.since(*at) < FINISHED_MEMORY);
@@ -230,7 +232,7 @@ impl Owned {
         leaving
     }
 
-    /// Whether there is nothing to look after.
+    /// Whether there is nothing to sweep.
     pub(crate) fn is_idle(&self) -> bool {
         self.claims.is_empty() && self.leaving.is_empty() && self.ended.is_empty() && self.unsure.is_empty()
     }

@@ -29,7 +29,7 @@ impl<S: Store> Shared<S> {
                     Some(Leaving { may_come_later, ..own.leaving(rest) })
                 }
                 None if is_ended => None,
-                // What is known of it was never told, or is forgotten; the line says.
+                // What is known of it was never answered, or is forgotten; the line says.
                 None => Some(Leaving {
                     resource: request.resource.clone(),
                     claim: release.claim,
@@ -50,8 +50,8 @@ impl<S: Store> Shared<S> {
             leaving.extend(goes);
         }
         let claims: Vec<ClaimId> = leaving.iter().map(|leaving| leaving.claim).collect();
-        // Of these nothing is known that would end by itself, and whoever asks gives up some time. Their session goes on, and
-        // with it what they may have left in the line.
+        // Of these nothing is known that would end by itself, and the caller gives up some time. Their session goes
+        // on, and with it what they may have left in the line.
         let unknown = leaving.iter().filter(|leaving| leaving.mine.is_none()).cloned().collect();
         let mut unfinished = Unfinished { shared: self, leaving: unknown };
         let left = if leaving.is_empty() { Vec::new() } else { self.store.leave(leaving).await };

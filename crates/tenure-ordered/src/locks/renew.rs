@@ -30,7 +30,7 @@ impl<S: Store> Shared<S> {
             let owned = self.owned();
             requests.iter().map(|request| owned.get(request.claim).cloned()).collect()
         };
-        // Whoever asks for one that has ended is to find it gone.
+        // A renewal of a claim that has ended is to find it gone.
         let ended = known.iter().flatten().filter(|own| own.ends_at <= start);
         let ended = ended.filter_map(|own| self.owned().end(own.mine.claim, start)).map(Own::over);
         self.withdraw(ended.collect()).await;
@@ -51,9 +51,9 @@ impl<S: Store> Shared<S> {
             .for_each(|own| *seeks.entry(&own.mine.resource).or_default() |= own.terms.unless_fresh);
         let found =
             async { if holders.is_empty() { Vec::new() } else { self.store.find(holders.clone()).await } };
-        let looked = join(self.look_at_all(&seeks, false), self.look_at_all(&seeks, true));
+        let looked = join(self.read_lines(&seeks, false), self.read_lines(&seeks, true));
         let (alive, (found, (plain, detailed)), changed) =
-            join3(self.heartbeats(lives), join(found, looked), self.look_if_changed(&waits)).await;
+            join3(self.heartbeats(lives), join(found, looked), self.read_changed_lines(&waits)).await;
         let found: BTreeMap<ClaimId, Result<Presence>> =
             holders.iter().map(|mine| mine.claim).zip(found).collect();
         let looked: BTreeMap<&Name, Result<Look>> = plain.into_iter().chain(detailed).collect();
@@ -86,15 +86,15 @@ impl<S: Store> Shared<S> {
             requests.iter().zip(&answers).filter(|(_, answer)| matches!(answer, Ok(Renewed::GivenUp)));
         let leaving = given_up.filter_map(|(request, _)| self.owned().end(request.claim, start));
         self.withdraw(leaving.map(|own| own.leaving(None)).collect()).await;
-        let told = |renewed| match renewed {
+        let to_answer = |renewed| match renewed {
             Renewed::Answered(answer) => answer,
             Renewed::GivenUp => RenewAnswer::Lost,
         };
-        answers.into_iter().map(|answer| answer.map(told)).collect()
+        answers.into_iter().map(|answer| answer.map(to_answer)).collect()
     }
 
-    /// Looks at the lines of those waiters for whom something has changed.
-    async fn look_if_changed(
+    /// Reads the lines of those waiters for which something has changed.
+    async fn read_changed_lines(
         &self,
         waits: &[(&Wait, bool, Waiting)],
     ) -> BTreeMap<ClaimId, (Waiting, Result<Option<Look>>)> {
@@ -112,7 +112,7 @@ impl<S: Store> Shared<S> {
     }
 
     /// Looks at the lines that are to be looked at in this way.
-    async fn look_at_all<'a>(
+    async fn read_lines<'a>(
         &self,
         seeks: &BTreeMap<&'a Name, bool>,
         is_detailed: bool,

@@ -1,5 +1,5 @@
-//! Ends entries that nobody wants any more although their session goes on: a hold whose user does not renew it, a waiter
-//! without heartbeat, a claim that could not leave when it should have.
+//! Ends entries that are not wanted any more although their session goes on: a hold whose user does not renew it, a
+//! waiter without heartbeat, a claim that could not leave when it should have.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use tokio::sync::Notify;
 use crate::locks::ordered::Shared;
 use crate::store::{Left, Store};
 
-/// How often it looks.
+/// How often it sweeps.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// A call that may leave something to look after. If it told so only when it begins, the sweeper could look before there is
-/// anything, and then sleep.
+/// A call that may leave something to sweep. If it notified the sweeper only when it begins, the sweeper could sweep
+/// before there is anything, and then sleep.
 pub(crate) struct Changing<'a>(pub(crate) &'a Notify);
 
 impl Drop for Changing<'_> {

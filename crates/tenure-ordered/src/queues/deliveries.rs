@@ -1,4 +1,4 @@
-//! What is said of a delivery by who has it: that it goes on, and how it ends.
+//! What a consumer says of its delivery: that it goes on, and how it ends.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl<S: QueueStore> Queues<S> {
         requests: &[RenewRequest],
     ) -> Vec<Result<RenewAnswer>> {
         let hints = |_: &RowCache, request: &RenewRequest| vec![ahead::claim(request.claim)];
-        // What is stored lasts longer, by what was not known of the time: it is promised to nobody.
+        // What is stored lasts longer, by what was not known of the time: no caller may rely on that.
         let asked = |claim| lock(&self.own).get(&claim).map_or(Duration::MAX, |own| own.ttl);
         let began = SystemClock.now();
         let kept = self.keep(requests.iter().map(|request| request.claim));

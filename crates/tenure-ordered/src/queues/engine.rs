@@ -28,8 +28,8 @@ use super::store::{Change, Changed, Fit, Moment, QueueStore, Snapshot};
 const PATIENCE: Duration = Duration::from_millis(1800);
 /// How often one tries without a pause.
 const TRIES_AT_ONCE: u32 = 30;
-/// Whoever wins against others leaves the queue to them for two transactions, but for each no longer than this: else those that
-/// lost would lose again and again, and be told so.
+/// A client that wins against others leaves the queue to them for two transactions, but for each no longer than this:
+/// else the losers would lose again and again, and fail with that.
 const YIELD_MAX: Duration = Duration::from_millis(50);
 /// The longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(32);
@@ -101,7 +101,7 @@ impl Portion {
         most.checked_shr(self.halved).unwrap_or(0).max(1)
     }
 
-    /// Returns what is tried when so many requests were too much. None: it cannot be less.
+    /// Returns what is tried when so many requests were too much, or `None` if it cannot be less.
     fn less(self, requests: usize) -> Option<Portion> {
         match requests {
             2.. => Some(Portion { requests: requests - 1, ..self }),
@@ -142,10 +142,10 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Known {
-    fn of(glance: Snapshot, wanted: &[KeyRange]) -> Result<Known, NotLoaded> {
-        let top = glance.head.map_or_else(|| Ok(Top::default()), |head| Top::decode(&head))?;
-        let mut known = Known { version: glance.version, top, ..Known::default() };
-        known.learn(glance.found, wanted);
+    fn of(snapshot: Snapshot, wanted: &[KeyRange]) -> Result<Known, NotLoaded> {
+        let top = snapshot.head.map_or_else(|| Ok(Top::default()), |head| Top::decode(&head))?;
+        let mut known = Known { version: snapshot.version, top, ..Known::default() };
+        known.learn(snapshot.found, wanted);
         Ok(known)
     }
 
@@ -177,8 +177,8 @@ impl<S: QueueStore> Queues<S> {
     }
 
     async fn read(&self, queue: &Name, wanted: &[KeyRange]) -> Result<Known> {
-        let glance = self.store.read(queue, wanted).await?;
-        Known::of(glance, wanted).map_err(|gap| self.unread("read", gap))
+        let snapshot = self.store.read(queue, wanted).await?;
+        Known::of(snapshot, wanted).map_err(|gap| self.unread("read", gap))
     }
 
     fn unread(&self, operation: &'static str, gap: NotLoaded) -> Error {
@@ -225,7 +225,7 @@ impl<S: QueueStore> Queues<S> {
         let hints = |row_cache: &RowCache| -> Vec<KeyRange> {
             requests.iter().take(STEP_MAX).flat_map(|request| hints(row_cache, request)).collect()
         };
-        // Taken: whoever is dropped midway leaves nothing that may be wrong.
+        // Taken: a caller that is dropped midway leaves nothing that may be wrong.
         let mut known = slot.take();
         leave_to_others(&mut known).await;
         let (mut is_fresh, mut tries, mut portion) = (false, 0u32, Portion::WHOLE);
@@ -276,7 +276,7 @@ impl<S: QueueStore> Queues<S> {
             let (there, begun) = (signs.there(), self.signs_of(&rows, &signs, ttl));
             let plan = Plan { top, rows, calls, epoch, there, signs: begun };
             let sent = Instant::now();
-            match self.carry_out(operation, queue, current, plan, &wanted).await? {
+            match self.store_changes(operation, queue, current, plan, &wanted).await? {
                 Ok(mut current) => {
                     let pause = (Instant::now() - sent).min(YIELD_MAX);
                     current.yields_until = (tries > 0).then(|| Instant::now() + 2 * pause);
@@ -308,7 +308,7 @@ impl<S: QueueStore> Queues<S> {
                 self.fill(queue, current, wanted, gap).await
             }
             NotLoaded::Overdue(claim) => {
-                self.look_at_overdue(queue, signs, &current.row_cache, claim, now).await?;
+                self.check_overdue(queue, signs, &current.row_cache, claim, now).await?;
                 Ok(current)
             }
             gap => Err(self.unread(operation, gap)),
@@ -316,7 +316,7 @@ impl<S: QueueStore> Queues<S> {
     }
 
     /// Stores what a step has changed, and returns what is known then. Otherwise: what to begin anew on.
-    async fn carry_out(
+    async fn store_changes(
         &self,
         operation: &'static str,
         queue: &Name,
@@ -338,15 +338,15 @@ impl<S: QueueStore> Queues<S> {
         };
         match self.store.change(change).await? {
             Changed::Yes(version) => {
-                known.row_cache.settle();
+                known.row_cache.commit_changes();
                 (known.version, known.top) = (version, top);
                 if calls.contains(&self.client) {
                     self.store.wakes().put(Wake::Queue(queue.clone()));
                 }
                 Ok(Ok(known))
             }
-            Changed::No(glance) => {
-                let other = Known::of(glance, wanted).map_err(|gap| self.unread(operation, gap))?;
+            Changed::No(snapshot) => {
+                let other = Known::of(snapshot, wanted).map_err(|gap| self.unread(operation, gap))?;
                 Ok(Err(other))
             }
         }
@@ -362,12 +362,12 @@ impl<S: QueueStore> Queues<S> {
     ) -> Result<Known> {
         wanted.retain(|wanted| !known.row_cache.knows(wanted));
         wanted.push(missing);
-        let glance = self.store.read(queue, &wanted).await?;
-        if glance.version == known.version {
-            known.learn(glance.found, &wanted);
+        let snapshot = self.store.read(queue, &wanted).await?;
+        if snapshot.version == known.version {
+            known.learn(snapshot.found, &wanted);
             return Ok(known);
         }
-        Known::of(glance, &wanted).map_err(|gap| self.unread("read", gap))
+        Known::of(snapshot, &wanted).map_err(|gap| self.unread("read", gap))
     }
 
     /// Makes sure that what is known is what is stored.
@@ -382,16 +382,16 @@ impl<S: QueueStore> Queues<S> {
     }
 
     /// Looks at a queue, and changes nothing.
-    async fn look<A>(
+    async fn run_read_only<A>(
         &self,
         operation: &'static str,
         queue: &Name,
         wanted: Vec<KeyRange>,
-        look: impl Fn(&mut StepContext<'_>) -> std::result::Result<A, NotLoaded>,
+        step: impl Fn(&mut StepContext<'_>) -> std::result::Result<A, NotLoaded>,
     ) -> Result<A> {
-        let look = |context: &mut StepContext<'_>, (): &()| Ok((look(context)?, Calls::new()));
+        let serve = |context: &mut StepContext<'_>, (): &()| Ok((step(context)?, Calls::new()));
         let errand = Errand { operation, queue, ttl: None };
-        let answers = self.serve(errand, &[()], |_, ()| wanted.clone(), look).await;
+        let answers = self.serve(errand, &[()], |_, ()| wanted.clone(), serve).await;
         answers.into_iter().next().unwrap_or_else(|| Err(damaged(operation, "no answer")))
     }
 }
@@ -416,7 +416,7 @@ async fn leave_to_others(known: &mut Option<Known>) {
     }
 }
 
-/// Whoever loses tries again at once, since one of those who do wins each time, and a pause would be a turn that is left to
+/// A loser tries again at once, since one of the losers wins each time, and a pause would be a turn that is left to
 /// others. Only among many is each try too dear for the store.
 async fn make_room(tries: u32) {
     if let Some(over) = tries.checked_sub(TRIES_AT_ONCE) {
@@ -717,8 +717,8 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
     }
 
     async fn stats(&self, queue: Name) -> Result<QueueStats> {
-        let look = |context: &mut StepContext<'_>| step::stats(&mut context.rows, context.now);
-        self.look("count", &queue, vec![ahead::places(2)], look).await
+        let count = |context: &mut StepContext<'_>| step::stats(&mut context.rows, context.now);
+        self.run_read_only("count", &queue, vec![ahead::places(2)], count).await
     }
 
     async fn items(
@@ -730,7 +730,7 @@ impl<S: QueueStore> QueueEngine for Queues<S> {
     ) -> Result<Vec<ItemView>> {
         let what = if which == Which::Live { 'i' } else { 'd' };
         let wanted = vec![ahead::after(what, after, most.max(1))];
-        let items = self.look("list items", &queue, wanted, |context| {
+        let items = self.run_read_only("list items", &queue, wanted, |context| {
             let mut views = step::items(&mut context.rows, which, after, most, context.now)?;
             for view in &mut views {
                 view.payload = unpack(&context.rows, &view.payload)?;

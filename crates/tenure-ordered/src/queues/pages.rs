@@ -11,8 +11,8 @@
 //! A page is split when it is larger than [`PAGE_MAX`], and becomes part of a neighbour when it is smaller than [`PAGE_MIN`]. So a
 //! small change writes some kilobytes, and a queue that was large once and is small now has few pages.
 //!
-//! Rejected: a node for each row, since a list of names is all that ZooKeeper tells of a range, and of ten thousand it is
-//! larger than an answer may be; and the queue as one value, of which a change of one item writes all.
+//! Rejected: a node for each row, since ZooKeeper lists no more of a range than its names, and of ten thousand that
+//! list is larger than an answer may be; and the queue as one value, of which a change of one item writes all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

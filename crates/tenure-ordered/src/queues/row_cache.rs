@@ -178,7 +178,7 @@ impl RowCache {
     }
 
     /// The changes are stored.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn commit_changes(&mut self) {
         for (key, value) in std::mem::take(&mut self.changes) {
             self.note(key.clone(), after(&key));
             match value {
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(first(&row_cache, "a", "b"), Ok(Some("a1".into())));
         row_cache.set("a1".into(), None);
         row_cache.set("c".into(), Some(value("c")));
-        row_cache.settle();
+        row_cache.commit_changes();
         assert_eq!(first(&row_cache, "a", "b"), Ok(None));
         assert_eq!(row_cache.get(b"c"), Ok(Some(value("c"))));
         // What is as it was need not be written.

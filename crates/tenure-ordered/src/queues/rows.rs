@@ -1,4 +1,4 @@
-//! A queue in rows: every question of the model is a look at one row, or at the first one of a range.
+//! A queue in rows: every question of the model reads one row, or the first one of a range.
 //!
 //! | key | value |
 //! | --- | --- |
@@ -14,8 +14,8 @@
 //! Numbers are 16 hexadecimal digits. What looks like a space is 0x1f, which no name has. The head stands apart, and
 //! bears the number of the format of all of them.
 //!
-//! Payloads beyond [`INLINE_MAX`] have rows of their own, which stay where they are when an item dies or comes back. In
-//! the model an item's payload is what [`Payload`] says, so that no step has to carry bytes that nobody asked for.
+//! Payloads beyond [`INLINE_MAX`] have rows of their own, which stay where they are when an item dies or comes back.
+//! In the model an item's payload is what [`Payload`] says, so that no step has to carry bytes that it does not need.
 
 use serde::{Deserialize, Serialize};
 use tenure_core::clock::Timestamp;
@@ -186,7 +186,7 @@ fn item_of(id: ItemId, stored: &StoredItem<'_>) -> Result<Item, NotLoaded> {
     Ok(Item { id, group, payload: stored.payload.into(), pushed_at, due_at })
 }
 
-/// Which rows a step will look at first.
+/// Which rows a step will read first.
 pub(crate) mod ahead {
     use super::*;
 

@@ -1,13 +1,14 @@
 //! Signs of life: how deliveries last, and are acknowledged, while a store refuses all writes but deletions.
 //!
-//! etcd does so when its database is full, until somebody makes room, and goes on keeping leases alive. A renewal changes a
-//! queue's head, so it fails then, and the delivery's time runs out by the store's clock. Nobody can hand its item out
-//! meanwhile, since that writes, too. But whoever is first when there is room again would, and the consumer may be at work still.
+//! etcd does so when its database is full, until an operator makes room, and goes on keeping leases alive. A renewal
+//! changes a queue's head, so it fails then, and the delivery's time runs out by the store's clock. No client can
+//! hand its item out meanwhile, since that writes, too. But the first one would when there is room again, and the
+//! consumer may be at work still.
 //!
 //! So each delivery has a *sign*: a key that goes with its client's session. By itself it means nothing: a client that lives may have
-//! lost a delivery, and the dead client's sign lasts longer than the delivery, which must not delay the next consumer. A consumer
-//! that cannot renew removes the row of its claim. Whoever would end the delivery finds, in one look that no version
-//! speaks for:
+//! lost a delivery, and the dead client's sign lasts longer than the delivery, which must not delay the next
+//! consumer. A consumer that cannot renew removes the row of its claim. A client that would end the delivery finds,
+//! in one read that no version speaks for:
 //!
 //! | item | claim | sign | the delivery |
 //! | --- | --- | --- | --- |
@@ -16,8 +17,9 @@
 //! | yes | no | yes | lasts for its ttl from now on, and has the row of its claim again: so it lasts once by one removal |
 //! | yes | no | no | has ended: its client did |
 //!
-//! None of the three comes back by itself, so the look stays true but for a row that goes; the transaction that ends a delivery asks for the
-//! claim's. It removes the sign, and a removal asks for the sign: of the two, one comes first.
+//! None of the three comes back by itself, so what was read stays true but for a row that goes; the transaction that
+//! ends a delivery asks for the claim's. It removes the sign, and a removal asks for the sign: of the two, one comes
+//! first.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -52,7 +54,7 @@ pub(crate) struct Own {
 /// What is known of deliveries beside the rows.
 pub(crate) struct Signs<'a> {
     pub(crate) own: &'a std::sync::Mutex<HashMap<ClaimId, Own>>,
-    /// None: the store has no signs.
+    /// `None`: the store has no signs.
     pub(crate) overdue: Option<HashMap<ClaimId, Standing>>,
 }
 
@@ -83,7 +85,7 @@ impl Signs<'_> {
 
 impl<S: QueueStore> Queues<S> {
     /// Finds out what became of a delivery, and of others whose time is over.
-    pub(crate) async fn look_at_overdue(
+    pub(crate) async fn check_overdue(
         &self,
         queue: &Name,
         signs: &mut Signs<'_>,
@@ -106,7 +108,7 @@ impl<S: QueueStore> Queues<S> {
         let found = self.store().standing(queue, &asked).await?;
         known.extend(asked.iter().map(|(claim, ..)| *claim).zip(found));
         let gone = Standing { has_sign: false, has_claim: false, has_item: true };
-        // Nobody knows where it is.
+        // Its place is not known.
         known.entry(claim).or_insert(gone);
         Ok(())
     }
@@ -149,15 +151,16 @@ impl<S: QueueStore> Queues<S> {
         }
     }
 
-    /// An acknowledgement could not be written: removes the item, and leaves its lane to whoever looks at it next.
+    /// An acknowledgement could not be written: removes the item, and leaves its lane to the next client that reads
+    /// it.
     pub(crate) async fn take_out(&self, queue: &Name, claim: ClaimId, error: Error) -> Result<SettleAnswer> {
         let own = lock(&self.own).get(&claim).cloned();
         let Some(Own { lane, item, may_be_out, .. }) = own.filter(|_| self.store().is_full(&error)) else {
             return Err(error);
         };
         let wanted = KeyRange { most: 1, ..ahead::item(item) };
-        let glance = self.store().read(queue, std::slice::from_ref(&wanted)).await?;
-        let Some((there, value)) = glance.found.into_iter().flat_map(|found| found.rows).next() else {
+        let snapshot = self.store().read(queue, std::slice::from_ref(&wanted)).await?;
+        let Some((there, value)) = snapshot.found.into_iter().flat_map(|found| found.rows).next() else {
             // By a removal whose answer was lost.
             return if may_be_out { Ok(SettleAnswer::Settled) } else { Err(error) };
         };

@@ -49,7 +49,7 @@ pub struct Change<'a> {
     pub there: Vec<Key>,
     /// Deliveries that begin, with their ttl, or end. One that begins is given a sign of its client's session, if the store has those.
     pub signs: Vec<(ClaimId, Option<Duration>)>,
-    /// Who is told that something may be ready.
+    /// The clients to wake, since something may be ready.
     pub calls: Vec<ClientId>,
     /// What is read if nothing is changed.
     pub otherwise: &'a [KeyRange],
@@ -164,7 +164,7 @@ pub trait QueueStore: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Whether an error says that nothing can be written until somebody makes room.
+    /// Whether an error says that nothing can be written until an operator makes room.
     fn is_full(&self, error: &Error) -> bool {
         let _ = error;
         false
@@ -186,6 +186,6 @@ pub trait QueueStore: Send + Sync + 'static {
         async { Ok(Vec::new()) }
     }
 
-    /// Has this client told from now on what others call it for.
+    /// Has this client woken from now on when others call it.
     fn listen(&self) -> impl Future<Output = Result<()>> + Send;
 }

@@ -48,7 +48,7 @@ impl Fake {
         self.shared.lock().unwrap()
     }
 
-    fn glance(shared: &Shared, wanted: &[KeyRange]) -> Snapshot {
+    fn snapshot(shared: &Shared, wanted: &[KeyRange]) -> Snapshot {
         let found = |wanted: &KeyRange| {
             let mut rows = shared.rows.range(wanted.from.clone()..wanted.to.clone());
             let row = |(key, value): (&Key, &Value)| (key.clone(), value.clone());
@@ -78,7 +78,7 @@ impl QueueStore for Fake {
 
     async fn read(&self, _queue: &Name, wanted: &[KeyRange]) -> Result<Snapshot> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        Ok(Fake::glance(&self.shared(), wanted))
+        Ok(Fake::snapshot(&self.shared(), wanted))
     }
 
     async fn change(&self, change: Change<'_>) -> Result<Changed> {
@@ -89,7 +89,7 @@ impl QueueStore for Fake {
         let count = change.rows.len();
         assert!(shared.rows_max == 0 || count <= shared.rows_max, "a change of {count} rows");
         if shared.version != change.version {
-            return Ok(Changed::No(Fake::glance(&shared, change.otherwise)));
+            return Ok(Changed::No(Fake::snapshot(&shared, change.otherwise)));
         }
         for (key, value) in change.rows {
             match value {

@@ -58,12 +58,12 @@ pub(crate) fn changes_channel(prefix: &str) -> String {
 }
 
 /// The statement that tells clients. Payloads are digits, letters and spaces.
-pub(crate) fn tell(prefix: &str, letters: &[Notification]) -> String {
+pub(crate) fn notify_statement(prefix: &str, notifications: &[Notification]) -> String {
     let mut text = String::from("SELECT ");
-    for (at, letter) in letters.iter().enumerate() {
+    for (at, notification) in notifications.iter().enumerate() {
         let comma = if at == 0 { "" } else { ", " };
         // A text takes any number of bytes.
-        let _ = match letter {
+        let _ = match notification {
             Notification::Granted { to, claim, .. } | Notification::Look { to, claim } => {
                 write!(text, "{comma}pg_notify('{}', 'L {claim}')", own_channel(prefix, *to))
             }

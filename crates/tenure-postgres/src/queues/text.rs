@@ -62,11 +62,11 @@ pub(crate) struct Texts {
     pub(crate) note_idle: String,
     pub(crate) unnote_idle: String,
     /// `queues, client`: calls one that is idle, and not this client.
-    pub(crate) call: String,
+    pub(crate) wake: String,
     /// `queue, client`: the same for one queue.
-    pub(crate) call_one: String,
+    pub(crate) wake_one: String,
     /// `queues`.
-    pub(crate) call_watchers: String,
+    pub(crate) wake_watchers: String,
 }
 
 impl Texts {
@@ -98,9 +98,9 @@ impl Texts {
             replay: replay(&tables),
             note_idle: note_idle(&tables),
             unnote_idle: unnote_idle(&tables, prefix),
-            call: call(&tables, prefix),
-            call_one: call_one(&tables, prefix),
-            call_watchers: call_watchers(&tables, prefix),
+            wake: wake(&tables, prefix),
+            wake_one: wake_one(&tables, prefix),
+            wake_watchers: wake_watchers(&tables, prefix),
             tables,
         }
     }
@@ -442,7 +442,7 @@ fn unnote_idle(tables: &QueueTables, prefix: &str) -> String {
 }
 
 /// The most recently idle client is called: the first one goes on watching for what is due.
-fn call(tables: &QueueTables, prefix: &str) -> String {
+fn wake(tables: &QueueTables, prefix: &str) -> String {
     let QueueTables { item, idle, .. } = tables;
     let notify = notify(prefix, "Q", "d");
     format!(
@@ -455,7 +455,7 @@ fn call(tables: &QueueTables, prefix: &str) -> String {
     )
 }
 
-fn call_one(tables: &QueueTables, prefix: &str) -> String {
+fn wake_one(tables: &QueueTables, prefix: &str) -> String {
     let QueueTables { item, idle, .. } = tables;
     let notify = notify(prefix, "Q", "d");
     format!(
@@ -467,7 +467,7 @@ fn call_one(tables: &QueueTables, prefix: &str) -> String {
     )
 }
 
-fn call_watchers(tables: &QueueTables, prefix: &str) -> String {
+fn wake_watchers(tables: &QueueTables, prefix: &str) -> String {
     let idle = &tables.idle;
     let notify = notify(prefix, "W", "x");
     format!(

@@ -33,7 +33,7 @@ pub(crate) fn inspect_all(store: &Store, prefix: String) -> BoxStream<'_, Result
     let scan = scan(store, store.keys.pattern(&prefix), Keys::resource_of, prefix);
     let looks = scan.map(move |names| async move {
         let names = names?;
-        let seen = look_each(store, &names).await?;
+        let seen = read_each_view(store, &names).await?;
         let told = |(name, view): (Name, Result<Option<View>>)| {
             view.map_err(|error| error.with_resource(&name)).transpose()
         };
@@ -56,7 +56,7 @@ pub(crate) async fn inspect(
         let names: Vec<Name> = first(scan, after.as_ref(), most).await?.into_iter().collect();
         let Some(last) = names.last() else { break };
         after = Some(last.clone());
-        views = look(store, &names).await?.into_iter().flatten().collect();
+        views = read_views(store, &names).await?.into_iter().flatten().collect();
     }
     Ok(views)
 }
@@ -83,7 +83,7 @@ pub(crate) async fn probe(store: &Store) -> Result<()> {
     let argument = |cmd: &mut redis::Cmd| {
         cmd.arg(VIEW_ENTRIES_MAX);
     };
-    store.call("look", &LIBRARY.look, key.slot, std::slice::from_ref(&key), argument).await.map(drop)
+    store.run_script("look", &LIBRARY.look, key.slot, std::slice::from_ref(&key), argument).await.map(drop)
 }
 
 /// Which name a key of the store shows.
@@ -171,12 +171,12 @@ impl Scan<'_> {
 }
 
 /// Looks at resources, in the order of their names as given; none where nothing is to be seen.
-pub(crate) async fn look(store: &Store, names: &[Name]) -> Result<Vec<Option<View>>> {
-    look_each(store, names).await?.into_iter().collect()
+pub(crate) async fn read_views(store: &Store, names: &[Name]) -> Result<Vec<Option<View>>> {
+    read_each_view(store, names).await?.into_iter().collect()
 }
 
-/// As [`look`], but one that cannot be read is an error of its own.
-async fn look_each(store: &Store, names: &[Name]) -> Result<Vec<Result<Option<View>>>> {
+/// As [`read_views`], but one that cannot be read is an error of its own.
+async fn read_each_view(store: &Store, names: &[Name]) -> Result<Vec<Result<Option<View>>>> {
     let mut views: Vec<Result<Option<View>>> = names.iter().map(|_| Ok(None)).collect();
     let mut slots: BTreeMap<u16, Vec<(usize, Key)>> = BTreeMap::new();
     for (at, name) in names.iter().enumerate() {
@@ -187,7 +187,7 @@ async fn look_each(store: &Store, names: &[Name]) -> Result<Vec<Result<Option<Vi
     }
     let looks = slots.into_iter().map(async |(slot, keys)| {
         let (at, keys): (Vec<usize>, Vec<Key>) = keys.into_iter().unzip();
-        Ok::<_, Error>((at, look_in(store, slot, &keys).await?))
+        Ok::<_, Error>((at, read_slot(store, slot, &keys).await?))
     });
     for looked in join_all(looks).await {
         let (at, seen) = looked?;
@@ -200,14 +200,14 @@ async fn look_each(store: &Store, names: &[Name]) -> Result<Vec<Result<Option<Vi
 }
 
 /// Looks at resources of one slot. The server answers with a few when their values are large, and is asked for the others then.
-async fn look_in(store: &Store, slot: u16, keys: &[Key]) -> Result<Vec<(Value, Token, Timestamp)>> {
+async fn read_slot(store: &Store, slot: u16, keys: &[Key]) -> Result<Vec<(Value, Token, Timestamp)>> {
     let mut seen = Vec::with_capacity(keys.len());
     while seen.len() < keys.len() {
         let argument = |cmd: &mut redis::Cmd| {
             cmd.arg(VIEW_ENTRIES_MAX);
         };
         let rest = &keys[seen.len()..];
-        let (items, context) = store.call("inspect", &LIBRARY.look, slot, rest, argument).await?;
+        let (items, context) = store.run_script("inspect", &LIBRARY.look, slot, rest, argument).await?;
         let mut items = items.into_iter();
         let last = items.next().unwrap_or(Value::Nil);
         let last = Token::new(answer::number(&last).map_err(|what| internal("inspect", &what))?);

@@ -11,7 +11,7 @@ use tenure_core::model::inspect::{View, shows_the_same};
 use tokio::sync::Notify;
 
 use crate::keys::Key;
-use crate::locks::inspect::look;
+use crate::locks::inspect::read_views;
 use crate::lua::LIBRARY;
 use crate::store::Store;
 
@@ -54,7 +54,7 @@ impl Observer {
             if tokio::time::timeout(wait, self.changed.notified()).await.is_err() {
                 tracing::trace!(resource = %self.resource, "an observer looks by itself");
             }
-            let view = match self.look().await {
+            let view = match self.subscribe_and_read().await {
                 Ok(view) => view,
                 Err(error) => return (Err(error), RETRY),
             };
@@ -73,7 +73,7 @@ impl Observer {
     }
 
     /// Asks to be told of changes, and only then looks.
-    async fn look(&self) -> Result<Option<View>> {
+    async fn subscribe_and_read(&self) -> Result<Option<View>> {
         let (store, slot) = (&self.store, self.key.slot);
         let subscribed = store.servers.subscribe(slot, &self.channel).await;
         subscribed.map_err(|fault| fault.to_error("observe"))?;
@@ -82,8 +82,8 @@ impl Observer {
         let argument = |cmd: &mut redis::Cmd| {
             cmd.arg(interest);
         };
-        store.call("observe", &LIBRARY.observe, slot, keys, argument).await?;
-        Ok(look(store, std::slice::from_ref(&self.resource)).await?.pop().flatten())
+        store.run_script("observe", &LIBRARY.observe, slot, keys, argument).await?;
+        Ok(read_views(store, std::slice::from_ref(&self.resource)).await?.pop().flatten())
     }
 }
 

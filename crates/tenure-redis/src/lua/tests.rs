@@ -119,7 +119,7 @@ impl<'a, 'b> Pair<'a, 'b> {
         count: usize,
         push: impl FnOnce(&mut Cmd),
     ) -> (Timestamp, Vec<Value>) {
-        let mut cmd = script.call(&self.keys, 0, count, self.scripts.form);
+        let mut cmd = script.command(&self.keys, 0, count, self.scripts.form);
         for _ in 0..count {
             cmd.arg(&self.key.text);
         }
@@ -596,7 +596,7 @@ fn both_ways<R>(
 ) -> [Vec<Value>; 2] {
     let mut ask = |prefix: &str, requests: &[(Name, R)]| -> Vec<Value> {
         let keys = Keys::new(prefix, false);
-        let mut cmd = script.call(&keys, 0, requests.len(), Form::Text);
+        let mut cmd = script.command(&keys, 0, requests.len(), Form::Text);
         for (name, _) in requests {
             cmd.arg(keys.of(name).unwrap().text);
         }

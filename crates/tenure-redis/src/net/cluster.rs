@@ -210,7 +210,7 @@ impl Cluster {
             }
             if is_moved {
                 // Others wait on this channel too, and have missed what came in between.
-                self.shared.ears.tell(News::Up { incarnation: wire.incarnation(), is_new: true });
+                self.shared.ears.send(News::Up { incarnation: wire.incarnation(), is_new: true });
             }
             return Ok(());
         }
@@ -378,7 +378,7 @@ impl Shared {
     }
 
     /// Asks nodes for the shape of the cluster until some answer, and takes it over.
-    async fn look(&self) -> Result<(), Fault> {
+    async fn refresh_topology(&self) -> Result<(), Fault> {
         let mut last = None;
         let nodes = self.nodes_to_ask();
         for nodes in nodes.chunks(ASK_AT_ONCE) {
@@ -497,7 +497,7 @@ impl Shared {
             }
         }
         // Whoever waits on these channels has missed what came in between.
-        self.ears.tell(News::Up { incarnation: wire.incarnation(), is_new: true });
+        self.ears.send(News::Up { incarnation: wire.incarnation(), is_new: true });
     }
 
     fn stray(&self, name: &[u8]) {
@@ -511,7 +511,7 @@ impl Shared {
 async fn keep(shared: Arc<Shared>, mut strays: UnboundedReceiver<Vec<u8>>) {
     let mut failed = 0;
     loop {
-        match shared.look().await {
+        match shared.refresh_topology().await {
             Ok(()) => failed = 0,
             Err(fault) => {
                 tracing::debug!(engine = "redis", %fault, "cannot see the cluster");

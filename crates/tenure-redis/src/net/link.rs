@@ -277,7 +277,7 @@ async fn supervise(shared: Arc<Shared>, mut place: Place, is_successor: bool) {
                             is_new,
                             "connected"
                         );
-                        shared.ears.tell(if is_inbox {
+                        shared.ears.send(if is_inbox {
                             News::Listening { is_new }
                         } else {
                             News::Up { incarnation, is_new }
@@ -298,7 +298,7 @@ async fn supervise(shared: Arc<Shared>, mut place: Place, is_successor: bool) {
                 fault
             }
         };
-        shared.ears.tell_trouble();
+        shared.ears.report_trouble();
         // The connection is closed by this, unless a call is just looking at its failure.
         shared.state.send_replace(State::Down(Some(fault)));
         // A new master need not be waited for.
@@ -339,8 +339,8 @@ async fn watch(wire: &Wire, place: &mut Place) -> Fault {
             Ok(Either::Left((fault, _))) => return fault,
             Ok(Either::Right(_)) => return elsewhere(wire.server()),
             Err(_) if is_watched || wire.received() == received => {
-                let look = pin!(look(wire));
-                match select(look, moved.as_mut()).await {
+                let check = pin!(check_role(wire));
+                match select(check, moved.as_mut()).await {
                     Either::Left((Ok(()), _)) => {}
                     Either::Left((Err(fault), _)) => return fault,
                     Either::Right(_) => return elsewhere(wire.server()),
@@ -353,7 +353,7 @@ async fn watch(wire: &Wire, place: &mut Place) -> Fault {
 }
 
 /// Asks a server whether it is still there, and the master.
-async fn look(wire: &Wire) -> Result<(), Fault> {
+async fn check_role(wire: &Wire) -> Result<(), Fault> {
     match wire.send(Instant::now() + SILENCE_MAX, &redis::cmd("ROLE")).await {
         Ok(Value::Array(answer)) => match answer.into_iter().next() {
             Some(Value::BulkString(role)) if role != b"master" => {

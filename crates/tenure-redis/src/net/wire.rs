@@ -97,20 +97,20 @@ impl Ears {
         Ears { is_inbox: true, ..self.clone() }
     }
 
-    pub(crate) fn tell(&self, news: News) {
+    pub(crate) fn send(&self, news: News) {
         if let Some(sender) = &self.news {
             // Nobody listens any more when the client is being closed.
             drop(sender.send(news));
         }
     }
 
-    fn tell_stray(&self, channel: &[u8]) {
+    fn report_stray(&self, channel: &[u8]) {
         if let Some(table) = &self.table {
             drop(table.strays.send(channel.to_vec()));
         }
     }
 
-    pub(crate) fn tell_trouble(&self) {
+    pub(crate) fn report_trouble(&self) {
         if let Some(table) = &self.table {
             table.trouble.notify_one();
         }
@@ -330,7 +330,7 @@ impl Wire {
         channels.retain(|channel| !self.is_subscribed(channel));
         for (channel, fault) in self.subscribe(Instant::now() + SILENCE_MAX, channels).await? {
             match fault.code() {
-                Some("MOVED") => self.0.health.ears.tell_stray(&channel),
+                Some("MOVED") => self.0.health.ears.report_stray(&channel),
                 _ => return Err(fault),
             }
         }
@@ -390,7 +390,7 @@ impl Health {
                     Some(incarnation),
                 ) = (data.next(), data.next(), self.incarnation.get())
                 {
-                    self.ears.tell(News::Message { channel, payload, incarnation: *incarnation });
+                    self.ears.send(News::Message { channel, payload, incarnation: *incarnation });
                 }
             }
             PushKind::SUnsubscribe | PushKind::Unsubscribe => {
@@ -399,7 +399,7 @@ impl Health {
                     _ => Vec::new(),
                 };
                 if !self.has_left(&channel) {
-                    self.ears.tell_stray(&channel);
+                    self.ears.report_stray(&channel);
                     self.cut("the server took a channel away");
                 }
             }

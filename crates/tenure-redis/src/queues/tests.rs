@@ -242,7 +242,7 @@ impl<'a, 'b> Pair<'a, 'b> {
     }
 
     /// Returns whom the server has told that something is ready.
-    fn told(&mut self) -> BTreeSet<ClientId> {
+    fn woken(&mut self) -> BTreeSet<ClientId> {
         // What was published was sent before this, which ends the wait.
         self.world.server.ask(&["PUBLISH", &format!("{INBOX}end"), "end"]);
         let mut got = BTreeSet::new();
@@ -260,7 +260,7 @@ impl<'a, 'b> Pair<'a, 'b> {
     /// Compares who is told that something is ready.
     fn compare_calls(&mut self) {
         let expected = std::mem::take(&mut self.calls);
-        let got = self.told();
+        let got = self.woken();
         if self.may_look_later() {
             // Who watches knows of another moment, so others may be told than the record says.
         } else {
@@ -307,7 +307,7 @@ impl<'a, 'b> Pair<'a, 'b> {
             let stats = queues.stats(self.name.clone()).await.unwrap();
             assert_eq!(stats, QueueStats::default());
         });
-        self.told();
+        self.woken();
     }
 }
 

@@ -156,7 +156,7 @@ impl Quorum {
             }
         }
         drop(tell);
-        let outcomes: Vec<Attempt> = polls.iter().map(|poll| self.settle(poll)).collect();
+        let outcomes: Vec<Attempt> = polls.iter().map(|poll| self.decide(poll)).collect();
         self.clear_up(polls, &outcomes, news);
         outcomes
     }
@@ -207,7 +207,7 @@ impl Quorum {
     }
 
     /// Says what the votes come to.
-    fn settle(&self, poll: &Poll) -> Attempt {
+    fn decide(&self, poll: &Poll) -> Attempt {
         let Poll { own, slot, .. } = poll;
         let id = own.claim.id;
         if let Some(Some(token)) = poll.decided {

@@ -130,7 +130,7 @@ impl Quorum {
                 // A server that none of them has reached is not worth waiting for.
                 let is_patient = leaving.iter().any(|leaving| leaving.may_be_on(node));
                 let answer = quorum.ask(node, RELEASE_WITHIN, is_patient, &request).await;
-                quorum.tell_again(node, &leaving, answer.is_ok());
+                quorum.repeat_releases(node, &leaving, answer.is_ok());
                 // Nobody listens any more where the others were enough.
                 drop(tell.send(answer.ok().map(|said| said.items)));
             });
@@ -171,7 +171,7 @@ impl Leaving {
 
 impl Quorum {
     /// Notes what a server has still to be told of releases: all, if it has not answered; or those that their claims may yet follow.
-    fn tell_again(&self, node: usize, leaving: &[Leaving], is_answered: bool) {
+    fn repeat_releases(&self, node: usize, leaving: &[Leaving], is_answered: bool) {
         for Leaving { own, ending } in leaving {
             // Of a claim that nobody knows any more, the caller tells again until a majority has answered.
             let Some(own) = own else { continue };
@@ -180,11 +180,11 @@ impl Quorum {
                 continue;
             }
             let ending = Ending::Released { is_unused, is_finished: is_finished || own.may_follow(node) };
-            self.tell_later(node, own, ending);
+            self.send_later(node, own, ending);
         }
     }
 
-    fn tell_later(&self, node: usize, own: &Own, ending: Ending) {
+    fn send_later(&self, node: usize, own: &Own, ending: Ending) {
         let node = &self.nodes[node];
         node.pending.add(self.key_text(&own.claim.resource), own, ending, node.incarnation());
     }
@@ -201,7 +201,7 @@ pub(crate) fn forget_on_all(quorum: &Quorum, forsaken: Vec<(Servers, Own)>, how:
             how => how,
         };
         for node in (0..quorum.nodes.len()).filter(|node| servers & 1 << node != 0) {
-            quorum.tell_later(node, own, ending);
+            quorum.send_later(node, own, ending);
         }
     }
 }

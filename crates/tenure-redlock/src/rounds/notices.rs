@@ -14,28 +14,28 @@ use super::{ENGINE, Quorum};
 
 /// Who is told what.
 pub(crate) struct Notices {
-    tell: UnboundedSender<Wake>,
+    sender: UnboundedSender<Wake>,
     wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
     pub(crate) observers: Arc<Observers>,
     /// Which servers have told a waiter to ask again, since it last did. It asks when a majority has: until then it is not free.
-    told: Mutex<HashMap<ClaimId, BTreeSet<usize>>>,
+    wake_votes: Mutex<HashMap<ClaimId, BTreeSet<usize>>>,
     most: usize,
 }
 
 impl Notices {
     pub(crate) fn new(most: usize) -> Notices {
-        let (tell, wakes) = unbounded_channel();
+        let (sender, wakes) = unbounded_channel();
         let (wakes, observers) = (Mutex::new(Some(wakes)), Arc::default());
-        Notices { tell, wakes, observers, told: Mutex::default(), most }
+        Notices { sender, wakes, observers, wake_votes: Mutex::default(), most }
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, HashMap<ClaimId, BTreeSet<usize>>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn wake_votes(&self) -> std::sync::MutexGuard<'_, HashMap<ClaimId, BTreeSet<usize>>> {
+        self.wake_votes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A claim is asked for now: what was said before does not matter any more.
     pub(crate) fn forget(&self, claim: ClaimId) {
-        self.told().remove(&claim);
+        self.wake_votes().remove(&claim);
     }
 
     /// Returns the news for this client's waiters; empty the second time.
@@ -45,19 +45,19 @@ impl Notices {
         futures_util::stream::poll_fn(move |cx| wakes.poll_recv(cx)).boxed()
     }
 
-    fn tell(&self, wake: Wake) {
+    fn send(&self, wake: Wake) {
         // Nobody listens any more when the client is being closed.
-        self.tell.send(wake).ok();
+        self.sender.send(wake).ok();
     }
 
-    fn look(&self, node: usize, claim: ClaimId) {
-        let mut told = self.told();
-        let nodes = told.entry(claim).or_default();
+    fn count_wake_vote(&self, node: usize, claim: ClaimId) {
+        let mut votes = self.wake_votes();
+        let nodes = votes.entry(claim).or_default();
         nodes.insert(node);
         if nodes.len() >= self.most {
-            told.remove(&claim);
-            drop(told);
-            self.tell(Wake::Look(claim));
+            votes.remove(&claim);
+            drop(votes);
+            self.send(Wake::Look(claim));
         }
     }
 }
@@ -72,11 +72,11 @@ pub(crate) async fn listen(quorum: Weak<Quorum>, node: usize, mut news: Unbounde
                 let Some(Message::Look(claim)) = message(&payload) else { continue };
                 // One that is not known any more has been answered, or withdrawn.
                 if quorum.owned().get(claim).is_some_and(|own| own.held.is_none()) {
-                    notices.look(node, claim);
+                    notices.count_wake_vote(node, claim);
                 }
             }
             News::Message { channel, .. } if channel.starts_with(CHANGES.as_bytes()) => {
-                notices.observers.tell(&channel);
+                notices.observers.notify(&channel);
             }
             News::Message { .. } => {}
             news @ (News::Up { .. } | News::Listening { .. }) => {
@@ -86,8 +86,8 @@ pub(crate) async fn listen(quorum: Weak<Quorum>, node: usize, mut news: Unbounde
                     }
                     quorum.nodes[node].doubt.notify_one();
                 }
-                notices.observers.tell_all();
-                notices.tell(Wake::LookAtAll);
+                notices.observers.notify_all();
+                notices.send(Wake::LookAtAll);
             }
         }
     }

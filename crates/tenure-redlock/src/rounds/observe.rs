@@ -58,7 +58,7 @@ impl Observer {
             if tokio::time::timeout(wait, self.changed.notified()).await.is_err() {
                 tracing::trace!(resource = %self.resource, "an observer looks by itself");
             }
-            let view = match self.look().await {
+            let view = match self.subscribe_and_read().await {
                 Ok(view) => view,
                 Err(error) => return (Err(error), RETRY),
             };
@@ -77,14 +77,14 @@ impl Observer {
     }
 
     /// Asks all servers to tell of changes, and only then looks.
-    async fn look(&self) -> Result<Option<View>> {
+    async fn subscribe_and_read(&self) -> Result<Option<View>> {
         let quorum = &self.quorum;
         let up = quorum.nodes.iter().filter(|node| node.is_up());
         // A server that does not take it is one that is not heard, and others are.
         join_all(up.map(|node| node.inbox.subscribe(Instant::now() + WITHIN, &self.channel))).await;
         let interest = INTEREST.as_millis().to_string();
         quorum.hear_all(WITHIN, Request::new(&LIBRARY.observe).key(&self.key.text).arg(interest)).await;
-        Ok(quorum.look("observe", std::slice::from_ref(&self.resource)).await?.pop().flatten())
+        Ok(quorum.read_views("observe", std::slice::from_ref(&self.resource)).await?.pop().flatten())
     }
 }
 

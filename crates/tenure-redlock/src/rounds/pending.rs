@@ -124,10 +124,10 @@ impl Pending {
     }
 
     /// Forgets what was told, unless there is something new to tell.
-    fn told(&self, batch: &[(ClaimId, Entry)]) {
+    fn forget_sent(&self, batch: &[(ClaimId, Entry)]) {
         let mut entries = self.entries();
-        for (id, told) in batch {
-            if entries.get(id) == Some(told) {
+        for (id, sent) in batch {
+            if entries.get(id) == Some(sent) {
                 entries.remove(id);
             }
         }
@@ -135,7 +135,7 @@ impl Pending {
 }
 
 /// Tells one server, until the client is gone and all was said.
-pub(crate) async fn tell(quorum: Weak<Quorum>, pending: Arc<Pending>, node: usize) {
+pub(crate) async fn send_pending(quorum: Weak<Quorum>, pending: Arc<Pending>, node: usize) {
     let (mut attempt, mut kept) = (0, None);
     loop {
         let last = pending.last.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -155,7 +155,7 @@ pub(crate) async fn tell(quorum: Weak<Quorum>, pending: Arc<Pending>, node: usiz
             request.ask(entry.key.clone(), *id, vec![text::ending_of(entry.attempt, entry.ending)]);
         }
         if this.ask(node, RELEASE_WITHIN, true, &request).await.is_ok() {
-            pending.told(&batch);
+            pending.forget_sent(&batch);
             attempt = 0;
             kept = pending.is_closing.load(Ordering::Relaxed).then_some(this);
             continue;
@@ -209,10 +209,10 @@ mod tests {
         add(&pending, &own, released(false, true));
         add(&pending, &own, released(true, false));
         add(&pending, &own, Ending::Cancelled);
-        let told = pending.next(Some(Incarnation(7)));
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].1.ending, released(false, true), "no copy of it is granted later");
-        pending.told(&told);
+        let sent = pending.next(Some(Incarnation(7)));
+        assert_eq!(sent.len(), 1);
+        assert_eq!(sent[0].1.ending, released(false, true), "no copy of it is granted later");
+        pending.forget_sent(&sent);
         assert_eq!(pending.len(), 0);
     }
 
@@ -220,9 +220,9 @@ mod tests {
     fn what_is_new_while_a_call_is_under_way_is_told_by_the_next() {
         let (pending, own) = (Pending::default(), own(1, Duration::from_secs(30)));
         add(&pending, &own, Ending::Cancelled);
-        let told = pending.next(None);
+        let sent = pending.next(None);
         add(&pending, &own, released(true, true));
-        pending.told(&told);
+        pending.forget_sent(&sent);
         assert_eq!(pending.next(None)[0].1.ending, released(true, true));
     }
 

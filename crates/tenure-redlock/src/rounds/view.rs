@@ -80,7 +80,7 @@ impl Quorum {
             let names = self.names(&prefix, after.as_ref(), most).await?;
             let Some(last) = names.last() else { break };
             after = Some(last.clone());
-            views = self.look("inspect", &names).await?.into_iter().flatten().collect();
+            views = self.read_views("inspect", &names).await?.into_iter().flatten().collect();
         }
         Ok(views)
     }
@@ -97,7 +97,7 @@ impl Quorum {
                 Listing::Looking(names) if names.is_empty() => Ok(None),
                 Listing::Looking(mut names) => {
                     let rest = names.split_off(names.len().min(PAGE_MAX));
-                    let views = self.look("inspect", &names).await?;
+                    let views = self.read_views("inspect", &names).await?;
                     Ok(Some((views.into_iter().flatten().map(Ok).collect(), Listing::Looking(rest))))
                 }
             }
@@ -172,7 +172,7 @@ impl Quorum {
     }
 
     /// Looks at resources, in the order of their names as given; none where nothing is to be seen.
-    pub(crate) async fn look(
+    pub(crate) async fn read_views(
         self: &Arc<Self>,
         operation: &'static str,
         names: &[Name],
@@ -266,7 +266,7 @@ impl Quorum {
         at_once: bool,
     ) -> Result<BreakAnswer> {
         let name = std::slice::from_ref(resource);
-        let view = self.look("break", name).await?.pop().flatten();
+        let view = self.read_views("break", name).await?.pop().flatten();
         let hold = view.and_then(|view| view.holds.into_iter().find(|hold| hold.token == token));
         let Some(hold) = hold else { return Ok(BreakAnswer::NotHeld) };
         let Some(claim) = hold.claim else {

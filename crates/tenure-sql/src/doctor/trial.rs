@@ -1,7 +1,8 @@
 //! What `tenure doctor` tries for itself: whether claims, renewals and releases go through, by each of their ways.
 //!
-//! A server may let a claim pass and refuse the release: by a right, a trigger, or a setting that somebody made for people
-//! who type. No list of settings is ever complete, so the real statements are sent, for a name that nobody else uses.
+//! A server may let a claim pass and refuse the release: by a right, a trigger, or a setting that an administrator
+//! made for people who type. No list of settings is ever complete, so the real statements are sent, for a name that
+//! no other code uses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +16,9 @@ use crate::database::Database;
 use crate::fault::Fault;
 use crate::locks::plain;
 use crate::locks::renew::renew;
-use crate::locks::transaction::carry_out;
+use crate::locks::transaction::run_commands;
 
-/// The name that is claimed. Doctors who try at the same time refuse each other, which is as good an answer as any.
+/// The name that is claimed. Doctors that try at the same time refuse each other, which is as good an answer as any.
 const NAME: &str = "tenure.doctor";
 /// Long enough for what is tried, and soon over if a release does not go through.
 const TTL: Duration = Duration::from_secs(5);
@@ -81,7 +82,7 @@ async fn all<D: Database>(database: &D, attempt: &mut &'static str) -> Result<&'
 }
 
 async fn one<D: Database>(database: &D, name: &Name, command: Command<'_>) -> Result<Outcome, Fault> {
-    let mut done = carry_out(database, &[(name, command)]).await;
+    let mut done = run_commands(database, &[(name, command)]).await;
     let done = done.pop().unwrap_or_else(|| Err(Fault::internal("a command was left out")))?;
     Ok(done.transition.outcome)
 }

@@ -44,7 +44,7 @@ pub(crate) struct Stored {
     /// The number that the next free slot is stored under.
     pub(crate) next_slot: i64,
     pub(crate) value: Option<Value>,
-    /// Until when somebody follows it.
+    /// Until when it has observers.
     pub(crate) observed_until: Option<Timestamp>,
 }
 

@@ -16,9 +16,9 @@ use crate::fault::Fault;
 use crate::locks::load::{Script, head_columns, moment, moment_asked, names, part, rows, stored};
 use crate::text::{Dialect, Values};
 
-/// For how long an observer is told of changes after it has been heard of.
+/// For how long an observer is notified of changes after it has been heard of.
 const INTEREST: Duration = Duration::from_secs(60);
-/// When an observer looks again at the latest. Where nobody can tell it of changes, it looks more often.
+/// When an observer reads again at the latest. Where it cannot be notified of changes, it reads more often.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 const LOOK_AGAIN_UNTOLD: Duration = Duration::from_millis(200);
 /// After an error.
@@ -57,7 +57,7 @@ pub(crate) async fn page<D: Database>(
     }
     let mut views = Vec::new();
     for name in &found {
-        views.extend(look(database, &mut connection, name).await?);
+        views.extend(read_view(database, &mut connection, name).await?);
     }
     connection.keep();
     // A page that shows nothing is not the end: its resources may all have ended meanwhile.
@@ -72,12 +72,12 @@ pub(crate) async fn page<D: Database>(
 /// Looks at one resource, in one trip.
 pub(crate) async fn view<D: Database>(database: &D, name: &Name) -> Result<Option<View>, Fault> {
     let mut connection = database.connection().await?;
-    let view = look(database, &mut connection, name).await?;
+    let view = read_view(database, &mut connection, name).await?;
     connection.keep();
     Ok(view)
 }
 
-async fn look<D: Database>(
+async fn read_view<D: Database>(
     database: &D,
     connection: &mut D::Connection,
     name: &Name,
@@ -131,7 +131,7 @@ impl<D: Database> Observer<D> {
             if tokio::time::timeout(wait, self.changed.notified()).await.is_err() {
                 tracing::trace!(resource = %self.resource, "an observer looks by itself");
             }
-            let view = match self.look().await {
+            let view = match self.subscribe_and_read().await {
                 Ok(view) => view,
                 Err(fault) => {
                     return (Err(fault.to_error("observe")), RETRY);
@@ -152,8 +152,8 @@ impl<D: Database> Observer<D> {
         }
     }
 
-    /// Asks to be told of changes, and only then looks.
-    async fn look(&self) -> Result<Option<View>, Fault> {
+    /// Subscribes to changes, and only then reads.
+    async fn subscribe_and_read(&self) -> Result<Option<View>, Fault> {
         if self.database.hears() {
             let mut values = String::new();
             Values::new(&mut values).bytes::<D::Dialect>(self.resource.as_str().as_bytes());

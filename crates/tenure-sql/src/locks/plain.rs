@@ -1,5 +1,5 @@
-//! The short path: a free mutex with nothing special is claimed by one statement, and released by one. Who waits for one is put
-//! in line by another, and keeps its place by one.
+//! The short path: a free mutex with nothing special is claimed by one statement, and released by one. A waiter for
+//! one is put in line by another, and keeps its place by one.
 //!
 //! A transaction around `step` is two round trips and some ten statements. For the commonest of all cases the answer of
 //! `step` is known beforehand, so one statement does it all, where the dialect has one that can: it says itself under
@@ -42,8 +42,8 @@ fn is_plain(claim: &Claim) -> bool {
         && !claim.floor_forced
 }
 
-/// Claims what is free, and puts in line who is to wait for a mutex that is held. Those that are not in the answer are to be
-/// asked for in a transaction.
+/// Claims what is free, and puts waiters in line for mutexes that are held. Those that are not in the answer are to
+/// be asked for in a transaction.
 pub(crate) async fn claim<D: Database>(
     database: &D,
     claims: &[Claim],

@@ -8,13 +8,13 @@ use tenure_core::model::step::Command;
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
 use crate::locks::load::{moment, moment_asked, names, read_name, rows};
-use crate::locks::transaction::carry_out;
+use crate::locks::transaction::run_commands;
 use crate::text::{Columns, Dialect, Values, signed};
 
 /// How many resources one transaction removes.
 const BATCH: usize = 500;
-/// When a resource that is in use is looked at, after the last claim or release: its holders may have vanished, and
-/// nobody else may ever ask for it again.
+/// When a resource that is in use is checked, after the last claim or release: its holders may have vanished, and no
+/// other client may ever ask for it again.
 pub const LOOK_AFTER: Duration = Duration::from_secs(3600);
 
 /// To what the moments are rounded up at which rows are looked at, in microseconds.
@@ -28,7 +28,8 @@ pub(crate) struct Purged {
     pub(crate) is_more: bool,
 }
 
-/// Removes what was only marked as gone, for a client that may delete, in all tables. Nobody else reads such rows.
+/// Removes what was only marked as gone, for a client that may delete, in all tables. No other statement reads such
+/// rows.
 pub(crate) async fn sweep<D: Database>(database: &D) -> Result<(), Fault> {
     let tables = database.tables();
     let name = D::Dialect::hex("name");
@@ -41,7 +42,7 @@ pub(crate) async fn sweep<D: Database>(database: &D) -> Result<(), Fault> {
         (&tables.finished, "name, claim", format!("{name}, {}", D::Dialect::hex("claim")), over.as_str()),
     ] {
         loop {
-            // Looked for without a lock, and then deleted by their keys: whoever is at work is not waited for.
+            // Selected without a lock, and then deleted by their keys: clients at work are not waited for.
             let found = format!("SELECT {columns} FROM {table} WHERE {is_marked} LIMIT {BATCH}");
             let found = connection.run(found).await?;
             let mut list = String::new();
@@ -68,7 +69,7 @@ pub(crate) async fn sweep<D: Database>(database: &D) -> Result<(), Fault> {
 }
 
 /// Removes rows of resources that have been idle for longer than anything about them is worth remembering. Rows that
-/// somebody else has locked are left for the next time.
+/// another transaction has locked are left for the next time.
 pub(crate) async fn purge<D: Database>(database: &D) -> Result<Purged, Fault> {
     let tables = database.tables();
     let (resource, hex) = (&tables.resource, D::Dialect::hex("name"));
@@ -109,10 +110,10 @@ pub(crate) async fn purge<D: Database>(database: &D) -> Result<Purged, Fault> {
     script.push_str("COMMIT");
     connection.go_on(script).await?;
     connection.keep();
-    // A renewal of nobody's claim settles the record, and wakes whoever waits.
+    // A renewal of a claim that does not exist brings the record up to date, and wakes waiters.
     let settle: Vec<_> = in_use.iter().map(|name| (name, Command::Renew(ClaimId::new(0)))).collect();
     if !settle.is_empty() {
-        carry_out(database, &settle).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        run_commands(database, &settle).await.into_iter().collect::<Result<Vec<_>, _>>()?;
     }
     Ok(Purged { count: idle.len(), is_more: idle.len() + in_use.len() == BATCH })
 }

@@ -12,12 +12,13 @@ use crate::database::{Connection, Database};
 use crate::fault::Fault;
 use crate::locks::load::{claims, rows};
 use crate::locks::plain::keep_waiting;
-use crate::locks::transaction::carry_out;
+use crate::locks::transaction::run_commands;
 use crate::room::Purpose;
 use crate::text::{Columns, Dialect};
 
-/// How long those that need a transaction may keep the others of their batch waiting for their answers: so long, and so
-/// many times what the first statement took. One whose row somebody keeps locked must not cost the others their leases.
+/// How long those that need a transaction may keep the others of their batch waiting for their answers: so long, and
+/// so many times what the first statement took. One whose row another transaction keeps locked must not cost the
+/// others their leases.
 const REST_MAX: Duration = Duration::from_millis(300);
 const REST_TRIPS: u32 = 6;
 /// Longer than anybody waits.
@@ -28,7 +29,8 @@ pub(crate) async fn renew<D: Database>(
     database: &D,
     renewals: &[RenewRequest],
 ) -> Vec<Result<RenewAnswer, Fault>> {
-    // A waiter for whom somebody rang holds by now, if he was right, and confirms that as every holder does: in one trip.
+    // A waiter that was rung holds by now, if the ring was right, and confirms that as every holder does: in one
+    // trip.
     let holds = |one: &&RenewRequest| !one.is_waiter || database.inbox().has_rung(one.claim);
     let holders: Vec<ClaimId> = renewals.iter().filter(holds).map(|one| one.claim).collect();
     let (began, has_holders) = (Instant::now(), renewals.iter().any(|one| !one.is_waiter));
@@ -36,18 +38,19 @@ pub(crate) async fn renew<D: Database>(
         Ok(moved) => moved,
         // Under their resources' locks it is tried again.
         Err(Fault::GivenUp(_)) => HashMap::new(),
-        // Rows that somebody has locked are passed over: the table is locked, and whatever else were tried would wait, too.
+        // Rows that another transaction has locked are passed over: the table is locked, and whatever else were tried
+        // would wait, too.
         Err(fault) => return renewals.iter().map(|_| Err(fault.clone())).collect(),
     };
     let waits = |one: &&RenewRequest| one.is_waiter && !moved.contains_key(&one.claim);
     let waiters = renewals.iter().filter(waits).map(|one| one.claim).collect();
     let kept = match keep_waiting(database, waiters).await {
         Ok(kept) => kept,
-        // The holders of the batch have been renewed, and must not be told otherwise.
+        // The holders of the batch have been renewed, and must get that answer.
         Err(fault) if moved.is_empty() => return renewals.iter().map(|_| Err(fault.clone())).collect(),
         Err(_) => HashMap::new(),
     };
-    // Who does not know yet that it holds, and who holds no more: `step` says which.
+    // Claims that do not know yet that they hold, and those that hold no more: `step` says which.
     let rest: Vec<(&RenewRequest, Command<'_>)> = renewals
         .iter()
         .filter(|one| !moved.contains_key(&one.claim) && !kept.contains_key(&one.claim))
@@ -60,7 +63,7 @@ pub(crate) async fn renew<D: Database>(
         // Holders get their answers with these, or are in the next batch, and have deadlines.
         let patience = if has_holders { REST_MAX + REST_TRIPS * began.elapsed() } else { FOR_EVER };
         let fault = Fault::Locked(format!("no answer within {patience:?}"));
-        let done = timeout(patience, carry_out(database, &batch)).await;
+        let done = timeout(patience, run_commands(database, &batch)).await;
         let done = done.unwrap_or_else(|_| vec![Err(fault); rest.len()]);
         settled.extend(rest.iter().zip(done).map(|((renewal, _), done)| (renewal.claim, done)));
     }
@@ -77,7 +80,7 @@ pub(crate) async fn renew<D: Database>(
             (None, None) => Err(Fault::internal("a renewal was left out")),
         }
     };
-    renewals.iter().filter(|one| one.is_waiter).for_each(|one| database.inbox().look_again(one.claim));
+    renewals.iter().filter(|one| one.is_waiter).for_each(|one| database.inbox().wake_if_rung(one.claim));
     renewals.iter().map(answer).collect()
 }
 

@@ -1,4 +1,4 @@
-//! The transaction around `step`: lock, load, step, write, commit, tell.
+//! The transaction around `step`: lock, load, step, write, commit, notify.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -59,11 +59,11 @@ struct Resource<'a> {
 
 /// Carries out commands, one after the other for each resource, and returns what became of each: in one transaction, or
 /// else, if that could not lock all of its rows in time, in one for each resource.
-pub(crate) async fn carry_out<D: Database>(
+pub(crate) async fn run_commands<D: Database>(
     database: &D,
     batch: &[(&Name, Command<'_>)],
 ) -> Vec<Result<Done, Fault>> {
-    let fault = match carry_out_together(database, batch).await {
+    let fault = match run_transaction(database, batch).await {
         Ok(done) => return done.into_iter().map(Ok).collect(),
         Err(fault) => fault,
     };
@@ -76,10 +76,10 @@ pub(crate) async fn carry_out<D: Database>(
         return done;
     }
     tracing::debug!(engine = D::ENGINE, resources = by_name.len(), "somebody keeps rows locked: one by one");
-    // Whoever is locked must not keep the others waiting, whose caller does not wait for ever either.
+    // A resource that is locked must not keep the others waiting, whose caller does not wait for ever either.
     let one_by_one = by_name.into_values().map(|commands| async {
         let part: Vec<_> = commands.iter().map(|at| batch[*at].clone()).collect();
-        let outcome = carry_out_together(database, &part).await;
+        let outcome = run_transaction(database, &part).await;
         (commands, outcome)
     });
     let mut one_by_one = std::pin::pin!(stream::iter(one_by_one).buffer_unordered(ONE_BY_ONE));
@@ -96,14 +96,14 @@ pub(crate) async fn carry_out<D: Database>(
 }
 
 /// Carries out commands in one transaction, which is tried again if the database gives it up.
-async fn carry_out_together<D: Database>(
+async fn run_transaction<D: Database>(
     database: &D,
     batch: &[(&Name, Command<'_>)],
 ) -> Result<Vec<Done>, Fault> {
-    retried(D::ENGINE, || carry_out_once(database, batch)).await
+    retried(D::ENGINE, || run_transaction_once(database, batch)).await
 }
 
-async fn carry_out_once<D: Database>(
+async fn run_transaction_once<D: Database>(
     database: &D,
     batch: &[(&Name, Command<'_>)],
 ) -> Result<Vec<Done>, Fault> {
@@ -141,8 +141,8 @@ async fn carry_out_once<D: Database>(
             }
         }
     }
-    let letters = letters(&resources, &done);
-    finish(database, connection, &resources, &letters).await?;
+    let notifications = notifications(&resources, &done);
+    finish(database, connection, &resources, &notifications).await?;
     done.into_iter().collect::<Option<_>>().ok_or_else(|| Fault::internal("a command was left out"))
 }
 
@@ -173,7 +173,7 @@ fn resources<'a>(batch: &[(&'a Name, Command<'_>)]) -> Vec<Resource<'a>> {
             Command::Renew(claim) | Command::Publish { claim, .. } => resource.claims.push(*claim),
             Command::Release(release) => resource.claims.push(release.claim),
             Command::Break { token, .. } => resource.tokens.push(*token),
-            // These look at all of it.
+            // These read all of it.
             _ => resource.reach.entries = None,
         }
     }
@@ -237,7 +237,7 @@ async fn lock_and_load<D: Database>(
         match found.remove(resource.name) {
             Some(stored) => resource.stored = stored,
             // It was there, so nothing was inserted, and it was purged while its lock was waited for. There is no
-            // lock now: whoever went on could grant what another grants at the same moment.
+            // lock now: a transaction that went on could grant what another grants at the same moment.
             None if resource.commands.iter().any(|at| creates(&batch[*at].1)) => {
                 return Err(Fault::GivenUp("a resource's row was removed meanwhile".to_owned()));
             }
@@ -273,30 +273,30 @@ async fn load_more<D: Database>(
     Ok(())
 }
 
-/// What waiters and observers are to be told.
-fn letters(resources: &[Resource<'_>], done: &[Option<Done>]) -> Vec<Notification> {
-    let mut letters = Vec::new();
+/// The notifications for waiters and observers.
+fn notifications(resources: &[Resource<'_>], done: &[Option<Done>]) -> Vec<Notification> {
+    let mut notifications = Vec::new();
     for resource in resources {
         let Some(window) = &resource.window else { continue };
         let head = window.waiter_behind(0).ok().flatten().map(|waiter| waiter.claim);
         for transition in resource.commands.iter().filter_map(|at| Some(&done[*at].as_ref()?.transition)) {
             for woken in &transition.wakes {
-                letters.push(match woken.grant {
+                notifications.push(match woken.grant {
                     Some(grant) => Notification::Granted { to: woken.client, claim: woken.claim, grant },
                     None => Notification::Look { to: woken.client, claim: woken.claim },
                 });
             }
-            // Whoever is the head now has to know when the next hold ends.
+            // The present head has to know when the next hold ends.
             for (to, claim) in transition.moved_up.iter().filter(|(_, claim)| head == Some(*claim)) {
-                letters.push(Notification::Look { to: *to, claim: *claim });
+                notifications.push(Notification::Look { to: *to, claim: *claim });
             }
         }
         let is_observed = resource.stored.observed_until.is_some_and(|until| until > resource.now);
         if is_observed {
-            letters.push(Notification::Changed { resource: resource.name.clone() });
+            notifications.push(Notification::Changed { resource: resource.name.clone() });
         }
     }
-    letters
+    notifications
 }
 
 /// The last trip: writes and commits, or ends a transaction that has changed nothing.
@@ -304,7 +304,7 @@ async fn finish<D: Database>(
     database: &D,
     mut connection: D::Connection,
     resources: &[Resource<'_>],
-    letters: &[Notification],
+    notifications: &[Notification],
 ) -> Result<(), Fault> {
     let mut script = Script::default();
     let written: Vec<Written<'_>> = resources
@@ -317,14 +317,15 @@ async fn finish<D: Database>(
     let has_changed = write::<D::Dialect>(&mut script, database.tables(), &written)?;
     script.add(if has_changed { "COMMIT" } else { "ROLLBACK" });
     connection.go_on(script.text).await?;
-    // It is committed: whatever becomes of telling others, that is the answer. Whoever is not told asks by its
-    // heartbeat. Telling is a transaction of its own, since inside one it takes a lock of the whole instance.
+    // It is committed: whatever becomes of the notifications, that is the answer. A client that misses its own asks
+    // by its heartbeat. Notifying is a transaction of its own, since inside one it takes a lock of the whole
+    // instance.
     let incarnation = resources.first().map_or(Incarnation(0), |resource| resource.incarnation);
-    database.inbox().tell_own(letters, incarnation);
-    let others = database.inbox().for_others(letters);
+    database.inbox().notify_own(notifications, incarnation);
+    let others = database.inbox().for_others(notifications);
     if !others.is_empty()
-        && let Some(tell) = database.tell(&others)
-        && let Err(fault) = connection.run(tell).await
+        && let Some(statement) = database.tell(&others)
+        && let Err(fault) = connection.run(statement).await
     {
         tracing::debug!(engine = D::ENGINE, ?fault, "others could not be told");
         return Ok(());

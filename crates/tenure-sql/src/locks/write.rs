@@ -81,7 +81,7 @@ impl Rows {
     }
 }
 
-/// Claims that have gone end last, so that whoever looks for the first that ends does not come across them.
+/// Claims that have gone end last, so that a search for the first that ends does not come across them.
 const MARK_CLAIM: &str = "place = -1 - place, claim = NULL, expires_at = 9223372036854775807";
 const MARK_SLOT: &str = "number = -number";
 

@@ -26,13 +26,13 @@ pub(crate) async fn forget<D: QueueDatabase>(database: &D) -> Result<(), Fault> 
         (&tables.idle, "client", format!("until <= {clock}"), ""),
         (&tables.head, "", format!("rests_until <= {clock}"), ""),
     ] {
-        // Where nobody can be told, nobody is noted.
+        // Where clients cannot be woken, none is noted.
         if key == "client" && !database.hears() {
             continue;
         }
         let keys = if key.is_empty() { "queue".to_owned() } else { format!("queue, {key}") };
         loop {
-            // Looked for without a lock, and then deleted by their keys: whoever is at work is not waited for.
+            // Selected without a lock, and then deleted by their keys: clients at work are not waited for.
             let columns = match key {
                 "" => D::Dialect::hex("queue"),
                 "client" => format!("{}, client", D::Dialect::hex("queue")),

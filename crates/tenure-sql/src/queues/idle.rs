@@ -7,15 +7,15 @@ use std::time::Duration;
 use tenure_core::model::claim::Name;
 use tokio::time::Instant;
 
-/// After how long a note is written again: between two looks of a client that is told nothing, so that one who was called
-/// and did not hear it is called again.
+/// After how long a note is written again: between two polls of a client that is not woken, so that one that was
+/// called and did not hear it is called again.
 const AGAIN: Duration = Duration::from_secs(4);
 
 /// One queue in which this client is idle.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     at: Instant,
-    /// How many were idle for longer. None: some of them have left.
+    /// How many were idle for longer. `None`: some of them have left.
     place: Option<usize>,
 }
 
@@ -38,7 +38,7 @@ impl Idle {
         self.lock().get(queue).filter(|note| note.at.elapsed() < AGAIN)?.place
     }
 
-    /// Somebody has left who was idle for longer: the place is another one.
+    /// A client that was idle for longer has left: the place is another one.
     pub(crate) fn advance(&self, queue: &Name) {
         if let Some(note) = self.lock().get_mut(queue) {
             note.place = None;

@@ -24,7 +24,7 @@ fn clock<D: QueueDatabase>() -> &'static str {
     <D::Dialect as Dialect>::CLOCK
 }
 
-/// The numbers of up to `most` items after a number: of those that nobody has, or of dead ones.
+/// The numbers of up to `most` items after a number: of those without a consumer, or of dead ones.
 pub(crate) async fn numbers<D: QueueDatabase>(
     database: &D,
     queue: &Name,

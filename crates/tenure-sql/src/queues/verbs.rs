@@ -1,4 +1,5 @@
-//! The verbs of the contract: batches are cut, faults are repeated or told, and idle clients are noted and called.
+//! The verbs of the contract: batches are cut, faults are repeated or returned, and idle clients are noted and
+//! called.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,8 +25,9 @@ use crate::queues::{Calls, Entered, Found, QueueDatabase, look};
 const CHUNK_BYTES: usize = 1 << 20;
 /// How many rows an operator's verb takes at a time: others go on in between.
 const PAGE: usize = 500;
-/// After how long those are called who became idle while something was pushed. One call of a client is made for all that it
-/// pushes until then, and nearly always finds nobody: behind each push it was one transaction of four (`postgres-queue`, 1 task).
+/// After how long clients are called that became idle while something was pushed. One call of a client is made for
+/// all that it pushes until then, and nearly always finds none: behind each push it was one transaction of four
+/// (`postgres-queue`, 1 task).
 const CALL_SOON: Duration = Duration::from_millis(5);
 
 /// What a client keeps of its queues beside the database.
@@ -33,7 +35,7 @@ const CALL_SOON: Duration = Duration::from_millis(5);
 pub(crate) struct QueueState {
     /// The tables are there.
     is_ready: OnceCell<()>,
-    /// In these queues somebody may have become idle while something was pushed.
+    /// In these queues a client may have become idle while something was pushed.
     to_call: Mutex<BTreeSet<Name>>,
 }
 
@@ -58,7 +60,7 @@ pub fn queue_capability(tells_consumers: bool) -> QueueCapability {
 }
 
 impl<D: QueueDatabase> Hosted<D> {
-    /// Makes the tables when the first queue is used: who only locks needs no right to make them.
+    /// Makes the tables when the first queue is used: a client that only locks needs no right to make them.
     async fn open(&self) -> std::result::Result<(), Fault> {
         if !self.database.tables().deletes {
             return Err(Fault::Failed {
@@ -72,11 +74,11 @@ impl<D: QueueDatabase> Hosted<D> {
         ensured.map(|_| ())
     }
 
-    /// Whom a push has to tell, and those queues in which that is this client itself.
+    /// The clients that a push wakes, and those queues in which that is this client itself.
     fn calls_of(&self, pushes: &[&Push]) -> (Calls, BTreeSet<Name>) {
         let (mut calls, mut own) = (Calls::default(), BTreeSet::new());
         if !self.database.hears() {
-            // Others look for themselves. This client can do better.
+            // Others poll by themselves. This client can do better.
             let ready = pushes.iter().filter(|push| push.delay.is_zero());
             own.extend(ready.map(|push| push.queue.clone()));
             return (calls, own);
@@ -105,8 +107,8 @@ impl<D: QueueDatabase> Hosted<D> {
         if calls_later {
             self.call_soon(calls.one);
         }
-        // A wake of somebody who wants nothing any more would be lost on the others: whoever is woken looks, and what it leaves
-        // behind is told to the next.
+        // A wake of a client that wants nothing any more would be lost on the others: the woken client polls, and
+        // wakes the next for what it leaves behind.
         own.into_iter().for_each(|queue| self.database.inbox().put(Wake::Queue(queue)));
         Ok(pushed)
     }
@@ -169,7 +171,7 @@ impl<D: QueueDatabase> Hosted<D> {
                 // Nothing of it was executed, and what has been handed out must not wait for its ttl. (With an unknown outcome the
                 // whole take has failed: the client gives back whatever its claims may have been given.)
                 Err(fault) if !taken.items.is_empty() && !fault.is_unknown() => {
-                    return Ok(look_again(taken));
+                    return Ok(poll_at_once(taken));
                 }
                 Err(fault) => return Err(fault),
             };
@@ -181,7 +183,7 @@ impl<D: QueueDatabase> Hosted<D> {
                     retried(D::ENGINE, || self.database.dead_letter(&take.queue, &worn, attempts)).await;
                 match dead_lettered {
                     // What has been handed out is here, whatever becomes of what is worn out.
-                    Err(_) if !taken.items.is_empty() => return Ok(look_again(taken)),
+                    Err(_) if !taken.items.is_empty() => return Ok(poll_at_once(taken)),
                     dead_lettered => dead_lettered?,
                 }
                 continue;
@@ -197,8 +199,8 @@ impl<D: QueueDatabase> Hosted<D> {
                 return Ok(taken);
             }
             if let Some(place) = idle.place(&take.queue) {
-                // In a queue that is paced something is due again and again, and nobody is told: each client looks, a little later
-                // than those who are idle for longer, in case they have died.
+                // In a queue that is paced something is due again and again, and no client is woken: each client
+                // polls, a little later than those that are idle for longer, in case they have died.
                 let is_paced = !matches!(take.rules.interval, Interval::Off);
                 let next_in = next_in.filter(|_| is_paced || place < WATCHERS);
                 taken.look_in = next_in.map(|next_in| next_in + STANDBY * place as u32);
@@ -206,13 +208,13 @@ impl<D: QueueDatabase> Hosted<D> {
             }
             match self.database.note_idle(&take.queue).await {
                 Ok(place) => idle.note(&take.queue, place),
-                Err(_) if !taken.items.is_empty() => return Ok(look_again(taken)),
+                Err(_) if !taken.items.is_empty() => return Ok(poll_at_once(taken)),
                 Err(fault) => return Err(fault),
             }
-            // Once more: what was pushed meanwhile was told to nobody.
+            // Once more: no client was woken for what was pushed meanwhile.
         }
         if idle.forget(&take.queue) {
-            // Called once too often it looks in vain.
+            // Called once too often it polls in vain.
             if let Err(fault) = self.database.unnote_idle(&take.queue).await {
                 tracing::debug!(engine = D::ENGINE, ?fault, "a client that has taken items is noted as idle");
             }
@@ -220,7 +222,7 @@ impl<D: QueueDatabase> Hosted<D> {
         Ok(taken)
     }
 
-    /// Tells clients, and lets nobody wait for that.
+    /// Calls clients, without waiting for it.
     fn call_later(&self, calls: Calls) {
         if calls.is_empty() || !self.database.hears() {
             return;
@@ -233,7 +235,7 @@ impl<D: QueueDatabase> Hosted<D> {
         });
     }
 
-    /// Calls whoever is idle in queues a moment later, in one go for all that is asked for meanwhile.
+    /// Calls idle clients in queues a moment later, in one go for all that is asked for meanwhile.
     fn call_soon(&self, queues: Vec<Name>) {
         let mut to_call = self.queue_state.to_call();
         let is_first = to_call.is_empty();
@@ -355,7 +357,7 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
     }
 
     async fn settle(&self, settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {
-        // Whoever settles a claim a second time has lost it by then.
+        // A claim that is settled a second time is lost by then.
         let mut firsts = BTreeMap::new();
         for (at, one) in settlements.iter().enumerate() {
             firsts.entry(one.claim).or_insert(at);
@@ -427,7 +429,7 @@ impl<D: QueueDatabase> QueueEngine for Hosted<D> {
     }
 }
 
-/// Less was done than was asked for: it is asked again, and whatever was in the way is told if it still is.
-fn look_again(taken: Taken) -> Taken {
+/// Less was done than was asked for: the client polls again at once, and gets the error if it is still there.
+fn poll_at_once(taken: Taken) -> Taken {
     Taken { look_in: Some(Duration::ZERO), ..taken }
 }

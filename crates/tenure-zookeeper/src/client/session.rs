@@ -19,7 +19,7 @@ use zookeeper_client::{Client, SaslOptions, SessionState, TlsOptions};
 
 use crate::client::heartbeat::Heartbeats;
 use crate::config::Config;
-use crate::error::{ANSWER_MAX, Fault, is_dead, no_answer, pause, told};
+use crate::error::{ANSWER_MAX, Fault, is_dead, no_answer, pause, to_error};
 
 /// After how long the next server is tried, too.
 const NEXT_SERVER: Duration = Duration::from_millis(300);
@@ -274,11 +274,11 @@ async fn dial(config: &Config) -> Result<(Client, Instant)> {
     while let Some(attempt) = attempts.next().await {
         match attempt {
             Ok(connected) => return Ok(connected),
-            Err(Fault::AuthFailed) => return Err(told("connect", &Fault::AuthFailed)),
+            Err(Fault::AuthFailed) => return Err(to_error("connect", &Fault::AuthFailed)),
             Err(fault) => last = fault,
         }
     }
-    Err(told("connect", &last))
+    Err(to_error("connect", &last))
 }
 
 async fn dial_in_turn(config: &Config, hosts: &[String], tls: Option<TlsOptions>) -> Result<Client, Fault> {

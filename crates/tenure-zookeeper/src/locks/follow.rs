@@ -10,7 +10,7 @@ use tenure_core::model::claim::Name;
 use zookeeper_client::WatchedEvent;
 
 use crate::engine::Inner;
-use crate::error::{told, within};
+use crate::error::{to_error, within};
 use crate::locks::wake::watch_all;
 
 struct Follower {
@@ -37,7 +37,7 @@ impl Follower {
         self.changes = within("watch", async {
             let session = self.inner.begin().await?;
             let watched = watch_all(&session, &self.inner, &self.name).await;
-            watched.map_err(|fault| told("watch", &fault))
+            watched.map_err(|fault| to_error("watch", &fault))
         })
         .await?;
         Ok(())

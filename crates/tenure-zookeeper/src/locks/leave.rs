@@ -7,7 +7,7 @@ use zookeeper_client::{Client, MultiWriteError};
 
 use crate::client::session::Session;
 use crate::engine::{Inner, Node};
-use crate::error::{Fault, is_dead, told, within};
+use crate::error::{Fault, is_dead, to_error, within};
 use crate::locks::node::{Content, slot_name};
 
 /// How often a node may change between its reading and its removal: nobody but an operator changes it.
@@ -43,7 +43,7 @@ impl Inner {
             let slot = leaving.mine.as_ref().and_then(|mine| mine.slot);
             let node = if leaving.may_have_slot && leaving.mine.is_none() {
                 let slot_in_doubt = self.slot_of(&session, &node.path, leaving.claim).await;
-                Node { slot_in_doubt: slot_in_doubt.map_err(|fault| told("release", &fault))?, ..node }
+                Node { slot_in_doubt: slot_in_doubt.map_err(|fault| to_error("release", &fault))?, ..node }
             } else {
                 node
             };
@@ -54,7 +54,7 @@ impl Inner {
                     Err(Error::new(ErrorKind::Unavailable, "release", why))
                 }
                 Err(fault) if is_dead(&fault) => Ok(Left::WasNot),
-                Err(fault) => Err(told("release", &fault)),
+                Err(fault) => Err(to_error("release", &fault)),
             }
         });
         let left = left.await?;

@@ -13,7 +13,7 @@ use zookeeper_client::Client;
 
 use crate::client::session::Session;
 use crate::engine::Inner;
-use crate::error::{Fault, is_dead, told, within};
+use crate::error::{Fault, is_dead, to_error, within};
 use crate::locks::node::{Content, Seen, slot_name, token_of};
 
 /// How many nodes are read at a time.
@@ -25,23 +25,23 @@ impl Inner {
     /// Without details this is one read of whatever server the client is connected with, which may lag behind. That is good enough
     /// for a waiter: its own entry was made through this connection, or was seen through it, so everything before
     /// that is there or has gone; what has gone since may still be shown, and then it waits for a moment more.
-    pub(crate) async fn look(&self, name: &Name, is_detailed: bool) -> Result<Look> {
+    pub(crate) async fn read_line(&self, name: &Name, is_detailed: bool) -> Result<Look> {
         within("look", async {
             let path = self.path(name)?;
             let session = self.begin().await?;
             let looked = async {
                 if is_detailed {
-                    return self.look_closely(&session, &path).await;
+                    return self.read_line_details(&session, &path).await;
                 }
                 Ok(self.list(&session.client, &path).await?.line())
             };
-            let line = looked.await.map_err(|fault: Fault| told("look", &fault))?;
+            let line = looked.await.map_err(|fault: Fault| to_error("look", &fault))?;
             Ok(Look { line, revision: 0, keys: 0 })
         })
         .await
     }
 
-    async fn look_closely(&self, session: &Session, path: &str) -> Result<Line, Fault> {
+    async fn read_line_details(&self, session: &Session, path: &str) -> Result<Line, Fault> {
         let client = &session.client;
         let (synced, seen) = join(client.sync(path), self.list(client, path)).await;
         synced?;
@@ -142,11 +142,11 @@ impl Inner {
         let fault = |session_id| {
             synced.iter().find(|(synced, _)| *synced == session_id).and_then(|(_, sync)| sync.clone().err())
         };
-        let told = |(mine, found): (&Mine, Result<Presence>)| match fault(mine.session_id) {
-            Some(fault) if !is_dead(&fault) => Err(told("renew", &fault)),
+        let answer = |(mine, found): (&Mine, Result<Presence>)| match fault(mine.session_id) {
+            Some(fault) if !is_dead(&fault) => Err(to_error("renew", &fault)),
             _ => found,
         };
-        mine.iter().zip(found).map(told).collect()
+        mine.iter().zip(found).map(answer).collect()
     }
 
     async fn find(&self, mine: &Mine) -> Result<Presence> {
@@ -163,7 +163,7 @@ impl Inner {
             Ok(_) => Ok(Presence::Here),
             Err(Fault::NoNode) => Ok(Presence::Gone),
             Err(fault) if is_dead(&fault) => Ok(Presence::Gone),
-            Err(fault) => Err(told("renew", &fault)),
+            Err(fault) => Err(to_error("renew", &fault)),
         }
     }
 
@@ -175,7 +175,7 @@ impl Inner {
         claim: ClaimId,
     ) -> Result<Option<String>> {
         let path = self.path(name)?;
-        let seen = self.list_anew(&session.client, &path).await.map_err(|fault| told("look", &fault))?;
+        let seen = self.list_anew(&session.client, &path).await.map_err(|fault| to_error("look", &fault))?;
         Ok(seen.child(claim).map(|child| format!("{path}/{}", child.name)))
     }
 

@@ -10,7 +10,7 @@ use tenure_ordered::Mine;
 use zookeeper_client::{Client, CreateMode, MultiWriteResult};
 
 use crate::engine::Inner;
-use crate::error::{Fault, told};
+use crate::error::{Fault, to_error};
 use crate::locks::node::{Content, slot_name, token_of, write_resized};
 
 /// How often a node may change between its reading and its writing.
@@ -19,7 +19,7 @@ const ATTEMPTS: usize = 4;
 impl Inner {
     /// Takes any free slot.
     pub(crate) async fn take_slot(&self, mine: &Mine, capacity: u32, line: &Line) -> Result<TakenSlot> {
-        let failed = |fault: Fault| told("take a slot", &fault);
+        let failed = |fault: Fault| to_error("take a slot", &fault);
         let Some(session) = self.sessions.session(mine.session_id) else {
             return Err(failed(Fault::SessionExpired));
         };
@@ -86,7 +86,7 @@ impl Inner {
 
     /// Sets the value of a resource while a claim holds it.
     pub(crate) async fn publish(&self, mine: &Mine, bytes: &[u8]) -> Result<bool> {
-        let failed = |fault: Fault| told("publish", &fault);
+        let failed = |fault: Fault| to_error("publish", &fault);
         let Some(session) = self.sessions.session(mine.session_id) else { return Ok(false) };
         let path = match self.node(mine.claim) {
             Some(node) => node.path,
@@ -116,7 +116,7 @@ impl Inner {
         match session.client.set_data(&self.path(name)?, text.as_bytes(), None).await {
             // Without the node nothing is held that could be resized.
             Ok(_) | Err(Fault::NoNode) => Ok(()),
-            Err(fault) => Err(told("resize", &fault)),
+            Err(fault) => Err(to_error("resize", &fault)),
         }
     }
 
@@ -128,7 +128,7 @@ impl Inner {
         slot: Option<u32>,
         at_once: bool,
     ) -> Result<bool> {
-        let failed = |fault: Fault| told("break a hold", &fault);
+        let failed = |fault: Fault| to_error("break a hold", &fault);
         let session = self.begin().await?;
         let (client, claim) = (&session.client, place.entry.claim);
         let Some(path) = self.find_path(&session, name, claim).await? else { return Ok(false) };

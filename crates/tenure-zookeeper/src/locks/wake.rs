@@ -18,7 +18,7 @@ use zookeeper_client::WatchedEvent;
 
 use crate::client::session::Session;
 use crate::engine::Inner;
-use crate::error::{Fault, told};
+use crate::error::{Fault, to_error};
 use crate::locks::node::Seen;
 
 /// The most nodes that one waiter watches; beyond, it watches the list of them.
@@ -78,7 +78,7 @@ impl Watches {
 
 /// Waits until one of the entries has changed, or nothing can be known of them.
 async fn wait(inner: &Inner, mine: &Mine, claims: &[ClaimId]) -> Result<()> {
-    let failed = |fault: Fault| told("watch", &fault);
+    let failed = |fault: Fault| to_error("watch", &fault);
     let Some(session) = inner.sessions.session(mine.session_id) else { return Ok(()) };
     let path = inner.path(&mine.resource)?;
     if claims.len() <= WATCHES_MAX {

@@ -77,9 +77,9 @@ impl QueueTransaction {
     }
 
     /// Tells clients, too.
-    pub(super) fn call(&mut self, chroot: &str, queue: &Name, clients: &[ClientId]) {
-        let call = |client: &ClientId| (called(chroot, *client), queue.as_str().to_owned());
-        self.calls = clients.iter().map(call).collect();
+    pub(super) fn add_wakes(&mut self, chroot: &str, queue: &Name, clients: &[ClientId]) {
+        let wake = |client: &ClientId| (called(chroot, *client), queue.as_str().to_owned());
+        self.calls = clients.iter().map(wake).collect();
     }
 
     /// How many bytes the request has, about, and not fewer.

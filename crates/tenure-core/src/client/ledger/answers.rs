@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{AcquireRequest, Acquired, Entry, Key, Lane, Ledger, Now, Phase, Sent, deadline};
+use super::{AcquireRequest, ClaimOutcome, Entry, Key, Lane, Ledger, Now, Phase, Sent, deadline};
 use crate::client::backoff;
 use crate::client::lease_state::LeaseState;
 use crate::client::renewal::GRAIN;
@@ -18,8 +18,8 @@ use crate::model::token::Token;
 /// The most entries that are looked at before something is sent: as many as a call takes, so that what was just
 /// read is still in the processor's caches when it is sent (`cargo xtask bench scheduler`).
 const DUE_MAX: usize = 128;
-/// The shortest time to the next look at an expiry, so that rounding cannot make a busy loop.
-const LOOK_MIN: Duration = Duration::from_millis(1);
+/// The shortest time to the next heartbeat, so that rounding cannot make a busy loop.
+const HEARTBEAT_MIN: Duration = Duration::from_millis(1);
 
 /// Moves a moment to a little earlier, so that a million leases share some hundred buckets of the schedule.
 fn coarse(at: Instant, ttl: Duration) -> Instant {
@@ -36,14 +36,14 @@ impl Ledger {
         let Some(entry) = self.answered(sent) else { return };
         let answer = answer.map_err(|error| error.named(engine, Some(entry.lease.resource())));
         match (entry.phase, answer) {
-            (Phase::AcquireFuture, Ok(answer)) => {
+            (Phase::Claiming, Ok(answer)) => {
                 entry.attempt = 0;
-                self.on_asked(now, index, sent.at, answer);
+                self.on_claim_answered(now, index, sent.at, answer);
             }
-            (Phase::AcquireFuture, Err(error)) => self.on_claim_failed(now, index, error),
+            (Phase::Claiming, Err(error)) => self.on_claim_failed(now, index, error),
             // A wake was quicker than the answer to the claim. A grant confirms it.
             (Phase::Ready | Phase::Held, Ok(ClaimAnswer::Granted(grant))) => {
-                self.on_kept(now, index, sent.at, grant.ends_in);
+                self.on_renewed(now, index, sent.at, grant.ends_in);
             }
             (Phase::Ready | Phase::Held, _) => self.queue_renewal(index),
             _ => {}
@@ -60,7 +60,7 @@ impl Ledger {
         Some(entry)
     }
 
-    fn on_asked(&mut self, now: &Now<'_>, index: u32, sent: Instant, answer: ClaimAnswer) {
+    fn on_claim_answered(&mut self, now: &Now<'_>, index: u32, sent: Instant, answer: ClaimAnswer) {
         match answer {
             ClaimAnswer::Granted(grant) => {
                 self.on_granted(now, index, deadline(sent, grant.ends_in), grant, true)
@@ -75,10 +75,10 @@ impl Ledger {
             }
             ClaimAnswer::Busy(busy) => {
                 let resource = self.entries[index as usize].lease.resource().clone();
-                self.refuse(now, index, Ok(Acquired::Busy(resource, Box::new(busy))));
+                self.refuse(now, index, Ok(ClaimOutcome::Busy(resource, Box::new(busy))));
             }
-            ClaimAnswer::Fresh(value) => self.refuse(now, index, Ok(Acquired::Fresh(value))),
-            ClaimAnswer::Finished => self.ask_anew(now, index, false),
+            ClaimAnswer::Fresh(value) => self.refuse(now, index, Ok(ClaimOutcome::Fresh(value))),
+            ClaimAnswer::Finished => self.claim_anew(now, index, false),
         }
     }
 
@@ -111,13 +111,13 @@ impl Ledger {
         entry.is_unconfirmed = !is_confirmed;
         if entry.lease.is_over(now.at + GRAIN) {
             // It took so long to get here that it is of no use. Its units must not wait for the ttl.
-            return self.ask_anew(now, index, true);
+            return self.claim_anew(now, index, true);
         }
         if let Some(max_hold) = entry.lease.terms().limits.max_hold {
             self.max_holds.insert(index, now.at + max_hold);
         }
         entry.phase = Phase::Ready;
-        entry.look_by = now.at + entry.lease.terms().ttl;
+        entry.collect_by = now.at + entry.lease.terms().ttl;
         self.schedule_renewal(now, index);
         self.wake(index);
     }
@@ -139,7 +139,7 @@ impl Ledger {
         let ttl = entry.lease.terms().ttl;
         let mut at = sent + confirm_window(ttl) / 3;
         if let Some(look_in) = waiting.look_in {
-            at = at.min(now.at + look_in.max(LOOK_MIN));
+            at = at.min(now.at + look_in.max(HEARTBEAT_MIN));
         }
         self.schedule.set(index, at.min(pending.give_up_at));
     }
@@ -166,26 +166,26 @@ impl Ledger {
             }
             (Phase::Waiting, Ok(RenewAnswer::Lost)) => {
                 Event::PlaceLost { resource: entry.lease.resource() }.emit(engine);
-                self.ask_anew(now, key.index, false);
+                self.claim_anew(now, key.index, false);
             }
             // An engine that forgets what it was asked: the claim's own id gets its grant by acquire again.
             (Phase::Waiting, Ok(RenewAnswer::Renewed { .. })) => {
-                entry.phase = Phase::AcquireFuture;
+                entry.phase = Phase::Claiming;
                 entry.is_busy = true;
                 self.enqueue(Lane::Claims, key);
             }
             (_, Ok(RenewAnswer::Renewed { ends_in } | RenewAnswer::Granted(Grant { ends_in, .. }))) => {
-                self.on_kept(now, key.index, sent_at, ends_in);
+                self.on_renewed(now, key.index, sent_at, ends_in);
             }
             // A heartbeat that was answered before the grant whose wake has overtaken it: ask again.
             (_, Ok(RenewAnswer::Waiting(..))) if entry.is_unconfirmed => self.queue_renewal(key.index),
-            (Phase::Ready, Ok(_)) => self.ask_anew(now, key.index, false),
+            (Phase::Ready, Ok(_)) => self.claim_anew(now, key.index, false),
             (_, Ok(_)) => self.lose(now, key.index, LossReason::Ended),
         }
     }
 
     /// A hold was answered to live on.
-    fn on_kept(&mut self, now: &Now<'_>, index: u32, sent: Instant, ends_in: Duration) {
+    fn on_renewed(&mut self, now: &Now<'_>, index: u32, sent: Instant, ends_in: Duration) {
         let entry = &mut self.entries[index as usize];
         entry.attempt = 0;
         entry.is_unconfirmed = false;
@@ -254,7 +254,7 @@ impl Ledger {
         self.wake(key.index);
         let entry = &self.entries[key.index as usize];
         if entry.phase == Phase::Ended {
-            self.told.wakers.append(&mut self.closers);
+            self.notices.wakers.append(&mut self.close_waiters);
         }
         let is_detached = entry.pending.as_ref().is_none_or(|pending| pending.is_detached);
         if entry.phase == Phase::Ended && is_detached {
@@ -281,7 +281,7 @@ impl Ledger {
             Wake::RenewAll => {
                 self.renew_all(|phase| matches!(phase, Phase::Waiting | Phase::Ready | Phase::Held));
             }
-            // No claim waits for it: the queue client has been told.
+            // No claim waits for it: the queue client handles it.
             Wake::Queue(_) => {}
         }
     }
@@ -299,7 +299,7 @@ impl Ledger {
     /// at least one window from that sending. With no answer yet, the first copy of the claim takes its place.
     fn on_grant_wake(&mut self, now: &Now<'_>, index: u32, grant: Grant, incarnation: Incarnation) {
         let entry = &mut self.entries[index as usize];
-        if !matches!(entry.phase, Phase::AcquireFuture | Phase::Waiting) {
+        if !matches!(entry.phase, Phase::Claiming | Phase::Waiting) {
             return;
         }
         let pending = entry.pending.as_ref().expect("a waiter is pending");
@@ -327,16 +327,16 @@ impl Ledger {
         let mut due = Vec::new();
         self.schedule.take_due(now.at, DUE_MAX, &mut due);
         let is_more = due.len() == DUE_MAX;
-        self.touch(&due);
+        self.prefetch(&due);
         for index in due {
             self.on_entry_due(now, index);
         }
         is_more
     }
 
-    /// Reads what is about to be used. Among a million leases every look misses the caches; here the misses
-    /// overlap, which halves the time of a round of renewals (`cargo xtask bench scheduler`).
-    fn touch(&self, due: &[u32]) {
+    /// Reads what is about to be used. Among a million leases every read misses the caches; here the misses overlap,
+    /// which halves the time of a round of renewals (`cargo xtask bench scheduler`).
+    fn prefetch(&self, due: &[u32]) {
         let mut sum = 0;
         for &index in due {
             let lease = &self.entries[index as usize].lease;
@@ -350,8 +350,8 @@ impl Ledger {
         let give_up_at = entry.pending.as_ref().map_or(Instant::NEVER, |pending| pending.give_up_at);
         let key = Key { index, generation: entry.generation };
         match entry.phase {
-            Phase::AcquireFuture | Phase::Waiting if now.at >= give_up_at => self.give_up(now, index),
-            Phase::AcquireFuture if !entry.is_busy => {
+            Phase::Claiming | Phase::Waiting if now.at >= give_up_at => self.give_up(now, index),
+            Phase::Claiming if !entry.is_busy => {
                 entry.is_busy = true;
                 self.enqueue(Lane::Claims, key);
                 self.schedule.set(index, give_up_at);
@@ -363,11 +363,11 @@ impl Ledger {
             Phase::Ready | Phase::Held if entry.lease.is_over(now.at + GRAIN) => {
                 self.expire(now, index);
             }
-            Phase::Ready if now.at >= entry.look_by => self.set_aside(now, index),
-            Phase::Held if now.at >= entry.look_by => {
-                self.told.unseen.push(entry.lease.clone());
+            Phase::Ready if now.at >= entry.collect_by => self.set_aside(now, index),
+            Phase::Held if now.at >= entry.collect_by => {
+                self.notices.uncollected.push(entry.lease.clone());
                 Event::SetAside { resource: entry.lease.resource() }.emit(self.identity.engine);
-                // Nobody has had it yet: for its user it is no loss.
+                // Its user has not collected it yet: for the user it is no loss.
                 (entry.phase, entry.loss) = (Phase::Ended, Some(LossReason::NotRenewed));
                 self.lose(now, index, LossReason::NotRenewed);
             }
@@ -375,7 +375,7 @@ impl Ledger {
             Phase::Ready | Phase::Held => {
                 let ttl = entry.lease.terms().ttl;
                 self.queue_renewal(index);
-                // A coarse look that comes too early becomes an exact one.
+                // A coarse time that comes too early becomes an exact one.
                 let exact = self.loss_due(index);
                 let at = Some(coarse(exact, ttl)).filter(|at| *at > now.at).unwrap_or(exact);
                 self.schedule.set(index, at);
@@ -388,7 +388,7 @@ impl Ledger {
         }
     }
 
-    /// When to look whether a lease is over: not after its deadline.
+    /// When to check whether a lease is over: not after its deadline.
     fn loss_due(&self, index: u32) -> Instant {
         self.entries[index as usize].lease.deadline() - GRAIN
     }
@@ -415,7 +415,7 @@ impl Ledger {
     }
 
     /// Starts a request over with a new claim id, at the end of the queue.
-    pub(super) fn ask_anew(&mut self, now: &Now<'_>, index: u32, may_hold: bool) {
+    pub(super) fn claim_anew(&mut self, now: &Now<'_>, index: u32, may_hold: bool) {
         self.start_over(now, index, may_hold);
         let key = Key { index, generation: self.entries[index as usize].generation };
         self.enqueue(Lane::Claims, key);
@@ -431,7 +431,7 @@ impl Ledger {
         pending.first_sent = None;
         pending.waiting = None;
         let (had_stray_copy, give_up_at) = (entry.has_stray_copy, pending.give_up_at);
-        entry.phase = Phase::AcquireFuture;
+        entry.phase = Phase::Claiming;
         entry.has_stray_copy = false;
         entry.is_unconfirmed = false;
         entry.attempt = 0;
@@ -447,8 +447,8 @@ impl Ledger {
         }
     }
 
-    /// Gives back a grant at which nobody has looked for a ttl, and with it what is held only for its sake. Nothing is
-    /// asked before its user looks: a future that is never polled must not take a turn again and again.
+    /// Gives back a grant that its user has not collected for a ttl, and with it what is held only for its sake. No
+    /// claim is sent before its user polls: a future that is never polled must not take a turn again and again.
     fn set_aside(&mut self, now: &Now<'_>, index: u32) {
         self.start_over(now, index, true);
         let entry = &mut self.entries[index as usize];
@@ -458,15 +458,15 @@ impl Ledger {
         self.give_back_stakes(now, index);
     }
 
-    /// Queues the claim of a user who looks again.
-    pub(super) fn ask_again(&mut self, key: Key) {
+    /// Queues the claim of a user that polls again.
+    pub(super) fn claim_again(&mut self, key: Key) {
         let entry = &mut self.entries[key.index as usize];
-        entry.phase = Phase::AcquireFuture;
+        entry.phase = Phase::Claiming;
         entry.is_busy = true;
         self.enqueue(Lane::Claims, key);
     }
 
-    /// Releases a claim that nobody uses, in an entry of its own.
+    /// Releases a claim that is not used, in an entry of its own.
     fn release_orphan(
         &mut self,
         now: &Now<'_>,
@@ -516,7 +516,7 @@ impl Ledger {
     }
 
     /// Ends a request that the engine has refused. An earlier copy of its claim may still come, and be granted.
-    fn refuse(&mut self, now: &Now<'_>, index: u32, result: Result<Acquired>) {
+    fn refuse(&mut self, now: &Now<'_>, index: u32, result: Result<ClaimOutcome>) {
         match self.entries[index as usize].has_stray_copy {
             true => self.fail_and_withdraw(now, index, result),
             false => self.fail(now, index, result),
@@ -524,7 +524,7 @@ impl Ledger {
     }
 
     /// Ends a request of which nothing is held.
-    fn fail(&mut self, now: &Now<'_>, index: u32, result: Result<Acquired>) {
+    fn fail(&mut self, now: &Now<'_>, index: u32, result: Result<ClaimOutcome>) {
         let entry = &mut self.entries[index as usize];
         entry.phase = Phase::Failed;
         if let Some(pending) = &mut entry.pending {
@@ -540,11 +540,11 @@ impl Ledger {
     }
 
     /// Ends a request that the engine may know of.
-    fn fail_and_withdraw(&mut self, now: &Now<'_>, index: u32, result: Result<Acquired>) {
+    fn fail_and_withdraw(&mut self, now: &Now<'_>, index: u32, result: Result<ClaimOutcome>) {
         let entry = &self.entries[index as usize];
         let lease = entry.lease.clone();
         let request = entry.pending.as_ref().expect("a request is pending").request.clone();
-        let has_stray_copy = entry.has_stray_copy || entry.phase == Phase::AcquireFuture;
+        let has_stray_copy = entry.has_stray_copy || entry.phase == Phase::Claiming;
         self.fail(now, index, result);
         self.release_orphan(now, lease, request, has_stray_copy);
     }
@@ -564,7 +564,7 @@ impl Ledger {
     pub(super) fn lose(&mut self, now: &Now<'_>, index: u32, reason: LossReason) {
         let entry = &mut self.entries[index as usize];
         if entry.phase == Phase::Ready {
-            return self.ask_anew(now, index, true);
+            return self.claim_anew(now, index, true);
         }
         if entry.phase == Phase::Held {
             entry.phase = Phase::Ended;
@@ -573,7 +573,7 @@ impl Ledger {
                 .emit(self.identity.engine);
         }
         entry.lease.end();
-        self.told.ended.push(entry.lease.clone());
+        self.notices.ended.push(entry.lease.clone());
         self.schedule.remove(index);
         if !self.bonds.is_empty() {
             self.lose_bound(index);
@@ -584,11 +584,11 @@ impl Ledger {
         if let Some(waker) =
             self.entries[index as usize].pending.as_mut().and_then(|pending| pending.waker.take())
         {
-            self.told.wakers.push(waker);
+            self.notices.wakers.push(waker);
         }
     }
 
-    /// Nothing can be asked or renewed any more: leases are lost, and who waits for anything is told.
+    /// Nothing can be claimed or renewed any more: leases are lost, and waiting users are woken to learn it.
     pub(crate) fn close(&mut self, now: &Now<'_>, error: Error) {
         self.closed = Some(error);
         let all: Vec<u32> = self.entries.iter().map(|(index, _)| index as u32).collect();
@@ -598,6 +598,6 @@ impl Ledger {
             }
             self.wake(index);
         }
-        self.told.wakers.append(&mut self.closers);
+        self.notices.wakers.append(&mut self.close_waiters);
     }
 }

@@ -21,7 +21,7 @@ impl Bond {
 }
 
 impl Ledger {
-    /// Binds held leases together: when one is lost, all are. None: one is lost already.
+    /// Binds held leases together: when one is lost, all are. Returns `None` if one is lost already.
     pub(crate) fn bind(&mut self, now: &Now<'_>, keys: Vec<Key>) -> Option<Arc<Bond>> {
         for key in &keys {
             self.entry(*key).filter(|entry| entry.phase == Phase::Held && !entry.lease.is_over(now.at))?;
@@ -32,7 +32,7 @@ impl Ledger {
     }
 
     /// A user has seen the deadline of a bound lease pass before the client's thread did.
-    pub(crate) fn look_at_bond(&mut self, now: &Now<'_>, bond: &Bond) {
+    pub(crate) fn check_bond(&mut self, now: &Now<'_>, bond: &Bond) {
         for key in &bond.keys {
             let held = self.entry(*key).filter(|entry| entry.phase == Phase::Held);
             if held.is_some_and(|entry| entry.lease.is_over(now.at)) {
@@ -41,8 +41,8 @@ impl Ledger {
         }
     }
 
-    /// A lease is lost, and so are those that are bound to it. Their holds are not released: the work that is
-    /// told may still be ending. They are not renewed any more, so they end even if their user never lets go.
+    /// A lease is lost, and so are those that are bound to it. Their holds are not released: the work under them may
+    /// still be ending. They are not renewed any more, so they end even if their user never lets go.
     pub(super) fn lose_bound(&mut self, index: u32) {
         let Some(bond) = self.bonds.remove(&index) else { return };
         for (number, key) in bond.keys.iter().enumerate() {
@@ -57,12 +57,12 @@ impl Ledger {
             entry.loss = Some(LossReason::LostWithSet);
             entry.lease.end();
             let lease = entry.lease.clone();
-            self.told.ended.push(lease);
+            self.notices.ended.push(lease);
             self.schedule.remove(key.index);
         }
     }
 
-    /// Binds held leases to a claim that is asked for: they go back if that fails, or is granted and nobody looks.
+    /// Binds held leases to a claim: they go back if it fails, or is granted and not collected.
     pub(crate) fn stake(&mut self, on: Key, keys: Vec<Key>) {
         if !keys.is_empty() && self.entry(on).is_some() {
             self.stakes.insert(on.index, keys);
@@ -75,7 +75,7 @@ impl Ledger {
             let Some(entry) = self.entry(key).filter(|entry| entry.phase == Phase::Held) else { continue };
             let lease = entry.lease.clone();
             self.start_release(now, key.index, true);
-            self.told.ended.push(lease);
+            self.notices.ended.push(lease);
         }
     }
 }

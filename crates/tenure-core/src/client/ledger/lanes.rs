@@ -1,7 +1,7 @@
 //! What waits to be sent: a lane for each verb, and in each lane a line for each shard.
 //!
-//! So nothing stands behind what is slower than itself: not behind a server that hangs, and a renewal of what is held not
-//! behind the heartbeats of who waits. Those cost a store several times as much, and may wait for its replicas.
+//! So nothing stands behind what is slower than itself: not behind a server that hangs, and a renewal of a lease not
+//! behind the heartbeats of waiters. Those cost a store several times as much, and may wait for its replicas.
 //!
 //! Which shard a resource is on may change while its requests stand in line. Then they go over to the line of the new
 //! one, in their order, before anything else is sent.
@@ -28,7 +28,7 @@ pub(crate) enum Lane {
     Deliveries,
     Releases,
     Claims,
-    /// Renewals of who waits.
+    /// Renewals of waiters.
     Heartbeats,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Lanes {
     has_second_calls: bool,
     /// Of each lane and shard.
     lines: [Vec<VecDeque<Key>>; Lane::ALL.len()],
-    /// A line is not empty any more, or long enough for a second call, since somebody asked.
+    /// A line is not empty any more, or long enough for a second call, since it was last asked.
     is_news: bool,
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use super::{AcquireRequest, Acquired, Identity, Key, Lane, Ledger, Now, ShardOf};
+use super::{AcquireRequest, ClaimOutcome, Identity, Key, Lane, Ledger, Now, ShardOf};
 use crate::client::lease_state::LeaseState;
 use crate::clock::Instant;
 use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Shard, Wake};
@@ -47,7 +47,7 @@ fn a_release_that_failed_is_repeated_although_a_renewal_is_answered_after_it() {
     let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
-    assert!(matches!(ledger.poll(&now(at), key, None), Some(Ok(Acquired::Lease(_)))));
+    assert!(matches!(ledger.poll(&now(at), key, None), Some(Ok(ClaimOutcome::Lease(_)))));
     at = at + TTL / 2;
     ledger.on_due(&now(at));
     let (renewals, _) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 1);
@@ -93,7 +93,7 @@ fn a_store_that_may_have_forgotten_is_asked_about_every_hold_at_once() {
     let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
-    let Some(Ok(Acquired::Lease(lease))) = ledger.poll(&now(at), key, None) else { panic!("it is held") };
+    let Some(Ok(ClaimOutcome::Lease(lease))) = ledger.poll(&now(at), key, None) else { panic!("it is held") };
     at = at + Duration::from_millis(10);
     ledger.on_wake(&now(at), Wake::LookAtAll);
     assert_eq!(ledger.take_renewals(at, Lane::Renewals, Shard(0), 9).0.len(), 0, "a holder need not look");
@@ -110,7 +110,7 @@ fn hold(ledger: &mut Ledger, at: Instant, ends_in: Duration) -> (Key, Arc<LeaseS
     let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let grant = Grant { token: Token::new(1), slot: None, ends_in };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
-    let Some(Ok(Acquired::Lease(lease))) = ledger.poll(&now(at), key, None) else { panic!("it is held") };
+    let Some(Ok(ClaimOutcome::Lease(lease))) = ledger.poll(&now(at), key, None) else { panic!("it is held") };
     (key, lease)
 }
 
@@ -121,11 +121,11 @@ fn a_user_who_is_first_to_see_a_deadline_pass_finds_all_bound_leases_lost() {
     let (lasting_key, lasting) = hold(&mut ledger, at, 10 * TTL);
     let (brief_key, brief) = hold(&mut ledger, at, TTL);
     let bond = ledger.bind(&now(at), vec![lasting_key, brief_key]).expect("both are held");
-    ledger.look_at_bond(&now(at), &bond);
+    ledger.check_bond(&now(at), &bond);
     assert!(bond.lost_first().is_none() && !lasting.is_over(at), "nothing is lost yet");
     at = at + TTL;
     assert!(brief.is_over(at) && !lasting.is_over(at), "the client's thread has not looked yet");
-    ledger.look_at_bond(&now(at), &bond);
+    ledger.check_bond(&now(at), &bond);
     assert!(lasting.is_over(at), "one loss is the loss of all");
     assert_eq!(bond.lost_first(), Some(1), "it is known which was first");
     ledger.on_due(&now(at));
@@ -180,7 +180,7 @@ fn a_call_takes_so_many_claims_of_one_resource_and_keeps_the_order() {
     assert_eq!(names(8), ["a", "b"], "who was left stands before who came later");
 }
 
-/// A ledger whose resources are on the shard that is told, and a claim of each of these names in it.
+/// A ledger whose resources are on the shard that is stored in the atomic, and a claim of each of these names in it.
 fn divided(names: &[&str]) -> (Ledger, Arc<AtomicU16>, Instant) {
     let moved_to = Arc::new(AtomicU16::new(0));
     let told = moved_to.clone();
@@ -250,7 +250,7 @@ fn a_grant_that_finds_its_waiter_in_line_is_confirmed_among_the_leases() {
     let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
     let wake = Wake::Granted { claim: claims[0].claim, grant, incarnation: Incarnation(1) };
     ledger.on_wake(&now(at), wake);
-    assert!(matches!(ledger.poll(&now(at), key, None), Some(Ok(Acquired::Lease(_)))));
+    assert!(matches!(ledger.poll(&now(at), key, None), Some(Ok(ClaimOutcome::Lease(_)))));
     assert!(ledger.take_renewals(at, Lane::Heartbeats, Shard(0), 9).0.is_empty());
     assert_eq!(ledger.lines(), [(Lane::Renewals, Shard(0))]);
     let (_, renewals) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 9);
@@ -305,6 +305,6 @@ fn who_asks_whether_a_claim_has_queued_is_woken_when_it_has() {
     let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
     let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
     ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
-    assert_eq!(ledger.take_told().wakers.len(), 1);
+    assert_eq!(ledger.take_notices().wakers.len(), 1);
     assert!(ledger.is_queued(key));
 }

@@ -45,7 +45,7 @@ impl Blocking<queue::Queue> {
         Blocking(self.0.max_attempts(attempts))
     }
 
-    /// Sets a text that says to people who takes (see [`queue::Queue::label`]).
+    /// Sets a text that shows operators which consumer has an item (see [`queue::Queue::label`]).
     #[must_use]
     pub fn label(self, text: &str) -> Self {
         Blocking(self.0.label(text))
@@ -73,7 +73,7 @@ impl Blocking<queue::Queue> {
         Ok(block_on(self.0.try_next())?.map(Blocking))
     }
 
-    /// Waits for the next item, but not for longer than this. None: nothing came.
+    /// Waits for the next item, but not for longer than this. Returns `None` if nothing came.
     ///
     /// # Errors
     /// As [`queue::Queue::next_within`].
@@ -81,8 +81,8 @@ impl Blocking<queue::Queue> {
         Ok(block_on(self.0.next_within(wait))?.map(Blocking))
     }
 
-    /// Waits for the next item and works on it (see [`queue::Queue::run`]). A thread cannot be dropped: long work looks at
-    /// [`Lease::is_lost`](crate::Lease::is_lost) of [`queue::Delivery::lease`] and stops by itself.
+    /// Waits for the next item and works on it (see [`queue::Queue::run`]). A thread cannot be dropped: long work
+    /// checks [`Lease::is_lost`](crate::Lease::is_lost) of [`queue::Delivery::lease`] and stops by itself.
     ///
     /// # Errors
     /// As [`queue::Queue::run`].

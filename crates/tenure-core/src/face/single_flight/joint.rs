@@ -1,8 +1,8 @@
 //! What the tasks of one client want at the same time: one asks the store for all of them.
 //!
-//! The request is a future that all of them poll, so it goes on whichever of them is dropped or forgotten, and keeps its
-//! place in the store's queue. Of a grant, the task that looks first takes the lease and loads; the others wait for what
-//! it publishes. If it fails or is dropped, those that still want the value join for the next request.
+//! The request is a future that all of them poll, so it goes on whichever of them is dropped or forgotten, and keeps
+//! its place in the store's queue. Of a grant, the task that polls first takes the lease and loads; the others wait
+//! for what it publishes. If it fails or is dropped, those that still want the value join for the next request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::watch;
 
-use crate::client;
+use crate::client::shared::Shared as Client;
 use crate::error::Result;
 use crate::face::lease::Lease;
 use crate::model::claim::{Name, Published};
@@ -22,7 +22,7 @@ use crate::model::claim::{Name, Published};
 pub(super) enum Wanted {
     /// The fresh value, or a lease of this ttl to load it, however long that takes.
     Value(Duration),
-    /// The same, if nobody loads.
+    /// The same, if no load is under way.
     Try(Duration),
     /// The value that is there, fresh or not.
     Look,
@@ -58,12 +58,8 @@ impl Flights {
 }
 
 /// Joins the request for what is wanted, or begins it.
-pub(super) fn join(
-    client: &Arc<client::Shared>,
-    key: (Name, Wanted),
-    begin: impl FnOnce(Pass) -> Request,
-) -> Joint {
-    let mut state = client.flights.state();
+pub(super) fn join(client: &Arc<Client>, key: (Name, Wanted), begin: impl FnOnce(Pass) -> Request) -> Joint {
+    let mut state = client.kept::<Flights>().state();
     if let Some(joint) = state.joint.get(&key).and_then(|(_, joint)| joint.upgrade()) {
         return joint;
     }
@@ -78,7 +74,7 @@ pub(super) fn join(
 
 /// While it is there, a request can be joined.
 pub(super) struct Pass {
-    client: Weak<client::Shared>,
+    client: Weak<Client>,
     key: (Name, Wanted),
     id: u64,
 }
@@ -86,7 +82,7 @@ pub(super) struct Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         let Some(client) = self.client.upgrade() else { return };
-        let mut state = client.flights.state();
+        let mut state = client.kept::<Flights>().state();
         if state.joint.get(&self.key).is_some_and(|(id, _)| *id == self.id) {
             state.joint.remove(&self.key);
         }
@@ -110,11 +106,11 @@ impl Loading {
 
     /// Takes the lease, if no other task has. `joint` is the request of which this came.
     pub(super) fn take_turn(self: &Arc<Loading>, joint: Joint) -> Option<(Lease, Turn)> {
-        let (lease, told) = self.turn.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        Some((lease, Turn { loading: self.clone(), told, _joint: joint }))
+        let (lease, sender) = self.turn.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some((lease, Turn { loading: self.clone(), sender, _joint: joint }))
     }
 
-    /// Waits for the value. None: whoever had the lease has failed or is gone.
+    /// Waits for the value. Returns `None` if the task that had the lease has failed or is gone.
     pub(super) async fn value(&self) -> Option<Published> {
         let mut loaded = self.loaded.clone();
         let value = loaded.wait_for(Option::is_some).await.ok()?;
@@ -122,23 +118,23 @@ impl Loading {
     }
 }
 
-/// Whoever has it loads, and tells the others. Dropped before that, it has another load.
+/// The task that has it loads, and publishes for the others. Dropped before that, it lets another task load.
 pub(super) struct Turn {
     loading: Arc<Loading>,
-    told: watch::Sender<Option<Published>>,
-    /// A request lives as long as somebody has it, and others are to join until the value is there.
+    sender: watch::Sender<Option<Published>>,
+    /// A request lives as long as a task has it, and others are to join until the value is there.
     _joint: Joint,
 }
 
 impl Turn {
-    /// Tells the others what was published.
-    pub(super) fn tell(&self, value: Published) {
+    /// Gives the other tasks what was published.
+    pub(super) fn publish(&self, value: Published) {
         self.end();
         // They may all be gone.
-        self.told.send(Some(value)).ok();
+        self.sender.send(Some(value)).ok();
     }
 
-    /// From now on, who wants the value asks the store.
+    /// From now on, a task that wants the value asks the store.
     fn end(&self) {
         drop(self.loading.pass.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

@@ -23,7 +23,7 @@ pub fn cut_reason(reason: &str) -> &str {
 
 /// How long a dedup id is remembered after its push, at least: as long as its item is in the queue, and this long.
 pub const DEDUP_MEMORY: Duration = Duration::from_secs(300);
-/// After how long an idle client that was told nothing looks again.
+/// After how long an idle client that was not woken polls again.
 pub const CONSUMER_LOOK: Duration = Duration::from_secs(5);
 /// How long an idle client is taken to be there without looking again.
 pub const CONSUMER_LIFE: Duration = Duration::from_secs(15);
@@ -64,7 +64,7 @@ pub struct Pushed {
 
 /// The least time between two dispatches, over all consumers.
 ///
-/// It is counted from each dispatch by the settings of who took it, so all consumers of a queue should say the same.
+/// It is counted from each dispatch by the settings of the consumer, so all consumers of a queue should say the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Interval {
     /// None.
@@ -85,7 +85,7 @@ pub struct Rules {
     pub interval: Interval,
     /// After so many deliveries that were not acknowledged an item is dead. 0: never.
     pub attempts_max: u32,
-    /// Who takes, for people.
+    /// The label of the consumer, for operators.
     pub label: Label,
 }
 
@@ -94,9 +94,9 @@ pub struct Rules {
 pub struct Take {
     /// The queue.
     pub queue: Name,
-    /// Who takes.
+    /// The client of the consumer.
     pub client: ClientId,
-    /// A new id for each item that is wanted. None: the client wants nothing any more, and is not idle any more.
+    /// A new id for each item that is wanted. Empty: the client wants nothing any more, and is not idle any more.
     pub claims: Vec<ClaimId>,
     /// How.
     pub rules: Arc<Rules>,
@@ -110,8 +110,8 @@ pub struct Take {
 pub struct Taken {
     /// As many items as there are ready, for the claims in their order.
     pub items: Vec<Dispatched>,
-    /// Fewer than were wanted, and this client is to look again after so long. None: it will be told. Zero: there may be more at
-    /// once, and whether this client is idle is not known.
+    /// Fewer than were wanted, and this client is to poll again after so long. `None`: it will be woken. Zero: there
+    /// may be more at once, and whether this client is idle is not known.
     pub look_in: Option<Duration>,
 }
 
@@ -154,7 +154,7 @@ pub enum Settlement {
         /// Why.
         reason: String,
     },
-    /// Nobody has seen it: it is handed out again at once, and the attempt does not count.
+    /// The consumer has not seen it: it is handed out again at once, and the attempt does not count.
     Return,
 }
 
@@ -190,7 +190,8 @@ pub struct QueueStats {
     pub in_flight: u64,
     /// How many dead letters there are.
     pub dead: u64,
-    /// After how long something can be taken, if no delivery is renewed or ended until then. None: there is nothing.
+    /// After how long something can be taken, if no delivery is renewed or ended until then. `None`: there is
+    /// nothing.
     pub next_in: Option<Duration>,
 }
 
@@ -232,7 +233,7 @@ pub enum ItemState {
     Behind,
     /// A consumer has it.
     InFlight {
-        /// Who.
+        /// The label of the consumer.
         label: Label,
         /// When the delivery ends without renewal.
         ends_in: Duration,

@@ -32,9 +32,9 @@ pub struct Head {
     pub dead: u64,
     /// Until when nothing is handed out, by the interval of the whole queue.
     pub rests_until: Timestamp,
-    /// Who asked in vain, in that order. The first two are told when the next item will be ready.
+    /// The clients that asked in vain, in that order. The first two learn when the next item will be ready.
     pub idle: Vec<Idle>,
-    /// When something will be ready, as those know who watch for it. None: they know of nothing.
+    /// When something will be ready, as the watching clients know. `None`: they know of nothing.
     pub watched: Option<Timestamp>,
 }
 
@@ -66,7 +66,7 @@ impl LaneId {
 /// The state of a lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lane {
-    /// Its first item. None: it is empty, and only rests.
+    /// Its first item. `None`: it is empty, and only rests.
     pub first: Option<ItemId>,
     /// When the first item can be handed out, unless its delivery is renewed.
     pub ready_at: Timestamp,
@@ -74,7 +74,7 @@ pub struct Lane {
     pub attempts: u32,
     /// Until when nothing is handed out, by the interval of the group.
     pub rests_until: Timestamp,
-    /// Who has the first item.
+    /// The delivery of the first item.
     pub delivery: Option<Handed>,
 }
 
@@ -85,7 +85,7 @@ impl Lane {
     }
 }
 
-/// Who has an item.
+/// The delivery of an item.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handed {
     /// The claim under which it was taken.
@@ -96,7 +96,7 @@ pub struct Handed {
     pub expires_at: Timestamp,
     /// How far a renewal moves that.
     pub ttl: Duration,
-    /// Who took it, for people.
+    /// The label of the consumer, for operators.
     pub label: Label,
 }
 
@@ -142,7 +142,7 @@ pub struct Remembered {
 pub enum Overdue {
     /// It has ended.
     Ended,
-    /// Whoever has it could not say in the record that it lasts, and has said so elsewhere: it begins anew.
+    /// The consumer could not write in the record that it lasts, and has written so elsewhere: it begins anew.
     Lasts,
     /// Its item was acknowledged in the same way.
     Acknowledged,

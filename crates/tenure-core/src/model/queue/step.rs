@@ -1,4 +1,5 @@
-//! The whole of a queue as functions of `(record, request, now)`: what is ready, in which order, and who is told.
+//! The whole of a queue as functions of `(record, request, now)`: what is ready, in which order, and which clients
+//! are woken.
 //!
 //! Nothing moves by itself. A lane that is due, and one whose delivery has ended, are found by the next take: both stand in the
 //! index of lanes at the moment since which they are ready.
@@ -19,10 +20,10 @@ const FORGOTTEN_MAX: usize = 2;
 
 /// How many idle clients watch for what is due: the second is there for when the first one is dead.
 pub const WATCHERS: usize = 2;
-/// How much later than the first the second one looks.
+/// How much later than the first client the second one polls.
 pub const STANDBY: Duration = Duration::from_millis(250);
 
-/// Whom a step wants told that there may be something for them.
+/// The clients that a step wakes, since there may be something for them.
 pub type Calls = Vec<ClientId>;
 
 /// The reason of a dead letter whose deliveries all ended by themselves.
@@ -46,7 +47,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         Ok(step)
     }
 
-    /// Stores the head. If something is ready sooner than those know who watch for it, they are told.
+    /// Stores the head. If something is ready sooner than the watching clients know, they are woken.
     fn end(mut self) -> Result<Calls, R::Error> {
         if !self.head.idle.is_empty()
             && let Some(at) = self.next_ready()?
@@ -60,7 +61,8 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         Ok(self.calls)
     }
 
-    /// Takes clients off the list of the idle. If one of them watched, others must be told for what.
+    /// Takes clients off the list of the idle. If one of them watched, other clients must be woken to watch in its
+    /// place.
     fn dismiss(&mut self, is_meant: impl Fn(&Idle) -> bool) {
         let watchers = self.head.idle.len().min(WATCHERS);
         if self.head.idle[..watchers].iter().any(&is_meant) {
@@ -95,8 +97,8 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         self.cleared > self.record.cleared_max()
     }
 
-    /// The most recently idle client is told: the first ones go on watching for what is due.
-    fn call_one(&mut self) {
+    /// The most recently idle client is woken: the first ones go on watching for what is due.
+    fn wake_one(&mut self) {
         if let Some(idle) = self.head.idle.last() {
             let client = idle.client;
             self.calls.push(client);
@@ -104,12 +106,12 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         }
     }
 
-    /// Stores a lane that can be handed out from a moment on. If that is now, an idle client is told.
+    /// Stores a lane that can be handed out from a moment on. If that is now, an idle client is woken.
     fn set_ready(&mut self, id: &LaneId, was: Option<&Lane>, lane: Lane) -> Result<(), R::Error> {
         let ready_at = lane.ready_at.max(self.head.rests_until);
         self.record.set_lane(id, was, Some(lane))?;
         if ready_at <= self.now {
-            self.call_one();
+            self.wake_one();
         }
         Ok(())
     }
@@ -200,7 +202,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         self.dismiss(|idle| idle.client == take.client);
         // More is ready than this client wants.
         if self.next_ready()?.is_some_and(|at| at <= self.now) {
-            self.call_one();
+            self.wake_one();
         }
         Ok(Taken { items, look_in })
     }
@@ -286,7 +288,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         Ok(true)
     }
 
-    /// Forgets who has a lane's first item.
+    /// Forgets the delivery of a lane's first item.
     fn end_delivery(&mut self, lane: &mut Lane) -> Result<(), R::Error> {
         if let Some(handed) = lane.delivery.take() {
             self.record.set_lane_of(handed.claim, None)?;
@@ -392,13 +394,13 @@ impl<'a, R: QueueRecord> Step<'a, R> {
             let Some(was) = self.record.lane(&id)? else { continue };
             let mut lane = was.clone();
             self.end_delivery(&mut lane)?;
-            // One that has ended before keeps its place, but goes too: nobody need look at this client again.
+            // One that has ended before keeps its place, but goes too: this client need not be visited again.
             lane.ready_at = was.ready_at.min(self.now.max(lane.rests_until));
             self.set_ready(&id, Some(&was), lane)?;
         }
-        // What it had been told of is for another now.
+        // What it had been woken for is for another client now.
         if self.calls.is_empty() && self.next_ready()?.is_some_and(|at| at <= self.now) {
-            self.call_one();
+            self.wake_one();
         }
         Ok(())
     }
@@ -445,7 +447,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         Ok(count)
     }
 
-    /// Removes an item unless somebody has it.
+    /// Removes an item unless a consumer has it.
     fn withdraw(&mut self, id: ItemId) -> Result<bool, R::Error> {
         let Some(item) = self.record.item(id)? else { return Ok(false) };
         let lane_id = LaneId::of(item.group.as_ref(), id);
@@ -484,7 +486,7 @@ pub fn take<R: QueueRecord>(record: &mut R, take: &Take, now: Timestamp) -> Resu
     Ok((taken, step.end()?))
 }
 
-/// Extends a delivery, and says for how long. None: it has ended.
+/// Extends a delivery, and says for how long. Returns `None` if it has ended.
 pub fn renew<R: QueueRecord>(
     record: &mut R,
     claim: ClaimId,
@@ -505,7 +507,7 @@ pub fn settle<R: QueueRecord>(
     Ok((answer, step.end()?))
 }
 
-/// Ends all deliveries of a client that is known to be dead, and tells another in its place.
+/// Ends all deliveries of a client that is known to be dead, and wakes another in its place.
 pub fn vanish<R: QueueRecord>(record: &mut R, client: ClientId, now: Timestamp) -> Result<Calls, R::Error> {
     let mut step = Step::begin(record, now)?;
     step.vanish(client)?;

@@ -49,7 +49,7 @@ fn a_lease_that_somebody_revoked_is_noticed_and_replaced() {
         let session_id = etcd_leases.of(TTL).await.unwrap();
         assert!(etcd_leases.heartbeat(session_id).await.unwrap().is_some());
         etcd_leases.revoke(lease_of(session_id)).await.unwrap();
-        etcd_leases.look_after(session_id).await;
+        etcd_leases.check_ended(session_id).await;
         assert_eq!(etcd_leases.heartbeat(session_id).await.unwrap(), None);
         let next = etcd_leases.of(TTL).await.unwrap();
         assert_ne!(next, session_id);

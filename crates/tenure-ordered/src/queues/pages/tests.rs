@@ -56,7 +56,7 @@ impl Shelf {
             rows.by_ref().take(wanted.most).map(|(key, value)| (key.clone(), value.clone())).collect();
         assert_eq!(found.rows, expected);
         assert_eq!(found.has_more, rows.next().is_some());
-        // Whoever loads what is missing is not asked for much more, nor often.
+        // A load of what is missing does not fetch much more, nor is it needed often.
         let mut loaded: Vec<u64> = Vec::new();
         let known = |id, loaded: &[u64]| self.page(id).filter(|_| loaded.contains(&id));
         let mut rounds = 0;

@@ -24,7 +24,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         requests: &[(&str, R)],
     ) -> (Timestamp, Vec<Value>) {
         let script = script(&self.world.scripts.library);
-        let mut cmd = script.call(&self.keys, 0, requests.len(), Form::Function);
+        let mut cmd = script.command(&self.keys, 0, requests.len(), Form::Function);
         for (name, _) in requests {
             cmd.arg(self.keys.of(&Name::new(name).unwrap()).unwrap().text);
         }

@@ -6,14 +6,15 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use tokio::task::JoinSet;
 
-use crate::client::{Shared, Tenure};
+use crate::client::shared::Shared;
 use crate::engine::queue::{QueueLine, QueueStats};
 use crate::error::{Error, ErrorKind, Result};
+use crate::face::tenure::Tenure;
 use crate::model::claim::Name;
 use crate::model::inspect::View;
 
 impl Tenure {
-    /// Lists what is held and who waits, for names that begin with `prefix` (empty: all), by name.
+    /// Lists holders and waiters of the names that begin with `prefix` (empty: all), by name.
     ///
     /// `let views = tenure.inspect("billing/").await?;`
     ///

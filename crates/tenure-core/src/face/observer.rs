@@ -1,0 +1,49 @@
+//! The views of a resource, one after the other.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use tokio::sync::mpsc;
+
+use crate::client::shared::Connection;
+use crate::error::Result;
+use crate::model::claim::Name;
+use crate::model::inspect::View;
+
+/// The later views of a resource (see [`Tenure::observe`](crate::Tenure::observe)).
+pub struct Observer {
+    views: mpsc::Receiver<Result<Option<View>>>,
+    _connection: Arc<Connection>,
+}
+
+impl Observer {
+    /// Follows a resource, on the client's thread, for as long as this is kept.
+    pub(crate) fn new(connection: &Arc<Connection>, name: Name) -> Observer {
+        // Small: what a slow reader has not taken yet, the engine keeps down to the latest.
+        let (sender, views) = mpsc::channel(1);
+        let shared = connection.shared.clone();
+        connection.shared.runtime.spawn(async move {
+            let mut changes = shared.engine.observe(name.clone());
+            // A reader that is gone ends this at once, not at the next change, which may never come.
+            let mut is_gone = std::pin::pin!(sender.closed());
+            while let Either::Left((Some(view), _)) = select(changes.next(), &mut is_gone).await {
+                let view = view.map_err(|error| error.named(shared.engine.name(), Some(&name)));
+                if sender.send(view).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Observer { views, _connection: connection.clone() }
+    }
+
+    /// Waits for the next view; none for a resource that is idle. The end means that the client is closed.
+    ///
+    /// `while let Some(view) = changes.next().await { println!("{:?}", view?); }`
+    ///
+    /// # Cancel safety
+    /// Nothing is lost by dropping it.
+    pub async fn next(&mut self) -> Option<Result<Option<View>>> {
+        self.views.recv().await
+    }
+}
