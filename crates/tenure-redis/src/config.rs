@@ -18,11 +18,11 @@ const SERVER_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 /// What all keys begin with, unless the URL says otherwise.
 pub(crate) const PREFIX: &str = "tenure:";
-/// Channels are named `tenure.…` whatever the prefix is, so no key may look like one.
+/// Channels are named `tenure.…` whatever the prefix is, so no key may begin like one.
 const RESERVED: &str = "tenure.";
 /// The longest prefix: it is part of every key and of every call.
 const PREFIX_BYTES_MAX: usize = 128;
-/// The most acknowledgements to wait for. More replicas than this exist, but nobody waits for all of them.
+/// The most acknowledgements to wait for. More replicas than this exist, but no command waits for all of them.
 const REPLICAS_MAX: u8 = 16;
 /// The most hosts of a URL. They are asked one beside the other, so this bounds the connections.
 const HOSTS_MAX: usize = 64;

@@ -24,10 +24,10 @@ use crate::net::topology::{CALL_TIMEOUT, Servers};
 
 /// How many PINGs the latency is taken of.
 const PINGS: usize = 5;
-/// A resource to look at, whether it exists or not: it tells whether the scripts may read the keys.
+/// A resource to read, whether it exists or not: that shows whether the scripts may read the keys.
 pub(crate) const PROBE: &str = "tenure-doctor";
 
-/// Looks at every master, and at what they have in common. `probe` looks at the resource [`PROBE`].
+/// Checks every master, and what they have in common. `probe` reads the resource [`PROBE`].
 pub(crate) async fn check(
     servers: &Servers,
     keys: &Keys,
@@ -114,7 +114,7 @@ async fn scripts(link: &Link) -> Finding {
     let unknown = "0".repeat(40);
     let known = ask(link, &["EVALSHA", &unknown, "0"]).await;
     let text = ask(link, &["EVAL", "return 'yes'", "0"]).await;
-    // A function that nobody has, and a library that cannot be: refused for that, or for want of rights.
+    // A function that does not exist, and a library that cannot be: refused for that, or for want of rights.
     let function = ask(link, &["FCALL", &unknown, "0"]).await;
     let library = ask(link, &["FUNCTION", "LOAD", ""]).await;
     judge::scripts([&function, &library], [&known, &text])
@@ -135,7 +135,7 @@ async fn ask(link: &Link, words: &[&str]) -> Said {
     text_of(run_command(link, words).await?, "the server")
 }
 
-/// Returns a setting of the server; none where it refuses to tell.
+/// Returns a setting of the server; none where it refuses to show it.
 async fn setting(link: &Link, name: &str) -> Option<String> {
     let answer = run_command(link, &["CONFIG", "GET", name]).await.ok()?;
     let pairs: Vec<(String, String)> = redis::from_redis_value(answer).ok()?;

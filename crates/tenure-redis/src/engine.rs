@@ -58,7 +58,7 @@ struct Verb<R> {
     script: &'static Script,
     name: fn(&R) -> &Name,
     arguments: Arguments<R>,
-    /// Whether the request may be queued, and so be told of its grant.
+    /// Whether the request may be queued, and so be woken by its grant.
     may_wait: fn(&R) -> bool,
     /// Whether a published value may answer the request.
     may_answer_value: fn(&R) -> bool,
@@ -149,7 +149,7 @@ impl Redis {
         parts: &[Part<'_, R>],
     ) -> Result<(Vec<Value>, Context)> {
         if parts.iter().any(|part| (verb.may_wait)(part.request)) {
-            // Before the claim, or its grant could be told to nobody.
+            // Before the claim, or its grant could be published without a subscriber.
             self.store.listen(verb.operation, slot).await?;
         }
         let keys: Vec<&Key> = parts.iter().map(|part| &part.key).collect();

@@ -1,4 +1,4 @@
-//! What goes wrong between a command and its answer, and how a user is told.
+//! What goes wrong between a command and its answer, and the error that a user gets.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub enum Fault {
     Server { server: String, code: String, detail: String },
     /// The server is not a master, so it was sent nothing.
     NotMaster { server: String, role: String },
-    /// No Sentinel, or no node of the cluster, says who is in charge.
+    /// No Sentinel, or no node of the cluster, names a master.
     Nobody { why: String },
     /// The settings cannot work: a file with certificates cannot be read, a server is too old.
     Setup { why: String, hint: &'static str },
@@ -84,7 +84,7 @@ impl Fault {
         self.says("ERR", "already exists")
     }
 
-    /// Returns whether it answers a probe with what does not exist, which only who may use it learns.
+    /// Returns whether it answers a probe with what does not exist, which only a user with the right for it learns.
     pub(crate) fn is_of_probe(&self) -> bool {
         self.is_no_script() || self.is_no_function() || self.says("ERR", "missing library metadata")
     }
@@ -105,7 +105,7 @@ impl Fault {
         matches!(self, Fault::Silent { .. } | Fault::Cut { .. })
     }
 
-    /// Returns whether only people can mend it, so that nobody should wait for it.
+    /// Returns whether only an operator can mend it, so that callers should not wait for it.
     pub fn is_permanent(&self) -> bool {
         match self {
             Fault::Server { .. } | Fault::Setup { .. } => self.advice().0 != ErrorKind::Unavailable,
@@ -124,8 +124,8 @@ impl Fault {
         if self.is_before_execution() { error.with_no_effect() } else { error }
     }
 
-    /// Returns whether no server has begun to execute the command: it was not sent, the server does not know who asks, or that
-    /// user may not. A script may have done half of its work when it is not allowed the other half.
+    /// Returns whether no server has begun to execute the command: it was not sent, the server does not know the
+    /// user, or that user may not. A script may have done half of its work when it is not allowed the other half.
     fn is_before_execution(&self) -> bool {
         match self {
             Fault::Silent { .. } | Fault::Cut { .. } => false,

@@ -73,8 +73,8 @@ impl Keys {
         Name::new(text.strip_prefix(&self.prefix)?).ok()
     }
 
-    /// Returns one pattern that matches every key by which a resource is found whose name begins with `names`, and others: a
-    /// server looks at all of its keys for each pattern. [`Keys::resource_of`] tells which key it is.
+    /// Returns one pattern that matches every key by which a resource is found whose name begins with `names`, and
+    /// others: a server visits all of its keys for each pattern. [`Keys::resource_of`] finds out which key it is.
     pub(crate) fn pattern(&self, names: &str) -> String {
         let plain = format!("{}{names}", self.prefix);
         let common = plain.chars().zip(OWN.chars()).take_while(|(one, other)| one == other);
@@ -116,9 +116,10 @@ impl Keys {
         ]
     }
 
-    /// Returns the keys of a queue, in the order in which its scripts take them: the book, the lanes and their states, the
-    /// numbers of the items and the items, those behind the first of their group, the claims, the groups that rest, who is idle and how
-    /// long, the dedup ids and how long, the numbers of the dead letters and the letters.
+    /// Returns the keys of a queue, in the order in which its scripts take them: the book, the lanes and their
+    /// states, the numbers of the items and the items, those behind the first of their group, the claims, the groups
+    /// that rest, the idle clients and how long they are, the dedup ids and how long, the numbers of the dead letters
+    /// and the letters.
     pub(crate) fn of_queue(&self, key: &Key) -> [String; QUEUE_KEYS.len()] {
         let tag = self.tag(key.slot);
         QUEUE_KEYS.map(|letter| format!("{OWN}{letter}:{tag}{}", key.text))

@@ -34,7 +34,7 @@ pub mod server {
     pub use crate::net::dial::Dialer;
     pub use crate::net::link::Link;
     pub use crate::net::topology::CALL_TIMEOUT;
-    pub use crate::net::wire::{Ears, News};
+    pub use crate::net::wire::{Listeners, News};
     pub use crate::wake::Observers;
 
     /// Waiting between two attempts.

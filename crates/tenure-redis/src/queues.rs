@@ -31,7 +31,7 @@ mod tests;
 const BATCH_MAX: usize = 128;
 /// After how many bytes of payload the rest of a batch goes into another call, so that none blocks the server for long.
 const CALL_BYTES_MAX: usize = 1024 * 1024;
-/// How many dead letters one call puts in line, and how many items one looks at to remove them.
+/// How many dead letters one call puts in line, and how many items one reads to remove them.
 const STEP_MAX: usize = 256;
 /// The longest period that is counted: a hundred years. What the server counts in are doubles.
 const PERIOD_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -52,7 +52,7 @@ struct Verb<R, A> {
     bytes: fn(&R) -> usize,
     push: fn(&mut Cmd, &R),
     answer: fn(&R, Value) -> std::result::Result<A, Unexpected>,
-    /// Whether who asks is to be told of what comes later.
+    /// Whether the client is to be woken for what comes later.
     may_idle: bool,
     sending: Sending,
 }
@@ -136,7 +136,7 @@ impl Queues {
     ) -> Result<(Vec<Value>, Context)> {
         let key = self.store.keys.of(queue)?;
         if verb.may_idle {
-            // Before the take, or what comes later could be told to nobody.
+            // Before the take, or what comes later could be published without a subscriber.
             self.store.listen(verb.operation, key.slot).await?;
         }
         let arguments = |cmd: &mut Cmd| {

@@ -50,7 +50,7 @@ pub(crate) enum Sending {
 pub(crate) struct Context {
     pub(crate) now: Timestamp,
     pub(crate) incarnation: Incarnation,
-    /// How many replicas have what was written. None: it was not asked for.
+    /// How many replicas have what was written. `None`: it was not asked for.
     acknowledged: Option<u32>,
 }
 
@@ -152,8 +152,8 @@ impl Store {
         Ok((items, Context { now, incarnation, acknowledged }))
     }
 
-    /// Loads the library on the server of a slot: it is new there, or somebody has flushed it. Returns whether it is
-    /// there now.
+    /// Loads the library on the server of a slot: it is new there, or it was flushed. Returns whether it is there
+    /// now.
     async fn load_functions(&self, slot: u16, load: impl Fn() -> Cmd + Send + Sync) -> bool {
         match self.servers.call(slot, |_| load()).await {
             Ok(_) => true,
@@ -201,7 +201,7 @@ impl Store {
         tokio::spawn(async move {
             let looked = store.servers.with_replicas(key.slot, |_| redis::cmd("PING")).await;
             store.is_probing.store(false, Ordering::Relaxed);
-            // If nobody answers, the renewals say so.
+            // If no replica answers, the renewals say so.
             let Ok((_, _, count)) = looked else { return };
             if count < u32::from(store.replicas) {
                 let before = store.unacknowledged.fetch_add(renewals, Ordering::Relaxed);

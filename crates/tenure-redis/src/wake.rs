@@ -14,7 +14,7 @@ use crate::keys::{CHANGES, INBOX};
 use crate::lua::answer::{Message, message};
 use crate::net::wire::News;
 
-/// Passes on what comes in, each to whom it is for.
+/// Passes on what comes in, each to its receiver.
 pub(crate) struct Switchboard {
     sender: UnboundedSender<Wake>,
     wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
@@ -22,12 +22,13 @@ pub(crate) struct Switchboard {
     task: AbortHandle,
 }
 
-/// Who follows which channel of changes.
+/// The observers of each channel of changes.
 #[derive(Default)]
 pub struct Observers(Mutex<HashMap<Vec<u8>, Vec<Arc<Notify>>>>);
 
 impl Switchboard {
-    /// Starts passing on. On a tokio runtime. Unless `passes_grants`, a waiter is told to look in place of the grant.
+    /// Starts passing on. On a tokio runtime. Unless `passes_grants`, a waiter is woken to ask in place of getting
+    /// the grant.
     pub(crate) fn start(news: UnboundedReceiver<News>, passes_grants: bool) -> Switchboard {
         let (sender, wakes) = unbounded_channel();
         let observers = Arc::new(Observers::default());
@@ -36,9 +37,9 @@ impl Switchboard {
         Switchboard { sender, wakes: Mutex::new(Some(wakes)), observers, task }
     }
 
-    /// Tells the client something.
+    /// Sends the client a wake.
     pub(crate) fn send(&self, wake: Wake) {
-        // Nobody listens any more when the client is being closed.
+        // The receiver was dropped: the client is being closed.
         self.sender.send(wake).ok();
     }
 
@@ -70,7 +71,7 @@ async fn pass_on(
         let wake = match news {
             News::Message { channel, payload, .. } if channel.starts_with(INBOX.as_bytes()) => {
                 message(&payload).map(|message| match message {
-                    // Whoever granted it says by which life of the server; the link's own may be a newer one.
+                    // The grant says by which life of the server it was made; the link's own may be a newer one.
                     Message::Granted(claim, grant, incarnation) if passes_grants => {
                         Wake::Granted { claim, grant, incarnation: Incarnation(incarnation) }
                     }
@@ -97,14 +98,14 @@ async fn pass_on(
 }
 
 impl Observers {
-    /// Notes who follows a channel.
+    /// Notes an observer of a channel.
     pub fn add(&self, channel: &[u8]) -> Arc<Notify> {
         let notify = Arc::new(Notify::new());
         self.lock().entry(channel.to_vec()).or_default().push(notify.clone());
         notify
     }
 
-    /// Forgets who follows a channel; whether nobody does any more.
+    /// Forgets an observer of a channel; whether there is none any more.
     pub fn remove(&self, channel: &[u8], notify: &Arc<Notify>) -> bool {
         let mut channels = self.lock();
         let Some(all) = channels.get_mut(channel) else { return false };
@@ -116,12 +117,12 @@ impl Observers {
         false
     }
 
-    /// Tells those who follow a channel.
+    /// Notifies the observers of a channel.
     pub fn notify(&self, channel: &[u8]) {
         self.lock().get(channel).into_iter().flatten().for_each(|notify| notify.notify_one());
     }
 
-    /// Tells all of them.
+    /// Notifies all observers.
     pub fn notify_all(&self) {
         self.lock().values().flatten().for_each(|notify| notify.notify_one());
     }

@@ -3,11 +3,12 @@
 //! A server that has started anew may have forgotten what it granted and how far its counters had come, whatever it reads from its disk.
 //! So it counts only while its marker holds its present run id. Otherwise it first waits until all that it may have granted has
 //! ended (the longest ttl), and then learns from a majority of the others how far counters have come: no counter of its own is below that
-//! from then on, whatever it has read. Where no majority remembers, an operator must say that the quorum is new. A server whose largest
-//! number is gone, which only somebody who deletes keys can bring about, is as one that has started anew.
+//! from then on, whatever it has read. Where no majority remembers, an operator must say that the quorum is new. A
+//! server whose largest number is gone, which only happens if its keys are deleted, is as one that has started anew.
 //!
-//! The marker also holds the longest ttl that any client may ask for, which is how long such a server waits. So a client with a longer one is
-//! refused; an operator raises it on all servers, and nobody lowers it. One that has a shorter one lets servers wait for the marker's.
+//! The marker also holds the longest ttl that any client may ask for, which is how long such a server waits. So a
+//! client with a longer one is refused; an operator raises it on all servers, and it is never lowered. One that has a
+//! shorter one lets servers wait for the marker's.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

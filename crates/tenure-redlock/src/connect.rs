@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use tenure_core::engine::Connect;
 use tenure_core::model::claim::ClientId;
 use tenure_core::{Error, ErrorKind, Result};
-use tenure_redis::server::{Dialer, Ears, Fault, Keys, Link, in_millis};
+use tenure_redis::server::{Dialer, Fault, Keys, Link, Listeners, in_millis};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::boot;
@@ -37,12 +37,12 @@ impl Redlock {
         let inbox = keys.inbox(0, client);
         let (mut nodes, mut heard) = (Vec::new(), Vec::new());
         for server in &config.servers {
-            let (tell, news) = unbounded_channel();
-            let ears = Ears::new(tell);
-            let start = |ears| Link::to(dialer.clone(), server.clone(), ears);
-            let messages = start(ears.of_inbox());
+            let (sender, news) = unbounded_channel();
+            let listeners = Listeners::new(sender);
+            let start = |listeners| Link::to(dialer.clone(), server.clone(), listeners);
+            let messages = start(listeners.of_inbox());
             messages.want(inbox.as_bytes());
-            nodes.push(Node::new(start(ears), messages, server.to_string(), in_millis(config.max_ttl)));
+            nodes.push(Node::new(start(listeners), messages, server.to_string(), in_millis(config.max_ttl)));
             heard.push(news);
         }
         let quorum = Arc::new(Quorum {
@@ -67,7 +67,7 @@ impl Redlock {
         for (node, news) in heard.into_iter().enumerate() {
             tasks.push(tokio::spawn(notices::listen(Arc::downgrade(&quorum), node, news)).abort_handle());
             tasks.push(tokio::spawn(boot::watch_server(Arc::downgrade(&quorum), node)).abort_handle());
-            // It ends by itself: what a client that is being closed gives back is to be told.
+            // It ends by itself: what a client that is being closed gives back is still to be sent.
             tokio::spawn(pending::send_pending(
                 Arc::downgrade(&quorum),
                 quorum.nodes[node].pending.clone(),

@@ -1,8 +1,8 @@
 //! The engine on a quorum: independent servers, of which a majority decides.
 //!
-//! Each verb is one call of all servers side by side; `quorum.rs` counts the votes of a claim. Nothing is granted to who
-//! waits: a server tells the first waiter of a release, and its heartbeat asks for what is free. Waiters stand in the order of their
-//! tickets, which all servers know alike.
+//! Each verb is one call of all servers side by side; `quorum.rs` counts the votes of a claim. Servers never grant to
+//! a waiter: a server wakes the first waiter when a hold is released, and the waiter's heartbeat claims what is free.
+//! Waiters stand in the order of their tickets, which all servers know alike.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl Redlock {
                 None => asked.push((at, claim.clone())),
             }
         }
-        // One that holds already is told its grant again.
+        // One that holds already gets its grant again.
         let renewals: Vec<RenewRequest> = held.iter().map(|(_, own)| as_renewal(own)).collect();
         let holds: Vec<(Own, &RenewRequest)> =
             held.iter().map(|(_, own)| own.clone()).zip(&renewals).collect();
@@ -167,7 +167,7 @@ impl Redlock {
                     Attempt::Won(grant) => Ok(RenewAnswer::Granted(grant)),
                     Attempt::Waiting(waiting) => Ok(RenewAnswer::Waiting(waiting, INCARNATION)),
                     Attempt::Failed(error) if error.kind() == ErrorKind::Unavailable => Err(error),
-                    // It asks anew, and is told what is the matter.
+                    // It asks anew, and gets the error.
                     _ => {
                         let own = self.quorum.owned().remove(claim);
                         own.into_iter().for_each(|own| self.withdraw(own));

@@ -1,4 +1,4 @@
-//! What a majority of independent servers decides about one claim: a pure machine, which is told what each node has answered.
+//! What a majority of independent servers decides about one claim: a pure machine, which takes in each node's answer.
 //!
 //! **Tokens that only grow, whatever happens to exclusion.** Each node has a counter for a resource, which never falls. A claim brings a
 //! proposal; a node that grants it raises its counter to `max(counter + 1, proposal)` and answers that number. The claim has won
@@ -8,12 +8,12 @@
 //!
 //! *Why that is enough.* Two winners share a node of their majorities. There they held the key one after the other. When the second was
 //! granted there, the counter was at least the first one's token, so the second one's number was larger; and whatever it was stamped
-//! with there was no smaller. So tokens differ, and grow in the order of these holds; and who begins after another has won comes later on that
+//! with there was no smaller. So tokens differ, and grow in the order of these holds; and a claim that begins after another has won comes later on that
 //! node. No clock is in the argument, and no consensus: only the order of winners is wanted, as from a register that
 //! majorities write (Attiya and others 1995, "Sharing memory robustly in message-passing systems").
 //!
 //! *What is needed* is that a node's counter does not fall while the node counts. A node that has forgotten, all or a part (what it reads from its
-//! disk is as old as its last snapshot, and that may be different for each key), must not count until nobody holds by its word, and until it has learned from a
+//! disk is as old as its last snapshot, and that may be different for each key), must not count until no hold rests on its word, and until it has learned from a
 //! majority of the others how far all counters have come. Every winner's majority shares a node with those, whose largest number is no
 //! smaller than the winner's token. From then on no counter of the node is below what it has learned, also not one that it remembers (`boot.rs`,
 //! `tenure.1.base` in `redlock.lua`). And each node has one vote: two links to one server would be a majority that shares no node with
@@ -129,7 +129,7 @@ impl Tally {
         let granted: Vec<(usize, u64)> = self.granted().collect();
         self.at_token = at_token.iter().copied().collect();
         self.at_token.extend(granted.iter().filter(|(_, number)| *number == token).map(|(node, _)| *node));
-        // Whoever was silent may have granted, too.
+        // A silent node may have granted, too.
         let may_hold = |(node, vote): (usize, &Option<Vote>)| {
             let may = matches!(vote, Some(Vote::Granted(_) | Vote::Silent));
             (may && !self.at_token.contains(&node)).then_some(node)

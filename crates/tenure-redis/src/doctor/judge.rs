@@ -12,7 +12,7 @@ use crate::error::Fault;
 const VERSION_MIN: u32 = 7;
 /// More of `maxmemory` than this in use is worth a warning.
 const USED_PERCENT_WARNING: u64 = 90;
-/// A replica that is further behind is worth a warning. Servers tell it in seconds, and each second.
+/// A replica that is further behind is worth a warning. Servers report it in seconds, and each second.
 const LAG_WARNING: u64 = 5;
 /// A larger difference between the server's time and this machine's is worth a warning.
 const CLOCK_WARNING: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ pub(super) struct Facts {
     pub(super) replication: Said,
     /// CLUSTER INFO. An error where there is no cluster.
     pub(super) cluster: Said,
-    /// Settings; none where the server does not tell them.
+    /// Settings; none where the server does not report them.
     pub(super) fsync: Option<String>,
     pub(super) save: Option<String>,
     pub(super) replicas_min: Option<String>,
@@ -236,7 +236,7 @@ fn role(replication: &str) -> Finding {
     }
 }
 
-/// `full_coverage`: the setting, where the server tells it.
+/// `full_coverage`: the setting, where the server reports it.
 fn cluster(text: &str, full_coverage: Option<&str>) -> Finding {
     let what = "topology";
     let count = |key| number(text, key).unwrap_or(0);

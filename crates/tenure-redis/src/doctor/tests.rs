@@ -97,7 +97,7 @@ fn what_a_restart_forgets_is_told() {
         (log, None, None, Severity::Warning, "log; when it is synced is not known"),
         (full, Some("everysec"), Some(""), Severity::Bad, "the server cannot write"),
         (failing, Some("everysec"), Some("3600 1"), Severity::Bad, "the server cannot write"),
-        // Snapshots that nobody asked for may fail.
+        // Snapshots that are not configured may fail.
         (failing, Some("everysec"), Some(""), Severity::Warning, "none"),
     ] {
         let facts = Facts {

@@ -21,11 +21,11 @@ use crate::net::link::Link;
 use crate::net::topology::CALL_TIMEOUT;
 use crate::store::{Store, internal};
 
-/// How many keys the server looks at in one step of a scan, which blocks it for about a millisecond.
+/// How many keys the server visits in one step of a scan, which blocks it for about a millisecond.
 const SCAN_COUNT: usize = 1000;
-/// The most resources in one look.
+/// The most resources in one read.
 pub(crate) const PAGE_MAX: usize = 128;
-/// How many looks are under way while a scan goes on.
+/// How many reads are under way while a scan goes on.
 const LOOKS_MAX: usize = 4;
 
 /// Lists all resources, with one scan of the keyspace: what it finds is looked at while it goes on.
@@ -95,7 +95,7 @@ struct Scan<'a> {
     pattern: String,
     name_of: NameOf,
     prefix: String,
-    /// The servers that are not done. None: it has not begun.
+    /// The servers that are not done. `None`: it has not begun.
     servers: Option<Vec<Link>>,
     cursor: u64,
     /// A name may have several keys, and the server may show one key twice.

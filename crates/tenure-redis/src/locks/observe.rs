@@ -1,4 +1,4 @@
-//! Following one resource: its changes are published while somebody has asked for them in the last while.
+//! Following one resource: its changes are published while an observer has asked for them in the last while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::store::Store;
 
 /// How long the server publishes changes for an observer that is not heard of again.
 const INTEREST: Duration = Duration::from_secs(30);
-/// When an observer looks again at the latest: other clients of the classic protocol tell nobody.
+/// When an observer reads again at the latest: other clients of the classic protocol publish nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// After an error.
 const RETRY: Duration = Duration::from_millis(500);
@@ -72,7 +72,7 @@ impl Observer {
         }
     }
 
-    /// Asks to be told of changes, and only then looks.
+    /// Subscribes to changes, and only then reads.
     async fn subscribe_and_read(&self) -> Result<Option<View>> {
         let (store, slot) = (&self.store, self.key.slot);
         let subscribed = store.servers.subscribe(slot, &self.channel).await;

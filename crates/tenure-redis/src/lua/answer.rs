@@ -259,7 +259,7 @@ fn busy(items: &[Value]) -> Result<Busy> {
 pub enum Message {
     /// The claim is granted, by which life of the server.
     Granted(ClaimId, Grant, u64),
-    /// Somebody should look whether the claim can be granted.
+    /// A client should ask whether the claim can be granted.
     Look(ClaimId),
     /// Something is ready in a queue.
     Ready(Name),
@@ -322,8 +322,8 @@ fn stored_hold(text: &str) -> Option<StoredHold<'_>> {
     })
 }
 
-/// Reads a resource as `look.lua` shows it, as it is now; none if nothing is held, rests or waits, and no value
-/// is kept.
+/// Reads a resource as `look.lua` shows it, as it is now; none if nothing is held, rests or waits, and no value is
+/// kept.
 pub(crate) fn view(
     resource: &Name,
     now: Timestamp,

@@ -64,18 +64,18 @@ struct Pair<'a, 'b> {
     /// Whether most claims would take a fresh value as well.
     is_flight: bool,
     log: Vec<String>,
-    /// Grants to waiters of whom this call has not yet been seen to reach their clients.
+    /// Grants to waiters which this call has not yet been seen to send to their clients.
     wakes: Vec<Woken>,
     /// The claims that this call has confirmed.
     confirmed: HashSet<ClaimId>,
-    /// When the server was told that a claim has ended.
+    /// When the server learned that a claim has ended.
     told: HashMap<ClaimId, Timestamp>,
 }
 
-/// The clients that take part. From `DEAF` on, nobody subscribes to their inboxes.
+/// The clients that take part. From `DEAF` on, their inboxes have no subscribers.
 const CLIENTS: std::ops::Range<u64> = 1..6;
 const DEAF: ClientId = ClientId::new(4);
-/// How long a grant lives of which nobody hears, unless the call that made it has confirmed it.
+/// How long a grant lives without a listener, unless the call that made it has confirmed it.
 const UNHEARD_WINDOW: Duration = Duration::from_millis(500);
 /// Where all tests of time begin.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
@@ -170,7 +170,7 @@ impl<'a, 'b> Pair<'a, 'b> {
         transition.outcome
     }
 
-    /// Cuts the grants of which nobody hears, as the end of a call does: `step` knows nothing of who listens.
+    /// Cuts the grants without a listener, as the end of a call does: `step` knows nothing of listeners.
     fn cut_unheard(&mut self) {
         let confirmed = std::mem::take(&mut self.confirmed);
         for woken in &self.wakes {
@@ -186,7 +186,7 @@ impl<'a, 'b> Pair<'a, 'b> {
         }
     }
 
-    /// Compares what waiters are told.
+    /// Compares what waiters are sent.
     fn compare_wakes(&mut self) {
         for woken in std::mem::take(&mut self.wakes) {
             let Some(grant) = woken.grant.filter(|_| woken.client < DEAF) else { continue };
@@ -276,7 +276,7 @@ impl<'a, 'b> Pair<'a, 'b> {
         Terms { kind, capacity, weight, ttl, limits, label, unless_fresh }
     }
 
-    /// Whether the server was told that a claim has ended, and must still know.
+    /// Whether the server learned that a claim has ended, and must still know.
     fn is_told_finished(&self, claim: ClaimId) -> bool {
         self.told.get(&claim).is_some_and(|at| self.now < *at + FINISHED_MEMORY)
     }
@@ -616,7 +616,7 @@ fn a_batch_is_answered_as_its_requests_one_by_one() {
     server.clock().freeze(EPOCH);
     let client = redis::Client::open(server.url()).unwrap();
     let (mut connection, mut listener) = (client.get_connection().unwrap(), client.get_connection().unwrap());
-    // Somebody hears of grants.
+    // There is a listener for grants.
     let mut inboxes = listener.as_pubsub();
     inboxes.subscribe(Keys::new("", false).inbox(0, ClientId::new(1))).unwrap();
     let label = Label::new("host", 17, "program", "");

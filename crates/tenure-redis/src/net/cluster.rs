@@ -1,9 +1,9 @@
 //! The nodes of a cluster: a table says which has a hash slot, and a link goes to each that is in use.
 //!
-//! The table is a guess that is put right by three things: a node that answers "moved"; a connection that breaks
-//! or hangs, since its node may have been replaced; and, so that a channel does not stay silent on a node that
-//! lost its slot, a look every few seconds. A task keeps it: it asks several nodes at once, believes the claim of
-//! the latest epoch, and takes the channels of slots that moved to their new nodes.
+//! The table is a guess that is put right by three things: a node that answers "moved"; a connection that breaks or
+//! hangs, since its node may have been replaced; and, so that a channel does not stay silent on a node that lost its
+//! slot, a refresh every few seconds. A task keeps it: it asks several nodes at once, believes the claim of the
+//! latest epoch, and takes the channels of slots that moved to their new nodes.
 
 mod shape;
 
@@ -27,7 +27,7 @@ use crate::net::address::Address;
 use crate::net::dial::Dialer;
 use crate::net::link::{Answer, Build, Link, Place, leaves};
 use crate::net::pause;
-use crate::net::wire::{Ears, Manner, News, TableEars, Wire, lock};
+use crate::net::wire::{Listeners, Manner, News, TableListeners, Wire, lock};
 
 /// How often the table is looked at although nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ const OTHERS_TIMEOUT: Duration = Duration::from_millis(100);
 const REFUSED_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How many redirections are followed at once. More of them say that the nodes do not agree yet.
 const REDIRECTS_AT_ONCE: u32 = 3;
-/// How long one channel may take to be taken to another node, before the next look tries again.
+/// How long one channel may take to be taken to another node, before the next refresh tries again.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The nodes of one cluster. Cheap to clone; connections end with the last clone.
@@ -63,26 +63,26 @@ impl Drop for Keeper {
 
 struct Shared {
     dialer: Dialer,
-    ears: Ears,
+    listeners: Listeners,
     /// The nodes of the URL.
     seeds: Vec<Address>,
     table: Mutex<Table>,
     /// Counts the changes of the table.
     changed: watch::Sender<u64>,
-    /// Asks for a look.
-    look: Arc<Notify>,
+    /// Asks for a refresh of the table.
+    refresh: Arc<Notify>,
 }
 
 struct Table {
-    /// Who has each slot.
+    /// The owner of each slot.
     owners: Vec<Option<Arc<Address>>>,
-    /// All nodes that any node has named, replicas too: whom to ask.
+    /// All nodes that any node has named, replicas too: those to ask.
     nodes: Vec<Address>,
     links: HashMap<(Arc<Address>, Lane), Link>,
     /// The numbers of all nodes that ever had a slot.
     shards: HashMap<Arc<Address>, Shard>,
     channels: BTreeMap<Vec<u8>, Channel>,
-    /// Why the last look failed.
+    /// Why the last refresh failed.
     fault: Option<Fault>,
 }
 
@@ -103,15 +103,15 @@ struct Channel {
 }
 
 impl Cluster {
-    /// Begins to look at the cluster. It must be called on a tokio runtime.
+    /// Begins to refresh the table. It must be called on a tokio runtime.
     pub(crate) fn start(dialer: Dialer, seeds: &[Address], news: UnboundedSender<News>) -> Cluster {
         let (strays, strayed) = unbounded_channel();
-        let look = Arc::new(Notify::new());
-        let table = Some(TableEars { strays, trouble: look.clone() });
-        let ears = Ears { news: Some(news), table, is_inbox: false };
+        let refresh = Arc::new(Notify::new());
+        let table = Some(TableListeners { strays, trouble: refresh.clone() });
+        let listeners = Listeners { news: Some(news), table, is_inbox: false };
         let shared = Arc::new(Shared {
             dialer,
-            ears,
+            listeners,
             seeds: seeds.to_vec(),
             table: Mutex::new(Table {
                 owners: vec![None; SLOTS],
@@ -122,7 +122,7 @@ impl Cluster {
                 fault: None,
             }),
             changed: watch::Sender::new(0),
-            look,
+            refresh,
         });
         let keeper = tokio::spawn(keep(shared.clone(), strayed));
         Cluster { shared, _keeper: Arc::new(Keeper(keeper.abort_handle())) }
@@ -158,12 +158,12 @@ impl Cluster {
                 Turn::Wait if !waits && fault.code() == Some("TRYAGAIN") => return Err(fault),
                 Turn::Wait => is_refused = true,
                 Turn::End => {
-                    self.shared.look.notify_one();
+                    self.shared.refresh.notify_one();
                     return Err(fault);
                 }
             }
             if is_refused || attempt >= REDIRECTS_AT_ONCE {
-                self.shared.look.notify_one();
+                self.shared.refresh.notify_one();
                 let pause = pause::briefly(attempt, REFUSED_PAUSE_MAX);
                 if timeout_at(deadline, pause).await.is_err() {
                     return Err(fault);
@@ -200,7 +200,7 @@ impl Cluster {
                     if matches!(self.shared.turn(&fault, &wire), Turn::End) && !is_lost {
                         return Err(fault);
                     }
-                    self.shared.look.notify_one();
+                    self.shared.refresh.notify_one();
                     let pause = pause::briefly(attempt, REFUSED_PAUSE_MAX);
                     if timeout_at(deadline, pause).await.is_err() {
                         return Err(fault);
@@ -210,7 +210,7 @@ impl Cluster {
             }
             if is_moved {
                 // Others wait on this channel too, and have missed what came in between.
-                self.shared.ears.send(News::Up { incarnation: wire.incarnation(), is_new: true });
+                self.shared.listeners.send(News::Up { incarnation: wire.incarnation(), is_new: true });
             }
             return Ok(());
         }
@@ -249,7 +249,7 @@ impl Cluster {
         *shards.entry(owner.clone()).or_insert(next)
     }
 
-    /// Returns who answers for a slot now, if anybody does.
+    /// Returns the incarnation of a slot's owner now, if there is one.
     pub(crate) fn incarnation(&self, slot: u16) -> Option<Incarnation> {
         let table = lock(&self.shared.table);
         let owner = table.owners.get(usize::from(slot))?.clone()?;
@@ -289,7 +289,7 @@ impl Shared {
         match Redirect::read(fault, wire.address()) {
             Some(Redirect::Moved(slot, address)) => {
                 self.set_owner(slot, address);
-                self.look.notify_one();
+                self.refresh.notify_one();
                 Turn::Follow(None)
             }
             Some(Redirect::Ask(address)) => Turn::Follow(Some(address)),
@@ -306,7 +306,7 @@ impl Shared {
             changed.mark_unchanged();
             let owner = lock(&self.table).owners.get(usize::from(slot)).cloned().flatten();
             let Some(owner) = owner else {
-                self.look.notify_one();
+                self.refresh.notify_one();
                 if timeout_at(deadline, changed.changed()).await.is_err() {
                     return Err(self.unknown(format!("no node has the hash slot {slot}")));
                 }
@@ -324,7 +324,7 @@ impl Shared {
         }
     }
 
-    /// The fault of a table that lacks something: why the last look failed, if it did.
+    /// The fault of a table that lacks something: why the last refresh failed, if it did.
     fn unknown(&self, why: String) -> Fault {
         let last = lock(&self.table).fault.clone().unwrap_or(Fault::Nobody { why });
         Fault::Down { last: Box::new(last) }
@@ -336,16 +336,16 @@ impl Shared {
         if let Some(link) = table.links.get(&(address.clone(), lane)) {
             return link.clone();
         }
-        let ears = match lane {
-            Lane::Calls => self.ears.clone(),
-            Lane::Inbox => self.ears.of_inbox(),
-            Lane::Replicated => Ears { news: None, ..self.ears.clone() },
+        let listeners = match lane {
+            Lane::Calls => self.listeners.clone(),
+            Lane::Inbox => self.listeners.of_inbox(),
+            Lane::Replicated => Listeners { news: None, ..self.listeners.clone() },
         };
-        // After the first table, a node that is new here has taken over from another one. That is not always so,
-        // and those who believe it look once more than they had to.
+        // After the first table, a node that is new here has taken over from another one. That is not always so, and
+        // clients that believe it renew once more than they had to.
         let is_successor = *self.changed.borrow() > 1;
         let place = Place::Fixed(Address::clone(address));
-        let link = Link::start(self.dialer.clone(), place, ears, is_successor);
+        let link = Link::start(self.dialer.clone(), place, listeners, is_successor);
         table.links.insert((address.clone(), lane), link.clone());
         link
     }
@@ -485,7 +485,7 @@ impl Shared {
     async fn move_to(&self, owner: Arc<Address>, names: Vec<Vec<u8>>) {
         let link = self.link(&owner, Lane::Inbox);
         names.iter().for_each(|name| link.want(name));
-        // A link that is not up yet subscribes to all that it wants by then when it comes up, and tells so.
+        // A link that is not up yet subscribes to all that it wants by then when it comes up, and reports that.
         let Some(wire) = link.wire() else { return };
         let deadline = Instant::now() + MOVE_TIMEOUT;
         for name in names {
@@ -493,11 +493,11 @@ impl Shared {
                 tracing::debug!(engine = "redis", server = wire.server(), %fault, "cannot move a channel");
                 self.turn(&fault, &wire);
                 self.stray(&name);
-                self.look.notify_one();
+                self.refresh.notify_one();
             }
         }
-        // Whoever waits on these channels has missed what came in between.
-        self.ears.send(News::Up { incarnation: wire.incarnation(), is_new: true });
+        // The subscribers of these channels have missed what came in between.
+        self.listeners.send(News::Up { incarnation: wire.incarnation(), is_new: true });
     }
 
     fn stray(&self, name: &[u8]) {
@@ -524,7 +524,7 @@ async fn keep(shared: Arc<Shared>, mut strays: UnboundedReceiver<Vec<u8>>) {
             pause::before(failed).await;
         } else {
             pause::sleep(LOOK_PAUSE).await;
-            let (strayed, asked) = (pin!(strays.recv()), pin!(shared.look.notified()));
+            let (strayed, asked) = (pin!(strays.recv()), pin!(shared.refresh.notified()));
             if let Ok(Either::Left((Some(name), _))) = timeout(LOOK_EVERY, select(strayed, asked)).await {
                 shared.stray(&name);
             }

@@ -25,7 +25,7 @@ pub struct Dialer {
     tls: Option<Tls>,
 }
 
-/// Whom to trust.
+/// Which certificates to trust.
 #[derive(Clone, Debug)]
 struct Tls {
     /// Root certificates (PEM); none: those of the Mozilla programme.
@@ -131,7 +131,7 @@ impl Dialer {
     }
 }
 
-/// Asks a server who it is, and tells it who the client is.
+/// Asks a server for its identity, and names the client to it.
 pub(crate) async fn identify(
     connection: &mut MultiplexedConnection,
     address: &Address,
@@ -193,7 +193,7 @@ pub(crate) fn text_of(answer: Value, server: &str) -> Result<String, Fault> {
 /// otherwise. redis-rs offers no way to name one, so this sets the default of the process, if it has none.
 fn use_some_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // An error says that somebody else was quicker, and then there is one.
+        // An error says that other code was quicker, and then there is one.
         drop(rustls::crypto::ring::default_provider().install_default());
     }
 }

@@ -1,9 +1,9 @@
 //! Notices that a server's wall clock was set, by which Redis counts how long keys live.
 //!
-//! A clock that is set forward ends holds before their time, and no client can prevent that. But it can be told
-//! soon, by a look at all its holds, and not only when the next renewal is due. Each answer brings the server's
-//! time; it was read between the sending and the answer, so two answers between which the distance to the
-//! machine's own clock cannot have stayed the same prove a step. A server that is merely slow proves nothing.
+//! A clock that is set forward ends holds before their time, and no client can prevent that. But it can find out
+//! soon, by a check of all its holds, and not only when the next renewal is due. Each answer brings the server's
+//! time; it was read between the sending and the answer, so two answers between which the distance to the machine's
+//! own clock cannot have stayed the same prove a step. A server that is merely slow proves nothing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -59,7 +59,7 @@ impl Drift {
         if new.most < old.least - slack {
             return Some(Step::Back(period(old.least - new.most)));
         }
-        // The more exact one tells more.
+        // The more exact one says more.
         if new.most - new.least > old.most - old.least && passed < REFRESH_AFTER {
             all.insert(server, old);
         }

@@ -21,7 +21,7 @@ use crate::net::address::Address;
 use crate::net::dial::Dialer;
 use crate::net::pause;
 use crate::net::sentinel::Sentinels;
-use crate::net::wire::{Ears, Manner, News, SILENCE_MAX, Wire, lock};
+use crate::net::wire::{Listeners, Manner, News, SILENCE_MAX, Wire, lock};
 
 /// How long one attempt to connect takes at most, all that comes before the first command included. It leaves
 /// time for a second one within the 2 s after which the client gives a call up.
@@ -31,10 +31,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A connection that has lived this long was a good one, so the next attempt comes soon after it breaks.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
 
-/// How a command is made, for whoever will execute it.
+/// How a command is made, for the server that will execute it.
 pub(crate) type Build<'a> = &'a (dyn Fn(Incarnation) -> Cmd + Send + Sync);
 
-/// An answer, and who gave it.
+/// An answer, and the server that gave it.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) value: Value,
@@ -52,7 +52,7 @@ pub struct Link {
 
 struct Shared {
     dialer: Dialer,
-    ears: Ears,
+    listeners: Listeners,
     state: watch::Sender<State>,
     /// All channels that the connection should have.
     channels: Mutex<BTreeSet<Vec<u8>>>,
@@ -76,16 +76,16 @@ impl Drop for Supervision {
 
 impl Link {
     /// Begins to connect with a server that stays where it is. It must be called on a tokio runtime.
-    pub fn to(dialer: Dialer, address: Address, ears: Ears) -> Link {
-        Link::start(dialer, Place::Fixed(address), ears, false)
+    pub fn to(dialer: Dialer, address: Address, listeners: Listeners) -> Link {
+        Link::start(dialer, Place::Fixed(address), listeners, false)
     }
 
     /// Begins to connect. It must be called on a tokio runtime. `is_successor` says that another server was in
     /// charge before.
-    pub(crate) fn start(dialer: Dialer, place: Place, ears: Ears, is_successor: bool) -> Link {
+    pub(crate) fn start(dialer: Dialer, place: Place, listeners: Listeners, is_successor: bool) -> Link {
         let shared = Arc::new(Shared {
             dialer,
-            ears,
+            listeners,
             state: watch::Sender::new(State::Down(None)),
             channels: Mutex::new(BTreeSet::new()),
         });
@@ -261,12 +261,12 @@ async fn supervise(shared: Arc<Shared>, mut place: Place, is_successor: bool) {
         let fault = match connect(&shared, &mut place).await {
             Ok(wire) => {
                 let (last, incarnation) = (last.replace(wire.incarnation()), wire.incarnation());
-                let is_inbox = shared.ears.is_inbox;
-                // That the server has forgotten is told by the connection for commands, or all would be renewed twice.
+                let is_inbox = shared.listeners.is_inbox;
+                // The connection for commands reports that the server has forgotten, or all would be renewed twice.
                 let is_new = last.map_or(is_successor, |last| !is_inbox && last != incarnation);
                 let came_up = Instant::now();
                 shared.state.send_replace(State::Up(wire.clone()));
-                // What was wanted while this connection was being made; from here on, who wants more finds it up.
+                // What was wanted while this connection was being made; from here on, later subscribers find it up.
                 let wanted = lock(&shared.channels).iter().cloned().collect();
                 let fault = match wire.subscribe_to_all(wanted).await {
                     Ok(()) => {
@@ -277,7 +277,7 @@ async fn supervise(shared: Arc<Shared>, mut place: Place, is_successor: bool) {
                             is_new,
                             "connected"
                         );
-                        shared.ears.send(if is_inbox {
+                        shared.listeners.send(if is_inbox {
                             News::Listening { is_new }
                         } else {
                             News::Up { incarnation, is_new }
@@ -298,7 +298,7 @@ async fn supervise(shared: Arc<Shared>, mut place: Place, is_successor: bool) {
                 fault
             }
         };
-        shared.ears.report_trouble();
+        shared.listeners.report_trouble();
         // The connection is closed by this, unless a call is just looking at its failure.
         shared.state.send_replace(State::Down(Some(fault)));
         // A new master need not be waited for.
@@ -313,8 +313,8 @@ async fn supervise(shared: Arc<Shared>, mut place: Place, is_successor: bool) {
 async fn connect(shared: &Shared, place: &mut Place) -> Result<Wire, Fault> {
     let address = place.find().await?;
     let channels = lock(&shared.channels).iter().cloned().collect();
-    let opening = timeout(CONNECT_TIMEOUT, Wire::open(&shared.dialer, &address, &shared.ears, channels));
-    // A hung server takes connections and says nothing. When another one is named, nobody waits for it.
+    let opening = timeout(CONNECT_TIMEOUT, Wire::open(&shared.dialer, &address, &shared.listeners, channels));
+    // A hung server takes connections and says nothing. When another one is named, no command waits for it.
     let opened = match select(pin!(opening), pin!(place.moved())).await {
         Either::Left((opened, _)) => opened,
         Either::Right(_) => return Err(elsewhere(&address.to_string())),

@@ -55,7 +55,7 @@ impl Line {
             waiting.members.push(Member { command, is_asking, replicas, reply });
             if !waiting.is_sending {
                 waiting.is_sending = true;
-                // In a task of its own, so that a caller that gives up takes nobody's answer with it.
+                // In a task of its own, so that a caller that gives up takes no other caller's answer with it.
                 tokio::spawn(send_groups(wire.clone()));
             }
         }

@@ -1,8 +1,8 @@
-//! Who the master is, as the Sentinels say.
+//! The master, as the Sentinels name it.
 //!
-//! All Sentinels are kept an ear on, and the one that knows of the latest failover (the highest configuration
+//! The client listens to all Sentinels, and the one that knows of the latest failover (the highest configuration
 //! epoch) is believed, not the first that answers: after a partition a Sentinel may name the old master for
-//! seconds, and that one takes writes until it is told, which are then lost. They are asked again when they
+//! seconds, and that one takes writes until it learns of it, which are then lost. They are asked again when they
 //! announce something, when there is no connection with the master, and every few seconds, since announcements
 //! get lost with connections.
 //!
@@ -59,7 +59,7 @@ struct Shared {
     master: String,
     /// What each Sentinel says.
     sights: watch::Sender<Vec<Sight>>,
-    /// Wakes those who ask.
+    /// Wakes the task that asks.
     ask: Notify,
 }
 
@@ -199,7 +199,7 @@ async fn listen(shared: &Shared, index: usize, address: &Address) -> Fault {
     }
     let mut promotion: Option<Promotion> = None;
     loop {
-        // Made before asking, so that nobody who wants news is missed.
+        // Made before asking, so that no call for news is missed.
         let asked = shared.ask.notified();
         match in_time(&server, ask(&mut connection, address, &shared.master)).await {
             Ok(sight) => see(shared, index, with_promotion(sight, &mut promotion)),

@@ -17,7 +17,7 @@ use crate::net::link::{Link, Place};
 #[cfg(test)]
 use crate::net::pause;
 use crate::net::sentinel::Sentinels;
-use crate::net::wire::{Ears, Manner, News};
+use crate::net::wire::{Listeners, Manner, News};
 
 /// How long a call takes at most, a reconnect included. The client gives a call up after 2 s, and an error that
 /// says why is worth more than one that says "no answer".
@@ -49,7 +49,7 @@ struct One {
     replicated: OnceLock<Link>,
     dialer: Dialer,
     place: Place,
-    ears: Ears,
+    listeners: Listeners,
 }
 
 impl Servers {
@@ -178,7 +178,7 @@ impl Servers {
         }
     }
 
-    /// Returns who answers for a hash slot now, if anybody does.
+    /// Returns the incarnation of a hash slot's server now, if there is one.
     #[allow(dead_code, reason = "answers carry their incarnation; tests look at it without a call")]
     pub(crate) fn incarnation(&self, slot: u16) -> Option<Incarnation> {
         match &self.0.kind {
@@ -187,8 +187,8 @@ impl Servers {
         }
     }
 
-    /// Returns a link with each master, to scan them all. On a cluster it waits for the first look at the nodes:
-    /// none would mean that nothing is held.
+    /// Returns a link with each master, to scan them all. On a cluster it waits for the first table of nodes: none
+    /// would mean that nothing is held.
     pub(crate) async fn masters(&self) -> Result<Vec<Link>, Fault> {
         match &self.0.kind {
             Kind::One(one) => Ok(vec![one.link.clone()]),
@@ -199,19 +199,20 @@ impl Servers {
 
 impl One {
     fn start(dialer: Dialer, place: Place, news: UnboundedSender<News>) -> Box<One> {
-        let ears = Ears { news: Some(news), ..Ears::default() };
-        let link = Link::start(dialer.clone(), place.clone(), ears.clone(), false);
-        Box::new(One { link, inbox: OnceLock::new(), replicated: OnceLock::new(), dialer, place, ears })
+        let listeners = Listeners { news: Some(news), ..Listeners::default() };
+        let link = Link::start(dialer.clone(), place.clone(), listeners.clone(), false);
+        Box::new(One { link, inbox: OnceLock::new(), replicated: OnceLock::new(), dialer, place, listeners })
     }
 
     fn inbox(&self) -> &Link {
-        self.inbox
-            .get_or_init(|| Link::start(self.dialer.clone(), self.place.clone(), self.ears.of_inbox(), false))
+        self.inbox.get_or_init(|| {
+            Link::start(self.dialer.clone(), self.place.clone(), self.listeners.of_inbox(), false)
+        })
     }
 
     fn replicated(&self) -> &Link {
         self.replicated
-            .get_or_init(|| Link::start(self.dialer.clone(), self.place.clone(), Ears::default(), false))
+            .get_or_init(|| Link::start(self.dialer.clone(), self.place.clone(), Listeners::default(), false))
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! redis-rs matches answers to commands by their order alone, and has a hole there: a `sunsubscribe` that the
 //! server sends by itself (a hash slot moved away) counts as the answer to the oldest command under way, and from
-//! then on *every command gets the answer of the one before it*. For locks that is the worst that can happen: a
-//! claim is told that another one was granted. So whoever hears such a push, on the connection's own task and
-//! before anything behind it is delivered, breaks the connection; and an answer counts only if the connection is
-//! still whole when its command looks at it. Breaking costs a reconnect, which takes milliseconds.
+//! then on *every command gets the answer of the one before it*. For locks that is the worst that can happen: a claim
+//! gets the grant of another one. So the connection's own task breaks the connection when it hears such a push,
+//! before anything behind it is delivered; and an answer counts only if the connection is still whole when its
+//! command reads it. Breaking costs a reconnect, which takes milliseconds.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -27,16 +27,16 @@ use crate::net::address::Address;
 use crate::net::dial::{Dialer, identify};
 use crate::net::replicated::Line;
 
-/// A connection that has sent nothing for this long, while somebody waits for an answer, is given up: a hung
+/// A connection that has sent nothing for this long, while a command waits for an answer, is given up: a hung
 /// server's connections must not linger, and a live one accepts a new connection at once.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// What a link tells whoever is above it.
+/// What a link reports to its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// Commands go through again.
     Up {
-        /// Who answers now.
+        /// The server that answers now.
         incarnation: Incarnation,
         /// Whether that is another one than before, which may have forgotten what the other one knew.
         is_new: bool,
@@ -57,20 +57,20 @@ pub enum News {
     },
 }
 
-/// Who hears what a connection brings unasked.
+/// The receivers of what a connection brings unasked.
 #[derive(Clone, Debug, Default)]
-pub struct Ears {
+pub struct Listeners {
     /// Messages and comings-up.
     pub(crate) news: Option<UnboundedSender<News>>,
-    /// Who keeps the table of a cluster, whose channels are sharded.
-    pub(crate) table: Option<TableEars>,
+    /// The keeper of a cluster's table, whose channels are sharded.
+    pub(crate) table: Option<TableListeners>,
     /// Whether the connection is there for messages.
     pub(crate) is_inbox: bool,
 }
 
 /// What makes a table of hash slots doubtful.
 #[derive(Clone, Debug)]
-pub(crate) struct TableEars {
+pub(crate) struct TableListeners {
     /// Channels that the server does not serve any more.
     pub(crate) strays: UnboundedSender<Vec<u8>>,
     /// A connection broke, or could not be made.
@@ -86,20 +86,20 @@ pub(crate) struct Manner {
     pub(crate) replicas: u8,
 }
 
-impl Ears {
+impl Listeners {
     /// Hears messages and comings-up.
-    pub fn new(news: UnboundedSender<News>) -> Ears {
-        Ears { news: Some(news), ..Ears::default() }
+    pub fn new(news: UnboundedSender<News>) -> Listeners {
+        Listeners { news: Some(news), ..Listeners::default() }
     }
 
     /// The same for a connection that is there for messages.
-    pub fn of_inbox(&self) -> Ears {
-        Ears { is_inbox: true, ..self.clone() }
+    pub fn of_inbox(&self) -> Listeners {
+        Listeners { is_inbox: true, ..self.clone() }
     }
 
     pub(crate) fn send(&self, news: News) {
         if let Some(sender) = &self.news {
-            // Nobody listens any more when the client is being closed.
+            // The receiver was dropped: the client is being closed.
             drop(sender.send(news));
         }
     }
@@ -138,7 +138,7 @@ struct Inner {
 /// What the connection's own task knows. It must not own the connection, whose end is the end of the task.
 struct Health {
     server: String,
-    ears: Ears,
+    listeners: Listeners,
     incarnation: OnceLock<Incarnation>,
     /// Why the connection is broken. Written once.
     fault: OnceLock<Fault>,
@@ -154,13 +154,13 @@ impl Wire {
     pub(crate) async fn open(
         dialer: &Dialer,
         address: &Address,
-        ears: &Ears,
+        listeners: &Listeners,
         channels: Vec<Vec<u8>>,
     ) -> Result<Wire, Fault> {
         let server = address.to_string();
         let health = Arc::new(Health {
             server: server.clone(),
-            ears: ears.clone(),
+            listeners: listeners.clone(),
             incarnation: OnceLock::new(),
             fault: OnceLock::new(),
             broken: Notify::new(),
@@ -330,7 +330,7 @@ impl Wire {
         channels.retain(|channel| !self.is_subscribed(channel));
         for (channel, fault) in self.subscribe(Instant::now() + SILENCE_MAX, channels).await? {
             match fault.code() {
-                Some("MOVED") => self.0.health.ears.report_stray(&channel),
+                Some("MOVED") => self.0.health.listeners.report_stray(&channel),
                 _ => return Err(fault),
             }
         }
@@ -346,7 +346,7 @@ impl Wire {
         if channels.is_empty() {
             return Ok(Vec::new());
         }
-        let verb = if self.0.health.ears.is_sharded() { "SSUBSCRIBE" } else { "SUBSCRIBE" };
+        let verb = if self.0.health.listeners.is_sharded() { "SSUBSCRIBE" } else { "SUBSCRIBE" };
         let mut commands = Pipeline::with_capacity(channels.len());
         for channel in &channels {
             // One channel for each command: then each has one answer, which is what redis-rs counts on.
@@ -369,7 +369,7 @@ impl Wire {
             return Ok(());
         }
         let health = &self.0.health;
-        let verb = if health.ears.is_sharded() { "SUNSUBSCRIBE" } else { "UNSUBSCRIBE" };
+        let verb = if health.listeners.is_sharded() { "SUNSUBSCRIBE" } else { "UNSUBSCRIBE" };
         lock(&health.leaving).push(channel.to_vec());
         let answer = self.send(deadline, redis::cmd(verb).arg(channel)).await;
         // The answer took it away already; a refusal did not.
@@ -390,7 +390,7 @@ impl Health {
                     Some(incarnation),
                 ) = (data.next(), data.next(), self.incarnation.get())
                 {
-                    self.ears.send(News::Message { channel, payload, incarnation: *incarnation });
+                    self.listeners.send(News::Message { channel, payload, incarnation: *incarnation });
                 }
             }
             PushKind::SUnsubscribe | PushKind::Unsubscribe => {
@@ -399,7 +399,7 @@ impl Health {
                     _ => Vec::new(),
                 };
                 if !self.has_left(&channel) {
-                    self.ears.report_stray(&channel);
+                    self.listeners.report_stray(&channel);
                     self.cut("the server took a channel away");
                 }
             }
@@ -426,7 +426,7 @@ impl Health {
 
     async fn broken(&self) -> Fault {
         loop {
-            // Made before the look, so that a break in between is not missed.
+            // Made before the check, so that a break in between is not missed.
             let broken = self.broken.notified();
             if let Some(fault) = self.fault.get() {
                 return fault.clone();

@@ -41,7 +41,7 @@ struct Stored<'a> {
     payload: &'a [u8],
 }
 
-/// As [`stored`], and what somebody has changed so that it cannot be read is a payload as it is.
+/// As [`stored`], and what was changed so that it cannot be read is a payload as it is.
 fn shown(value: &[u8]) -> Stored<'_> {
     let damaged = Stored { pushed_at: Timestamp::from_micros(0), group: None, payload: value };
     stored(value).unwrap_or(damaged)
@@ -127,7 +127,7 @@ fn live_view(now: Timestamp, fields: &[Value]) -> Option<ItemView> {
     let (mut attempts, mut ends_in) = (0, Duration::ZERO);
     if !state.is_empty() {
         attempts = u32::try_from(digits(state, 96, 106)?).ok()?;
-        // It is zero where nobody has it.
+        // It is zero where no consumer has it.
         ends_in = since(digits(state, 16, 32)?);
     }
     let state = match ready {

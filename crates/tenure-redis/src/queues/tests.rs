@@ -40,7 +40,7 @@ struct World<'a> {
     server: &'a RedisServer,
     runtime: &'a Runtime,
     queues: &'a Queues,
-    /// Where all clients are told that something is ready.
+    /// Where all clients hear that something is ready.
     inboxes: PubSub<'a>,
     now: Timestamp,
 }
@@ -54,7 +54,7 @@ struct Pair<'a, 'b> {
     claims: Vec<ClaimId>,
     rules: Arc<Rules>,
     log: Vec<String>,
-    /// Whom the record wants told.
+    /// The clients that the record wants woken.
     calls: BTreeSet<ClientId>,
 }
 
@@ -78,7 +78,7 @@ impl<'a, 'b> Pair<'a, 'b> {
         Pair { world, name, record: PlainQueue::default(), random, claims, rules, log, calls }
     }
 
-    /// An empty group still rests in the record's index, and the record looks for it there. Ours does not.
+    /// An empty group still rests in the record's index, and the record finds it there. Ours does not.
     fn may_look_later(&self) -> bool {
         matches!(self.rules.interval, Interval::Group(_))
     }
@@ -241,7 +241,7 @@ impl<'a, 'b> Pair<'a, 'b> {
         assert_eq!(got.unwrap(), expected, "{}", self.said());
     }
 
-    /// Returns whom the server has told that something is ready.
+    /// Returns the clients that the server has woken since something is ready.
     fn woken(&mut self) -> BTreeSet<ClientId> {
         // What was published was sent before this, which ends the wait.
         self.world.server.ask(&["PUBLISH", &format!("{INBOX}end"), "end"]);
@@ -257,12 +257,12 @@ impl<'a, 'b> Pair<'a, 'b> {
         }
     }
 
-    /// Compares who is told that something is ready.
+    /// Compares which clients are woken since something is ready.
     fn compare_calls(&mut self) {
         let expected = std::mem::take(&mut self.calls);
         let got = self.woken();
         if self.may_look_later() {
-            // Who watches knows of another moment, so others may be told than the record says.
+            // A watching client knows of another moment, so others may be woken than the record says.
         } else {
             assert_eq!(got, expected, "somebody else is told: {}", self.said());
         }
@@ -318,7 +318,7 @@ impl World<'_> {
             let mut pair = Pair::new(self, seed);
             for _ in 0..100 {
                 if pair.random.bool() {
-                    // Now and then so long that dedup ids are forgotten, or who is idle.
+                    // Now and then so long that dedup ids are forgotten, or idle clients.
                     let millis = match pair.random.u8(0..20) {
                         0 => 400_000,
                         1 | 2 => 16_000,

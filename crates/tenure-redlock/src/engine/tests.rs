@@ -1,4 +1,4 @@
-//! What one server does with messages that come late, in an order that no network can be told to make.
+//! What one server does with messages that come late, in an order that no network can be made to produce.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +85,7 @@ fn what_a_later_attempt_was_granted_is_not_given_back_by_an_earlier_one() {
             let claim = claim(1, "late");
             let (first, second) = (attempt(&claim, 1), attempt(&claim, 2));
             let Value::Int(number) = asks(quorum, &first).await else { panic!("it is free") };
-            // Nobody heard of it, so it is asked for again; the first attempt's give-back is still under way.
+            // No answer was heard, so it is asked for again; the first attempt's give-back is still under way.
             let again = text::answer(asks(quorum, &second).await).expect("an answer");
             let text::NodeAnswer::Granted { number: same, .. } = again else {
                 panic!("it has it: {again:?}")

@@ -1,7 +1,7 @@
 //! The tokens of a quorum, over every order of events.
 //!
 //! Modelled: nodes with a counter and one key each; clients that claim, stamp, hold, release and crash, and decide by [`Tally`]; requests and
-//! replies that are lost; keys that end in time (nobody relies on them any more) or early (a node's clock jumps); nodes that forget
+//! replies that are lost; keys that end in time (no client relies on them any more) or early (a node's clock jumps); nodes that forget
 //! everything, or go back to a snapshot, with and without quarantine; claims that are repeated and whose holds end at a fixed time after the first
 //! grant; a client that counts one server twice. Each message is carried out by its node at a step of its own, so all interleavings of
 //! messages are there. Proposals are left out: counters alone are the worst case. Not modelled: a request that arrives after its claim was given
@@ -245,7 +245,7 @@ impl Protocol {
             if at.quarantine.is_none() && at.key.is_none() {
                 let number = at.counter() + 1;
                 at.raise(number);
-                // What nobody looks at must not make states differ.
+                // What is never read must not make states differ.
                 let number = if is_repeated { number } else { 0 };
                 at.key = Some(Key { claim: *claim, number, copy: *copy });
                 vote = Vote::Granted(at.counter());
@@ -437,7 +437,7 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        // Counters decide nothing about who holds.
+        // Counters decide nothing about holds.
         let is_about_tokens = !self.is_repeated();
         let is_above = u64::from(matches!(self.amnesia, Amnesia::Snapshot(_)));
         // How many nodes are ahead of the others is all that matters: they are alike.
@@ -477,7 +477,7 @@ impl Model for Protocol {
                 Client::Releasing { left, .. } => {
                     // A reply that is lost changes nothing here.
                     let fates = self.fates(state).iter().filter(|fate| **fate != Fate::ReplyLost);
-                    // In one order: who comes in between may come before or after all of them as well.
+                    // In one order: what comes in between may come before or after all of them as well.
                     actions.extend(
                         left.first()
                             .into_iter()

@@ -36,7 +36,7 @@ pub(crate) enum Attempt {
     Busy(Busy),
     Fresh(Published),
     Finished,
-    /// It cannot be granted as it is, or nobody knows.
+    /// It cannot be granted as it is, or the outcome is unknown.
     Failed(Error),
     /// The servers are divided, or its slot is taken: another round may settle it, with another of these slots.
     Again(Vec<u32>, Box<Attempt>),
@@ -124,8 +124,8 @@ impl Quorum {
         text::claims(&mut request, &asked, proposal, |own| self.key_text(&own.claim.resource));
         let count = self.nodes.len();
         let mut polls: Vec<Poll> = asked.into_iter().map(|(own, slot)| Poll::new(own, slot, count)).collect();
-        let (tell, mut news) = unbounded_channel();
-        self.forward(within, request, tell.clone());
+        let (sender, mut news) = unbounded_channel();
+        self.forward(within, request, sender.clone());
         let mut undecided = polls.len();
         while undecided > 0 {
             let Some(heard) = news.recv().await else { break };
@@ -152,20 +152,20 @@ impl Quorum {
             }
             undecided = polls.iter().filter(|poll| poll.decided.is_none()).count();
             for (node, asked) in stamps {
-                self.stamp(node, within, &polls, asked, tell.clone());
+                self.stamp(node, within, &polls, asked, sender.clone());
             }
         }
-        drop(tell);
+        drop(sender);
         let outcomes: Vec<Attempt> = polls.iter().map(|poll| self.decide(poll)).collect();
         self.clear_up(polls, &outcomes, news);
         outcomes
     }
 
-    fn forward(self: &Arc<Self>, within: Duration, request: Request, tell: UnboundedSender<News>) {
+    fn forward(self: &Arc<Self>, within: Duration, request: Request, sender: UnboundedSender<News>) {
         let mut answers = self.ask_all(within, request);
         tokio::spawn(async move {
             while let Some((node, answer)) = answers.recv().await {
-                if tell.send(News::Claimed(node, answer)).is_err() {
+                if sender.send(News::Claimed(node, answer)).is_err() {
                     return;
                 }
             }
@@ -178,7 +178,7 @@ impl Quorum {
         within: Duration,
         polls: &[Poll],
         asked: Vec<(usize, u64)>,
-        tell: UnboundedSender<News>,
+        sender: UnboundedSender<News>,
     ) {
         let mut request = Request::new(&LIBRARY.stamp);
         for (at, token) in &asked {
@@ -189,12 +189,12 @@ impl Quorum {
         tokio::spawn(async move {
             let sent = SystemClock.now();
             let answer = quorum.ask(node, within, false, &request).await;
-            // Nobody listens any more where the others were enough.
-            drop(tell.send(News::Stamped(node, sent, asked, answer)));
+            // The receiver was dropped: the others were enough.
+            drop(sender.send(News::Stamped(node, sent, asked, answer)));
         });
     }
 
-    /// The plain form, for tests: the largest number is the token, and nobody else learns of it.
+    /// The plain form, for tests: the largest number is the token, and no node is stamped with it.
     fn weaken(&self, poll: &Poll, next: Next) -> Next {
         if !self.has_plain_tokens() {
             return next;
@@ -246,7 +246,7 @@ impl Quorum {
                     back.entry(node).or_default().push((poll.own.clone(), Ending::GivenBack));
                 }
             } else if touched != 0 {
-                // The same claim may come again where nobody knows, so only this attempt is taken back.
+                // The same claim may come again where the outcome is unknown, so only this attempt is taken back.
                 let may_come_again = match outcome {
                     Attempt::Again(..) => true,
                     Attempt::Failed(error) => error.kind() == ErrorKind::Unavailable,
@@ -294,7 +294,7 @@ impl Quorum {
         });
     }
 
-    /// Tells one server how claims end, once: what is lost is said again by the next attempt, or ends by itself.
+    /// Sends one server how claims end, once: what is lost is sent again by the next attempt, or ends by itself.
     fn end_once(self: &Arc<Self>, node: usize, endings: Vec<(Own, Ending)>) {
         let quorum = self.clone();
         tokio::spawn(async move {
@@ -320,7 +320,7 @@ pub(crate) fn patience(ttls: impl Iterator<Item = Duration>) -> Duration {
     (shortest / 10).clamp(Duration::from_millis(50), Duration::from_millis(500))
 }
 
-/// Which slot is asked for: one of those that look free, any of them at first.
+/// Which slot is asked for: one of those that seem free, any of them at first.
 fn slot(claim: &tenure_core::model::claim::Claim, free: &[u32]) -> Option<u32> {
     if claim.terms.kind != Kind::SlotPool {
         return None;

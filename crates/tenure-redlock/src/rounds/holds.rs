@@ -122,20 +122,20 @@ impl Quorum {
             leaving.push(Leaving { own, ending });
         }
         let (request, leaving) = (Arc::new(request), Arc::new(leaving));
-        let (tell, mut heard) = unbounded_channel();
+        let (sender, mut heard) = unbounded_channel();
         for node in 0..self.nodes.len() {
-            let (quorum, request, leaving, tell) =
-                (self.clone(), request.clone(), leaving.clone(), tell.clone());
+            let (quorum, request, leaving, sender) =
+                (self.clone(), request.clone(), leaving.clone(), sender.clone());
             tokio::spawn(async move {
                 // A server that none of them has reached is not worth waiting for.
                 let is_patient = leaving.iter().any(|leaving| leaving.may_be_on(node));
                 let answer = quorum.ask(node, RELEASE_WITHIN, is_patient, &request).await;
                 quorum.repeat_releases(node, &leaving, answer.is_ok());
-                // Nobody listens any more where the others were enough.
-                drop(tell.send(answer.ok().map(|said| said.items)));
+                // The receiver was dropped: the others were enough.
+                drop(sender.send(answer.ok().map(|said| said.items)));
             });
         }
-        drop(tell);
+        drop(sender);
         let (all, most) = (self.nodes.len(), majority(self.nodes.len()));
         let mut ended = vec![0; releases.len()];
         let mut answered = 0;
@@ -170,10 +170,11 @@ impl Leaving {
 }
 
 impl Quorum {
-    /// Notes what a server has still to be told of releases: all, if it has not answered; or those that their claims may yet follow.
+    /// Notes which releases are still to be sent to a server: all, if it has not answered; or those that their claims
+    /// may yet follow.
     fn repeat_releases(&self, node: usize, leaving: &[Leaving], is_answered: bool) {
         for Leaving { own, ending } in leaving {
-            // Of a claim that nobody knows any more, the caller tells again until a majority has answered.
+            // The caller repeats the release of a claim that is not known any more until a majority has answered.
             let Some(own) = own else { continue };
             let Ending::Released { is_unused, is_finished } = *ending else { continue };
             if is_answered && (is_finished || !own.may_follow(node)) || own.reached() & 1 << node == 0 {
@@ -190,8 +191,8 @@ impl Quorum {
     }
 }
 
-/// Ends claims that nobody wants on servers that may hold them, in the background: their ids are finished only where a
-/// copy may be under way.
+/// Ends claims that are not wanted on servers that may hold them, in the background: their ids are finished only
+/// where a copy may be under way.
 pub(crate) fn forget_on_all(quorum: &Quorum, forsaken: Vec<(Servers, Own)>, how: Ending) {
     for (servers, own) in &forsaken {
         let ending = match how {

@@ -36,7 +36,7 @@ pub(crate) struct Node {
     incarnation: AtomicU64,
     /// The link that has this server's vote already, counted from 1; 0: none.
     twin: AtomicUsize,
-    /// What it has still to be told.
+    /// What is still to be sent to it.
     pub(crate) pending: Arc<Pending>,
 }
 
@@ -317,14 +317,14 @@ impl Quorum {
         within: Duration,
         request: Request,
     ) -> UnboundedReceiver<(usize, Result<Said, Fault>)> {
-        let (tell, answers) = unbounded_channel();
+        let (sender, answers) = unbounded_channel();
         let request = Arc::new(request);
         for node in 0..self.nodes.len() {
-            let (quorum, request, tell) = (self.clone(), request.clone(), tell.clone());
+            let (quorum, request, sender) = (self.clone(), request.clone(), sender.clone());
             tokio::spawn(async move {
                 let answer = quorum.ask(node, within, false, &request).await;
-                // Nobody listens any more where the others were enough.
-                drop(tell.send((node, answer)));
+                // The receiver was dropped: the others were enough.
+                drop(sender.send((node, answer)));
             });
         }
         answers

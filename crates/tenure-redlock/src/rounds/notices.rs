@@ -12,12 +12,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{ENGINE, Quorum};
 
-/// Who is told what.
+/// What the servers' news become: wakes for waiters, and notifications for observers.
 pub(crate) struct Notices {
     sender: UnboundedSender<Wake>,
     wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
     pub(crate) observers: Arc<Observers>,
-    /// Which servers have told a waiter to ask again, since it last did. It asks when a majority has: until then it is not free.
+    /// Which servers have woken a waiter, since it last asked. It asks when a majority has: until then it is not
+    /// free.
     wake_votes: Mutex<HashMap<ClaimId, BTreeSet<usize>>>,
     most: usize,
 }
@@ -46,7 +47,7 @@ impl Notices {
     }
 
     fn send(&self, wake: Wake) {
-        // Nobody listens any more when the client is being closed.
+        // The receiver was dropped: the client is being closed.
         self.sender.send(wake).ok();
     }
 

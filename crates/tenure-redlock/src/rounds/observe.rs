@@ -1,4 +1,4 @@
-//! Following one resource: the servers publish its changes while somebody has asked for them in the last while.
+//! Following one resource: the servers publish its changes while an observer has asked for them in the last while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::library::LIBRARY;
 
 /// How long a server publishes changes for an observer that is not heard of again.
 const INTEREST: Duration = Duration::from_secs(30);
-/// When an observer looks again at the latest: other clients of the classic protocol tell nobody.
+/// When an observer reads again at the latest: other clients of the classic protocol publish nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// After an error.
 const RETRY: Duration = Duration::from_millis(500);
@@ -76,7 +76,7 @@ impl Observer {
         }
     }
 
-    /// Asks all servers to tell of changes, and only then looks.
+    /// Subscribes at all servers, and only then reads.
     async fn subscribe_and_read(&self) -> Result<Option<View>> {
         let quorum = &self.quorum;
         let up = quorum.nodes.iter().filter(|node| node.is_up());

@@ -10,7 +10,7 @@ use tenure_core::model::claim::{Claim, ClaimId};
 use tenure_core::model::step::waiter_life;
 use tenure_core::model::token::Token;
 
-/// How often what nobody asks about any more is looked for.
+/// How often claims that are not asked about any more are cleared away.
 const TIDY_EVERY: Duration = Duration::from_secs(10);
 
 /// A claim of this client.
@@ -142,8 +142,8 @@ impl Owned {
         self.claims.remove(&claim)
     }
 
-    /// Returns claims that wait although their users were not heard of for too long, and forgets those and all else that
-    /// nobody asks about any more.
+    /// Returns claims that wait although their users were not heard of for too long, and forgets those and all else
+    /// that is not asked about any more.
     pub(crate) fn tidy(&mut self, now: Instant) {
         if self.tidied_at.is_some_and(|at| now.since(at) < TIDY_EVERY) {
             return;

@@ -1,9 +1,9 @@
 //! Releases that a server has still to hear of.
 //!
-//! A hold that nobody wants any more keeps others out of one vote until it ends by itself, so a server that did not answer to a release is
-//! told again: all that it has missed, in batches, one call at a time, so that a server that comes back is not stormed. There is one entry for
-//! a claim, whatever it was told before, and none for a server that the claim never reached or that has started anew since. What does not
-//! fit is dropped: the hold ends after its ttl.
+//! A hold that is not wanted any more keeps others out of one vote until it ends by itself, so a server that did not
+//! answer to a release gets it again: all that it has missed, in batches, one call at a time, so that a server that
+//! comes back is not stormed. There is one entry for a claim, whatever was sent before, and none for a server that
+//! the claim never reached or that has started anew since. What does not fit is dropped: the hold ends after its ttl.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,16 +25,16 @@ use crate::library::LIBRARY;
 
 /// The most releases that are kept for one server: some 3 MB, and 128 calls when it is back.
 pub(crate) const PENDING_MAX: usize = 16_384;
-/// The longest time between two attempts to tell a server that does not answer.
+/// The longest time between two attempts to reach a server that does not answer.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
 
-/// What one server has still to be told.
+/// What is still to be sent to one server.
 #[derive(Default)]
 pub(crate) struct Pending {
     entries: Mutex<BTreeMap<ClaimId, Entry>>,
     wake: Notify,
     is_closing: AtomicBool,
-    /// Keeps the quorum until what a client that is gone gave back is told.
+    /// Keeps the quorum until what a client that is gone gave back is sent.
     last: Mutex<Option<Arc<Quorum>>>,
 }
 
@@ -50,7 +50,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Puts together what was to be told before and what is to be told now.
+    /// Puts together what was to be sent before and what is to be sent now.
     fn after(mut self, earlier: &Entry) -> Entry {
         self.until = self.until.max(earlier.until);
         self.attempt = self.attempt.max(earlier.attempt);
@@ -110,7 +110,7 @@ impl Pending {
         self.wake.notify_one();
     }
 
-    /// Returns what is told next to a server, and forgets what need not be told any more.
+    /// Returns what is sent next to a server, and forgets what need not be sent any more.
     fn next(&self, incarnation: Option<Incarnation>) -> Vec<(ClaimId, Entry)> {
         let now = SystemClock.now();
         let mut entries = self.entries();
@@ -123,7 +123,7 @@ impl Pending {
         entries.iter().take(BATCH_MAX).map(|(id, entry)| (*id, entry.clone())).collect()
     }
 
-    /// Forgets what was told, unless there is something new to tell.
+    /// Forgets what was sent, unless there is something new to send.
     fn forget_sent(&self, batch: &[(ClaimId, Entry)]) {
         let mut entries = self.entries();
         for (id, sent) in batch {
@@ -134,7 +134,7 @@ impl Pending {
     }
 }
 
-/// Tells one server, until the client is gone and all was said.
+/// Sends to one server what is pending, until the client is gone and all is sent.
 pub(crate) async fn send_pending(quorum: Weak<Quorum>, pending: Arc<Pending>, node: usize) {
     let (mut attempt, mut kept) = (0, None);
     loop {

@@ -1,4 +1,4 @@
-//! What claims look like for the scripts, and what their answers mean.
+//! The form of claims for the scripts, and what their answers mean.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(crate) struct NodeBusy {
     pub(crate) holder: Option<NodeHolder>,
 }
 
-/// Who holds, as a server knows it.
+/// A holder, as a server knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeHolder {
     pub(crate) number: u64,
@@ -183,7 +183,7 @@ pub(crate) fn ending(own: Option<&Own>, ending: Ending) -> String {
     }
 }
 
-/// What is said when an attempt, or all that there is of a claim, ends, to a server that is told again later.
+/// What is sent when an attempt, or all that there is of a claim, ends, to a server that gets it again later.
 pub(crate) fn ending_of(attempt: u32, how: Ending) -> String {
     match how {
         Ending::Released { .. } => ending(None, how),
@@ -223,8 +223,8 @@ fn millis_if_any(value: &Value) -> Result<Option<u64>> {
     if matches!(value, Value::Int(..0)) { Ok(None) } else { number(value).map(Some) }
 }
 
-/// Reads a server's answer to a stamp: the number that it has come to, and how much longer the hold is kept, in ms. None: it does not
-/// hold there.
+/// Reads a server's answer to a stamp: the number that it has come to, and how much longer the hold is kept, in ms.
+/// `None` if it does not hold there.
 pub(crate) fn stamp(value: &Value) -> Option<(u64, u64)> {
     let Value::Array(items) = value else { return None };
     let [stamped, kept] = &items[..] else { return None };
@@ -286,7 +286,7 @@ fn busy(items: &[Value]) -> Result<NodeBusy> {
 
 /// A hold as a server stores it.
 pub(crate) struct Stored {
-    /// None: the key was set by a client of the classic protocol.
+    /// `None`: the key was set by a client of the classic protocol.
     pub(crate) id: Option<ClaimId>,
     pub(crate) is_resting: bool,
     pub(crate) number: u64,

@@ -21,7 +21,7 @@ const WITHIN: Duration = Duration::from_millis(500);
 pub(crate) struct Stored {
     pub(crate) bytes: Vec<u8>,
     pub(crate) token: u64,
-    /// The hold with which it ends. None: it outlives holds.
+    /// The hold with which it ends. `None`: it outlives holds.
     pub(crate) claim: Option<ClaimId>,
     /// For how many ms it is fresh, and kept.
     fresh: u64,

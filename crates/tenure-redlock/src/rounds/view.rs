@@ -25,14 +25,14 @@ use crate::quorum::majority;
 
 /// How long one server is waited for.
 const WITHIN: Duration = Duration::from_millis(900);
-/// How many keys a server looks at in one step of a scan.
+/// How many keys a server visits in one step of a scan.
 const SCAN_COUNT: usize = 1000;
-/// The most resources in one look.
+/// The most resources in one read.
 const PAGE_MAX: usize = 128;
 /// How a hold of another client of the classic protocol is named to the scripts.
 const FOREIGN: &str = "????????????????????????????????";
 
-/// How often who lists all is told that the servers are still being scanned.
+/// How often the caller that lists all hears that the servers are still being scanned.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 
 /// How far a list of all has come.
@@ -258,7 +258,7 @@ impl Quorum {
         is_shown.then_some(view)
     }
 
-    /// Ends somebody's hold, on all servers.
+    /// Ends a hold, on all servers.
     pub(crate) async fn break_hold(
         self: &Arc<Self>,
         resource: &Name,

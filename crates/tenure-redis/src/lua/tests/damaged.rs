@@ -1,4 +1,4 @@
-//! Keys that somebody has deleted or overwritten. What still exists stays exclusive, no operation fails for others, and
+//! Keys that were deleted or overwritten. What still exists stays exclusive, no operation fails for others, and
 //! everything is free again after the longest ttl.
 
 use super::*;
@@ -149,7 +149,7 @@ impl Damaged<'_, '_> {
 
     /// Asserts that everything is free once all that can be held has ended.
     fn assert_healed(&mut self, server: &RedisServer) {
-        // Somebody looks, and what has no end any more gets one.
+        // A request comes, and what has no end any more gets one.
         self.renew();
         self.advance(server, LONGEST);
         let pair = &mut self.pair;

@@ -1,4 +1,4 @@
-//! What chance seldom meets: calls whose requests concern each other, keys that nobody can read, crowds.
+//! What chance seldom meets: calls whose requests concern each other, keys that cannot be read, crowds.
 
 use super::*;
 
@@ -220,7 +220,7 @@ fn a_new_line_remembers_nothing_of_one_that_was_deleted() {
     assert_eq!(missed(&rules, check), [""; 0], "nothing differs without these rules");
 }
 
-/// `DEL tenure.1.queues:`: those who stand in line keep their places, and soon nobody passes them any more.
+/// `DEL tenure.1.queues:`: waiters keep their places, and soon no claim passes them any more.
 #[test]
 fn who_waits_is_found_though_the_list_of_queues_is_deleted() {
     let check = |world: &mut World<'_>| {
@@ -253,7 +253,7 @@ fn who_waits_is_found_though_the_list_of_queues_is_deleted() {
     assert_eq!(missed(&rules, check), [""; 0], "nothing differs without these rules");
 }
 
-/// A value of another client can be of any size, and everybody who waits looks at it again and again.
+/// A value of another client can be of any size, and every waiter reads it again and again.
 #[test]
 fn a_large_foreign_value_is_not_read_by_those_who_wait() {
     let check = |world: &mut World<'_>| {

@@ -63,7 +63,7 @@ impl View {
     }
 }
 
-/// Returns who has each slot. Where nodes contradict each other, the claim of the latest epoch is right: a node
+/// Returns the owner of each slot. Where nodes contradict each other, the claim of the latest epoch is right: a node
 /// that was cut off goes on claiming what others have taken over.
 pub(crate) fn merge(views: &[View]) -> Vec<Option<Arc<Address>>> {
     let mut owners: Vec<Option<&Range>> = vec![None; SLOTS];

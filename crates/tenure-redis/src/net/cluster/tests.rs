@@ -244,7 +244,7 @@ async fn hears(client: &mut Client, node: &RedisServer) {
         pause::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(client.message().await.1, "hello");
-    // Whoever waits is told that messages may have been missed.
+    // The subscriber learns that messages may have been missed.
     client.told_of_new().await;
 }
 

@@ -28,7 +28,7 @@ fn a_hung_master_is_left_although_it_never_closes_a_connection() {
         let old = set.master();
         old.stop();
         follows(&mut client, &set, set.wait_for_new_master(old).port()).await;
-        // It wakes up as a master that has missed everything. Nobody goes back to it.
+        // It wakes up as a master that has missed everything. No client goes back to it.
         old.cont();
         let until = Instant::now() + Duration::from_secs(3);
         let incarnation = client.servers.incarnation(0);

@@ -91,11 +91,11 @@ fn what_is_wanted_while_a_connection_is_being_made_is_subscribed_to() {
         // The server takes the connection, and answers nothing for a while.
         server.command(&["CLIENT", "PAUSE", "500", "ALL"]);
         let (news, mut heard) = unbounded_channel();
-        let ears = Ears { news: Some(news), ..Ears::default() }.of_inbox();
+        let listeners = Listeners { news: Some(news), ..Listeners::default() }.of_inbox();
         let config = Config::parse(&server.url()).unwrap();
         let Topology::Single(address) = &config.topology else { panic!("one server") };
         let dialer = Dialer::new(&config.login, config.db, false, None).unwrap();
-        let link = Link::start(dialer, Place::Fixed(address.clone()), ears, false);
+        let link = Link::start(dialer, Place::Fixed(address.clone()), listeners, false);
         link.want(b"early");
         pause::sleep(Duration::from_millis(150)).await;
         assert!(link.wire().is_none(), "it is being made");
@@ -300,7 +300,7 @@ fn what_may_have_been_executed_is_never_sent_again() {
         assert!(fault.is_outcome_unknown(), "{fault:?}");
         proxy.heal();
         assert_eq!(client.increment().await.unwrap().0, Value::Int(5));
-        // While nobody can connect, nothing is sent.
+        // While no client can connect, nothing is sent.
         proxy.refuse();
         proxy.cut();
         let fault = loop {
@@ -330,7 +330,7 @@ fn replicas_that_acknowledge_are_counted_and_those_that_do_not_are_no_fault() {
         assert_eq!((value, acknowledged), (Value::Int(1), 1));
         assert_eq!(client.servers.incarnation(0).unwrap_or(incarnation), incarnation);
         replica.stop();
-        // Many that wait, one behind the other, all have their answers in time; and nobody else waits for them.
+        // Many that wait, one behind the other, all have their answers in time; and no other command waits for them.
         let call = || timeout(ANSWER_TIMEOUT, client.servers.with_replicas(0, increment));
         let calls: Vec<_> = (0..200).map(|_| call()).collect();
         let asked_at = Instant::now();

@@ -1,4 +1,4 @@
-//! What chance seldom meets: many items, large ones, and some that somebody has changed in the server.
+//! What chance seldom meets: many items, large ones, and some that were changed in the server.
 
 use tenure_core::ErrorKind;
 use tenure_core::engine::queue::{Dispatched, Taken};
@@ -201,7 +201,7 @@ fn an_item_that_somebody_has_changed_costs_itself() {
     assert_eq!(missed(&rules, check), [""; 0], "nothing differs without these rules");
 }
 
-/// The state of a lane says who has its first item.
+/// The state of a lane names the claim of its first item.
 #[test]
 fn a_state_that_somebody_has_changed_costs_its_lane() {
     let check = |world: &mut World<'_>| {
