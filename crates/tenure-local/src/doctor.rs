@@ -89,7 +89,7 @@ fn place(store: &Store) -> Finding {
     ))
 }
 
-/// Who uses the same store, and who only seems to.
+/// The clients that use the same store, and those that only seem to.
 fn sharers(store: &Store) -> Finding {
     let place = &store.directory.place;
     let uid = rustix::process::geteuid().as_raw();

@@ -37,10 +37,10 @@ use crate::place::fork::{ClosedOnFork, is_forked};
 use crate::store::Store;
 
 pub(crate) const ENGINE: &str = "local";
-/// How many rounds of dead holders one claim waits out: each ends all that are dead at that moment, so a second
-/// one is rare, and whoever is left is found by the heartbeat.
+/// How many rounds of dead holders one claim waits out: each ends all that are dead at that moment, so a second one
+/// is rare, and the heartbeat finds the rest.
 const DEAD_ROUNDS_MAX: usize = 64;
-/// How many records one transaction looks at for a page.
+/// How many records one transaction reads for a page.
 const PAGE_MAX: usize = 64;
 /// How long the disk may take for what a queue writes. It is synced, for which a busy disk takes seconds.
 const DISK_MAX: Duration = Duration::from_secs(30);
@@ -64,7 +64,7 @@ impl Local {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the place cannot be trusted, is used from another container or by another
     /// version, or this process was forked from one that has clients; [`ErrorKind::Unavailable`] if it cannot be
-    /// written or somebody blocks it; [`ErrorKind::Internal`] if it is damaged.
+    /// written or another process blocks it; [`ErrorKind::Internal`] if it is damaged.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O enabled.
@@ -169,13 +169,13 @@ impl Local {
         let (done, refused) =
             store.transact(|transaction| transaction.step(name, command)).map_err(failed)?;
         if !refused.is_empty() {
-            // What cannot be buried now is found dead again by whoever waits for it.
+            // What cannot be reaped now is found dead again by a client that waits for it.
             drop(store.reap(refused));
         }
         Ok(past_the_dead(store, name, command, done))
     }
 
-    /// Watches whom a claim that waits depends on, and nobody for one that does not.
+    /// Watches the clients that a waiting claim depends on, and none for one that does not wait.
     fn watch(&self, name: &Name, claim: ClaimId, waits_for: Option<&[ClientId]>) {
         match waits_for {
             Some(clients) => self.watcher.watch(Reason::Waits, name, claim, clients),
@@ -184,7 +184,7 @@ impl Local {
     }
 }
 
-/// Makes a client known to others: its life first, so that nobody takes it for dead.
+/// Makes a client known to others: its life first, so that it is not taken for dead.
 fn begin(worker: &Worker, client: ClientId, _setup: &Setup) -> Result<(Life, OwnedFd)> {
     let directory = &worker.store.directory;
     let failed =
@@ -377,13 +377,13 @@ impl Drop for Local {
             self.watcher.stop();
             self.worker.store.remove_client(self.client);
             if let Some(queues) = self.worker.open_queues() {
-                queues.store.forget_told(self.client);
+                queues.store.forget_announced(self.client);
             }
         }
     }
 }
 
-/// Lists what is held or waited for by those who live.
+/// Lists what living clients hold or wait for.
 fn inspect(store: &Store, prefix: &str, mut after: Option<Name>, most: usize) -> Result<Vec<View>, Fault> {
     let most = most.min(PAGE_MAX);
     let mut views = Vec::new();
@@ -397,7 +397,7 @@ fn inspect(store: &Store, prefix: &str, mut after: Option<Name>, most: usize) ->
         })?;
         let Some((last, _)) = found.last() else { break };
         after = Some(last.clone());
-        // Few clients hold many names, and each look at one costs three system calls.
+        // Few clients hold many names, and each check of one costs three system calls.
         let clients: HashSet<_> =
             found.iter().flat_map(|(_, seen)| seen.holders.iter().chain(&seen.waiters)).copied().collect();
         let dead: HashSet<_> = clients.into_iter().filter(|client| store.is_dead(*client)).collect();

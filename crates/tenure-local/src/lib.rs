@@ -3,15 +3,15 @@
 //! The state of locks is one LMDB environment in a directory that only its user may enter: one in `/run` if the user has
 //! one, else `/tmp/tenure-<uid>`, or the directory of the URL. Every process runs
 //! [`step`](tenure_core::model::step::step) itself, inside a write transaction. Two things that a machine knows and a
-//! network never does make the engine better than a lease: *who is dead* (a lock on a file per client, and a
-//! pidfd that says when to look at it), so that what a killed process held is free at once; and *how to wake
-//! one process* (a datagram socket per client).
+//! network never does make the engine better than a lease: *which client is dead* (a lock on a file per client, and a
+//! pidfd that says when to check it), so that what a killed process held is free at once; and *how to wake one
+//! process* (a datagram socket per client).
 //!
 //! # What is promised
 //!
 //! * Exclusion, FIFO order, slots in longest-free order, rests, values: all of `step`, for every process of one
 //!   user, one boot and one PID namespace.
-//! * A holder or waiter that dies by any signal is noticed at once by those who wait or try, not after its ttl.
+//! * A holder or waiter that dies by any signal is noticed at once by waiters and tries, not after its ttl.
 //! * Time is `CLOCK_BOOTTIME`: a step of the wall clock neither ends nor prolongs anything.
 //! * Killing a process between any two instructions damages nothing.
 //!
@@ -19,7 +19,7 @@
 //!
 //! # What is not
 //!
-//! * No lock survives a reboot, on purpose: whoever held something is dead.
+//! * No lock survives a reboot, on purpose: its holder is dead.
 //! * A process that is stopped (`SIGSTOP`) *inside* a transaction, which lasts microseconds, blocks the others.
 //!   After two seconds they get [`Unavailable`](tenure_core::error::ErrorKind::Unavailable) with its pid.
 //! * A client that is *closed* while it still holds something, in a process that lives on, ends its holds, but a

@@ -1,10 +1,11 @@
 //! Queues: each verb is a job of the queues' own thread, and `step` on the rows of a queue in one transaction.
 //!
-//! **Deaths.** Whoever takes looks whether clients that have items are dead, and ends their deliveries in the same
-//! transaction: at all of them when it finds less than it wants, at a few otherwise, so that what a dead client had is not
-//! left until a long line has been worked off. Who waits in vain is told of a death by its watcher: the first one in
-//! the list of the idle watches all who take, the others watch the first one. A client that takes therefore tells the
-//! first one, once, *before* it commits: there is no moment at which it has an item and nobody knows of it.
+//! **Deaths.** A take checks whether clients that have items are dead, and ends their deliveries in the same
+//! transaction: all of them when it finds less than it wants, a few otherwise, so that what a dead client had is not
+//! left until a long line has been worked off. A client that waits in vain learns of a death by its watcher: the
+//! first one in the list of the idle watches all consumers, the others watch the first one. A client that takes
+//! therefore announces that to the first one, once, *before* it commits: at every moment at which it has an item,
+//! another client knows of it.
 
 pub(crate) mod place;
 mod rows;
@@ -32,9 +33,9 @@ use rows::QueueRows;
 const QUEUE: u8 = b'q';
 /// The key of the last id that was given to a queue.
 const LAST_ID: &[u8] = b"n";
-/// How many of the clients that have items a take looks at that finds what it wants.
+/// How many of the clients that have items a take checks that finds what it wants.
 const SAMPLE: usize = 4;
-/// How many it looks at otherwise. The deaths of others are noticed when their deliveries end.
+/// How many it checks otherwise. The deaths of others are noticed when their deliveries end.
 const CLIENTS_MAX: usize = 1024;
 /// How many items one transaction replays or purges, so that others get their turn.
 const SWEEP_MAX: usize = 256;
@@ -87,7 +88,7 @@ impl Transaction<'_> {
         Ok(Some(done))
     }
 
-    /// Tells clients that there may be something for them, after the commit.
+    /// Wakes clients since there may be something for them, after the commit.
     fn wake_consumers(&mut self, queue: &Name, calls: Calls) {
         for client in calls {
             self.notify(client, queue, News::Queue(queue.clone()));
@@ -112,7 +113,7 @@ impl Transaction<'_> {
         if used + reserve > most { Err(Failure::Full) } else { Ok(()) }
     }
 
-    /// Takes, and says whom a client must watch that waits.
+    /// Takes, and says which clients one that waits must watch.
     fn queue_take(&mut self, take: &Take) -> Result<(Taken, Vec<ClientId>), Failure> {
         let store = self.store;
         let is_wanted = !take.claims.is_empty();
@@ -165,7 +166,7 @@ impl Transaction<'_> {
         Ok((taken, watch))
     }
 
-    /// Lets the first of those who wait know that a client takes, so that it watches it.
+    /// Lets the first of the waiting clients know that a client takes, so that it watches it.
     fn announce_to_first(&self, take: &Take, first: ClientId) {
         let mut announced = self.store.announced.lock().unwrap_or_else(PoisonError::into_inner);
         let before = announced.insert((take.client, take.queue.clone()), first);

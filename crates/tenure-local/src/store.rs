@@ -1,7 +1,7 @@
 //! The store of a boot's directory: one LMDB environment, behind the gate.
 //!
-//! One store per directory and process: several clients of a process share it. Its time is monotonic within a
-//! boot. What must be told after a commit is told by whoever committed, on its own thread.
+//! One store per directory and process: several clients of a process share it. Its time is monotonic within a boot.
+//! The thread that commits sends the notifications after its commit.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -32,11 +32,11 @@ use crate::place::room::{Presence, Room};
 const BIRTH: &[u8] = b"m";
 /// The key of the last time at which a queue was changed.
 const LAST_TIME: &[u8] = b"t";
-/// How often a transaction looks whether idle records are due.
+/// How often a transaction checks whether idle records are due.
 const PURGE_PERIOD: Duration = Duration::from_millis(250);
 /// How many idle records one transaction forgets.
 const PURGE_MAX: usize = 8;
-/// How often a transaction looks whether the store is still where it was.
+/// How often a transaction checks whether the store is still where it was.
 const PRESENCE_PERIOD: Duration = Duration::from_millis(100);
 
 /// What a store is for.
@@ -62,18 +62,18 @@ pub(crate) struct Store {
     /// What to add to the time since boot, in microseconds.
     offset: u64,
     ringer: Arc<WakeSocket>,
-    /// The clients of this process: alive, without a look at their files.
+    /// The clients of this process: alive, without a check of their files.
     clients: Arc<Mutex<HashSet<ClientId>>>,
-    /// Whom a client has told that it takes items of a queue.
+    /// The clients to which a client has announced that it takes items of a queue.
     pub(crate) announced: Mutex<HashMap<(ClientId, Name), ClientId>>,
     purge_at: AtomicU64,
     presence_check_at: AtomicU64,
     presence: Presence,
-    /// The store was found removed: for good, since whoever connects now has another one.
+    /// The store was found removed: for good, since a new client has another one.
     is_removed: AtomicBool,
 }
 
-/// Something to tell a client after a commit.
+/// A notification for a client after a commit.
 #[derive(Debug)]
 pub(crate) struct Notification {
     to: ClientId,
@@ -183,7 +183,8 @@ fn room_name(room: &Room) -> String {
 }
 
 impl Store {
-    /// Does the work in one transaction, and tells whoever must know. Nothing is stored unless it all is.
+    /// Does the work in one transaction, and notifies the clients that it concerns. Nothing is stored unless it all
+    /// is.
     ///
     /// Returns what the work returned, and which clients could not be notified: they are closed or dead.
     pub(crate) fn transact<T>(
@@ -265,7 +266,7 @@ impl Store {
         refused
     }
 
-    /// Ends what dead clients hold, if they are dead, and what those hold who are granted it and are dead too.
+    /// Ends what dead clients hold, if they are dead, and what the clients hold that are granted it and are dead too.
     ///
     /// Returns whether anybody was.
     pub(crate) fn reap(&self, mut suspects: Vec<(Name, ClientId)>) -> Result<bool, Fault> {
@@ -339,8 +340,8 @@ impl Store {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner).remove(&client);
     }
 
-    /// Forgets whom a client has told that it takes.
-    pub(crate) fn forget_told(&self, client: ClientId) {
+    /// Forgets to which clients a client has announced that it takes.
+    pub(crate) fn forget_announced(&self, client: ClientId) {
         self.announced
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -367,7 +368,7 @@ impl<'a> Transaction<'a> {
         &mut self.txn
     }
 
-    /// Tells a client something after the commit.
+    /// Notifies a client after the commit.
     pub(crate) fn notify(&mut self, to: ClientId, about: &Name, news: News) {
         self.notifications.push(Notification { to, about: about.clone(), news });
     }
@@ -398,7 +399,8 @@ impl<'a> Transaction<'a> {
         self.is_changed = true;
     }
 
-    /// Does a bounded part of what nobody waits for, and notes the time where it must go on after a reboot.
+    /// Does a bounded part of the work that no caller waits for, and notes the time where it must go on after a
+    /// reboot.
     fn tidy(&mut self) -> Result<(), Failure> {
         if self.store.purpose == Purpose::Queues {
             if self.is_changed {
@@ -428,8 +430,8 @@ impl<'a> Transaction<'a> {
 /// Reads the incarnation and the offset of the time; fixes them if the store is new.
 ///
 /// The offset is taken from the time of day once. From then on the store's time runs with the boot's clock, which
-/// nobody can set. Where the store is taken over in another scope (another time namespace, or for queues another boot),
-/// whose boot's clock is another, the time of day is the bridge; but what has been is never in the future.
+/// cannot be set. Where the store is taken over in another scope (another time namespace, or for queues another
+/// boot), whose boot's clock is another, the time of day is the bridge; but what has been is never in the future.
 fn load_or_create_identity(
     environment: &Environment,
     pass: &GateGuard<'_>,

@@ -94,7 +94,7 @@ where
             (Ok(()), None) => Err(gone(self.operation)),
             (Err(error), _) => Err(error),
         };
-        // Whoever asked may have stopped waiting.
+        // The caller may have stopped waiting.
         drop(reply.send(answer));
     }
 }
@@ -130,7 +130,7 @@ impl Worker {
 
     /// Returns the worker of the queues, if a queue has been used.
     pub(crate) fn open_queues(&self) -> Option<Arc<Worker>> {
-        // Whoever opens it holds the lock for long, and there is nothing to return until then.
+        // The thread that opens it holds the lock for long, and there is nothing to return until then.
         self.queues.try_lock().ok()?.clone()
     }
 
@@ -154,7 +154,7 @@ impl Worker {
                 }),
             };
             drop(queues);
-            // Whoever asked may have stopped waiting.
+            // The caller may have stopped waiting.
             drop(reply.send(opened));
         };
         // Files are locked and synced, which may take long: not on the thread of timers and losses.
@@ -248,7 +248,7 @@ fn serve(store: &Store, receiver: &Jobs) {
     }
 }
 
-/// Waits for the next job, and sweeps while there is none. None: the last client is gone.
+/// Waits for the next job, and sweeps while there is none. Returns `None` when the last client is gone.
 fn next(store: &Store, receiver: &Jobs, sweep: &mut Option<Sweep>) -> Option<Box<dyn Job>> {
     while !sweep.as_ref().is_some_and(Sweep::is_done) {
         match receiver.try_recv() {
@@ -257,7 +257,7 @@ fn next(store: &Store, receiver: &Jobs, sweep: &mut Option<Sweep>) -> Option<Box
             Err(TryRecvError::Empty) => {
                 let step = || match sweep.take() {
                     Some(sweep) => sweep.step(store),
-                    // What the dead had of a queue is found by whoever takes.
+                    // What the dead had of a queue is found by the next take.
                     None if store.purpose == Purpose::Queues => Sweep::Done,
                     None => Sweep::begin(store),
                 };
@@ -275,7 +275,7 @@ fn run_batch(store: &Store, mut batch: Vec<Box<dyn Job>>) {
             for job in batch {
                 end(store, job, Ok(()));
             }
-            // What cannot be buried now is found dead again by whoever waits for it.
+            // What cannot be reaped now is found dead again by a client that waits for it.
             drop(store.reap(refused));
         }
         Err(Fault::Failed(_)) if batch.len() > 1 => {
@@ -294,6 +294,6 @@ fn run_batch(store: &Store, mut batch: Vec<Box<dyn Job>>) {
 }
 
 fn end(store: &Store, job: Box<dyn Job>, result: Result<()>) {
-    // A panic drops the reply, which tells the caller.
+    // A panic drops the reply, and the caller learns of it by that.
     drop(catch_unwind(AssertUnwindSafe(|| job.end(store, result))));
 }

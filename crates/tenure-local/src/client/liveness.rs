@@ -1,13 +1,13 @@
-//! Who lives: a locked file per client, and whom to watch for it to come free.
+//! Which clients live: a locked file per client, and the processes to watch for it to come free.
 //!
 //! A client's file `alive/<client>` is locked (`flock`, exclusive) before anything with its id is stored. The
 //! lock belongs to the open file description: copies share it, and it is gone when the last one is closed, that
-//! is, when the last process that shares the client's life is dead, however it died. The *lock decides*; pids
-//! in the file only tell a watcher which processes to wait for before it looks again, so a reused pid costs a
-//! look and nothing else. A tester takes the lock shared, so that testers do not mistake each other for life.
+//! is, when the last process that shares the client's life is dead, however it died. The *lock decides*; pids in the
+//! file only say which processes a watcher waits for before it checks again, so a reused pid costs a check and
+//! nothing else. A tester takes the lock shared, so that testers do not mistake each other for life.
 //!
-//! Rejected: POSIX locks (any close of the file by the process frees them), pids and start times alone (wrong
-//! for a moment after a fork, and nobody to share with), a heartbeat (that is the ttl).
+//! Rejected: POSIX locks (any close of the file by the process frees them), pids and start times alone (wrong for a
+//! moment after a fork, and no process can share them), a heartbeat (that is the ttl).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -53,7 +53,7 @@ impl Life {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let mut file = File::from(file);
         file.write_all(pid_line(std::process::id()).as_bytes())?;
-        // Only now has it the name by which others know it: nobody sees it without its lock.
+        // Only now has it the name by which others know it: no process sees it without its lock.
         rustix::fs::renameat(&directory.alive_fd, &*fresh, &directory.alive_fd, &*name)?;
         let file = Some(ClosedOnFork::new(file.into()));
         Ok(Life { client, directory: directory.clone(), file, is_shared: AtomicBool::new(false) })
@@ -63,7 +63,7 @@ impl Life {
     pub(crate) fn share(&self, pid: u32) -> io::Result<OwnedFd> {
         let file = self.file.as_ref().and_then(ClosedOnFork::get).ok_or(Errno::BADF)?;
         self.is_shared.store(true, Ordering::Relaxed);
-        // The line first: whoever sees the client's own process die then finds the other one to watch.
+        // The line first: a watcher that sees the client's own process die then finds the other one to watch.
         rustix::io::write(file, pid_line(pid).as_bytes())?;
         Ok(rustix::io::fcntl_dupfd_cloexec(file, 0)?)
     }
@@ -72,7 +72,8 @@ impl Life {
 impl Drop for Life {
     fn drop(&mut self) {
         drop(self.file.take());
-        // Without its file it would be dead, whoever shares it. If somebody still does, a sweep removes it later.
+        // Without its file it would be dead, whichever process shares it. If one still does, a sweep removes it
+        // later.
         let is_shared = self.is_shared.load(Ordering::Relaxed);
         if !is_forked() && (!is_shared || is_dead(&self.directory, self.client)) {
             remove_file(&self.directory, self.client);
@@ -84,7 +85,7 @@ fn pid_line(pid: u32) -> String {
     format!("{pid}\n")
 }
 
-/// Whether a client is dead. When in doubt (no descriptors left, say) it lives, and its ttl will tell.
+/// Whether a client is dead. When in doubt (no descriptors left, say) it lives, and its ttl decides.
 pub(crate) fn is_dead(directory: &Directory, client: ClientId) -> bool {
     match open(directory, client) {
         Ok(file) => is_unlocked(&file),
@@ -98,7 +99,7 @@ pub(crate) fn is_file_gone(directory: &Directory, client: ClientId) -> bool {
     matches!(rustix::fs::statat(&directory.alive_fd, &*name, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
 }
 
-/// Which processes a client's life depends on. None: it is dead.
+/// Which processes a client's life depends on, or `None` if it is dead.
 pub(crate) fn pids(directory: &Directory, client: ClientId) -> io::Result<Option<Vec<u32>>> {
     let file = match open(directory, client) {
         Ok(file) if is_unlocked(&file) => return Ok(None),

@@ -1,8 +1,8 @@
 //! The doorbell: one Unix datagram socket per client, which others ring after a commit.
 //!
 //! A ring is a hint and may be lost: the grant itself is in the store, and the waiter's heartbeat finds it. So a
-//! sender never waits: a full queue (10 datagrams by default) is left full, and a receiver that finds many at
-//! once looks after all its waiters. A refused ring is better news than silence: the client may be dead.
+//! sender never waits: a full queue (10 datagrams by default) is left full, and a receiver that finds many at once
+//! sends heartbeats for all its waiters. A refused ring is better news than silence: the client may be dead.
 //!
 //! A socket's path ends at 108 bytes, so a long one is reached through `/proc/self/fd`.
 
@@ -91,7 +91,7 @@ impl News {
         }
     }
 
-    /// Reads a datagram. None: it is of another version, or not ours.
+    /// Reads a datagram, or returns `None` if it is of another version, or not ours.
     pub(crate) fn decode(bytes: &[u8]) -> Option<News> {
         let (&[format, what], mut rest) = bytes.split_first_chunk::<2>()?;
         if format != FORMAT {
@@ -162,9 +162,9 @@ pub(crate) fn queue_length() -> usize {
 /// What became of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendOutcome {
-    /// It was heard, or the queue was full: somebody is there.
+    /// It was heard, or the queue was full: the client is there.
     Heard,
-    /// Nobody listens: the client is closed or dead.
+    /// There is no listener: the client is closed or dead.
     Refused,
 }
 
@@ -192,13 +192,13 @@ impl WakeSocket {
     }
 }
 
-/// The news of one client, on their way from its socket to whoever reads [`Engine::wakes`].
+/// The news of one client, on their way from its socket to the reader of [`Engine::wakes`].
 ///
 /// [`Engine::wakes`]: tenure_core::engine::Engine::wakes
 pub(crate) struct Inbox {
     sender: mpsc::Sender<Wake>,
     receiver: Mutex<Option<mpsc::Receiver<Wake>>>,
-    /// News were dropped because nobody read them.
+    /// News were dropped because they were not read.
     has_overflown: AtomicBool,
 }
 
@@ -208,7 +208,7 @@ impl Inbox {
         Inbox { sender, receiver: Mutex::new(Some(receiver)), has_overflown: AtomicBool::new(false) }
     }
 
-    /// Puts news in. If it is full, its reader is told to look at everything.
+    /// Puts news in. If it is full, its reader gets one wake for everything.
     pub(crate) fn put(&self, wake: Wake) {
         if self.sender.try_send(wake).is_err() {
             self.has_overflown.store(true, Ordering::Relaxed);
@@ -243,7 +243,7 @@ pub(crate) async fn listen(
     loop {
         let Ok(mut ready) = socket.readable().await else { return };
         let mut count = 0;
-        // In a forked child the socket is closed, but there nobody runs this.
+        // In a forked child the socket is closed, but there this never runs.
         while count < BURST_MAX
             && let Some(fd) = socket.get_ref().get()
             && let Ok((_, length)) = rustix::net::recv(fd, &mut datagram[..], RecvFlags::DONTWAIT)
@@ -261,7 +261,7 @@ pub(crate) async fn listen(
             }
         }
         if count >= burst {
-            // The queue was full, so somebody may have found no room in it.
+            // The queue was full, so a sender may have found no room in it.
             inbox.put(Wake::LookAtAll);
             observers.ring(None);
         }

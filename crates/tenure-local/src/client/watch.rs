@@ -1,9 +1,9 @@
 //! Watching for deaths: each waiter's client watches the client ahead of it, the head's watches the holders'.
 //!
-//! A task per watched client waits for the processes that its file names, and then looks at the file's lock: the
-//! lock decides. If it is free, the task ends what the dead client held or waited for in every resource for
-//! which it was watched, and finds out whom the own claims depend on next. Processes that share the life of a
-//! client are found when the ones known so far have died.
+//! A task per watched client waits for the processes that its file names, and then checks the file's lock: the lock
+//! decides. If it is free, the task ends what the dead client held or waited for in every resource for which it was
+//! watched, and finds out which clients the own claims depend on next. Processes that share the life of a client are
+//! found when the ones known so far have died.
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
@@ -26,7 +26,7 @@ use crate::client::job::Worker;
 use crate::client::liveness;
 use crate::client::wake::Inbox;
 
-/// How long to wait before another look at a client whose known processes are dead, but whose lock is held: a
+/// How long to wait before another check of a client whose known processes are dead, but whose lock is held: a
 /// process that shares its life has yet to write its pid, or never will.
 const UNKNOWN_SHARER_PERIOD: Duration = Duration::from_millis(100);
 
@@ -41,7 +41,7 @@ pub(crate) enum Reason {
     Consumes,
 }
 
-/// Whom a claim or an observer depends on.
+/// What a claim or an observer depends on.
 struct For {
     reason: Reason,
     name: Name,
@@ -101,7 +101,7 @@ impl Watcher {
         self.set(&mut watched, Reason::Consumes, queue, claim, clients);
     }
 
-    /// Watches nobody for a queue any more.
+    /// Stops watching for a queue.
     pub(crate) fn forget_consumers(&self, queue: &Name) {
         let claim = self.watched.lock().unwrap_or_else(PoisonError::into_inner).queues.remove(queue);
         if let Some(claim) = claim {
@@ -135,7 +135,7 @@ impl Watcher {
         self.count.store(watched.claims.len(), Ordering::Relaxed);
     }
 
-    /// Watches nobody for a claim that does not wait any more.
+    /// Stops watching for a claim that does not wait any more.
     pub(crate) fn forget(&self, claim: ClaimId) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
@@ -147,7 +147,7 @@ impl Watcher {
         self.count.store(watched.claims.len(), Ordering::Relaxed);
     }
 
-    /// Watches nobody any more.
+    /// Stops watching.
     pub(crate) fn stop(&self) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.claims.clear();
@@ -220,7 +220,7 @@ async fn wait_for_death(watcher: Arc<Watcher>, client: ClientId) {
     reap(&watcher, client).await;
 }
 
-/// Opens a descriptor that becomes readable when the process ends. None: it has ended, or cannot be watched.
+/// Opens a descriptor that becomes readable when the process ends. `None` if it has ended, or cannot be watched.
 fn open_process(pid: u32) -> Option<AsyncFd<OwnedFd>> {
     let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
     let process = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?;
@@ -234,7 +234,7 @@ async fn reap(watcher: &Arc<Watcher>, client: ClientId) {
     let (consumes, claims): (Vec<_>, Vec<_>) =
         watcher.take(client).into_iter().partition(|(reason, ..)| *reason == Reason::Consumes);
     for (_, queue, _) in consumes {
-        // Whoever takes then finds it dead.
+        // The next take then finds it dead.
         watcher.inbox.put(Wake::Queue(queue));
     }
     let names: HashSet<_> = claims.iter().map(|(_, name, _)| name.clone()).collect();
@@ -265,7 +265,8 @@ async fn reap(watcher: &Arc<Watcher>, client: ClientId) {
         Ok(next) => {
             for (name, claim, clients) in next {
                 if clients.is_empty() {
-                    // It does not wait any more, and whoever ended its wait may have died before telling.
+                    // It does not wait any more, and the process that ended its wait may have died before its
+                    // notification.
                     watcher.inbox.put(Wake::Look(claim));
                 } else {
                     watcher.watch(Reason::Waits, &name, claim, &clients);

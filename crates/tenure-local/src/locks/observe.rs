@@ -1,9 +1,9 @@
-//! Following a resource: a row per observing client, a ring after each change, and a look at the next end.
+//! Following a resource: a row per observing client, a ring after each change, and a read at the next end.
 //!
-//! A row `o<name>0<client>` asks every transaction that changes the resource to ring the client. Where nobody
-//! observes anything a transaction knows it from a number in the gate's page. A ring says only that there is
-//! something to see, so rings may be lost or come together, but the latest view is always seen: the row is
-//! written before the first look, and a ring that found a full queue is made up for (see `client/wake.rs`).
+//! A row `o<name>0<client>` asks every transaction that changes the resource to ring the client. Where there are no
+//! observers a transaction knows it from a number in the gate's page. A ring says only that there is something to
+//! see, so rings may be lost or come together, but the latest view is always seen: the row is written before the
+//! first read, and a ring that found a full queue is made up for (see `client/wake.rs`).
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -42,14 +42,14 @@ fn key(name: &Name, client: Option<ClientId>) -> Vec<u8> {
 }
 
 impl Transaction<'_> {
-    /// Has a client told of every change of a resource.
+    /// Has a client notified of every change of a resource.
     fn add_observer(&mut self, name: &Name, client: ClientId) -> Result<(), Failure> {
         self.expect_observers();
         let rows = self.rows();
         Ok(rows.put(self.writer(), &key(name, Some(client)), &[])?)
     }
 
-    /// Has a client told no more.
+    /// Has a client notified no more.
     pub(crate) fn remove_observer(&mut self, name: &Name, client: ClientId) -> Result<(), Failure> {
         let rows = self.rows();
         if self.may_have_observers() {
@@ -58,7 +58,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Tells whoever observes a resource that it has changed.
+    /// Notifies the observers of a resource that it has changed.
     pub(crate) fn notify_observers(&mut self, name: &Name) -> Result<(), Failure> {
         if !self.may_have_observers() {
             return Ok(());
@@ -80,7 +80,7 @@ impl Transaction<'_> {
     }
 }
 
-/// Whom to ring within one client.
+/// The observers within one client.
 #[derive(Default)]
 pub(crate) struct Observers {
     rung: Mutex<HashMap<Name, Vec<Weak<Notify>>>>,
@@ -132,7 +132,7 @@ struct Observer {
     rung: Option<Arc<Notify>>,
     is_started: bool,
     last: Option<View>,
-    /// How long after the last look something ends by itself.
+    /// How long after the last read something ends by itself.
     changes_in: Option<Duration>,
 }
 
@@ -229,7 +229,7 @@ impl Drop for Observer {
         self.rung = None;
         if self.observers.tidy(&self.resource) {
             let (name, client) = (self.resource.clone(), self.client);
-            // If it cannot be removed now, it is once a ring finds nobody.
+            // If it cannot be removed now, it is once a ring finds no listener.
             drop(self.worker.post(
                 "observe",
                 1,
@@ -240,7 +240,7 @@ impl Drop for Observer {
     }
 }
 
-/// Ends what dead clients hold, and looks again if there were any.
+/// Ends what dead clients hold, and reads again if there were any.
 pub(crate) fn without_the_dead(store: &Store, name: &Name, mut seen: Seen) -> Result<Seen, Fault> {
     let suspects = seen.holders.iter().chain(&seen.waiters).map(|client| (name.clone(), *client)).collect();
     if store.reap(suspects)? {

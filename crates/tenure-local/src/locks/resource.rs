@@ -6,7 +6,7 @@
 //!
 //! The time is monotonic within a boot, so an idle record may be forgotten at once unless it remembers
 //! something: finished claims, a value, which slot has been free longest. Such a record gets a row
-//! `i<when><name>`, at most one, whose time is noted in the record's row; every so often a transaction looks at
+//! `i<when><name>`, at most one, whose time is noted in the record's row; every so often a transaction reads
 //! the first of these. A record that is in use again keeps its row until then, so that the common case, to
 //! claim and to release, costs nothing.
 
@@ -51,11 +51,11 @@ pub(crate) struct Done {
     /// Whose death would change the answer: of a claim that waits, the client ahead, or at the head the
     /// holders; of one that was refused, the holders.
     pub(crate) depends_on: Vec<ClientId>,
-    /// Who was granted, and told.
+    /// The claims that were granted, and woken.
     pub(crate) woken: Vec<ClaimId>,
 }
 
-/// A record that can say who is ahead of a waiter.
+/// A record that knows which client is ahead of a waiter.
 pub(crate) trait Queue: Record {
     /// Returns the last waiter ahead of a place.
     fn waiter_ahead(&self, place: u64) -> Result<Option<Waiter>, Self::Error>;
@@ -82,7 +82,7 @@ pub(crate) struct Seen {
     pub(crate) holders: Vec<ClientId>,
     /// The clients that wait for it.
     pub(crate) waiters: Vec<ClientId>,
-    /// When it changes though nobody does anything.
+    /// When it changes by itself.
     pub(crate) changes_in: Option<Duration>,
 }
 
@@ -97,7 +97,7 @@ struct Effects {
     depends_on: Vec<ClientId>,
     /// The head of the queue, if it has come there by a grant to the one ahead.
     new_head: Option<(ClientId, ClaimId)>,
-    /// When the record may be forgotten. None: it is in use.
+    /// When the record may be forgotten. `None`: it is in use.
     forget_at: Option<Timestamp>,
 }
 
@@ -266,7 +266,7 @@ impl Transaction<'_> {
         }
     }
 
-    /// Whom a claim that waits depends on now.
+    /// The clients that a waiting claim depends on now.
     pub(crate) fn waits_for(&mut self, name: &Name, claim: ClaimId) -> Result<Vec<ClientId>, Failure> {
         match self.load(&resource_key(name))?.stored {
             Stored::Nothing => Ok(Vec::new()),
@@ -459,7 +459,7 @@ where
     }
 }
 
-/// What a record looks like, whose clients are in it, and when something in it ends.
+/// The view of a record, the clients in it, and when something in it ends.
 fn view_record<R: Record>(name: &Name, record: &R, now: Timestamp) -> Result<Seen, Failure>
 where
     Failure: From<R::Error>,

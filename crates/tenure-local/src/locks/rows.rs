@@ -1,4 +1,4 @@
-//! A record that has grown, in rows of its own: every question is a look at an index.
+//! A record that has grown, in rows of its own: every question reads an index.
 //!
 //! The keys are `x<id><what><...>`, numbers big-endian, so that LMDB's order is the order that is asked for.
 //! `id` is the record's, given when it grew, so that long names are not repeated.

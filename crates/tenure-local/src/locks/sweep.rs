@@ -1,7 +1,7 @@
-//! Clearing up after the dead: what they held and nobody asked for again, and their files.
+//! Clearing up after the dead: what they held and no client asked for again, and their files.
 //!
-//! Whoever waits for something that a dead client holds ends it at once. But a name may never be asked for
-//! again. So the thread of every store, once it has nothing better to do, looks for the files of dead clients,
+//! A client that waits for something that a dead client holds ends it at once. But a name may never be asked for
+//! again. So the thread of every store, once it has nothing better to do, finds the files of dead clients,
 //! walks over all records to end what was theirs, and then removes the files. The walk is done in steps of a few
 //! records, each a transaction, between jobs; one process of the directory sweeps at a time.
 
@@ -14,7 +14,7 @@ use crate::client::liveness;
 use crate::error::Fault;
 use crate::store::Store;
 
-/// How many files, and how many records, one step looks at.
+/// How many files, and how many records, one step reads.
 const STEP_MAX: usize = 32;
 
 /// A sweep under way.

@@ -1,18 +1,19 @@
-//! Where the state lives when nobody says: decided once for each boot, the same for all processes of a user.
+//! Where the state lives when no place is configured: decided once for each boot, the same for all processes of a
+//! user.
 //!
 //! Candidates, best first: `/run/tenure` and `/run/tenure-<uid>`, if they are there and belong to this user, since only
 //! root makes files in `/run`; `/tmp/tenure-<uid>`, which is made. The first two may come and go under processes that
 //! run (`RuntimeDirectory=`), and two places would be two holders. So:
 //!
-//! * While somebody uses one, all others follow. Who they are says `users` in `/tmp/tenure-<uid>`: each keeps it locked
-//!   (flock, shared), and it names the directory of the boot. Is that one gone, others are refused until all who used
+//! * While a process uses one, all others follow. The users are named by `users` in `/tmp/tenure-<uid>`: each keeps it locked
+//!   (flock, shared), and it names the directory of the boot. Is that one gone, other processes are refused until all that used
 //!   it have ended: they learn it at their next renewal, and until then may believe that they hold something.
-//! * When nobody does, the one that has a directory of this boot stays, since rests are kept there. This is also how an
+//! * When none does, the one that has a directory of this boot stays, since rests are kept there. This is also how an
 //!   older version, which does not write `users`, is followed.
 //! * The decision is made under the lock of the setup in `/tmp/tenure-<uid>`.
 //!
 //! Another user can make `/tmp/tenure-<uid>` first. Then there is only `/run`: root makes `/run/tenure-0` itself, others
-//! are told to have it made. Never taken from an environment, which differs between a login shell and cron: see ADR 0031.
+//! are asked to have it made. Never taken from an environment, which differs between a login shell and cron: see ADR 0031.
 
 use std::io::Seek;
 use std::os::fd::OwnedFd;
@@ -26,22 +27,22 @@ use crate::error::system_error;
 use crate::place::directory::{is_own_directory, lock_holder, lock_setup, open_place};
 use crate::place::room::{FILE, Identity, USER_FILE, is_gate_in_use, read_small};
 
-/// The place of the one user to whom it belongs.
+/// The place of the one user that owns it.
 const RUN: &str = "/run/tenure";
-/// What says who uses a place.
+/// The file that names the processes which use a place.
 const USERS: &str = "users";
 
 /// A place that was decided on. While it lives, others follow.
 #[derive(Debug)]
 pub(crate) struct Decision {
     pub(crate) place: PathBuf,
-    /// None: another user has taken `/tmp/tenure-<uid>`.
+    /// `None`: another user has taken `/tmp/tenure-<uid>`.
     tmp: Option<Tmp>,
 }
 
 #[derive(Debug)]
 struct Tmp {
-    /// Locked, so that nobody cleans it up.
+    /// Locked, so that it is not cleaned up.
     directory: OwnedFd,
     users: OwnedFd,
 }
@@ -61,7 +62,7 @@ impl Tmp {
 }
 
 impl Decision {
-    /// Decides, under a lock that is returned. None: nothing was there to be locked.
+    /// Decides, under a lock that is returned, or `None` if nothing was there to be locked.
     pub(crate) fn make(boot_id: &str, clock: &dyn Clock) -> Result<(Decision, Option<OwnedFd>)> {
         let uid = rustix::process::geteuid().as_raw();
         loop {
@@ -69,7 +70,7 @@ impl Decision {
                 Ok(opened) => opened,
                 Err(error) => {
                     let place = without_tmp(boot_id, uid).ok_or_else(|| explain(error, uid))?;
-                    // Whoever took it may have given it back meanwhile, and then others use it by now.
+                    // The user that took it may have given it back meanwhile, and then others use it by now.
                     if Tmp::open(uid, clock).is_ok() {
                         continue;
                     }
@@ -112,7 +113,7 @@ fn read_users(users: &OwnedFd) -> std::io::Result<String> {
     read_small(copy.into())
 }
 
-/// Where a user's locks are who has nothing in `/run`.
+/// Where the locks of a user without a place in `/run` are.
 fn tmp(uid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/tenure-{uid}"))
 }
@@ -138,7 +139,7 @@ fn record(boot: &Path, (device, number): Identity) -> String {
     format!("{device} {number} {}\n", boot.display())
 }
 
-/// Where those are who use a default place in this boot. None: nobody does.
+/// The place of the processes that use a default place in this boot, or `None` if there are none.
 fn followed(users: &OwnedFd, boot_id: &str) -> Result<Option<PathBuf>> {
     let path = tmp_of_this_user().join(USERS);
     let failed = |source: std::io::Error| system_error("connect", "read", &path, source);
@@ -166,7 +167,7 @@ fn followed(users: &OwnedFd, boot_id: &str) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The place of those who find nobody.
+/// The place of a process that finds no others.
 fn fresh(boot_id: &str, uid: u32) -> PathBuf {
     let tmp = tmp(uid);
     let mut run = in_run(uid).into_iter().filter(|place| is_own_directory(place, uid)).collect::<Vec<_>>();
@@ -181,7 +182,7 @@ fn fresh(boot_id: &str, uid: u32) -> PathBuf {
     known.unwrap_or_else(|| if run.is_empty() { tmp } else { run.remove(0) })
 }
 
-/// The place of a user from whom another one has taken that in `/tmp`.
+/// The place of a user whose place in `/tmp` was taken by another one.
 fn without_tmp(boot_id: &str, uid: u32) -> Option<PathBuf> {
     let tmp = tmp(uid);
     if is_own_directory(&tmp, uid) {
@@ -202,7 +203,7 @@ fn without_tmp(boot_id: &str, uid: u32) -> Option<PathBuf> {
     if places.is_empty() { None } else { Some(places.remove(known.unwrap_or(0))) }
 }
 
-/// Says how to get a place that nobody can take.
+/// Says how to get a place that cannot be taken.
 fn explain(error: Error, uid: u32) -> Error {
     let tmp = tmp(uid);
     if std::fs::symlink_metadata(&tmp).is_err() || is_own_directory(&tmp, uid) {

@@ -1,19 +1,19 @@
-//! Where the state lives, and who may use it.
+//! Where the state lives, and which user may use it.
 //!
 //! ```text
 //! <place>/              0700, owned by this user, no symbolic link
-//!   setup               locked while somebody connects
-//!   <boot id>/          void after a reboot, then removed by whoever makes the next one
+//!   setup               locked while a process connects
+//!   <boot id>/          void after a reboot, then removed by the process that makes the next one
 //!     format            format, layout of the gate, PID and time namespace; written last
 //!     gate  data.mdb    see gate.rs and store.rs
 //!     alive/<client>    see liveness.rs
 //!     bell/<client>     see wake.rs
-//!     sweep             locked while somebody sweeps
+//!     sweep             locked while a process sweeps
 //!   queue/              of a named place: the queues, which outlive boots (see queue/place.rs for the default one)
 //!     setup  format  gate  data.mdb
 //! ```
 //!
-//! Each level belongs to this user, and below the place nobody else may enter: otherwise others could put it there, move
+//! Each level belongs to this user, and below the place no other user may enter: otherwise others could put it there, move
 //! it away or replace it. Everything is opened relative to descriptors, with two exceptions. LMDB opens by path: what it
 //! has opened is compared afterwards. A bell is rung by path, which takes 4 us less than `/proc/self/fd`: a ring is a
 //! hint, and grants nothing that the store does not. While a store is open,
@@ -36,9 +36,9 @@ use crate::error::{Fault, blocked_by, system_error};
 use crate::place::default_place::Decision;
 use crate::place::room::{FILE, Format, Room, USER_FILE, is_gate_in_use};
 
-/// How long to wait while somebody else connects, which takes a millisecond.
+/// How long to wait while another process connects, which takes a millisecond.
 const SETUP_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How long to sleep between two looks whether the setup is over.
+/// How long to sleep between two checks whether the setup is over.
 const SETUP_WAIT_STEP: Duration = Duration::from_millis(2);
 
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -64,7 +64,7 @@ pub(crate) struct Directory {
     _decision: Option<Decision>,
 }
 
-/// The lock of the setup. While it is held, nobody else connects.
+/// The lock of the setup. While it is held, no other process connects.
 pub(crate) struct Setup {
     _locked: OwnedFd,
     /// The lock of the decision on a place, if that is another one.
@@ -125,7 +125,7 @@ impl Directory {
         let open = |name: &str| {
             let path = boot.join(name);
             if make_directory(&boot_fd, name).map_err(failed("create", &path))? && is_used {
-                // Those who use the store have another one, in which this client would be dead.
+                // The users of the store have another one, in which this client would be dead.
                 return Err(Fault::Removed.to_error("connect", &path));
             }
             let fd = rustix::fs::openat(&boot_fd, name, DIRECTORY, Mode::empty())
@@ -147,14 +147,14 @@ impl Directory {
         Ok((directory, setup))
     }
 
-    /// Locks the sweep, for as long as the descriptor is open. None: another process sweeps.
+    /// Locks the sweep, for as long as the descriptor is open. `None` if another process sweeps.
     pub(crate) fn lock_sweep(&self) -> Option<OwnedFd> {
         let file = rustix::fs::openat(&self.room.fd, "sweep", FILE | OFlags::CREATE, USER_FILE).ok()?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
         Some(file)
     }
 
-    /// Returns the descriptor of the place, for looks at its file system.
+    /// Returns the descriptor of the place, for checks of its file system.
     pub(crate) fn place_fd(&self) -> impl AsFd {
         self.place_fd.as_fd()
     }
@@ -179,7 +179,7 @@ pub(crate) fn open_place(place: &Path, is_named: bool) -> Result<OwnedFd> {
         Err(source) => return Err(system_error("connect", "open", place, source)),
     };
     let stat = rustix::fs::fstat(&fd).map_err(|source| system_error("connect", "open", place, source))?;
-    // Others may look into a directory that the user named, but never write.
+    // Others may read a directory that the user named, but never write.
     let (bits, what) = if is_named { (0o022, "write to") } else { (0o077, "enter") };
     let mode = stat.st_mode & 0o7777;
     let uid = rustix::process::geteuid().as_raw();
@@ -326,7 +326,7 @@ fn make_directory(within: &OwnedFd, name: &str) -> Result<bool, Errno> {
     }
 }
 
-/// Removes what earlier boots left: nobody can be using it.
+/// Removes what earlier boots left: it cannot be in use.
 fn remove_other_boots(place_fd: &OwnedFd, boot_id: &str) {
     for name in names_in(place_fd) {
         if is_boot_id(&name) && name != boot_id {
@@ -340,7 +340,7 @@ fn remove_other_boots(place_fd: &OwnedFd, boot_id: &str) {
     }
 }
 
-/// Whether a name looks like the id of a boot: 36 characters with four dashes.
+/// Whether a name has the form of the id of a boot: 36 characters with four dashes.
 fn is_boot_id(name: &str) -> bool {
     name.len() == 36 && name.bytes().filter(|byte| *byte == b'-').count() == 4
 }

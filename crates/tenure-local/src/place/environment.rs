@@ -1,7 +1,7 @@
 //! The LMDB environment of a room.
 //!
 //! * Of a boot's directory nothing is ever synced: a reboot voids everything. Of the queues' every commit is.
-//! * LMDB's own locks are off: the gate is the only one, taken for every look and every change. So there are
+//! * LMDB's own locks are off: the gate is the only one, taken for every read and every change. So there are
 //!   write transactions only, no reader table, and nothing in LMDB that waits without limit.
 //! * The map is not writable by stray pointers (no `WRITE_MAP`).
 //! * The file has its full, sparse length from the start. One that is shorter has been truncated, and touching
@@ -119,7 +119,7 @@ fn open_env(room: &Room, map_bytes: usize) -> Result<Env<WithoutTls>> {
     // LMDB takes an empty file for a new one.
     check(HEADER_BYTES)?;
     let env = open_file(room, &path, None).map_err(failed)?;
-    // LMDB opens by path: between the looks another file may have been put there.
+    // LMDB opens by path: between the checks another file may have been put there.
     let opened = env.try_clone_inner_file().map_err(failed)?;
     let opened =
         rustix::fs::fstat(&opened).map_err(|source| system_error("connect", "look at", &path, source))?;
@@ -189,7 +189,7 @@ fn open_file(
         // The last client of this process has just been dropped, and its thread is closing the environment.
         closing.wait_timeout(WAIT_MAX);
     }
-    // SAFETY: the file is this user's, in a directory that nobody else may write; it is changed by LMDB only,
+    // SAFETY: the file is this user's, in a directory that no other user may write; it is changed by LMDB only,
     // and never made shorter.
     unsafe { options.open(path) }
 }

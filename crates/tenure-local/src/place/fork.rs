@@ -54,7 +54,7 @@ impl ClosedOnFork {
         let cell = Box::into_raw(Box::new(Cell { fd: AtomicI32::new(fd), next: ptr::null_mut() }));
         let mut first = CELLS.load(Ordering::Acquire);
         loop {
-            // SAFETY: nobody else knows the cell before it is in the list.
+            // SAFETY: no other code knows the cell before it is in the list.
             unsafe { (*cell).next = first };
             match CELLS.compare_exchange(first, cell, Ordering::AcqRel, Ordering::Acquire) {
                 // SAFETY: cells are never freed.

@@ -2,10 +2,10 @@
 //!
 //! It is a robust, process-shared pthread mutex in a small mapped file. LMDB has a writer mutex of its own, but
 //! waits for it without limit; so the environment is opened without LMDB's locks, and the gate takes their
-//! place: nobody touches the environment outside of it, readers included. A process that is *killed* inside
+//! place: no thread touches the environment outside of it, readers included. A process that is *killed* inside
 //! leaves the gate to the next one (the kernel marks the mutex; the unfinished transaction was never reachable,
 //! so there is nothing to repair). A process that is *stopped* inside keeps it, so a wait ends after
-//! [`WAIT_MAX`] and says whose fault it is: the page holds the pid of whoever is inside.
+//! [`WAIT_MAX`] and says whose fault it is: the page holds the pid of the process inside.
 //!
 //! Rejected: `flock` (a system call on the way in and out, and no fairness at all), a futex of our own (the
 //! kernel's list of robust futexes belongs to the C library), blocking SIGTSTP inside (in a process with several
@@ -26,7 +26,7 @@ use tenure_core::clock::Clock;
 /// How long to wait for the gate. A transaction takes microseconds, a batch under a millisecond; a process that
 /// stays inside for this long is stopped.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(2);
-/// How long one wait in the kernel lasts. The wait is told by the time of day, which can step, so the total is
+/// How long one wait in the kernel lasts. The wait is measured by the time of day, which can step, so the total is
 /// counted on the clock that cannot.
 const WAIT_SLICE: Duration = Duration::from_millis(200);
 /// How often the gate is tried before the kernel is asked to wait: about one transaction's length.
@@ -51,7 +51,7 @@ struct Page {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     /// The process inside, 0 if none.
     holder: AtomicU32,
-    /// Whether there may be observers. If it is zero, nobody need be looked for.
+    /// Whether there may be observers. If it is zero, there are none to read.
     observers: AtomicU32,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct GateGuard<'a> {
 }
 
 impl Gate {
-    /// Makes a fresh page in an empty file. Nobody else may have the file mapped.
+    /// Makes a fresh page in an empty file. No other process may have the file mapped.
     pub(crate) fn create(file: BorrowedFd<'_>) -> io::Result<()> {
         // Written, not only made long: where a full file system has no room for the page, to touch it would kill the
         // process.
@@ -122,7 +122,7 @@ impl Gate {
         unsafe { self.page.as_ref() }
     }
 
-    /// Waits until nobody else is inside, and goes in.
+    /// Waits until no other thread is inside, and goes in.
     pub(crate) fn enter(&self, clock: &dyn Clock) -> Result<GateGuard<'_>, Blocked> {
         let mut code = self.try_lock();
         for _ in 0..SPINS_MAX {

@@ -1,4 +1,4 @@
-//! A directory with a store in it: the gate, the file of the store, and who may use them.
+//! A directory with a store in it: the gate, the file of the store, and which clients may use them.
 //!
 //! There are two: that of the boot, and that of the queues, which outlives boots. What the processes that have a
 //! store open must have in common is written beside it; while anybody has it open, others are refused.
@@ -64,7 +64,7 @@ impl Room {
         if stat.st_size != gate::PAGE_BYTES as i64 {
             return Err(damaged(&self.path, format!("the gate has {} bytes", stat.st_size)));
         }
-        // Shared by all who have the store open; see `is_gate_in_use`.
+        // Shared by all processes that have the store open; see `is_gate_in_use`.
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
             .map_err(|source| system_error("connect", "lock", &path, source))?;
         if self.identity_of("gate").ok() != Some((stat.st_dev, stat.st_ino)) {
@@ -73,7 +73,7 @@ impl Room {
         Gate::open(file).map_err(|source| system_error("connect", "map", &path, source))
     }
 
-    /// Checks who made the directory; makes it if nobody has.
+    /// Checks which version made the directory; makes it if there is none.
     pub(crate) fn check_format(&self, mine: &Format) -> Result<()> {
         let path = self.path.join("format");
         let failed = |what| {
@@ -96,13 +96,13 @@ impl Room {
         };
         match theirs {
             Some(theirs) if theirs == *mine => return Ok(()),
-            // What is stored outlives a container, but pids and the gate do not. While nobody of the other one
+            // What is stored outlives a container, but pids and the gate do not. While no process of the other one
             // lives, this one may take over.
             Some(theirs) if theirs.format != mine.format || self.is_gate_in_use() => {
                 return Err(theirs.refuse(mine, &self.path));
             }
             Some(_) => {}
-            // To begin anew now would part those who connect from those who are connected.
+            // To begin anew now would part the new clients from those that are connected.
             None if self.is_gate_in_use() => return Err(Fault::Removed.to_error("connect", &self.path)),
             None if self.is_durable => {}
             None => self.remove("data.mdb"),
@@ -133,10 +133,10 @@ impl Room {
     }
 }
 
-/// What must be found at its path for as long as a store is open: whoever connects opens what is there.
+/// What must be found at its path for as long as a store is open: new clients open what is there.
 ///
-/// Descriptors follow a directory that is renamed, so they cannot tell. A name alone cannot either: what was removed
-/// may have been made anew.
+/// Descriptors follow a directory that is renamed, so they cannot show it. A name alone cannot either: what was
+/// removed may have been made anew.
 #[derive(Debug)]
 pub(crate) struct Presence(Vec<(PathBuf, Identity)>);
 
@@ -252,7 +252,7 @@ impl Format {
     }
 }
 
-/// The error for what LMDB must not see, or nobody wrote.
+/// The error for what LMDB must not see, or what tenure never wrote.
 pub(crate) fn damaged(room: &Path, what: String) -> Error {
     Error::new(ErrorKind::Internal, "connect", format!("{} is damaged: {what}", room.display()))
         .with_hint(damaged_hint(room))

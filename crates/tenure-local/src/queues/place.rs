@@ -37,7 +37,7 @@ pub(crate) fn open(directory: &Directory, clock: &dyn Clock) -> Result<(Room, Se
     // Best effort, as with the place of the locks: nothing should clean up under running processes.
     let _ = rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared);
     let setup = Setup::new(lock_setup(&path, &fd, clock)?, None);
-    // Whoever made it may have died before its name was on the disk.
+    // The process that made it may have died before its name was on the disk.
     if let Some(parent) = path.parent() {
         sync(parent).map_err(failed("sync", parent))?;
     }
@@ -48,7 +48,7 @@ pub(crate) fn open(directory: &Directory, clock: &dyn Clock) -> Result<(Room, Se
 
 /// Says where the queues of a place are, and what must be above of it.
 ///
-/// It depends on the place alone, so that all who share locks share queues.
+/// It depends on the place alone, so that all processes that share locks share queues.
 pub(crate) fn find(directory: &Directory) -> Result<(PathBuf, Vec<PathBuf>)> {
     if !is_candidate(&directory.place) {
         return Ok((directory.place.join("queue"), Vec::new()));

@@ -1,4 +1,4 @@
-//! A queue in rows: every question of `step` is a look at an index.
+//! A queue in rows: every question of `step` reads an index.
 //!
 //! The keys are `x<id><what><...>`, numbers big-endian, so that LMDB's order is the order that is asked for. `id` is the
 //! queue's, so that its name is not repeated; a group's name is, and with it the longest key has 286 bytes of LMDB's 511.
@@ -204,7 +204,7 @@ impl<'t, 'a> QueueRows<'t, 'a> {
         Ok(clients)
     }
 
-    /// Who waits for items, the first one first.
+    /// The clients that wait for items, the first one first.
     pub(crate) fn idle(&self) -> impl Iterator<Item = ClientId> {
         self.head.idle.iter().map(|idle| idle.client)
     }
@@ -255,7 +255,7 @@ impl<'t, 'a> QueueRows<'t, 'a> {
         row.map(|(key, value)| Ok((ItemId(read_number(key)?), value))).transpose()
     }
 
-    /// Sets who has the first item of a lane.
+    /// Sets which client has the first item of a lane.
     fn set_client(&mut self, was: Option<&Lane>, lane: Option<&Lane>) -> Result<(), Failure> {
         let of = |lane: Option<&Lane>| {
             lane.and_then(|lane| lane.delivery.as_ref()).map(|handed| (handed.client, handed.claim))
