@@ -43,7 +43,7 @@ pub struct Config {
     pub(crate) layout: Layout,
 }
 
-/// Who the client is by its certificate.
+/// The identity of the client by its certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) certificate: PathBuf,
@@ -106,8 +106,8 @@ impl Config {
         Keys::new(&self.prefix, self.layout).place(resource, claim)
     }
 
-    /// As [`Config::entry_key`], for a slot of a pool: the key is there as long as the slot is held, and its create revision is
-    /// the token of whoever holds it.
+    /// As [`Config::entry_key`], for a slot of a pool: the key is there as long as the slot is held, and its create
+    /// revision is the token of the holder.
     ///
     /// # Examples
     /// ```

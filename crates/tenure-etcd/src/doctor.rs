@@ -57,8 +57,8 @@ pub(crate) async fn check(endpoints: &Endpoints, keys: &Keys, etcd_leases: &Etcd
     findings
 }
 
-/// Has the server check the rights for all that the engine does, in a transaction whose condition is never true: it checks
-/// those of both branches before it looks at the condition.
+/// Has the server check the rights for all that the engine does, in a transaction whose condition is never true: it
+/// checks those of both branches before it evaluates the condition.
 async fn rights(endpoints: &Endpoints, keys: &Keys) -> Result<(), Fault> {
     let Ok(name) = Name::new(NAME) else { return Ok(()) };
     let claim = ClaimId::new(0);

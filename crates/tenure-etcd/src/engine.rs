@@ -31,7 +31,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<Etcd>> 
     let until = deadline();
     let status = loop {
         match endpoints.call(StatusRequest {}, until).await {
-            // Nobody repeats this call, so it is given all its time.
+            // This call is not repeated, so it is given all its time.
             Err(Fault::Down { .. }) if Instant::now() < until => {}
             answer => break answer,
         }

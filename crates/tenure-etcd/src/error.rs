@@ -1,4 +1,4 @@
-//! What goes wrong between a request and its answer, and how a user is told.
+//! What goes wrong between a request and its answer, and the error that a user gets.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -13,7 +13,8 @@ const OF_ETCD: &str = "etcdserver:";
 /// What etcd says when its database is full. Its code is that of other refusals, too.
 const FULL: &str = "database space exceeded";
 
-/// Whether this was said because the database is full: nothing is written until somebody makes room, and what is there may be removed.
+/// Whether this was said because the database is full: nothing is written until an operator makes room, and what is
+/// there may be removed.
 pub(crate) fn is_full(error: &Error) -> bool {
     error.kind() == ErrorKind::Unavailable && error.to_string().contains(FULL)
 }
@@ -83,7 +84,7 @@ impl Fault {
         self.says("etcdserver: no leader")
     }
 
-    /// Returns whether nothing is written until somebody makes room.
+    /// Returns whether nothing is written until an operator makes room.
     pub(crate) fn is_full(&self) -> bool {
         self.says(FULL)
     }
@@ -108,7 +109,7 @@ impl Fault {
         Error::new(kind, operation, self.to_string()).with_hint(hint)
     }
 
-    /// Returns the entry that was made before this fault, or else what a user whose claim made none is told.
+    /// Returns the entry that was made before this fault, or else the error for a user whose claim made none.
     pub(crate) fn unless_in<T>(&self, entered: Option<T>) -> Result<T, Error> {
         let error = self.to_error("claim");
         entered.ok_or(if self.is_outcome_unknown() { error } else { error.with_no_effect() })
@@ -173,7 +174,7 @@ impl Fault {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => {
                 (unavailable, "after an election this passes; see `etcdctl endpoint status`")
             }
-            // Whoever asked must ask again, and not take it for refused.
+            // The caller must ask again, and not take it for refused.
             _ if self.is_outcome_unknown() => {
                 (unavailable, "see the server's log, and report it if the server is well")
             }

@@ -3,7 +3,7 @@
 //! ```text
 //! <prefix>line/<name> c<claim>     an entry: `Entry::encode`. Its create revision is its number, and its token
 //! <prefix>line/<name> r<claim>     units that rest: `<number> <token> <slot or -> <entry>`
-//! <prefix>line/<name> s<slot>      a slot that is taken: `<claim>`. Its create revision is the token of whoever took it
+//! <prefix>line/<name> s<slot>      a slot that is taken: `<claim>`. Its create revision is the token of the claim that took it
 //! <prefix>line/<name> z            a changed capacity: `<before> <held before> <capacity>`
 //! <prefix>value/<name> h<claim>    what a holder published: `1 <token> <fresh for, ms>`, a line end, the bytes
 //! <prefix>value/<name> k           the same, kept beyond the hold
@@ -246,7 +246,7 @@ fn read_place(key: &KeyValue, text: &str) -> Place {
     Place { order, entry }
 }
 
-/// What somebody else put there counts as a mutex that is claimed.
+/// A foreign key there counts as a mutex that is claimed.
 fn foreign(key: &KeyValue) -> Entry {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();

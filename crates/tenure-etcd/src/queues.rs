@@ -35,7 +35,7 @@ use crate::locks::store::{delete, failed, put, ranges, read};
 use crate::locks::wake::comes;
 use crate::queues::clock::QueueClock;
 
-/// How many operations are in one part of a transaction: etcd takes 128 in each, unless it is told otherwise.
+/// How many operations are in one part of a transaction: etcd takes 128 in each, unless it is configured otherwise.
 const PART: usize = 100;
 /// The shortest interval: what leases can count would be no shorter.
 const INTERVAL_MIN: Duration = Duration::from_secs(2);
@@ -143,7 +143,7 @@ impl EtcdQueues {
         (snapshot, clock)
     }
 
-    /// Tells a client, if it listens: its key is there for as long as it does.
+    /// Wakes a client, if it listens: its key is there for as long as it does.
     fn wake_operation(&self, client: ClientId, queue: &Name) -> RequestOp {
         let key = self.keys.queue_called(client);
         let listens = Compare::is_there(key.clone());
@@ -194,7 +194,7 @@ async fn hear(watches: Watches, wakes: Arc<Wakes>, key: Vec<u8>) {
         let mut watch = watches.watch(wanted);
         loop {
             match watch.next().await {
-                // What was told before it began was not heard.
+                // What was sent before it began was not heard.
                 Ok(Notice::Began { .. }) => wakes.put(Wake::LookAtAll),
                 Ok(Notice::Events { events, .. }) => {
                     let called = events.iter().filter_map(|event| event.kv.as_ref());
@@ -263,7 +263,7 @@ impl QueueStore for EtcdQueues {
         let request = TxnRequest { compare, success, failure: self.read_operations(queue, otherwise) };
         let answer = match self.endpoints.call(request, deadline()).await {
             Err(fault) if fault.is_no_lease() => {
-                // Nothing was changed. Whoever begins anew is given another lease.
+                // Nothing was changed. A delivery that begins anew is given another lease.
                 for ttl in signs.iter().filter_map(|(_, ttl)| *ttl) {
                     let session_id = self.etcd_leases.of(ttl).await.map_err(failed("change a queue"))?;
                     self.etcd_leases.check_ended(session_id).await;

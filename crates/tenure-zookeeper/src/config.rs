@@ -18,7 +18,7 @@ const PORT: u16 = 2181;
 const HOSTS_MAX: usize = 16;
 /// What a client asks for if the URL does not say. Servers grant 2 to 20 of their ticks.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
-/// The length of a tick unless a server is told otherwise.
+/// The length of a tick unless a server is configured otherwise.
 const TICK: Duration = Duration::from_secs(2);
 /// What a timeout can be here.
 const SESSION_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(400)..=Duration::from_secs(3600);

@@ -148,7 +148,7 @@ async fn containers(config: &Config, session: &Session, make: CreateOptions<'sta
     }
 }
 
-/// Who may do what below the path of the URL.
+/// Which users may do what below the path of the URL.
 async fn access(config: &Config, session: &Session) -> Finding {
     let path = if config.chroot.is_empty() { "/" } else { &config.chroot };
     let (list, _) = match session.client.get_acl(path).await {

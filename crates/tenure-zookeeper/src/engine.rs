@@ -192,7 +192,7 @@ impl Inner {
                 self.has_containers.store(false, Ordering::Relaxed);
                 client.mkdir(path, &self.options(CreateMode::Persistent)).await
             }
-            // Somebody removed the path of the URL, or a foreign layout has parents.
+            // The path of the URL was removed, or a foreign layout has parents.
             Err(Fault::NoNode) => {
                 self.make_chroot(client).await?;
                 client.mkdir(path, &self.options(mode)).await

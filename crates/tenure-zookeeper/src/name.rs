@@ -32,7 +32,7 @@ pub(crate) fn escape(name: &str) -> String {
     escaped
 }
 
-/// Returns the resource whose node has this name. None: it is no resource's.
+/// Returns the resource whose node has this name, or `None` if it is no resource's.
 pub(crate) fn unescape(escaped: &str) -> Option<Name> {
     let mut bytes = Vec::with_capacity(escaped.len());
     let mut rest = escaped.bytes();

@@ -10,8 +10,8 @@
 //! No name of a resource is written with a `%` that two hexadecimal digits do not follow, and with a foreign layout such names
 //! are refused, so none of these is ever a lock's.
 //!
-//! A change is one `multi`: the head, if it still has the version that was read, new pages, and the old ones removed. Whoever reads a
-//! head and does not find a page of it was overtaken, and reads the head again.
+//! A change is one `multi`: the head, if it still has the version that was read, new pages, and the old ones removed.
+//! A client that reads a head and does not find a page of it was overtaken, and reads the head again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -49,7 +49,7 @@ pub(crate) const CALLS: &str = "%queue-calls";
 const ITEMS_MAX: u64 = 10_000;
 /// How often a queue may change while it is read.
 const TRIES: usize = 20;
-/// The heaviest transaction. A server takes 1,048,575 bytes (`jute.maxbuffer`), unless it is told otherwise.
+/// The heaviest transaction. A server takes 1,048,575 bytes (`jute.maxbuffer`), unless it is configured otherwise.
 const REQUEST_MAX: usize = 1_000_000;
 /// What an operation of a transaction weighs beside its path and its data, with an access list.
 const OPERATION: usize = 160;
@@ -64,7 +64,7 @@ pub(crate) struct ZooKeeperQueues {
     client: ClientId,
     capability: QueueCapability,
     clock: QueueClock,
-    /// Held by the one who reads the clock.
+    /// Held by the task that reads the clock.
     reading: tokio::sync::Mutex<()>,
     books: Mutex<HashMap<Name, PageCache>>,
     wake_listener: OnceLock<WakeListener>,
@@ -201,7 +201,7 @@ impl ZooKeeperQueues {
             .with_hint("fewer clients, larger batches, or several queues"))
     }
 
-    /// Changes a queue. None: it is another by now.
+    /// Changes a queue. Returns `None` if it is another by now.
     async fn store_change(&self, change: &Change<'_>) -> Result<Option<i64>> {
         let page_cache = self.take_page_cache(change.queue);
         let mut page_cache = match page_cache {
@@ -265,9 +265,9 @@ impl ZooKeeperQueues {
     }
 }
 
-/// Finds rows. None: a page is not there, or a payload, so the queue has changed meanwhile. `is_same`: at the head's version something
-/// was missing before. What a queue has is there for as long as its head is the same, so a payload that is asked for is
-/// none of this version.
+/// Finds rows. `None`: a page is not there, or a payload, so the queue has changed meanwhile. `is_same`: at the head's
+/// version something was missing before. What a queue has is there for as long as its head is the same, so a payload
+/// that is asked for is none of this version.
 async fn find(
     client: &Client,
     path: &str,

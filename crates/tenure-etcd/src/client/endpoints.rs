@@ -1,6 +1,6 @@
 //! The endpoints of a cluster, of which one is used at a time.
 //!
-//! A call that an endpoint does not answer, or that it cannot answer, makes the *next* call use another one: whoever
+//! A call that an endpoint does not answer, or that it cannot answer, makes the *next* call use another one: an endpoint that
 //! does not answer may be stopped, cut off from the others, or on a host that is gone, and only the first costs no
 //! time to find out. The call itself is not repeated, since it may have been executed, and only the client above knows
 //! whether a copy does harm.
@@ -31,8 +31,8 @@ const STAGGER: Duration = Duration::from_millis(150);
 /// How long one round of asking takes at most. It leaves time for a second one within the 2 s after which the client
 /// gives a call up.
 const ROUND_MAX: Duration = Duration::from_secs(1);
-/// How long endpoints are looked for until a caller is told that there is none: long enough for a server that is being
-/// restarted, and so short that a client that repeats its call is answered about when its 2 s are over.
+/// How long an endpoint is searched for until a caller gets the error that there is none: long enough for a server
+/// that is being restarted, and so short that a client that repeats its call is answered about when its 2 s are over.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 /// How long to wait before the endpoints are asked anew, of which none could be used.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ struct Shared {
     endpoints: Vec<(String, Endpoint)>,
     config: Config,
     state: Mutex<State>,
-    /// Held by the one who looks for an endpoint.
+    /// Held by the task that searches for an endpoint.
     finding: tokio::sync::Mutex<()>,
     /// The number of the connection in use; 0 if none is.
     in_use: watch::Sender<u64>,
@@ -116,7 +116,7 @@ impl Endpoints {
         let began = Instant::now();
         let found = timeout_at(deadline, async {
             let _finding = self.0.finding.lock().await;
-            // Whoever looked before may have found one.
+            // The task before may have found one.
             if let Some(wire) = self.current() {
                 return Ok(wire);
             }
@@ -137,7 +137,7 @@ impl Endpoints {
                             return Err(Fault::Down { why });
                         }
                     }
-                    // A user who is refused is refused everywhere.
+                    // A user that is refused is refused everywhere.
                     Err(fault) => return Err(fault),
                 }
                 sleep(PAUSE).await;

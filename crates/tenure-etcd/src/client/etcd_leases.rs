@@ -69,7 +69,8 @@ impl EtcdLeases {
         Ok(session_id)
     }
 
-    /// Whether enough is left of a lease for a new entry. One that nobody used for a while is asked.
+    /// Whether enough is left of a lease for a new entry. The server is asked about one that was not used for a
+    /// while.
     async fn is_young(&self, session_id: SessionId) -> Result<bool, Fault> {
         let known = self.etcd_leases().get(&session_id).cloned();
         let Some(known) = known else { return Ok(false) };
@@ -92,7 +93,8 @@ impl EtcdLeases {
         Ok(session_id)
     }
 
-    /// Keeps a lease alive, and its companions. Returns until when its entries live at least. None: it has ended.
+    /// Keeps a lease alive, and its companions. Returns until when its entries live at least, or `None` if it has
+    /// ended.
     pub(crate) async fn heartbeat(&self, session_id: SessionId) -> Result<Option<Instant>, Fault> {
         let known = self.etcd_leases().get(&session_id).cloned();
         let Some(known) = known else { return Ok(None) };
@@ -124,7 +126,7 @@ impl EtcdLeases {
         Ok(Some(known.sent + etcd_leases))
     }
 
-    /// Another call was told that a lease is not there any more: finds out whether it is this one.
+    /// Another call failed since a lease is not there any more: finds out whether it is this one.
     pub(crate) async fn check_ended(&self, session_id: SessionId) {
         let known = self.etcd_leases().get(&session_id).cloned();
         let Some(known) = known else { return };
@@ -142,12 +144,12 @@ impl EtcdLeases {
         }
     }
 
-    /// Begins a lease that nobody keeps alive.
+    /// Begins a lease that is not kept alive.
     pub(crate) async fn once(&self, period: Duration) -> Result<i64, Fault> {
         Ok(self.leases.grant(period, deadline()).await?.id)
     }
 
-    /// Begins the shortest lease that the cluster grants, which nobody keeps alive.
+    /// Begins the shortest lease that the cluster grants, which is not kept alive.
     pub(crate) async fn shortest(&self) -> Result<Granted, Fault> {
         self.leases.grant(Duration::ZERO, deadline()).await
     }

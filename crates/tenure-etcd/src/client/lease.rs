@@ -1,8 +1,8 @@
 //! etcd's leases: what keys hang on. (Not a lease of tenure: one of etcd's carries the claims of a whole client.)
 //!
-//! Keep-alives of all leases go over one stream, whose answers come in the order of the requests. The stream is made anew
-//! when it breaks, when an answer does not come in time, and when the client moves to another endpoint. Who waits for an
-//! answer then gets a fault, and may ask again: a keep-alive that is repeated does no harm.
+//! Keep-alives of all leases go over one stream, whose answers come in the order of the requests. The stream is made
+//! anew when it breaks, when an answer does not come in time, and when the client moves to another endpoint. A caller
+//! that waits for an answer then gets a fault, and may ask again: a keep-alive that is repeated does no harm.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -89,14 +89,14 @@ impl Leases {
     }
 }
 
-/// A stream of keep-alives, and who waits for its answers.
+/// A stream of keep-alives, and the callers that wait for its answers.
 struct Open {
     wire: Wire,
     stream: Stream<LeaseKeepAliveRequest>,
     waiting: VecDeque<Ask>,
 }
 
-/// Sends keep-alives and gives out the answers, until nobody can ask any more.
+/// Sends keep-alives and gives out the answers, until every sender is dropped.
 async fn renew(endpoints: Endpoints, mut asks: mpsc::Receiver<Ask>) {
     let mut in_use = endpoints.in_use();
     let mut open: Option<Open> = None;
@@ -106,7 +106,7 @@ async fn renew(endpoints: Endpoints, mut asks: mpsc::Receiver<Ask>) {
             open = begin(&endpoints, first, &mut asks).await;
             continue;
         };
-        // A stream on which nobody waits is still one of the endpoint in use.
+        // A stream without waiting callers is still one of the endpoint in use.
         let due = current.waiting.front().map(|ask| ask.deadline);
         let fault = tokio::select! {
             ask = asks.recv() => match ask {
@@ -139,7 +139,7 @@ async fn begin(endpoints: &Endpoints, first: Ask, asks: &mut mpsc::Receiver<Ask>
     while let Ok(ask) = asks.try_recv() {
         waiting.push_back(ask);
     }
-    // Who has given up needs no answer.
+    // A caller that has given up needs no answer.
     waiting.retain(|ask| !ask.answer.is_closed());
     if waiting.is_empty() {
         return None;
@@ -176,15 +176,15 @@ impl Open {
 
     fn give(&mut self, answer: &LeaseKeepAliveResponse) -> Option<Fault> {
         let place = self.waiting.iter().position(|ask| ask.id == answer.id);
-        // Whatever nobody asked for is nobody's.
+        // An answer that was not asked for is dropped.
         if let Some(ask) = place.and_then(|place| self.waiting.remove(place)) {
-            // Who has given up needs no answer.
+            // A caller that has given up needs no answer.
             drop(ask.answer.send(Ok(answer.ttl)));
         }
         None
     }
 
-    /// Gives up on an endpoint that did not answer the first of those who wait.
+    /// Gives up on an endpoint that did not answer the first waiting caller.
     fn expire(&self) -> Option<Fault> {
         let first = self.waiting.front()?;
         let after = first.deadline.saturating_duration_since(first.asked);
@@ -203,10 +203,10 @@ impl Open {
     }
 }
 
-/// Says to all who wait why they get no answer.
+/// Answers all waiting callers with the fault.
 fn fail_all(waiting: VecDeque<Ask>, fault: &Fault) {
     for ask in waiting {
-        // Who has given up needs none.
+        // A caller that has given up needs none.
         drop(ask.answer.send(Err(fault.clone())));
     }
 }

@@ -33,11 +33,11 @@ pub(crate) struct Wire {
 
 struct Shared {
     endpoint: String,
-    /// Tells this connection from the others of the client: later ones have larger numbers.
+    /// Distinguishes this connection from the others of the client: later ones have larger numbers.
     number: u64,
     login: Option<Login>,
     token: watch::Sender<Option<MetadataValue<Ascii>>>,
-    /// Held by the one who asks for a token.
+    /// Held by the task that asks for a token.
     asking: tokio::sync::Mutex<()>,
 }
 
@@ -89,7 +89,7 @@ impl Wire {
         first: impl IntoIterator<Item = Q>,
         deadline: Instant,
     ) -> Result<Stream<Q>, Fault> {
-        // Not bounded: who sends keeps what is asked for within bounds.
+        // Not bounded: the sender keeps what is asked for within bounds.
         let (requests, receiver) = mpsc::unbounded_channel();
         for request in first {
             // The receiver is in this function.
@@ -122,7 +122,7 @@ impl Wire {
         self.shared.token.borrow().clone()
     }
 
-    /// Asks for a token, unless somebody has one that is not the old one.
+    /// Asks for a token, unless there is one that is not the old one.
     pub(crate) async fn renew_token(
         &self,
         old: Option<MetadataValue<Ascii>>,

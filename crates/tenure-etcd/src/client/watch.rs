@@ -1,8 +1,8 @@
 //! Watching keys: all watches of a client on one stream.
 //!
 //! The stream is made anew when it breaks, when the server is silent, and when the client moves to another endpoint;
-//! each watch then goes on after the last revision that it has told of, so nothing is left out. Where that revision is
-//! forgotten already (etcd compacts), a watch ends and says so: its user must read the keys anew.
+//! each watch then goes on after the last revision that it has reported, so nothing is left out. Where that revision
+//! is forgotten already (etcd compacts), a watch ends and says so: its user must read the keys anew.
 //!
 //! To find a silent server, it is asked for its progress each second. The revision in the answer is not used: before
 //! 3.4.25 it may come before events of earlier revisions.
@@ -31,7 +31,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const OPEN_MAX: Duration = Duration::from_secs(2);
 /// How long to wait before the stream is opened anew.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How many notices wait for the user of a watch. One who has not read them is told to begin anew.
+/// How many notices wait for the user of a watch. A user that has not read them must begin anew.
 const NOTICES_MAX: usize = 1024;
 
 /// The watches of a client. Cheap to clone; its task ends with the last clone and the last watch.
@@ -63,7 +63,7 @@ pub(crate) struct Watch {
     orders: mpsc::UnboundedSender<Order>,
 }
 
-/// What a watch tells.
+/// What a watch reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// All events after this revision will come. It comes once, and first.
@@ -123,7 +123,7 @@ impl Drop for Watch {
 /// A watch as the task sees it.
 struct Entry {
     wanted: Wanted,
-    /// The first revision that was not told of; 0 before it is known.
+    /// The first revision that was not reported; 0 before it is known.
     next_revision: i64,
     has_begun: bool,
     /// Parts of an answer whose end has not come.
@@ -143,7 +143,7 @@ struct Table {
 
 /// Why the stream is not served any longer.
 enum Over {
-    /// Nobody can watch any more.
+    /// Every user is gone.
     Unused,
     /// It must be opened anew.
     Fault(Fault),
@@ -240,7 +240,7 @@ async fn serve_at(
 }
 
 impl Table {
-    /// Follows an order without telling the server. Returns what it is to be told.
+    /// Follows an order without asking the server. Returns what is to be sent to it.
     fn apply(&mut self, order: Order) -> Option<WatchOrder> {
         match order {
             Order::Create { id, wanted, notices } => {
@@ -271,7 +271,7 @@ impl Table {
         send(stream, wire, order)
     }
 
-    /// What the server is told on a new stream.
+    /// What is sent to the server on a new stream.
     fn creations(&mut self) -> Vec<WatchRequest> {
         let mut ids: Vec<i64> = self.entries.keys().copied().collect();
         ids.sort_unstable();
@@ -391,7 +391,7 @@ impl Entry {
     }
 
     fn finish(self, end: End) {
-        // Who has not read the notices before finds the same end after them, but for its reason.
+        // A user that has not read the notices before finds the same end after them, but for its reason.
         drop(self.notices.try_send(Err(end)));
     }
 }

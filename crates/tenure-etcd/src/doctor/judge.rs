@@ -29,7 +29,7 @@ pub(super) fn version(text: &str) -> Finding {
     }
 }
 
-/// Who is in the cluster, and who leads.
+/// The members of the cluster, and its leader.
 pub(super) fn members(seen: &[Seen], members: &[Member]) -> Finding {
     let what = "members";
     let statuses: Vec<_> = seen.iter().filter_map(|seen| seen.status.as_ref().ok()).collect();
@@ -123,8 +123,8 @@ pub(super) fn rights(prefix: &str) -> Finding {
     Finding::good("rights", format!("the keys under {prefix:?} may be read and written"))
 }
 
-/// Compares the URL's election timeout with that of the servers, which nobody tells: but their shortest lease is one and a
-/// half of it, rounded up to seconds.
+/// Compares the URL's election timeout with that of the servers, which is not shown: but their shortest lease is one
+/// and a half of it, rounded up to seconds.
 pub(super) fn election_timeout(shortest: Duration, configured: Duration) -> Finding {
     let what = "election_timeout";
     let part = |seconds: u64| Duration::from_millis(seconds * 2000 / 3);

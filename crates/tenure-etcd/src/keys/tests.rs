@@ -89,7 +89,7 @@ fn names_of_etcdctl_are_all_before_the_last_slash() {
     assert_eq!(keys.place(&name("a/b"), ClaimId::new(1)), format!("a/b/{}", ClaimId::new(1)).into_bytes());
     assert_eq!(keys.name_in("line", b"a/b/694d"), Some(name("a/b")));
     assert_eq!(keys.name_in("line", b"no-slash"), None);
-    // As with `etcdctl lock`: who locks `a` waits for those who lock `a/b`.
+    // As with `etcdctl lock`: a client that locks `a` waits for those that lock `a/b`.
     assert!(within(&range(keys.line(&name("a"))), &keys.place(&name("a/b"), ClaimId::new(1))));
     let prefixed = Keys::new("locks/", Layout::Etcdctl);
     assert_eq!(prefixed.line(&name("a")), b"locks/a/");

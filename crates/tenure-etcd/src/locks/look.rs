@@ -15,7 +15,7 @@ use crate::keys::{Layout, get, range};
 use crate::locks::store::{Etcd, broken, delete, is_there, parts, ranges, read, revision_of, version};
 
 impl Etcd {
-    /// A change of the capacity that is about nobody any more is removed by whoever sees it.
+    /// A change of the capacity that concerns no claim any more is removed by the client that sees it.
     pub(crate) fn forget_resize(&self, name: &Name, line: &Line, keys: &[KeyValue]) {
         let resized = self.keys.resized(name);
         let Some(stale) = keys.iter().find(|key| key.key == resized).filter(|_| line.resize_is_over()) else {
@@ -78,7 +78,7 @@ impl Etcd {
         compare.extend(blockers.iter().map(|blocker| {
             let key = self.blocking(name, blocker);
             match (self.keys.layout(), blocker.is_rest) {
-                // A key that nobody has: the comparison fails, and the line is read.
+                // A key that never exists: the comparison fails, and the line is read.
                 (Layout::Etcdctl, _) => is_there(Vec::from("\0"), blocker.order),
                 (Layout::Tenure, true) => Compare::of(key, CompareResult::NotEqual, Target::Create(0)),
                 (Layout::Tenure, false) => is_there(key, blocker.order),
@@ -115,7 +115,7 @@ impl Etcd {
             Ok(Some(Look { line, revision, keys: keys.len() as u64 }))
         };
         let mut looks: Vec<Result<Option<Look>>> = waits.iter().zip(parts(&answer)).map(&mut look).collect();
-        // Somebody has come or gone: those who asked may have moved up.
+        // A waiter has come or gone: those that asked may have moved up.
         let names: Vec<&Name> = moved.into_iter().collect();
         if !names.is_empty() {
             let read = self.read_line_batch(&names, false).await;

@@ -27,13 +27,13 @@ use crate::keys::{Keys, Layout, get, range, write_resized, write_rest, write_val
 use crate::locks::wake::{Waits, comes, goes};
 use crate::queues::{self, EtcdQueues};
 
-/// A transaction has 128 operations at most, unless the server is told otherwise.
+/// A transaction has 128 operations at most, unless the server is configured otherwise.
 const OPERATIONS_MAX: usize = 128;
 /// The most requests of a transaction that has a transaction of its own for each of them.
 const BATCH_MAX: usize = 64;
-/// The most waiters of a line: a look at all of them is 2 MiB.
+/// The most waiters of a line: a read of all of them is 2 MiB.
 const WAITERS_MAX: u32 = 10_000;
-/// How often a try looks again because others came in between.
+/// How often a try reads again because others came in between.
 const TRIES: usize = 4;
 /// How often a slot is tried to be taken before the claim is answered and asked again.
 const SLOT_TRIES: usize = 16;
@@ -113,7 +113,7 @@ fn is_untouched(key: Vec<u8>, slot: Option<u32>) -> Compare {
     Compare::of(key, CompareResult::Equal, Target::Version(version(slot)))
 }
 
-/// Writes an entry as it is, so that whoever has seen it before finds it changed.
+/// Writes an entry as it is, so that a client that has read it before finds it changed.
 fn touch(key: Vec<u8>) -> RequestOp {
     Operation::Put(PutRequest { key, ignore_value: true, ignore_lease: true, ..PutRequest::default() }).into()
 }
@@ -210,7 +210,7 @@ impl Etcd {
         TxnRequest { compare, success, failure }
     }
 
-    /// Reads what came of an entrance. None: it may be let in at a second try, behind what there is now.
+    /// Reads what came of an entrance. `None`: it may be let in at a second try, behind what there is now.
     fn entered(&self, entrance: &Entrance<'_>, part: &TxnResponse, revision: i64) -> Option<Entered> {
         let claim = entrance.claim;
         let mut found = ranges(&part.responses);
@@ -588,7 +588,7 @@ impl Store for Etcd {
             let taken: std::collections::HashSet<u32> =
                 line.slots().iter().map(|slot| slot.number).chain(rests).collect();
             let free: Vec<u32> = (0..capacity).filter(|slot| !taken.contains(slot)).collect();
-            // Any of them: who comes at the same time takes another one.
+            // Any of them: a claim that comes at the same time takes another one.
             let start = SystemClock.random() as usize % free.len().max(1);
             if let Some(&number) = free.get(start) {
                 let (place, key) =

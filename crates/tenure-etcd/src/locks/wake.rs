@@ -1,4 +1,4 @@
-//! Who waits for which keys to go, and is told.
+//! Which waiters wait for which keys to go, and their wakes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::client::proto::{WatchFilter, end_of_prefix};
 use crate::client::watch::{End, Notice, Wanted, Watch, Watches};
 
-/// How long an observer waits for its watches to begin before it looks for the first time.
+/// How long an observer waits for its watches to begin before it reads for the first time.
 const BEGIN_MAX: Duration = Duration::from_millis(1500);
 
 /// The waiters of a client.
@@ -52,10 +52,10 @@ impl Waits {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a waiter look as soon as one of these has happened since the revision at which it looked last.
+    /// Wakes a waiter as soon as one of these has happened since the revision at which it read last.
     ///
     /// It is watched from the present on, and not from that revision: etcd brings a watch that begins in the past up to date
-    /// each 100 ms only, and until then tells it nothing. If anything was written before it began, the waiter looks.
+    /// each 100 ms only, and until then sends nothing. If anything was written before it began, the waiter reads.
     pub(crate) fn wait(&self, claim: ClaimId, what: Vec<Wanted>, looked_at: i64) {
         let mut waiting = self.waiting();
         if let Some(known) = waiting.get(&claim) {
@@ -143,7 +143,7 @@ impl Follower {
         let mut watches = self.prefixes.each_ref().map(|prefix| self.watches.watch(all(prefix)));
         let until = Instant::now() + BEGIN_MAX;
         for watch in &mut watches {
-            // Whoever looks finds out why one has not begun; it begins by itself.
+            // The next read finds out why one has not begun; it begins by itself.
             if let Ok(Err(End::Refused(fault))) = timeout_at(until, watch.next()).await {
                 return Err(fault.to_error("observe"));
             }

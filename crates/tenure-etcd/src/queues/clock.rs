@@ -1,7 +1,7 @@
 //! A clock that etcd keeps: the age of a lease.
 //!
-//! etcd shows nobody its time. But its leader counts how much is left of each lease, by the time that has passed and not by
-//! the time of day, and tells it in whole seconds. So the clients of a prefix share one lease that is long enough for ever, and
+//! etcd does not show its time. But its leader counts how much is left of each lease, by the time that has passed and not by
+//! the time of day, and shows it in whole seconds. So the clients of a prefix share one lease that is long enough for ever, and
 //! one key that says which it is, and what time it was when it was granted. Between readings a client counts on with its own
 //! monotonic clock, and knows how much it may be wrong: at first a second, and after some readings, each made when
 //! the next second is expected, some milliseconds.
@@ -11,7 +11,7 @@
 //! same term. Otherwise the clock is set anew: another lease, from the latest moment that its setter knows of, or that any
 //! queue's head has seen. (So no queue has to wait for the clock: its idle consumers write its head each 5 s.) All changes of queues ask
 //! whether the key is still the one by which they judged, so no two clients go by different clocks. The clock may stand still over
-//! a failover for as long as nobody used it before: what is due comes later then, as with etcd's leases. It is never early.
+//! a failover for as long as it was not used before: what is due comes later then, as with etcd's leases. It is never early.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub(crate) struct QueueClock {
     /// What the heads of all queues begin with.
     heads: Vec<u8>,
     state: Mutex<State>,
-    /// Held by the one who reads it.
+    /// Held by the task that reads it.
     reading: tokio::sync::Mutex<()>,
 }
 
@@ -107,7 +107,8 @@ impl Known {
         Moment { earliest: stamp(least), latest: stamp(most + 1), epoch: dial.epoch }
     }
 
-    /// Takes in a reading: so many whole seconds were begun at some moment from `sent` to `heard`. None: it contradicts.
+    /// Takes in a reading: so many whole seconds were begun at some moment from `sent` to `heard`. Returns `None` if
+    /// it contradicts.
     fn read(self, seconds: i64, sent: Instant, heard: Instant) -> Option<Known> {
         let began = i128::from(self.dial.base.micros()) + i128::from(seconds) * SECOND;
         let known = self.at(heard);
@@ -116,7 +117,7 @@ impl Known {
         (least <= most).then_some(Known { least, most, ..known })
     }
 
-    /// When a reading tells most: the next second then has begun, or has not, as likely as not.
+    /// When a reading says most: the next second then has begun, or has not, as likely as not.
     fn next_reading(self, now: Instant) -> Instant {
         let known = self.at(now);
         if known.most - known.least <= EXACT {
@@ -170,7 +171,7 @@ impl QueueClock {
     }
 
     fn fresh(&self, now: Instant) -> Option<Known> {
-        // Twice as long as until it is read again: who reads may be late.
+        // Twice as long as until it is read again: the reader may be late.
         self.state().known.filter(|known| now.since(known.at) < 2 * READ_EVERY)
     }
 
@@ -221,7 +222,7 @@ impl QueueClock {
                 Err(fault) if fault.is_no_lease() => None,
                 read => Some(read?).filter(|read| read.ttl >= 0),
             };
-            // Only if nobody else leads since can the lease be as old as it says.
+            // Only if no other server leads since can the lease be as old as it says.
             range = self.endpoints.call(get(self.key()), deadline()).await?;
             if Dial::read(&range) != Some(dial) {
                 continue;
@@ -265,7 +266,7 @@ impl QueueClock {
         }
     }
 
-    /// Sets the clock, unless somebody else has: then what the key is now is returned.
+    /// Sets the clock, unless another client has: then what the key is now is returned.
     async fn set(
         &self,
         base: Timestamp,

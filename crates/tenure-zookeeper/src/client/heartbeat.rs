@@ -1,9 +1,10 @@
 //! Until when a client's entries live, from what was sent and answered.
 //!
-//! A client's session ends when the *leader* has not heard of it for the timeout that was agreed upon. What a client sends to a
-//! follower, the leader hears of at the follower's next answer to a ping: at most half a tick later, if the two can still
-//! talk. A `sync` is answered through the leader, which looks whether the session goes on, but does not count it as a sign of life.
-//! So after a `sync` was answered, all that is known is that the leader had heard of everything that was sent a while
+//! A client's session ends when the *leader* has not heard of it for the timeout that was agreed upon. What a client sends to
+//! a follower, the leader hears of at the follower's next answer to a ping: at most half a tick later, if the two can still
+//! talk. A `sync` is answered through the leader, which checks whether the session goes on, but does not count it as a sign
+//! of life. So after a `sync` was answered, all that is known is that the leader had heard of everything that was sent a
+//! while
 //! *before* that `sync`. A whole tick is taken for the half that it is. From the youngest such moment the timeout runs.
 //!
 //! Rejected: counting from the last `sync` itself. A client whose follower was cut off right after its answer would

@@ -152,7 +152,7 @@ impl Session {
         (self.timeout / 10).max(BEAT_MIN)
     }
 
-    /// Makes sure that it goes on, and returns until when at least. None: it has ended.
+    /// Makes sure that it goes on, and returns until when at least, or `None` if it has ended.
     pub(crate) async fn heartbeat(&self) -> Result<Option<Instant>> {
         let mut beaten = self.beaten.subscribe();
         let deadline = now() + ANSWER_MAX;
@@ -234,10 +234,11 @@ async fn listen(session: Arc<Session>, config: Config, wakes: Arc<Wakes>) {
 
 /// Returns the shortest timeout that a server agrees to if it is asked for this one.
 ///
-/// Servers agree on a session's timeout anew at each connection, by their own bounds, and the client library tells only that
-/// of the first one. If the session has moved to a server with a lower `maxSessionTimeout`, it ends sooner than its client
-/// believes, and another holds beside it. Which server it is on is not told either: so each is asked, on a session of its
-/// own that ends at once. A server that does not answer soon is not the one that has just answered.
+/// Servers agree on a session's timeout anew at each connection, by their own bounds, and the client library shows
+/// only that of the first one. If the session has moved to a server with a lower `maxSessionTimeout`, it ends sooner
+/// than its client believes, and another holds beside it. Which server it is on is not shown either: so each is
+/// asked, on a session of its own that ends at once. A server that does not answer soon is not the one that has just
+/// answered.
 async fn shortest_timeout(config: &Config, wanted: Duration) -> Duration {
     let config = Config { session_timeout: wanted, ..config.clone() };
     loop {
@@ -323,7 +324,7 @@ fn tls(config: &Config) -> Result<Option<TlsOptions>> {
 /// it has none.
 fn use_some_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // An error says that somebody else was quicker, and then there is one.
+        // An error says that other code was quicker, and then there is one.
         drop(rustls::crypto::ring::default_provider().install_default());
     }
 }

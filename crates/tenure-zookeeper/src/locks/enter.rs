@@ -35,7 +35,7 @@ impl Inner {
         within("claim", entered).await
     }
 
-    /// None: the container vanished too often.
+    /// Returns `None` if the container vanished too often.
     async fn enter_in(
         &self,
         session: &Session,
@@ -86,7 +86,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// Notes an entry, and returns the line as its claim is told. `seen`: with the entry.
+    /// Notes an entry, and returns the line for the answer to its claim. `seen`: with the entry.
     async fn entered(
         &self,
         session: &Session,

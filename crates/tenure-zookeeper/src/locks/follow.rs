@@ -19,7 +19,8 @@ struct Follower {
     changes: Vec<BoxFuture<'static, WatchedEvent>>,
 }
 
-/// Returns an item now and after each change. What is watched is set before the item, so that whoever looks then misses nothing.
+/// Returns an item now and after each change. What is watched is set before the item, so that a read behind it misses
+/// nothing.
 pub(crate) fn follow(inner: Arc<Inner>, name: Name) -> BoxStream<'static, Result<()>> {
     let follower = Follower { inner, name, changes: Vec::new() };
     stream::unfold(follower, |mut follower| async move {

@@ -10,7 +10,7 @@ use crate::engine::{Inner, Node};
 use crate::error::{Fault, is_dead, to_error, within};
 use crate::locks::node::{Content, slot_name};
 
-/// How often a node may change between its reading and its removal: nobody but an operator changes it.
+/// How often a node may change between its reading and its removal: only an operator changes it.
 const ATTEMPTS: usize = 4;
 
 /// What became of one try to remove an entry.
@@ -77,7 +77,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// None: its data changed too often.
+    /// Returns `None` if its data changed too often.
     async fn remove(
         &self,
         session: &Session,

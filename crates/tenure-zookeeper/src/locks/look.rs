@@ -179,7 +179,8 @@ impl Inner {
         Ok(seen.child(claim).map(|child| format!("{path}/{}", child.name)))
     }
 
-    /// Returns a line with what a claim that does not hold is told: who holds first, and the largest token.
+    /// Returns a line with what the answer to a claim that does not hold needs: the first holder, and the largest
+    /// token.
     pub(crate) async fn line_with_holders(
         &self,
         session: &Session,

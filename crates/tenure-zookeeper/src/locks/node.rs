@@ -98,11 +98,11 @@ impl Layout {
         }
     }
 
-    /// Reads the name of an entry's node. None: it is no entry's.
+    /// Reads the name of an entry's node, or returns `None` if it is no entry's.
     fn read(self, name: &str) -> Option<Child> {
         let foreign = |id: &str, sequence: &str| {
             let digits: String = id.chars().filter(|c| *c != '-').collect();
-            // Whoever does not name a node by a UUID is told apart by the sequence.
+            // A client that does not name a node by a UUID is recognized by the sequence.
             let claim = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32);
             let sequence: i32 = sequence.parse().ok()?;
             let claim = claim.unwrap_or_else(|| u128::from(sequence.cast_unsigned()));
@@ -135,7 +135,7 @@ impl Layout {
 
     /// Returns what a list of names shows. `data`: of the resource's node.
     pub(crate) fn seen(self, names: Vec<String>, data: Option<&[u8]>) -> Seen {
-        // Who took them, and when, is not in their names.
+        // Which claim took them, and when, is not in their names.
         let (claim, token) = (ClaimId::new(0), Token::ZERO);
         let slot =
             |name: &String| Some(TakenSlot { number: name.strip_prefix(SLOT)?.parse().ok()?, claim, token });
@@ -171,7 +171,7 @@ impl Seen {
     }
 }
 
-/// Returns the token of whoever made a node: an entry, or a slot.
+/// Returns the token of the claim that made a node: an entry, or a slot.
 pub(crate) fn token_of(stat: &Stat) -> Token {
     Token::new(stat.czxid.cast_unsigned())
 }
@@ -183,7 +183,7 @@ pub(crate) fn slot_name(slot: u32) -> String {
 
 /// Writes an operator's change of the capacity for a resource's node.
 pub(crate) fn write_resized(resized: &Resized) -> String {
-    // A turn of the counter is not stored: whoever reads it knows it from the line.
+    // A turn of the counter is not stored: a reader knows it from the line.
     let sequence = |order: u64| (order & u64::from(u32::MAX)).to_string();
     let (before, held_before) = (sequence(resized.before), sequence(resized.held_before));
     format!("{FORMAT} resized {before} {held_before} {}", resized.capacity)
@@ -200,7 +200,7 @@ fn read_resized(data: &[u8]) -> Option<(u32, u32, u32)> {
 /// What is in the node of an entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Content {
-    /// As [`Entry::encode`] wrote it. None: another client's lock.
+    /// As [`Entry::encode`] wrote it. `None`: another client's lock.
     pub(crate) entry: Option<Entry>,
     /// What was published.
     pub(crate) value: Option<Vec<u8>>,

@@ -35,7 +35,7 @@ impl Inner {
         }
         let mut taken: BTreeSet<u32> = line.slots().iter().map(|slot| slot.number).collect();
         for _ in 0..ATTEMPTS {
-            // Fewer are taken than there are, since whoever takes one holds a unit and gives back both at once.
+            // Fewer are taken than there are, since a claim that takes one holds a unit and gives back both at once.
             for slot in (0..capacity).filter(|slot| !taken.contains(slot)) {
                 self.note(mine.claim, |node| node.slot_in_doubt = Some(slot));
                 let created = self.create_slot(client, &path, slot, mine.claim).await.map_err(failed)?;
@@ -51,8 +51,8 @@ impl Inner {
         Err(Error::new(ErrorKind::Unavailable, "take a slot", why).with_hint("this passes by itself"))
     }
 
-    /// Makes the node of a slot, if the claim's entry is still there: whoever released it meanwhile knows nothing of the slot.
-    /// Returns the token; none if another has taken the slot.
+    /// Makes the node of a slot, if the claim's entry is still there: a client that released it meanwhile knows
+    /// nothing of the slot. Returns the token; none if another has taken the slot.
     async fn create_slot(
         &self,
         client: &Client,
@@ -169,7 +169,7 @@ async fn remove_broken(client: &Client, path: &str, slot: Option<u32>) -> Result
     }
 }
 
-/// Changes what is in a node, and returns its new version. None: it is gone, or `to` says that it stays.
+/// Changes what is in a node, and returns its new version. `None`: it is gone, or `to` says that it stays.
 async fn change(
     client: &Client,
     path: &str,

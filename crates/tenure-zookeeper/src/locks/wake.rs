@@ -45,7 +45,7 @@ impl Watches {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a waiter told to look as soon as one of its blockers has gone.
+    /// Wakes a waiter as soon as one of its blockers has gone.
     pub(crate) fn watch(&self, inner: &Arc<Inner>, mine: &Mine, blockers: Vec<Blocker>) {
         let orders: Vec<u64> = blockers.iter().map(|blocker| blocker.order).collect();
         let mut watches = self.lock();
@@ -70,7 +70,7 @@ impl Watches {
 }
 
 impl Watches {
-    /// Nobody waits any more.
+    /// Every waiter is gone.
     pub(crate) fn unwatch_all(&self) {
         self.lock().clear();
     }
@@ -100,7 +100,7 @@ async fn wait(inner: &Inner, mine: &Mine, claims: &[ClaimId]) -> Result<()> {
     Ok(())
 }
 
-/// Watches the entries of some claims. None: one of them has gone.
+/// Watches the entries of some claims. Returns `None` if one of them has gone.
 pub(crate) async fn changes<'a>(
     session: &'a Session,
     path: &str,
@@ -120,8 +120,8 @@ pub(crate) async fn changes<'a>(
     Ok(Some(changes))
 }
 
-/// Waits until a resource has changed: who is in its line, what the holders published, or its capacity. Returns at once with
-/// what to wait for.
+/// Waits until a resource has changed: the entries of its line, what the holders published, or its capacity. Returns
+/// at once with what to wait for.
 pub(crate) async fn watch_all(
     session: &Session,
     inner: &Inner,

@@ -1,16 +1,16 @@
 //! The queues' clock: what the leader's says.
 //!
-//! ZooKeeper shows nobody a clock, but the `mtime` of a node is the time of day at which the leader prepared the last write of it, in
-//! whole milliseconds. So whoever writes learns the time. Each change of a queue is such a reading, and a client that has none that is
-//! fresh writes the queues' own node. Between readings a client counts on with its monotonic clock, and knows how much it may be
-//! wrong: as long as the write took, and a millisecond, less what later readings rule out.
+//! ZooKeeper shows no clock, but the `mtime` of a node is the time of day at which the leader prepared the last write of it,
+//! in whole milliseconds. So a client learns the time when it writes. Each change of a queue is such a reading, and a client
+//! that has none that is fresh writes the queues' own node. Between readings a client counts on with its monotonic clock, and
+//! knows how much it may be wrong: as long as the write took, and a millisecond, less what later readings rule out.
 //!
 //! The number of a transaction says in which *epoch* it was made, that is under which leader. Another leader has another clock: of
 //! earlier readings nothing is known then. A queue's own clock never goes back (its head says what time it was last), so a leader that
 //! is behind makes what is due come later, by as much as it is behind. One that is ahead makes it come earlier by as much, which is
 //! why the servers' clocks must agree.
 //!
-//! Rejected: the clients' clocks, of which there are more; and a count of the leader's ticks, which is shown to nobody.
+//! Rejected: the clients' clocks, of which there are more; and a count of the leader's ticks, which is never shown.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,7 +23,7 @@ use zookeeper_client::Stat;
 const FRESH: Duration = Duration::from_secs(3);
 /// How far two clocks that count seconds go apart in a second: each is slewed by 500 parts in a million at most.
 const DRIFT_PART: u128 = 1000;
-/// How exactly a node tells when it was written, in microseconds.
+/// How exactly a node says when it was written, in microseconds.
 const GRAIN: i128 = 1000;
 
 /// What is known of the time: how far the leader's clock is ahead of this machine's, in microseconds.

@@ -76,7 +76,7 @@ impl QueueTransaction {
         }
     }
 
-    /// Tells clients, too.
+    /// Wakes clients, too.
     pub(super) fn add_wakes(&mut self, chroot: &str, queue: &Name, clients: &[ClientId]) {
         let wake = |client: &ClientId| (called(chroot, *client), queue.as_str().to_owned());
         self.calls = clients.iter().map(wake).collect();

@@ -1,8 +1,8 @@
-//! How a client hears that something may be ready for it: a node of its own, which whoever calls it writes a queue's name into.
+//! How a client hears that something may be ready for it: a node of its own, into which others write a queue's name.
 //!
-//! The node is ephemeral, so nobody calls who is gone. A watch fires once, and several calls may lie between its firing and
-//! the next reading: the node's version says so, and then the client looks at all. So it does when it has begun a
-//! new session, since nothing was heard in between.
+//! The node is ephemeral, so a client that is gone is not called. A watch fires once, and several calls may lie
+//! between its firing and the next reading: the node's version says so, and then the client polls all. So it does
+//! when it has begun a new session, since nothing was heard in between.
 
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ async fn listen(
     }
 }
 
-/// What a client is called for. If it was called more than once, nobody knows what for.
+/// What a client is called for. If it was called more than once, that is not known.
 fn what(data: &[u8], before: &Stat, now: &Stat) -> Wake {
     let name = std::str::from_utf8(data).ok().and_then(|name| Name::new(name).ok());
     let is_one = now.version == before.version.wrapping_add(1);

@@ -124,7 +124,7 @@ mod alone {
                 sleep(Duration::from_millis(20)).await;
             }
             let lasted = began.elapsed();
-            // It looks for expired leases each 500 ms.
+            // The server finds expired leases each 500 ms.
             assert!(lasted < granted.ttl + Duration::from_millis(1500), "{lasted:?}");
             assert_eq!(
                 leases.keep_alive(granted.id, soon()).await.unwrap_err(),

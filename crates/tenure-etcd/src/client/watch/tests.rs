@@ -207,7 +207,7 @@ fn a_watch_misses_nothing_when_servers_stop_die_or_hand_over() {
         while !seen.contains(&pair("k", "handed over")) {
             seen.extend(events(&mut watch, 1).await);
         }
-        // What was written twice is told of twice.
+        // What was written twice is reported twice.
         seen.dedup();
         assert_eq!(seen.into_iter().map(|(_, value)| value).collect::<Vec<_>>(), values);
     });

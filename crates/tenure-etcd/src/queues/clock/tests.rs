@@ -70,7 +70,7 @@ fn a_new_leader_means_a_new_clock_that_is_ahead_of_nobodys() {
         );
         let right = before.latest + now().since(began);
         assert!(after.latest <= right, "{after:?} is ahead of {right:?}");
-        // Whoever goes by the old one is refused, and hears of the new one.
+        // A change by the old one is refused, and its client hears of the new one.
         old.forget(after.epoch);
         assert_eq!(time(&old).await.epoch, after.epoch);
     });
