@@ -13,7 +13,7 @@ pub struct MySqlDialect;
 impl Dialect for MySqlDialect {
     // Never NOW(): it is the moment at which the statement began, and that may have waited for locks since.
     const CLOCK: &'static str = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
-    // Each connection is told when its server was started. None outlives its server.
+    // Each connection stores when its server was started. None outlives its server.
     const LIFE: &'static str = "@tenure_life";
     const BEGIN: &'static [&'static str] =
         &["SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"];
@@ -48,8 +48,8 @@ impl Dialect for MySqlDialect {
 
     fn renew(table: &str, claims: &str) -> String {
         let (clock, hex) = (Self::CLOCK, Self::hex("claim"));
-        // MariaDB's UPDATE returns no rows. Whoever lives and is confirmed behind it has been renewed by it; who
-        // ended in between is judged by `step`. The rows are locked already, so it waits for nobody.
+        // MariaDB's UPDATE returns no rows. A hold that lives and is confirmed behind it has been renewed by it; one
+        // that ended in between is judged by `step`. The rows are locked already, so it never waits.
         format!(
             "UPDATE {table} FORCE INDEX (by_claim) SET is_confirmed = 1, expires_at = GREATEST(expires_at, \
              LEAST({clock} + ttl, COALESCE(granted_at + max_hold, {clock} + ttl))) \

@@ -68,7 +68,7 @@ async fn facts<D: Database>(database: &D) -> Result<Facts, Fault> {
     Ok(facts)
 }
 
-/// Tries what claims do, on rows that nobody has, and undoes it.
+/// Tries what claims do, on rows that no client uses, and undoes it.
 async fn rights<D: Database>(database: &D) -> Finding {
     let tables = database.tables();
     let mut missing = Vec::new();

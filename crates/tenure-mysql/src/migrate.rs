@@ -36,7 +36,7 @@ fn is_known(found: Option<String>, known: u32, prefix: &str) -> Result<bool, Fau
     }
 }
 
-/// Returns the version of the tables. None: they are not there, or not all of them.
+/// Returns the version of the tables, or `None` if they are not there, or not all of them.
 pub(crate) async fn version(pool: &Arc<Pool>, table: &str) -> Result<Option<String>, Fault> {
     let mut connection = pool.lend(Purpose::Any).await?;
     match connection.run(format!("SELECT max(version) FROM {table}")).await {
@@ -59,7 +59,7 @@ pub(crate) async fn migrate_queues(pool: &Arc<Pool>, prefix: &str) -> Result<(),
     make(pool, crate::queues::schema(prefix)).await
 }
 
-/// Makes tables. Each statement commits by itself, so the version comes last: whoever sees it sees all of them.
+/// Makes tables. Each statement commits by itself, so the version comes last: a client that sees it sees all of them.
 /// Clients that do this at once do no harm to each other.
 async fn make(pool: &Arc<Pool>, tables: Vec<String>) -> Result<(), Fault> {
     let mut connection = pool.lend(Purpose::Any).await?;

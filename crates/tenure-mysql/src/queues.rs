@@ -216,7 +216,7 @@ impl MySql {
             ));
         }
     }
-    /// Begins a take: locks what is ready and nobody else has locked.
+    /// Begins a take: locks what is ready and not locked by others.
     async fn lock_ready(
         &self,
         connection: &mut <MySql as Database>::Connection,
@@ -229,7 +229,7 @@ impl MySql {
         let mut script = Script::begin();
         if period_of_queue(take).is_some() {
             most = 1;
-            // Whoever takes from this queue stands in line for the row in which its rest is noted.
+            // Each take from this queue stands in line for the row in which its rest is noted.
             script.add(&format!(
                 "INSERT INTO {head} (queue, rests_until) VALUES ({queue}, 0) ON DUPLICATE KEY UPDATE queue = queue"
             ));

@@ -22,8 +22,8 @@ const OWN: [&str; 6] = ["schema", "prefix", "connections", "purge", "listen", "c
 const CONNECTIONS: usize = 5;
 /// How long it takes to connect at most.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// A connection on which nothing comes is tried after so long, and so often again. Whoever only listens would not notice
-/// otherwise that the server is gone. (The client's own default is two hours.)
+/// A connection on which nothing comes is tried after so long, and so often again. A client that only listens would
+/// not notice otherwise that the server is gone. (The client's own default is two hours.)
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
 /// The client's own default, by which a setting that its user has not changed is known.
 const KEEPALIVE_THEIRS: Duration = Duration::from_secs(2 * 60 * 60);
@@ -64,9 +64,9 @@ impl Config {
     /// `listen` (`on`; `off` where a pooler in transaction mode lies between) and `ca` (a file with root certificates).
     /// All others are those of PostgreSQL itself: `sslmode`, `application_name`, `options`, `target_session_attrs`.
     ///
-    /// `sslmode=require` and `ca` each use TLS or do not connect, and check the certificate. `sslmode=prefer` is refused:
-    /// whoever stands between could have it fall back to a connection without. Without TLS the password is never sent as
-    /// it is, only a proof of it.
+    /// `sslmode=require` and `ca` each use TLS or do not connect, and check the certificate. `sslmode=prefer` is
+    /// refused: an attacker in between could have it fall back to a connection without. Without TLS the password is
+    /// never sent as it is, only a proof of it.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for anything else. No password appears in it.
@@ -231,8 +231,9 @@ impl Config {
         self.server.get_ssl_mode() == SslMode::Require
     }
 
-    /// The settings as the client takes them, where it is told of no TLS: the stream is then [`Open`](crate::client::open::Open), which
-    /// the client uses only in the place of a private one, without a handshake. Sockets of this machine are private.
+    /// The settings as the client takes them, without TLS in them: the stream is then
+    /// [`Open`](crate::client::open::Open), which the client uses only in the place of a private one, without a
+    /// handshake. Sockets of this machine are private.
     pub(crate) fn without_tls(&self) -> tokio_postgres::Config {
         let mut server = self.server.clone();
         server.ssl_mode(SslMode::Disable);

@@ -6,9 +6,9 @@ use tenure_core::model::step::{TOKEN_MEMORY, WAITER_LIFE_MAX};
 use tenure_core::model::token::FLOOR_AHEAD_MAX;
 use tenure_sql::{Dialect, FORGET_GRAIN, LOOK_AFTER, Tables, push_hex};
 
-/// What a transaction is given to go by, in the piece that begins it: names that say no schema are PostgreSQL's own, whoever
-/// may make operators and functions elsewhere; and what waits or works here ends when the client has given it up at the latest.
-/// SET calls no function, so nothing is looked up before.
+/// What a transaction is given to go by, in the piece that begins it: names that say no schema are PostgreSQL's own,
+/// whichever role may make operators and functions elsewhere; and what waits or works here ends when the client has
+/// given it up at the latest. SET calls no function, so nothing is looked up before.
 pub(crate) const SURROUNDINGS: [&str; 3] = [
     "SET LOCAL search_path = pg_catalog, pg_temp",
     "SET LOCAL lock_timeout = 1000",
@@ -32,8 +32,9 @@ pub struct PostgresDialect;
 impl Dialect for PostgresDialect {
     const CLOCK: &'static str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
     const LIFE: &'static str = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
-    // A client that is paused in here is thrown out by the server, and sooner than others give up who wait for its rows
-    // (`lock_timeout`): else whoever waits keeps rows of its own until then, for which others wait, and nobody gets on for seconds.
+    // A client that is paused in here is thrown out by the server, and sooner than the clients give up that wait for
+    // its rows (`lock_timeout`): else a waiting client keeps rows of its own until then, for which others wait, and
+    // none gets on for seconds.
     const BEGIN: &'static [&'static str] =
         &["BEGIN ISOLATION LEVEL READ COMMITTED", "SET LOCAL idle_in_transaction_session_timeout = 700"];
     const BEGIN_LOOK: &'static [&'static str] = &["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"];
@@ -115,8 +116,8 @@ impl Dialect for PostgresDialect {
 
     fn keep_waiting(tables: &Tables, claims: &str) -> Option<String> {
         let (claim, clock) = (&tables.claim, Self::CLOCK);
-        // A place is written anew when a third of its life is over, so most heartbeats only read. A row that somebody works on is
-        // left out, and asks under its resource's lock.
+        // A place is written anew when a third of its life is over, so most heartbeats only read. A row that another
+        // transaction has locked is left out, and asks under its resource's lock.
         Some(format!(
             "WITH t AS MATERIALIZED (SELECT {clock} AS now), \
              s AS MATERIALIZED (SELECT w.name, w.place, w.claim, w.expires_at - t.now < least(w.ttl, {WAITER_LIFE}) / 3 * 2 AS is_due \
@@ -162,8 +163,9 @@ impl Dialect for PostgresDialect {
 
     fn renew(table: &str, claims: &str) -> String {
         let (clock, hex) = (Self::CLOCK, Self::hex("h.claim"));
-        // A row that somebody works on is not waited for: it is renewed by itself, under its resource's lock. A lock of the
-        // table is, and who sent this may have died meanwhile: what it held ends as if that had not been waited for.
+        // A row that another transaction has locked is not waited for: it is renewed by itself, under its resource's
+        // lock. A lock of the table is, and the sender of this may have died meanwhile: what it held ends as if that
+        // had not been waited for.
         format!(
             "UPDATE {table} h SET is_confirmed = 1, expires_at = greatest(h.expires_at, \
              least({ARRIVED} + h.ttl, h.granted_at + h.max_hold)) \
@@ -214,7 +216,8 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
     ]
 }
 
-/// A name between quotes, for functions that read names. Schemas that nobody chose in the settings may be called anything.
+/// A name between quotes, for functions that read names. Schemas that are not chosen in the settings may be called
+/// anything.
 pub(crate) fn literal(name: &str) -> String {
     name.replace('\'', "''")
 }

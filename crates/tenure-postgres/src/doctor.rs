@@ -22,7 +22,7 @@ where
         Err(fault) => return vec![unseen::<D>(Severity::Bad, "server", &fault)],
     };
     let mut findings = facts.judge();
-    // Beside each other: whoever asks waits for all of it, and each is some trips.
+    // Beside each other: the operator waits for all of it, and each is some trips.
     let (tables, others, trial, clock) = futures_util::future::join4(
         tables(database, config),
         others(database),
@@ -97,8 +97,8 @@ async fn tables<D: Database>(database: &D, config: &Config) -> Result<Tables, Fa
     })
 }
 
-/// Who else could change what the tables do. Whoever may do so anyway is trusted: superusers, the owners of the database and of
-/// the schema, and the roles that this user is a member of.
+/// Other roles that could change what the tables do. Those that may do so anyway are trusted: superusers, the owners
+/// of the database and of the schema, and the roles that this user is a member of.
 async fn others<D: Database>(database: &D) -> Result<Others, Fault> {
     let tables = database.tables();
     let all = [&tables.resource, &tables.claim, &tables.finished, &tables.slot, &tables.version];

@@ -87,7 +87,8 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
         config,
     };
     if database.config.listens {
-        // In a crowd all takes longer than a pooler would be waited for, and who believes in one hears nothing all its life.
+        // In a crowd all takes longer than a pooler would be waited for, and a client that believes in one hears
+        // nothing all its life.
         let patience = ECHO_MAX.max(ECHO_CONNECTS * began.elapsed()).min(ECHO_CROWD_MAX);
         database.listen_to_oneself(&channels[0], patience).await.map_err(failed)?;
     }
@@ -96,13 +97,14 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
 }
 
 impl Postgres {
-    /// Whether nobody else uses the server's side of a connection: no pooler lies between, as far as can be known.
+    /// Whether this client alone uses the server's side of a connection: no pooler lies between, as far as can be
+    /// known.
     pub(crate) fn owns_sessions(&self) -> bool {
         self.config.given.is_none() && self.hears()
     }
 
-    /// Says something to oneself, by another connection: whoever does not hear it sits behind a pooler in transaction
-    /// mode, and waits with heartbeats alone.
+    /// Sends a notification to oneself, by another connection: a client that does not hear it sits behind a pooler in
+    /// transaction mode, and waits with heartbeats alone.
     async fn listen_to_oneself(
         &mut self,
         channel: &str,
@@ -111,7 +113,7 @@ impl Postgres {
         let until = Instant::now() + patience;
         // Twice: behind a pooler, the first could come while LISTEN itself is still answered, and no other one after it.
         let (mut echoes, mut again) = (0, ECHO_AGAIN);
-        // Anybody may say something on this channel: only who has been told this can say it.
+        // Any role may send on this channel: only the client that made this number can send it.
         let echo = echo(fastrand::u64(..));
         self.ear.expects(&echo);
         while echoes < 2 && Instant::now() < until {
@@ -126,7 +128,7 @@ impl Postgres {
             // It may have been said before the other connection listened.
             match tokio::time::timeout(again, heard).await {
                 Ok(()) => echoes += 1,
-                // Each notification wakes everybody who listens, so a crowd that asks for it too often is never answered.
+                // Each notification wakes all listeners, so a crowd that asks for it too often is never answered.
                 Err(_) => again *= 2,
             }
         }
@@ -136,7 +138,7 @@ impl Postgres {
             self.queue_capability.tells_consumers = true;
             return Ok(());
         }
-        // What it would listen on is another's connection, which must not go on hearing for nobody.
+        // What it would listen on is another's connection, which must not go on hearing for a client that is gone.
         self.ear.over.notify_one();
         if let Some(listener) = self.listener.take()
             && tokio::time::timeout(UNLISTEN_WAIT, listener).await.is_err()

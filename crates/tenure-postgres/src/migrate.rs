@@ -70,7 +70,7 @@ fn is_known(found: Option<String>, known: u32, prefix: &str) -> Result<bool, Fau
     }
 }
 
-/// Returns the version of the tables. None: they are not there.
+/// Returns the version of the tables, or `None` if they are not there.
 async fn version(connections: &Connections, table: &str) -> Result<Option<String>, Fault> {
     let mut connection = connections.lend(Purpose::Any).await?;
     match connection.run(format!("SELECT max(version) FROM {table}")).await {
@@ -98,8 +98,8 @@ async fn make(connections: &Connections, prefix: &str, tables: Vec<String>) -> R
     make_unless(connections, prefix, tables, None).await
 }
 
-/// Makes tables, unless this last one of them is there by the time that nobody else makes any. To make what exists locks it
-/// against those who are at work already, and might deadlock with them.
+/// Makes tables, unless this last one of them is there by the time that no other client makes any. To make what
+/// exists locks it against clients that are at work already, and might deadlock with them.
 async fn make_unless(
     connections: &Connections,
     prefix: &str,
@@ -109,14 +109,14 @@ async fn make_unless(
     let mut connection = connections.lend(Purpose::Any).await?;
     let mut script = Vec::new();
     if let Some((name, _)) = prefix.rsplit_once('.') {
-        // Whoever may not make schemas is refused even if it is there.
+        // A user that may not make schemas is refused even if it is there.
         let schema = literal(name);
         let found = connection.run(format!("SELECT to_regnamespace('{schema}')")).await?;
         if found.into_iter().flatten().flatten().flatten().next().is_none() {
             script.push(format!("CREATE SCHEMA IF NOT EXISTS {name}"));
         }
     }
-    // Whoever makes the tables at this moment is waited for.
+    // A client that makes the tables at this moment is waited for.
     let begin = format!("BEGIN; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})");
     connection.run(begin).await?;
     let mut is_there = false;

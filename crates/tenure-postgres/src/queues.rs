@@ -162,7 +162,7 @@ impl Postgres {
         for row in &rows {
             is_for_idle |= row.try_get::<_, bool>(2).map_err(strange)?;
         }
-        // What is told only now, whoever became idle meanwhile is told as well.
+        // This is sent only now, so a client that became idle meanwhile is woken as well.
         if is_for_idle
             && !one.is_empty()
             && let Err(fault) = self.call(&Calls { one, watchers: Vec::new() }).await
@@ -172,7 +172,7 @@ impl Postgres {
         Ok(Entered { pushed, calls_later: !is_for_idle })
     }
 
-    /// Hands out the item that is next. None: there is a reason why it cannot, which the long statement finds.
+    /// Hands out the item that is next. `None`: there is a reason why it cannot, which the long statement finds.
     async fn hand_out_one(&self, take: &Take, claim: ClaimId) -> Result<Option<Found>, Fault> {
         let (queue, id) = (bytes(&take.queue), claim_bytes(claim));
         let (client, floor) = (client_number(take.client), signed(take.floor.get()));
@@ -214,7 +214,7 @@ impl Postgres {
     }
 
     async fn hand_out_at_intervals(&self, queue: &[u8], take: &[Value<'_>]) -> Result<Vec<Row>, Fault> {
-        // Whoever takes from this queue stands in line for the row in which its rest is noted.
+        // Each take from this queue stands in line for the row in which its rest is noted.
         let head: [Value<'_>; 1] = [(&queue, Type::BYTEA)];
         self.transact_alone(&[(&self.texts.lock_head, &head), (&self.texts.take_at_intervals, take)]).await
     }
@@ -259,7 +259,7 @@ impl QueueDatabase for Postgres {
     }
 
     async fn hand_out(&self, take: &Take, claims: &[ClaimId]) -> Result<Found, Fault> {
-        // Whoever is idle looks for how the queue stands, more than for items.
+        // An idle client asks how the queue stands, more than for items.
         if let ([claim], Interval::Off) = (claims, take.rules.interval)
             && !self.inbox().is_idle(&take.queue)
             && let Some(found) = self.hand_out_one(take, *claim).await?

@@ -10,9 +10,9 @@ pub(crate) enum Method {
     Native,
     /// `caching_sha2_password`: MySQL's default.
     CachingSha2,
-    /// `mysql_clear_password`: the password itself. Only where nobody else can read it.
+    /// `mysql_clear_password`: the password itself. Only on a private connection.
     Clear,
-    /// `unix_socket` and `auth_socket`: the server asks the system who it is.
+    /// `unix_socket` and `auth_socket`: the server asks the system for the user.
     Socket,
 }
 
@@ -27,7 +27,8 @@ impl Method {
         }
     }
 
-    /// Returns the first answer to the server's `salt`. None: it may not be sent on a connection that others can read.
+    /// Returns the first answer to the server's `salt`. `None`: it may not be sent on a connection that others can
+    /// read.
     pub(crate) fn answer(self, password: &str, salt: &[u8], is_private: bool) -> Option<Vec<u8>> {
         match self {
             Method::Native | Method::CachingSha2 if password.is_empty() => Some(Vec::new()),

@@ -13,8 +13,8 @@ use crate::client::wire::Wire;
 use crate::config::Config;
 use crate::error::{fault, too_old};
 
-/// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault that
-/// came just before would have it ask once more, and tell its user after twice the time.
+/// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault
+/// that came just before would have it ask once more, and fail its user after twice the time.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
 /// How much the server's birth may seem to move: its age comes in whole seconds.
 const BIRTH_SLACK_MICROS: i64 = 2_000_000;
@@ -97,7 +97,8 @@ impl Pool {
         }
     }
 
-    /// Closes what nobody uses. It is done while the runtime is there, without which nothing can be sent.
+    /// Closes connections that are not in use. It is done while the runtime is there, without which nothing can be
+    /// sent.
     pub(crate) fn close(&self) {
         drop(std::mem::take(&mut *lock(&self.idle)));
     }

@@ -1,4 +1,4 @@
-//! How a connection begins: TCP or a socket, TLS, who it is, and how it behaves.
+//! How a connection begins: TCP or a socket, TLS, the login, and its settings.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const WITH_DATABASE: u32 = 0x8;
 const TLS: u32 = 0x800;
 /// The protocol of this century, its passwords, the names of their methods, and several statements in one text.
 const ALWAYS: u32 = 0x200 | 0x2000 | 0x8000 | 0x1_0000 | 0x2_0000 | 0x8_0000;
-/// The longest packet that a server is told to send. Servers ignore it, so [`Wire`] has limits of its own.
+/// The longest packet that a server is asked to send. Servers ignore it, so [`Wire`] has limits of its own.
 const PACKET_MAX: u32 = 1 << 30;
 /// utf8mb4, of which only ASCII is ever sent.
 const CHARSET: u8 = 45;
@@ -33,7 +33,7 @@ struct Greeting {
     method: String,
 }
 
-/// Connects, and says who it is.
+/// Connects, and logs in.
 pub(crate) async fn dial(config: &Config) -> Result<Wire, Fault> {
     let (stream, host): (Box<dyn Stream>, _) = match &config.server {
         Server::Tcp(HostPort { host, port }) => {
@@ -221,8 +221,8 @@ const SETTINGS: &str = "autocommit = 1, time_zone = '+00:00', sql_mode = 'STRICT
     sql_select_limit = 18446744073709551615, max_sort_length = 1024, sql_auto_is_null = 0, unique_checks = 1 \
     /*M!100300 , idle_transaction_timeout = 2, in_predicate_conversion_threshold = 0 */";
 
-/// Tells a server how this connection behaves, and returns its moment of birth in microseconds, its version, and the
-/// longest text that it takes.
+/// Sets how this connection behaves, and returns the moment of the server's start in microseconds, its version, and
+/// the longest text that it takes.
 pub(crate) async fn configure(wire: &mut Wire) -> Result<(i64, String, usize), Fault> {
     wire.is_known();
     let script = format!(

@@ -27,7 +27,7 @@ const READ_ROOM: usize = 16 * 1024;
 /// More follows behind this answer.
 const MORE_RESULTS: u16 = 0x0008;
 const QUERY: u8 = 0x03;
-/// The server is told that nobody comes back.
+/// The client leaves the server for good.
 const QUIT: u8 = 0x01;
 
 /// What carries bytes: TCP, TLS or a socket of the machine.
@@ -101,7 +101,7 @@ impl Wire {
         self.packet_max = PACKET_MAX;
     }
 
-    /// Whether the server has closed it, or said something that nobody asked for: then it is of no use.
+    /// Whether the server has closed it, or sent something unasked: then it is of no use.
     pub(crate) async fn is_dead(&mut self) -> bool {
         let mut byte = [0];
         let read = std::pin::pin!(self.stream.read(&mut byte));
@@ -110,7 +110,7 @@ impl Wire {
             || futures_util::future::poll_immediate(read).await.is_some()
     }
 
-    /// Tells the server that nobody comes back, as far as that needs no waiting: otherwise its log has an aborted connection.
+    /// Takes leave of the server, as far as that needs no waiting: otherwise its log has an aborted connection.
     pub(crate) fn quit(&mut self) {
         if !self.is_in_step {
             // It is at something, and a closed connection is what makes it give that up.
@@ -118,7 +118,7 @@ impl Wire {
         }
         self.is_in_step = false;
         self.sequence = 0;
-        // Where five bytes do not go out at once, nobody is there to read them.
+        // Where five bytes do not go out at once, the server does not read them.
         drop(futures_util::FutureExt::now_or_never(self.send(&[QUIT])));
     }
 
@@ -127,7 +127,7 @@ impl Wire {
         if !self.is_in_step {
             return Err(WireError::Strange("the connection is out of step"));
         }
-        // Only whoever reads to the end of the answer puts it back.
+        // Only a caller that reads to the end of the answer puts it back.
         self.is_in_step = false;
         self.sequence = 0;
         self.answer_bytes = 0;
@@ -162,7 +162,7 @@ impl Wire {
             _ => {}
         }
         let columns = reader.length()?.ok_or(WireError::Strange("an answer without columns"))?;
-        // What the columns are called is known to who asked. An end comes behind them.
+        // The caller knows the names of the columns. An end comes behind them.
         for _ in 0..=columns {
             let described = self.packet().await?;
             if described.first() == Some(&0xff) {

@@ -20,7 +20,7 @@ struct Locked {
     attempts: i64,
     token: i64,
     rests_until: i64,
-    /// Since when it can be handed out. None: it is behind another.
+    /// Since when it can be handed out. `None`: it is behind another.
     ready_at: Option<i64>,
     is_delivered: bool,
     /// What comes behind it in its group.
@@ -130,7 +130,7 @@ impl MySql {
         Ok(Settled { answers, ready })
     }
 
-    /// Ends items that nobody has, or makes those dead letters that are worn out, and returns how many.
+    /// Ends items without a consumer, or makes those dead letters that are worn out, and returns how many.
     pub(super) async fn end_these(
         &self,
         queue: &Name,

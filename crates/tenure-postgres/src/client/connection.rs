@@ -22,8 +22,8 @@ use crate::config::Config;
 use crate::dialect::{PostgresDialect, SURROUNDINGS};
 use crate::error::fault;
 
-/// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault that
-/// came just before would have it ask once more, and tell its user after twice the time.
+/// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault
+/// that came just before would have it ask once more, and fail its user after twice the time.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
 
 /// A connection that goes back only if nothing went wrong on it.
@@ -38,8 +38,8 @@ pub struct PooledConnection {
 /// What rings when an answer is late.
 type Alarm = Pin<Box<Sleep>>;
 
-/// Alarms that nobody has set now. One that is new is registered with the runtime, which wakes itself up for that; to put an
-/// old one off costs nothing.
+/// Alarms that are not set now. One that is new is registered with the runtime, which wakes itself up for that; to
+/// put an old one off costs nothing.
 #[derive(Default)]
 struct Alarms(Mutex<Vec<Alarm>>);
 
@@ -99,21 +99,22 @@ impl Connection for PooledConnection {
 /// A statement with values for its parameters.
 pub(crate) type Bound<'a> = (&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]);
 
-/// What the server's side of a connection is told once, where nobody else uses it. Plans are kept: each would otherwise be
-/// made anew for the number of rows in a batch, which takes longer than to carry it out. One that is made while a queue is
-/// empty must do for when it is long, so no plan may read whole tables.
+/// What is set once on the server's side of a connection that this client alone uses. Plans are kept: each would
+/// otherwise be made anew for the number of rows in a batch, which takes longer than to execute it. One that is made
+/// while a queue is empty must do for when it is long, so no plan may read whole tables.
 const OWN: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
      SET search_path = pg_catalog, pg_temp; SET lock_timeout = 1000; SET statement_timeout = 2500; SET idle_in_transaction_session_timeout = 700; SET plan_cache_mode = force_generic_plan; \
      SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
-/// Says to the statements behind it that their transaction has begun: they come in messages of their own, which the server
-/// carries out one by one if BEGIN itself is cancelled. Those that rely on a lock before them look for it: `text::BEGUN`.
+/// Shows the statements behind it that their transaction has begun: they come in messages of their own, which the
+/// server executes one by one if BEGIN itself is cancelled. Those that rely on a lock before them check it:
+/// `text::BEGUN`.
 const BEGUN: &str = "SET LOCAL tenure.begun = 0";
 
 impl PooledConnection {
-    /// Carries out a transaction in one round trip, and returns the rows of each statement. `behind` is sent with it, to be
-    /// executed after the commit; what becomes of it is nobody's business.
+    /// Runs a transaction in one round trip, and returns the rows of each statement. `behind` is sent with it, to be
+    /// executed after the commit; its outcome is ignored.
     ///
-    /// `is_own`: nobody else uses the server's side of this connection, so that statements may keep their plans there.
+    /// `is_own`: this client alone uses the server's side of this connection, so that statements may keep their plans there.
     pub(crate) async fn transact(
         &mut self,
         is_own: bool,
@@ -207,7 +208,7 @@ impl Drop for PooledConnection {
 /// Where connections come from: a pool of one's own, or one that was handed over.
 pub(crate) struct Connections {
     pool: Pool,
-    /// The runtime that the pool belongs to, if that is somebody else's.
+    /// The runtime that the pool belongs to, if it is not the caller's.
     runtime: Option<Handle>,
     room: Room,
     alarms: Arc<Alarms>,
@@ -225,7 +226,7 @@ impl Connections {
         Ok(Connections { pool, runtime, room, alarms, servers: config.servers() })
     }
 
-    /// Returns a connection that nobody else uses.
+    /// Returns a connection that no other task uses.
     pub(crate) async fn lend(&self, want: Purpose) -> Result<PooledConnection, Fault> {
         let lent = async {
             let room = self.room.enter(want).await?;
@@ -252,7 +253,7 @@ impl Connections {
     async fn object(&self) -> Result<Object, Fault> {
         let object = match &self.runtime {
             None => self.pool.get().await,
-            // Whoever makes a connection has it on its runtime for as long as it lives.
+            // The task that makes a connection has it on its runtime for as long as it lives.
             Some(runtime) => {
                 let pool = self.pool.clone();
                 let object = runtime.spawn(async move { pool.get().await }).await;

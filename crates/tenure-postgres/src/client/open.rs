@@ -1,10 +1,10 @@
 //! A connection without TLS, on which the password is not sent as it is.
 //!
-//! The client answers whatever the server asks for at the login. A server that asks for the password in clear text gets it,
-//! and so does everybody who stands between and says that he is the server. So what the server says is read here first,
+//! The client answers whatever the server asks for at the login. A server that asks for the password in clear text
+//! gets it, and so does an attacker in between that poses as the server. So what the server says is read here first,
 //! until the login is done: that one request ends the connection. Proofs of the password (SCRAM, MD5) may pass.
 //!
-//! The client takes a stream of somebody else only where it expects TLS: see `Config::without_tls`.
+//! The client takes a foreign stream only where it expects TLS: see `Config::without_tls`.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -52,7 +52,7 @@ impl TlsConnect<Socket> for Open {
 #[derive(Debug)]
 pub(crate) struct OpenStream {
     socket: Socket,
-    /// None: it is done, and nothing is looked at any more.
+    /// `None`: it is done, and nothing is checked any more.
     login: Option<Login>,
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn tls(ca: Option<&std::path::Path>) -> tokio_postgres_rustls::MakeRu
             use rustls::pki_types::CertificateDer;
             use rustls::pki_types::pem::PemObject;
             let found = CertificateDer::pem_file_iter(path).into_iter().flatten().flatten();
-            // An empty store trusts nobody, and the connection says so.
+            // An empty store trusts no certificate, and the connection says so.
             roots.add_parsable_certificates(found);
         }
         None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),

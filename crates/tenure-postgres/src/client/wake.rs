@@ -1,8 +1,8 @@
-//! How waiters hear of a release: NOTIFY behind each commit that wakes somebody, heard by a connection of its own.
+//! How waiters hear of a release: NOTIFY behind each commit that wakes a client, heard by a connection of its own.
 //!
-//! A notification is a doorbell, and says nothing that is believed: every role may NOTIFY, and which claim waits on which
-//! channel is read by whoever may read the tables. So it makes its client look, and the look says what is so: a waiter
-//! that has been granted something confirms that in one trip before it begins.
+//! A notification is a doorbell, and says nothing that is believed: every role may NOTIFY, and every role that may
+//! read the tables knows which claim waits on which channel. So it only makes its client ask, and the answer says
+//! what is so: a waiter that has been granted something confirms that in one trip before it begins.
 
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;
@@ -31,7 +31,7 @@ pub(crate) struct WakeListener {
     pub(crate) hears: AtomicBool,
     /// What was said to oneself has come back.
     pub(crate) heard: Notify,
-    /// Nobody will be heard: the listener is to leave nothing behind.
+    /// The client is gone: the listener is to leave nothing behind.
     pub(crate) over: Notify,
     echo: OnceLock<String>,
 }
@@ -57,7 +57,7 @@ pub(crate) fn changes_channel(prefix: &str) -> String {
     format!("{prefix}changes")
 }
 
-/// The statement that tells clients. Payloads are digits, letters and spaces.
+/// The statement that notifies clients. Payloads are digits, letters and spaces.
 pub(crate) fn notify_statement(prefix: &str, notifications: &[Notification]) -> String {
     let mut text = String::from("SELECT ");
     for (at, notification) in notifications.iter().enumerate() {
@@ -77,7 +77,7 @@ pub(crate) fn notify_statement(prefix: &str, notifications: &[Notification]) -> 
     text
 }
 
-/// Reads for which claim somebody rang. Older clients say after `G` what was granted.
+/// Reads which claim was rung. Older clients say after `G` what was granted.
 fn read(payload: &str) -> Option<ClaimId> {
     let mut words = payload.split(' ');
     words.next().filter(|kind| ["L", "G"].contains(kind))?;
@@ -222,7 +222,7 @@ async fn listen_once(
         let begin = async {
             let process = process_of(&client, &format!("LISTEN \"{own}\"; LISTEN \"{changes}\"")).await?;
             *attempt = 0;
-            // Whatever was said while nobody listened is lost.
+            // What was sent while no connection listened is lost.
             inbox.missed();
             ear.over.notified().await;
             unlisten(config, &client, process.as_deref(), channels).await?;

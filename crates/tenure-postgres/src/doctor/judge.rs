@@ -8,7 +8,7 @@ use tenure_sql::{Row, VERSION};
 const VERSION_MIN: u32 = 120_000;
 /// The version that the tests run against.
 const VERSION_TESTED: u32 = 150_000;
-/// More rows of idle resources than this are worth a warning where nobody removes them.
+/// More rows of idle resources than this are worth a warning where they are not removed.
 const IDLE_WARNING: u64 = 100_000;
 
 /// What the server says about itself.
@@ -36,7 +36,7 @@ pub(super) struct Tables {
     pub(super) prefix: String,
     pub(super) version: Option<u64>,
     pub(super) rows: u64,
-    /// How many of the rows nobody needs any more.
+    /// How many of the rows are not needed any more.
     pub(super) idle: u64,
     /// Whether this client removes them.
     pub(super) purges: bool,
@@ -44,19 +44,19 @@ pub(super) struct Tables {
     pub(super) missing: Vec<String>,
 }
 
-/// Who else could change what the tables do.
+/// Other roles that could change what the tables do.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Others {
     pub(super) schema: String,
     pub(super) user: String,
-    /// Who owns tables and is not trusted with that.
+    /// The owners of tables that are not trusted with that.
     pub(super) owners: Option<String>,
-    /// Who may make things in the schema, and is not trusted with that.
+    /// The roles that may make things in the schema, and are not trusted with that.
     pub(super) makers: Option<String>,
 }
 
 impl Facts {
-    /// Reads the row of the answer. What is not told is empty, or none.
+    /// Reads the row of the answer. What is not shown is empty, or none.
     pub(super) fn read(row: &Row) -> Facts {
         let text = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
         let number = |at: usize| text(at).parse::<u64>().unwrap_or(0);

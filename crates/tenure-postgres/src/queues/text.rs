@@ -14,15 +14,16 @@ const CLOCK: &str = PostgresDialect::CLOCK;
 /// Zero in a transaction that has begun as it should, and an error outside of one: there the lock that the statement before
 /// has taken is gone.
 const BEGUN: &str = "current_setting('tenure.begun')::bigint";
-/// When who found only rows that others have locked looks again, in microseconds: they are about to be handed out.
+/// When a client that found only rows that others have locked polls again, in microseconds: they are about to be
+/// handed out.
 const LOCKED_LOOK: i64 = 5_000;
 
 /// All statements, with the names of the tables in them.
 #[derive(Debug)]
 pub(crate) struct Texts {
     pub(crate) tables: QueueTables,
-    /// `queues, payloads, delays, client`: `id, is_duplicate, is_for_idle` for each, in order. The last one: somebody is idle there,
-    /// who is not this client.
+    /// `queues, payloads, delays, client`: `id, is_duplicate, is_for_idle` for each, in order. The last one: a client
+    /// other than this one is idle there.
     pub(crate) push: String,
     /// `queue, payload, delay, client`: the same for one item.
     pub(crate) push_one: String,
@@ -35,7 +36,7 @@ pub(crate) struct Texts {
     /// `queue, claim, client, ttl, label, floor, attempts_max`: `id, claim, grp, payload, attempts, token, is_for_others` of
     /// one item. No row: it takes the long statement to say why.
     pub(crate) take_one: String,
-    /// The same behind `lock_head`, for who keeps an interval of the whole queue.
+    /// The same behind `lock_head`, for a client that keeps an interval of the whole queue.
     pub(crate) take_at_intervals: String,
     pub(crate) lock_head: String,
     /// `claims`: `claim, ttl` for those that live.
@@ -157,7 +158,7 @@ fn push(tables: &QueueTables, has_groups: bool, has_dedups: bool) -> String {
     )
 }
 
-/// Whether somebody else is idle in the queue of a new item, as a column.
+/// Whether another client is idle in the queue of a new item, as a column.
 fn is_for_idle(tables: &QueueTables) -> String {
     let idle = &tables.idle;
     format!(
@@ -177,8 +178,8 @@ fn push_one(tables: &QueueTables) -> String {
 
 /// Puts what is in a query into the lines: `id, queue, grp, payload, pushed_at, due_at`.
 ///
-/// The group's row is locked by this, made if need be, and says who was there first: what is stored by then, and not when the
-/// statement began.
+/// The group's row is locked by this, made if need be, and says which transaction was there first: what is stored by
+/// then, and not when the statement began.
 fn enter(tables: &QueueTables, from: &str) -> String {
     let QueueTables { item, group, .. } = tables;
     format!(
@@ -422,14 +423,14 @@ fn note_idle(tables: &QueueTables) -> String {
     )
 }
 
-/// The call of a function that tells a client, which is a column.
+/// The call of a function that notifies a client, which is a column.
 fn notify(prefix: &str, word: &str, from: &str) -> String {
     format!(
         "pg_notify('{prefix}' || lpad(to_hex({from}.client), 16, '0'), '{word} ' || encode({from}.queue, 'hex'))"
     )
 }
 
-/// The client that goes watches no more: the next one looks when something is due.
+/// The client that goes watches no more: the next one polls when something is due.
 fn unnote_idle(tables: &QueueTables, prefix: &str) -> String {
     let idle = &tables.idle;
     let notify = notify(prefix, "W", "f");
