@@ -71,7 +71,7 @@ struct Known {
     version: i64,
     top: Top,
     row_cache: RowCache,
-    /// Until when this client leaves the queue to others, against whom it has won.
+    /// Until when this client leaves the queue to others, which have lost against it.
     yields_until: Option<Instant>,
 }
 
@@ -409,7 +409,7 @@ fn too_late(operation: &'static str, tries: u32) -> Error {
     Error::new(ErrorKind::Unavailable, operation, why).with_hint(hint)
 }
 
-/// Waits if others, against whom this client has won, are to have the queue for a while.
+/// Waits if others, which have lost against this client, are to have the queue for a while.
 async fn leave_to_others(known: &mut Option<Known>) {
     if let Some(until) = known.as_mut().and_then(|known| known.yields_until.take()) {
         sleep_until(until).await;
