@@ -339,7 +339,7 @@ pub trait Engine: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<View>>> + Send;
 
     /// Lists all resources whose names begin with `prefix`, some at a time: in any order, and perhaps one of them twice. One that
-    /// cannot be read is an error of its own, which names it. An empty page says that the engine is still looking.
+    /// cannot be read is an error of its own, which names it. An empty page says that the engine is still scanning.
     fn inspect_all(&self, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
         let first = (prefix, None::<Name>);
         let pages = stream::try_unfold(first, move |(prefix, after)| async move {

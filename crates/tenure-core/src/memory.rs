@@ -124,7 +124,7 @@ impl Store {
         Arc::new(Store { clock, epoch, incarnation, flaw, state: Mutex::default() })
     }
 
-    /// Returns the store of this name in this process. It lives as long as anybody uses it.
+    /// Returns the store of this name in this process. It lives as long as it is in use.
     pub fn named(name: &str) -> Arc<Store> {
         static STORES: OnceLock<Mutex<HashMap<String, Weak<Store>>>> = OnceLock::new();
         let stores = STORES.get_or_init(Mutex::default);

@@ -268,7 +268,7 @@ impl Store {
 
     /// Ends what dead clients hold, if they are dead, and what the clients hold that are granted it and are dead too.
     ///
-    /// Returns whether anybody was.
+    /// Returns whether any client was.
     pub(crate) fn reap(&self, mut suspects: Vec<(Name, ClientId)>) -> Result<bool, Fault> {
         let mut is_anybody_dead = false;
         loop {

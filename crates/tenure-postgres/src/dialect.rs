@@ -61,7 +61,7 @@ impl Dialect for PostgresDialect {
     fn claim_plain(tables: &Tables, rows: &str) -> Option<String> {
         let (clock, begin, end) = (Self::CLOCK, BEGIN_PLAIN, "COMMIT");
         let Tables { resource, claim, .. } = tables;
-        // All conditions are on the row itself: they are looked at again if it had to be waited for.
+        // All conditions are on the row itself: they are evaluated again if it had to be waited for.
         Some(format!(
             "{begin}; \
              WITH v (name, floor, claim, client, ttl, label) AS (VALUES {rows}), \
@@ -84,7 +84,7 @@ impl Dialect for PostgresDialect {
     fn wait_plain(tables: &Tables, rows: &str) -> Option<String> {
         let clock = Self::CLOCK;
         let Tables { resource, claim, .. } = tables;
-        // On the row itself, where they are looked at again if it had to be waited for. What else is looked for may be older; then
+        // On the row itself, where they are evaluated again if it had to be waited for. What else is looked for may be older; then
         // the unique index of claims refuses a second copy, and a hold that has ended is found by the first heartbeat.
         let may_wait = format!(
             "r.kind = 1 AND r.used > 0 AND r.waiting < {WAITERS_MAX} AND (r.finished_until IS NULL OR r.finished_until <= {clock}) \

@@ -1,7 +1,7 @@
 //! Whether the servers can be trusted: what `tenure doctor` prints.
 //!
 //! What is asked is here, and what follows from the answers in `judge`. A server that refuses a question is not an
-//! error: the finding says that it could not be looked at.
+//! error: the finding says that it could not be checked.
 
 mod judge;
 
@@ -78,7 +78,7 @@ async fn of_server(servers: &Servers, link: &Link) -> (String, Vec<Finding>) {
     (server, findings)
 }
 
-/// As [`of_server`], for one of a quorum, which has no replicas, and whose clock is looked at elsewhere.
+/// As [`of_server`], for one of a quorum, which has no replicas, and whose clock is checked elsewhere.
 pub async fn of_quorum(link: &Link) -> Vec<Finding> {
     let pings = match pings(link).await {
         Ok(pings) => pings,
@@ -164,7 +164,7 @@ async fn clock(link: &Link) -> Finding {
     match redis::from_redis_value::<(u64, u64)>(answer) {
         Ok((seconds, micros)) => {
             let server = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
-            // The server looked at its clock half-way, as far as anybody knows.
+            // The server read its clock half-way, as far as can be known.
             judge::clock(server + took / 2, received)
         }
         Err(error) => Finding::warning("clock", format!("the answer to TIME is strange: {error}")),

@@ -52,7 +52,7 @@ pub async fn clock<D: Database>(database: &D) -> Finding {
         Err(fault) => return unseen::<D>(Severity::Warning, "clock", &fault),
     };
     match row.first().and_then(|text| text.as_deref()?.parse().ok()) {
-        // The server looked at its clock half-way, as far as anybody knows.
+        // The server read its clock half-way, as far as can be known.
         Some(micros) => judge_clock(Timestamp::from_micros(micros) + took / 2, here),
         None => Finding::warning("clock", "the server does not tell the time"),
     }

@@ -48,7 +48,7 @@ pub struct Inbox {
     sender: UnboundedSender<Wake>,
     wakes: Mutex<Option<UnboundedReceiver<Wake>>>,
     observers: Mutex<HashMap<Name, Vec<Arc<Notify>>>>,
-    /// A hint that saves a trip, and no truth: anybody may ring.
+    /// A hint that saves a trip, and no truth: any client may ring.
     rung: Mutex<HashSet<ClaimId>>,
     pub(crate) idle: Idle,
 }

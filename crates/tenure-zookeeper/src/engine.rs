@@ -44,7 +44,7 @@ pub(crate) struct Inner {
     pub(crate) sessions: Sessions,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) watches: Watches,
-    /// What is known of this client's entries beyond [`Mine`]. Whatever is missing is looked for in the line.
+    /// What is known of this client's entries beyond [`Mine`]. Whatever is missing is read from the line.
     nodes: Mutex<HashMap<ClaimId, Node>>,
     /// In which session those were made that are known.
     known_of: AtomicU64,

@@ -13,7 +13,7 @@ use crate::model::token::Token;
 const OVER: u64 = 1 << 63;
 const NO_SLOT: u32 = u32::MAX;
 
-/// One acquisition. The deadline moves forward only until it has been seen to be over by anybody.
+/// One acquisition. The deadline moves forward only until any thread has seen it to be over.
 pub(crate) struct LeaseState {
     resource: Name,
     claim: ClaimId,
@@ -57,7 +57,7 @@ impl LeaseState {
         Some(self.slot.load(Ordering::Relaxed)).filter(|slot| *slot != NO_SLOT)
     }
 
-    /// Notes the grant, before anybody else can see the lease.
+    /// Notes the grant, before another thread can see the lease.
     pub(crate) fn grant(&self, token: Token, slot: Option<u32>, deadline: Instant) {
         self.token.store(token.get(), Ordering::Relaxed);
         self.slot.store(slot.unwrap_or(NO_SLOT), Ordering::Relaxed);

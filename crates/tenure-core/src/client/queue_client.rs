@@ -238,7 +238,7 @@ impl Shared {
         answer
     }
 
-    /// Gives back a delivery at which its user has not looked. It was handed out, so the line of settlements is there.
+    /// Gives back a delivery that its user has not collected. It was handed out, so the line of settlements is there.
     pub(crate) fn return_uncollected(&self, lease: &LeaseState) {
         let settle =
             Settle { queue: lease.resource().clone(), claim: lease.claim(), settlement: Settlement::Return };

@@ -29,7 +29,7 @@ pub enum Severity {
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,
-    /// What was looked at: "version", "clock".
+    /// What was checked: "version", "clock".
     pub what: &'static str,
     /// What was found.
     pub found: String,
@@ -58,7 +58,7 @@ impl Finding {
         Finding::new(Severity::Bad, what, found)
     }
 
-    /// Something could not be looked at. The hint is that of the error, if it has one.
+    /// Something could not be checked. The hint is that of the error, if it has one.
     pub fn unseen(severity: Severity, what: &'static str, error: &Error) -> Finding {
         Finding::new(severity, what, format!("cannot be looked at: {error}")).hint_of(error)
     }

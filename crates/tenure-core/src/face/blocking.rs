@@ -469,7 +469,7 @@ impl Blocking<election::Election> {
 }
 
 impl Blocking<election::Term> {
-    /// Publishes a value for everybody to see (see [`election::Term::publish`]).
+    /// Publishes a value that every client can read (see [`election::Term::publish`]).
     ///
     /// # Errors
     /// As there.

@@ -169,7 +169,7 @@ macro_rules! settings {
         }
 
         #[doc = concat!("Keeps ", $units, " from others until this long after the grant, even if released sooner")]
-        /// (default: not at all). A fleet in which everybody tries does the work once per period; if the holder
+        /// (default: not at all). A fleet in which every process tries does the work once per period; if the holder
         /// vanishes, another may try at once.
         ///
         /// `let lock = lock.min_hold(Duration::from_secs(60));`

@@ -185,7 +185,7 @@ pub struct Term {
 }
 
 impl Term {
-    /// Publishes a value for everybody to see, such as an address. It goes with the term.
+    /// Publishes a value that every client can read, such as an address. It goes with the term.
     ///
     /// `term.publish(b"10.0.0.7:8080").await?;`
     ///

@@ -53,7 +53,7 @@ pub struct Lease {
     is_released: bool,
 }
 
-/// Whether anybody may have worked under a lease. One that was only held for a moment does not count for `min_hold`.
+/// Whether its user may have worked under a lease. One that was only held for a moment does not count for `min_hold`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Used,

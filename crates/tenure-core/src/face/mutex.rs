@@ -13,7 +13,7 @@ use crate::face::lease::{Acquire, Lease};
 /// # Guarantees
 /// Claims are granted in the order in which the engine received them. Each grant's token is larger than every
 /// earlier one. A lease is kept alive in the background; if that fails for a ttl, it is lost by a local
-/// deadline before the engine grants the mutex to anybody else. What an engine cannot promise (a failover, a
+/// deadline before the engine grants the mutex to another client. What an engine cannot promise (a failover, a
 /// stepped clock) is on its page; the token is the answer to it.
 ///
 /// # Examples

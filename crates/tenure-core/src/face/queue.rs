@@ -409,7 +409,7 @@ impl Queue {
         loop {
             let place = self.connection.enqueue_take(&name, &self.rules, is_try);
             let Some(handed_out) = place.handed_out().await? else { return Ok(None) };
-            // One that came long before it was looked at has gone back.
+            // One that came long before its task polled has gone back.
             if let Some(parts) = handed_out.collect() {
                 return Ok(Some(Delivery::new(parts)));
             }

@@ -14,7 +14,7 @@ use crate::model::claim::{CAPACITY_MAX, Kind};
 /// A reader weighs one unit of the resource, a writer all of them.
 ///
 /// # Guarantees
-/// Those of a [`Mutex`](crate::Mutex), for each writer against everybody. Claims of both sides wait in one queue, in
+/// Those of a [`Mutex`](crate::Mutex), for each writer against all others. Claims of both sides wait in one queue, in
 /// the order in which the engine received them: a reader that comes after a waiting writer waits behind it, so
 /// neither side starves the other. Readers that wait one behind the other are served together. Readers get
 /// tokens too; a fenced resource refuses what comes with a smaller token than that of a later writer.

@@ -86,7 +86,7 @@ impl FromStr for Name {
 
 /// Text from elsewhere, for a terminal: what would steer it, or turn round what stands beside it, is written as `\u{202e}`.
 ///
-/// A name may be anybody's, and a label is whatever a store gives back.
+/// Any user may have chosen a name, and a label is whatever a store gives back.
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a str);
 

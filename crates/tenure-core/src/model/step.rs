@@ -627,7 +627,7 @@ impl<R: Record> Step<'_, R> {
                 self.record.push_free_slot(slot)?;
             }
         }
-        // What can never fit any more would block everybody behind it for ever.
+        // What can never fit any more would block every waiter behind it for ever.
         for waiter in self.record.waiters(WAITERS_MAX as usize)? {
             if waiter.weight > capacity {
                 self.remove_waiter(&waiter)?;
@@ -673,7 +673,7 @@ impl<R: Record> Step<'_, R> {
 /// an honest floor, put it a little ahead.
 const TOKEN_AHEAD_WARNING: Duration = Duration::from_secs(1);
 
-/// How many holds are looked at to name the holder in a refusal.
+/// How many holds are read to name the holder in a refusal.
 const HOLDERS_LOOKED_AT_MAX: usize = 16;
 
 const BAD_CAPACITY: Outcome = Outcome::Invalid("the capacity is out of range");

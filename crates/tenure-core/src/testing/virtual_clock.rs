@@ -46,7 +46,7 @@ impl VirtualClock {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns the next moment for which anybody waits.
+    /// Returns the next moment for which a timer waits.
     pub fn next_timer(&self) -> Option<Instant> {
         self.lock().sleepers.iter().map(|sleeper| sleeper.1).min()
     }

@@ -1,6 +1,6 @@
 //! One connection with one endpoint: calls and streams with a deadline each, and the token of the user.
 //!
-//! Nothing is sent twice here but what etcd refused for its token, which it did before it looked at the rest.
+//! Nothing is sent twice here but what etcd refused for its token, which it did before it executed the rest.
 
 use std::fmt;
 use std::sync::Arc;

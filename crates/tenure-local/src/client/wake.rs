@@ -37,7 +37,7 @@ const PATH_BYTES_MAX: usize = 107;
 /// How many datagrams a socket's queue takes where the system does not say.
 const QUEUE_DEFAULT: usize = 10;
 
-/// How many unread news a client keeps before it says "look at everything" instead.
+/// How many unread news a client keeps before it sends one wake for everything instead.
 const INBOX_MAX: usize = 4096;
 
 /// How many datagrams are read before others get their turn.

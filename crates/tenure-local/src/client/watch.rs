@@ -185,7 +185,7 @@ impl Watched {
 }
 
 async fn wait_for_death(watcher: Arc<Watcher>, client: ClientId) {
-    // What has fired once is dead, even while its parent has not yet looked at it.
+    // What has fired once is dead, even while its parent has not yet waited for it.
     let mut dead = HashSet::new();
     loop {
         let Some(worker) = watcher.worker.upgrade() else { return };

@@ -27,7 +27,7 @@ use crate::store::{Store, Transaction};
 
 /// The first byte of the keys of observers.
 const OBSERVER: u8 = b'o';
-/// How soon a view is looked at again when the store could not be reached.
+/// How soon a view is read again when the store could not be reached.
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
 fn key(name: &Name, client: Option<ClientId>) -> Vec<u8> {

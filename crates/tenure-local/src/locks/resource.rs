@@ -23,10 +23,10 @@ use crate::error::Failure;
 use crate::locks::rows::RowRecord;
 use crate::store::Transaction;
 
-/// How many holders' clients are looked at or watched for one claim. The deaths of others are noticed when
+/// How many holders' clients are checked or watched for one claim. The deaths of others are noticed when
 /// their holds end.
 const HOLDERS_WATCHED_MAX: usize = 256;
-/// How many waiters' clients are looked at for one view.
+/// How many waiters' clients are checked for one view.
 const WAITERS_WATCHED_MAX: usize = 256;
 
 /// The first byte of the keys of records.
@@ -333,7 +333,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Gives an idle record its row in the index, unless it has one: that one's time is looked at first.
+    /// Gives an idle record its row in the index, unless it has one: that one's time is checked first.
     fn index(&mut self, row: &mut Row, forget_at: Option<Timestamp>) -> Result<(), Failure> {
         if let Some(at) = forget_at
             && row.indexed_at == Timestamp::default()
@@ -344,7 +344,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Forgets idle records whose time has come, up to `most`. Returns how many were looked at.
+    /// Forgets idle records whose time has come, up to `most`. Returns how many were read.
     pub(crate) fn purge(&mut self, most: usize) -> Result<usize, Failure> {
         for looked_at in 0..most {
             let now = self.now();

@@ -71,7 +71,7 @@ impl Sweep {
     }
 }
 
-/// Ends what the dead hold in some records. Returns the last one that was looked at; none at the end.
+/// Ends what the dead hold in some records. Returns the last one that was read; none at the end.
 fn walk(store: &Store, dead: &[ClientId], after: Option<&Name>) -> Result<Option<Name>, Fault> {
     let (last, refused) = store.transact(|transaction| {
         let names = transaction.names("", after, STEP_MAX)?;

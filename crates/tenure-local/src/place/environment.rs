@@ -181,7 +181,7 @@ fn open_file(
     }
     // SAFETY: NO_SYNC and NO_META_SYNC give up what a crash of the machine would lose, which a new boot ignores
     // anyway. NO_LOCK demands that access is serialized: all of it is behind the gate, or under the setup's lock
-    // before anybody else can know the file. NO_MEM_INIT leaves old bytes in pages, which are gone with the boot.
+    // before another process can know the file. NO_MEM_INIT leaves old bytes in pages, which are gone with the boot.
     unsafe {
         options.flags(flags);
     }

@@ -1,7 +1,7 @@
 //! A directory with a store in it: the gate, the file of the store, and which clients may use them.
 //!
 //! There are two: that of the boot, and that of the queues, which outlives boots. What the processes that have a
-//! store open must have in common is written beside it; while anybody has it open, others are refused.
+//! store open must have in common is written beside it; while a process has it open, others are refused.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -151,7 +151,7 @@ impl Presence {
     pub(crate) fn is_over(&self) -> bool {
         self.0.iter().any(|(path, before)| match rustix::fs::lstat(path) {
             Ok(now) => (now.st_dev, now.st_ino) != *before,
-            // What cannot be looked at, as by a process that has given up its rights, may be there.
+            // What cannot be checked, as by a process that has given up its rights, may be there.
             Err(error) => matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP),
         })
     }

@@ -210,7 +210,7 @@ fn tls(ca: Option<&Path>) -> Result<rustls::ClientConfig, Fault> {
         .with_no_client_auth())
 }
 
-/// What a session is born with. An administrator may have set any of these for everybody, and each breaks something: an
+/// What a session begins with. An administrator may have set any of these for all users, and each breaks something: an
 /// UPDATE or DELETE is refused without a key in its condition (`sql_safe_updates`), a COMMIT begins another transaction or
 /// ends the connection (`completion_type`), a join is refused or rows are left out (`max_join_size`, `sql_select_limit`), long
 /// names are in no order (`max_sort_length`), `IS NULL` finds the row that was inserted last (`sql_auto_is_null`), a key is not

@@ -66,7 +66,7 @@ impl Own {
         wait
     }
 
-    /// It looked at `now` whether it has moved up.
+    /// It checked at `now` whether it has moved up.
     pub(crate) fn counted(&mut self, now: Instant) {
         let heartbeat = confirm_window(self.terms.ttl) / 3;
         if let Some(stood) = self.stood.as_mut().filter(|stood| now >= stood.recount_at) {

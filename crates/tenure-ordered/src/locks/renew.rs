@@ -1,4 +1,4 @@
-//! Renewing holds, and telling waiters how they stand.
+//! Renewing holds, and answering waiters how they stand.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -111,7 +111,7 @@ impl<S: Store> Shared<S> {
         waits.iter().zip(changed).map(of_claim).collect()
     }
 
-    /// Looks at the lines that are to be looked at in this way.
+    /// Reads the lines that are to be read in this way.
     async fn read_lines<'a>(
         &self,
         seeks: &BTreeMap<&'a Name, bool>,

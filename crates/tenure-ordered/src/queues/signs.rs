@@ -38,7 +38,7 @@ use super::rows::{ahead, rows_of_item};
 use super::sorted::damaged;
 use super::store::{QueueStore, Removal, Standing};
 
-/// How many deliveries are looked at together: etcd takes 128 operations in a transaction.
+/// How many deliveries are read together: etcd takes 128 operations in a transaction.
 const LOOK_MAX: usize = 32;
 
 /// Where an item of this client's is, and for how long it asked.

@@ -28,7 +28,7 @@ pub(crate) const PAGE_MAX: usize = 128;
 /// How many reads are under way while a scan goes on.
 const LOOKS_MAX: usize = 4;
 
-/// Lists all resources, with one scan of the keyspace: what it finds is looked at while it goes on.
+/// Lists all resources, with one scan of the keyspace: what it finds is read while it goes on.
 pub(crate) fn inspect_all(store: &Store, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
     let scan = scan(store, store.keys.pattern(&prefix), Keys::resource_of, prefix);
     let looks = scan.map(move |names| async move {
@@ -89,7 +89,7 @@ pub(crate) async fn probe(store: &Store) -> Result<()> {
 /// Which name a key of the store shows.
 type NameOf = fn(&Keys, &str) -> Option<Name>;
 
-/// A scan of all servers for the names in their keys. It keeps its place: what has been looked at is not looked at again.
+/// A scan of all servers for the names in their keys. It keeps its place: what has been read is not read again.
 struct Scan<'a> {
     store: &'a Store,
     pattern: String,
@@ -104,7 +104,7 @@ struct Scan<'a> {
 }
 
 /// Finds the names that begin with a prefix, each once, in any order; `pattern` matches a key of each. Up to [`PAGE_MAX`] at a
-/// time: none says that it is still looking.
+/// time: none says that it is still scanning.
 pub(crate) fn scan(
     store: &Store,
     pattern: String,

@@ -29,7 +29,7 @@ use crate::net::link::{Answer, Build, Link, Place, leaves};
 use crate::net::pause;
 use crate::net::wire::{Listeners, Manner, News, TableListeners, Wire, lock};
 
-/// How often the table is looked at although nothing happens.
+/// How often the table is refreshed although nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// How often at most.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);

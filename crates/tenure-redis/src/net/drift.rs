@@ -12,7 +12,7 @@ use std::time::Duration;
 use tenure_core::clock::{Instant, Timestamp};
 use tenure_core::engine::Incarnation;
 
-/// What clocks may differ without anybody having set them: this much, and a hundredth of the time in between.
+/// What clocks may differ without having been set: this much, and a hundredth of the time in between.
 const SLACK: Duration = Duration::from_millis(100);
 /// After this long a new distance counts, however inexact.
 const REFRESH_AFTER: Duration = Duration::from_secs(10);

@@ -26,7 +26,7 @@ use crate::net::wire::{Listeners, Manner, News, SILENCE_MAX, Wire, lock};
 /// How long one attempt to connect takes at most, all that comes before the first command included. It leaves
 /// time for a second one within the 2 s after which the client gives a call up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a connection is looked at: whether the server answers, and is still the master.
+/// How often a connection is checked: whether the server answers, and is still the master.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A connection that has lived this long was a good one, so the next attempt comes soon after it breaks.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
@@ -299,7 +299,7 @@ async fn supervise(shared: Arc<Shared>, mut place: Place, is_successor: bool) {
             }
         };
         shared.listeners.report_trouble();
-        // The connection is closed by this, unless a call is just looking at its failure.
+        // The connection is closed by this, unless a call is just handling its failure.
         shared.state.send_replace(State::Down(Some(fault)));
         // A new master need not be waited for.
         let (pause, moved) = (pin!(pause::before(attempt)), pin!(place.moved()));

@@ -80,7 +80,7 @@ pub(crate) struct TableListeners {
 /// What is sent around a command, in one piece with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manner {
-    /// The hash slot is on its way to this server, which takes a command for it only if told so.
+    /// The hash slot is on its way to this server, which takes a command for it only behind `ASKING`.
     pub(crate) is_asking: bool,
     /// How many replicas should acknowledge; 0: none is waited for.
     pub(crate) replicas: u8,
@@ -264,7 +264,7 @@ impl Wire {
         &self.0.line
     }
 
-    /// Sends commands one behind the other, with nothing of anybody else in between, and returns the answers from
+    /// Sends commands one behind the other, with no other command in between, and returns the answers from
     /// number `skip` on. Answers that are errors are among them.
     pub(crate) async fn send_all(
         &self,

@@ -4,7 +4,7 @@
 //! A transaction around `step` is two round trips and some ten statements. For the commonest of all cases the answer of
 //! `step` is known beforehand, so one statement does it all, where the dialect has one that can: it says itself under
 //! which condition it applies, and whatever it does not answer takes the long way. The resource's row says whose
-//! *plain* hold the record consists of, if it is nothing else: no other table needs to be looked at, for what
+//! *plain* hold the record consists of, if it is nothing else: no other table needs to be read, for what
 //! a statement sees there may be older than the row it has waited for.
 
 use std::collections::{BTreeMap, HashMap};

@@ -17,7 +17,7 @@ const BATCH: usize = 500;
 /// other client may ever ask for it again.
 pub const LOOK_AFTER: Duration = Duration::from_secs(3600);
 
-/// To what the moments are rounded up at which rows are looked at, in microseconds.
+/// To what the moments are rounded up at which rows are checked, in microseconds.
 pub const FORGET_GRAIN: u64 = 600_000_000;
 
 /// What purging did.

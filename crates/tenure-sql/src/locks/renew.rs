@@ -21,7 +21,7 @@ use crate::text::{Columns, Dialect};
 /// others their leases.
 const REST_MAX: Duration = Duration::from_millis(300);
 const REST_TRIPS: u32 = 6;
-/// Longer than anybody waits.
+/// Longer than any caller waits.
 const FOR_EVER: Duration = Duration::from_secs(60);
 
 /// Renews holds and keeps the places of waiters.
@@ -91,7 +91,7 @@ async fn extend<D: Database>(
     if holders.is_empty() {
         return Ok(HashMap::new());
     }
-    // Rows are locked in this order, as everybody does.
+    // Rows are locked in this order, as in every transaction.
     holders.sort_unstable();
     let table = &database.tables().claim;
     let mut connection = database.lend(Purpose::Renewal).await?;

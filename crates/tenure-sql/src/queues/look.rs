@@ -91,7 +91,7 @@ pub(crate) async fn stats<D: QueueDatabase>(database: &D, queue: &Name) -> Resul
     Ok(found.into_iter().next().map(|(_, stats)| stats).unwrap_or_default())
 }
 
-/// Whether a queue has no item. One row is looked at, however many there are.
+/// Whether a queue has no item. One row is read, however many there are.
 pub(crate) async fn is_empty<D: QueueDatabase>(database: &D, queue: &Name) -> Result<bool, Fault> {
     let item = &database.queue_tables().item;
     let queue = names::<D::Dialect>([queue]);

@@ -15,7 +15,7 @@ use crate::model::claim::{Grant, Waiting};
 use crate::model::step::{confirm_window, waiter_life};
 use crate::model::token::Token;
 
-/// The most entries that are looked at before something is sent: as many as a call takes, so that what was just
+/// The most due entries that are handled before something is sent: as many as a call takes, so that what was just
 /// read is still in the processor's caches when it is sent (`cargo xtask bench scheduler`).
 const DUE_MAX: usize = 128;
 /// The shortest time to the next heartbeat, so that rounding cannot make a busy loop.

@@ -25,7 +25,7 @@ pub fn cut_reason(reason: &str) -> &str {
 pub const DEDUP_MEMORY: Duration = Duration::from_secs(300);
 /// After how long an idle client that was not woken polls again.
 pub const CONSUMER_LOOK: Duration = Duration::from_secs(5);
-/// How long an idle client is taken to be there without looking again.
+/// How long an idle client is taken to be there without polling again.
 pub const CONSUMER_LIFE: Duration = Duration::from_secs(15);
 
 /// The number of an item: larger for each later push into a queue. A dead letter that is replayed gets a new one.

@@ -175,7 +175,7 @@ impl Damaged<'_, '_> {
 /// What no ttl and no rest of these tests outlives.
 const LONGEST: Duration = Duration::from_millis(8000 + 3000 + 1);
 
-/// Deletes keys of so many resources at random, and panics at the first that lets anybody in, fails or does not heal.
+/// Deletes keys of so many resources at random, and panics at the first that lets a second holder in, fails or does not heal.
 fn damage(world: &mut World<'_>, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let server = world.server;

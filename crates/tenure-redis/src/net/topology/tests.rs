@@ -182,7 +182,7 @@ fn a_server_that_becomes_a_replica_is_not_used_until_it_is_a_master_again() {
         let second = client.up().await;
         assert!(second.1 && second.0 != first.0, "{first:?} {second:?}");
         client.increment().await.unwrap();
-        // Without any command, its role is looked at.
+        // Without any command, its role is checked.
         server.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
         let left_at = Instant::now();
         while client.servers.incarnation(0).is_some() {
