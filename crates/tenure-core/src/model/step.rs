@@ -507,7 +507,7 @@ impl<R: Record> Step<'_, R> {
             let rest = if hold.claim.is_some() { hold.limits.lock_delay } else { Duration::ZERO };
             (hold.expires_at + rest).since(self.now)
         });
-        let holds = self.record.holds(HOLDERS_LOOKED_AT_MAX)?;
+        let holds = self.record.holds(HOLDERS_READ_MAX)?;
         let shown = holds.iter().find(|hold| hold.claim.is_some()).or(holds.first());
         if let Some(hold) = shown {
             busy.holder = Some(hold.label.clone());
@@ -674,7 +674,7 @@ impl<R: Record> Step<'_, R> {
 const TOKEN_AHEAD_WARNING: Duration = Duration::from_secs(1);
 
 /// How many holds are read to name the holder in a refusal.
-const HOLDERS_LOOKED_AT_MAX: usize = 16;
+const HOLDERS_READ_MAX: usize = 16;
 
 const BAD_CAPACITY: Outcome = Outcome::Invalid("the capacity is out of range");
 

@@ -33,7 +33,7 @@ const STAGGER: Duration = Duration::from_millis(150);
 const ROUND_MAX: Duration = Duration::from_secs(1);
 /// How long an endpoint is searched for until a caller gets the error that there is none: long enough for a server
 /// that is being restarted, and so short that a client that repeats its call is answered about when its 2 s are over.
-const LOOK_MAX: Duration = Duration::from_millis(500);
+const FIND_MAX: Duration = Duration::from_millis(500);
 /// How long to wait before the endpoints are asked anew, of which none could be used.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -133,7 +133,7 @@ impl Endpoints {
                     }
                     Err(Fault::Down { why }) => {
                         self.state().why.clone_from(&why);
-                        if began.elapsed() >= LOOK_MAX {
+                        if began.elapsed() >= FIND_MAX {
                             return Err(Fault::Down { why });
                         }
                     }

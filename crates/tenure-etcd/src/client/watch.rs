@@ -26,7 +26,7 @@ use crate::client::rpc::{Stream, Wire};
 use crate::error::Fault;
 
 /// How often the server is asked whether it is there. One that is silent for as long again is left.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long it takes at most to open the stream at one endpoint.
 const OPEN_MAX: Duration = Duration::from_secs(2);
 /// How long to wait before the stream is opened anew.
@@ -202,7 +202,7 @@ async fn serve_at(
         Ok(stream) => stream,
         Err(fault) => return Over::Fault(fault),
     };
-    let mut looks = interval(LOOK_EVERY);
+    let mut looks = interval(CHECK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     looks.reset();
     let mut is_silent = false;
@@ -223,7 +223,7 @@ async fn serve_at(
                 let was_silent = std::mem::replace(&mut is_silent, true);
                 if was_silent {
                     let endpoint = wire.endpoint().to_owned();
-                    Some(Over::Fault(Fault::Silent { endpoint, after: LOOK_EVERY }))
+                    Some(Over::Fault(Fault::Silent { endpoint, after: CHECK_EVERY }))
                 } else {
                     send(&stream, wire, WatchOrder::Progress(WatchProgressRequest {}))
                 }

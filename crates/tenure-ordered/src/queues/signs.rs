@@ -39,7 +39,7 @@ use super::sorted::damaged;
 use super::store::{QueueStore, Removal, Standing};
 
 /// How many deliveries are read together: etcd takes 128 operations in a transaction.
-const LOOK_MAX: usize = 32;
+const OVERDUE_MAX: usize = 32;
 
 /// Where an item of this client's is, and for how long it asked.
 #[derive(Clone, Debug)]
@@ -94,9 +94,9 @@ impl<S: QueueStore> Queues<S> {
         now: Timestamp,
     ) -> Result<()> {
         let known = signs.overdue.get_or_insert_default();
-        let mut asked = ahead::overdue(row_cache, now, LOOK_MAX);
+        let mut asked = ahead::overdue(row_cache, now, OVERDUE_MAX);
         if !asked.iter().any(|(overdue, _)| *overdue == claim) {
-            asked.truncate(LOOK_MAX - 1);
+            asked.truncate(OVERDUE_MAX - 1);
             // Of this client: all others are found where they stand.
             let own = lock(&self.own).get(&claim).cloned();
             asked.extend(own.map(|own| (claim, own.item)));

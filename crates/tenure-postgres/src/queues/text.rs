@@ -16,7 +16,7 @@ const CLOCK: &str = PostgresDialect::CLOCK;
 const BEGUN: &str = "current_setting('tenure.begun')::bigint";
 /// When a client that found only rows that others have locked polls again, in microseconds: they are about to be
 /// handed out.
-const LOCKED_LOOK: i64 = 5_000;
+const LOCKED_POLL: i64 = 5_000;
 
 /// All statements, with the names of the tables in them.
 #[derive(Debug)]
@@ -244,7 +244,7 @@ fn take(tables: &QueueTables, at_intervals: bool) -> String {
            CASE WHEN m.ready_at <= t.now AND (SELECT count(*) FROM c) >= $3 \
              AND EXISTS (SELECT 1 FROM {idle} WHERE queue = $1 AND client <> $4 AND until > t.now) THEN 1 END, \
            greatest(least(m.ready_at, CASE WHEN EXISTS (SELECT 1 FROM u) THEN t.now + $5 END), \
-             {rests}, t.now + {LOCKED_LOOK}) - t.now \
+             {rests}, t.now + {LOCKED_POLL}) - t.now \
            FROM t, m WHERE m.ready_at IS NOT NULL OR EXISTS (SELECT 1 FROM u)"
     )
 }

@@ -26,7 +26,7 @@ const SCAN_COUNT: usize = 1000;
 /// The most resources in one read.
 pub(crate) const PAGE_MAX: usize = 128;
 /// How many reads are under way while a scan goes on.
-const LOOKS_MAX: usize = 4;
+const READS_MAX: usize = 4;
 
 /// Lists all resources, with one scan of the keyspace: what it finds is read while it goes on.
 pub(crate) fn inspect_all(store: &Store, prefix: String) -> BoxStream<'_, Result<Vec<Result<View>>>> {
@@ -39,7 +39,7 @@ pub(crate) fn inspect_all(store: &Store, prefix: String) -> BoxStream<'_, Result
         };
         Ok(names.into_iter().zip(seen).filter_map(told).collect())
     });
-    looks.buffered(LOOKS_MAX).boxed()
+    looks.buffered(READS_MAX).boxed()
 }
 
 /// Lists resources by name. Each page costs a scan of the whole keyspace, since keys have no order.

@@ -18,7 +18,7 @@ use crate::store::Store;
 /// How long the server publishes changes for an observer that is not heard of again.
 const INTEREST: Duration = Duration::from_secs(30);
 /// When an observer reads again at the latest: other clients of the classic protocol publish nothing.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const REREAD_AFTER: Duration = Duration::from_secs(10);
 /// After an error.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -58,10 +58,10 @@ impl Observer {
                 Ok(view) => view,
                 Err(error) => return (Err(error), RETRY),
             };
-            wait = view.as_ref().map_or(LOOK_AGAIN, |view| {
-                let next = view.holds.iter().map(|hold| hold.ends_in).min().unwrap_or(LOOK_AGAIN);
+            wait = view.as_ref().map_or(REREAD_AFTER, |view| {
+                let next = view.holds.iter().map(|hold| hold.ends_in).min().unwrap_or(REREAD_AFTER);
                 // An end by itself makes no event.
-                (next + Duration::from_millis(1)).min(LOOK_AGAIN)
+                (next + Duration::from_millis(1)).min(REREAD_AFTER)
             });
             let is_known =
                 self.last.as_ref().is_some_and(|last| shows_the_same(last.as_ref(), view.as_ref()));

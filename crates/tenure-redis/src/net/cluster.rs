@@ -30,9 +30,9 @@ use crate::net::pause;
 use crate::net::wire::{Listeners, Manner, News, TableListeners, Wire, lock};
 
 /// How often the table is refreshed although nothing happens.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const REFRESH_EVERY: Duration = Duration::from_secs(10);
 /// How often at most.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
+const REFRESH_PAUSE: Duration = Duration::from_millis(50);
 /// How many nodes are asked at once: one of them may be hung, and one may have missed the news.
 const ASK_AT_ONCE: usize = 3;
 /// How long a node may take to describe the cluster.
@@ -523,9 +523,9 @@ async fn keep(shared: Arc<Shared>, mut strays: UnboundedReceiver<Vec<u8>>) {
         if failed > 0 {
             pause::before(failed).await;
         } else {
-            pause::sleep(LOOK_PAUSE).await;
+            pause::sleep(REFRESH_PAUSE).await;
             let (strayed, asked) = (pin!(strays.recv()), pin!(shared.refresh.notified()));
-            if let Ok(Either::Left((Some(name), _))) = timeout(LOOK_EVERY, select(strayed, asked)).await {
+            if let Ok(Either::Left((Some(name), _))) = timeout(REFRESH_EVERY, select(strayed, asked)).await {
                 shared.stray(&name);
             }
         }

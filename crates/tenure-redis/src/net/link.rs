@@ -27,7 +27,7 @@ use crate::net::wire::{Listeners, Manner, News, SILENCE_MAX, Wire, lock};
 /// time for a second one within the 2 s after which the client gives a call up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a connection is checked: whether the server answers, and is still the master.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// A connection that has lived this long was a good one, so the next attempt comes soon after it breaks.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
 
@@ -335,7 +335,7 @@ async fn watch(wire: &Wire, place: &mut Place) -> Fault {
     let mut moved = pin!(place.moved());
     loop {
         let broken = pin!(wire.broken());
-        match timeout(LOOK_EVERY, select(broken, moved.as_mut())).await {
+        match timeout(CHECK_EVERY, select(broken, moved.as_mut())).await {
             Ok(Either::Left((fault, _))) => return fault,
             Ok(Either::Right(_)) => return elsewhere(wire.server()),
             Err(_) if is_watched || wire.received() == received => {

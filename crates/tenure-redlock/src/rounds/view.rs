@@ -33,7 +33,7 @@ const PAGE_MAX: usize = 128;
 const FOREIGN: &str = "????????????????????????????????";
 
 /// How often the caller that lists all hears that the servers are still being scanned.
-const TELL_EVERY: Duration = Duration::from_millis(500);
+const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// How far a list of all has come.
 enum Listing<'a> {
@@ -90,7 +90,7 @@ impl Quorum {
         let names = async move { self.names(&prefix, None, usize::MAX).await };
         stream::try_unfold(Listing::Scanning(names.boxed()), move |listing| async move {
             match listing {
-                Listing::Scanning(mut names) => match timeout(TELL_EVERY, &mut names).await {
+                Listing::Scanning(mut names) => match timeout(REPORT_EVERY, &mut names).await {
                     Err(_) => Ok(Some((Vec::new(), Listing::Scanning(names)))),
                     Ok(names) => Ok(Some((Vec::new(), Listing::Looking(names?)))),
                 },

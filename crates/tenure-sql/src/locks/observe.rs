@@ -19,8 +19,8 @@ use crate::text::{Dialect, Values};
 /// For how long an observer is notified of changes after it has been heard of.
 const INTEREST: Duration = Duration::from_secs(60);
 /// When an observer reads again at the latest. Where it cannot be notified of changes, it reads more often.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
-const LOOK_AGAIN_UNTOLD: Duration = Duration::from_millis(200);
+const REREAD_AFTER: Duration = Duration::from_secs(10);
+const REREAD_WITHOUT_NOTICE: Duration = Duration::from_millis(200);
 /// After an error.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -137,7 +137,7 @@ impl<D: Database> Observer<D> {
                     return (Err(fault.to_error("observe")), RETRY);
                 }
             };
-            let most = if self.database.hears() { LOOK_AGAIN } else { LOOK_AGAIN_UNTOLD };
+            let most = if self.database.hears() { REREAD_AFTER } else { REREAD_WITHOUT_NOTICE };
             wait = view.as_ref().map_or(most, |view| {
                 let next = view.holds.iter().map(|hold| hold.ends_in).min().unwrap_or(most);
                 // An end by itself makes no event.
