@@ -78,7 +78,7 @@ async fn of_server(servers: &Servers, link: &Link) -> (String, Vec<Finding>) {
     (server, findings)
 }
 
-/// As [`of_server`], for one of a quorum, which has no replicas, and whose clock is checked elsewhere.
+/// As `of_server`, for one of a quorum, which has no replicas, and whose clock is checked elsewhere.
 pub async fn of_quorum(link: &Link) -> Vec<Finding> {
     let pings = match pings(link).await {
         Ok(pings) => pings,

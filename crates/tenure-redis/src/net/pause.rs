@@ -17,7 +17,7 @@ pub(crate) async fn before(attempt: u32) {
     sleep(delay(attempt, LONGEST, SystemClock.random())).await;
 }
 
-/// As [`before`], and never longer than `longest`.
+/// As `before`, and never longer than `longest`.
 pub async fn briefly(attempt: u32, longest: Duration) {
     sleep(delay(attempt, longest, SystemClock.random())).await;
 }
