@@ -603,7 +603,7 @@ impl QueuePoller {
         }
     }
 
-    /// Enters what was taken in the ledger, which renews it from now on. Returns `None` if it is over, or nobody uses the client.
+    /// Enters what was taken in the ledger, which renews it from now on. Returns `None` if it is over, or the client has no user any more.
     fn adopt(&self, sent: Instant, item: Dispatched) -> Option<HandedOut> {
         let connection = self.connection.upgrade()?;
         let terms = Terms {

@@ -112,7 +112,7 @@ impl Shared {
         kept.downcast_ref().expect("one primitive alone keeps something")
     }
 
-    /// Reads one resource. None: it is idle.
+    /// Reads one resource. `None` if it is idle.
     pub(crate) async fn view(self: &Arc<Shared>, name: Name) -> Result<Option<View>> {
         let about = name.clone();
         self.on_thread(Some(&about), async move |engine| engine.view(name).await).await
