@@ -2,6 +2,7 @@
 
 mod alarm;
 pub(crate) mod backoff;
+pub(crate) mod connection;
 pub(crate) mod floors;
 pub(crate) mod handed_out;
 pub(crate) mod lease_state;
@@ -9,5 +10,4 @@ pub(crate) mod ledger;
 pub(crate) mod queue_client;
 mod renewal;
 pub(crate) mod settings;
-pub(crate) mod shared;
 pub(crate) mod thread;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::client::connection::Connection;
 use crate::client::lease_state::LeaseState;
 use crate::client::ledger::Key;
-use crate::client::shared::Connection;
 use crate::engine::queue::{Dispatched, Rules, Settle, Settlement};
 
 /// An item that no task has yet. Dropped, it goes back to the head of its group, and the attempt does not count.

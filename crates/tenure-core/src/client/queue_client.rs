@@ -13,9 +13,9 @@ use futures_util::future::{BoxFuture, select};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::client::backoff;
+use crate::client::connection::{Connection, Shared};
 use crate::client::handed_out::{HandedOut, Parts};
 use crate::client::lease_state::LeaseState;
-use crate::client::shared::{Connection, Shared};
 use crate::clock::Instant;
 use crate::engine::queue::{
     CONSUMER_LIFE, CONSUMER_LOOK, Dispatched, Push, Pushed, Rules, Settle, SettleAnswer, Settlement, Take,

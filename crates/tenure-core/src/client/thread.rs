@@ -15,8 +15,8 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 
+use crate::client::connection::Shared;
 use crate::client::ledger::{Lane, Sent};
-use crate::client::shared::Shared;
 use crate::clock::{Clock, Instant, Timer};
 use crate::engine::{ClaimAnswer, Connect, DynEngine, ReleaseAnswer, RenewAnswer, RenewRequest, Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use futures_util::future::{Either, join_all, select, select_all};
 
+use crate::client::connection::Connection;
 use crate::client::ledger::{AcquireRequest, Bond};
-use crate::client::shared::Connection;
 use crate::clock::Instant;
 use crate::engine::ReleaseAnswer;
 use crate::error::{Error, ErrorKind, Result};

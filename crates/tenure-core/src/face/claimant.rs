@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
+use crate::client::connection::Connection;
 use crate::client::ledger::AcquireRequest;
-use crate::client::shared::Connection;
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::lease::{Acquire, AcquireFuture, Acquired, Lease, unasked_value};
 use crate::model::claim::{Kind, Name, Terms};

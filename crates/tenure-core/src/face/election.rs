@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::shared::Connection;
+use crate::client::connection::Connection;
 use crate::engine::ReleaseAnswer;
 use crate::error::{ErrorKind, Result};
 use crate::face::claimant::{finish, until_lost};

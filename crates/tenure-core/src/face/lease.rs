@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use crate::client::connection::Connection;
 use crate::client::lease_state::LeaseState;
 use crate::client::ledger::{AcquireRequest, Bond, ClaimOutcome, Key, Ledger, Now, QueuePosition};
-use crate::client::shared::Connection;
 use crate::clock::Instant;
 use crate::engine::{DynEngine, ReleaseAnswer};
 use crate::error::{Error, ErrorKind, LossReason, Result};

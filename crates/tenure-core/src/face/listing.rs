@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use tokio::task::JoinSet;
 
-use crate::client::shared::Shared;
+use crate::client::connection::Shared;
 use crate::engine::queue::{QueueLine, QueueStats};
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::tenure::Tenure;

@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use tokio::sync::mpsc;
 
-use crate::client::shared::Connection;
+use crate::client::connection::Connection;
 use crate::error::Result;
 use crate::model::claim::Name;
 use crate::model::inspect::View;

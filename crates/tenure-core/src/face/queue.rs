@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either, select};
 
+use crate::client::connection::Connection;
 use crate::client::handed_out::Parts;
-use crate::client::shared::Connection;
 use crate::engine::DynQueueEngine;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::face::claimant::until_lost;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::shared::Connection;
+use crate::client::connection::Connection;
 use crate::error::Result;
 use crate::face::claimant::{Claimant, run, settings, verbs};
 use crate::face::lease::{Acquire, Lease};

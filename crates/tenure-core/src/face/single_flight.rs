@@ -5,7 +5,7 @@ mod joint;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::shared::Connection;
+use crate::client::connection::Connection;
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::claimant::{Claimant, until_lost};
 use crate::face::lease::{Acquired, Lease};

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::shared::Connection;
+use crate::client::connection::Connection;
 use crate::engine::ReleaseAnswer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::claimant::{Claimant, finish, settings, until_lost, verbs};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use crate::client::connection::{Connection, Shared};
 use crate::client::settings::Settings;
-use crate::client::shared::{Connection, Shared};
 use crate::client::thread;
 use crate::clock::{Clock, SystemClock};
 use crate::engine::queue::QueueCapability;

@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::watch;
 
-use crate::client::shared::Shared as Client;
+use crate::client::connection::Shared as Client;
 use crate::error::Result;
 use crate::face::lease::Lease;
 use crate::model::claim::{Name, Published};
