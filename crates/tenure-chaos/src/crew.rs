@@ -13,7 +13,7 @@ use crate::client::CALM;
 use crate::engines::{Engine, Way};
 use crate::history::{Journal, now};
 
-/// What each client is started with.
+/// The processes of all clients, and what each is started with.
 pub(crate) struct Crew<'a> {
     engine: &'a Engine,
     directory: PathBuf,

@@ -18,7 +18,7 @@ use crate::report::Report;
 use crate::resource;
 use crate::schedule::{self, Planned, Scope, plan};
 
-/// Without a wish.
+/// How long a soak lasts, and with how many clients, unless the command line says otherwise.
 const SECONDS: u64 = 600;
 const CLIENTS: u64 = 6;
 /// Within so many seconds after the last fault everybody must have been served: the slowest recovery that any page tells of is the
@@ -29,7 +29,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(60);
 /// How long clients may take to end: an acquisition in a calm waits for 5 s.
 const END_MAX: Duration = Duration::from_secs(20);
 
-/// Runs one as the arguments say, and returns whether all promises were kept.
+/// Runs a soak as the command line says, and returns whether all promises were kept.
 ///
 /// # Errors
 /// If the arguments are not understood.
@@ -81,7 +81,7 @@ pub(crate) fn start(arguments: &mut Arguments) -> Result<bool, String> {
     Ok(report.is_good())
 }
 
-/// Runs one, and judges it.
+/// Runs a soak, and judges its history.
 fn run(
     engine: &Engine,
     seed: u64,
