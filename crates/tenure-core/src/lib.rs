@@ -9,7 +9,7 @@
 //! This crate does no I/O but through an [`engine::Engine`], and takes time and randomness from a
 //! [`clock::Clock`] only.
 
-pub mod client;
+mod client;
 pub mod clock;
 pub mod engine;
 pub mod error;

@@ -14,7 +14,6 @@ fn files() -> Vec<(String, String)> {
     paths.retain(|path| {
         path.extension().is_some_and(|ending| ending == "rs") && !path.ends_with("blocking.rs")
     });
-    paths.extend([sources.join("client.rs"), sources.join("client/listing.rs")]);
     let read = |path: PathBuf| (path.display().to_string(), std::fs::read_to_string(&path).expect("text"));
     paths.into_iter().map(read).collect()
 }
