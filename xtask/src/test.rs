@@ -67,10 +67,19 @@ const VARIANTS: &str = "/^conformance::(cluster|ensemble|five|pgbouncer|sentinel
 /// Checks of what a way can break: hand-over and wakes, deaths, what is observed, batches over several servers, a crowd.
 const ROUTED: &str = "/::(claims|death|fifo|loss|observe|several)::|::processes_/";
 
+/// How many tests run at once on each processor.
+const AT_ONCE: usize = 2;
+
 /// The call of nextest for a scope.
 fn nextest(run: &Run, scope: &Scope, profile: &str) -> Outcome<Command> {
     let mut command = run.cargo("nextest run --workspace --profile");
     command.arg(profile);
+    // Tests of servers mostly wait.
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    command.arg(format!("--test-threads={}", AT_ONCE * processors));
+    if matches!(scope, Scope::Everything) {
+        command.env("TENURE_EVERYTHING", "1");
+    }
     let packages = packages(&Tree::read(run.root())?);
     if let Some(filter) = filter(scope, &packages) {
         command.args(["--filterset", &filter]);

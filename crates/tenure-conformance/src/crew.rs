@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Connect;
+use tenure_core::testing::busy::stretched;
 use tenure_core::{ErrorKind, Settings, Tenure};
 
 use crate::history::{Section, overlaps, stale_tokens};
@@ -107,7 +108,7 @@ impl Crew {
             }
             let errors = self.shared.errors.lock().expect("no client panics").clone();
             assert!(
-                now().since(after) < within,
+                now().since(after) < stretched(within),
                 "{what}: only {served:?} were served within {within:?}; errors: {errors:#?}"
             );
             pause(Duration::from_millis(5));

@@ -21,6 +21,7 @@ use tenure_core::model::token::Token;
 use tokio::runtime::Runtime;
 
 use crate::crew::now as instant;
+use tenure_core::testing::busy::assert_in_time;
 
 const SHORT: Duration = Duration::from_micros(1);
 const LONG: Duration = Duration::from_secs(3600);
@@ -416,7 +417,7 @@ async fn take_all(
         if seen.lock().expect("no panic").len() == total {
             return;
         }
-        assert!(instant().since(moved_at) < Duration::from_secs(30), "an item is stuck");
+        assert_in_time(instant().since(moved_at), Duration::from_secs(30));
         let take = Take {
             queue: queue.clone(),
             client: ClientId::new(worker),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::poll_immediate;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Capability;
+use tenure_core::testing::busy::stretched;
 use tenure_core::{ClaimId, Name, Settings, Tenure};
 
 use crate::Setup;
@@ -68,12 +69,12 @@ impl dyn Setup {
 
     /// Waits for something that must come.
     pub(crate) async fn within<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
-        within(self.patience(), what, work).await
+        within(stretched(self.patience()), what, work).await
     }
 
     /// Looks again and again until something has come true that makes no event.
     pub(crate) async fn eventually(&self, what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-        let until = now() + self.patience();
+        let until = now() + stretched(self.patience());
         while !is_so().await {
             assert!(now() < until, "never came true: {what}");
             pause(LOOK).await;
@@ -119,7 +120,14 @@ impl dyn Setup {
             client.inspect(name).await.expect("an inspection is answered").is_empty()
         })
         .await;
-        let lease = self.try_take(&client.mutex(name)).await.expect("what is left by all is free");
+        // A request that its sender has dropped may arrive even now, and is taken back then.
+        let mut lease = None;
+        self.eventually("what is left by all is free", async || {
+            lease = self.try_take(&client.mutex(name)).await;
+            lease.is_some()
+        })
+        .await;
+        let lease = lease.expect("it was granted");
         self.within("a release", lease.release()).await.expect("a release is answered");
     }
 }

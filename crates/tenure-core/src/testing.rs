@@ -1,4 +1,7 @@
-//! What tests need of the client: time that moves when they say so, and places where a process may end.
+//! What tests need of the client: time that moves when they say so, places where a process may end, what a busy machine
+//! costs, and how much is tried.
 
+pub mod busy;
 pub mod failpoint;
+pub mod random;
 pub mod virtual_clock;

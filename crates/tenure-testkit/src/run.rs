@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::getppid;
 
-use crate::site::Site;
+use crate::site::{Site, place};
 
 /// What nextest tells each test about the run.
 const RUN_ID: &str = "NEXTEST_RUN_ID";
@@ -23,8 +23,8 @@ const RUN_ID: &str = "NEXTEST_RUN_ID";
 /// Without cargo-nextest a run is the test process itself.
 pub fn shared<T>(name: &str, start: impl FnOnce(&Arc<Site>) -> (String, T)) -> String {
     let runner = Runner::find();
-    let directory = std::env::temp_dir().join(format!("tenure-run-{}", runner.run));
-    fs::create_dir_all(&directory).expect("a directory for temporary files");
+    let directory = place().join(format!("tenure-run-{}", runner.run));
+    fs::create_dir_all(&directory).expect("a directory for the files of servers");
     let lock = File::create(directory.join(format!("{name}.lock"))).expect("a file to lock");
     flock(&lock, FlockOperation::LockExclusive).expect("the lock of a file");
     let site = directory.join(name);

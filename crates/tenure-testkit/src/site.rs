@@ -19,6 +19,11 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::fs::{StatVfsMountFlags, statvfs};
+
+/// The least room of a place in memory: what the servers of some tests take at once, several times over.
+const MEMORY_MIN: u64 = 4 << 30;
+
 /// What a reaper does in the end; `$1` is the site. A server whose directory has a file `ends-by` gets the signal
 /// that it names first, and 5 s to clean up. Where `/proc` is that of another PID namespace, ids cannot
 /// be checked there and are believed.
@@ -82,7 +87,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Makes one, in the place for temporary files.
+    /// Makes one, in the place for the files of servers.
     ///
     /// # Panics
     /// If it cannot.
@@ -90,7 +95,7 @@ impl Site {
     pub fn new() -> Arc<Site> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("tenure-site-{}-{count}", std::process::id()));
+        let path = place().join(format!("tenure-site-{}-{count}", std::process::id()));
         // An earlier process with this id may have been killed, and its reaper as well.
         drop(fs::remove_dir_all(&path));
         fs::create_dir(&path).expect("a directory for temporary files");
@@ -125,6 +130,21 @@ impl Drop for Site {
             drop(child.wait());
         }
     }
+}
+
+/// Where the files of servers are: in memory if it has the room, else in the place for temporary files.
+///
+/// No test cuts the power, so a disk would only make servers wait: etcd has no switch for that, and answers nothing for
+/// seconds while a compiler's gigabytes are written back.
+pub(crate) fn place() -> PathBuf {
+    let (memory, disk) = (Path::new("/dev/shm"), std::env::temp_dir());
+    let has_room = statvfs(memory).is_ok_and(|found| {
+        let is_executable = !found.f_flag.contains(StatVfsMountFlags::NOEXEC);
+        // Some servers are given a library to load.
+        is_executable && found.f_bavail.saturating_mul(found.f_frsize) >= MEMORY_MIN
+    });
+    let was_told = std::env::var_os("TMPDIR").is_some();
+    if has_room && !was_told { memory.to_owned() } else { disk }
 }
 
 /// A shell that waits, and then ends the servers of a site.

@@ -6,6 +6,7 @@ use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use tenure_core::testing::busy::assert_in_time;
 use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer, shared};
 
 use crate::world::{World, code, finish, is_alive, now, stderr, stdout, wait_for};
@@ -42,7 +43,7 @@ fn a_waiter_is_served_by_its_heartbeat() {
     assert_eq!(code(&finish(waiter)), 0);
     let took = released_at.elapsed();
     println!("served after {took:?}");
-    assert!(took < Duration::from_millis(2500), "{took:?}");
+    assert_in_time(took, Duration::from_millis(2500));
 }
 
 #[test]
@@ -55,7 +56,7 @@ fn a_server_that_dies_takes_the_lease_along_by_its_deadline() {
     server.kill();
     wait_for("end of the work", || (!is_alive(pid)).then_some(()));
     let took = killed_at.elapsed();
-    assert!(took < Duration::from_millis(1200), "{took:?}");
+    assert_in_time(took, Duration::from_millis(1200));
     // The command itself goes on trying to release for a while.
     let output = finish(run);
     assert_eq!(code(&output), 76, "{output:?}");

@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::world::{World, code, finish, is_alive, now, signal, stderr, wait_for};
+use tenure_core::testing::busy::assert_in_time;
 
 /// The user who runs `tenure` where the tests are run by root.
 const USER: u32 = 1234;
@@ -172,7 +173,7 @@ fn work_of_another_user_is_ended_where_a_control_group_is_delegated() {
     let run = start(&world, &within, &[&flags[..], &[work]].concat());
     let (pid, daemon) = (world.pid("pid"), world.pid("daemon"));
     let output = finish(run);
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_in_time(began.elapsed(), Duration::from_secs(4));
     assert!(!is_alive(pid), "{output:?}");
     let text = stderr(&output);
     assert!(text.contains("CMD was ended") && !text.contains("another user"), "{text}");

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use tenure_core::testing::busy::assert_in_time;
 use tenure_testkit::redis::{RedisOptions, RedisServer, Topology, shared};
 
 use crate::world::{World, code, finish, is_alive, now, signal, stderr, stdout, wait_for};
@@ -33,7 +34,7 @@ fn a_server_that_dies_takes_the_lease_along_by_its_deadline() {
     server.kill();
     wait_for("end of the work", || (!is_alive(pid)).then_some(()));
     let took = killed_at.elapsed();
-    assert!(took < Duration::from_millis(1200), "{took:?}");
+    assert_in_time(took, Duration::from_millis(1200));
     // The command itself goes on trying to release for a while.
     let output = finish(run);
     assert_eq!(code(&output), 76, "{output:?}");
@@ -72,7 +73,7 @@ fn a_server_that_has_forgotten_the_hold_ends_the_work() {
     let output = finish(run);
     assert_eq!(code(&output), 76, "{output:?}");
     // Long before its ttl: whoever reconnects asks.
-    assert!(restarted_at.elapsed() < Duration::from_secs(5), "{:?}", restarted_at.elapsed());
+    assert_in_time(restarted_at.elapsed(), Duration::from_secs(5));
     assert!(!is_alive(pid));
     let later = world.run(&["x"], "echo $TENURE_TOKEN");
     let later: u64 = stdout(&later).trim().parse().expect("a token");
@@ -184,7 +185,7 @@ fn a_lock_of_another_client_is_waited_for() {
     server.command(&["DEL", "x"]);
     world.pid("pid");
     // Nobody told the waiter: it looked by itself.
-    assert!(freed_at.elapsed() < Duration::from_millis(2200), "{:?}", freed_at.elapsed());
+    assert_in_time(freed_at.elapsed(), Duration::from_millis(2200));
     assert_eq!(server.command(&["SET", "x", "0f4c", "NX", "PX", "60000"]), "", "tenure holds it");
     fs::write(world.path("go"), "").expect("a file");
     assert_eq!(code(&finish(run)), 0);

@@ -18,6 +18,8 @@ use tenure_core::model::step::{
 };
 use tenure_core::model::token::Token;
 
+use tenure_core::testing::random::cases;
+
 use crate::oracle::{Oracle, Tenancy, Units};
 use crate::world::{
     CLAIMS, Move, Order, Pause, START, Scene, World, commands, holds, id, last_token, moves, name,
@@ -28,7 +30,7 @@ use crate::world::{
 const MOVES_MAX: usize = 60;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16_384))]
+    #![proptest_config(ProptestConfig::with_cases(cases(4096)))]
 
     #[test]
     fn step_and_the_oracle_agree((kind, capacity) in shape(), moves in wild_moves(MOVES_MAX)) {
@@ -40,7 +42,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2048))]
+    #![proptest_config(ProptestConfig::with_cases(cases(512)))]
 
     #[test]
     fn a_grant_never_exceeds_the_capacity((kind, capacity) in shape(), moves in wild_moves(MOVES_MAX)) {

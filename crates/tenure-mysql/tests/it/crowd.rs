@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tenure_core::testing::busy::stretched;
 use tenure_core::{ErrorKind, Settings, Tenure};
 use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer};
 
@@ -41,7 +42,9 @@ fn two_hundred_clients_that_claim_one_name_at_once_are_queued() {
     let url = server.url();
     let mut clients: Vec<Tenure> = Vec::new();
     while clients.len() < CLIENTS {
-        let some = (0..20).map(|_| Tenure::connect_with(connector(&url), Settings::default()));
+        // They stand in line for one row, and the server serves them as fast as the machine lets it.
+        let settings = || Settings::new().answer_timeout(stretched(Duration::from_secs(2)));
+        let some = (0..20).map(|_| Tenure::connect_with(connector(&url), settings()));
         let some = pollster::block_on(join_all(some));
         clients.extend(some.into_iter().map(|client| client.expect("the server answers")));
     }

@@ -25,7 +25,9 @@ fn name(what: &str) -> String {
 #[test]
 fn queues_do_what_the_model_says() {
     let runtime = runtime();
-    let engine = runtime.block_on(engine(&mariadb::shared()));
+    // Tables of its own: a scan of the queue before, in the index, holds this one's first row for a moment, and what is held is
+    // passed over, so that the next item is handed out before it.
+    let engine = runtime.block_on(engine(&format!("{}?prefix=model_", mariadb::shared())));
     let queues = engine.queues().expect("it has queues");
     for _ in 0..4 {
         agrees_with_the_model(&runtime, queues, &name("model"), 500, true);

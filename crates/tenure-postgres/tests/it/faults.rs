@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tenure_conformance::queue_crew;
+use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
 use tenure_testkit::{Proxy, SqlConnection, wait_for};
@@ -125,14 +126,15 @@ fn rows_that_are_purged_meanwhile_are_not_granted_twice() {
                 }
             });
         }
-        let until = now() + Duration::from_secs(4);
-        while now() < until {
+        let (least, most) = (now() + Duration::from_secs(4), now() + Duration::from_secs(60));
+        // The test is worth something only if rows are removed.
+        while now() < least || (count <= 20 && now() < most) {
             count += purger.run(statement).affected;
         }
         is_over.store(true, Ordering::Relaxed);
     });
     println!("{count} rows were removed, {grants:?} grants");
-    assert!(count > 20, "the test is worth something only if rows are removed: {count}");
+    assert!(count > 20, "{count}");
 }
 
 #[test]
@@ -167,7 +169,7 @@ fn a_stopped_server_takes_leases_by_their_deadline_and_serves_all_afterwards() {
     let asked_at = now();
     let refused = pollster::block_on(client.mutex("n").try_acquire()).expect_err("nobody answers");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
-    assert!(now().since(asked_at) < ANSWERED, "{:?}", now().since(asked_at));
+    assert_in_time(now().since(asked_at), ANSWERED);
     server.cont();
     let over = now();
     let took = crew.wait_until_served(CLIENTS, over, SOON, "after the server goes on");
@@ -239,7 +241,7 @@ fn what_somebody_locks_keeps_nobody_from_anything_else() {
     somebody.run("ROLLBACK");
     let asked_at = now();
     pollster::block_on(of("a").acquire()).expect("it is free again");
-    assert!(now().since(asked_at) < TTL + ANSWERED, "{:?}", now().since(asked_at));
+    assert_in_time(now().since(asked_at), TTL + ANSWERED);
 }
 
 #[test]
@@ -277,7 +279,7 @@ fn a_full_server_refuses_new_clients_and_keeps_the_old_ones() {
     let refused = refused.err().expect("there is no room");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.hint().is_some_and(|hint| hint.contains("max_connections")), "{refused:?}");
-    assert!(now().since(asked_at) < ANSWERED, "{:?}", now().since(asked_at));
+    assert_in_time(now().since(asked_at), ANSWERED);
     // It has at least one connection, and with that it can do everything.
     let mutexes: Vec<_> = (0..50).map(|at| client.mutex(&format!("m{at}")).ttl(TTL)).collect();
     let held =
@@ -319,7 +321,7 @@ fn a_full_disk_is_told_and_work_goes_on_when_there_is_space() {
     let refused = refused.expect("there is no room");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.hint().is_some_and(|hint| hint.contains("disk")), "{refused:?}");
-    assert!(longest < ANSWERED, "{longest:?}");
+    assert_in_time(longest, ANSWERED);
     admin.run("DROP TABLE filler");
     admin.run("CHECKPOINT");
     wait_for("grant", || pollster::block_on(client.mutex("n").try_acquire()).ok()?);
@@ -359,7 +361,7 @@ fn a_client_that_stops_in_a_transaction_is_thrown_out() {
     // It has the row now, and keeps it.
     let lease = wait_for("grant", || pollster::block_on(other.semaphore("s", 2).try_acquire()).ok()?);
     println!("granted after {:?}", now().since(stopped_at));
-    assert!(now().since(stopped_at) < Duration::from_millis(1900), "{:?}", now().since(stopped_at));
+    assert_in_time(now().since(stopped_at), Duration::from_millis(1900));
     let log = std::fs::read_to_string(server.directory().join("log")).expect("the server's log");
     assert!(log.contains("due to idle-in-transaction timeout"), "{log}");
     pollster::block_on(lease.release()).expect("it is held");
@@ -497,7 +499,7 @@ fn a_listener_that_reconnects_has_missed_nothing() {
         let took = waiting.join().expect("no panic").since(released_at);
         println!("round {round}: {took:?}");
         // Its heartbeat would come after 1.7 s at most.
-        assert!(took < Duration::from_millis(1200), "{took:?}");
+        assert_in_time(took, Duration::from_millis(1200));
         wait_for("two that listen", || {
             let statement = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
             (raw(&server).run(statement).first() == Some("2")).then_some(())

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::engine::Severity;
+use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{ErrorKind, Settings, Tenure};
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
 use tenure_testkit::wait_for;
@@ -89,7 +90,7 @@ fn a_standby_grants_nothing_until_it_takes_over() {
     println!("granted {:?} after the failover", now().since(killed_at));
     pollster::block_on(lease.release()).expect("it is held");
     pollster::block_on(forgotten.lost());
-    assert!(now().since(killed_at) < TTL + Duration::from_millis(300), "{:?}", now().since(killed_at));
+    assert_in_time(now().since(killed_at), TTL + Duration::from_millis(300));
     assert!(!replicated.is_lost(), "the new primary knows it");
     pollster::block_on(replicated.release()).expect("it is held");
 }

@@ -16,6 +16,7 @@ use tenure_core::model::inspect::{View, inspect};
 use tenure_core::model::record::{PlainRecord, Record};
 use tenure_core::model::step::{Command, FINISHED_MEMORY, Outcome, Release, Woken, step};
 use tenure_core::model::token::Token;
+use tenure_core::testing::random::seeds;
 use tenure_testkit::Reply;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
@@ -488,8 +489,8 @@ fn world<T>([old, new]: [&str; 2], form: Form, with: impl FnOnce(&mut World<'_>)
 #[test]
 fn the_functions_do_what_step_does() {
     world(["", ""], Form::Function, |world| {
-        world.compare(0..300);
-        // Nothing is left of 300 resources but what slot pools remember, and that goes too.
+        world.compare(seeds(75));
+        // Nothing is left of the resources but what slot pools remember, and that goes too.
         let is_empty = || world.server.ask(&["DBSIZE"]) == Reply::Integer(0);
         assert!(!is_empty());
         world.server.clock().advance(Duration::from_secs(3 * 3600));

@@ -1,5 +1,6 @@
 use redis::Value;
 use tenure_core::error::ErrorKind;
+use tenure_core::testing::busy::assert_in_time;
 use tenure_testkit::redis::{RedisCluster, RedisOptions, RedisServer};
 
 use super::*;
@@ -48,12 +49,17 @@ fn a_slot_that_moves_is_followed_at_every_step() {
         assert_ne!(Some(asked), incarnation);
         // A script for both finds its keys at neither.
         let both = |_| redis::cmd("EVAL").arg("return 1").arg(2).arg("n").arg("{n}new").to_owned();
-        let asked_at = Instant::now();
-        let fault = client.servers.call(slot, both).await.unwrap_err();
+        let mut asked_at = Instant::now();
+        let mut fault = client.servers.call(slot, both).await.unwrap_err();
+        // On a busy machine the last of many attempts may stay without an answer.
+        while fault.code().is_none() {
+            assert_in_time(asked_at.elapsed(), CALL_TIMEOUT + OTHERS_TIMEOUT);
+            asked_at = Instant::now();
+            fault = client.servers.call(slot, both).await.unwrap_err();
+        }
         assert_eq!(fault.code(), Some("TRYAGAIN"));
-        assert!(
-            asked_at.elapsed() >= CALL_TIMEOUT / 2 && asked_at.elapsed() <= CALL_TIMEOUT + OTHERS_TIMEOUT
-        );
+        assert!(asked_at.elapsed() >= CALL_TIMEOUT / 2);
+        assert_in_time(asked_at.elapsed(), CALL_TIMEOUT + OTHERS_TIMEOUT);
         cluster.move_keys(slot, from, to);
         let (value, moved) = client.increment().await.unwrap();
         assert_eq!((value, moved), (Value::Int(3), asked));
@@ -240,7 +246,7 @@ async fn subscribed_at(cluster: &RedisCluster, url: &str) -> Client {
 async fn hears(client: &mut Client, node: &RedisServer) {
     let since = Instant::now();
     while node.command(&["SPUBLISH", "inbox{n}", "hello"]) == "0" {
-        assert!(since.elapsed() < BACK_WITHIN, "no subscriber");
+        assert_in_time(since.elapsed(), BACK_WITHIN);
         pause::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(client.message().await.1, "hello");
@@ -258,6 +264,6 @@ async fn follows(client: &mut Client, new: &RedisServer) {
             answer => assert!(since.elapsed() < BACK_WITHIN, "{answer:?} after {:?}", since.elapsed()),
         }
     }
-    assert!(since.elapsed() < BACK_WITHIN, "{:?}", since.elapsed());
+    assert_in_time(since.elapsed(), BACK_WITHIN);
     hears(client, new).await;
 }

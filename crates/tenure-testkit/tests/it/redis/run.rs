@@ -49,7 +49,8 @@ impl Run {
                 \"$2\" --exact redis::run::plays_a_test_process >/dev/null &
         done; wait";
         runner.args(["-c", script, "nextest", &id]).arg(std::env::current_exe().unwrap());
-        let runner = runner.env_remove("NEXTEST_RUN_ID").stdin(Stdio::piped()).spawn().unwrap();
+        runner.env("TMPDIR", std::env::temp_dir()).env_remove("NEXTEST_RUN_ID");
+        let runner = runner.stdin(Stdio::piped()).spawn().unwrap();
         Run { files: TestDirectory::new(), runner, id }
     }
 
