@@ -56,7 +56,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> 
         (tenure_sql::queue_capability(false), QueueTables::new(&config.prefix));
     let hints = Hints::default();
     let database = MySql { pool, config, tables, capability, queue_capability, queue_tables, hints, inbox };
-    Ok(Hosted::new(database, purges))
+    Ok(Hosted::with_queues(database, purges))
 }
 
 impl Database for MySql {

@@ -93,7 +93,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
         database.listen_to_oneself(&channels[0], patience).await.map_err(failed)?;
     }
     let purges = database.config.purges;
-    Ok(Hosted::new(database, purges))
+    Ok(Hosted::with_queues(database, purges))
 }
 
 impl Postgres {

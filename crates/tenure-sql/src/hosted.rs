@@ -16,32 +16,46 @@ use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::task::AbortHandle;
 
+use crate::database::Database;
 use crate::fault::Fault;
 use crate::locks::purge::{Purged, purge, sweep};
 use crate::locks::renew::renew;
 use crate::locks::transaction::run_commands;
 use crate::locks::{observe, plain};
 use crate::pause::pause;
-use crate::queues::{QueueDatabase, QueueState, forget};
+use crate::queues::{QueueDatabase, Queued, Queues};
 
 /// How often each client removes idle rows.
 const PURGE_PERIOD: Duration = Duration::from_secs(60);
 
 /// An engine on a SQL database.
-pub struct Hosted<D: QueueDatabase> {
-    pub(crate) database: Arc<D>,
-    pub(crate) queue_state: Arc<QueueState>,
+pub struct Hosted<D: Database> {
+    database: Arc<D>,
+    queues: Option<Arc<dyn Queues>>,
     purging: Option<AbortHandle>,
 }
 
-impl<D: QueueDatabase> Hosted<D> {
-    /// Makes the engine of a database whose tables are there. On a tokio runtime. `purges`: idle rows are removed.
+impl<D: Database> Hosted<D> {
+    /// Makes the engine of a database whose tables are there. It has no queues. On a tokio runtime. `purges`: idle
+    /// rows are removed.
     pub fn new(database: D, purges: bool) -> Hosted<D> {
+        Hosted::start(Arc::new(database), None, purges)
+    }
+
+    /// As [`Hosted::new`], with queues. Their tables are made when the first queue is used.
+    pub fn with_queues(database: D, purges: bool) -> Hosted<D>
+    where
+        D: QueueDatabase,
+    {
         let database = Arc::new(database);
-        let queue_state = Arc::<QueueState>::default();
+        let queues = Arc::new(Queued::new(database.clone()));
+        Hosted::start(database, Some(queues), purges)
+    }
+
+    fn start(database: Arc<D>, queues: Option<Arc<dyn Queues>>, purges: bool) -> Hosted<D> {
         let purging =
-            purges.then(|| tokio::spawn(keep_purging(database.clone(), queue_state.clone())).abort_handle());
-        Hosted { database, queue_state, purging }
+            purges.then(|| tokio::spawn(keep_purging(database.clone(), queues.clone())).abort_handle());
+        Hosted { database, queues, purging }
     }
 
     /// Returns the database.
@@ -98,7 +112,7 @@ fn release_part(request: &ReleaseRequest) -> (&Name, Command<'_>) {
     (&request.resource, Command::Release(request.release))
 }
 
-async fn keep_purging<D: QueueDatabase>(database: Arc<D>, queue_state: Arc<QueueState>) {
+async fn keep_purging<D: Database>(database: Arc<D>, queues: Option<Arc<dyn Queues>>) {
     loop {
         // All clients of a fleet begin at another moment.
         pause(PURGE_PERIOD.mul_f64(0.5 + fastrand::f64())).await;
@@ -111,15 +125,15 @@ async fn keep_purging<D: QueueDatabase>(database: Arc<D>, queue_state: Arc<Queue
                 tracing::debug!(engine = D::ENGINE, ?fault, "idle resources cannot be forgotten now")
             }
         }
-        if queue_state.is_open()
-            && let Err(fault) = forget(&*database).await
+        if let Some(queues) = &queues
+            && let Err(fault) = queues.forget().await
         {
             tracing::debug!(engine = D::ENGINE, ?fault, "what queues remember cannot be forgotten now");
         }
     }
 }
 
-impl<D: QueueDatabase> Drop for Hosted<D> {
+impl<D: Database> Drop for Hosted<D> {
     fn drop(&mut self) {
         if let Some(purging) = &self.purging {
             purging.abort();
@@ -127,13 +141,13 @@ impl<D: QueueDatabase> Drop for Hosted<D> {
     }
 }
 
-impl<D: QueueDatabase> std::fmt::Debug for Hosted<D> {
+impl<D: Database> std::fmt::Debug for Hosted<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Hosted").field("engine", &D::ENGINE).finish_non_exhaustive()
     }
 }
 
-impl<D: QueueDatabase> Engine for Hosted<D> {
+impl<D: Database> Engine for Hosted<D> {
     fn name(&self) -> &'static str {
         D::ENGINE
     }
@@ -230,7 +244,8 @@ impl<D: QueueDatabase> Engine for Hosted<D> {
     }
 
     fn queues(&self) -> Option<&dyn DynQueueEngine> {
-        Some(self)
+        let queues = self.queues.as_deref()?;
+        Some(queues)
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
@@ -256,8 +271,8 @@ impl<D: QueueDatabase> Engine for Hosted<D> {
             }
         }
         self.ask("purge", sweep(&*self.database)).await?;
-        if self.queue_state.is_open() {
-            self.ask("purge", forget(&*self.database)).await?;
+        if let Some(queues) = &self.queues {
+            self.ask("purge", queues.forget()).await?;
         }
         Ok(Some(count))
     }

@@ -3,7 +3,7 @@
 //! The database gives atomic access to the rows of a resource, and its own clock. [`Hosted`] runs
 //! [`step`](tenure_core::model::step::step) inside a transaction under the resource's row lock and writes what it changed, the
 //! same for every database. What differs is a [`Database`]: how it is connected with, how a text is written in its
-//! [`Dialect`], and what its errors mean.
+//! [`Dialect`], and what its errors mean. That is all for locks; [`QueueDatabase`] adds queues.
 //!
 //! # A transaction
 //! Two round trips, whatever the number of resources in the batch. The first begins, makes the rows of resources that

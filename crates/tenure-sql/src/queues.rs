@@ -33,11 +33,10 @@ use tenure_core::engine::queue::{
 };
 use tenure_core::model::claim::{ClaimId, Name};
 
-pub(crate) use forget::forget;
 pub(crate) use idle::Idle;
 pub use schema::{QUEUE_VERSION, QueueTables};
-pub(crate) use verbs::QueueState;
 pub use verbs::queue_capability;
+pub(crate) use verbs::{Queued, Queues};
 
 use crate::database::Database;
 use crate::fault::Fault;
@@ -90,7 +89,7 @@ pub struct Settled {
     pub ready: Vec<Name>,
 }
 
-/// A database with queues. All of these are done wholly or not at all.
+/// A database with queues beside its locks: [`Hosted::with_queues`](crate::Hosted::with_queues). All of these are done wholly or not at all.
 pub trait QueueDatabase: Database {
     /// What its queues can do.
     fn queue_capability(&self) -> &QueueCapability;

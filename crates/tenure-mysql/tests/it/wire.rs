@@ -1,9 +1,10 @@
 //! The engine's own client: an answer is that of its question, however earlier calls ended, and nobody gets in without the
 //! password.
 
-use std::io::Write;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::pin::pin;
+use std::thread::JoinHandle;
 
 use futures_util::future::{Either, select};
 use tenure_core::engine::Engine;
@@ -83,6 +84,80 @@ fn a_password_is_needed_and_proved() {
     }
     let client = connect(&url("locks:sword%3Afish%40%25@"));
     pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+}
+
+/// Puts a packet together.
+fn packet(number: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("it is short").to_le_bytes();
+    [&length[..3], &[number], payload].concat()
+}
+
+/// A peer without TLS, whose greeting names a way to prove the password, and which asks for more in the packet behind that.
+/// Returns its port, and what the client has sent in the end.
+fn peer_that_asks(method: &str, asks: Vec<u8>) -> (u16, JoinHandle<Vec<u8>>) {
+    // All that a client needs, but for TLS.
+    let capabilities = 0x208_u32 | 0x2000 | 0x8000 | 0x1_0000 | 0x2_0000 | 0x8_0000;
+    let [low, lower, high, higher] = capabilities.to_le_bytes();
+    let greeting = [
+        b"\x0a8.0.36\0\x01\0\0\0saltsalt\0",
+        &[low, lower, 45, 2, 0, high, higher, 21][..],
+        &[0; 10],
+        b"saltsaltsalt\0",
+        method.as_bytes(),
+        &[0],
+    ];
+    let greeting = packet(0, &greeting.concat());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let read = |stream: &mut TcpStream, heard: &mut Vec<u8>| {
+        let mut bytes = [0; 4096];
+        let count = stream.read(&mut bytes).unwrap_or(0);
+        heard.extend_from_slice(&bytes[..count]);
+        count > 0
+    };
+    let peer = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let mut heard = Vec::new();
+        stream.write_all(&greeting).expect("it listens");
+        if read(&mut stream, &mut heard) {
+            stream.write_all(&packet(2, &asks)).expect("it listens");
+            while read(&mut stream, &mut heard) {}
+        }
+        heard
+    });
+    (port, peer)
+}
+
+/// A peer that needs not even be the server: it says how the password is to be proved, and nobody has to tell it.
+#[test]
+fn a_peer_without_tls_never_gets_the_password() {
+    let switch = |method: &str| [&[0xfe], method.as_bytes(), b"\0saltsaltsaltsaltsalt\0"].concat();
+    for (method, asks) in [
+        ("mysql_clear_password", switch("mysql_clear_password")),
+        ("mysql_native_password", switch("mysql_clear_password")),
+        ("mysql_native_password", switch("sha256_password")),
+        // The whole of it, under a key that the peer would send.
+        ("caching_sha2_password", vec![1, 4]),
+    ] {
+        let (port, peer) = peer_that_asks(method, asks);
+        let url = format!("mysql://me:hunter2@127.0.0.1:{port}/test");
+        let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
+        let refused = refused.err().expect("nothing is proved");
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+        let heard = peer.join().expect("no panic");
+        assert!(!heard.windows(7).any(|part| part == b"hunter2"), "{method}: {heard:?}");
+        let introduction = 4 + usize::from(heard[0]);
+        assert_eq!(heard.len(), introduction, "{method}: it answers nothing that was asked: {heard:?}");
+    }
+    let (port, peer) = peer_that_asks("mysql_native_password", Vec::new());
+    let url = format!("mysql://me:hunter2@127.0.0.1:{port}/test?tls=on");
+    let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
+    assert_eq!(refused.err().expect("there is no TLS").kind(), ErrorKind::Invalid);
+    assert_eq!(
+        peer.join().expect("no panic"),
+        [0; 0],
+        "where TLS is wanted, no name and no proof go out without it"
+    );
 }
 
 /// Whoever answers has proved nothing before the login, and with TLS not even who it is.

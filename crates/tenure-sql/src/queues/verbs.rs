@@ -2,23 +2,23 @@
 //! called.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use tenure_core::engine::queue::{
     Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer,
     Take, Taken, Which,
 };
-use tenure_core::engine::{RenewAnswer, RenewRequest, Wake};
+use tenure_core::engine::{DynQueueEngine, RenewAnswer, RenewRequest, Wake};
 use tenure_core::model::claim::{ClaimId, Name};
 use tenure_core::model::queue::step::{STANDBY, WATCHERS};
 use tenure_core::{ErrorKind, Result};
 use tokio::sync::OnceCell;
 
 use crate::fault::Fault;
-use crate::hosted::Hosted;
 use crate::pause::{pause, retried};
+use crate::queues::forget::forget;
 use crate::queues::{Calls, Entered, Found, QueueDatabase, look};
 
 /// How many bytes of payloads go into one statement, but for a single one that is larger.
@@ -30,24 +30,37 @@ const PAGE: usize = 500;
 /// (`postgres-queue`, 1 task).
 const CALL_SOON: Duration = Duration::from_millis(5);
 
-/// What a client keeps of its queues beside the database.
-#[derive(Debug, Default)]
-pub(crate) struct QueueState {
+/// The queues of a database.
+pub(crate) struct Queued<D: QueueDatabase> {
+    database: Arc<D>,
     /// The tables are there.
     is_ready: OnceCell<()>,
-    /// In these queues a client may have become idle while something was pushed.
-    to_call: Mutex<BTreeSet<Name>>,
+    to_call: Arc<ToCall>,
 }
 
-impl QueueState {
-    /// Whether the tables are there, as far as this client knows.
-    pub(crate) fn is_open(&self) -> bool {
-        self.is_ready.initialized()
-    }
+/// The queues in which a client may have become idle while something was pushed.
+#[derive(Debug, Default)]
+struct ToCall(Mutex<BTreeSet<Name>>);
 
-    fn to_call(&self) -> MutexGuard<'_, BTreeSet<Name>> {
+impl ToCall {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<Name>> {
         // A panic elsewhere cannot leave it half-changed.
-        self.to_call.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The queues of an engine whose database may have none.
+pub(crate) trait Queues: DynQueueEngine {
+    /// Removes what is not worth remembering any more, if a queue was ever used.
+    fn forget(&self) -> BoxFuture<'_, std::result::Result<(), Fault>>;
+}
+
+impl<D: QueueDatabase> Queues for Queued<D> {
+    fn forget(&self) -> BoxFuture<'_, std::result::Result<(), Fault>> {
+        Box::pin(async {
+            // Otherwise the tables may not be there.
+            if self.is_ready.initialized() { forget(&*self.database).await } else { Ok(()) }
+        })
     }
 }
 
@@ -59,7 +72,11 @@ pub fn queue_capability(tells_consumers: bool) -> QueueCapability {
     capability
 }
 
-impl<D: QueueDatabase> Hosted<D> {
+impl<D: QueueDatabase> Queued<D> {
+    pub(crate) fn new(database: Arc<D>) -> Queued<D> {
+        Queued { database, is_ready: OnceCell::new(), to_call: Arc::default() }
+    }
+
     /// Makes the tables when the first queue is used: a client that only locks needs no right to make them.
     async fn open(&self) -> std::result::Result<(), Fault> {
         if !self.database.tables().deletes {
@@ -70,7 +87,7 @@ impl<D: QueueDatabase> Hosted<D> {
                 hint: "let the user DELETE, and connect without `?purge=off`",
             });
         }
-        let ensured = self.queue_state.is_ready.get_or_try_init(|| self.database.ensure_queues()).await;
+        let ensured = self.is_ready.get_or_try_init(|| self.database.ensure_queues()).await;
         ensured.map(|_| ())
     }
 
@@ -237,17 +254,17 @@ impl<D: QueueDatabase> Hosted<D> {
 
     /// Calls idle clients in queues a moment later, in one go for all that is asked for meanwhile.
     fn call_soon(&self, queues: Vec<Name>) {
-        let mut to_call = self.queue_state.to_call();
+        let mut to_call = self.to_call.lock();
         let is_first = to_call.is_empty();
         to_call.extend(queues);
         if !is_first || to_call.is_empty() {
             return;
         }
         drop(to_call);
-        let (database, state) = (self.database.clone(), self.queue_state.clone());
+        let (database, to_call) = (self.database.clone(), self.to_call.clone());
         tokio::spawn(async move {
             pause(CALL_SOON).await;
-            let one = std::mem::take(&mut *state.to_call()).into_iter().collect();
+            let one = std::mem::take(&mut *to_call.lock()).into_iter().collect();
             if let Err(fault) = database.call(&Calls { one, watchers: Vec::new() }).await {
                 tracing::debug!(engine = D::ENGINE, ?fault, "consumers look for themselves");
             }
@@ -328,7 +345,7 @@ impl<D: QueueDatabase> Hosted<D> {
     }
 }
 
-impl<D: QueueDatabase> QueueEngine for Hosted<D> {
+impl<D: QueueDatabase> QueueEngine for Queued<D> {
     fn capability(&self) -> &QueueCapability {
         self.database.queue_capability()
     }
