@@ -2,6 +2,7 @@
 
 mod alarm;
 pub(crate) mod backoff;
+pub(crate) mod batch;
 pub(crate) mod connection;
 pub(crate) mod floors;
 pub(crate) mod handed_out;

@@ -11,6 +11,7 @@ use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 
 use crate::client::alarm::Alarms;
+use crate::client::batch::no_answer;
 use crate::client::floors::Floors;
 use crate::client::ledger::{Identity, Ledger, Now};
 use crate::client::queue_client::QueueClient;
@@ -164,7 +165,8 @@ impl Shared {
     /// The thread has ended: nothing more will be answered.
     pub(crate) fn close(&self) {
         let error = Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
-        self.with_ledger(|ledger, now| ledger.close(now, error));
+        // Not under the lock: a waker may run anything.
+        drop(self.with_ledger(|ledger, now| ledger.close(now, error)));
         self.has_ended.store(true, Ordering::Release);
         self.ended.notify_waiters();
     }
@@ -252,11 +254,7 @@ impl Shared {
             Either::Right(_) => None,
         };
         self.keep_timer(timer);
-        answered.ok_or_else(|| {
-            let message = format!("no answer within {patience:?}");
-            Error::new(ErrorKind::Unavailable, "ask", message)
-                .with_hint("is the store running and reachable? try `tenure doctor`")
-        })
+        answered.ok_or_else(|| no_answer("ask", patience))
     }
 
     fn timers(&self) -> MutexGuard<'_, Vec<Box<dyn Timer>>> {

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use crate::client::batch::Lane;
 use crate::client::lease_state::LeaseState;
 use crate::client::renewal::{GRAIN, Schedule};
 use crate::clock::Instant;
@@ -41,8 +42,7 @@ use crate::model::claim::{Busy, Claim, ClaimId, ClientId, Name, Published, Terms
 use crate::model::step::Release;
 use crate::model::token::Token;
 pub(crate) use bonds::Bond;
-use lanes::Lanes;
-pub(crate) use lanes::{Lane, ShardOf};
+pub(crate) use lanes::{Lanes, ShardOf};
 
 /// What is taken off a duration for clocks that do not run alike: 1 % and 2 ms.
 pub(crate) fn margin(period: Duration) -> Duration {
@@ -184,6 +184,7 @@ pub(crate) struct Ledger {
     generation: u32,
     by_claim: HashMap<ClaimId, u32>,
     schedule: Schedule,
+    /// What waits to be sent.
     lanes: Lanes,
     /// The bonds of the few entries that have one.
     bonds: HashMap<u32, Arc<Bond>>,

@@ -1,16 +1,15 @@
 //! What a client asks of queues: pushes and settlements in batches, and one line of tasks for each queue that they take from.
 //!
-//! All of it runs on the client's own thread. What arrives for a shard while a call to it is under way becomes the next batch. The tasks of a
-//! client that take from one queue by the same rules stand in one line, for which one *consumer group* asks the engine: so a thousand
-//! tasks are one idle client, and a wake costs one call.
+//! All of it runs on the client's own thread. The tasks of a client that take from one queue by the same rules stand in one line,
+//! for which one *consumer group* asks the engine: so a thousand tasks are one idle client, and a wake costs one call.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, select};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, oneshot};
 
 use crate::client::backoff;
 use crate::client::connection::{Connection, Shared};
@@ -21,7 +20,7 @@ use crate::engine::queue::{
     CONSUMER_LIFE, CONSUMER_LOOK, Dispatched, Push, Pushed, Rules, Settle, SettleAnswer, Settlement, Take,
     Taken,
 };
-use crate::engine::{DynQueueEngine, Shard, Wake};
+use crate::engine::{DynQueueEngine, Wake};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::claim::{ClaimId, Name, Terms};
 use crate::model::step::FINISHED_MEMORY;
@@ -40,8 +39,6 @@ const LATE_LONGEST: Duration = Duration::from_secs(5);
 /// What is asked of queues by one client.
 #[derive(Default)]
 pub(crate) struct QueueClient {
-    pushes: Lines<(Push, oneshot::Sender<Result<Pushed>>)>,
-    settlements: Lines<Settling>,
     /// How many settlements are under way, of deliveries that their users let go.
     settling: AtomicUsize,
     /// Notified when no settlement is under way any more.
@@ -49,49 +46,15 @@ pub(crate) struct QueueClient {
     consumer_groups: Mutex<HashMap<(Name, Arc<Rules>), ConsumerGroup>>,
 }
 
-/// Requests of one verb: a line for each shard, so that a server that hangs delays only its own requests.
-struct Lines<T>(Mutex<HashMap<Shard, mpsc::UnboundedSender<T>>>);
-
-impl<T> Default for Lines<T> {
-    fn default() -> Lines<T> {
-        Lines(Mutex::default())
-    }
-}
-
-impl<T> Lines<T> {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Shard, mpsc::UnboundedSender<T>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sees to it that a shard's line is served.
-    fn begin(&self, shard: Shard, start: impl FnOnce() -> mpsc::UnboundedSender<T>) {
-        self.lock().entry(shard).or_insert_with(start);
-    }
-
-    /// Puts a request in a line that is served: that of its shard, or any if the resource has just moved, since the engine finds
-    /// its server anyway. Gives it back if the client's thread has ended.
-    fn put(&self, shard: Shard, request: T) -> std::result::Result<(), T> {
-        let lines = self.lock();
-        match lines.get(&shard).or_else(|| lines.values().next()) {
-            Some(line) => line.send(request).map_err(|unsent| unsent.0),
-            None => Err(request),
-        }
-    }
-
-    /// Puts a request in line. Gives it back if the client's thread has ended.
-    fn send(
-        &self,
-        shard: Shard,
-        request: T,
-        start: impl FnOnce() -> mpsc::UnboundedSender<T>,
-    ) -> std::result::Result<(), T> {
-        self.lock().entry(shard).or_insert_with(start).send(request).map_err(|unsent| unsent.0)
-    }
+/// A push on its way, and the caller that waits for the answer.
+pub(crate) struct Pushing {
+    pub(crate) push: Push,
+    pub(crate) waiter: oneshot::Sender<Result<Pushed>>,
 }
 
 /// A settlement on its way.
-struct Settling {
-    settle: Settle,
+pub(crate) struct Settling {
+    pub(crate) settle: Settle,
     asked_at: Instant,
     /// When the delivery ends by itself.
     until: Instant,
@@ -190,13 +153,14 @@ impl Shared {
         self.engine.queues().ok_or_else(|| no_queues(self.engine.name()))
     }
 
-    /// Waits for an answer of the queues, for no longer than the answer timeout, or than they say that an answer may take.
-    async fn in_queue_time<T>(
-        &self,
-        queues: &dyn DynQueueEngine,
-        answer: impl Future<Output = T>,
-    ) -> Result<T> {
-        self.within(self.settings.answer_timeout.max(queues.capability().answer_max), answer).await
+    /// Returns the most requests of one call of the queues, and how long an answer may take: the answer timeout, or what they say
+    /// if that is longer.
+    pub(crate) fn queue_limits(&self) -> (usize, Duration) {
+        let answer_timeout = self.settings.answer_timeout;
+        self.engine.queues().map_or((1, answer_timeout), |queues| {
+            let capability = queues.capability();
+            (capability.batch_max, answer_timeout.max(capability.answer_max))
+        })
     }
 
     /// Puts an item in line. A push with a dedup id is repeated for as long as a user waits for an answer.
@@ -233,12 +197,11 @@ impl Shared {
         until: Instant,
     ) -> oneshot::Receiver<Result<SettleAnswer>> {
         let (sender, answer) = oneshot::channel();
-        self.begin_settlements_of(&settle.queue);
         self.begin_settling(settle, (until, Instant::default()), Some(sender));
         answer
     }
 
-    /// Gives back a delivery that its user has not collected. It was handed out, so the line of settlements is there.
+    /// Gives back a delivery that its user has not collected.
     pub(crate) fn return_uncollected(&self, lease: &LeaseState) {
         let settle =
             Settle { queue: lease.resource().clone(), claim: lease.claim(), settlement: Settlement::Return };
@@ -255,8 +218,7 @@ impl Shared {
         self.queue_client.settling.fetch_add(1, Ordering::AcqRel);
         let asked_at = self.clock.now();
         let settling = Settling { settle, asked_at, until, attempt: 0, late_until, late_misses: 0, waiter };
-        let shard = self.engine.shard(&settling.settle.queue);
-        if self.queue_client.settlements.put(shard, settling).is_err() {
+        if self.update_ledger(|ledger, _| ledger.enqueue_settling(settling)).is_some() {
             // The thread has ended, so it waits for no settlement any more.
             self.count_settled();
         }
@@ -273,32 +235,7 @@ impl Shared {
         }
     }
 
-    /// Sees to it that settlements of a queue are served.
-    fn begin_settlements_of(self: &Arc<Shared>, queue: &Name) {
-        self.queue_client.settlements.begin(self.engine.shard(queue), || self.serve_settlements());
-    }
-
-    /// Starts to send settlements for a shard, in batches.
-    fn serve_settlements(self: &Arc<Shared>) -> mpsc::UnboundedSender<Settling> {
-        let (line, mut asked) = mpsc::unbounded_channel::<Settling>();
-        let shared = self.clone();
-        let most = self.batch_max();
-        self.runtime.spawn(async move {
-            let mut batch = Vec::new();
-            while asked.recv_many(&mut batch, most).await > 0 {
-                let settlements = batch.iter().map(|settling| settling.settle.clone()).collect();
-                let answers = match shared.queues() {
-                    Ok(queues) => shared.in_queue_time(queues, queues.settle(settlements)).await,
-                    Err(error) => Err(error),
-                };
-                let answers = answers.unwrap_or_else(|error| vec![Err(error); batch.len()]);
-                batch.drain(..).zip(answers).for_each(|(one, answer)| shared.on_settled(one, answer));
-            }
-        });
-        line
-    }
-
-    fn on_settled(self: &Arc<Shared>, mut settling: Settling, answer: Result<SettleAnswer>) {
+    pub(crate) fn on_settled(self: &Arc<Shared>, mut settling: Settling, answer: Result<SettleAnswer>) {
         let named = |error: Error| error.named(self.engine.name(), Some(&settling.settle.queue));
         let answer = answer.map_err(named);
         let (now, is_repeated) = (self.clock.now(), settling.attempt > 0);
@@ -348,52 +285,15 @@ impl Shared {
         self.runtime.spawn(async move {
             // Without a timer it is repeated at once.
             shared.pause(delay).await.ok();
-            shared.begin_settlements_of(&settling.settle.queue);
-            let shard = shared.engine.shard(&settling.settle.queue);
             // If the thread has ended, it waits for no settlement any more.
-            shared.queue_client.settlements.put(shard, settling).ok();
+            drop(shared.update_ledger(|ledger, _| ledger.enqueue_settling(settling)));
         });
     }
 
-    /// How many requests go into one call.
-    fn batch_max(&self) -> usize {
-        self.engine.queues().map_or(1, |queues| queues.capability().batch_max)
-    }
-
-    async fn push_once(self: &Arc<Shared>, push: Push) -> Result<Pushed> {
-        let (sender, answer) = oneshot::channel();
-        let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
-        let shard = self.engine.shard(&push.queue);
-        let sent = self.queue_client.pushes.send(shard, (push, sender), || self.serve_pushes());
-        sent.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
-    }
-
-    /// Starts to send pushes for a shard, in batches.
-    fn serve_pushes(self: &Arc<Shared>) -> mpsc::UnboundedSender<(Push, oneshot::Sender<Result<Pushed>>)> {
-        let (line, mut asked) = mpsc::unbounded_channel::<(Push, oneshot::Sender<Result<Pushed>>)>();
-        let shared = self.clone();
-        let most = self.batch_max();
-        self.runtime.spawn(async move {
-            let mut batch = Vec::new();
-            while asked.recv_many(&mut batch, most).await > 0 {
-                let (pushes, waiting): (Vec<Push>, Vec<_>) = batch.drain(..).unzip();
-                let answered = match shared.queues() {
-                    Ok(queues) => shared.in_queue_time(queues, queues.push(pushes)).await,
-                    Err(error) => Err(error),
-                };
-                match answered {
-                    // The receiver was dropped.
-                    Ok(answers) => waiting.into_iter().zip(answers).for_each(|(who, answer)| {
-                        who.send(answer).ok();
-                    }),
-                    Err(error) => waiting.into_iter().for_each(|who| {
-                        who.send(Err(error.clone())).ok();
-                    }),
-                }
-            }
-        });
-        line
+    async fn push_once(&self, push: Push) -> Result<Pushed> {
+        let (waiter, answer) = oneshot::channel();
+        drop(self.update_ledger(|ledger, _| ledger.enqueue_push(Pushing { push, waiter })));
+        answer.await.map_err(|_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended"))?
     }
 }
 
@@ -401,6 +301,7 @@ fn no_queues(engine: &'static str) -> Error {
     Error::new(ErrorKind::Unsupported, "use a queue", "this engine has no queues")
         .with_engine(engine)
         .with_hint("see docs/primitives/queue.md for the engines that have")
+        .with_no_effect()
 }
 
 /// A place in the line of a queue. Dropping it gives the place up, and what has come for it goes back.
@@ -442,7 +343,6 @@ impl Connection {
         let shared = &self.shared;
         let pending_take = PendingTake { delivery: sender, is_try, since: shared.clock.now() };
         let key = (queue.clone(), rules.clone());
-        shared.begin_settlements_of(queue);
         let mut consumer_groups =
             shared.queue_client.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(consumer_group) = consumer_groups.get_mut(&key) {
@@ -493,7 +393,7 @@ impl QueuePoller {
                 self.shared.queue_client.poll_again_beside(&self.queue, &self.rules);
                 continue;
             }
-            let most = self.shared.batch_max();
+            let (most, _) = self.shared.queue_limits();
             let claims: Vec<ClaimId> = (0..pending_takes.min(most)).map(|_| self.claim_id()).collect();
             let sent = self.shared.clock.now();
             let pause = match self.take(claims.clone()).await {
@@ -536,7 +436,7 @@ impl QueuePoller {
         let floor = self.shared.floor(&self.queue);
         let (queue, client, rules) = (self.queue.clone(), self.shared.client, self.rules.clone());
         let take = Take { queue, client, claims, rules, floor };
-        let answers = self.shared.in_queue_time(queues, queues.take(vec![take])).await?;
+        let answers = self.shared.within(self.shared.queue_limits().1, queues.take(vec![take])).await?;
         let gone = || Error::new(ErrorKind::Internal, "take", "the engine did not answer");
         let taken = answers.into_iter().next().ok_or_else(gone)??;
         if taken.items.iter().any(|item| item.token <= floor) {

@@ -26,6 +26,8 @@ struct TwoServers {
     is_hung: AtomicBool,
     /// No heartbeat is answered, wherever it goes.
     has_no_heartbeats: AtomicBool,
+    /// Nothing but renewals and heartbeats is answered, wherever it goes.
+    only_renews: AtomicBool,
 }
 
 impl Flaw for TwoServers {
@@ -39,6 +41,7 @@ impl Flaw for TwoServers {
 
     fn hangs(&self, verb: &'static str, resource: &Name) -> bool {
         verb == "heartbeat" && self.has_no_heartbeats.load(Ordering::Relaxed)
+            || !["renew", "heartbeat"].contains(&verb) && self.only_renews.load(Ordering::Relaxed)
             || self.is_hung.load(Ordering::Relaxed) && resource.as_str().starts_with("hung/")
     }
 }
@@ -127,6 +130,33 @@ fn a_lease_does_not_wait_for_the_heartbeats_of_others() {
     }
     drop(busy);
     drop(block_on(waiting).expect("it is handed over"));
+}
+
+#[test]
+fn a_lease_and_a_delivery_do_not_wait_for_claims_releases_pushes_or_settlements() {
+    let (clock, servers, client, _other) = start();
+    let kept = hold(&client, "brief", BRIEF);
+    let let_go = hold(&client, "let-go", LONG);
+    let queue = client.queue("queue").ttl(BRIEF);
+    let [delivery, done] = [0, 1].map(|_| {
+        block_on(async {
+            queue.push("work").await.expect("it is pushed");
+            queue.next().await.expect("it is there")
+        })
+    });
+    servers.only_renews.store(true, Ordering::Relaxed);
+    let mutex = client.mutex("free");
+    let mut asked = Box::pin(mutex.acquire());
+    let mut pushed = Box::pin(queue.push("more").into_future());
+    let mut settled = Box::pin(done.ack());
+    assert!(block_on(poll_immediate(&mut asked)).is_none());
+    assert!(block_on(poll_immediate(&mut pushed)).is_none());
+    assert!(block_on(poll_immediate(&mut settled)).is_none());
+    drop(let_go);
+    for _ in 0..30 {
+        pass(&clock, &kept);
+        assert!(!delivery.lease().is_lost());
+    }
 }
 
 #[test]

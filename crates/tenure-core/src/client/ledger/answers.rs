@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{AcquireRequest, ClaimOutcome, Entry, Key, Lane, Ledger, Now, Phase, Sent, deadline};
+use super::{AcquireRequest, ClaimOutcome, Entry, Key, Lanes, Ledger, Now, Phase, Sent, deadline};
 use crate::client::backoff;
+use crate::client::batch::Lane;
 use crate::client::lease_state::LeaseState;
 use crate::client::renewal::GRAIN;
 use crate::clock::Instant;
@@ -588,8 +589,9 @@ impl Ledger {
         }
     }
 
-    /// Nothing can be claimed or renewed any more: leases are lost, and waiting users are woken to learn it.
-    pub(crate) fn close(&mut self, now: &Now<'_>, error: Error) {
+    /// Nothing can be claimed or renewed any more: leases are lost, and waiting users are woken to learn it. Those of
+    /// queues learn it when the lanes are dropped.
+    pub(crate) fn close(&mut self, now: &Now<'_>, error: Error) -> Lanes {
         self.closed = Some(error);
         let all: Vec<u32> = self.entries.iter().map(|(index, _)| index as u32).collect();
         for index in all {
@@ -599,5 +601,6 @@ impl Ledger {
             self.wake(index);
         }
         self.notices.wakers.append(&mut self.close_waiters);
+        self.close_lanes()
     }
 }

@@ -4,9 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use super::{AcquireRequest, ClaimOutcome, Identity, Key, Lane, Ledger, Now, ShardOf};
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+
+use super::{AcquireRequest, ClaimOutcome, Identity, Key, Ledger, Now, ShardOf};
+use crate::client::batch::Lane;
 use crate::client::lease_state::LeaseState;
+use crate::client::queue_client::Pushing;
 use crate::clock::Instant;
+use crate::engine::queue::Push;
 use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Shard, Wake};
 use crate::error::{Error, ErrorKind};
 use crate::model::claim::{Busy, ClientId, Grant, Label, Name, Terms, Waiting};
@@ -293,6 +299,25 @@ fn only_a_decision_about_the_only_copy_of_a_claim_is_a_refusal() {
         assert_eq!(releases.len(), usize::from(is_withdrawn), "{what}");
         assert!(releases.iter().all(|request| request.release.maybe_in_flight), "{what}");
     }
+}
+
+#[test]
+fn a_push_does_not_outlive_the_thread_that_would_send_it() {
+    let mut ledger = ledger();
+    let at = Instant::default() + Duration::from_secs(3600);
+    let pushing = || {
+        let (waiter, answer) = oneshot::channel();
+        let queue = Name::new("q").expect("a good name");
+        let push =
+            Push { queue, payload: Arc::from(*b"work"), group: None, delay: Duration::ZERO, dedup: None };
+        (Pushing { push, waiter }, answer)
+    };
+    let (waiting, mut answer) = pushing();
+    assert!(ledger.enqueue_push(waiting).is_none());
+    assert!(ledger.take_news() && ledger.lines() == [(Lane::Pushes, Shard(0))]);
+    drop(ledger.close(&now(at), Error::new(ErrorKind::Internal, "use the client", "its thread has ended")));
+    assert!(answer.try_recv().is_err_and(|error| error == TryRecvError::Closed), "its caller finds that out");
+    assert!(ledger.enqueue_push(pushing().0).is_some(), "it would wait for ever");
 }
 
 #[test]

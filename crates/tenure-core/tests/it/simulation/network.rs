@@ -73,6 +73,37 @@ pub(crate) struct Wire {
     is_dead: std::sync::atomic::AtomicBool,
     /// When the last message of a connection arrives: one does not overtake another there.
     arrivals: Mutex<HashMap<(Verb, Shard), u64>>,
+    /// How many calls its client waits for.
+    under_way: Mutex<HashMap<(Verb, Shard), usize>>,
+}
+
+/// A call for which a client waits, until this is dropped.
+struct UnderWay(Arc<Wire>, (Verb, Shard));
+
+impl UnderWay {
+    fn begin(wire: &Arc<Wire>, verb: Verb, shard: Shard) -> UnderWay {
+        // Each consumer group asks for itself.
+        let most = match verb {
+            Verb::Take => usize::MAX,
+            Verb::Push | Verb::Settle => 1,
+            _ => wire.world.weather.calls_max,
+        };
+        let mut under_way = wire.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = under_way.entry((verb, shard)).or_insert(0);
+        *count += 1;
+        if *count > most {
+            wire.world.time.fail(format!("{count} calls of {verb:?} are under way to {shard:?}"));
+        }
+        drop(under_way);
+        UnderWay(wire.clone(), (verb, shard))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut under_way = self.0.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        under_way.entry(self.1).and_modify(|count| *count -= 1);
+    }
 }
 
 impl Wire {
@@ -82,6 +113,7 @@ impl Wire {
             clock: clock.clone(),
             is_dead: Default::default(),
             arrivals: Mutex::default(),
+            under_way: Mutex::default(),
         })
     }
 
@@ -247,6 +279,7 @@ impl Remote {
         let names = requests.iter().map(|request| about(request).clone()).collect();
         let store = self.store.clone();
         let run = move || carry_out(store.clone(), requests.clone());
+        let _under_way = UnderWay::begin(&self.wire, verb, shard);
         let answers = self.wire.call(verb, names, shard, run).await;
         self.wire.fail_some(answers)
     }
