@@ -168,6 +168,7 @@ impl Shared {
         // Not under the lock: a waker may run anything.
         drop(self.with_ledger(|ledger, now| ledger.close(now, error)));
         self.has_ended.store(true, Ordering::Release);
+        self.queue_client.close();
         self.ended.notify_waiters();
     }
 

@@ -116,6 +116,15 @@ impl QueueClient {
             .for_each(|(_, consumer_group)| consumer_group.news.notify_one());
     }
 
+    /// The thread has ended: the tasks in line find that nobody takes for them.
+    pub(crate) fn close(&self) {
+        let mut consumer_groups = self.consumer_groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = std::mem::take(&mut *consumer_groups);
+        // Not under the lock: a waker may run anything.
+        drop(consumer_groups);
+        drop(closed);
+    }
+
     /// Waits until no settlement is under way.
     pub(crate) async fn settled(&self) {
         loop {
@@ -363,7 +372,12 @@ impl Connection {
             last_heard: None,
             attempt: 0,
         };
+        drop(consumer_groups);
         shared.runtime.spawn(poller.serve());
+        if shared.has_ended() {
+            // The poller never runs.
+            shared.queue_client.close();
+        }
         Place { delivery, news: Some(news) }
     }
 }

@@ -287,6 +287,31 @@ fn a_lease_whose_client_has_broken_down_is_lost() {
 }
 
 #[test]
+fn a_task_that_waits_for_an_item_learns_that_its_client_has_broken_down() {
+    let clock = VirtualClock::new(7);
+    let panics = Panics(|command| matches!(command, Command::Renew(_)));
+    let store = Store::with_flaw(Arc::new(clock.clone()), Some(Arc::new(panics)));
+    let a = start(&store, &clock);
+    let lease = pollster::block_on(a.mutex("x").ttl(TTL).acquire()).expect("free");
+    let queue = a.queue("q");
+    let mut taking = Box::pin(async move { queue.next().await.map(drop) });
+    assert!(pollster::block_on(futures_util::future::poll_immediate(&mut taking)).is_none());
+    clock.advance(TTL / 3);
+    let (told, is_told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let queue = a.queue("q");
+        let answers =
+            async { [taking.await, queue.next().await.map(drop), queue.push("work").await.map(drop)] };
+        told.send(pollster::block_on(answers))
+    });
+    let answers = is_told.recv_timeout(Duration::from_secs(10)).expect("nobody asks the store any more");
+    for answer in answers {
+        assert_eq!(answer.expect_err("nobody asks the store any more").kind(), ErrorKind::Internal);
+    }
+    drop(lease);
+}
+
+#[test]
 fn a_release_during_which_the_client_breaks_down_says_so() {
     let clock = VirtualClock::new(7);
     let panics = Panics(|command| matches!(command, Command::Release(_)));
