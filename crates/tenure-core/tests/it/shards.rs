@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::poll_immediate;
@@ -28,6 +28,8 @@ struct TwoServers {
     has_no_heartbeats: AtomicBool,
     /// Nothing but renewals and heartbeats is answered, wherever it goes.
     only_renews: AtomicBool,
+    /// How many pushes the store was asked for.
+    pushes: AtomicUsize,
 }
 
 impl Flaw for TwoServers {
@@ -40,6 +42,7 @@ impl Flaw for TwoServers {
     }
 
     fn hangs(&self, verb: &'static str, resource: &Name) -> bool {
+        self.pushes.fetch_add(usize::from(verb == "push"), Ordering::Relaxed);
         verb == "heartbeat" && self.has_no_heartbeats.load(Ordering::Relaxed)
             || !["renew", "heartbeat"].contains(&verb) && self.only_renews.load(Ordering::Relaxed)
             || self.is_hung.load(Ordering::Relaxed) && resource.as_str().starts_with("hung/")
@@ -157,6 +160,21 @@ fn a_lease_and_a_delivery_do_not_wait_for_claims_releases_pushes_or_settlements(
         pass(&clock, &kept);
         assert!(!delivery.lease().is_lost());
     }
+}
+
+#[test]
+fn pushes_go_out_one_call_after_the_other() {
+    let (clock, servers, client, _other) = start();
+    let kept = hold(&client, "brief", BRIEF);
+    servers.is_hung.store(true, Ordering::Relaxed);
+    let queue = client.queue("hung/queue");
+    let mut pushes = [(); 5].map(|()| Box::pin(queue.push("work").into_future()));
+    for push in &mut pushes {
+        assert!(block_on(poll_immediate(push)).is_none());
+        // The client's thread has sent what it may.
+        pass(&clock, &kept);
+    }
+    assert_eq!(servers.pushes.load(Ordering::Relaxed), 1, "the others would overtake the first");
 }
 
 #[test]
