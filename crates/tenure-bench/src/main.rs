@@ -36,6 +36,7 @@ const BENCHES: &[Bench] = &[
     ("redis-queue", redis::queue),
     ("redis-million", redis::a_million_leases),
     ("redlock-uncontended", redlock::uncontended),
+    ("redlock-memory", redlock::memory),
     ("postgres-uncontended", postgres::uncontended),
     ("postgres-queue", postgres_queue::against_skip_locked),
     ("etcd-uncontended", etcd::uncontended),

@@ -81,6 +81,7 @@ impl Redis {
         let store = Arc::new(Store {
             client,
             servers,
+            inbox: keys.inbox(0, client),
             keys,
             switchboard,
             replicas,

@@ -5,6 +5,7 @@
 //! (`{…}`, on Cluster only) puts it into the same slot. Names cannot hold control characters, but braces, so the
 //! tag of a slot is looked up and not made of the name.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -36,12 +37,14 @@ pub struct Key {
 pub struct Keys {
     prefix: String,
     has_slots: bool,
+    /// What all resources share, where there are no slots: every call names these.
+    shared: [String; 4],
 }
 
 impl Keys {
     /// Begins all keys with the prefix. On Cluster they need tags that put them into a slot.
     pub fn new(prefix: &str, has_slots: bool) -> Keys {
-        Keys { prefix: prefix.to_owned(), has_slots }
+        Keys { prefix: prefix.to_owned(), has_slots, shared: shared("", prefix) }
     }
 
     /// Returns the key of a resource.
@@ -49,7 +52,7 @@ impl Keys {
     /// # Errors
     /// [`ErrorKind::Invalid`] if it would be taken for one of the engine's own.
     pub fn of(&self, name: &Name) -> Result<Key, Error> {
-        let text = format!("{}{}", self.prefix, name.as_str());
+        let text = [self.prefix.as_str(), name.as_str()].concat();
         if text.starts_with(OWN) {
             let message = format!("the key {text:?} is kept for the engine itself");
             return Err(Error::new(ErrorKind::Invalid, "name a resource", message)
@@ -137,9 +140,11 @@ impl Keys {
     }
 
     /// Returns the keys that the resources of a slot share: the last token, finished ids, queues, observed.
-    pub(crate) fn shared(&self, slot: u16) -> [String; 4] {
-        let (tag, prefix) = (self.tag(slot), &self.prefix);
-        ["token", "finished", "queues", "observed"].map(|what| format!("{OWN}{what}:{tag}{prefix}"))
+    pub(crate) fn shared(&self, slot: u16) -> Cow<'_, [String; 4]> {
+        match self.has_slots {
+            true => Cow::Owned(shared(self.tag(slot), &self.prefix)),
+            false => Cow::Borrowed(&self.shared),
+        }
     }
 
     /// Returns what the inbox channels of a slot begin with, up to the client.
@@ -156,6 +161,10 @@ impl Keys {
     pub fn changes(&self, key: &Key) -> String {
         format!("{CHANGES}{}{}", self.tag(key.slot), key.text)
     }
+}
+
+fn shared(tag: &str, prefix: &str) -> [String; 4] {
+    ["token", "finished", "queues", "observed"].map(|what| format!("{OWN}{what}:{tag}{prefix}"))
 }
 
 /// A text as a glob pattern that matches only it.

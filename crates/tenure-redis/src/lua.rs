@@ -133,15 +133,16 @@ impl Script {
             Form::Known => ("EVALSHA", &self.sha),
             Form::Text => ("EVAL", &self.text),
         };
-        let mut cmd = redis::cmd(command);
-        cmd.arg(what).arg(keys);
+        // A key and an id for each request, and some more for all: what is too little grows.
+        let mut cmd = Cmd::with_capacity(2 * keys + 16, 96 * keys + 192);
+        cmd.arg(command).arg(what).arg(keys);
         cmd
     }
 
     /// Begins a call for resources of one slot; their keys and arguments are still to be appended.
     pub(crate) fn command(&self, keys: &Keys, slot: u16, resources: usize, form: Form) -> Cmd {
         let mut cmd = self.begin(form, resources + 4);
-        for key in keys.shared(slot) {
+        for key in keys.shared(slot).iter() {
             cmd.arg(key);
         }
         cmd

@@ -25,6 +25,8 @@ pub(crate) struct Store {
     pub(crate) client: ClientId,
     pub(crate) servers: Servers,
     pub(crate) keys: Keys,
+    /// The channel on which the client hears of grants, where there are no slots.
+    pub(crate) inbox: String,
     pub(crate) switchboard: Switchboard,
     pub(crate) replicas: u8,
     /// Renewals during which too few replicas acknowledged.
@@ -57,6 +59,10 @@ pub(crate) struct Context {
 impl Store {
     /// Subscribes to the inbox of a slot. Free if that is done.
     pub(crate) async fn listen(&self, operation: &'static str, slot: u16) -> Result<()> {
+        // Every batch of claims asks, and nearly always it is done.
+        if self.servers.is_subscribed(self.inbox.as_bytes()) {
+            return Ok(());
+        }
         let inbox = self.keys.inbox(slot, self.client);
         // What comes next needs the connection for commands: to make both takes no longer than to make one.
         let (subscribed, _) =

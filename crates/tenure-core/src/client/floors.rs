@@ -33,6 +33,10 @@ impl Floors {
 
     /// Raises the floor of a resource.
     pub(crate) fn raise(&mut self, resource: &Name, token: Token) {
+        if let Some(floor) = self.young.get_mut(resource) {
+            *floor = token.max(*floor);
+            return;
+        }
         let floor = token.max(self.get(resource));
         self.keep(resource, floor);
     }

@@ -165,6 +165,17 @@ impl Servers {
         }
     }
 
+    /// Whether a channel is subscribed to now. On a cluster the table of nodes must say, and [`Servers::subscribe`] does.
+    pub(crate) fn is_subscribed(&self, channel: &[u8]) -> bool {
+        match &self.0.kind {
+            Kind::One(one) => {
+                let wire = one.inbox.get().and_then(Link::wire);
+                wire.is_some_and(|wire| wire.is_subscribed(channel))
+            }
+            Kind::Cluster(_) => false,
+        }
+    }
+
     /// Leaves a channel.
     pub(crate) async fn unsubscribe(&self, slot: u16, channel: &[u8]) {
         let deadline = Instant::now() + CALL_TIMEOUT;

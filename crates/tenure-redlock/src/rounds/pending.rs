@@ -6,7 +6,7 @@
 //! the claim never reached or that has started anew since. What does not fit is dropped: the hold ends after its ttl.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ const AGAIN_EVERY: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct Pending {
     entries: Mutex<BTreeMap<ClaimId, Entry>>,
+    /// Before this nothing of what is kept ends, in nanoseconds: while there is no room, every release would look through all of it.
+    full_until: AtomicU64,
     wake: Notify,
     is_closing: AtomicBool,
     /// Keeps the quorum until what a client that is gone gave back is sent.
@@ -88,13 +90,16 @@ impl Pending {
             let entry = entry.after(earlier);
             entries.insert(id, entry);
         } else {
-            if entries.len() >= PENDING_MAX {
+            if entries.len() >= PENDING_MAX && now.nanos() >= self.full_until.load(Ordering::Relaxed) {
                 entries.retain(|_, entry| entry.until > now);
+                let next = entries.values().map(|entry| entry.until).min();
+                self.full_until.store(next.map_or(0, |next| next.nanos()), Ordering::Relaxed);
             }
             if entries.len() >= PENDING_MAX {
                 tracing::debug!(claim = %id, "a server is away for long: the hold ends there by itself");
                 return;
             }
+            self.full_until.fetch_min(entry.until.nanos(), Ordering::Relaxed);
             entries.insert(id, entry);
         }
         drop(entries);
@@ -224,6 +229,27 @@ mod tests {
         add(&pending, &own, released(true, true));
         pending.forget_sent(&sent);
         assert_eq!(pending.next(None)[0].1.ending, released(true, true));
+    }
+
+    #[test]
+    fn what_has_ended_makes_room_for_what_is_new() {
+        let (pending, short, long) = (Pending::default(), Duration::from_millis(1), Duration::from_secs(30));
+        for id in 1..PENDING_MAX as u128 {
+            add(&pending, &own(id, long), released(true, false));
+        }
+        let mut next = PENDING_MAX as u128..;
+        let mut is_kept = |ttl: Duration| {
+            let own = own(next.next().expect("an id"), ttl);
+            add(&pending, &own, released(true, false));
+            let ended = SystemClock.now() + short;
+            while SystemClock.now() <= ended {}
+            pending.entries().contains_key(&own.claim.id)
+        };
+        assert!(is_kept(short), "there was room for one");
+        assert!(is_kept(short), "the last has ended");
+        assert!(is_kept(long), "and so has the one in its place");
+        assert!(!is_kept(long) && !is_kept(short), "nothing has ended");
+        assert_eq!(pending.len(), PENDING_MAX);
     }
 
     #[test]
