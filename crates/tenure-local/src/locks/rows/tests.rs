@@ -366,7 +366,8 @@ fn time_per_command(waiters: u128) -> Duration {
     let start = SystemClock.now();
     for holder in 0..rounds {
         test.clock.advance(Duration::from_millis(1));
-        let other = random.u128(waiters / 2..waiters);
+        // Not one that is to hold, and none whose neighbour is.
+        let other = random.u128(waiters / 2 + 1..waiters);
         let release =
             |claim| Release { claim: ClaimId::new(claim), maybe_in_flight: false, is_unused: false };
         let released = test.transact(|transaction| {
