@@ -18,6 +18,7 @@ use futures_util::stream::{self, BoxStream};
 
 pub use crate::engine::finding::{Finding, Severity};
 pub use crate::engine::url::EngineUrl;
+pub use crate::model::step::{BreakAnswer, ReleaseAnswer};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::claim::{
@@ -25,7 +26,7 @@ use crate::model::claim::{
     Waiting,
 };
 use crate::model::inspect::View;
-use crate::model::step::{Outcome, Release};
+use crate::model::step::{Claimed, Refusal, Release, Renewed};
 use crate::model::token::Token;
 
 pub use crate::engine::object::{DynEngine, DynQueueEngine};
@@ -221,15 +222,6 @@ pub struct ReleaseRequest {
     pub release: Release,
 }
 
-/// The answer to a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReleaseAnswer {
-    /// It held or waited, and does not any more.
-    Released,
-    /// It had ended before.
-    AlreadyLost,
-}
-
 /// News for a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -252,25 +244,6 @@ pub enum Wake {
     RenewAll,
     /// Something may be ready in a queue in which this client asked in vain.
     Queue(Name),
-}
-
-/// How an operator's break of a hold ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakAnswer {
-    /// The hold is broken; its units come free after this long (zero: they are).
-    Broken {
-        /// From when the engine answered.
-        free_in: Duration,
-    },
-    /// Nothing is changed: the hold under that token has ended, and its units rest for this long. It was broken
-    /// before, or released before its `min_hold` was over, or its holder vanished (`lock_delay`). A break at once
-    /// frees them.
-    Resting {
-        /// From when the engine answered.
-        free_in: Duration,
-    },
-    /// No hold has that token.
-    NotHeld,
 }
 
 /// What grants claims: a store plus tenure's protocol on it.
@@ -475,23 +448,28 @@ impl std::fmt::Debug for Connect {
     }
 }
 
-/// Translates an outcome of `step` into the answer to a claim, for hosted engines.
+/// Translates what `step` answers to a claim into what an engine answers.
 ///
 /// # Errors
-/// The outcomes that a caller must act on.
-pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -> Result<ClaimAnswer> {
-    let refuse = |kind, message: String, hint: &str| {
-        let refused = Error::new(kind, "claim", message).with_hint(hint);
-        // The step has decided, and entered nothing.
-        Err(refused.with_no_effect())
-    };
-    match outcome {
-        Outcome::Granted(grant) => Ok(ClaimAnswer::Granted(grant)),
-        Outcome::Waiting(waiting) => Ok(ClaimAnswer::Waiting(waiting, incarnation)),
-        Outcome::Busy(busy) => Ok(ClaimAnswer::Busy(busy)),
-        Outcome::Fresh(value) => Ok(ClaimAnswer::Fresh(value)),
-        Outcome::Finished => Ok(ClaimAnswer::Finished),
-        Outcome::Conflict { kind, capacity } => refuse(
+/// The refusals that a caller must act on.
+pub fn claim_answer(
+    claim: &Claim,
+    answer: Result<Claimed, Refusal>,
+    incarnation: Incarnation,
+) -> Result<ClaimAnswer> {
+    Ok(match answer.map_err(|refusal| refused(claim, refusal))? {
+        Claimed::Granted(grant) => ClaimAnswer::Granted(grant),
+        Claimed::Waiting(waiting) => ClaimAnswer::Waiting(waiting, incarnation),
+        Claimed::Busy(busy) => ClaimAnswer::Busy(busy),
+        Claimed::Fresh(value) => ClaimAnswer::Fresh(value),
+        Claimed::Finished => ClaimAnswer::Finished,
+    })
+}
+
+/// Says why a claim is refused. The error is without effect: nothing has been entered.
+pub fn refused(claim: &Claim, refusal: Refusal) -> Error {
+    let (kind, message, hint) = match refusal {
+        Refusal::Conflict { kind, capacity } => (
             ErrorKind::Conflict,
             format!(
                 "asked for as a {} of capacity {}, but in use as a {kind} of capacity {capacity}",
@@ -503,7 +481,7 @@ pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -
                 "use one kind for a name everywhere, or another name"
             },
         ),
-        Outcome::FloorAhead { now } => refuse(
+        Refusal::FloorAhead { now } => (
             ErrorKind::Invalid,
             format!(
                 "the floor {} is more than an hour ahead of the store's clock {}: one of the two is wrong",
@@ -512,40 +490,22 @@ pub fn claim_answer(claim: &Claim, outcome: Outcome, incarnation: Incarnation) -
             ),
             "check the clocks of the store and of the machines that wrote the token",
         ),
-        Outcome::QueueFull => refuse(
+        Refusal::QueueFull => (
             ErrorKind::Invalid,
             format!("{WAITERS_MAX} claims wait already"),
             "use several resources, or a queue",
         ),
-        Outcome::Invalid(why) => refuse(ErrorKind::Invalid, why.to_owned(), "see the limits of the kind"),
-        other => Err(Error::new(ErrorKind::Internal, "claim", format!("unexpected outcome {other:?}"))
-            .with_hint("report it")),
-    }
+        Refusal::Invalid(why) => (ErrorKind::Invalid, why.to_owned(), "see the limits of the kind"),
+    };
+    Error::new(kind, "claim", message).with_hint(hint).with_no_effect()
 }
 
-/// Translates an outcome of `step` into the answer to a renewal, for hosted engines.
-pub fn renew_answer(request: &RenewRequest, outcome: Outcome, incarnation: Incarnation) -> RenewAnswer {
-    match outcome {
-        Outcome::Renewed(grant) if request.is_waiter => RenewAnswer::Granted(grant),
-        Outcome::Renewed(grant) => RenewAnswer::Renewed { ends_in: grant.ends_in },
-        Outcome::Waiting(waiting) => RenewAnswer::Waiting(waiting, incarnation),
-        _ => RenewAnswer::Lost,
-    }
-}
-
-/// Translates an outcome of `step` into the answer to a break, for hosted engines.
-pub fn break_answer(outcome: &Outcome) -> BreakAnswer {
-    match outcome {
-        Outcome::Broken { free_in } => BreakAnswer::Broken { free_in: *free_in },
-        Outcome::Resting { free_in } => BreakAnswer::Resting { free_in: *free_in },
-        _ => BreakAnswer::NotHeld,
-    }
-}
-
-/// Translates an outcome of `step` into the answer to a release, for hosted engines.
-pub fn release_answer(outcome: &Outcome) -> ReleaseAnswer {
-    match outcome {
-        Outcome::Released => ReleaseAnswer::Released,
-        _ => ReleaseAnswer::AlreadyLost,
+/// Translates what `step` answers to a renewal into what an engine answers.
+pub fn renew_answer(request: &RenewRequest, renewed: Renewed, incarnation: Incarnation) -> RenewAnswer {
+    match renewed {
+        Renewed::Held(grant) if request.is_waiter => RenewAnswer::Granted(grant),
+        Renewed::Held(grant) => RenewAnswer::Renewed { ends_in: grant.ends_in },
+        Renewed::Waiting(waiting) => RenewAnswer::Waiting(waiting, incarnation),
+        Renewed::Lost => RenewAnswer::Lost,
     }
 }

@@ -19,8 +19,8 @@ use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::engine::queue::QueueCapability;
 use crate::engine::{
     BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Connect, DynQueueEngine, Engine, Finding,
-    Incarnation, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, break_answer,
-    claim_answer, release_answer, renew_answer,
+    Incarnation, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, claim_answer,
+    renew_answer,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -29,7 +29,7 @@ use crate::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use crate::model::inspect::{View, inspect, shows_the_same};
 use crate::model::queue::record::PlainQueue;
 use crate::model::record::PlainRecord;
-use crate::model::step::{Command, Outcome, Transition, forget_at, step};
+use crate::model::step::{Break, Command, Publish, Release, Renew, Resize, Settle, Woken, forget_at, step};
 use crate::model::token::Token;
 
 /// The engine's one word.
@@ -43,16 +43,33 @@ pub async fn connect(store: &str) -> Result<Tenure> {
     Tenure::connect_with(Store::named(store).connector(), Settings::default()).await
 }
 
+/// A command that is about to be carried out, and what a test may change of it.
+#[derive(Debug)]
+pub enum Verb<'a> {
+    /// A claim.
+    Claim(&'a Claim),
+    /// A renewal.
+    Renew(ClaimId),
+    /// A release.
+    Release(&'a mut Release),
+    /// A publication.
+    Publish(&'a mut Publish),
+    /// A break.
+    Break(&'a mut Break),
+    /// Another capacity.
+    Resize(u32),
+}
+
 /// What a test may do to a store's work, to see its checks fail.
 pub trait Flaw: Send + Sync + 'static {
     /// Changes what is about to be done.
-    fn before(&self, record: &mut PlainRecord, command: &mut Command<'_>) {
-        let _ = (record, command);
+    fn before(&self, record: &mut PlainRecord, verb: Verb<'_>) {
+        let _ = (record, verb);
     }
 
     /// Changes what was done.
-    fn after(&self, record: &mut PlainRecord, transition: &mut Transition) {
-        let _ = (record, transition);
+    fn after(&self, record: &mut PlainRecord, wakes: &mut Vec<Woken>) {
+        let _ = (record, wakes);
     }
 
     /// Which of the store's servers a resource or a queue is on.
@@ -165,7 +182,7 @@ impl Store {
         let mut state = self.state();
         let may_go_back = state.may_go_back;
         let is_used = |record: &mut PlainRecord| {
-            let Ok(_) = step(record, &Command::Settle, now);
+            let Ok(_) = step(record, &Settle, now);
             let Ok(forget_at) = forget_at(record, !may_go_back, now);
             forget_at.is_none_or(|at| at > now)
         };
@@ -215,17 +232,28 @@ impl Store {
         Timestamp::default() + self.epoch + since_boot
     }
 
-    fn step(&self, resource: &Name, mut command: Command<'_>) -> Outcome {
+    /// Carries out a command, which a flaw may see as a verb before.
+    fn step<C: Command + Clone>(
+        &self,
+        resource: &Name,
+        command: &C,
+        verb: impl FnOnce(&mut C) -> Verb<'_>,
+    ) -> C::Answer {
         let now = self.now();
         let mut state = self.state();
         let mut record = state.records.remove(resource).unwrap_or_default();
-        if let Some(flaw) = &self.flaw {
-            flaw.before(&mut record, &mut command);
-        }
-        let Ok(mut transition) = step(&mut record, &command, now);
-        if let Some(flaw) = &self.flaw {
-            flaw.after(&mut record, &mut transition);
-        }
+        let transition = match &self.flaw {
+            None => step(&mut record, command, now),
+            Some(flaw) => {
+                let mut command = command.clone();
+                flaw.before(&mut record, verb(&mut command));
+                step(&mut record, &command, now).map(|mut transition| {
+                    flaw.after(&mut record, &mut transition.wakes);
+                    transition
+                })
+            }
+        };
+        let Ok(transition) = transition;
         if transition.is_token_ahead {
             Event::TokenAhead { resource }.emit(NAME);
         }
@@ -241,7 +269,7 @@ impl Store {
         if let Some(observers) = state.observers.get(resource) {
             observers.send_replace(());
         }
-        transition.outcome
+        transition.answer
     }
 
     /// Answers a call, unless it hangs.
@@ -345,8 +373,9 @@ impl Engine for Memory {
 
     async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         let renew = |request: &RenewRequest| {
-            let outcome = self.store.step(&request.resource, Command::Renew(request.claim));
-            Ok(renew_answer(request, outcome, self.store.incarnation()))
+            let renew = Renew(request.claim);
+            let renewed = self.store.step(&request.resource, &renew, |renew| Verb::Renew(renew.0));
+            Ok(renew_answer(request, renewed, self.store.incarnation()))
         };
         self.store
             .answer(
@@ -370,8 +399,7 @@ impl Engine for Memory {
     }
 
     async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
-        let outcome = self.store.step(&resource, Command::Publish { claim, bytes, keep });
-        Ok(outcome == Outcome::Published)
+        Ok(self.store.step(&resource, &Publish { claim, bytes, keep }, |publish| Verb::Publish(publish)))
     }
 
     async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
@@ -419,14 +447,12 @@ impl Engine for Memory {
     }
 
     async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
-        Ok(break_answer(&self.store.step(&resource, Command::Break { token, at_once })))
+        Ok(self.store.step(&resource, &Break { token, at_once }, |hold| Verb::Break(hold)))
     }
 
     async fn resize(&self, resource: Name, capacity: u32) -> Result<()> {
-        match self.store.step(&resource, Command::Resize(capacity)) {
-            Outcome::Invalid(why) => Err(Error::new(ErrorKind::Invalid, "resize", why)),
-            _ => Ok(()),
-        }
+        let resized = self.store.step(&resource, &Resize(capacity), |resize| Verb::Resize(resize.0));
+        resized.map_err(|why| Error::new(ErrorKind::Invalid, "resize", why))
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
@@ -455,12 +481,11 @@ impl Engine for Memory {
 
 impl BlockingEngine for Memory {
     fn claim(&self, claim: &Claim) -> Result<ClaimAnswer> {
-        let outcome = self.store.step(&claim.resource, Command::Claim(claim));
-        claim_answer(claim, outcome, self.store.incarnation())
+        let answer = self.store.step(&claim.resource, claim, |claim| Verb::Claim(claim));
+        claim_answer(claim, answer, self.store.incarnation())
     }
 
     fn release(&self, release: &ReleaseRequest) -> Result<ReleaseAnswer> {
-        let outcome = self.store.step(&release.resource, Command::Release(release.release));
-        Ok(release_answer(&outcome))
+        Ok(self.store.step(&release.resource, &release.release, |release| Verb::Release(release)))
     }
 }

@@ -10,13 +10,12 @@ use tenure_core::clock::Clock;
 use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{
     BlockingEngine, BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, Reach,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, break_answer, claim_answer,
-    release_answer, renew_answer,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, claim_answer, renew_answer,
 };
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use tenure_core::model::inspect::View;
-use tenure_core::model::step::{Command, Outcome};
+use tenure_core::model::step::{Break, Publish, Renew, Resize, Vanish};
 use tenure_core::model::token::Token;
 use tenure_core::testing::failpoint;
 use tokio::io::Interest;
@@ -29,12 +28,12 @@ use crate::client::wake::{self, Inbox};
 use crate::client::watch::{Reason, Watcher};
 use crate::config::Config;
 use crate::doctor::check;
-use crate::error::{Fault, system_error};
+use crate::error::{Failure, Fault, system_error};
 use crate::locks::observe::{Observers, observe, without_the_dead};
-use crate::locks::resource::Done;
+use crate::locks::resource::{Done, Watchful};
 use crate::place::directory::Setup;
 use crate::place::fork::{ClosedOnFork, is_forked};
-use crate::store::Store;
+use crate::store::{Store, Transaction};
 
 pub(crate) const ENGINE: &str = "local";
 /// How many rounds of dead holders one claim waits out: each ends all that are dead at that moment, so a second one
@@ -109,31 +108,30 @@ impl Local {
         rows.map_err(|fault| fault.to_error("look", &store.directory.room.path))
     }
 
-    /// Does one command per item in one transaction; `follow` sees each item with what became of it.
-    async fn submit<R, A>(
+    /// Does one command per request in one transaction; `answer` sees each request with what became of it.
+    async fn submit<R, A, B>(
         &self,
         operation: &'static str,
         requests: Vec<R>,
         name: fn(&R) -> &Name,
-        command: fn(&R) -> Command<'_>,
-        answer: impl Fn(&Store, &R, Done) -> Result<A> + Send + 'static,
-    ) -> Vec<Result<A>>
+        run: fn(&mut Transaction<'_>, &R) -> Result<Done<A>, Failure>,
+        answer: impl Fn(&Store, &R, Done<A>) -> Result<B> + Send + 'static,
+    ) -> Vec<Result<B>>
     where
         R: Send + Sync + 'static,
         A: Send + 'static,
+        B: Send + 'static,
     {
         let requests: Arc<[R]> = requests.into();
-        let (run, follow) = (requests.clone(), requests.clone());
+        let (all, follow) = (requests.clone(), requests.clone());
         let answers = self.worker.submit(
             operation,
             requests.len(),
-            move |transaction| {
-                run.iter().map(|request| transaction.step(name(request), &command(request))).collect()
-            },
-            move |store, done: Vec<Done>| {
+            move |transaction| all.iter().map(|request| run(transaction, request)).collect(),
+            move |store, done: Vec<Done<A>>| {
                 let answers = follow.iter().zip(done).map(|(request, done)| {
-                    let done = past_the_dead(store, name(request), &command(request), done);
-                    answer(store, request, done)
+                    let again = |transaction: &mut Transaction<'_>| run(transaction, request);
+                    answer(store, request, past_the_dead(store, name(request), again, done))
                 });
                 Ok(answers.collect::<Vec<_>>())
             },
@@ -145,34 +143,37 @@ impl Local {
     }
 
     /// Does one command.
-    async fn submit_one<A: Send + 'static>(
+    async fn submit_one<C: Watchful<Answer: Send> + Send + 'static>(
         &self,
         operation: &'static str,
-        resource: Name,
-        command: Command<'static>,
-        answer: fn(Outcome) -> Result<A>,
-    ) -> Result<A> {
-        let name = resource.clone();
+        name: Name,
+        command: C,
+    ) -> Result<C::Answer> {
         let done = self.worker.submit(
             operation,
             1,
             move |transaction| transaction.step(&name, &command),
-            move |_, done| answer(done.outcome),
+            move |_, done| Ok(done.answer),
         );
         done.await
     }
 
     /// Does one command on the caller's thread.
-    fn run_command(&self, operation: &'static str, name: &Name, command: &Command<'_>) -> Result<Done> {
+    fn run_command<C: Watchful>(
+        &self,
+        operation: &'static str,
+        name: &Name,
+        command: &C,
+    ) -> Result<Done<C::Answer>> {
         let store = &*self.worker.store;
         let failed = |fault: Fault| fault.to_error(operation, &store.directory.room.path);
-        let (done, refused) =
-            store.transact(|transaction| transaction.step(name, command)).map_err(failed)?;
+        let run = |transaction: &mut Transaction<'_>| transaction.step(name, command);
+        let (done, refused) = store.transact(run).map_err(failed)?;
         if !refused.is_empty() {
             // What cannot be reaped now is found dead again by a client that waits for it.
             drop(store.reap(refused));
         }
-        Ok(past_the_dead(store, name, command, done))
+        Ok(past_the_dead(store, name, run, done))
     }
 
     /// Watches the clients that a waiting claim depends on, and none for one that does not wait.
@@ -196,7 +197,12 @@ fn begin(worker: &Worker, client: ClientId, _setup: &Setup) -> Result<(Life, Own
 }
 
 /// Ends what dead clients hold that a claim waits for or was refused for, and asks again.
-fn past_the_dead(store: &Store, name: &Name, command: &Command<'_>, mut done: Done) -> Done {
+fn past_the_dead<A>(
+    store: &Store,
+    name: &Name,
+    run: impl Fn(&mut Transaction<'_>) -> Result<Done<A>, Failure>,
+    mut done: Done<A>,
+) -> Done<A> {
     for _ in 0..DEAD_ROUNDS_MAX {
         let dead: Vec<_> = done.depends_on.iter().copied().filter(|client| store.is_dead(*client)).collect();
         if dead.is_empty() {
@@ -204,9 +210,9 @@ fn past_the_dead(store: &Store, name: &Name, command: &Command<'_>, mut done: Do
         }
         let again = store.transact(|transaction| {
             for client in &dead {
-                transaction.step(name, &Command::Vanish(*client))?;
+                transaction.step(name, &Vanish(*client))?;
             }
-            transaction.step(name, command)
+            run(transaction)
         });
         // If the store cannot be reached now, the first answer is still true.
         let Ok((again, refused)) = again else { break };
@@ -232,9 +238,9 @@ impl Engine for Local {
                 "claim",
                 claims,
                 |claim| &claim.resource,
-                |claim| Command::Claim(claim),
+                |transaction, claim| transaction.step(&claim.resource, claim),
                 |store, claim, done| {
-                    Ok((claim_answer(claim, done.outcome, store.incarnation)?, done.depends_on))
+                    Ok((claim_answer(claim, done.answer, store.incarnation)?, done.depends_on))
                 },
             )
             .await;
@@ -254,9 +260,9 @@ impl Engine for Local {
                 "renew",
                 renewals,
                 |renewal| &renewal.resource,
-                |renewal| Command::Renew(renewal.claim),
+                |transaction, renewal| transaction.step(&renewal.resource, &Renew(renewal.claim)),
                 |store, renewal, done| {
-                    Ok((renew_answer(renewal, done.outcome, store.incarnation), done.depends_on))
+                    Ok((renew_answer(renewal, done.answer, store.incarnation), done.depends_on))
                 },
             )
             .await;
@@ -277,15 +283,14 @@ impl Engine for Local {
             "release",
             releases,
             |release| &release.resource,
-            |release| Command::Release(release.release),
-            |_, _, done| Ok(release_answer(&done.outcome)),
+            |transaction, release| transaction.step(&release.resource, &release.release),
+            |_, _, done| Ok(done.answer),
         )
         .await
     }
 
     async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
-        let command = Command::Publish { claim, bytes, keep };
-        self.submit_one("publish", resource, command, |outcome| Ok(outcome == Outcome::Published)).await
+        self.submit_one("publish", resource, Publish { claim, bytes, keep }).await
     }
 
     async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
@@ -305,16 +310,12 @@ impl Engine for Local {
     }
 
     async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
-        let command = Command::Break { token, at_once };
-        self.submit_one("break", resource, command, |outcome| Ok(break_answer(&outcome))).await
+        self.submit_one("break", resource, Break { token, at_once }).await
     }
 
     async fn resize(&self, resource: Name, capacity: u32) -> Result<()> {
-        self.submit_one("resize", resource, Command::Resize(capacity), |outcome| match outcome {
-            Outcome::Invalid(why) => Err(Error::new(ErrorKind::Invalid, "resize", why)),
-            _ => Ok(()),
-        })
-        .await
+        let resized = self.submit_one("resize", resource, Resize(capacity)).await?;
+        resized.map_err(|why| Error::new(ErrorKind::Invalid, "resize", why))
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
@@ -348,9 +349,9 @@ impl Engine for Local {
 
 impl BlockingEngine for Local {
     fn claim(&self, claim: &Claim) -> Result<ClaimAnswer> {
-        let done = self.run_command("claim", &claim.resource, &Command::Claim(claim))?;
+        let done = self.run_command("claim", &claim.resource, claim)?;
         let incarnation = self.worker.store.incarnation;
-        let answer = claim_answer(claim, done.outcome, incarnation)?;
+        let answer = claim_answer(claim, done.answer, incarnation)?;
         let is_waiting = matches!(answer, ClaimAnswer::Waiting(..));
         self.watch(&claim.resource, claim.id, is_waiting.then_some(&*done.depends_on));
         Ok(answer)
@@ -358,8 +359,7 @@ impl BlockingEngine for Local {
 
     fn release(&self, release: &ReleaseRequest) -> Result<ReleaseAnswer> {
         self.watcher.forget(release.release.claim);
-        let done = self.run_command("release", &release.resource, &Command::Release(release.release))?;
-        Ok(release_answer(&done.outcome))
+        Ok(self.run_command("release", &release.resource, &release.release)?.answer)
     }
 }
 

@@ -15,7 +15,7 @@ use tenure_core::clock::{Clock, Instant, Timestamp};
 use tenure_core::engine::Incarnation;
 use tenure_core::error::Result;
 use tenure_core::model::claim::{ClientId, Name};
-use tenure_core::model::step::Command;
+use tenure_core::model::step::Vanish;
 use tenure_core::testing::failpoint;
 
 use crate::client::liveness;
@@ -283,7 +283,7 @@ impl Store {
                         transaction.queue_vanish(name, *client)?;
                         continue;
                     }
-                    transaction.step(name, &Command::Vanish(*client))?;
+                    transaction.step(name, &Vanish(*client))?;
                     transaction.remove_observer(name, *client)?;
                 }
                 Ok(())

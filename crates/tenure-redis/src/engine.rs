@@ -9,11 +9,11 @@ use futures_util::stream::BoxStream;
 use redis::{Cmd, Value};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, Reach, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, claim_answer, release_answer, renew_answer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, claim_answer, renew_answer,
 };
 use tenure_core::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use tenure_core::model::inspect::View;
-use tenure_core::model::step::Outcome;
+use tenure_core::model::step::{Claimed, Renewed};
 use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 
@@ -217,12 +217,12 @@ impl Engine for Redis {
                 let error = Error::new(ErrorKind::Invalid, "claim", message);
                 return Err(error.with_hint("use another name, or `?prefix=`").with_no_effect());
             }
-            let outcome = answer::claimed(claim, context.now, item);
-            let outcome = outcome.map_err(|what| internal("claim", &what))?;
-            if matches!(outcome, Outcome::Granted(_)) {
+            let claimed = answer::claimed(claim, context.now, item);
+            let claimed = claimed.map_err(|what| internal("claim", &what))?;
+            if matches!(claimed, Ok(Claimed::Granted(_))) {
                 self.store.check_replicas("claim", "grant", context)?;
             }
-            claim_answer(claim, outcome, context.incarnation)
+            claim_answer(claim, claimed, context.incarnation)
         })
         .await
     }
@@ -242,11 +242,11 @@ impl Engine for Redis {
             sending,
         };
         let answers = self.submit(verb, &renewals, |renewal, context, item| {
-            let outcome = answer::renewed(item).map_err(|what| internal("renew", &what))?;
-            if matches!(outcome, Outcome::Renewed(_)) {
+            let renewed = answer::renewed(item).map_err(|what| internal("renew", &what))?;
+            if matches!(renewed, Renewed::Held(_)) {
                 self.store.check_replicas("renew", "grant", context)?;
             }
-            Ok(renew_answer(renewal, outcome, context.incarnation))
+            Ok(renew_answer(renewal, renewed, context.incarnation))
         });
         let answers = answers.await;
         if let Some(held) = renewals.first()
@@ -269,8 +269,7 @@ impl Engine for Redis {
             sending: Sending::Patient,
         };
         self.submit(verb, &releases, |_, _, item| {
-            let is_released = answer::released(item).map_err(|what| internal("release", &what))?;
-            Ok(release_answer(&if is_released { Outcome::Released } else { Outcome::AlreadyLost }))
+            answer::released(item).map_err(|what| internal("release", &what))
         })
         .await
     }

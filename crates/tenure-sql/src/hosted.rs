@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures_util::stream::BoxStream;
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, Incarnation, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Wake, break_answer, claim_answer, release_answer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Wake, claim_answer,
 };
 use tenure_core::model::claim::{Claim, ClaimId, Keep, Name};
 use tenure_core::model::inspect::View;
-use tenure_core::model::step::{Command, Outcome, Release};
+use tenure_core::model::step::{Break, Command, Publish, Release, Resize};
 use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::task::AbortHandle;
@@ -20,7 +20,7 @@ use crate::database::Database;
 use crate::fault::Fault;
 use crate::locks::purge::{Purged, purge, sweep};
 use crate::locks::renew::renew;
-use crate::locks::transaction::run_commands;
+use crate::locks::transaction::{run_command, run_commands};
 use crate::locks::{observe, plain};
 use crate::pause::pause;
 use crate::queues::{QueueDatabase, Queued, Queues};
@@ -63,12 +63,12 @@ impl<D: Database> Hosted<D> {
         &self.database
     }
 
-    async fn submit<R: Sync, A>(
+    async fn submit<R, C: Command, A>(
         &self,
         operation: &'static str,
         requests: &[R],
-        part: impl for<'a> Fn(&'a R) -> (&'a Name, Command<'a>),
-        answer: impl Fn(&R, Outcome, Incarnation) -> Result<A>,
+        part: impl Fn(&R) -> (&Name, &C),
+        answer: impl Fn(&R, C::Answer, Incarnation) -> Result<A>,
     ) -> Vec<Result<A>> {
         if requests.is_empty() {
             return Vec::new();
@@ -77,22 +77,18 @@ impl<D: Database> Hosted<D> {
         let done = run_commands(&*self.database, &batch).await;
         let answers = requests.iter().zip(done).map(|(request, done)| {
             let done = done.map_err(|fault| fault.to_error(operation))?;
-            answer(request, done.transition.outcome, done.incarnation)
+            answer(request, done.transition.answer, done.incarnation)
         });
         answers.collect()
     }
 
-    async fn submit_one<A>(
+    async fn submit_one<C: Command>(
         &self,
         operation: &'static str,
-        resource: Name,
-        command: Command<'static>,
-        answer: impl Fn(Outcome) -> Result<A>,
-    ) -> Result<A> {
-        let mut done = run_commands(&*self.database, &[(&resource, command)]).await;
-        let missing = || Error::new(ErrorKind::Internal, operation, "a command was left out");
-        let done = done.pop().ok_or_else(missing)?.map_err(|fault| fault.to_error(operation))?;
-        answer(done.transition.outcome)
+        resource: &Name,
+        command: &C,
+    ) -> Result<C::Answer> {
+        self.ask(operation, run_command(&*self.database, resource, command)).await
     }
 
     async fn ask<A>(
@@ -102,14 +98,6 @@ impl<D: Database> Hosted<D> {
     ) -> Result<A> {
         asked.await.map_err(|fault| fault.to_error(operation))
     }
-}
-
-fn claim_part(claim: &Claim) -> (&Name, Command<'_>) {
-    (&claim.resource, Command::Claim(claim))
-}
-
-fn release_part(request: &ReleaseRequest) -> (&Name, Command<'_>) {
-    (&request.resource, Command::Release(request.release))
 }
 
 async fn keep_purging<D: Database>(database: Arc<D>, queues: Option<Arc<dyn Queues>>) {
@@ -169,7 +157,8 @@ impl<D: Database> Engine for Hosted<D> {
         };
         let rest: Vec<Claim> =
             claims.iter().filter(|claim| !answered.contains_key(&claim.id)).cloned().collect();
-        let mut answers = self.submit("claim", &rest, claim_part, claim_answer).await.into_iter();
+        let answers = self.submit("claim", &rest, |claim| (&claim.resource, claim), claim_answer);
+        let mut answers = answers.await.into_iter();
         let answer = |claim: &Claim| match answered.remove(&claim.id) {
             Some(answer) => Some(Ok(answer)),
             None => answers.next(),
@@ -204,7 +193,7 @@ impl<D: Database> Engine for Hosted<D> {
             })
             .collect();
         let answers =
-            self.submit("release", &rest, release_part, |_, outcome, _| Ok(release_answer(&outcome)));
+            self.submit("release", &rest, |one| (&one.resource, &one.release), |_, answer, _| Ok(answer));
         let mut answers = answers.await.into_iter();
         let answer = |one: &ReleaseRequest| match released.get(&one.release.claim) {
             Some(true) => Some(Ok(ReleaseAnswer::Released)),
@@ -214,8 +203,7 @@ impl<D: Database> Engine for Hosted<D> {
     }
 
     async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
-        let command = Command::Publish { claim, bytes, keep };
-        self.submit_one("publish", resource, command, |outcome| Ok(outcome == Outcome::Published)).await
+        self.submit_one("publish", &resource, &Publish { claim, bytes, keep }).await
     }
 
     async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
@@ -231,16 +219,12 @@ impl<D: Database> Engine for Hosted<D> {
     }
 
     async fn break_hold(&self, resource: Name, token: Token, at_once: bool) -> Result<BreakAnswer> {
-        let command = Command::Break { token, at_once };
-        self.submit_one("break", resource, command, |outcome| Ok(break_answer(&outcome))).await
+        self.submit_one("break", &resource, &Break { token, at_once }).await
     }
 
     async fn resize(&self, resource: Name, capacity: u32) -> Result<()> {
-        self.submit_one("resize", resource, Command::Resize(capacity), |outcome| match outcome {
-            Outcome::Invalid(why) => Err(Error::new(ErrorKind::Invalid, "resize", why)),
-            _ => Ok(()),
-        })
-        .await
+        let resized = self.submit_one("resize", &resource, &Resize(capacity)).await?;
+        resized.map_err(|why| Error::new(ErrorKind::Invalid, "resize", why))
     }
 
     fn queues(&self) -> Option<&dyn DynQueueEngine> {

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tenure_core::clock::Timestamp;
-use tenure_core::memory::Flaw;
+use tenure_core::memory::{Flaw, Verb};
+use tenure_core::model::claim::{Claim, ClaimId};
 use tenure_core::model::record::{Hold, PlainRecord, Record, Waiter};
-use tenure_core::model::step::{Command, Transition};
+use tenure_core::model::step::Woken;
 
 /// Which rule is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +119,7 @@ fn rotate(record: &mut PlainRecord) {
 }
 
 impl BrokenRecord {
-    fn before_claim(&self, record: &mut PlainRecord, claim: &tenure_core::model::claim::Claim) {
+    fn before_claim(&self, record: &mut PlainRecord, claim: &Claim) {
         let Ok(Some(mut head)) = record.head() else { return };
         match self.rule {
             Rule::CapacityIgnored => head.used = 0,
@@ -141,45 +142,46 @@ impl BrokenRecord {
 }
 
 impl Flaw for BrokenRecord {
-    fn before(&self, record: &mut PlainRecord, command: &mut Command<'_>) {
+    fn before(&self, record: &mut PlainRecord, verb: Verb<'_>) {
         self.waited.store(waiters(record).len() as u32, Ordering::Relaxed);
         let holder = holds(record).first().cloned();
         let waits = |record: &PlainRecord, claim| matches!(record.waiter_of(claim), Ok(Some(_)));
-        match (self.rule, &mut *command) {
-            (_, Command::Claim(claim)) => self.before_claim(record, claim),
-            (Rule::WithdrawalsIgnored, Command::Release(release)) if waits(record, release.claim) => {
-                *command = Command::Settle;
+        match (self.rule, verb) {
+            (_, Verb::Claim(claim)) => self.before_claim(record, claim),
+            (Rule::WithdrawalsIgnored, Verb::Release(release)) if waits(record, release.claim) => {
+                // Released is what nobody claimed.
+                (release.claim, release.maybe_in_flight) = (ClaimId::new(0), false);
             }
-            (Rule::LeavingFrees, Command::Release(release)) if waits(record, release.claim) => {
+            (Rule::LeavingFrees, Verb::Release(release)) if waits(record, release.claim) => {
                 free(record, |_| true);
             }
-            (Rule::HeartbeatsConfirmNothing, Command::Renew(claim)) => {
+            (Rule::HeartbeatsConfirmNothing, Verb::Renew(claim)) => {
                 // Renewed as if it had just been granted to a waiter.
-                if let Ok(Some(mut hold)) = record.hold_of(*claim) {
+                if let Ok(Some(mut hold)) = record.hold_of(claim) {
                     hold.ttl = Duration::from_secs(5);
                     let Ok(()) = record.put_hold(hold);
                 }
             }
-            (Rule::ReleasesOfAnybody, Command::Release(release)) if !waits(record, release.claim) => {
+            (Rule::ReleasesOfAnybody, Verb::Release(release)) if !waits(record, release.claim) => {
                 if let Some(held) = holder.and_then(|hold| hold.claim) {
                     release.claim = held;
                 }
             }
-            (Rule::ValuesOfAnybody, Command::Publish { claim, .. }) => {
+            (Rule::ValuesOfAnybody, Verb::Publish(publish)) => {
                 if let Some(held) = holder.and_then(|hold| hold.claim) {
-                    *claim = held;
+                    publish.claim = held;
                 }
             }
-            (Rule::BreaksOfAnybody, Command::Break { token, .. }) => {
+            (Rule::BreaksOfAnybody, Verb::Break(hold)) => {
                 if let Some(holder) = holder {
-                    *token = holder.token;
+                    hold.token = holder.token;
                 }
             }
             _ => {}
         }
     }
 
-    fn after(&self, record: &mut PlainRecord, transition: &mut Transition) {
+    fn after(&self, record: &mut PlainRecord, wakes: &mut Vec<Woken>) {
         match self.rule {
             Rule::CapacityIgnored | Rule::TriesOvertake => recount(record),
             Rule::LastComeFirstServed
@@ -192,8 +194,8 @@ impl Flaw for BrokenRecord {
                     let Ok(()) = record.put_waiter(Waiter { expires_at: FOR_EVER, ..waiter });
                 }
             }
-            Rule::OneServedOthersLost if transition.wakes.len() > 1 => {
-                let lost: Vec<_> = transition.wakes.drain(1..).map(|woken| Some(woken.claim)).collect();
+            Rule::OneServedOthersLost if wakes.len() > 1 => {
+                let lost: Vec<_> = wakes.drain(1..).map(|woken| Some(woken.claim)).collect();
                 free(record, |hold| lost.contains(&hold.claim));
             }
             Rule::RestsSkipped => free(record, |hold| hold.claim.is_none()),

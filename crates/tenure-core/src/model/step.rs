@@ -1,11 +1,11 @@
 //! The whole protocol as a pure function: what is right for every engine.
 //!
-//! [`step`] takes a resource's record, one command and the store's time; it changes the record and returns the answer
-//! and the clients to wake. It does no I/O and reads no clock, so a hosted engine runs it inside a transaction of its
+//! [`step`] takes a resource's record, one [`Command`] and the store's time; it changes the record and returns the command's own
+//! answer and the clients to wake. It does no I/O and reads no clock, so a hosted engine runs it inside a transaction of its
 //! store, a native engine's scripts are compared with it, and the tests compare it with a naive oracle.
 //!
-//! Every command but [`inspect`](crate::model::inspect::inspect) first *settles* the record: what ended by `now` goes, and while the head of
-//! the queue fits into the free capacity it is granted. Invariants, kept on every path:
+//! Every command but [`inspect`](crate::model::inspect::inspect) first *settles* the record (`step/settle.rs`): what ended by
+//! `now` goes, and while the head of the queue fits into the free capacity it is granted. Invariants, kept on every path:
 //!
 //! * Units held and resting never exceed the capacity when a grant is made.
 //! * No claim overtakes the head of the queue.
@@ -15,213 +15,87 @@
 //!
 //! A new command also needs: a line in the oracle of the tests, the scripts of native engines, `docs/concepts/`.
 
+mod settle;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::model::claim::{
-    Busy, CAPACITY_MAX, Claim, ClaimId, ClientId, Grant, HoldLimits, Keep, Kind, Label, Published,
-    WAITERS_MAX, Waiting,
+    Busy, CAPACITY_MAX, Claim, ClaimId, ClientId, Grant, Keep, Kind, Published, Terms, WAITERS_MAX, Waiting,
 };
-use crate::model::record::{Head, Hold, POSITION_EXACT_MAX, Record, Value, Waiter};
+use crate::model::record::{Head, Record, Value, Waiter};
+use crate::model::step::settle::{Party, extend};
 use crate::model::token::Token;
 
-/// The longest that a grant to a waiter lives before its first renewal.
-pub const CONFIRM_WINDOW_MAX: Duration = Duration::from_secs(5);
-/// The longest that a waiter lives without a heartbeat.
-pub const WAITER_LIFE_MAX: Duration = Duration::from_secs(15);
-/// How long a finished claim id is remembered: longer than any copy of a request can be under way.
-pub const FINISHED_MEMORY: Duration = Duration::from_secs(60);
-/// How long an idle record is kept where the store's clock could go back.
-pub const TOKEN_MEMORY: Duration = Duration::from_secs(3600);
+pub use crate::model::step::settle::{
+    CONFIRM_WINDOW_MAX, FINISHED_MEMORY, Step, TOKEN_MEMORY, Transition, WAITER_LIFE_MAX, Woken,
+    confirm_window, waiter_life,
+};
 
-/// How long a grant to a waiter lives before it is confirmed.
-pub fn confirm_window(ttl: Duration) -> Duration {
-    ttl.min(CONFIRM_WINDOW_MAX)
-}
+/// One verb of the protocol, which [`step`] carries out: what it is about, what it does to a record, and what it answers.
+pub trait Command {
+    /// What it answers.
+    type Answer;
 
-/// How long a waiter lives without a heartbeat.
-pub fn waiter_life(ttl: Duration) -> Duration {
-    ttl.min(WAITER_LIFE_MAX)
-}
+    /// Returns the claim that it is about. A store that loads parts of a record must load what that claim has.
+    fn claim(&self) -> Option<ClaimId> {
+        None
+    }
 
-/// What can be asked of a record.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Command<'a> {
-    /// Grant, queue or refuse a claim.
-    Claim(&'a Claim),
-    /// Extend a hold, confirm a grant, or keep a waiter's place.
-    Renew(ClaimId),
-    /// End a hold or withdraw a waiter.
-    Release(Release),
-    /// Set the value under a hold.
-    Publish {
-        /// The claim that holds.
-        claim: ClaimId,
-        /// The bytes.
-        bytes: std::sync::Arc<[u8]>,
-        /// How long they live.
-        keep: Keep,
-    },
-    /// An operator ends a hold.
-    Break {
-        /// The token of the hold.
-        token: Token,
-        /// Free its units at once; otherwise they rest until the hold's end, so that its work can stop.
-        at_once: bool,
-    },
-    /// An operator changes the capacity.
-    Resize(u32),
-    /// An engine knows that a client is dead: all that it holds or waits for here ends now.
-    Vanish(ClientId),
-    /// Nothing but settle.
-    Settle,
-}
+    /// Returns the token that it is about, whose hold must be loaded. A command that is about no claim and no token reads all
+    /// of the record.
+    fn token(&self) -> Option<Token> {
+        None
+    }
 
-/// A release, and what is known about other copies of its claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Release {
-    /// The claim.
-    pub claim: ClaimId,
-    /// A copy of the claim may still be under way: remember the id, so that it is not granted afterwards.
-    pub maybe_in_flight: bool,
-    /// The grant never reached its user, so `min_hold` does not count.
-    pub is_unused: bool,
-}
+    /// Returns what it asks for, if it is a claim.
+    fn terms(&self) -> Option<&Terms> {
+        None
+    }
 
-/// What to answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// The claim holds.
-    Granted(Grant),
-    /// The claim waits.
-    Waiting(Waiting),
-    /// The claim was refused; others hold.
-    Busy(Busy),
-    /// The claim was answered by a fresh value.
-    Fresh(Published),
-    /// The claim's id has been used and has ended.
-    Finished,
-    /// The hold was extended.
-    Renewed(Grant),
-    /// The claim neither holds nor waits.
-    Lost,
-    /// The claim held or waited, and does not any more.
-    Released,
-    /// There was nothing to release.
-    AlreadyLost,
-    /// The value is set.
-    Published,
-    /// The hold is broken; its units come free after this long.
-    Broken {
-        /// Zero if they are free.
-        free_in: Duration,
-    },
-    /// Nothing is changed: the units of the hold rest already, and come free after this long.
-    Resting {
-        /// From now on.
-        free_in: Duration,
-    },
-    /// The capacity is changed.
-    Resized,
-    /// Settled.
-    Settled,
-    /// The name is in use with another kind or capacity.
-    Conflict {
-        /// The kind in use.
-        kind: Kind,
-        /// The capacity in use.
-        capacity: u32,
-    },
-    /// The floor lies too far ahead of the store's clock: one of the two is wrong.
-    FloorAhead {
-        /// The store's clock.
-        now: Timestamp,
-    },
-    /// The queue is full.
-    QueueFull,
-    /// The command does not make sense for this resource.
-    Invalid(&'static str),
-}
+    /// Returns the head of the record that it would make where nothing is stored, or breaks with its answer if it would leave
+    /// nothing there.
+    fn on_nothing(&self) -> ControlFlow<Self::Answer, Head>;
 
-/// A waiter to be woken since its wait is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Woken {
-    /// The claim.
-    pub claim: ClaimId,
-    /// Whose it is.
-    pub client: ClientId,
-    /// What it got. `None`: a fresh value answers it; it should claim anew and will be given the value.
-    pub grant: Option<Grant>,
-}
+    /// Whether with this answer it has entered nothing, so that no record is made where nothing is stored.
+    fn is_refused(answer: &Self::Answer) -> bool {
+        let _ = answer;
+        false
+    }
 
-/// All that a step did beside changing the record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transition {
-    /// The answer.
-    pub outcome: Outcome,
-    /// The clients to wake.
-    pub wakes: Vec<Woken>,
-    /// Waiters behind one that left the queue without a grant: another entry is ahead of them now.
-    pub moved_up: Vec<(ClientId, ClaimId)>,
-    /// The last token lies ahead of the store's clock, which has been wrong at some time.
-    pub is_token_ahead: bool,
+    /// Does it, on a record that is settled.
+    ///
+    /// # Errors
+    /// Those of the store.
+    fn run<R: Record>(&self, step: &mut Step<'_, R>) -> Result<Self::Answer, R::Error>;
 }
 
 /// Carries out a command.
 ///
 /// # Errors
 /// Those of the store.
-pub fn step<R: Record>(
+pub fn step<R: Record, C: Command>(
     record: &mut R,
-    command: &Command<'_>,
+    command: &C,
     now: Timestamp,
-) -> Result<Transition, R::Error> {
-    let Some(head) = record.head()? else { return step_on_nothing(record, command, now) };
-    let mut step = Step { record, head, now, wakes: Vec::new(), moved_up: Vec::new() };
-    step.settle()?;
-    let outcome = match command {
-        Command::Claim(claim) => step.claim(claim)?,
-        Command::Renew(claim) => step.renew(*claim)?,
-        Command::Release(release) => step.release(*release)?,
-        Command::Publish { claim, bytes, keep } => step.publish(*claim, bytes, *keep)?,
-        Command::Break { token, at_once } => step.break_hold(*token, *at_once)?,
-        Command::Resize(capacity) => step.resize(*capacity)?,
-        Command::Vanish(client) => step.vanish(*client)?,
-        Command::Settle => Outcome::Settled,
-    };
-    step.finish(outcome)
-}
-
-fn step_on_nothing<R: Record>(
-    record: &mut R,
-    command: &Command<'_>,
-    now: Timestamp,
-) -> Result<Transition, R::Error> {
+) -> Result<Transition<C::Answer>, R::Error> {
     let quiet =
-        |outcome| Ok(Transition { outcome, wakes: Vec::new(), moved_up: Vec::new(), is_token_ahead: false });
-    // Kind and capacity of a record that holds nothing but finished claims do not matter: it is idle. A
-    // semaphore can be resized, as what is not stored can.
-    let head = match command {
-        Command::Claim(claim) => Head::new(claim.terms.kind, claim.terms.capacity),
-        Command::Release(release) if release.maybe_in_flight => Head::new(Kind::Semaphore, 1),
-        Command::Release(_) => return quiet(Outcome::AlreadyLost),
-        Command::Resize(capacity) if !is_capacity(*capacity) => return quiet(BAD_CAPACITY),
-        Command::Resize(_) => return quiet(Outcome::Resized),
-        Command::Vanish(_) | Command::Settle => return quiet(Outcome::Settled),
-        Command::Renew(_) | Command::Publish { .. } | Command::Break { .. } => return quiet(Outcome::Lost),
-    };
-    let mut step = Step { record, head, now, wakes: Vec::new(), moved_up: Vec::new() };
-    let outcome = match command {
-        Command::Claim(claim) => step.claim(claim)?,
-        Command::Release(release) => step.release(*release)?,
-        _ => unreachable!("every other command has returned"),
-    };
-    if matches!(outcome, Outcome::FloorAhead { .. } | Outcome::Invalid(_)) {
-        return quiet(outcome);
+        |answer| Ok(Transition { answer, wakes: Vec::new(), moved_up: Vec::new(), is_token_ahead: false });
+    if let Some(head) = record.head()? {
+        let mut step = Step::new(record, head, now);
+        step.settle()?;
+        let answer = command.run(&mut step)?;
+        return step.finish(answer);
     }
-    step.finish(outcome)
+    let head = match command.on_nothing() {
+        ControlFlow::Continue(head) => head,
+        ControlFlow::Break(answer) => return quiet(answer),
+    };
+    let mut step = Step::new(record, head, now);
+    let answer = command.run(&mut step)?;
+    if C::is_refused(&answer) { quiet(answer) } else { step.finish(answer) }
 }
 
 /// When a store may forget a record, none while it is in use.
@@ -254,472 +128,425 @@ pub fn forget_at<R: Record>(
     Ok(Some(at))
 }
 
-struct Step<'a, R> {
-    record: &'a mut R,
-    head: Head,
-    now: Timestamp,
-    wakes: Vec<Woken>,
-    moved_up: Vec<(ClientId, ClaimId)>,
+/// What became of a claim that was not refused for its terms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// It holds.
+    Granted(Grant),
+    /// It waits.
+    Waiting(Waiting),
+    /// Others hold, and it does not wait.
+    Busy(Busy),
+    /// A fresh value answers it.
+    Fresh(Published),
+    /// Its id has been used and has ended.
+    Finished,
 }
 
-impl<R: Record> Step<'_, R> {
-    fn settle(&mut self) -> Result<(), R::Error> {
-        loop {
-            self.end_what_has_ended()?;
-            let granted = self.wakes.len();
-            self.grant_waiters()?;
-            // A ttl or max_hold of zero: the grant has ended too, and the next waiter is due. A hold that has
-            // ended must not meet a command.
-            let has_ended = |woken: &Woken| woken.grant.is_some_and(|grant| grant.ends_in.is_zero());
-            if !self.wakes[granted..].iter().any(has_ended) {
-                return Ok(());
-            }
-        }
+/// Why a claim cannot be granted however long it waits. It has entered nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The name is in use with another kind or capacity.
+    Conflict {
+        /// The kind in use.
+        kind: Kind,
+        /// The capacity in use.
+        capacity: u32,
+    },
+    /// The floor lies too far ahead of the store's clock: one of the two is wrong.
+    FloorAhead {
+        /// The store's clock.
+        now: Timestamp,
+    },
+    /// The queue is full.
+    QueueFull,
+    /// It does not make sense.
+    Invalid(&'static str),
+}
+
+/// Grants, queues or refuses the claim.
+impl Command for Claim {
+    type Answer = Result<Claimed, Refusal>;
+
+    fn claim(&self) -> Option<ClaimId> {
+        Some(self.id)
     }
 
-    fn end_what_has_ended(&mut self) -> Result<(), R::Error> {
-        while let Some(hold) = self.record.next_hold_to_end()? {
-            if hold.expires_at > self.now {
-                break;
-            }
-            // It was not released, so a copy of its claim may still be under way.
-            if let Some(claim) = hold.claim {
-                self.finish_claim(claim, hold.expires_at)?;
-            }
-            let rest_until = hold.expires_at + hold.limits.lock_delay;
-            self.end_hold(hold, rest_until)?;
-        }
-        while let Some(waiter) = self.record.next_waiter_to_end()? {
-            if waiter.expires_at > self.now {
-                break;
-            }
-            self.finish_claim(waiter.claim, waiter.expires_at)?;
-            self.remove_waiter(&waiter)?;
-        }
-        self.record.forget_finished(self.now)?;
-        if let Some(value) = self.record.value()?
-            && value.keep_until.is_some_and(|until| until <= self.now)
-        {
-            self.record.set_value(None)?;
-        }
-        Ok(())
+    fn terms(&self) -> Option<&Terms> {
+        Some(&self.terms)
     }
 
-    /// Grants from the head of the queue for as long as it fits.
-    fn grant_waiters(&mut self) -> Result<(), R::Error> {
-        while self.head.waiting > 0
-            && let Some(waiter) = self.record.waiter_behind(0)?
-            && self.fits(waiter.weight)
-            && self.has_tokens(Token::ZERO)
-        {
-            self.record.remove_waiter(waiter.place)?;
-            self.head.waiting -= 1;
-            let (claim, client) = (waiter.claim, waiter.client);
-            let grant = self.grant(Party::from(waiter), Token::ZERO, false)?;
-            self.wakes.push(Woken { claim, client, grant: Some(grant) });
+    fn on_nothing(&self) -> ControlFlow<Self::Answer, Head> {
+        ControlFlow::Continue(Head::new(self.terms.kind, self.terms.capacity))
+    }
+
+    fn is_refused(answer: &Self::Answer) -> bool {
+        answer.is_err()
+    }
+
+    fn run<R: Record>(&self, step: &mut Step<'_, R>) -> Result<Self::Answer, R::Error> {
+        let terms = &*self.terms;
+        if step.record.is_finished(self.id)? {
+            return Ok(Ok(Claimed::Finished));
         }
-        Ok(())
-    }
-
-    fn fits(&self, weight: u32) -> bool {
-        self.head.used.checked_add(weight).is_some_and(|used| used <= self.head.capacity)
-    }
-
-    /// Whether a larger token exists. A forced floor or a very wrong clock can use them up, and then nothing
-    /// is granted any more.
-    fn has_tokens(&self, floor: Token) -> bool {
-        self.head.last_token.max(floor) < Token::new(u64::MAX)
-    }
-
-    fn grant(&mut self, party: Party, floor: Token, is_confirmed: bool) -> Result<Grant, R::Error> {
-        assert!(self.fits(party.weight), "a grant must fit the free capacity");
-        let token = Token::next(self.head.last_token, self.now, floor);
-        assert!(token > self.head.last_token, "tokens must grow");
-        self.head.last_token = token;
-        self.head.used += party.weight;
-        let slot = if self.head.kind == Kind::SlotPool { Some(self.take_slot()?) } else { None };
-        let life = if is_confirmed { party.ttl } else { confirm_window(party.ttl) };
-        let mut hold = Hold {
-            claim: Some(party.claim),
-            client: party.client,
-            weight: party.weight,
-            slot,
-            token,
-            granted_at: self.now,
-            expires_at: self.now,
-            is_confirmed,
-            ttl: party.ttl,
-            limits: party.limits,
-            label: party.label,
-        };
-        extend(&mut hold, self.now + life);
-        let grant = self.grant_of(&hold);
-        self.record.put_hold(hold)?;
-        Ok(grant)
-    }
-
-    /// Takes the slot that has been free longest: one never granted, else the first that came free.
-    fn take_slot(&mut self) -> Result<u32, R::Error> {
-        if self.head.fresh_slots < self.head.capacity {
-            self.head.fresh_slots += 1;
-            return Ok(self.head.fresh_slots - 1);
+        match Renew(self.id).run(step)? {
+            Renewed::Held(grant) => return Ok(Ok(Claimed::Granted(grant))),
+            Renewed::Waiting(waiting) => return Ok(Ok(Claimed::Waiting(waiting))),
+            Renewed::Lost => {}
         }
-        let slot = self.record.pop_free_slot()?;
-        Ok(slot.expect("units that fit have a free slot: fewer slots are held than there are"))
-    }
-
-    fn grant_of(&self, hold: &Hold) -> Grant {
-        Grant { token: hold.token, slot: hold.slot, ends_in: hold.expires_at.since(self.now) }
-    }
-
-    /// Ends a hold: its units rest until then, or come free if they have rested already.
-    fn end_hold(&mut self, mut hold: Hold, rest_until: Timestamp) -> Result<(), R::Error> {
-        if hold.claim.take().is_none() {
-            return self.free(&hold);
-        }
-        if self.record.value()?.is_some_and(|value| value.keep_until.is_none() && value.token == hold.token) {
-            self.record.set_value(None)?;
-        }
-        // A rest that is over already goes through the record too, so that slots come free in the order in
-        // which their rests ended.
-        if rest_until > self.now.min(hold.expires_at) {
-            hold.expires_at = rest_until;
-            return self.record.put_hold(hold);
-        }
-        self.free(&hold)
-    }
-
-    fn free(&mut self, hold: &Hold) -> Result<(), R::Error> {
-        self.record.remove_hold(hold.token)?;
-        self.head.used -= hold.weight;
-        match hold.slot {
-            // Beyond the capacity of a resize: the slot is gone, until another resize brings it back.
-            Some(slot) if slot < self.head.capacity => self.record.push_free_slot(slot),
-            _ => Ok(()),
-        }
-    }
-
-    fn finish_claim(&mut self, claim: ClaimId, at: Timestamp) -> Result<(), R::Error> {
-        let until = at + FINISHED_MEMORY;
-        if until > self.now { self.record.put_finished(claim, until) } else { Ok(()) }
-    }
-
-    /// Removes a waiter that leaves without a grant.
-    fn remove_waiter(&mut self, waiter: &Waiter) -> Result<(), R::Error> {
-        self.record.remove_waiter(waiter.place)?;
-        self.head.waiting -= 1;
-        if let Some(next) = self.record.waiter_behind(waiter.place)? {
-            self.moved_up.push((next.client, next.claim));
-        }
-        Ok(())
-    }
-
-    fn claim(&mut self, claim: &Claim) -> Result<Outcome, R::Error> {
-        let terms = &*claim.terms;
-        if self.record.is_finished(claim.id)? {
-            return Ok(Outcome::Finished);
-        }
-        if let Some(outcome) = self.renew_existing(claim.id)? {
-            return Ok(match outcome {
-                Outcome::Renewed(grant) => Outcome::Granted(grant),
-                other => other,
-            });
-        }
-        let is_alike = (terms.kind, terms.capacity) == (self.head.kind, self.head.capacity);
-        if !is_alike && !self.head.is_idle() {
-            return Ok(Outcome::Conflict { kind: self.head.kind, capacity: self.head.capacity });
+        let is_alike = (terms.kind, terms.capacity) == (step.head.kind, step.head.capacity);
+        if !is_alike && !step.head.is_idle() {
+            return Ok(Err(Refusal::Conflict { kind: step.head.kind, capacity: step.head.capacity }));
         }
         if terms.weight == 0 || terms.weight > terms.capacity {
-            return Ok(Outcome::Invalid("the weight does not fit the capacity"));
+            return Ok(Err(Refusal::Invalid("the weight does not fit the capacity")));
         }
-        if claim.floor.is_ahead_of(self.now) && !claim.floor_forced {
-            return Ok(Outcome::FloorAhead { now: self.now });
+        if self.floor.is_ahead_of(step.now) && !self.floor_forced {
+            return Ok(Err(Refusal::FloorAhead { now: step.now }));
         }
-        if !self.has_tokens(claim.floor) {
-            return Ok(Outcome::Invalid(
+        if !step.has_tokens(self.floor) {
+            return Ok(Err(Refusal::Invalid(
                 "the tokens are used up: a floor or the store's clock was very wrong",
-            ));
+            )));
         }
         if terms.unless_fresh
-            && let Some(value) = self.fresh_value()?
+            && let Some(value) = step.fresh_value()?
         {
-            return Ok(Outcome::Fresh(value));
+            return Ok(Ok(Claimed::Fresh(value)));
         }
         // Only now, so that a refusal leaves no trace: an idle record grants whatever has come so far.
         if !is_alike {
-            self.record.remove_free_slots(0)?;
-            self.head.kind = terms.kind;
-            self.head.capacity = terms.capacity;
-            self.head.fresh_slots = 0;
+            step.record.remove_free_slots(0)?;
+            step.head.kind = terms.kind;
+            step.head.capacity = terms.capacity;
+            step.head.fresh_slots = 0;
         }
-        if self.head.waiting == 0 && self.fits(terms.weight) {
-            return Ok(Outcome::Granted(self.grant(Party::from(claim), claim.floor, true)?));
+        if step.head.waiting == 0 && step.fits(terms.weight) {
+            return Ok(Ok(Claimed::Granted(step.grant(Party::from(self), self.floor, true)?)));
         }
-        if !claim.wait {
-            return Ok(Outcome::Busy(self.busy()?));
+        if !self.wait {
+            return Ok(Ok(Claimed::Busy(step.busy()?)));
         }
-        if self.head.waiting >= WAITERS_MAX {
-            return Ok(Outcome::QueueFull);
+        if step.head.waiting >= WAITERS_MAX {
+            return Ok(Err(Refusal::QueueFull));
         }
-        self.enqueue(claim)
+        Ok(Ok(Claimed::Waiting(enqueue(self, step)?)))
+    }
+}
+
+fn enqueue<R: Record>(claim: &Claim, step: &mut Step<'_, R>) -> Result<Waiting, R::Error> {
+    // The grant will be larger than the last token, and with this larger than the floor.
+    step.head.last_token = step.head.last_token.max(claim.floor);
+    let terms = &*claim.terms;
+    let waiter = Waiter {
+        place: step.head.next_place,
+        claim: claim.id,
+        client: claim.client,
+        weight: terms.weight,
+        expires_at: step.now + waiter_life(terms.ttl),
+        ttl: terms.ttl,
+        limits: terms.limits,
+        label: terms.label.clone(),
+        unless_fresh: terms.unless_fresh,
+    };
+    step.head.next_place += 1;
+    step.head.waiting += 1;
+    step.record.put_waiter(waiter.clone())?;
+    step.waiting(&waiter)
+}
+
+/// Extends a hold, confirms a grant, or keeps a waiter's place.
+#[derive(Clone, Copy, Debug)]
+pub struct Renew(pub ClaimId);
+
+/// What became of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewed {
+    /// The claim holds, and this is its grant as it is now.
+    Held(Grant),
+    /// It waits.
+    Waiting(Waiting),
+    /// It neither holds nor waits.
+    Lost,
+}
+
+impl Command for Renew {
+    type Answer = Renewed;
+
+    fn claim(&self) -> Option<ClaimId> {
+        Some(self.0)
     }
 
-    fn enqueue(&mut self, claim: &Claim) -> Result<Outcome, R::Error> {
-        // The grant will be larger than the last token, and with this larger than the floor.
-        self.head.last_token = self.head.last_token.max(claim.floor);
-        let terms = &*claim.terms;
-        let waiter = Waiter {
-            place: self.head.next_place,
-            claim: claim.id,
-            client: claim.client,
-            weight: terms.weight,
-            expires_at: self.now + waiter_life(terms.ttl),
-            ttl: terms.ttl,
-            limits: terms.limits,
-            label: terms.label.clone(),
-            unless_fresh: terms.unless_fresh,
-        };
-        self.head.next_place += 1;
-        self.head.waiting += 1;
-        self.record.put_waiter(waiter.clone())?;
-        self.waiting(&waiter)
+    fn on_nothing(&self) -> ControlFlow<Renewed, Head> {
+        ControlFlow::Break(Renewed::Lost)
     }
 
-    fn waiting(&self, waiter: &Waiter) -> Result<Outcome, R::Error> {
-        let ahead = self.record.waiters_ahead(waiter.place, POSITION_EXACT_MAX)?;
-        let position = if ahead < POSITION_EXACT_MAX {
-            ahead + 1
-        } else {
-            let first = self.record.waiter_behind(0)?.map_or(waiter.place, |first| first.place);
-            u32::try_from(waiter.place - first).unwrap_or(u32::MAX).saturating_add(1)
-        };
-        let look_in = match self.record.next_hold_to_end()? {
-            Some(hold) if position == 1 => Some(hold.expires_at.since(self.now)),
-            _ => None,
-        };
-        Ok(Outcome::Waiting(Waiting { position, horizon: self.head.last_token, look_in }))
-    }
-
-    fn busy(&self) -> Result<Busy, R::Error> {
-        let mut busy = Busy::new(self.head.last_token, self.head.waiting);
-        busy.free_in = self.record.next_hold_to_end()?.map(|hold| {
-            // If it is not released, its holder has vanished.
-            let rest = if hold.claim.is_some() { hold.limits.lock_delay } else { Duration::ZERO };
-            (hold.expires_at + rest).since(self.now)
-        });
-        let holds = self.record.holds(HOLDERS_READ_MAX)?;
-        let shown = holds.iter().find(|hold| hold.claim.is_some()).or(holds.first());
-        if let Some(hold) = shown {
-            busy.holder = Some(hold.label.clone());
-            busy.token = hold.token;
-            busy.held_for = self.now.since(hold.granted_at);
-            busy.is_resting = hold.claim.is_none();
-        }
-        Ok(busy)
-    }
-
-    fn fresh_value(&self) -> Result<Option<Published>, R::Error> {
-        let value = self.record.value()?.filter(|value| value.fresh_until > self.now);
-        Ok(value.map(|value| Published {
-            fresh_for: value.fresh_until.since(self.now),
-            bytes: value.bytes,
-            token: value.token,
-        }))
-    }
-
-    fn renew(&mut self, claim: ClaimId) -> Result<Outcome, R::Error> {
-        Ok(self.renew_existing(claim)?.unwrap_or(Outcome::Lost))
-    }
-
-    fn renew_existing(&mut self, claim: ClaimId) -> Result<Option<Outcome>, R::Error> {
-        if let Some(mut hold) = self.record.hold_of(claim)? {
-            assert!(hold.expires_at > self.now, "a hold that has ended is never renewed");
+    fn run<R: Record>(&self, step: &mut Step<'_, R>) -> Result<Renewed, R::Error> {
+        if let Some(mut hold) = step.record.hold_of(self.0)? {
+            assert!(hold.expires_at > step.now, "a hold that has ended is never renewed");
             hold.is_confirmed = true;
-            let until = self.now + hold.ttl;
+            let until = step.now + hold.ttl;
             extend(&mut hold, until);
-            let grant = self.grant_of(&hold);
-            self.record.put_hold(hold)?;
-            return Ok(Some(Outcome::Renewed(grant)));
+            let grant = step.grant_of(&hold);
+            step.record.put_hold(hold)?;
+            return Ok(Renewed::Held(grant));
         }
-        if let Some(mut waiter) = self.record.waiter_of(claim)? {
-            waiter.expires_at = waiter.expires_at.max(self.now + waiter_life(waiter.ttl));
-            self.record.put_waiter(waiter.clone())?;
-            return self.waiting(&waiter).map(Some);
+        if let Some(mut waiter) = step.record.waiter_of(self.0)? {
+            waiter.expires_at = waiter.expires_at.max(step.now + waiter_life(waiter.ttl));
+            step.record.put_waiter(waiter.clone())?;
+            return step.waiting(&waiter).map(Renewed::Waiting);
         }
-        Ok(None)
+        Ok(Renewed::Lost)
+    }
+}
+
+/// Ends a hold or withdraws a waiter; and says what is known about other copies of the claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The claim.
+    pub claim: ClaimId,
+    /// A copy of the claim may still be under way: remember the id, so that it is not granted afterwards.
+    pub maybe_in_flight: bool,
+    /// The grant never reached its user, so `min_hold` does not count.
+    pub is_unused: bool,
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseAnswer {
+    /// It held or waited, and does not any more.
+    Released,
+    /// It had ended before.
+    AlreadyLost,
+}
+
+impl Command for Release {
+    type Answer = ReleaseAnswer;
+
+    fn claim(&self) -> Option<ClaimId> {
+        Some(self.claim)
     }
 
-    fn release(&mut self, release: Release) -> Result<Outcome, R::Error> {
-        let outcome = if let Some(hold) = self.record.hold_of(release.claim)? {
-            let rest = if release.is_unused { Duration::ZERO } else { hold.limits.min_hold };
-            // Counted from now where that is sooner: the clock has been set back since the grant.
-            let rest_until = hold.granted_at.min(self.now) + rest;
-            self.end_hold(hold, rest_until)?;
-            Outcome::Released
-        } else if let Some(waiter) = self.record.waiter_of(release.claim)? {
-            self.remove_waiter(&waiter)?;
-            Outcome::Released
+    fn on_nothing(&self) -> ControlFlow<ReleaseAnswer, Head> {
+        if self.maybe_in_flight {
+            // Kind and capacity of a record that holds nothing but finished claims do not matter: it is idle. A semaphore can
+            // be resized, as what is not stored can.
+            ControlFlow::Continue(Head::new(Kind::Semaphore, 1))
         } else {
-            Outcome::AlreadyLost
-        };
-        if release.maybe_in_flight {
-            self.finish_claim(release.claim, self.now)?;
+            ControlFlow::Break(ReleaseAnswer::AlreadyLost)
         }
-        Ok(outcome)
     }
 
-    fn publish(
-        &mut self,
-        claim: ClaimId,
-        bytes: &std::sync::Arc<[u8]>,
-        keep: Keep,
-    ) -> Result<Outcome, R::Error> {
-        let Some(hold) = self.record.hold_of(claim)? else { return Ok(Outcome::Lost) };
-        let (fresh_until, keep_until) = match keep {
-            Keep::WhileHeld => (self.now, None),
-            Keep::For { fresh, stale } => (self.now + fresh, Some(self.now + fresh + stale)),
+    fn run<R: Record>(&self, step: &mut Step<'_, R>) -> Result<ReleaseAnswer, R::Error> {
+        let answer = if let Some(hold) = step.record.hold_of(self.claim)? {
+            let rest = if self.is_unused { Duration::ZERO } else { hold.limits.min_hold };
+            // Counted from now where that is sooner: the clock has been set back since the grant.
+            let rest_until = hold.granted_at.min(step.now) + rest;
+            step.end_hold(hold, rest_until)?;
+            ReleaseAnswer::Released
+        } else if let Some(waiter) = step.record.waiter_of(self.claim)? {
+            step.remove_waiter(&waiter)?;
+            ReleaseAnswer::Released
+        } else {
+            ReleaseAnswer::AlreadyLost
         };
-        let value = Value { bytes: bytes.clone(), token: hold.token, fresh_until, keep_until };
-        self.record.set_value(Some(value))?;
-        if fresh_until > self.now {
-            for waiter in self.record.waiters(WAITERS_MAX as usize)? {
+        if self.maybe_in_flight {
+            step.finish_claim(self.claim, step.now)?;
+        }
+        Ok(answer)
+    }
+}
+
+/// Sets the value under a hold. Answers whether the claim holds.
+#[derive(Clone, Debug)]
+pub struct Publish {
+    /// The claim that holds.
+    pub claim: ClaimId,
+    /// The bytes.
+    pub bytes: Arc<[u8]>,
+    /// How long they live.
+    pub keep: Keep,
+}
+
+impl Command for Publish {
+    type Answer = bool;
+
+    fn claim(&self) -> Option<ClaimId> {
+        Some(self.claim)
+    }
+
+    fn on_nothing(&self) -> ControlFlow<bool, Head> {
+        ControlFlow::Break(false)
+    }
+
+    fn run<R: Record>(&self, step: &mut Step<'_, R>) -> Result<bool, R::Error> {
+        let Some(hold) = step.record.hold_of(self.claim)? else { return Ok(false) };
+        let (fresh_until, keep_until) = match self.keep {
+            Keep::WhileHeld => (step.now, None),
+            Keep::For { fresh, stale } => (step.now + fresh, Some(step.now + fresh + stale)),
+        };
+        let value = Value { bytes: self.bytes.clone(), token: hold.token, fresh_until, keep_until };
+        step.record.set_value(Some(value))?;
+        if fresh_until > step.now {
+            for waiter in step.record.waiters(WAITERS_MAX as usize)? {
                 if waiter.unless_fresh {
-                    self.remove_waiter(&waiter)?;
-                    self.wakes.push(Woken { claim: waiter.claim, client: waiter.client, grant: None });
+                    step.remove_waiter(&waiter)?;
+                    step.wakes.push(Woken { claim: waiter.claim, client: waiter.client, grant: None });
                 }
             }
         }
-        Ok(Outcome::Published)
+        Ok(true)
+    }
+}
+
+/// An operator ends a hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Break {
+    /// The token of the hold.
+    pub token: Token,
+    /// Free its units at once; otherwise they rest until the hold's end, so that its work can stop.
+    pub at_once: bool,
+}
+
+/// How an operator's break of a hold ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakAnswer {
+    /// The hold is broken; its units come free after this long (zero: they are).
+    Broken {
+        /// From when the engine answered.
+        free_in: Duration,
+    },
+    /// Nothing is changed: the hold under that token has ended, and its units rest for this long. It was broken
+    /// before, or released before its `min_hold` was over, or its holder vanished (`lock_delay`). A break at once
+    /// frees them.
+    Resting {
+        /// From when the engine answered.
+        free_in: Duration,
+    },
+    /// No hold has that token.
+    NotHeld,
+}
+
+impl Command for Break {
+    type Answer = BreakAnswer;
+
+    fn token(&self) -> Option<Token> {
+        Some(self.token)
     }
 
-    fn break_hold(&mut self, token: Token, at_once: bool) -> Result<Outcome, R::Error> {
-        let Some(hold) = self.record.hold(token)? else { return Ok(Outcome::Lost) };
-        let (now, expires_at) = (self.now, hold.expires_at);
+    fn on_nothing(&self) -> ControlFlow<BreakAnswer, Head> {
+        ControlFlow::Break(BreakAnswer::NotHeld)
+    }
+
+    fn run<R: Record>(&self, step: &mut Step<'_, R>) -> Result<BreakAnswer, R::Error> {
+        let Some(hold) = step.record.hold(self.token)? else { return Ok(BreakAnswer::NotHeld) };
+        let (now, expires_at) = (step.now, hold.expires_at);
         if let Some(claim) = hold.claim {
-            self.finish_claim(claim, now)?;
+            step.finish_claim(claim, now)?;
         }
-        if at_once {
-            self.end_hold(hold, now)?;
-            return Ok(Outcome::Broken { free_in: Duration::ZERO });
+        if self.at_once {
+            step.end_hold(hold, now)?;
+            return Ok(BreakAnswer::Broken { free_in: Duration::ZERO });
         }
         let free_in = expires_at.since(now);
         if hold.claim.is_none() {
-            return Ok(Outcome::Resting { free_in });
+            return Ok(BreakAnswer::Resting { free_in });
         }
-        self.end_hold(hold, expires_at)?;
-        Ok(Outcome::Broken { free_in })
+        step.end_hold(hold, expires_at)?;
+        Ok(BreakAnswer::Broken { free_in })
+    }
+}
+
+/// An operator changes the capacity. Answers with the reason where that cannot be.
+#[derive(Clone, Copy, Debug)]
+pub struct Resize(pub u32);
+
+impl Resize {
+    fn check(self) -> Result<(), &'static str> {
+        let is_capacity = (1..=CAPACITY_MAX).contains(&self.0);
+        if is_capacity { Ok(()) } else { Err("the capacity is out of range") }
+    }
+}
+
+impl Command for Resize {
+    type Answer = Result<(), &'static str>;
+
+    fn on_nothing(&self) -> ControlFlow<Self::Answer, Head> {
+        ControlFlow::Break(self.check())
     }
 
-    fn resize(&mut self, capacity: u32) -> Result<Outcome, R::Error> {
-        if !is_capacity(capacity) {
-            return Ok(BAD_CAPACITY);
+    fn run<R: Record>(&self, step: &mut Step<'_, R>) -> Result<Self::Answer, R::Error> {
+        if let Err(why) = self.check() {
+            return Ok(Err(why));
         }
-        if !matches!(self.head.kind, Kind::Semaphore | Kind::SlotPool) {
-            return Ok(Outcome::Invalid("only semaphores and slot pools have a capacity to change"));
+        if !matches!(step.head.kind, Kind::Semaphore | Kind::SlotPool) {
+            return Ok(Err("only semaphores and slot pools have a capacity to change"));
         }
-        let old = std::mem::replace(&mut self.head.capacity, capacity);
-        if self.head.fresh_slots > capacity {
-            self.record.remove_free_slots(capacity)?;
+        let capacity = self.0;
+        let old = std::mem::replace(&mut step.head.capacity, capacity);
+        if step.head.fresh_slots > capacity {
+            step.record.remove_free_slots(capacity)?;
         }
         // Slots that were taken away before, and come back: free since now, for they may just have been held.
-        for slot in old..capacity.min(self.head.fresh_slots) {
-            if !self.record.is_slot_held(slot)? {
-                self.record.push_free_slot(slot)?;
+        for slot in old..capacity.min(step.head.fresh_slots) {
+            if !step.record.is_slot_held(slot)? {
+                step.record.push_free_slot(slot)?;
             }
         }
         // What can never fit any more would block every waiter behind it for ever.
-        for waiter in self.record.waiters(WAITERS_MAX as usize)? {
+        for waiter in step.record.waiters(WAITERS_MAX as usize)? {
             if waiter.weight > capacity {
-                self.remove_waiter(&waiter)?;
-                self.finish_claim(waiter.claim, self.now)?;
+                step.remove_waiter(&waiter)?;
+                step.finish_claim(waiter.claim, step.now)?;
             }
         }
-        Ok(Outcome::Resized)
+        Ok(Ok(()))
+    }
+}
+
+/// An engine knows that a client is dead: all that it holds or waits for here ends now.
+#[derive(Clone, Copy, Debug)]
+pub struct Vanish(pub ClientId);
+
+impl Command for Vanish {
+    type Answer = ();
+
+    fn on_nothing(&self) -> ControlFlow<(), Head> {
+        ControlFlow::Break(())
     }
 
-    fn vanish(&mut self, client: ClientId) -> Result<Outcome, R::Error> {
-        let now = self.now;
+    fn run<R: Record>(&self, step: &mut Step<'_, R>) -> Result<(), R::Error> {
         let (mut holds, mut waiters) = (Vec::new(), Vec::new());
-        for claim in self.record.claims_of(client)? {
-            holds.extend(self.record.hold_of(claim)?);
-            waiters.extend(self.record.waiter_of(claim)?);
+        for claim in step.record.claims_of(self.0)? {
+            holds.extend(step.record.hold_of(claim)?);
+            waiters.extend(step.record.waiter_of(claim)?);
         }
         // A store names the claims in any order, but the order in which slots come free is the same for all.
         holds.sort_unstable_by_key(|hold| hold.token);
         waiters.sort_unstable_by_key(|waiter| waiter.place);
         for hold in holds {
-            let rest_until = now + hold.limits.lock_delay;
-            self.end_hold(hold, rest_until)?;
+            let rest_until = step.now + hold.limits.lock_delay;
+            step.end_hold(hold, rest_until)?;
         }
         for waiter in waiters {
-            self.remove_waiter(&waiter)?;
+            step.remove_waiter(&waiter)?;
         }
-        Ok(Outcome::Settled)
-    }
-
-    fn finish(mut self, outcome: Outcome) -> Result<Transition, R::Error> {
-        self.grant_waiters()?;
-        let was_idle = self.record.head()?.is_some_and(|head| head.is_idle());
-        if self.head.is_idle() && !was_idle {
-            self.head.idle_since = self.now;
-        }
-        let is_token_ahead = self.head.last_token.get() > (self.now + TOKEN_AHEAD_WARNING).micros();
-        self.record.set_head(self.head)?;
-        Ok(Transition { outcome, wakes: self.wakes, moved_up: self.moved_up, is_token_ahead })
+        Ok(())
     }
 }
 
-/// How far the last token may lie ahead of the store's clock unmentioned. Many grants in one microsecond, or
-/// an honest floor, put it a little ahead.
-const TOKEN_AHEAD_WARNING: Duration = Duration::from_secs(1);
+/// Nothing but settle.
+#[derive(Clone, Copy, Debug)]
+pub struct Settle;
 
-/// How many holds are read to name the holder in a refusal.
-const HOLDERS_READ_MAX: usize = 16;
+impl Command for Settle {
+    type Answer = ();
 
-const BAD_CAPACITY: Outcome = Outcome::Invalid("the capacity is out of range");
-
-fn is_capacity(capacity: u32) -> bool {
-    (1..=CAPACITY_MAX).contains(&capacity)
-}
-
-/// Moves the end of a hold to `until`, never back, and never beyond its `max_hold`.
-fn extend(hold: &mut Hold, until: Timestamp) {
-    let until = hold.max_until().map_or(until, |max_until| until.min(max_until));
-    hold.expires_at = hold.expires_at.max(until);
-}
-
-/// What a grant is made to: a claim, or a waiter that was one.
-struct Party {
-    claim: ClaimId,
-    client: ClientId,
-    weight: u32,
-    ttl: Duration,
-    limits: HoldLimits,
-    label: Label,
-}
-
-impl From<&Claim> for Party {
-    fn from(claim: &Claim) -> Party {
-        Party {
-            claim: claim.id,
-            client: claim.client,
-            weight: claim.terms.weight,
-            ttl: claim.terms.ttl,
-            limits: claim.terms.limits,
-            label: claim.terms.label.clone(),
-        }
+    fn on_nothing(&self) -> ControlFlow<(), Head> {
+        ControlFlow::Break(())
     }
-}
 
-impl From<Waiter> for Party {
-    fn from(waiter: Waiter) -> Party {
-        Party {
-            claim: waiter.claim,
-            client: waiter.client,
-            weight: waiter.weight,
-            ttl: waiter.ttl,
-            limits: waiter.limits,
-            label: waiter.label,
-        }
+    fn run<R: Record>(&self, _: &mut Step<'_, R>) -> Result<(), R::Error> {
+        Ok(())
     }
 }

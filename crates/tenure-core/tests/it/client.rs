@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use tenure_core::clock::Clock;
 use tenure_core::engine::{Connect, ReleaseAnswer};
-use tenure_core::memory::{Flaw, Store};
+use tenure_core::memory::{Flaw, Store, Verb};
 use tenure_core::model::record::PlainRecord;
-use tenure_core::model::step::Command;
 use tenure_core::testing::virtual_clock::VirtualClock;
 use tenure_core::{Error, ErrorKind, Result, Settings, Tenure, blocking};
 
@@ -260,18 +259,18 @@ fn work_under_run_that_ends_after_the_deadline_is_lost_even_if_nobody_has_notice
 }
 
 /// Two tests break a client down: its engine panics when it is asked for this.
-struct Panics(fn(&Command<'_>) -> bool);
+struct Panics(fn(&Verb<'_>) -> bool);
 
 impl Flaw for Panics {
-    fn before(&self, _: &mut PlainRecord, command: &mut Command<'_>) {
-        assert!(!self.0(command), "this test breaks the client's thread down here");
+    fn before(&self, _: &mut PlainRecord, verb: Verb<'_>) {
+        assert!(!self.0(&verb), "this test breaks the client's thread down here");
     }
 }
 
 #[test]
 fn a_lease_whose_client_has_broken_down_is_lost() {
     let clock = VirtualClock::new(7);
-    let panics = Panics(|command| matches!(command, Command::Renew(_)));
+    let panics = Panics(|verb| matches!(verb, Verb::Renew(_)));
     let store = Store::with_flaw(Arc::new(clock.clone()), Some(Arc::new(panics)));
     let a = start(&store, &clock);
     let lease = pollster::block_on(a.mutex("x").ttl(TTL).acquire()).expect("free");
@@ -314,7 +313,7 @@ fn a_task_that_waits_for_an_item_learns_that_its_client_has_broken_down() {
 #[test]
 fn a_release_during_which_the_client_breaks_down_says_so() {
     let clock = VirtualClock::new(7);
-    let panics = Panics(|command| matches!(command, Command::Release(_)));
+    let panics = Panics(|verb| matches!(verb, Verb::Release(_)));
     let store = Store::with_flaw(Arc::new(clock.clone()), Some(Arc::new(panics)));
     let a = start(&store, &clock);
     let lease = pollster::block_on(a.mutex("x").acquire()).expect("free");

@@ -11,7 +11,8 @@ use tenure_core::model::claim::{Claim, Grant, HoldLimits, Keep, Kind, Label, Ter
 use tenure_core::model::inspect::inspect;
 use tenure_core::model::record::{Head, PlainRecord, Record};
 use tenure_core::model::step::{
-    CONFIRM_WINDOW_MAX, Command, FINISHED_MEMORY, Outcome, Release, TOKEN_MEMORY, Transition, forget_at, step,
+    Break, BreakAnswer, CONFIRM_WINDOW_MAX, Claimed, Command, FINISHED_MEMORY, Publish, Refusal, Release,
+    ReleaseAnswer, Renew, Renewed, Resize, Settle, TOKEN_MEMORY, Transition, Vanish, forget_at, step,
 };
 use tenure_core::model::token::{FLOOR_AHEAD_MAX, Token};
 
@@ -37,44 +38,44 @@ impl Stage {
         self
     }
 
-    fn give(&mut self, command: &Command<'_>) -> Transition {
+    fn give<C: Command>(&mut self, command: &C) -> Transition<C::Answer> {
         let Ok(transition) = step(&mut self.record, command, self.now);
         transition
     }
 
-    fn claim(&mut self, claim: &Claim) -> Outcome {
-        self.give(&Command::Claim(claim)).outcome
+    fn claim(&mut self, claim: &Claim) -> Result<Claimed, Refusal> {
+        self.give(claim).answer
     }
 
     fn granted(&mut self, claim: &Claim) -> Grant {
         match self.claim(claim) {
-            Outcome::Granted(grant) => grant,
+            Ok(Claimed::Granted(grant)) => grant,
             other => panic!("{other:?}"),
         }
     }
 
     fn waiting(&mut self, claim: &Claim) -> Waiting {
         match self.claim(claim) {
-            Outcome::Waiting(waiting) => waiting,
+            Ok(Claimed::Waiting(waiting)) => waiting,
             other => panic!("{other:?}"),
         }
     }
 
-    fn renew(&mut self, claim: u64) -> Outcome {
-        self.give(&Command::Renew(id(claim))).outcome
+    fn renew(&mut self, claim: u64) -> Renewed {
+        self.give(&Renew(id(claim))).answer
     }
 
-    fn release(&mut self, claim: u64) -> Transition {
-        self.give(&Command::Release(plain_release(claim)))
+    fn release(&mut self, claim: u64) -> Transition<ReleaseAnswer> {
+        self.give(&plain_release(claim))
     }
 
-    fn publish(&mut self, claim: u64, bytes: &[u8], keep: Keep) -> Transition {
-        self.give(&Command::Publish { claim: id(claim), bytes: bytes.into(), keep })
+    fn publish(&mut self, claim: u64, bytes: &[u8], keep: Keep) -> Transition<bool> {
+        self.give(&Publish { claim: id(claim), bytes: bytes.into(), keep })
     }
 
     /// Settles, and returns who was granted the resource.
     fn woken(&mut self) -> Vec<u64> {
-        let wakes = self.give(&Command::Settle).wakes;
+        let wakes = self.give(&Settle).wakes;
         wakes.iter().filter(|woken| woken.grant.is_some()).map(|woken| woken.claim.bits() as u64).collect()
     }
 
@@ -135,7 +136,7 @@ fn a_released_lock_goes_to_the_longest_waiter() {
 
     let transition = stage.release(1);
 
-    assert_eq!(transition.outcome, Outcome::Released);
+    assert_eq!(transition.answer, ReleaseAnswer::Released);
     let [woken] = transition.wakes[..] else { panic!("{transition:?}") };
     assert_eq!((woken.claim, woken.client), (id(2), client_of(2)));
     let grant = woken.grant.expect("a grant");
@@ -152,7 +153,7 @@ fn a_grant_that_nobody_confirms_passes_on_after_the_window() {
     stage.release(1);
     assert!(stage.pass(CONFIRM_WINDOW_MAX - MICROSECOND).woken().is_empty());
     assert_eq!(stage.pass(MICROSECOND).woken(), [3]);
-    assert_eq!(stage.claim(&mutex(2)), Outcome::Finished);
+    assert_eq!(stage.claim(&mutex(2)), Ok(Claimed::Finished));
 }
 
 #[test]
@@ -162,11 +163,11 @@ fn a_confirmed_grant_lives_for_its_ttl() {
     stage.waiting(&mutex(2));
     stage.release(1);
     stage.pass(CONFIRM_WINDOW_MAX - MICROSECOND);
-    assert!(matches!(stage.renew(2), Outcome::Renewed(grant) if grant.ends_in == TTL));
+    assert!(matches!(stage.renew(2), Renewed::Held(grant) if grant.ends_in == TTL));
     stage.pass(TTL - MICROSECOND);
     assert!(!stage.is_free());
     assert!(stage.pass(MICROSECOND).is_free());
-    assert_eq!(stage.renew(2), Outcome::Lost);
+    assert_eq!(stage.renew(2), Renewed::Lost);
 }
 
 #[test]
@@ -178,7 +179,7 @@ fn a_dead_waiter_is_skipped() {
     }
     stage.pass(secs(10));
     stage.renew(4);
-    let moved_up = stage.pass(secs(5)).give(&Command::Settle).moved_up;
+    let moved_up = stage.pass(secs(5)).give(&Settle).moved_up;
     assert_eq!(moved_up, [(client_of(3), id(3)), (client_of(4), id(4))]);
     let transition = stage.release(1);
     assert_eq!(transition.wakes[0].claim, id(4));
@@ -190,7 +191,7 @@ fn a_try_does_not_barge_past_a_waiter() {
     stage.granted(&claim_of(Kind::Semaphore, 2, 1));
     stage.waiting(&with(claim_of(Kind::Semaphore, 2, 2), |terms| terms.weight = 2));
     let attempt = Claim { wait: false, ..claim_of(Kind::Semaphore, 2, 3) };
-    assert!(matches!(stage.claim(&attempt), Outcome::Busy(_)), "one unit is free, but promised");
+    assert!(matches!(stage.claim(&attempt), Ok(Claimed::Busy(_))), "one unit is free, but promised");
 }
 
 #[test]
@@ -199,12 +200,12 @@ fn a_refusal_says_who_is_in_the_way_and_until_when() {
     let grant = stage.granted(&with(mutex(1), |terms| terms.limits.lock_delay = secs(7)));
     let attempt = Claim { wait: false, ..mutex(2) };
 
-    let Outcome::Busy(busy) = stage.pass(secs(10)).claim(&attempt) else { panic!("it is held") };
+    let Ok(Claimed::Busy(busy)) = stage.pass(secs(10)).claim(&attempt) else { panic!("it is held") };
     assert_eq!(busy.holder.as_ref().map(Label::as_str), Some("host/1/program"));
     assert_eq!((busy.token, busy.held_for, busy.is_resting), (grant.token, secs(10), false));
     assert_eq!(busy.free_in, Some(secs(20 + 7)), "if nobody renews or releases");
 
-    let Outcome::Busy(busy) = stage.pass(secs(20)).claim(&attempt) else { panic!("it rests") };
+    let Ok(Claimed::Busy(busy)) = stage.pass(secs(20)).claim(&attempt) else { panic!("it rests") };
     assert_eq!((busy.is_resting, busy.free_in), (true, Some(secs(7))));
     assert_eq!(busy.holder.as_ref().map(Label::as_str), Some("host/1/program"), "whose hold it was");
 
@@ -216,8 +217,8 @@ fn the_units_of_a_holder_that_vanished_rest() {
     let mut stage = Stage::new();
     stage.granted(&with(mutex(1), |terms| terms.limits.lock_delay = secs(7)));
     stage.waiting(&with(mutex(2), |terms| terms.ttl = secs(12)));
-    stage.pass(secs(1)).give(&Command::Vanish(client_of(1)));
-    assert_eq!(stage.renew(1), Outcome::Lost);
+    stage.pass(secs(1)).give(&Vanish(client_of(1)));
+    assert_eq!(stage.renew(1), Renewed::Lost);
     assert!(stage.pass(secs(7) - MICROSECOND).woken().is_empty());
     assert_eq!(stage.pass(MICROSECOND).woken(), [2]);
 }
@@ -232,7 +233,7 @@ fn min_hold_keeps_the_units_after_a_release_but_not_for_an_unused_grant() {
     assert!(stage.pass(MICROSECOND).is_free());
 
     stage.granted(&every_hour(2));
-    stage.give(&Command::Release(Release { is_unused: true, ..plain_release(2) }));
+    stage.give(&Release { is_unused: true, ..plain_release(2) });
     assert!(stage.is_free());
 }
 
@@ -256,8 +257,8 @@ fn no_renewal_passes_max_hold() {
     let mut stage = Stage::new();
     stage.granted(&with(mutex(1), |terms| terms.limits.max_hold = Some(secs(50))));
     stage.pass(secs(29));
-    assert!(matches!(stage.renew(1), Outcome::Renewed(grant) if grant.ends_in == secs(21)));
-    assert_eq!(stage.pass(secs(21)).renew(1), Outcome::Lost);
+    assert!(matches!(stage.renew(1), Renewed::Held(grant) if grant.ends_in == secs(21)));
+    assert_eq!(stage.pass(secs(21)).renew(1), Renewed::Lost);
 }
 
 #[test]
@@ -265,25 +266,25 @@ fn a_broken_hold_rests_until_its_end_unless_it_is_broken_at_once() {
     let mut stage = Stage::new();
     let token = stage.granted(&mutex(1)).token;
     stage.pass(secs(10));
-    let broken = stage.give(&Command::Break { token, at_once: false }).outcome;
-    assert_eq!(broken, Outcome::Broken { free_in: secs(20) });
-    assert_eq!(stage.renew(1), Outcome::Lost);
-    assert_eq!(stage.claim(&mutex(1)), Outcome::Finished);
+    let broken = stage.give(&Break { token, at_once: false }).answer;
+    assert_eq!(broken, BreakAnswer::Broken { free_in: secs(20) });
+    assert_eq!(stage.renew(1), Renewed::Lost);
+    assert_eq!(stage.claim(&mutex(1)), Ok(Claimed::Finished));
     assert!(!stage.is_free());
     stage.pass(secs(5));
-    let again = stage.give(&Command::Break { token, at_once: false }).outcome;
-    assert_eq!(again, Outcome::Resting { free_in: secs(15) }, "nothing is changed");
-    let broken = stage.give(&Command::Break { token, at_once: true }).outcome;
-    assert_eq!(broken, Outcome::Broken { free_in: Duration::ZERO });
+    let again = stage.give(&Break { token, at_once: false }).answer;
+    assert_eq!(again, BreakAnswer::Resting { free_in: secs(15) }, "nothing is changed");
+    let broken = stage.give(&Break { token, at_once: true }).answer;
+    assert_eq!(broken, BreakAnswer::Broken { free_in: Duration::ZERO });
     assert!(stage.granted(&mutex(2)).token > token);
 }
 
 #[test]
 fn a_claim_that_arrives_after_its_own_release_is_refused() {
     let mut stage = Stage::new();
-    let release = Command::Release(Release { maybe_in_flight: true, ..plain_release(1) });
-    assert_eq!(stage.give(&release).outcome, Outcome::AlreadyLost);
-    assert_eq!(stage.pass(FINISHED_MEMORY - MICROSECOND).claim(&mutex(1)), Outcome::Finished);
+    let release = Release { maybe_in_flight: true, ..plain_release(1) };
+    assert_eq!(stage.give(&release).answer, ReleaseAnswer::AlreadyLost);
+    assert_eq!(stage.pass(FINISHED_MEMORY - MICROSECOND).claim(&mutex(1)), Ok(Claimed::Finished));
     stage.pass(MICROSECOND).granted(&mutex(1));
 }
 
@@ -292,9 +293,9 @@ fn a_floor_may_lie_an_hour_ahead_and_no_more() {
     let mut stage = Stage::new();
     let floor = Token::new((START + FLOOR_AHEAD_MAX).micros());
     let too_high = Claim { floor: Token::new(floor.get() + 1), ..mutex(1) };
-    assert_eq!(stage.claim(&too_high), Outcome::FloorAhead { now: START });
+    assert_eq!(stage.claim(&too_high), Err(Refusal::FloorAhead { now: START }));
     assert_eq!(stage.granted(&Claim { floor, ..mutex(1) }).token.get(), floor.get() + 1);
-    assert!(stage.give(&Command::Settle).is_token_ahead);
+    assert!(stage.give(&Settle).is_token_ahead);
     stage.release(1);
     assert!(stage.granted(&Claim { floor_forced: true, ..too_high }).token.get() > floor.get() + 1);
 }
@@ -315,7 +316,7 @@ fn a_waiter_is_granted_more_than_its_floor() {
 fn a_living_resource_keeps_its_shape_and_an_idle_one_takes_another() {
     let mut stage = Stage::new();
     let token = stage.granted(&mutex(1)).token;
-    assert_eq!(stage.claim(&pool(2, 2)), Outcome::Conflict { kind: Kind::Mutex, capacity: 1 });
+    assert_eq!(stage.claim(&pool(2, 2)), Err(Refusal::Conflict { kind: Kind::Mutex, capacity: 1 }));
     stage.release(1);
     let grant = stage.granted(&pool(2, 2));
     assert!(grant.token > token);
@@ -332,9 +333,9 @@ fn a_refused_claim_leaves_an_idle_record_as_it_is() {
     let before = stage.record.clone();
     stage.pass(secs(60));
     let too_heavy = with(claim_of(Kind::Semaphore, 2, 3), |terms| terms.weight = 3);
-    assert!(matches!(stage.claim(&too_heavy), Outcome::Invalid(_)));
+    assert!(matches!(stage.claim(&too_heavy), Err(Refusal::Invalid(_))));
     let too_high = Claim { floor: Token::new(u64::MAX - 1), ..claim_of(Kind::Semaphore, 2, 3) };
-    assert!(matches!(stage.claim(&too_high), Outcome::FloorAhead { .. }));
+    assert!(matches!(stage.claim(&too_high), Err(Refusal::FloorAhead { .. })));
     assert_eq!(stage.record, before, "with its slot order and the memory of its tokens");
 }
 
@@ -368,16 +369,16 @@ fn a_slot_that_a_resize_gives_back_is_not_the_longest_free() {
         stage.granted(&pool(3, claim));
     }
     stage.release(0);
-    stage.give(&Command::Resize(1));
-    stage.give(&Command::Resize(3));
+    stage.give(&Resize(1));
+    stage.give(&Resize(3));
     stage.release(2);
     assert_eq!(stage.granted(&pool(3, 4)).slot, Some(0), "2 was held a moment ago");
     assert_eq!(stage.granted(&pool(3, 5)).slot, Some(2));
 
     stage.release(1);
     stage.release(4);
-    stage.give(&Command::Resize(1));
-    stage.give(&Command::Resize(2));
+    stage.give(&Resize(1));
+    stage.give(&Resize(2));
     assert_eq!(holds(&stage.record).len(), 1, "slot 2, beyond the capacity");
     assert_eq!(stage.granted(&pool(2, 6)).slot, Some(0), "1 was not there a moment ago");
 }
@@ -388,19 +389,19 @@ fn a_resize_throws_out_what_can_never_fit() {
     stage.granted(&with(claim_of(Kind::Semaphore, 4, 1), |terms| terms.weight = 2));
     stage.waiting(&with(claim_of(Kind::Semaphore, 4, 2), |terms| terms.weight = 3));
     stage.waiting(&with(claim_of(Kind::Semaphore, 4, 3), |terms| terms.weight = 2));
-    let transition = stage.give(&Command::Resize(2));
+    let transition = stage.give(&Resize(2));
     assert_eq!(transition.moved_up, [(client_of(3), id(3))]);
-    assert_eq!(stage.claim(&claim_of(Kind::Semaphore, 4, 2)), Outcome::Finished);
+    assert_eq!(stage.claim(&claim_of(Kind::Semaphore, 4, 2)), Ok(Claimed::Finished));
     assert_eq!(stage.release(1).wakes[0].claim, id(3));
 }
 
 #[test]
 fn a_resize_of_what_is_not_stored_is_checked_too() {
     let mut stage = Stage::new();
-    assert!(matches!(stage.give(&Command::Resize(0)).outcome, Outcome::Invalid(_)));
-    assert_eq!(stage.give(&Command::Resize(8)).outcome, Outcome::Resized);
-    stage.give(&Command::Release(Release { maybe_in_flight: true, ..plain_release(1) }));
-    assert_eq!(stage.give(&Command::Resize(8)).outcome, Outcome::Resized, "nobody has made it a mutex");
+    assert!(stage.give(&Resize(0)).answer.is_err());
+    assert_eq!(stage.give(&Resize(8)).answer, Ok(()));
+    stage.give(&Release { maybe_in_flight: true, ..plain_release(1) });
+    assert_eq!(stage.give(&Resize(8)).answer, Ok(()), "nobody has made it a mutex");
 }
 
 #[test]
@@ -415,7 +416,7 @@ fn a_fresh_value_answers_all_who_would_take_it() {
     let transition = stage.publish(1, b"found", keep);
     let woken: Vec<_> = transition.wakes.iter().map(|woken| (woken.claim, woken.grant)).collect();
     assert_eq!(woken, [(id(2), None), (id(4), None)]);
-    assert!(matches!(stage.claim(&reader(2)), Outcome::Fresh(value) if &value.bytes[..] == b"found"));
+    assert!(matches!(stage.claim(&reader(2)), Ok(Claimed::Fresh(value)) if &value.bytes[..] == b"found"));
 
     assert_eq!(stage.release(1).wakes[0].claim, id(3));
     stage.pass(secs(60));
@@ -431,7 +432,7 @@ fn a_value_goes_with_its_hold() {
     stage.publish(1, b"leader 1", Keep::WhileHeld);
     assert!(stage.pass(TTL - MICROSECOND).value().is_some());
     assert!(stage.pass(MICROSECOND).value().is_none(), "even before anybody settles the record");
-    assert_eq!(stage.publish(1, b"leader 1", Keep::WhileHeld).outcome, Outcome::Lost);
+    assert!(!stage.publish(1, b"leader 1", Keep::WhileHeld).answer);
 }
 
 #[test]
@@ -456,8 +457,8 @@ fn a_full_queue_takes_nobody() {
     stage.waiting(&mutex(2));
     let Ok(head) = stage.record.head();
     let Ok(()) = stage.record.set_head(Head { waiting: WAITERS_MAX, ..head.expect("a head") });
-    assert_eq!(stage.claim(&mutex(3)), Outcome::QueueFull);
-    assert!(matches!(stage.claim(&Claim { wait: false, ..mutex(3) }), Outcome::Busy(_)));
+    assert_eq!(stage.claim(&mutex(3)), Err(Refusal::QueueFull));
+    assert!(matches!(stage.claim(&Claim { wait: false, ..mutex(3) }), Ok(Claimed::Busy(_))));
     stage.waiting(&mutex(2));
 }
 
@@ -473,20 +474,20 @@ fn a_grant_that_ends_at_once_passes_on_at_once() {
     stage.pass(secs(14)).renew(3);
     stage.renew(2);
     stage.pass(secs(2));
-    assert_eq!(stage.renew(2), Outcome::Lost, "it was granted, and ended, before it was renewed");
-    assert!(matches!(stage.renew(3), Outcome::Renewed(_)));
+    assert_eq!(stage.renew(2), Renewed::Lost, "it was granted, and ended, before it was renewed");
+    assert!(matches!(stage.renew(3), Renewed::Held(_)));
 }
 
 #[test]
 fn a_resource_whose_tokens_are_used_up_refuses_claims() {
     let mut stage = Stage::new();
     let poison = |floor| Claim { floor: Token::new(floor), floor_forced: true, ..mutex(1) };
-    assert!(matches!(stage.claim(&poison(u64::MAX)), Outcome::Invalid(_)));
+    assert!(matches!(stage.claim(&poison(u64::MAX)), Err(Refusal::Invalid(_))));
     assert_eq!(last_token(&stage.record), Token::ZERO);
     assert_eq!(stage.granted(&poison(u64::MAX - 1)).token.get(), u64::MAX);
-    assert!(matches!(stage.claim(&mutex(2)), Outcome::Invalid(_)));
+    assert!(matches!(stage.claim(&mutex(2)), Err(Refusal::Invalid(_))));
     stage.release(1);
-    assert!(matches!(stage.claim(&mutex(2)), Outcome::Invalid(_)));
+    assert!(matches!(stage.claim(&mutex(2)), Err(Refusal::Invalid(_))));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tenure_core::model::claim::{
 };
 use tenure_core::model::line::{Entry, Line, Place, Resized, Rest, Standing, TakenSlot};
 use tenure_core::model::record::{PlainRecord, Record};
-use tenure_core::model::step::{Command, Release, step};
+use tenure_core::model::step::{Release, step};
 use tenure_core::model::token::Token;
 
 use crate::world::START;
@@ -86,23 +86,23 @@ proptest! {
         let mut record = PlainRecord::default();
         let mut places: Vec<Place> = Vec::new();
         for (number, change) in (1u64..).zip(&changes) {
-            let command = match change {
+            let stepped = match change {
                 Change::Comes(heavy) => {
                     let claim = claim(u128::from(number), kind, capacity, *heavy);
                     let would = line(&places).would_hold(&claim.terms);
                     places.push(place(number, &claim));
                     let holds = matches!(line(&places).standing(claim.id), Some(Standing::Holds));
                     prop_assert_eq!(would, Ok(holds));
-                    step(&mut record, &Command::Claim(&claim), START)
+                    step(&mut record, &claim, START).map(drop)
                 }
                 Change::Goes(_) if places.is_empty() => continue,
                 Change::Goes(nth) => {
                     let gone = places.remove(nth % places.len());
                     let release = Release { claim: gone.entry.claim, maybe_in_flight: false, is_unused: false };
-                    step(&mut record, &Command::Release(release), START)
+                    step(&mut record, &release, START).map(drop)
                 }
             };
-            let Ok(_) = command;
+            let Ok(()) = stepped;
             let (Ok(mut held), Ok(waiting)) = (record.holds(100), record.waiters(100));
             held.sort_by_key(|hold| hold.token);
             let line = line(&places);

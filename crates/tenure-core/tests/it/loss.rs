@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pollster::block_on;
-use tenure_core::memory::{Flaw, Store};
+use tenure_core::memory::{Flaw, Store, Verb};
 use tenure_core::model::record::PlainRecord;
-use tenure_core::model::step::Command;
 use tenure_core::testing::virtual_clock::VirtualClock;
 use tenure_core::{ErrorKind, Lease, LossReason, Settings, Tenure, blocking};
 
@@ -128,8 +127,8 @@ fn a_set_names_what_was_lost_first_and_the_others_were_lost_with_it() {
 struct PanicsAtRenewal;
 
 impl Flaw for PanicsAtRenewal {
-    fn before(&self, _: &mut PlainRecord, command: &mut Command<'_>) {
-        assert!(!matches!(command, Command::Renew(_)), "this test breaks the client's thread down here");
+    fn before(&self, _: &mut PlainRecord, verb: Verb<'_>) {
+        assert!(!matches!(verb, Verb::Renew(_)), "this test breaks the client's thread down here");
     }
 }
 

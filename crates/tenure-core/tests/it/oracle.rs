@@ -13,8 +13,13 @@ use tenure_core::clock::Timestamp;
 use tenure_core::model::claim::{
     Busy, CAPACITY_MAX, Claim, ClaimId, ClientId, Grant, HoldLimits, Keep, Kind, Label, Published, Waiting,
 };
-use tenure_core::model::step::{Command, Outcome, Release, Woken};
+use tenure_core::model::step::{
+    Break, BreakAnswer, Claimed, Publish, Refusal, Release, ReleaseAnswer, Renew, Renewed, Resize, Vanish,
+    Woken,
+};
 use tenure_core::model::token::Token;
+
+use crate::world::{Order, Outcome};
 
 const WINDOW: Duration = Duration::from_secs(5);
 const WAITER_LIFE: Duration = Duration::from_secs(15);
@@ -109,21 +114,25 @@ pub(crate) struct Oracle {
 
 impl Oracle {
     /// Carries out a command.
-    pub(crate) fn apply(&mut self, command: &Command<'_>, now: Timestamp) -> Answer {
+    pub(crate) fn apply(&mut self, order: &Order, now: Timestamp) -> Answer {
         self.wakes.clear();
         self.moved_up.clear();
         self.settle(now);
         self.phase += 1;
-        let outcome = match command {
-            Command::Claim(claim) => self.claim(claim, now),
-            Command::Renew(claim) => self.renew(*claim, now),
-            Command::Release(release) => self.release(*release, now),
-            Command::Publish { claim, bytes, keep } => self.publish(*claim, bytes, *keep, now),
-            Command::Break { token, at_once } => self.break_hold(*token, *at_once, now),
-            Command::Resize(capacity) => self.resize(*capacity, now),
-            Command::Vanish(client) => self.vanish(*client, now),
-            Command::Settle => Outcome::Settled,
-            other => panic!("the oracle does not know {other:?}"),
+        let outcome = match order {
+            Order::Claim(claim) => Outcome::Claim(self.claim(claim, now)),
+            Order::Renew(Renew(claim)) => Outcome::Renew(self.renew(*claim, now)),
+            Order::Release(release) => Outcome::Release(self.release(*release, now)),
+            Order::Publish(Publish { claim, bytes, keep }) => {
+                Outcome::Publish(self.publish(*claim, bytes, *keep, now))
+            }
+            Order::Break(Break { token, at_once }) => Outcome::Break(self.break_hold(*token, *at_once, now)),
+            Order::Resize(Resize(capacity)) => Outcome::Resize(self.resize(*capacity, now)),
+            Order::Vanish(Vanish(client)) => {
+                self.vanish(*client, now);
+                Outcome::Vanish
+            }
+            Order::Settle => Outcome::Settle,
         };
         self.promote(now);
         let is_token_ahead = self.last_token.get() > (now + SECOND).micros();
@@ -328,28 +337,28 @@ impl Oracle {
         self.queue.iter().position(|queued| queued.claim == claim && queued.still_waits)
     }
 
-    fn claim(&mut self, claim: &Claim, now: Timestamp) -> Outcome {
+    fn claim(&mut self, claim: &Claim, now: Timestamp) -> Result<Claimed, Refusal> {
         if self.is_remembered(claim.id) {
-            return Outcome::Finished;
+            return Ok(Claimed::Finished);
         }
         if let Some(at) = self.held_by(claim.id) {
-            return Outcome::Granted(self.extend(at, now));
+            return Ok(Claimed::Granted(self.extend(at, now)));
         }
         if let Some(turn) = self.turn_of(claim.id) {
-            return Outcome::Waiting(self.keep_place(turn, now));
+            return Ok(Claimed::Waiting(self.keep_place(turn, now)));
         }
         let shape = (claim.terms.kind, claim.terms.capacity);
         if let Some((kind, capacity)) = self.shape.filter(|old| *old != shape && !self.is_idle()) {
-            return Outcome::Conflict { kind, capacity };
+            return Err(Refusal::Conflict { kind, capacity });
         }
         if claim.terms.weight == 0 || claim.terms.weight > claim.terms.capacity {
-            return Outcome::Invalid("weight");
+            return Err(Refusal::Invalid("weight"));
         }
         if claim.floor.get() > (now + HOUR).micros() && !claim.floor_forced {
-            return Outcome::FloorAhead { now };
+            return Err(Refusal::FloorAhead { now });
         }
         if let (true, Some(published)) = (claim.terms.unless_fresh, self.fresh_value(now)) {
-            return Outcome::Fresh(published);
+            return Ok(Claimed::Fresh(published));
         }
         if self.shape != Some(shape) {
             self.shape = Some(shape);
@@ -357,10 +366,10 @@ impl Oracle {
         }
         let is_queue_empty = self.waiters().next().is_none();
         if is_queue_empty && self.fits(claim.terms.weight) {
-            return Outcome::Granted(self.grant_at_once(claim, now));
+            return Ok(Claimed::Granted(self.grant_at_once(claim, now)));
         }
         if !claim.wait {
-            return Outcome::Busy(self.busy(now));
+            return Ok(Claimed::Busy(self.busy(now)));
         }
         self.last_token = self.last_token.max(claim.floor);
         self.queue.push(Queued {
@@ -374,7 +383,7 @@ impl Oracle {
             unless_fresh: claim.terms.unless_fresh,
             still_waits: true,
         });
-        Outcome::Waiting(self.waiting(self.queue.len() - 1, now))
+        Ok(Claimed::Waiting(self.waiting(self.queue.len() - 1, now)))
     }
 
     fn grant_at_once(&mut self, claim: &Claim, now: Timestamp) -> Grant {
@@ -438,15 +447,15 @@ impl Oracle {
         (fresh_until > now).then(|| Published { bytes, token, fresh_for: fresh_until.since(now) })
     }
 
-    fn renew(&mut self, claim: ClaimId, now: Timestamp) -> Outcome {
+    fn renew(&mut self, claim: ClaimId, now: Timestamp) -> Renewed {
         match (self.held_by(claim), self.turn_of(claim)) {
-            (Some(at), _) => Outcome::Renewed(self.extend(at, now)),
-            (None, Some(turn)) => Outcome::Waiting(self.keep_place(turn, now)),
-            (None, None) => Outcome::Lost,
+            (Some(at), _) => Renewed::Held(self.extend(at, now)),
+            (None, Some(turn)) => Renewed::Waiting(self.keep_place(turn, now)),
+            (None, None) => Renewed::Lost,
         }
     }
 
-    fn release(&mut self, release: Release, now: Timestamp) -> Outcome {
+    fn release(&mut self, release: Release, now: Timestamp) -> ReleaseAnswer {
         let held = self.held_by(release.claim);
         let turn = self.turn_of(release.claim);
         if release.maybe_in_flight {
@@ -462,7 +471,8 @@ impl Oracle {
         if let Some(turn) = turn {
             self.leave(turn);
         }
-        if held.is_some() || turn.is_some() { Outcome::Released } else { Outcome::AlreadyLost }
+        let was_there = held.is_some() || turn.is_some();
+        if was_there { ReleaseAnswer::Released } else { ReleaseAnswer::AlreadyLost }
     }
 
     /// Ends a hold before its time.
@@ -475,8 +485,8 @@ impl Oracle {
         self.drop_values(now);
     }
 
-    fn publish(&mut self, claim: ClaimId, bytes: &Arc<[u8]>, keep: Keep, now: Timestamp) -> Outcome {
-        let Some(at) = self.held_by(claim) else { return Outcome::Lost };
+    fn publish(&mut self, claim: ClaimId, bytes: &Arc<[u8]>, keep: Keep, now: Timestamp) -> bool {
+        let Some(at) = self.held_by(claim) else { return false };
         let token = self.grants[at].token;
         self.publications.push(Publication { bytes: bytes.clone(), token, at: now, keep, is_over: false });
         if self.fresh_value(now).is_some() {
@@ -488,17 +498,19 @@ impl Oracle {
                 }
             }
         }
-        Outcome::Published
+        true
     }
 
-    fn break_hold(&mut self, token: Token, at_once: bool, now: Timestamp) -> Outcome {
+    fn break_hold(&mut self, token: Token, at_once: bool, now: Timestamp) -> BreakAnswer {
         let Some(at) = self.grants.iter().position(|grant| grant.token == token) else {
-            return Outcome::Lost;
+            return BreakAnswer::NotHeld;
         };
         let Tenancy { claim, ends_at, units, .. } = self.grants[at];
         let until = match units {
-            Units::Free { .. } => return Outcome::Lost,
-            Units::Resting { until } if !at_once => return Outcome::Resting { free_in: until.since(now) },
+            Units::Free { .. } => return BreakAnswer::NotHeld,
+            Units::Resting { until } if !at_once => {
+                return BreakAnswer::Resting { free_in: until.since(now) };
+            }
             Units::Resting { until } => until,
             Units::Held => {
                 self.remember(claim, now + MEMORY);
@@ -507,17 +519,17 @@ impl Oracle {
         };
         let until = if at_once { now } else { until };
         self.end(at, until, now);
-        Outcome::Broken { free_in: until.since(now) }
+        BreakAnswer::Broken { free_in: until.since(now) }
     }
 
-    fn resize(&mut self, capacity: u32, now: Timestamp) -> Outcome {
+    fn resize(&mut self, capacity: u32, now: Timestamp) -> Result<(), &'static str> {
         if capacity == 0 || capacity > CAPACITY_MAX {
-            return Outcome::Invalid("capacity");
+            return Err("capacity");
         }
         // Nobody has asked for it yet, and the first who does says how large it is.
-        let Some((kind, old)) = self.shape else { return Outcome::Resized };
+        let Some((kind, old)) = self.shape else { return Ok(()) };
         if !matches!(kind, Kind::Semaphore | Kind::SlotPool) {
-            return Outcome::Invalid("kind");
+            return Err("kind");
         }
         self.shape = Some((kind, capacity));
         self.returned.extend((old..capacity).map(|slot| (slot, self.phase)));
@@ -527,10 +539,10 @@ impl Oracle {
                 self.leave(turn);
             }
         }
-        Outcome::Resized
+        Ok(())
     }
 
-    fn vanish(&mut self, client: ClientId, now: Timestamp) -> Outcome {
+    fn vanish(&mut self, client: ClientId, now: Timestamp) {
         for at in 0..self.grants.len() {
             if self.grants[at].client == client && self.grants[at].units == Units::Held {
                 self.end(at, now + self.grants[at].limits.lock_delay, now);
@@ -541,7 +553,6 @@ impl Oracle {
                 self.leave(turn);
             }
         }
-        Outcome::Settled
     }
 }
 

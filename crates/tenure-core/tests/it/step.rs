@@ -14,7 +14,7 @@ use tenure_core::model::claim::{Claim, ClaimId, Grant, Kind};
 use tenure_core::model::inspect::inspect;
 use tenure_core::model::record::{Head, Hold, PlainRecord, Record};
 use tenure_core::model::step::{
-    Command, FINISHED_MEMORY, Outcome, TOKEN_MEMORY, Transition, forget_at, step,
+    Claimed, FINISHED_MEMORY, Refusal, Renew, Renewed, Settle, TOKEN_MEMORY, Transition, forget_at, step,
 };
 use tenure_core::model::token::Token;
 
@@ -22,7 +22,7 @@ use tenure_core::testing::random::cases;
 
 use crate::oracle::{Oracle, Tenancy, Units};
 use crate::world::{
-    CLAIMS, Move, Order, Pause, START, Scene, World, commands, holds, id, last_token, moves, name,
+    CLAIMS, Move, Order, Outcome, Pause, START, Scene, World, commands, holds, id, last_token, moves, name,
     pool_moves, shape, waiters, wild_moves,
 };
 
@@ -123,11 +123,11 @@ proptest! {
     fn a_repeated_command_changes_nothing_but_ends((kind, capacity) in shape(), moves in moves(MOVES_MAX)) {
         play(kind, capacity, &moves, |scene, world| {
             let mut record = world.record.clone();
-            let Ok(again) = step(&mut record, &scene.order.command(), scene.now);
+            let Ok(again) = scene.order.run(&mut record, scene.now);
             prop_assert_eq!(without_ends(&record), without_ends(&world.record));
             prop_assert!(again.wakes.is_empty() && again.moved_up.is_empty());
             if let Order::Claim(_) = scene.order {
-                prop_assert_eq!(again.outcome, scene.transition.outcome.clone());
+                prop_assert_eq!(again.answer, scene.transition.answer.clone());
             }
             Ok(())
         })?;
@@ -141,13 +141,13 @@ proptest! {
         let mut released: BTreeMap<ClaimId, Timestamp> = BTreeMap::new();
         play(kind, capacity, &moves, |scene, world| {
             released.retain(|_, until| *until > scene.now);
-            if let Order::Other(Command::Release(release)) = &scene.order
+            if let Order::Release(release) = &scene.order
                 && release.maybe_in_flight
             {
                 released.insert(release.claim, scene.now + FINISHED_MEMORY);
             }
             if let Order::Claim(claim) = &scene.order {
-                let is_refused = scene.transition.outcome == Outcome::Finished;
+                let is_refused = scene.transition.answer == Outcome::Claim(Ok(Claimed::Finished));
                 prop_assert!(is_refused || !released.contains_key(&claim.id));
             }
             for claim in present(&world.record) {
@@ -160,13 +160,14 @@ proptest! {
     #[test]
     fn a_renewal_never_creates_anything((kind, capacity) in shape(), moves in moves(MOVES_MAX)) {
         play(kind, capacity, &moves, |scene, world| {
-            let Order::Other(Command::Renew(claim)) = scene.order else { return Ok(()) };
+            let Order::Renew(Renew(claim)) = scene.order else { return Ok(()) };
             prop_assert!(present(&world.record).is_subset(&present(&scene.before)));
             let mut held = holds(&scene.before).into_iter().filter(|h| h.expires_at > scene.now);
             let mut waited = waiters(&scene.before).into_iter().filter(|w| w.expires_at > scene.now);
             let did_hold = held.any(|hold| hold.claim == Some(claim));
             let did_wait = waited.any(|waiter| waiter.claim == claim);
-            prop_assert_eq!(scene.transition.outcome != Outcome::Lost, did_hold || did_wait);
+            let is_lost = scene.transition.answer == Outcome::Renew(Renewed::Lost);
+            prop_assert_eq!(!is_lost, did_hold || did_wait);
             Ok(())
         })?;
     }
@@ -261,8 +262,8 @@ proptest! {
         for (order, now) in commands {
             let mut copy = record.clone();
             let before = last_token(&record);
-            let Ok(transition) = step(&mut record, &order.command(), now);
-            let Ok(again) = step(&mut copy, &order.command(), now);
+            let Ok(transition) = order.run(&mut record, now);
+            let Ok(again) = order.run(&mut copy, now);
             prop_assert_eq!((&transition, &record), (&again, &copy), "the same again");
             prop_assert!(last_token(&record) >= before);
             prop_assert!(granted(&transition).iter().all(|grant| grant.token <= last_token(&record)));
@@ -293,7 +294,7 @@ proptest! {
         // Without waiters, because a look grants nothing.
         let mut record = without_waiters(&world.record);
         let Ok(view) = inspect(&name(), &record, now);
-        let Ok(_) = step(&mut record, &Command::Settle, now);
+        let Ok(_) = step(&mut record, &Settle, now);
         let Ok(settled) = inspect(&name(), &record, now);
         prop_assert_eq!(view, settled);
     }
@@ -318,11 +319,14 @@ fn play(
 
 fn agree_on_the_answer(scene: &Scene) -> TestCaseResult {
     let without_text = |outcome: &Outcome| match outcome {
-        Outcome::Invalid(_) => Outcome::Invalid("whatever the text"),
+        Outcome::Claim(Err(Refusal::Invalid(_))) => {
+            Outcome::Claim(Err(Refusal::Invalid("whatever the text")))
+        }
+        Outcome::Resize(Err(_)) => Outcome::Resize(Err("whatever the text")),
         other => other.clone(),
     };
-    let Transition { outcome, wakes, moved_up, is_token_ahead } = &scene.transition;
-    prop_assert_eq!(without_text(outcome), without_text(&scene.answer.outcome), "outcome");
+    let Transition { answer, wakes, moved_up, is_token_ahead } = &scene.transition;
+    prop_assert_eq!(without_text(answer), without_text(&scene.answer.outcome), "outcome");
     prop_assert_eq!(wakes, &scene.answer.wakes, "wakes");
     prop_assert_eq!(moved_up, &scene.answer.moved_up, "moved up");
     prop_assert_eq!(*is_token_ahead, scene.answer.is_token_ahead, "token ahead");
@@ -383,8 +387,8 @@ fn expected_holds(oracle: &Oracle) -> Vec<Hold> {
 fn new_grants(scene: &Scene) -> Vec<(ClaimId, Grant)> {
     let woken = scene.transition.wakes.iter().filter_map(|woken| Some((woken.claim, woken.grant?)));
     let mut grants: Vec<(ClaimId, Grant)> = woken.collect();
-    if let (Order::Claim(Claim { id, .. }), Outcome::Granted(grant)) =
-        (&scene.order, &scene.transition.outcome)
+    if let (Order::Claim(Claim { id, .. }), Outcome::Claim(Ok(Claimed::Granted(grant)))) =
+        (&scene.order, &scene.transition.answer)
         && grant.token > last_token(&scene.before)
         && !grants.iter().any(|(claim, _)| claim == id)
     {
@@ -393,9 +397,11 @@ fn new_grants(scene: &Scene) -> Vec<(ClaimId, Grant)> {
     grants
 }
 
-fn granted(transition: &Transition) -> Vec<Grant> {
+fn granted(transition: &Transition<Outcome>) -> Vec<Grant> {
     let mut grants: Vec<Grant> = transition.wakes.iter().filter_map(|woken| woken.grant).collect();
-    if let Outcome::Granted(grant) | Outcome::Renewed(grant) = transition.outcome {
+    if let Outcome::Claim(Ok(Claimed::Granted(grant))) | Outcome::Renew(Renewed::Held(grant)) =
+        transition.answer
+    {
         grants.push(grant);
     }
     grants
@@ -476,7 +482,7 @@ fn shrinks(record: &PlainRecord, last_in_use: Timestamp, now: Timestamp) -> Test
     prop_assert!(soon.micros() <= reasons.max((now + TOKEN_MEMORY).micros()));
 
     let mut record = record.clone();
-    let Ok(_) = step(&mut record, &Command::Settle, soon.max(now));
+    let Ok(_) = step(&mut record, &Settle, soon.max(now));
     let (Ok(value), Ok(finished)) = (record.value(), record.finished_until());
     prop_assert_eq!((value, finished), (None, None), "nothing is forgotten too soon");
     let Ok(again) = forget_at(&record, true, soon);

@@ -10,11 +10,11 @@ use tenure_core::clock::Timestamp;
 use tenure_core::model::claim::ClaimId;
 use tenure_core::model::inspect::inspect;
 use tenure_core::model::record::{Head, Hold, Value, Waiter};
-use tenure_core::model::step::{Command, Transition, step};
+use tenure_core::model::step::Transition;
 use tenure_core::model::token::Token;
 use tenure_core::model::window::{Loaded, Reach, Window};
 
-use crate::world::{World, name, shape, wild_moves};
+use crate::world::{Order, Outcome, World, name, shape, wild_moves};
 
 /// What a store has of a record.
 #[derive(Clone, Debug, Default)]
@@ -112,22 +112,14 @@ impl Store {
         }
     }
 
-    fn carry_out(&mut self, command: &Command<'_>, now: Timestamp, first: Reach) -> Transition {
-        let claims: Vec<ClaimId> = match command {
-            Command::Claim(claim) => vec![claim.id],
-            Command::Renew(claim) | Command::Publish { claim, .. } => vec![*claim],
-            Command::Release(release) => vec![release.claim],
-            _ => Vec::new(),
-        };
-        let tokens: Vec<Token> = match command {
-            Command::Break { token, .. } => vec![*token],
-            _ => Vec::new(),
-        };
+    fn carry_out(&mut self, order: &Order, now: Timestamp, first: Reach) -> Transition<Outcome> {
+        let claims = Vec::from_iter(order.claim());
+        let tokens = Vec::from_iter(order.token());
         let mut reach = first;
         loop {
             let loaded = self.load(reach, &claims, &tokens, now);
             let mut window = Window::new(loaded, reach, claims.iter().copied(), tokens.iter().copied());
-            match step(&mut window, command, now) {
+            match order.run(&mut window, now) {
                 Ok(transition) => {
                     self.write(&window);
                     return transition;
@@ -157,7 +149,7 @@ proptest! {
         let first = Reach { entries, free_slots: 0, finished: false };
         for next in &moves {
             let scene = world.play(next);
-            let seen = store.carry_out(&scene.order.command(), scene.now, first);
+            let seen = store.carry_out(&scene.order, scene.now, first);
             prop_assert_eq!(&seen, &scene.transition);
             let Ok(expected) = inspect(&name(), &world.record, scene.now);
             let all = Reach { entries: None, ..first };
@@ -190,7 +182,7 @@ fn a_long_queue_is_looked_at_from_both_ends_only() {
     };
     let mut play = |act: Act| {
         let scene = world.play(&Move { pause: Pause::Micros(1), act });
-        assert_eq!(store.carry_out(&scene.order.command(), scene.now, Reach::FIRST), scene.transition);
+        assert_eq!(store.carry_out(&scene.order, scene.now, Reach::FIRST), scene.transition);
         store.misses
     };
     for claim in 0..1000 {

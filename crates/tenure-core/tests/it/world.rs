@@ -13,7 +13,10 @@ use tenure_core::model::claim::{
     CAPACITY_MAX, Claim, ClaimId, ClientId, HoldLimits, Keep, Kind, Label, Name, Terms,
 };
 use tenure_core::model::record::{Hold, PlainRecord, Record, Waiter};
-use tenure_core::model::step::{Command, Release, Transition, step};
+use tenure_core::model::step::{
+    Break, BreakAnswer, Claimed, Command, Publish, Refusal, Release, ReleaseAnswer, Renew, Renewed, Resize,
+    Settle, Transition, Vanish, step,
+};
 use tenure_core::model::token::Token;
 
 use crate::oracle::{Answer, Oracle};
@@ -98,20 +101,71 @@ pub(crate) struct World {
     shape: (Kind, u32),
 }
 
-/// A command that owns its claim.
+/// Any command.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
     Claim(Claim),
-    Other(Command<'static>),
+    Renew(Renew),
+    Release(Release),
+    Publish(Publish),
+    Break(Break),
+    Resize(Resize),
+    Vanish(Vanish),
+    Settle,
+}
+
+/// What any command answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Claim(Result<Claimed, Refusal>),
+    Renew(Renewed),
+    Release(ReleaseAnswer),
+    Publish(bool),
+    Break(BreakAnswer),
+    Resize(Result<(), &'static str>),
+    Vanish,
+    Settle,
 }
 
 impl Order {
-    pub(crate) fn command(&self) -> Command<'_> {
+    /// Carries it out.
+    pub(crate) fn run<R: Record>(
+        &self,
+        record: &mut R,
+        now: Timestamp,
+    ) -> Result<Transition<Outcome>, R::Error> {
+        Ok(match self {
+            Order::Claim(claim) => with(step(record, claim, now)?, Outcome::Claim),
+            Order::Renew(renew) => with(step(record, renew, now)?, Outcome::Renew),
+            Order::Release(release) => with(step(record, release, now)?, Outcome::Release),
+            Order::Publish(publish) => with(step(record, publish, now)?, Outcome::Publish),
+            Order::Break(hold) => with(step(record, hold, now)?, Outcome::Break),
+            Order::Resize(resize) => with(step(record, resize, now)?, Outcome::Resize),
+            Order::Vanish(vanish) => with(step(record, vanish, now)?, |()| Outcome::Vanish),
+            Order::Settle => with(step(record, &Settle, now)?, |()| Outcome::Settle),
+        })
+    }
+
+    /// The claim that it is about.
+    pub(crate) fn claim(&self) -> Option<ClaimId> {
         match self {
-            Order::Claim(claim) => Command::Claim(claim),
-            Order::Other(command) => command.clone(),
+            Order::Claim(claim) => claim.claim(),
+            Order::Renew(renew) => renew.claim(),
+            Order::Release(release) => release.claim(),
+            Order::Publish(publish) => publish.claim(),
+            _ => None,
         }
     }
+
+    /// The token that it is about.
+    pub(crate) fn token(&self) -> Option<Token> {
+        if let Order::Break(hold) = self { hold.token() } else { None }
+    }
+}
+
+fn with<A>(transition: Transition<A>, outcome: impl FnOnce(A) -> Outcome) -> Transition<Outcome> {
+    let Transition { answer, wakes, moved_up, is_token_ahead } = transition;
+    Transition { answer: outcome(answer), wakes, moved_up, is_token_ahead }
 }
 
 /// What happened in one move.
@@ -120,7 +174,7 @@ pub(crate) struct Scene {
     pub(crate) before: PlainRecord,
     pub(crate) order: Order,
     pub(crate) now: Timestamp,
-    pub(crate) transition: Transition,
+    pub(crate) transition: Transition<Outcome>,
     pub(crate) answer: Answer,
 }
 
@@ -144,8 +198,8 @@ impl World {
     /// Gives an order at the present time.
     pub(crate) fn give(&mut self, order: Order) -> Scene {
         let before = self.record.clone();
-        let Ok(transition) = step(&mut self.record, &order.command(), self.now);
-        let answer = self.oracle.apply(&order.command(), self.now);
+        let Ok(transition) = order.run(&mut self.record, self.now);
+        let answer = self.oracle.apply(&order, self.now);
         Scene { before, order, now: self.now, transition, answer }
     }
 
@@ -167,24 +221,25 @@ impl World {
 
     /// Gives a move its numbers.
     pub(crate) fn order(&self, act: &Act) -> Order {
-        Order::Other(match act.clone() {
-            Act::Claim(ask) => return Order::Claim(self.claim(&ask)),
-            Act::Renew(claim) => Command::Renew(id(claim)),
+        match act.clone() {
+            Act::Claim(ask) => Order::Claim(self.claim(&ask)),
+            Act::Renew(claim) => Order::Renew(Renew(id(claim))),
             Act::Release { claim, maybe_in_flight, is_unused } => {
-                Command::Release(Release { claim: id(claim), maybe_in_flight, is_unused })
+                Order::Release(Release { claim: id(claim), maybe_in_flight, is_unused })
             }
             Act::Publish { claim, keep } => {
-                Command::Publish { claim: id(claim), bytes: claim.to_le_bytes().as_slice().into(), keep }
+                let bytes = claim.to_le_bytes().as_slice().into();
+                Order::Publish(Publish { claim: id(claim), bytes, keep })
             }
             Act::Break { nth, at_once } => {
                 let held = holds(&self.record);
                 let token = held.get(nth).map_or(Token::new(nth as u64), |hold| hold.token);
-                Command::Break { token, at_once }
+                Order::Break(Break { token, at_once })
             }
-            Act::Resize(capacity) => Command::Resize(capacity),
-            Act::Vanish(client) => Command::Vanish(ClientId::new(client)),
-            Act::Settle => Command::Settle,
-        })
+            Act::Resize(capacity) => Order::Resize(Resize(capacity)),
+            Act::Vanish(client) => Order::Vanish(Vanish(ClientId::new(client))),
+            Act::Settle => Order::Settle,
+        }
     }
 
     fn claim(&self, ask: &Ask) -> Claim {
@@ -397,23 +452,23 @@ fn extreme_duration() -> impl Strategy<Value = Duration> {
 fn garbage() -> impl Strategy<Value = Order> {
     let keep = (extreme_duration(), extreme_duration()).prop_map(|(fresh, stale)| Keep::For { fresh, stale });
     let publish = (0..CLAIMS, prop_oneof![Just(Keep::WhileHeld), keep])
-        .prop_map(|(claim, keep)| Command::Publish { claim: id(claim), bytes: Arc::from([]), keep });
+        .prop_map(|(claim, keep)| Order::Publish(Publish { claim: id(claim), bytes: Arc::from([]), keep }));
     let release =
         (0..CLAIMS, any::<bool>(), any::<bool>()).prop_map(|(claim, maybe_in_flight, is_unused)| {
-            Command::Release(Release { claim: id(claim), maybe_in_flight, is_unused })
+            Order::Release(Release { claim: id(claim), maybe_in_flight, is_unused })
         });
     let token = prop_oneof![extreme_u64(), (0..20_u64).prop_map(|more| START.micros() + more)];
     let other = prop_oneof![
-        4 => (0..CLAIMS).prop_map(|claim| Command::Renew(id(claim))),
+        4 => (0..CLAIMS).prop_map(|claim| Order::Renew(Renew(id(claim)))),
         4 => release,
         2 => publish,
         2 => (token, any::<bool>())
-            .prop_map(|(token, at_once)| Command::Break { token: Token::new(token), at_once }),
-        1 => extreme_u32().prop_map(Command::Resize),
-        1 => (0..CLIENTS).prop_map(|client| Command::Vanish(ClientId::new(client))),
-        1 => Just(Command::Settle),
+            .prop_map(|(token, at_once)| Order::Break(Break { token: Token::new(token), at_once })),
+        1 => extreme_u32().prop_map(|capacity| Order::Resize(Resize(capacity))),
+        1 => (0..CLIENTS).prop_map(|client| Order::Vanish(Vanish(ClientId::new(client)))),
+        1 => Just(Order::Settle),
     ];
-    prop_oneof![1 => garbage_claim().prop_map(Order::Claim), 1 => other.prop_map(Order::Other)]
+    prop_oneof![1 => garbage_claim().prop_map(Order::Claim), 1 => other]
 }
 
 fn garbage_claim() -> impl Strategy<Value = Claim> {

@@ -16,7 +16,7 @@ use futures_util::future::select_all;
 use rustix::process::{Pid, PidfdFlags};
 use tenure_core::engine::Wake;
 use tenure_core::model::claim::{ClaimId, ClientId, Name};
-use tenure_core::model::step::Command;
+use tenure_core::model::step::Vanish;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
@@ -251,7 +251,7 @@ async fn reap(watcher: &Arc<Watcher>, client: ClientId) {
         move |transaction| {
             let mut woken = Vec::new();
             for name in &names {
-                woken.extend(transaction.step(name, &Command::Vanish(client))?.woken);
+                woken.extend(transaction.step(name, &Vanish(client))?.woken);
             }
             let next = run.iter().filter(|(_, claim)| !woken.contains(claim)).map(|(name, claim)| {
                 let clients = transaction.waits_for(name, *claim)?;

@@ -13,10 +13,13 @@
 use std::time::Duration;
 
 use tenure_core::clock::Timestamp;
-use tenure_core::model::claim::{ClaimId, ClientId, Name};
+use tenure_core::model::claim::{Claim, ClaimId, ClientId, Name};
 use tenure_core::model::inspect::{View, inspect};
 use tenure_core::model::record::{DecodeError, PlainRecord, Record, Waiter};
-use tenure_core::model::step::{Command, Outcome, Transition, forget_at, step};
+use tenure_core::model::step::{
+    Break, Claimed, Command, Publish, Release, Renew, Renewed, Resize, Settle, Transition, Vanish, forget_at,
+    step,
+};
 
 use crate::client::wake::News;
 use crate::error::Failure;
@@ -46,8 +49,8 @@ const VALUE_BYTES_WHOLE_MAX: usize = 1024;
 
 /// What a command did to a resource.
 #[derive(Debug)]
-pub(crate) struct Done {
-    pub(crate) outcome: Outcome,
+pub(crate) struct Done<A> {
+    pub(crate) answer: A,
     /// Whose death would change the answer: of a claim that waits, the client ahead, or at the head the
     /// holders; of one that was refused, the holders.
     pub(crate) depends_on: Vec<ClientId>,
@@ -92,8 +95,8 @@ struct Loaded {
 }
 
 /// What a step did, and what must be known before the record is put away.
-struct Effects {
-    transition: Transition,
+struct Effects<A> {
+    transition: Transition<A>,
     depends_on: Vec<ClientId>,
     /// The head of the queue, if it has come there by a grant to the one ahead.
     new_head: Option<(ClientId, ClaimId)>,
@@ -102,12 +105,16 @@ struct Effects {
 }
 
 /// Carries out a command on a record, however it is stored.
-fn apply<R: Queue>(record: &mut R, command: &Command<'_>, now: Timestamp) -> Result<Effects, Failure>
+fn apply<R: Queue, C: Watchful>(
+    record: &mut R,
+    command: &C,
+    now: Timestamp,
+) -> Result<Effects<C::Answer>, Failure>
 where
     Failure: From<R::Error>,
 {
     let transition = step(record, command, now)?;
-    let depends_on = depends_on(record, command, &transition.outcome)?;
+    let depends_on = command.depends_on(&transition.answer, record)?;
     // A head of the queue watches all holders, which it did not while it watched the waiter ahead. With one
     // holder at a time that is the same client.
     let mut new_head = None;
@@ -144,16 +151,16 @@ fn index_key(at: Timestamp, name: &[u8]) -> Vec<u8> {
 
 impl Transaction<'_> {
     /// Carries out a command.
-    pub(crate) fn step(&mut self, name: &Name, command: &Command<'_>) -> Result<Done, Failure> {
+    pub(crate) fn step<C: Watchful>(&mut self, name: &Name, command: &C) -> Result<Done<C::Answer>, Failure> {
         self.step_on_row(name, command, false)
     }
 
-    fn step_on_row(
+    fn step_on_row<C: Watchful>(
         &mut self,
         name: &Name,
-        command: &Command<'_>,
+        command: &C,
         is_index_gone: bool,
-    ) -> Result<Done, Failure> {
+    ) -> Result<Done<C::Answer>, Failure> {
         let key = resource_key(name);
         let now = self.now();
         let Loaded { stored, indexed_at: noted } = self.load(&key)?;
@@ -164,7 +171,7 @@ impl Transaction<'_> {
             Stored::Whole(record) => self.step_whole(row, record, true, command)?,
             Stored::InRows(id) => self.step_in_rows(row, id, command)?,
         };
-        let Effects { transition: Transition { outcome, wakes, moved_up, is_token_ahead }, .. } = effects;
+        let Effects { transition: Transition { answer, wakes, moved_up, is_token_ahead }, .. } = effects;
         if is_token_ahead {
             tracing::warn!(resource = %name, engine = "local", "the last token lies ahead of the clock");
         }
@@ -182,17 +189,17 @@ impl Transaction<'_> {
             self.notify_observers(name)?;
         }
         let woken = wakes.iter().map(|woken| woken.claim).collect();
-        Ok(Done { outcome, depends_on: effects.depends_on, woken })
+        Ok(Done { answer, depends_on: effects.depends_on, woken })
     }
 
     /// Steps a small record, and writes it back, forgets it, or puts it into rows.
-    fn step_whole(
+    fn step_whole<C: Watchful>(
         &mut self,
         mut row: Row,
         mut record: PlainRecord,
         was_stored: bool,
-        command: &Command<'_>,
-    ) -> Result<(Effects, bool), Failure> {
+        command: &C,
+    ) -> Result<(Effects<C::Answer>, bool), Failure> {
         let effects = apply(&mut record, command, row.now)?;
         if record.head()?.is_none() {
             return Ok((effects, false));
@@ -217,12 +224,12 @@ impl Transaction<'_> {
     }
 
     /// Steps a large record; takes it out of its rows when it has shrunk.
-    fn step_in_rows(
+    fn step_in_rows<C: Watchful>(
         &mut self,
         mut row: Row,
         id: u64,
-        command: &Command<'_>,
-    ) -> Result<(Effects, bool), Failure> {
+        command: &C,
+    ) -> Result<(Effects<C::Answer>, bool), Failure> {
         let rows = self.rows();
         let shrunk_below = self.store.rows_above / 2;
         let mut record = RowRecord::open(rows, self.writer(), id)?;
@@ -360,7 +367,7 @@ impl Transaction<'_> {
             let (key, name) = (key.to_vec(), read_name(name)?);
             self.rows().delete(self.writer(), &key)?;
             // Settling forgets the record, or gives it another row if it has more to remember.
-            self.step_on_row(&name, &Command::Settle, true)?;
+            self.step_on_row(&name, &Settle, true)?;
         }
         Ok(most)
     }
@@ -431,22 +438,49 @@ pub(crate) fn read_name(bytes: &[u8]) -> Result<Name, Failure> {
     name.ok_or(Failure::Damaged("a name cannot be read"))
 }
 
-/// Whose death would change an answer.
-fn depends_on<R: Queue>(
-    record: &R,
-    command: &Command<'_>,
-    outcome: &Outcome,
-) -> Result<Vec<ClientId>, Failure>
-where
-    Failure: From<R::Error>,
-{
-    match (outcome, command) {
-        (Outcome::Busy(_), _) => holders(record),
-        (Outcome::Waiting(_), Command::Claim(claim)) => ahead_of(record, claim.id),
-        (Outcome::Waiting(_), Command::Renew(claim)) => ahead_of(record, *claim),
-        _ => Ok(Vec::new()),
+/// A command, and whose death would change its answer.
+pub(crate) trait Watchful: Command {
+    /// Returns the clients whose death would change the answer that was given.
+    fn depends_on<R: Queue>(&self, answer: &Self::Answer, record: &R) -> Result<Vec<ClientId>, Failure>
+    where
+        Failure: From<R::Error>,
+    {
+        let _ = (answer, record);
+        Ok(Vec::new())
     }
 }
+
+impl Watchful for Claim {
+    fn depends_on<R: Queue>(&self, answer: &Self::Answer, record: &R) -> Result<Vec<ClientId>, Failure>
+    where
+        Failure: From<R::Error>,
+    {
+        match answer {
+            Ok(Claimed::Busy(_)) => holders(record),
+            Ok(Claimed::Waiting(_)) => ahead_of(record, self.id),
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+impl Watchful for Renew {
+    fn depends_on<R: Queue>(&self, answer: &Renewed, record: &R) -> Result<Vec<ClientId>, Failure>
+    where
+        Failure: From<R::Error>,
+    {
+        match answer {
+            Renewed::Waiting(_) => ahead_of(record, self.0),
+            Renewed::Held(_) | Renewed::Lost => Ok(Vec::new()),
+        }
+    }
+}
+
+impl Watchful for Release {}
+impl Watchful for Publish {}
+impl Watchful for Break {}
+impl Watchful for Resize {}
+impl Watchful for Vanish {}
+impl Watchful for Settle {}
 
 fn ahead_of<R: Queue>(record: &R, claim: ClaimId) -> Result<Vec<ClientId>, Failure>
 where

@@ -8,7 +8,7 @@
 use std::os::fd::OwnedFd;
 
 use tenure_core::model::claim::{ClientId, Name};
-use tenure_core::model::step::Command;
+use tenure_core::model::step::Vanish;
 
 use crate::client::liveness;
 use crate::error::Fault;
@@ -77,7 +77,7 @@ fn walk(store: &Store, dead: &[ClientId], after: Option<&Name>) -> Result<Option
         let names = transaction.names("", after, STEP_MAX)?;
         for name in &names {
             for client in transaction.clients_among(name, dead)? {
-                transaction.step(name, &Command::Vanish(client))?;
+                transaction.step(name, &Vanish(client))?;
             }
         }
         Ok(names.last().cloned())

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use tenure_core::clock::{Clock, Instant, SystemClock};
-use tenure_core::engine::{ClaimAnswer, RenewAnswer, RenewRequest, claim_answer};
+use tenure_core::engine::{ClaimAnswer, RenewAnswer, RenewRequest, refused};
 use tenure_core::model::claim::{Claim, ClaimId, Grant, Kind, Terms};
 use tenure_core::model::line::Standing;
-use tenure_core::model::step::Outcome;
+use tenure_core::model::step::Refusal;
 use tenure_core::model::token::Token;
 use tenure_core::testing::failpoint;
 use tenure_core::{Error, ErrorKind, Result};
@@ -102,7 +102,7 @@ impl<S: Store> Shared<S> {
         let (mut entrances, mut entering) = (Vec::new(), Vec::new());
         for claim in claims {
             if claim.terms.weight == 0 || claim.terms.weight > claim.terms.capacity {
-                answers.push((claim.id, Err(self.refusal(claim, Outcome::Invalid(TOO_HEAVY)))));
+                answers.push((claim.id, Err(refused(claim, Refusal::Invalid(TOO_HEAVY)))));
                 continue;
             }
             match &sessions[&claim.terms.ttl] {
@@ -150,7 +150,7 @@ impl<S: Store> Shared<S> {
             Ok(Entered::Out(look)) => {
                 let conflict = look.line.would_hold(&claim.terms).err();
                 return Judged::Answered(match conflict {
-                    Some(standing) => Err(self.conflict(claim, standing)),
+                    Some(standing) => Err(conflicts(claim, standing)),
                     None => Ok(ClaimAnswer::Busy(look.line.busy(SystemClock.time_of_day()))),
                 });
             }
@@ -189,7 +189,7 @@ impl<S: Store> Shared<S> {
                     busy.waiting = busy.waiting.saturating_sub(1);
                     Some(Ok(ClaimAnswer::Busy(busy)))
                 }
-                Some(standing @ Standing::Conflict { .. }) => Some(Err(self.conflict(claim, standing))),
+                Some(standing @ Standing::Conflict { .. }) => Some(Err(conflicts(claim, standing))),
                 None => Some(Ok(ClaimAnswer::Finished)),
             }
         };
@@ -275,24 +275,19 @@ impl<S: Store> Shared<S> {
         join_all(sessions).await.into_iter().collect()
     }
 
-    fn conflict(&self, claim: &Claim, standing: Standing) -> Error {
-        let Standing::Conflict { kind, capacity } = standing else {
-            return Error::new(ErrorKind::Internal, "claim", "a conflict without reason");
-        };
-        self.refusal(claim, Outcome::Conflict { kind, capacity })
-    }
-
-    fn refusal(&self, claim: &Claim, outcome: Outcome) -> Error {
-        let answer = claim_answer(claim, outcome, self.store.incarnation());
-        answer.err().unwrap_or_else(|| Error::new(ErrorKind::Internal, "claim", "a refusal was granted"))
-    }
-
     fn queue_full(&self) -> Error {
         let most = self.store.capability().waiters_max;
         Error::new(ErrorKind::Invalid, "claim", format!("{most} claims wait already"))
             .with_hint("use several resources, or a queue")
             .with_no_effect()
     }
+}
+
+fn conflicts(claim: &Claim, standing: Standing) -> Error {
+    let Standing::Conflict { kind, capacity } = standing else {
+        return Error::new(ErrorKind::Internal, "claim", "a conflict without reason");
+    };
+    refused(claim, Refusal::Conflict { kind, capacity })
 }
 
 /// Returns the value that answers a claim, if it asks for one and that is fresh.

@@ -9,7 +9,7 @@ use tenure_core::model::claim::{
     Busy, CAPACITY_MAX, Claim, ClaimId, Grant, Kind, Label, Name, Published, Terms, Waiting,
 };
 use tenure_core::model::inspect::{HoldView, View, WaiterView};
-use tenure_core::model::step::Outcome;
+use tenure_core::model::step::{Claimed, Refusal, ReleaseAnswer, Renewed};
 use tenure_core::model::token::Token;
 
 /// An answer that no script of this version gives.
@@ -154,66 +154,73 @@ pub(crate) fn foreign(answer: &Value) -> Option<&str> {
     })
 }
 
-/// Reads the answer to a release: whether there was something to end.
-pub(crate) fn released(answer: Value) -> Result<bool> {
+/// Reads the answer to a release.
+pub(crate) fn released(answer: Value) -> Result<ReleaseAnswer> {
     match answer {
         Value::Array(items) => Err(failed(items.get(1..).unwrap_or_default())),
-        answer => Ok(number(&answer)? == 1),
+        answer if number(&answer)? == 1 => Ok(ReleaseAnswer::Released),
+        _ => Ok(ReleaseAnswer::AlreadyLost),
     }
 }
 
 /// Reads the answer to a claim.
-pub(crate) fn claimed(claim: &Claim, now: Timestamp, answer: Value) -> Result<Outcome> {
+pub(crate) fn claimed(
+    claim: &Claim,
+    now: Timestamp,
+    answer: Value,
+) -> Result<std::result::Result<Claimed, Refusal>> {
     let items = match answer {
         // The common case: the token of a mutex without anything special.
         Value::Int(_) => {
             let token = Token::new(number(&answer)?);
             let ends_in = Duration::from_millis(in_millis(claim.terms.ttl));
-            return Ok(Outcome::Granted(Grant { token, slot: None, ends_in }));
+            return Ok(Ok(Claimed::Granted(Grant { token, slot: None, ends_in })));
         }
         other => array(other)?,
     };
     let Some((kind, rest)) = items.split_first() else { return Err(Unexpected("no fields".to_owned())) };
     match text(kind)? {
         "E" => Err(failed(rest)),
-        "G" => Ok(Outcome::Granted(grant(rest)?)),
-        "W" => Ok(Outcome::Waiting(waiting(rest)?)),
-        "B" => Ok(Outcome::Busy(busy(rest)?)),
-        "F" => Ok(Outcome::Finished),
+        "G" => Ok(Ok(Claimed::Granted(grant(rest)?))),
+        "W" => Ok(Ok(Claimed::Waiting(waiting(rest)?))),
+        "B" => Ok(Ok(Claimed::Busy(busy(rest)?))),
+        "F" => Ok(Ok(Claimed::Finished)),
         "V" => {
             let [fresh_for, token, value] = fields(rest)?;
             let (fresh_for, token) = (millis(fresh_for)?, Token::new(number(token)?));
-            Ok(Outcome::Fresh(Published { bytes: bytes(value)?.into(), token, fresh_for }))
+            Ok(Ok(Claimed::Fresh(Published { bytes: bytes(value)?.into(), token, fresh_for })))
         }
         "C" => {
             let [kind, capacity] = fields(rest)?;
             let capacity = u32::try_from(number(capacity)?).unwrap_or(CAPACITY_MAX);
-            Ok(Outcome::Conflict { kind: kind_of(text(kind)?)?, capacity })
+            Ok(Err(Refusal::Conflict { kind: kind_of(text(kind)?)?, capacity }))
         }
-        "A" => Ok(Outcome::FloorAhead { now }),
-        "I" => Ok(Outcome::Invalid("the weight does not fit the capacity")),
-        "T" => Ok(Outcome::Invalid("the tokens are used up: a floor or the store's clock was very wrong")),
-        "X" => Ok(Outcome::Invalid("the key holds something else")),
-        "Q" => Ok(Outcome::QueueFull),
+        "A" => Ok(Err(Refusal::FloorAhead { now })),
+        "I" => Ok(Err(Refusal::Invalid("the weight does not fit the capacity"))),
+        "T" => {
+            Ok(Err(Refusal::Invalid("the tokens are used up: a floor or the store's clock was very wrong")))
+        }
+        "X" => Ok(Err(Refusal::Invalid("the key holds something else"))),
+        "Q" => Ok(Err(Refusal::QueueFull)),
         other => Err(Unexpected(other.to_owned())),
     }
 }
 
 /// Reads the answer to a renewal.
-pub(crate) fn renewed(answer: Value) -> Result<Outcome> {
+pub(crate) fn renewed(answer: Value) -> Result<Renewed> {
     let items = match answer {
-        Value::Int(0) => return Ok(Outcome::Lost),
+        Value::Int(0) => return Ok(Renewed::Lost),
         Value::Int(_) => {
             let ends_in = millis(&answer)?;
-            return Ok(Outcome::Renewed(Grant { token: Token::ZERO, slot: None, ends_in }));
+            return Ok(Renewed::Held(Grant { token: Token::ZERO, slot: None, ends_in }));
         }
         other => array(other)?,
     };
     let Some((kind, rest)) = items.split_first() else { return Err(Unexpected("no fields".to_owned())) };
     match text(kind)? {
         "E" => Err(failed(rest)),
-        "G" => Ok(Outcome::Renewed(grant(rest)?)),
-        "W" => Ok(Outcome::Waiting(waiting(rest)?)),
+        "G" => Ok(Renewed::Held(grant(rest)?)),
+        "W" => Ok(Renewed::Waiting(waiting(rest)?)),
         other => Err(Unexpected(other.to_owned())),
     }
 }

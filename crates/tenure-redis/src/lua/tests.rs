@@ -3,6 +3,7 @@
 //! The server's clock is frozen and moved by the test, so that every end is exact.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,10 @@ use tenure_core::model::claim::{
 };
 use tenure_core::model::inspect::{View, inspect};
 use tenure_core::model::record::{PlainRecord, Record};
-use tenure_core::model::step::{Command, FINISHED_MEMORY, Outcome, Release, Woken, step};
+use tenure_core::model::step::{
+    Break, BreakAnswer, Claimed, Command, FINISHED_MEMORY, Publish, Refusal, Release, ReleaseAnswer, Renew,
+    Renewed, Resize, Woken, step,
+};
 use tenure_core::model::token::Token;
 use tenure_core::testing::random::seeds;
 use tenure_testkit::Reply;
@@ -159,16 +163,36 @@ impl<'a, 'b> Pair<'a, 'b> {
         self.compare_wakes();
     }
 
-    fn expect(&mut self, command: &Command<'_>) -> Outcome {
+    /// Returns what `step` answers.
+    fn expect<C: Command<Answer: Debug> + Debug>(&mut self, command: &C) -> C::Answer {
         let transition = step(&mut self.record, command, self.now).unwrap_or_else(|never| match never {});
-        self.log.push(format!("{:?}: {command:?} -> {:?}", self.now, transition.outcome));
+        self.log.push(format!("{:?}: {command:?} -> {:?}", self.now, transition.answer));
         self.wakes.extend(transition.wakes);
-        if let (Command::Claim(Claim { id, .. }), Outcome::Granted(_))
-        | (Command::Renew(id), Outcome::Renewed(_)) = (command, &transition.outcome)
-        {
-            self.confirmed.insert(*id);
+        transition.answer
+    }
+
+    fn expect_claim(&mut self, claim: &Claim) -> Result<Claimed, Refusal> {
+        let mut answer = self.expect(claim);
+        match &mut answer {
+            Ok(Claimed::Granted(_)) => drop(self.confirmed.insert(claim.id)),
+            // The server knows no record that is idle, and so not when its place was given.
+            Ok(Claimed::Busy(busy)) => {
+                busy.held_for = Duration::from_millis(busy.held_for.as_millis() as u64);
+            }
+            _ => {}
         }
-        transition.outcome
+        answer
+    }
+
+    fn expect_renewal(&mut self, request: &RenewRequest) -> Renewed {
+        let mut answer = self.expect(&Renew(request.claim));
+        if let Renewed::Held(grant) = &mut answer {
+            self.confirmed.insert(request.claim);
+            if !request.is_waiter {
+                (grant.token, grant.slot) = (Token::ZERO, None);
+            }
+        }
+        answer
     }
 
     /// Cuts the grants without a listener, as the end of a call does: `step` knows nothing of listeners.
@@ -211,12 +235,11 @@ impl<'a, 'b> Pair<'a, 'b> {
         for claim in claims {
             // A claim whose hold or place ended by itself is remembered by `step` and not by the server.
             let mut probe = self.record.clone();
-            let probed = step(&mut probe, &Command::Claim(&claim), self.now);
-            let outcome = probed.unwrap_or_else(|never| match never {}).outcome;
-            if outcome == Outcome::Finished && !self.is_told_finished(claim.id) {
+            let probed = step(&mut probe, &claim, self.now).unwrap_or_else(|never| match never {});
+            if probed.answer == Ok(Claimed::Finished) && !self.is_told_finished(claim.id) {
                 continue;
             }
-            expected.push((self.expect(&Command::Claim(&claim)), claim));
+            expected.push((self.expect_claim(&claim), claim));
         }
         if expected.is_empty() {
             return;
@@ -294,18 +317,10 @@ impl<'a, 'b> Pair<'a, 'b> {
             claim: self.any_claim(),
             is_waiter: self.random.bool(),
         }));
-        let expected =
-            Vec::from_iter(requests.iter().map(|request| self.expect(&Command::Renew(request.claim))));
+        let expected = Vec::from_iter(requests.iter().map(|request| self.expect_renewal(request)));
         let push = |cmd: &mut Cmd| RENEW_ARGUMENTS.push(cmd, &requests.iter().collect::<Vec<_>>());
         let items = self.call(&self.scripts.library.renew, count, push).1;
-        for ((request, expected), item) in requests.iter().zip(expected).zip(items) {
-            let expected = match expected {
-                Outcome::Renewed(mut grant) if !request.is_waiter => {
-                    (grant.token, grant.slot) = (Token::ZERO, None);
-                    Outcome::Renewed(grant)
-                }
-                other => other,
-            };
+        for (expected, item) in expected.into_iter().zip(items) {
             self.compare(expected, answer::renewed(item).unwrap());
         }
     }
@@ -317,8 +332,7 @@ impl<'a, 'b> Pair<'a, 'b> {
             maybe_in_flight: self.random.u8(0..3) == 0,
             is_unused: self.random.u8(0..3) == 0,
         }));
-        let expected =
-            Vec::from_iter(releases.iter().map(|release| self.expect(&Command::Release(*release))));
+        let expected = Vec::from_iter(releases.iter().map(|release| self.expect(release)));
         let late = releases.iter().filter(|release| release.maybe_in_flight);
         self.told.extend(late.map(|release| (release.claim, self.now)));
         let resource = self.name.clone();
@@ -328,8 +342,7 @@ impl<'a, 'b> Pair<'a, 'b> {
         let push = |cmd: &mut Cmd| RELEASE_ARGUMENTS.push(cmd, &requests.iter().collect::<Vec<_>>());
         let items = self.call(&self.scripts.library.release, count, push).1;
         for (expected, item) in expected.into_iter().zip(items) {
-            let is_released = answer::released(item).unwrap();
-            self.compare(expected, if is_released { Outcome::Released } else { Outcome::AlreadyLost });
+            self.compare(expected, answer::released(item).unwrap());
         }
     }
 
@@ -343,11 +356,10 @@ impl<'a, 'b> Pair<'a, 'b> {
             let keep = Keep::For { fresh: Duration::from_millis(fresh), stale: Duration::from_millis(stale) };
             (keep, fresh.to_string(), stale.to_string())
         };
-        let expected = self.expect(&Command::Publish { claim, bytes: bytes.clone(), keep });
+        let expected = self.expect(&Publish { claim, bytes: bytes.clone(), keep });
         let arguments = [claim.to_string().into_bytes(), bytes.to_vec(), fresh.into(), stale.into()];
         let item = self.one(&self.scripts.library.publish, &arguments);
-        let got = if answer::number(&item).unwrap() == 1 { Outcome::Published } else { Outcome::Lost };
-        self.compare(expected, got);
+        self.compare(expected, answer::number(&item).unwrap() == 1);
     }
 
     fn break_hold(&mut self) {
@@ -359,12 +371,12 @@ impl<'a, 'b> Pair<'a, 'b> {
             self.told.insert(claim, self.now);
         }
         let at_once = self.random.bool();
-        let expected = self.expect(&Command::Break { token, at_once });
+        let expected = self.expect(&Break { token, at_once });
         let arguments = [token.to_string(), u8::from(at_once).to_string()].map(String::into_bytes);
         let got = match self.one(&self.scripts.library.break_hold, &arguments) {
-            Value::Int(-1) => Outcome::Lost,
-            Value::Int(millis @ 0..) => Outcome::Broken { free_in: Duration::from_millis(millis as u64) },
-            Value::Int(rests) => Outcome::Resting { free_in: Duration::from_millis((-2 - rests) as u64) },
+            Value::Int(-1) => BreakAnswer::NotHeld,
+            Value::Int(millis @ 0..) => BreakAnswer::Broken { free_in: Duration::from_millis(millis as u64) },
+            Value::Int(rests) => BreakAnswer::Resting { free_in: Duration::from_millis((-2 - rests) as u64) },
             other => panic!("{other:?}"),
         };
         self.compare(expected, got);
@@ -379,27 +391,19 @@ impl<'a, 'b> Pair<'a, 'b> {
             let gone = view.waiters.iter().filter(|waiter| waiter.weight > capacity);
             self.told.extend(gone.map(|waiter| (waiter.claim, self.now)));
         }
-        let expected = self.expect(&Command::Resize(capacity));
+        let expected = self.expect(&Resize(capacity));
         let got = match self.one(&self.scripts.library.resize, &[capacity.to_string().into_bytes()]) {
-            Value::Int(1) => Outcome::Resized,
-            _ => Outcome::Invalid("only semaphores and slot pools have a capacity to change"),
+            Value::Int(1) => Ok(()),
+            _ => Err("only semaphores and slot pools have a capacity to change"),
         };
-        let is_resized = expected == Outcome::Resized;
+        let is_resized = expected.is_ok();
         self.compare(expected, got);
         if is_resized {
             self.shape = (view.kind, capacity);
         }
     }
 
-    fn compare(&self, expected: Outcome, got: Outcome) {
-        let expected = match expected {
-            // The server knows no record that is idle, and so not when its place was given.
-            Outcome::Busy(mut busy) => {
-                busy.held_for = Duration::from_millis(busy.held_for.as_millis() as u64);
-                Outcome::Busy(busy)
-            }
-            other => other,
-        };
+    fn compare<A: PartialEq + Debug>(&self, expected: A, got: A) {
         assert_eq!(got, expected, "the server's answer is another than that of step:\n{:#?}", self.tail());
     }
 

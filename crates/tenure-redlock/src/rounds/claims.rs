@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::clock::{Clock, Instant, SystemClock, Timestamp};
-use tenure_core::engine::claim_answer;
+use tenure_core::engine::refused;
 use tenure_core::model::claim::{Busy, Grant, Kind, Published, Waiting};
-use tenure_core::model::step::Outcome;
+use tenure_core::model::step::Refusal;
 use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind};
 use tenure_redis::server::{Fault, pause};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::Quorum;
 use super::holds::forget_on_all;
 use super::node::{Request, Said};
 use super::own::{Copies, Held, Own, Servers};
 use super::text::{self, Ending, NodeAnswer, NodeBusy, NodeHolder};
-use super::{INCARNATION, Quorum};
 use crate::library::LIBRARY;
 use crate::quorum::{Next, Stamped, Tally, Vote, majority};
 
@@ -488,19 +488,17 @@ impl Poll {
                 .count()
         };
         for answer in answers.iter().filter(|answer| alike(answer) >= majority(self.answers.len())) {
-            let outcome = match answer {
+            let refusal = match answer {
                 NodeAnswer::Conflict(kind, capacity) => {
-                    Outcome::Conflict { kind: *kind, capacity: *capacity }
+                    Refusal::Conflict { kind: *kind, capacity: *capacity }
                 }
-                NodeAnswer::FloorAhead(now) => Outcome::FloorAhead { now: Timestamp::from_micros(*now) },
+                NodeAnswer::FloorAhead(now) => Refusal::FloorAhead { now: Timestamp::from_micros(*now) },
                 NodeAnswer::NumbersUsedUp => {
-                    Outcome::Invalid("the tokens are used up: a floor or a server's clock was very wrong")
+                    Refusal::Invalid("the tokens are used up: a floor or a server's clock was very wrong")
                 }
                 _ => continue,
             };
-            if let Err(error) = claim_answer(claim, outcome, INCARNATION) {
-                return final_one(Attempt::Failed(error));
-            }
+            return final_one(Attempt::Failed(refused(claim, refusal)));
         }
         self.refused(&answers)
     }

@@ -7,16 +7,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::engine::{ClaimAnswer, Finding, ReleaseRequest, RenewAnswer, RenewRequest};
+use tenure_core::engine::{ClaimAnswer, Finding, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest};
 use tenure_core::model::claim::{Claim, ClaimId, Label, Name, Terms};
-use tenure_core::model::step::{Command, Outcome, Release};
+use tenure_core::model::step::{Claimed, Release};
 use tenure_core::model::token::Token;
 
 use crate::database::Database;
 use crate::fault::Fault;
 use crate::locks::plain;
 use crate::locks::renew::renew;
-use crate::locks::transaction::run_commands;
+use crate::locks::transaction::run_command;
 
 /// The name that is claimed. Doctors that try at the same time refuse each other, which is as good an answer as any.
 const NAME: &str = "tenure.doctor";
@@ -61,9 +61,9 @@ async fn all<D: Database>(database: &D, attempt: &mut &'static str) -> Result<&'
     // By a transaction around `step`.
     *attempt = "claim";
     let long = claim();
-    match one(database, &name, Command::Claim(&long)).await? {
-        Outcome::Granted(_) => {}
-        Outcome::Busy(_) => return Ok("another doctor has just claimed for real"),
+    match run_command(database, &name, &long).await? {
+        Ok(Claimed::Granted(_)) => {}
+        Ok(Claimed::Busy(_)) => return Ok("another doctor has just claimed for real"),
         other => return Err(unexpected(format!("{other:?}"))),
     }
     *attempt = "renew";
@@ -75,16 +75,10 @@ async fn all<D: Database>(database: &D, attempt: &mut &'static str) -> Result<&'
     }
     *attempt = "release";
     let release = Release { claim: long.id, maybe_in_flight: false, is_unused: false };
-    match one(database, &name, Command::Release(release)).await? {
-        Outcome::Released => Ok("claimed, renewed and released for real"),
+    match run_command(database, &name, &release).await? {
+        ReleaseAnswer::Released => Ok("claimed, renewed and released for real"),
         other => Err(unexpected(format!("{other:?}"))),
     }
-}
-
-async fn one<D: Database>(database: &D, name: &Name, command: Command<'_>) -> Result<Outcome, Fault> {
-    let mut done = run_commands(database, &[(name, command)]).await;
-    let done = done.pop().unwrap_or_else(|| Err(Fault::internal("a command was left out")))?;
-    Ok(done.transition.outcome)
 }
 
 fn unexpected(what: impl std::fmt::Display) -> Fault {

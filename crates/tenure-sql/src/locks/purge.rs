@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::model::claim::{ClaimId, Name};
-use tenure_core::model::step::Command;
+use tenure_core::model::step::Renew;
 
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
@@ -111,7 +111,8 @@ pub(crate) async fn purge<D: Database>(database: &D) -> Result<Purged, Fault> {
     connection.go_on(script).await?;
     connection.keep();
     // A renewal of a claim that does not exist brings the record up to date, and wakes waiters.
-    let settle: Vec<_> = in_use.iter().map(|name| (name, Command::Renew(ClaimId::new(0)))).collect();
+    let nobody = Renew(ClaimId::new(0));
+    let settle: Vec<_> = in_use.iter().map(|name| (name, &nobody)).collect();
     if !settle.is_empty() {
         run_commands(database, &settle).await.into_iter().collect::<Result<Vec<_>, _>>()?;
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_core::engine::{Incarnation, RenewAnswer, RenewRequest, renew_answer};
 use tenure_core::model::claim::{ClaimId, Grant};
-use tenure_core::model::step::{Command, Outcome};
+use tenure_core::model::step::{Renew, Renewed};
 use tokio::time::{Instant, timeout};
 
 use crate::database::{Connection, Database};
@@ -51,20 +51,19 @@ pub(crate) async fn renew<D: Database>(
         Err(_) => HashMap::new(),
     };
     // Claims that do not know yet that they hold, and those that hold no more: `step` says which.
-    let rest: Vec<(&RenewRequest, Command<'_>)> = renewals
+    let rest: Vec<(&RenewRequest, Renew)> = renewals
         .iter()
         .filter(|one| !moved.contains_key(&one.claim) && !kept.contains_key(&one.claim))
-        .map(|renewal| (renewal, Command::Renew(renewal.claim)))
+        .map(|renewal| (renewal, Renew(renewal.claim)))
         .collect();
     let mut settled = HashMap::new();
     if !rest.is_empty() {
-        let batch: Vec<_> =
-            rest.iter().map(|(renewal, command)| (&renewal.resource, command.clone())).collect();
+        let batch: Vec<_> = rest.iter().map(|(renewal, command)| (&renewal.resource, command)).collect();
         // Holders get their answers with these, or are in the next batch, and have deadlines.
         let patience = if has_holders { REST_MAX + REST_TRIPS * began.elapsed() } else { FOR_EVER };
         let fault = Fault::Locked(format!("no answer within {patience:?}"));
         let done = timeout(patience, run_commands(database, &batch)).await;
-        let done = done.unwrap_or_else(|_| vec![Err(fault); rest.len()]);
+        let done = done.unwrap_or_else(|_| rest.iter().map(|_| Err(fault.clone())).collect());
         settled.extend(rest.iter().zip(done).map(|((renewal, _), done)| (renewal.claim, done)));
     }
     let answer = |renewal: &RenewRequest| {
@@ -72,10 +71,8 @@ pub(crate) async fn renew<D: Database>(
             return Ok(RenewAnswer::Waiting(*waiting, *incarnation));
         }
         match (moved.get(&renewal.claim), settled.get(&renewal.claim)) {
-            (Some(grant), _) => Ok(renew_answer(renewal, Outcome::Renewed(*grant), Incarnation(0))),
-            (None, Some(Ok(done))) => {
-                Ok(renew_answer(renewal, done.transition.outcome.clone(), done.incarnation))
-            }
+            (Some(grant), _) => Ok(renew_answer(renewal, Renewed::Held(*grant), Incarnation(0))),
+            (None, Some(Ok(done))) => Ok(renew_answer(renewal, done.transition.answer, done.incarnation)),
             (None, Some(Err(fault))) => Err(fault.clone()),
             (None, None) => Err(Fault::internal("a renewal was left out")),
         }

@@ -35,9 +35,9 @@ const ONE_BY_ONE_MAX: Duration = Duration::from_millis(700);
 const LOCK: &str = "FOR UPDATE";
 
 /// What became of a command.
-#[derive(Clone, Debug)]
-pub(crate) struct Done {
-    pub(crate) transition: Transition,
+#[derive(Debug)]
+pub(crate) struct Done<A> {
+    pub(crate) transition: Transition<A>,
     /// Whose answer it is.
     pub(crate) incarnation: Incarnation,
 }
@@ -59,10 +59,10 @@ struct Resource<'a> {
 
 /// Carries out commands, one after the other for each resource, and returns what became of each: in one transaction, or
 /// else, if that could not lock all of its rows in time, in one for each resource.
-pub(crate) async fn run_commands<D: Database>(
+pub(crate) async fn run_commands<D: Database, C: Command>(
     database: &D,
-    batch: &[(&Name, Command<'_>)],
-) -> Vec<Result<Done, Fault>> {
+    batch: &[(&Name, &C)],
+) -> Vec<Result<Done<C::Answer>, Fault>> {
     let fault = match run_transaction(database, batch).await {
         Ok(done) => return done.into_iter().map(Ok).collect(),
         Err(fault) => fault,
@@ -71,14 +71,14 @@ pub(crate) async fn run_commands<D: Database>(
     for (at, (name, _)) in batch.iter().enumerate() {
         by_name.entry(name).or_default().push(at);
     }
-    let mut done: Vec<Result<Done, Fault>> = batch.iter().map(|_| Err(fault.clone())).collect();
+    let mut done: Vec<Result<Done<C::Answer>, Fault>> = batch.iter().map(|_| Err(fault.clone())).collect();
     if !matches!(fault, Fault::Locked(_)) || by_name.len() == 1 {
         return done;
     }
     tracing::debug!(engine = D::ENGINE, resources = by_name.len(), "somebody keeps rows locked: one by one");
     // A resource that is locked must not keep the others waiting, whose caller does not wait for ever either.
     let one_by_one = by_name.into_values().map(|commands| async {
-        let part: Vec<_> = commands.iter().map(|at| batch[*at].clone()).collect();
+        let part: Vec<_> = commands.iter().map(|at| batch[*at]).collect();
         let outcome = run_transaction(database, &part).await;
         (commands, outcome)
     });
@@ -95,23 +95,33 @@ pub(crate) async fn run_commands<D: Database>(
     done
 }
 
-/// Carries out commands in one transaction, which is tried again if the database gives it up.
-async fn run_transaction<D: Database>(
+/// Carries out one command.
+pub(crate) async fn run_command<D: Database, C: Command>(
     database: &D,
-    batch: &[(&Name, Command<'_>)],
-) -> Result<Vec<Done>, Fault> {
+    name: &Name,
+    command: &C,
+) -> Result<C::Answer, Fault> {
+    let done = run_commands(database, &[(name, command)]).await.pop();
+    Ok(done.unwrap_or_else(|| Err(Fault::internal("a command was left out")))?.transition.answer)
+}
+
+/// Carries out commands in one transaction, which is tried again if the database gives it up.
+async fn run_transaction<D: Database, C: Command>(
+    database: &D,
+    batch: &[(&Name, &C)],
+) -> Result<Vec<Done<C::Answer>>, Fault> {
     retried(D::ENGINE, || run_transaction_once(database, batch)).await
 }
 
-async fn run_transaction_once<D: Database>(
+async fn run_transaction_once<D: Database, C: Command>(
     database: &D,
-    batch: &[(&Name, Command<'_>)],
-) -> Result<Vec<Done>, Fault> {
+    batch: &[(&Name, &C)],
+) -> Result<Vec<Done<C::Answer>>, Fault> {
     let mut connection = database.connection().await?;
     let mut resources = resources(batch);
     let locked = timeout(LOCK_MAX, lock_and_load(database, &mut connection, &mut resources, batch)).await;
     locked.map_err(|_| Fault::Locked(format!("rows were not locked within {LOCK_MAX:?}")))??;
-    let mut done: Vec<Option<Done>> = batch.iter().map(|_| None).collect();
+    let mut done: Vec<Option<Done<C::Answer>>> = batch.iter().map(|_| None).collect();
     for resource in &mut resources {
         loop {
             let mut window = Window::new(
@@ -120,8 +130,8 @@ async fn run_transaction_once<D: Database>(
                 resource.claims.iter().copied(),
                 resource.tokens.iter().copied(),
             );
-            let steps: Result<Vec<Transition>, _> =
-                resource.commands.iter().map(|at| step(&mut window, &batch[*at].1, resource.now)).collect();
+            let steps: Result<Vec<_>, _> =
+                resource.commands.iter().map(|at| step(&mut window, batch[*at].1, resource.now)).collect();
             match steps {
                 Ok(transitions) => {
                     for (at, transition) in resource.commands.iter().zip(transitions) {
@@ -147,7 +157,7 @@ async fn run_transaction_once<D: Database>(
 }
 
 /// Sorts commands by resource, and resources by name: that is the order in which they are locked.
-fn resources<'a>(batch: &[(&'a Name, Command<'_>)]) -> Vec<Resource<'a>> {
+fn resources<'a, C: Command>(batch: &[(&'a Name, &C)]) -> Vec<Resource<'a>> {
     let mut sorted: BTreeMap<&Name, Resource<'a>> = BTreeMap::new();
     for (at, (name, command)) in batch.iter().enumerate() {
         let resource = sorted.entry(name).or_insert_with(|| Resource {
@@ -163,45 +173,36 @@ fn resources<'a>(batch: &[(&'a Name, Command<'_>)]) -> Vec<Resource<'a>> {
             window: None,
         });
         resource.commands.push(at);
-        match command {
-            Command::Claim(claim) => {
-                resource.claims.push(claim.id);
-                if claim.terms.kind == Kind::SlotPool {
-                    resource.reach.free_slots = ENTRIES_WHOLE as usize;
-                }
-            }
-            Command::Renew(claim) | Command::Publish { claim, .. } => resource.claims.push(*claim),
-            Command::Release(release) => resource.claims.push(release.claim),
-            Command::Break { token, .. } => resource.tokens.push(*token),
-            // These read all of it.
-            _ => resource.reach.entries = None,
+        let (claim, token) = (command.claim(), command.token());
+        resource.claims.extend(claim);
+        resource.tokens.extend(token);
+        if claim.is_none() && token.is_none() {
+            // It reads all of the record.
+            resource.reach.entries = None;
+        }
+        if command.terms().is_some_and(|terms| terms.kind == Kind::SlotPool) {
+            resource.reach.free_slots = ENTRIES_WHOLE as usize;
         }
     }
     sorted.into_values().collect()
 }
 
-/// Whether a command may leave something where nothing is stored.
-fn creates(command: &Command<'_>) -> bool {
-    match command {
-        Command::Claim(_) => true,
-        Command::Release(release) => release.maybe_in_flight,
-        _ => false,
-    }
-}
-
 /// The first trip, and a second one for records that are not loaded whole.
-async fn lock_and_load<D: Database>(
+async fn lock_and_load<D: Database, C: Command>(
     database: &D,
     connection: &mut D::Connection,
     resources: &mut [Resource<'_>],
-    batch: &[(&Name, Command<'_>)],
+    batch: &[(&Name, &C)],
 ) -> Result<(), Fault> {
+    // Whether any of the commands may leave something where nothing is stored.
+    let creates =
+        |resource: &Resource<'_>| resource.commands.iter().any(|at| batch[*at].1.on_nothing().is_continue());
     let tables = database.tables();
     let mut script = Script::default();
     for statement in D::Dialect::BEGIN {
         script.add(statement);
     }
-    let new = resources.iter().filter(|resource| resource.commands.iter().any(|at| creates(&batch[*at].1)));
+    let new = resources.iter().filter(|resource| creates(resource));
     let mut values = String::new();
     for resource in new {
         values.push_str(if values.is_empty() { "(" } else { ",(" });
@@ -213,7 +214,7 @@ async fn lock_and_load<D: Database>(
         script.add(&format!("INSERT INTO {} (name) VALUES {values} {end}", tables.resource));
     }
     let takes_value =
-        batch.iter().any(|(_, command)| matches!(command, Command::Claim(c) if c.terms.unless_fresh));
+        batch.iter().any(|(_, command)| command.terms().is_some_and(|terms| terms.unless_fresh));
     let list = names::<D::Dialect>(resources.iter().map(|resource| resource.name));
     let columns = head_columns::<D::Dialect>(takes_value);
     let table = &tables.resource;
@@ -238,7 +239,7 @@ async fn lock_and_load<D: Database>(
             Some(stored) => resource.stored = stored,
             // It was there, so nothing was inserted, and it was purged while its lock was waited for. There is no
             // lock now: a transaction that went on could grant what another grants at the same moment.
-            None if resource.commands.iter().any(|at| creates(&batch[*at].1)) => {
+            None if creates(resource) => {
                 return Err(Fault::GivenUp("a resource's row was removed meanwhile".to_owned()));
             }
             None => {}
@@ -274,7 +275,7 @@ async fn load_more<D: Database>(
 }
 
 /// The notifications for waiters and observers.
-fn notifications(resources: &[Resource<'_>], done: &[Option<Done>]) -> Vec<Notification> {
+fn notifications<A>(resources: &[Resource<'_>], done: &[Option<Done<A>>]) -> Vec<Notification> {
     let mut notifications = Vec::new();
     for resource in resources {
         let Some(window) = &resource.window else { continue };

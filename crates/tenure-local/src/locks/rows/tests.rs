@@ -7,11 +7,14 @@ use std::time::Duration;
 use tenure_core::clock::{Clock, Instant, SystemClock, Timer};
 use tenure_core::model::claim::{CAPACITY_MAX, Claim, HoldLimits, Keep, Kind, Label, Name, Terms};
 use tenure_core::model::inspect::inspect;
-use tenure_core::model::step::{Command, Outcome, Release, forget_at, step};
+use tenure_core::model::step::{
+    Break, Claimed, Publish, Release, ReleaseAnswer, Renew, Renewed, Resize, Settle, Vanish, forget_at, step,
+};
 use tenure_testkit::TestDirectory;
 
 use super::*;
 use crate::config::Config;
+use crate::locks::resource::Watchful;
 use crate::place::directory::Directory;
 use crate::store::{Store, Transaction};
 
@@ -81,20 +84,17 @@ impl TestStore {
     }
 }
 
-/// A command that owns what it needs.
+/// Any command.
 #[derive(Debug)]
 enum Order {
     Claim(Claim),
-    Other(Command<'static>),
-}
-
-impl Order {
-    fn command(&self) -> Command<'_> {
-        match self {
-            Order::Claim(claim) => Command::Claim(claim),
-            Order::Other(command) => command.clone(),
-        }
-    }
+    Renew(Renew),
+    Release(Release),
+    Publish(Publish),
+    Break(Break),
+    Resize(Resize),
+    Vanish(Vanish),
+    Settle(Settle),
 }
 
 fn random_order(random: &mut fastrand::Rng, name: &Name, kind: Kind, capacity: u32, token: Token) -> Order {
@@ -102,7 +102,7 @@ fn random_order(random: &mut fastrand::Rng, name: &Name, kind: Kind, capacity: u
     let some = |random: &mut fastrand::Rng, one_in: u32, period: Duration| {
         if random.u32(0..one_in) == 0 { period } else { Duration::ZERO }
     };
-    Order::Other(match random.u32(0..24) {
+    match random.u32(0..24) {
         0..=8 => {
             let weight = match kind {
                 Kind::RwLock => *random.choice(&[1, 1, CAPACITY_MAX]).unwrap(),
@@ -111,7 +111,7 @@ fn random_order(random: &mut fastrand::Rng, name: &Name, kind: Kind, capacity: u
             };
             let capacity = if random.u32(0..12) == 0 { capacity + 1 } else { capacity };
             let max_hold = Duration::from_millis(random.u64(100..20_000));
-            return Order::Claim(Claim {
+            Order::Claim(Claim {
                 resource: name.clone(),
                 id,
                 client: ClientId::new(random.u64(1..6)),
@@ -131,15 +131,15 @@ fn random_order(random: &mut fastrand::Rng, name: &Name, kind: Kind, capacity: u
                 wait: random.u32(0..3) > 0,
                 floor: if random.u32(0..20) == 0 { Token::new(token.get() + 1000) } else { Token::ZERO },
                 floor_forced: false,
-            });
+            })
         }
-        9..=13 => Command::Renew(id),
-        14..=18 => Command::Release(Release {
+        9..=13 => Order::Renew(Renew(id)),
+        14..=18 => Order::Release(Release {
             claim: id,
             maybe_in_flight: random.u32(0..5) == 0,
             is_unused: random.bool(),
         }),
-        19 => Command::Publish {
+        19 => Order::Publish(Publish {
             claim: id,
             bytes: vec![1; random.usize(0..4000)].into(),
             keep: if random.bool() {
@@ -147,12 +147,61 @@ fn random_order(random: &mut fastrand::Rng, name: &Name, kind: Kind, capacity: u
             } else {
                 Keep::For { fresh: Duration::from_secs(1), stale: Duration::from_secs(2) }
             },
-        },
-        20 => Command::Break { token, at_once: random.bool() },
-        21 => Command::Resize(random.u32(1..8)),
-        22 => Command::Vanish(ClientId::new(random.u64(1..6))),
-        _ => Command::Settle,
-    })
+        }),
+        20 => Order::Break(Break { token, at_once: random.bool() }),
+        21 => Order::Resize(Resize(random.u32(1..8))),
+        22 => Order::Vanish(Vanish(ClientId::new(random.u64(1..6)))),
+        _ => Order::Settle(Settle),
+    }
+}
+
+/// One resource in a store, its record in rows, and the records that both are compared with.
+struct Comparison<'a> {
+    test: &'a TestStore,
+    seed: u64,
+    name: Name,
+    oracle: PlainRecord,
+    /// The resource may be forgotten where the oracle is not, so it has an oracle of its own.
+    resource_oracle: PlainRecord,
+}
+
+impl Comparison<'_> {
+    /// Does one command everywhere, compares, and returns the answer.
+    fn compare<C>(&mut self, command: &C) -> C::Answer
+    where
+        C: Watchful<Answer: PartialEq + std::fmt::Debug> + std::fmt::Debug,
+    {
+        let Comparison { test, seed, name, oracle, resource_oracle } = self;
+        // Far from the ids that the store gives.
+        let id = (1 << 40) + *seed;
+        test.transact(|transaction| {
+            let now = transaction.now();
+            let expected = step(oracle, command, now)?;
+            let rows = transaction.rows();
+            let mut record = RowRecord::open(rows, transaction.writer(), id)?;
+            assert_eq!(step(&mut record, command, now)?, expected, "seed {seed}, {command:?}");
+            assert_eq!(forget_at(&record, true, now)?, forget_at(oracle, true, now)?);
+            assert_eq!(inspect(name, &record, now)?, inspect(name, oracle, now)?);
+            for waiter in oracle.waiters(99)? {
+                assert_eq!(record.waiter_ahead(waiter.place)?, oracle.waiter_ahead(waiter.place)?);
+            }
+            assert_eq!(record.entries(), oracle.entries() as u64);
+            record.close()?;
+            let mut copy = PlainRecord::default();
+            RowRecord::open(rows, transaction.writer(), id)?.copy_to(&mut copy)?;
+            assert_same(&copy, oracle);
+            let expected = step(resource_oracle, command, now)?;
+            let done = transaction.step(name, command)?;
+            assert_eq!(done.answer, expected.answer, "seed {seed}, {command:?}");
+            let woken: Vec<_> = expected.wakes.iter().map(|woken| woken.claim).collect();
+            assert_eq!(done.woken, woken);
+            if forget_at(resource_oracle, true, now)?.is_some_and(|at| at <= now) {
+                *resource_oracle = PlainRecord::default();
+            }
+            assert_eq!(transaction.view(name)?.view, inspect(name, resource_oracle, now)?);
+            Ok(done.answer)
+        })
+    }
 }
 
 /// Runs one random history, and compares after each command.
@@ -166,46 +215,29 @@ fn compare(test: &TestStore, seed: u64) {
         Kind::RwLock => CAPACITY_MAX,
         _ => random.u32(1..6),
     };
-    let mut oracle = PlainRecord::default();
-    let mut resource_oracle = PlainRecord::default();
+    let (oracle, resource_oracle) = Default::default();
+    let mut both = Comparison { test, seed, name: name.clone(), oracle, resource_oracle };
     let mut token = Token::ZERO;
-    // Far from the ids that the store gives.
-    let id = (1 << 40) + seed;
     for _ in 0..150 {
         test.clock.advance(Duration::from_micros(random.u64(1..2_000_000)));
-        let order = random_order(&mut random, &name, kind, capacity, token);
-        let command = order.command();
-        test.transact(|transaction| {
-            let now = transaction.now();
-            let expected = step(&mut oracle, &command, now)?;
-            let rows = transaction.rows();
-            let mut record = RowRecord::open(rows, transaction.writer(), id)?;
-            assert_eq!(step(&mut record, &command, now)?, expected, "seed {seed}, {order:?}");
-            assert_eq!(forget_at(&record, true, now)?, forget_at(&oracle, true, now)?);
-            assert_eq!(inspect(&name, &record, now)?, inspect(&name, &oracle, now)?);
-            for waiter in oracle.waiters(99)? {
-                assert_eq!(record.waiter_ahead(waiter.place)?, oracle.waiter_ahead(waiter.place)?);
+        match random_order(&mut random, &name, kind, capacity, token) {
+            Order::Claim(claim) => {
+                if let Ok(Claimed::Granted(grant)) = both.compare(&claim) {
+                    token = grant.token;
+                }
             }
-            assert_eq!(record.entries(), oracle.entries() as u64);
-            record.close()?;
-            let mut copy = PlainRecord::default();
-            RowRecord::open(rows, transaction.writer(), id)?.copy_to(&mut copy)?;
-            assert_same(&copy, &oracle);
-            // The resource may be forgotten where the oracle is not, so it has an oracle of its own.
-            let expected = step(&mut resource_oracle, &command, now)?;
-            let done = transaction.step(&name, &command)?;
-            assert_eq!(done.outcome, expected.outcome, "seed {seed}, {order:?}");
-            let woken: Vec<_> = expected.wakes.iter().map(|woken| woken.claim).collect();
-            assert_eq!(done.woken, woken);
-            if forget_at(&resource_oracle, true, now)?.is_some_and(|at| at <= now) {
-                resource_oracle = PlainRecord::default();
+            Order::Renew(renew) => {
+                if let Renewed::Held(grant) = both.compare(&renew) {
+                    token = grant.token;
+                }
             }
-            assert_eq!(transaction.view(&name)?.view, inspect(&name, &resource_oracle, now)?);
-            if let Outcome::Granted(grant) | Outcome::Renewed(grant) = expected.outcome {
-                token = grant.token;
-            }
-            Ok(())
-        });
+            Order::Release(release) => drop(both.compare(&release)),
+            Order::Publish(publish) => drop(both.compare(&publish)),
+            Order::Break(hold) => drop(both.compare(&hold)),
+            Order::Resize(resize) => drop(both.compare(&resize)),
+            Order::Vanish(vanish) => both.compare(&vanish),
+            Order::Settle(settle) => both.compare(&settle),
+        }
     }
 }
 
@@ -239,7 +271,7 @@ fn rows_answer_as_vectors_do() {
 /// Rows that a store has when nothing is remembered: its birth, and the last id if it gave one.
 fn rows_left(test: &TestStore) -> u64 {
     test.clock.advance(Duration::from_secs(1));
-    test.transact(|transaction| transaction.step(&Name::new("other").unwrap(), &Command::Settle));
+    test.transact(|transaction| transaction.step(&Name::new("other").unwrap(), &Settle));
     test.transact(|transaction| Ok(transaction.rows().len(transaction.reader())?))
 }
 
@@ -250,14 +282,14 @@ fn what_is_remembered_is_forgotten_in_time() {
     let claims: Vec<_> = (0..8).map(|number| waiting(&name, number)).collect();
     let claim = |claim: &Claim| {
         test.clock.advance(Duration::from_millis(1));
-        let outcome = test.transact(|transaction| transaction.step(&name, &Command::Claim(claim))).outcome;
-        assert!(matches!(outcome, Outcome::Granted(_) | Outcome::Waiting(_)), "{outcome:?}");
+        let answer = test.transact(|transaction| transaction.step(&name, claim)).answer;
+        assert!(matches!(answer, Ok(Claimed::Granted(_) | Claimed::Waiting(_))), "{answer:?}");
     };
     let release = |claim: &Claim, maybe_in_flight| {
         test.clock.advance(Duration::from_millis(1));
-        let release = Command::Release(Release { claim: claim.id, maybe_in_flight, is_unused: false });
-        let outcome = test.transact(|transaction| transaction.step(&name, &release)).outcome;
-        assert_eq!(outcome, Outcome::Released);
+        let release = Release { claim: claim.id, maybe_in_flight, is_unused: false };
+        let answer = test.transact(|transaction| transaction.step(&name, &release)).answer;
+        assert_eq!(answer, ReleaseAnswer::Released);
     };
     // A small record that remembers a finished claim.
     claim(&claims[0]);
@@ -271,7 +303,7 @@ fn what_is_remembered_is_forgotten_in_time() {
         release(&claims[0], true);
         claims[1..=in_use].iter().for_each(claim);
         test.clock.advance(Duration::from_secs(61));
-        let renewals = claims[1..=in_use].iter().map(|claim| Command::Renew(claim.id));
+        let renewals = claims[1..=in_use].iter().map(|claim| Renew(claim.id));
         test.transact(|transaction| {
             renewals.clone().try_for_each(|renewal| transaction.step(&name, &renewal).map(drop))
         });
@@ -290,7 +322,7 @@ fn a_step_of_the_time_of_day_changes_nothing() {
     let name = Name::new("name").unwrap();
     let before = test.transact(|transaction| Ok(transaction.now()));
     let claim = waiting(&name, 1);
-    test.transact(|transaction| transaction.step(&name, &Command::Claim(&claim)));
+    test.transact(|transaction| transaction.step(&name, &claim));
     test.clock.step_time_of_day();
     test.clock.advance(Duration::from_secs(1));
     let after = test.transact(|transaction| Ok(transaction.now()));
@@ -326,7 +358,7 @@ fn time_per_command(waiters: u128) -> Duration {
     let claims: Vec<_> = (0..waiters).map(|number| waiting(&name, number)).collect();
     for batch in claims.chunks(128) {
         test.transact(|transaction| {
-            batch.iter().try_for_each(|claim| transaction.step(&name, &Command::Claim(claim)).map(drop))
+            batch.iter().try_for_each(|claim| transaction.step(&name, claim).map(drop))
         });
     }
     let mut random = fastrand::Rng::with_seed(1);
@@ -334,20 +366,18 @@ fn time_per_command(waiters: u128) -> Duration {
     let start = SystemClock.now();
     for holder in 0..rounds {
         test.clock.advance(Duration::from_millis(1));
-        let other = random.u128(waiters / 2..waiters);
-        let release = |claim| {
-            Command::Release(Release { claim: ClaimId::new(claim), maybe_in_flight: false, is_unused: false })
-        };
-        let outcomes = test.transact(|transaction| {
-            let mut run = |command: Command<'_>| transaction.step(&name, &command).map(|done| done.outcome);
-            Ok([
-                run(Command::Renew(ClaimId::new(other)))?,
-                run(release(holder))?,
-                run(release(other))?,
-                run(Command::Vanish(ClientId::new(u64::try_from(other - 1).unwrap())))?,
-            ])
+        // Not one that is to hold, and none whose neighbour is.
+        let other = random.u128(waiters / 2 + 1..waiters);
+        let release =
+            |claim| Release { claim: ClaimId::new(claim), maybe_in_flight: false, is_unused: false };
+        let released = test.transact(|transaction| {
+            transaction.step(&name, &Renew(ClaimId::new(other)))?;
+            let released = transaction.step(&name, &release(holder))?;
+            transaction.step(&name, &release(other))?;
+            transaction.step(&name, &Vanish(ClientId::new(u64::try_from(other - 1).unwrap())))?;
+            Ok(released.answer)
         });
-        assert_eq!(outcomes[1], Outcome::Released);
+        assert_eq!(released, ReleaseAnswer::Released);
     }
     SystemClock.now().since(start) / (4 * u32::try_from(rounds).unwrap())
 }

@@ -77,7 +77,7 @@ impl Damaged<'_, '_> {
             let got =
                 answer::claimed(claim, now, item).unwrap_or_else(|what| panic!("{what:?}: {}", self.said()));
             self.pair.log.push(format!("{now:?}: {claim:?} -> {got:?}"));
-            if let Outcome::Granted(grant) = got {
+            if let Ok(Claimed::Granted(grant)) = got {
                 self.note(claim, grant);
             }
         }
@@ -91,7 +91,7 @@ impl Damaged<'_, '_> {
         let got = answer::renewed(items.remove(0)).unwrap_or_else(|what| panic!("{what:?}: {}", self.said()));
         self.pair.log.push(format!("{now:?}: renew {claim} -> {got:?}"));
         match got {
-            Outcome::Renewed(mut grant) => {
+            Renewed::Held(mut grant) => {
                 let Some(claim) = self.pair.claims.iter().find(|known| known.id == claim).cloned() else {
                     return;
                 };
@@ -103,11 +103,11 @@ impl Damaged<'_, '_> {
                 }
                 self.note(&claim, grant);
             }
-            Outcome::Lost => {
+            Renewed::Lost => {
                 let lost = self.believed.remove(&claim).filter(|believed| believed.until > now);
                 assert!(lost.is_none(), "{claim} was lost although its key is there: {}", self.said());
             }
-            _ => {}
+            Renewed::Waiting(_) => {}
         }
     }
 
@@ -163,7 +163,7 @@ impl Damaged<'_, '_> {
         let push = |cmd: &mut Cmd| CLAIM_ARGUMENTS.push(cmd, &[&claim]);
         let (now, mut items) = pair.call(&pair.scripts.library.claim, 1, push);
         let got = answer::claimed(&claim, now, items.remove(0)).unwrap();
-        assert!(matches!(got, Outcome::Granted(_)), "{got:?} {}", self.said());
+        assert!(matches!(got, Ok(Claimed::Granted(_))), "{got:?} {}", self.said());
     }
 
     fn advance(&mut self, server: &RedisServer, period: Duration) {

@@ -35,7 +35,7 @@ impl<'a, 'b> Bench<'a, 'b> {
     }
 
     /// Claims: the name, the claim's number, the client's number, the kind and the capacity.
-    fn claim(&mut self, claims: &[(&str, u128, u64, Kind, u32)]) -> Vec<Result<Outcome, answer::Unexpected>> {
+    fn claim(&mut self, claims: &[(&str, u128, u64, Kind, u32)]) -> Vec<Result<Claimed, answer::Unexpected>> {
         let terms = Terms { ttl: TTL, ..Terms::of_mutex(Label::new("host", 17, "program", "")) };
         let claims = Vec::from_iter(claims.iter().map(|(name, id, client, kind, capacity)| {
             let claim = Claim {
@@ -50,15 +50,16 @@ impl<'a, 'b> Bench<'a, 'b> {
             (*name, claim)
         }));
         let (now, items) = self.call(|library| &library.claim, &CLAIM_ARGUMENTS, &claims);
-        claims.iter().zip(items).map(|((_, claim), item)| answer::claimed(claim, now, item)).collect()
+        let answers = claims.iter().zip(items).map(|((_, claim), item)| answer::claimed(claim, now, item));
+        answers.map(|answer| answer.map(|claimed| claimed.expect("not refused"))).collect()
     }
 
-    fn claim_mutex(&mut self, name: &str, id: u128, client: u64) -> Outcome {
+    fn claim_mutex(&mut self, name: &str, id: u128, client: u64) -> Claimed {
         self.claim(&[(name, id, client, Kind::Mutex, 1)]).remove(0).unwrap()
     }
 
     /// Renews: the name, the claim's number, whether it is believed to wait.
-    fn renew(&mut self, renewals: &[(&str, u128, bool)]) -> Vec<Result<Outcome, answer::Unexpected>> {
+    fn renew(&mut self, renewals: &[(&str, u128, bool)]) -> Vec<Result<Renewed, answer::Unexpected>> {
         let requests = Vec::from_iter(renewals.iter().map(|(name, id, is_waiter)| {
             let (resource, claim) = (Name::new(name).unwrap(), ClaimId::new(*id));
             (*name, RenewRequest { resource, claim, is_waiter: *is_waiter })
@@ -67,7 +68,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         items.into_iter().map(answer::renewed).collect()
     }
 
-    fn release(&mut self, releases: &[(&str, u128)]) -> Vec<Result<bool, answer::Unexpected>> {
+    fn release(&mut self, releases: &[(&str, u128)]) -> Vec<Result<ReleaseAnswer, answer::Unexpected>> {
         let requests = Vec::from_iter(releases.iter().map(|(name, id)| {
             let release = Release { claim: ClaimId::new(*id), maybe_in_flight: false, is_unused: false };
             (*name, ReleaseRequest { resource: Name::new(name).unwrap(), release })
@@ -115,11 +116,11 @@ fn unheard_grants_that_are_confirmed(world: &mut World<'_>) {
     for is_waiter in [true, false] {
         bench.world.server.ask(&["SET", "tenure:m", "theirs", "PX", "100"]);
         for (id, client) in [(1, UNHEARD), (2, HEARD)] {
-            assert!(matches!(bench.claim_mutex("m", id, client), Outcome::Waiting(_)));
+            assert!(matches!(bench.claim_mutex("m", id, client), Claimed::Waiting(_)));
         }
         bench.advance(Duration::from_millis(200));
         let got = bench.renew(&[("m", 2, true), ("m", 1, is_waiter)]).remove(1).unwrap();
-        assert!(matches!(got, Outcome::Renewed(grant) if grant.ends_in == TTL), "{got:?}");
+        assert!(matches!(got, Renewed::Held(grant) if grant.ends_in == TTL), "{got:?}");
         assert_eq!(bench.ask(&["PTTL", "tenure:m"]), 8999, "what was promised is there");
         assert_eq!(bench.release(&[("m", 2), ("m", 1)]).len(), 2);
     }
@@ -130,7 +131,7 @@ fn unheard_grants_that_pass_on(world: &mut World<'_>) {
     let mut bench = Bench::new(world);
     bench.world.server.ask(&["SET", "tenure:m", "theirs", "PX", "100"]);
     for (id, client) in [(3, UNHEARD), (4, HEARD)] {
-        assert!(matches!(bench.claim_mutex("m", id, client), Outcome::Waiting(_)));
+        assert!(matches!(bench.claim_mutex("m", id, client), Claimed::Waiting(_)));
     }
     bench.advance(Duration::from_millis(200));
     bench.release(&[("m", 9), ("m", 3)]);
@@ -181,17 +182,17 @@ fn one_unreadable_key_costs_one_answer() {
             _ => (name(at), at as u128, HEARD, kind, capacity),
         }));
         for (at, got) in bench.claim(&claims).into_iter().enumerate() {
-            assert_eq!(matches!(got, Ok(Outcome::Granted(_))), at != 8, "{at}: {got:?}");
+            assert_eq!(matches!(got, Ok(Claimed::Granted(_))), at != 8, "{at}: {got:?}");
             assert_eq!(got.is_err(), at == 8, "nobody knows whether it was granted: {got:?}");
         }
         let renewals = Vec::from_iter((0..17).map(|at| (name(at), at as u128, at % 2 == 0)));
         for (at, got) in bench.renew(&renewals).into_iter().enumerate() {
-            assert_eq!(matches!(got, Ok(Outcome::Renewed(_))), at != 8, "{at}: {got:?}");
+            assert_eq!(matches!(got, Ok(Renewed::Held(_))), at != 8, "{at}: {got:?}");
             assert_eq!(got.is_err(), at == 8, "{got:?}");
         }
         let releases = Vec::from_iter((0..17).map(|at| (name(at), at as u128)));
         for (at, got) in bench.release(&releases).into_iter().enumerate() {
-            assert_eq!(got.ok(), (at != 8).then_some(true), "{at}");
+            assert_eq!(got.ok(), (at != 8).then_some(ReleaseAnswer::Released), "{at}");
         }
     };
     world(["", ""], Form::Function, check);
@@ -208,11 +209,11 @@ fn a_new_line_remembers_nothing_of_one_that_was_deleted() {
             bench.claim(&[("x", id, HEARD, Kind::Semaphore, 1)]).remove(0).unwrap();
         }
         bench.world.server.ask(&["DEL", "tenure:x", "tenure.1.q:tenure:x"]);
-        assert!(matches!(bench.claim_mutex("x", 3, HEARD), Outcome::Granted(_)));
-        assert!(matches!(bench.claim_mutex("x", 4, HEARD), Outcome::Waiting(_)));
+        assert!(matches!(bench.claim_mutex("x", 3, HEARD), Claimed::Granted(_)));
+        assert!(matches!(bench.claim_mutex("x", 4, HEARD), Claimed::Waiting(_)));
         bench.world.server.ask(&["DEL", "tenure:x"]);
         let got = bench.renew(&[("x", 4, true)]).remove(0).unwrap();
-        assert!(matches!(got, Outcome::Renewed(_)), "{got:?}");
+        assert!(matches!(got, Renewed::Held(_)), "{got:?}");
         assert_eq!(bench.world.server.command(&["TYPE", "tenure:x"]), "string", "it asked for a mutex");
     };
     world(["", ""], Form::Function, check);
@@ -233,13 +234,13 @@ fn who_waits_is_found_though_the_list_of_queues_is_deleted() {
         bench.renew(&[("n", 5, true)]);
         let got = bench.renew(&[("m", 2, true), ("m", 3, true)]);
         let place = |at: usize| match &got[at] {
-            Ok(Outcome::Waiting(waiting)) => waiting.position,
+            Ok(Renewed::Waiting(waiting)) => waiting.position,
             other => panic!("{other:?}"),
         };
         assert_eq!([place(0), place(1)], [1, 2], "they have kept their places");
         bench.release(&[("n", 5), ("n", 4), ("m", 1)]);
         let got = bench.claim_mutex("m", 6, HEARD);
-        assert!(matches!(&got, Outcome::Waiting(waiting) if waiting.position == 2), "{got:?} passes them");
+        assert!(matches!(&got, Claimed::Waiting(waiting) if waiting.position == 2), "{got:?} passes them");
     };
     world(["", ""], Form::Function, check);
     let rules = [
@@ -264,11 +265,12 @@ fn a_large_foreign_value_is_not_read_by_those_who_wait() {
         let before = bench.runs("get");
         for _ in 0..5 {
             let got = bench.renew(&[("m", 1, true)]).remove(0).unwrap();
-            assert!(matches!(got, Outcome::Waiting(_)), "{got:?}");
+            assert!(matches!(got, Renewed::Waiting(_)), "{got:?}");
         }
         // The last token, once in each call.
         assert!(bench.runs("get") - before <= 5, "they read it all");
-        assert_eq!(bench.claim_mutex("m", 1, HEARD), bench.renew(&[("m", 1, true)]).remove(0).unwrap());
+        let Claimed::Waiting(claimed) = bench.claim_mutex("m", 1, HEARD) else { panic!("it waits") };
+        assert_eq!(bench.renew(&[("m", 1, true)]).remove(0).unwrap(), Renewed::Waiting(claimed));
     };
     world(["", ""], Form::Function, check);
     let rules = [("only its beginning is read", "if may_read_range then", "if false then")];
@@ -298,7 +300,7 @@ fn a_crowd_that_died_is_removed_in_steps() {
             assert!(runs < 40, "{runs} commands in one call");
             let now_left = bench.ask(&["ZCARD", "tenure.1.q:tenure:m"]);
             assert!(left - now_left <= 64 && now_left < left, "{left} became {now_left}");
-            let Outcome::Waiting(waiting) = got else { panic!("{got:?}") };
+            let Renewed::Waiting(waiting) = got else { panic!("{got:?}") };
             assert!(now_left == 1 || waiting.look_in == Some(Duration::ZERO), "it is to go on at once");
             (left, calls) = (now_left, calls + 1);
         }
@@ -328,10 +330,10 @@ fn the_dead_are_granted_nothing() {
         bench.advance(Duration::from_secs(2));
         let mut got = bench.renew(&[("m", 101, true)]).remove(0).unwrap();
         assert_eq!(bench.ask(&["EXISTS", "tenure:m"]), 0, "it was granted to somebody who is dead");
-        if matches!(got, Outcome::Waiting(_)) {
+        if matches!(got, Renewed::Waiting(_)) {
             got = bench.renew(&[("m", 101, true)]).remove(0).unwrap();
         }
-        assert!(matches!(got, Outcome::Renewed(_)), "{got:?}");
+        assert!(matches!(got, Renewed::Held(_)), "{got:?}");
     };
     world(["", ""], Form::Function, check);
     let rules = [("a dead head waits", "if record.has_dead and is_dead(record, head) then return end", "")];
@@ -349,7 +351,7 @@ fn heartbeats_of_a_crowd_take_few_commands() {
             let holders = u128::from(capacity);
             let renewals = Vec::from_iter((holders..128).map(|id| (name, id, true)));
             let before = bench.all_runs();
-            assert!(bench.renew(&renewals).iter().all(|got| matches!(got, Ok(Outcome::Waiting(_)))));
+            assert!(bench.renew(&renewals).iter().all(|got| matches!(got, Ok(Renewed::Waiting(_)))));
             let runs = bench.all_runs() - before;
             assert!(runs < most * 128, "{runs} commands for 128 heartbeats of a {kind}");
         }
