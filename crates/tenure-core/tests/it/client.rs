@@ -288,7 +288,7 @@ fn a_lease_whose_client_has_broken_down_is_lost() {
 #[test]
 fn a_task_that_waits_for_an_item_learns_that_its_client_has_broken_down() {
     let clock = VirtualClock::new(7);
-    let panics = Panics(|command| matches!(command, Command::Renew(_)));
+    let panics = Panics(|verb| matches!(verb, Verb::Renew(_)));
     let store = Store::with_flaw(Arc::new(clock.clone()), Some(Arc::new(panics)));
     let a = start(&store, &clock);
     let lease = pollster::block_on(a.mutex("x").ttl(TTL).acquire()).expect("free");
