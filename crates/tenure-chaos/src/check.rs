@@ -43,14 +43,14 @@ pub(crate) struct Verdict {
 }
 
 /// Judges a history. `tasks` are those that must be served after the last fault, of each client.
-pub(crate) fn judge(history: &History, tasks: &[String], capacity: u32) -> Verdict {
+pub(crate) fn judge(history: &History, tasks: &[String], capacity: fn(Kind) -> u32) -> Verdict {
     let mut verdict = Verdict::default();
     let mut by_resource: BTreeMap<(Kind, &str), Vec<&Hold>> = BTreeMap::new();
     for hold in &history.holds {
         by_resource.entry((hold.kind, &hold.resource)).or_default().push(hold);
     }
     for ((kind, _), holds) in &by_resource {
-        let capacity = if *kind == Kind::Semaphore { capacity } else { 1 };
+        let capacity = capacity(*kind);
         verdict.overlaps.extend(capacity::exceeded(holds, capacity, Extent::Seen));
         verdict.overlaps_until_deadline.extend(capacity::exceeded(holds, capacity, Extent::Deadline));
         verdict.bad_tokens.extend(tokens::bad(holds));
@@ -94,15 +94,25 @@ mod tests {
         let other = |kind, resource: &str| Hold { kind, resource: resource.to_owned(), ..held(2, 5, 6, 20) };
         let holds = vec![held(1, 0, 1, 10), other(Kind::Mutex, "n"), other(Kind::Semaphore, "m")];
         let history = History { holds, healed: Some(0), ..History::default() };
-        assert!(judge(&history, &[], 2).is_good());
+        let capacity = |kind| if kind == Kind::Semaphore { 2 } else { 1 };
+        assert!(judge(&history, &[], capacity).is_good());
         let holds = vec![held(1, 0, 1, 10), other(Kind::Mutex, "m")];
-        assert!(!judge(&History { holds, ..history }, &[], 2).is_good());
+        assert!(!judge(&History { holds, ..history }, &[], capacity).is_good());
+    }
+
+    #[test]
+    fn a_writer_beside_a_reader_is_found() {
+        let side =
+            |token, weight, granted| Hold { kind: Kind::ReadWrite, weight, ..held(token, 0, granted, 50) };
+        let judged = |holds| judge(&History { holds, healed: Some(0), ..History::default() }, &[], |_| 9);
+        assert!(judged(vec![side(1, 1, 10), side(2, 1, 20)]).is_good(), "readers share");
+        assert_eq!(judged(vec![side(1, 1, 10), side(2, 9, 20)]).overlaps.len(), 1);
     }
 
     #[test]
     fn a_hold_that_is_valid_after_its_deadline_is_found() {
         let holds = vec![Hold { over_deadline: 1, ..held(1, 0, 1, 10) }];
-        let verdict = judge(&History { holds, healed: Some(0), ..History::default() }, &[], 1);
+        let verdict = judge(&History { holds, healed: Some(0), ..History::default() }, &[], |_| 1);
         assert_eq!(verdict.over_deadline.len(), 1);
         assert!(!verdict.is_good());
     }
@@ -110,7 +120,7 @@ mod tests {
     #[test]
     fn a_hold_that_is_refused_and_not_lost_is_found() {
         let holds = vec![Hold { refused: Some(5), ..held(1, 0, 1, 10) }];
-        let verdict = judge(&History { holds, healed: Some(0), ..History::default() }, &[], 1);
+        let verdict = judge(&History { holds, healed: Some(0), ..History::default() }, &[], |_| 1);
         assert_eq!(verdict.refused_while_held.len(), 1);
         assert!(!verdict.is_good());
     }

@@ -18,17 +18,34 @@ pub(crate) const CALM: &str = "calm";
 /// How many tasks take mutexes.
 const MUTEX_TASKS: usize = 3;
 /// How many units a semaphore has.
-pub(crate) const CAPACITY: u32 = 3;
+const UNITS: u32 = 3;
+/// What a writer weighs in the eyes of a checker: more than all readers together.
+const WRITER: u32 = 1 << 20;
 /// The queue of a soak.
 pub(crate) const QUEUE: &str = "items";
+
+/// The task that takes two mutexes at once.
+const PAIR: &str = "pair";
 
 /// The tasks that take leases, on an engine with or without semaphores and queues.
 pub(crate) fn tasks(has_semaphores: bool, has_queues: bool) -> Vec<(Kind, String)> {
     let mut tasks: Vec<_> = (0..MUTEX_TASKS).map(|index| (Kind::Mutex, format!("mutex-{index}"))).collect();
+    tasks.push((Kind::Mutex, PAIR.to_owned()));
     tasks.push((Kind::Slot, "slot".to_owned()));
+    tasks.push((Kind::Term, "term".to_owned()));
     tasks.extend(has_semaphores.then(|| (Kind::Semaphore, "semaphore".to_owned())));
+    tasks.extend(has_semaphores.then(|| (Kind::ReadWrite, "read-write".to_owned())));
     tasks.extend(has_queues.then(|| (Kind::Delivery, "delivery".to_owned())));
     tasks
+}
+
+/// How many units of a resource of a kind may be held at once.
+pub(crate) fn capacity(kind: Kind) -> u32 {
+    match kind {
+        Kind::Semaphore => UNITS,
+        Kind::ReadWrite => WRITER,
+        Kind::Mutex | Kind::Slot | Kind::Term | Kind::Delivery => 1,
+    }
 }
 
 /// What the tasks of a process share.

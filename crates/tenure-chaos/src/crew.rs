@@ -12,6 +12,7 @@ use tenure_testkit::signal;
 use crate::client::CALM;
 use crate::engines::{Engine, Way};
 use crate::history::{Journal, now};
+use crate::schedule::Trouble;
 
 /// The processes of all clients, and what each is started with.
 pub(crate) struct Crew<'a> {
@@ -66,6 +67,16 @@ impl<'a> Crew<'a> {
     /// Resets its connections.
     pub(crate) fn cut(&self, client: usize) {
         self.member(client).way.cut();
+    }
+
+    /// Troubles its network.
+    pub(crate) fn trouble(&self, client: usize, trouble: Trouble) {
+        self.member(client).way.trouble(trouble);
+    }
+
+    /// Ends what troubles its network.
+    pub(crate) fn heal(&self, client: usize) {
+        self.member(client).way.heal();
     }
 
     /// Kills it, and starts another in its place.

@@ -10,7 +10,9 @@ use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer};
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
 use tenure_testkit::redis::{Fsync, RedisOptions, RedisServer};
 use tenure_testkit::zookeeper::{ZooKeeperEnsemble, ZooKeeperOptions, ZooKeeperServer};
-use tenure_testkit::{Proxy, TestDirectory};
+use tenure_testkit::{Proxy, Server, TestDirectory};
+
+use crate::schedule::Trouble;
 
 pub(crate) use leftovers::Leftovers;
 
@@ -141,6 +143,22 @@ impl Engine {
         pollster::block_on(tenure::connect(&self.url(&self.ports()))).expect("the servers answer")
     }
 
+    /// Stops a server's process for a while. It keeps its connections.
+    pub(crate) fn hang(&self, server: usize, period: Duration) {
+        let server: &Server = match &self.store {
+            Store::Local(_) => return,
+            Store::Redis(server) => server,
+            Store::Redlock(servers) => &servers[server],
+            Store::Etcd(cluster) => &cluster.servers()[server],
+            Store::ZooKeeper(ensemble) => &ensemble.servers()[server],
+            Store::Postgres(server) => server,
+            Store::MariaDb(server) => server,
+        };
+        server.stop();
+        std::thread::sleep(period);
+        server.cont();
+    }
+
     /// Kills a server, starts it again with the same files, and waits until it answers.
     pub(crate) fn restart(&self, server: usize) {
         match &self.store {
@@ -172,5 +190,24 @@ impl Way {
     /// Resets all connections.
     pub(crate) fn cut(&self) {
         self.0.iter().for_each(Proxy::cut);
+    }
+
+    /// Troubles all connections.
+    pub(crate) fn trouble(&self, trouble: Trouble) {
+        for proxy in &self.0 {
+            match trouble {
+                Trouble::Delay(by) => proxy.delay(by),
+                Trouble::LosesReplies => proxy.drop_replies(),
+                Trouble::LosesRequests => proxy.drop_requests(),
+                Trouble::Silent => proxy.black_hole(),
+                Trouble::HoldsBack => proxy.hold_back(),
+                Trouble::Refuses => proxy.refuse(),
+            }
+        }
+    }
+
+    /// Ends what troubles them.
+    pub(crate) fn heal(&self) {
+        self.0.iter().for_each(Proxy::heal);
     }
 }

@@ -18,6 +18,7 @@
 //!
 //! | line | meaning |
 //! | --- | --- |
+//! | `soak` engine seed clients semaphores queues | what the history is of |
 //! | `died` client incarnation at | killed after `at` |
 //! | `access` key token item at accepted | what the resource did with a write |
 //! | `healed` at | nothing was broken any more |
@@ -58,6 +59,14 @@ impl Journal {
         Journal(Mutex::new(File::create(directory.join(name)).expect("a file for the history")))
     }
 
+    /// Says what the history is of.
+    pub(crate) fn begin(&self, subject: &Subject) {
+        let Subject { engine, seed, clients, has_semaphores, has_queues } = subject;
+        let numbers = [seed.to_string(), clients.to_string()];
+        let has = [has_semaphores, has_queues].map(bool::to_string);
+        self.write(&["soak", engine, &numbers[0], &numbers[1], &has[0], &has[1]]);
+    }
+
     /// Appends a line.
     pub(crate) fn write(&self, parts: &[&str]) {
         // A text of an error must not look like a part or a line.
@@ -73,18 +82,25 @@ impl Journal {
 pub(crate) enum Kind {
     Mutex,
     Semaphore,
+    /// Either side of a read-write lock: a writer weighs as much as all readers may.
+    ReadWrite,
     Slot,
+    /// The leader of an election.
+    Term,
     Delivery,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 4] = [Kind::Mutex, Kind::Semaphore, Kind::Slot, Kind::Delivery];
+    pub(crate) const ALL: [Kind; 6] =
+        [Kind::Mutex, Kind::Semaphore, Kind::ReadWrite, Kind::Slot, Kind::Term, Kind::Delivery];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Kind::Mutex => "mutex",
             Kind::Semaphore => "semaphore",
+            Kind::ReadWrite => "read-write",
             Kind::Slot => "slot",
+            Kind::Term => "term",
             Kind::Delivery => "delivery",
         }
     }
@@ -94,7 +110,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
     pub(crate) kind: Kind,
-    /// What nobody else may hold meanwhile, but for a semaphore: of a slot pool the slot, of a queue the group.
+    /// What nobody else may hold meanwhile, but for shared units: of a slot pool the slot, of a queue the group.
     pub(crate) resource: String,
     pub(crate) client: usize,
     pub(crate) incarnation: usize,
@@ -136,9 +152,20 @@ pub(crate) struct Access {
     pub(crate) is_accepted: bool,
 }
 
+/// What a history is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subject {
+    pub(crate) engine: String,
+    pub(crate) seed: u64,
+    pub(crate) clients: usize,
+    pub(crate) has_semaphores: bool,
+    pub(crate) has_queues: bool,
+}
+
 /// All that was recorded.
 #[derive(Debug, Default)]
 pub(crate) struct History {
+    pub(crate) subject: Option<Subject>,
     pub(crate) holds: Vec<Hold>,
     pub(crate) pushes: Vec<Push>,
     pub(crate) accesses: Vec<Access>,
@@ -177,6 +204,18 @@ impl History {
         for line in text.lines() {
             let parts: Vec<&str> = line.split('\t').collect();
             let is_read = match parts[..] {
+                ["soak", engine, seed, clients, semaphores, queues] => numbers([seed, clients])
+                    .map(|[seed, clients]| {
+                        let has = |told| told == "true";
+                        self.subject = Some(Subject {
+                            engine: engine.to_owned(),
+                            seed,
+                            clients: clients as usize,
+                            has_semaphores: has(semaphores),
+                            has_queues: has(queues),
+                        });
+                    })
+                    .is_some(),
                 ["died", client, incarnation, at] => numbers([client, incarnation, at])
                     .map(|[client, incarnation, at]| {
                         self.died.insert((client as usize, incarnation as usize), at);

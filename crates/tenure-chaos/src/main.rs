@@ -3,7 +3,8 @@
 //! `soak` starts an engine with servers of its own, client processes that use the library as programs do, and a resource that
 //! fences what they write ([`resource`]). A schedule that a seed determines ([`schedule`]) says what is broken when, and [`nemesis`]
 //! does it. All processes write down what they see by one clock ([`history`]); in the end [`check`] judges that. The seed determines
-//! the schedule, and not how threads and packets interleave.
+//! the schedule, and not how threads and packets interleave. `judge` judges again what a soak has kept; `--shrink` leaves out faults
+//! of a schedule that broke a promise, as long as it still does ([`shrink`]).
 //!
 //! What more there is to break is a variant of `Fault`; what more there is to hold, a `Kind`; another engine, a `Store`.
 #![allow(clippy::disallowed_methods, reason = "processes and servers have no clock that could be moved")]
@@ -20,18 +21,22 @@ mod recovery;
 mod report;
 mod resource;
 mod schedule;
+mod shrink;
 mod soak;
 
 use std::process::ExitCode;
 
 use arguments::Arguments;
 
-const USAGE: &str = "tenure-chaos soak ENGINE [--seconds 600] [--seed N] [--clients 6] [--recovery 30] [--only stop,kill,cut,restart] [--keep DIRECTORY] [--quiet]";
+const USAGE: &str = "tenure-chaos soak ENGINE [--seconds 600] [--seed N] [--clients 6] [--recovery 30] \
+[--only stop,kill,cut,net,restart,hang] [--keep DIRECTORY] [--shrink] [--quiet]
+       tenure-chaos judge DIRECTORY";
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::new(std::env::args().skip(1));
     let ended = match arguments.word().as_deref() {
         Some("soak") => soak::start(&mut arguments),
+        Some("judge") => soak::judge_again(&mut arguments),
         // The process of a client, which `soak` starts.
         Some("client") => client::play(&mut arguments).map(|()| true),
         _ => Err(format!("usage: {USAGE}\n\nengines: {}", engines::NAMES.join(", "))),

@@ -14,15 +14,17 @@ pub(crate) struct Done {
     pub(crate) stops: usize,
     pub(crate) kills: usize,
     pub(crate) cuts: usize,
+    pub(crate) troubles: usize,
     pub(crate) restarts: usize,
-    /// Restarts that were left out, since the one before was not over.
+    pub(crate) hangs: usize,
+    /// Faults of servers that were left out, since the one before was not over.
     pub(crate) skipped: usize,
 }
 
 impl Done {
     /// How many faults there were.
     pub(crate) fn faults(&self) -> usize {
-        self.stops + self.kills + self.cuts + self.restarts
+        self.stops + self.kills + self.cuts + self.troubles + self.restarts + self.hangs
     }
 }
 
@@ -30,7 +32,7 @@ impl Done {
 pub(crate) fn carry_out(planned: &[Planned], crew: &Crew<'_>, engine: &Engine, lasts: Duration) -> Done {
     let began = now();
     let mut done = Done::default();
-    let is_restarting = AtomicBool::new(false);
+    let is_server_away = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for Planned { at, fault } in planned {
             wait_until(began + at.as_nanos() as u64);
@@ -51,13 +53,31 @@ pub(crate) fn carry_out(planned: &[Planned], crew: &Crew<'_>, engine: &Engine, l
                     done.cuts += 1;
                     crew.cut(client);
                 }
-                Fault::Restart { .. } if is_restarting.swap(true, Ordering::SeqCst) => done.skipped += 1,
+                Fault::Trouble { client, trouble, period } => {
+                    done.troubles += 1;
+                    crew.trouble(client, trouble);
+                    scope.spawn(move || {
+                        std::thread::sleep(period);
+                        crew.heal(client);
+                    });
+                }
+                Fault::Restart { .. } | Fault::Hang { .. } if is_server_away.swap(true, Ordering::SeqCst) => {
+                    done.skipped += 1;
+                }
                 Fault::Restart { server } => {
                     done.restarts += 1;
-                    let is_restarting = &is_restarting;
+                    let is_server_away = &is_server_away;
                     scope.spawn(move || {
                         engine.restart(server);
-                        is_restarting.store(false, Ordering::SeqCst);
+                        is_server_away.store(false, Ordering::SeqCst);
+                    });
+                }
+                Fault::Hang { server, period } => {
+                    done.hangs += 1;
+                    let is_server_away = &is_server_away;
+                    scope.spawn(move || {
+                        engine.hang(server, period);
+                        is_server_away.store(false, Ordering::SeqCst);
                     });
                 }
             }

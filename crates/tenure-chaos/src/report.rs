@@ -12,7 +12,7 @@ const SHOWN: usize = 10;
 
 /// What there is to say.
 pub(crate) struct Report {
-    pub(crate) engine: &'static str,
+    pub(crate) engine: String,
     pub(crate) seed: u64,
     pub(crate) worked: Duration,
     pub(crate) done: Done,
@@ -40,7 +40,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Verdict { items, .. } = &self.verdict;
-        let Done { stops, kills, cuts, restarts, skipped, .. } = self.done;
+        let Done { stops, kills, cuts, troubles, restarts, hangs, skipped } = self.done;
         writeln!(
             f,
             "\n{}, seed {}: {}",
@@ -56,7 +56,7 @@ impl fmt::Display for Report {
         line(
             "faults",
             format!(
-                "{faults}, {rate:.2} a second ({stops} stops, {kills} kills, {cuts} cuts, {restarts} restarts; {skipped} left out)"
+                "{faults}, {rate:.2} a second ({stops} stops, {kills} kills, {cuts} cuts, {troubles} of networks, {restarts} restarts, {hangs} hangs; {skipped} left out)"
             ),
         )?;
         line("overlaps", self.verdict.overlaps.len().to_string())?;

@@ -6,9 +6,10 @@ use std::time::Duration;
 /// The time from one fault to the next.
 pub(crate) const FAULT_EVERY: Duration = Duration::from_millis(600);
 /// What [`only`] knows.
-const KINDS: [&str; 4] = ["stop", "kill", "cut", "restart"];
-/// How long a client is stopped, in thousandths of a ttl: shorter pauses must lose nothing, longer ones must lose the lease.
-const STOP_TTL_THOUSANDTHS: std::ops::RangeInclusive<u64> = 100..=3000;
+const KINDS: [&str; 6] = ["stop", "kill", "cut", "net", "restart", "hang"];
+/// How long a client is stopped or its network troubled, in thousandths of a ttl: shorter pauses must lose nothing, longer ones
+/// must lose the lease.
+const PERIOD_TTL_THOUSANDTHS: std::ops::RangeInclusive<u64> = 100..=3000;
 
 /// What there is to break.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +31,55 @@ pub(crate) enum Fault {
     Kill { client: usize },
     /// All its connections are reset; it may connect anew.
     Cut { client: usize },
+    /// Its network is in trouble for a while.
+    Trouble { client: usize, trouble: Trouble, period: Duration },
     /// SIGKILL, and a start with the same files.
     Restart { server: usize },
+    /// SIGSTOP of a server, and SIGCONT after a while: it keeps its connections and says nothing.
+    Hang { server: usize, period: Duration },
+}
+
+/// What a network does to one client, on all its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Everything takes longer, each way.
+    Delay(Duration),
+    /// Requests arrive, and nothing comes back.
+    LosesReplies,
+    /// Nothing arrives; what was asked before is answered.
+    LosesRequests,
+    /// Nothing arrives either way, and connections stay open.
+    Silent,
+    /// What is on its way arrives late, maybe after what is sent later on another connection.
+    HoldsBack,
+    /// New connections are refused; those that there are go on.
+    Refuses,
+}
+
+impl Trouble {
+    fn random(rng: &mut fastrand::Rng) -> Trouble {
+        match rng.u32(0..6) {
+            0 => Trouble::Delay(Duration::from_millis(rng.u64(1..=500))),
+            1 => Trouble::LosesReplies,
+            2 => Trouble::LosesRequests,
+            3 => Trouble::Silent,
+            4 => Trouble::HoldsBack,
+            _ => Trouble::Refuses,
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Delay(by) => write!(f, "delays each way by {} ms", by.as_millis()),
+            Trouble::LosesReplies => f.write_str("loses replies"),
+            Trouble::LosesRequests => f.write_str("loses requests"),
+            Trouble::Silent => f.write_str("loses everything"),
+            Trouble::HoldsBack => f.write_str("holds back what is on its way"),
+            Trouble::Refuses => f.write_str("refuses new connections"),
+        }
+    }
 }
 
 impl Fault {
@@ -41,7 +89,9 @@ impl Fault {
             Fault::Stop { .. } => "stop",
             Fault::Kill { .. } => "kill",
             Fault::Cut { .. } => "cut",
+            Fault::Trouble { .. } => "net",
             Fault::Restart { .. } => "restart",
+            Fault::Hang { .. } => "hang",
         }
     }
 }
@@ -63,12 +113,16 @@ pub(crate) fn plan(seed: u64, scope: &Scope) -> Vec<Planned> {
     while at < scope.lasts {
         let fault = if scope.servers > 0 && at >= restart_from {
             restart_from = at + scope.restart_every;
-            Some(Fault::Restart { server: rng.usize(0..scope.servers) })
+            let server = rng.usize(0..scope.servers);
+            Some(match rng.u32(0..3) {
+                0 => Fault::Hang { server, period: period(&mut rng, scope) },
+                _ => Fault::Restart { server },
+            })
         } else {
             of_client(&mut rng, scope, &free_from, at)
         };
         if let Some(fault) = fault {
-            if let Fault::Stop { client, period } = fault {
+            if let Fault::Stop { client, period } | Fault::Trouble { client, period, .. } = fault {
                 free_from[client] = at + period;
             }
             planned.push(Planned { at, fault });
@@ -96,14 +150,16 @@ fn of_client(rng: &mut fastrand::Rng, scope: &Scope, free_from: &[Duration], at:
     let free: Vec<usize> = (0..scope.clients).filter(|client| free_from[*client] <= at).collect();
     let client = *free.get(rng.usize(0..free.len().max(1)))?;
     // Without servers there are no connections.
-    Some(match rng.u32(0..if scope.servers > 0 { 10 } else { 7 }) {
-        0..4 => {
-            let period = scope.ttl * u32::try_from(rng.u64(STOP_TTL_THOUSANDTHS)).unwrap_or(u32::MAX) / 1000;
-            Fault::Stop { client, period }
-        }
+    Some(match rng.u32(0..if scope.servers > 0 { 14 } else { 7 }) {
+        0..4 => Fault::Stop { client, period: period(rng, scope) },
         4..7 => Fault::Kill { client },
-        _ => Fault::Cut { client },
+        7..9 => Fault::Cut { client },
+        _ => Fault::Trouble { client, trouble: Trouble::random(rng), period: period(rng, scope) },
     })
+}
+
+fn period(rng: &mut fastrand::Rng, scope: &Scope) -> Duration {
+    scope.ttl * u32::try_from(rng.u64(PERIOD_TTL_THOUSANDTHS)).unwrap_or(u32::MAX) / 1000
 }
 
 impl fmt::Display for Planned {
@@ -113,7 +169,11 @@ impl fmt::Display for Planned {
             Fault::Stop { client, period } => write!(f, "stop client {client} for {} ms", period.as_millis()),
             Fault::Kill { client } => write!(f, "kill client {client}"),
             Fault::Cut { client } => write!(f, "cut the connections of client {client}"),
+            Fault::Trouble { client, trouble, period } => {
+                write!(f, "the network of client {client} {trouble} for {} ms", period.as_millis())
+            }
             Fault::Restart { server } => write!(f, "restart server {server}"),
+            Fault::Hang { server, period } => write!(f, "hang server {server} for {} ms", period.as_millis()),
         }
     }
 }
@@ -144,9 +204,11 @@ mod tests {
             |fault: &Fault| matches!(fault, Fault::Stop { .. }),
             |fault: &Fault| matches!(fault, Fault::Kill { .. }),
             |fault: &Fault| matches!(fault, Fault::Cut { .. }),
+            |fault: &Fault| matches!(fault, Fault::Trouble { .. }),
             |fault: &Fault| matches!(fault, Fault::Restart { .. }),
+            |fault: &Fault| matches!(fault, Fault::Hang { .. }),
         ] {
-            assert!(planned.iter().filter(|one| has(&one.fault)).count() > 40);
+            assert!(planned.iter().filter(|one| has(&one.fault)).count() > 10);
         }
     }
 
@@ -165,10 +227,14 @@ mod tests {
     fn a_stopped_client_is_left_alone_until_it_goes_on() {
         let mut free_from = [Duration::ZERO; 6];
         for Planned { at, fault } in plan(3, &SCOPE) {
-            if let Fault::Stop { client, .. } | Fault::Kill { client } | Fault::Cut { client } = fault {
+            if let Fault::Stop { client, .. }
+            | Fault::Kill { client }
+            | Fault::Cut { client }
+            | Fault::Trouble { client, .. } = fault
+            {
                 assert!(free_from[client] <= at);
             }
-            if let Fault::Stop { client, period } = fault {
+            if let Fault::Stop { client, period } | Fault::Trouble { client, period, .. } = fault {
                 free_from[client] = at + period;
             }
         }

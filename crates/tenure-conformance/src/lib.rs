@@ -46,6 +46,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use tenure_core::engine::Connect;
+use tenure_core::testing::busy::stretched;
 
 pub mod crew;
 pub mod history;
@@ -104,9 +105,10 @@ pub trait Setup: 'static {
         &[]
     }
 
-    /// Returns how long a check waits for what must come before it says that it does not (default 20 s).
+    /// Returns how long a check waits for what must come before it says that it does not (default 20 s on an idle
+    /// machine, [`stretched`] on a busy one).
     fn patience(&self) -> Duration {
-        Duration::from_secs(20)
+        stretched(Duration::from_secs(20))
     }
 }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures_util::future::poll_immediate;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Capability;
-use tenure_core::testing::busy::stretched;
 use tenure_core::{ClaimId, Name, Settings, Tenure};
 
 use crate::Setup;
@@ -69,12 +68,12 @@ impl dyn Setup {
 
     /// Waits for something that must come.
     pub(crate) async fn within<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
-        within(stretched(self.patience()), what, work).await
+        within(self.patience(), what, work).await
     }
 
     /// Looks again and again until something has come true that makes no event.
     pub(crate) async fn eventually(&self, what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-        let until = now() + stretched(self.patience());
+        let until = now() + self.patience();
         while !is_so().await {
             assert!(now() < until, "never came true: {what}");
             pause(LOOK).await;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use pollster::block_on;
 use tenure::fence::{Mark, slot_key};
-use tenure::{Delivery, Error, ErrorKind, Lease, Slot};
+use tenure::{Delivery, Error, ErrorKind, Lease, Leases, LockRequest, Slot, Term};
 
-use super::{CAPACITY, QUEUE, Stage, pause};
+use super::{PAIR, QUEUE, Stage, UNITS, WRITER, pause};
 use crate::history::{Kind, now};
 use crate::resource::Resource;
 
@@ -22,6 +22,8 @@ const LATE: Duration = Duration::from_millis(50);
 
 enum Held {
     Lease(Lease),
+    Pair(Leases),
+    Term(Term),
     Slot(Slot),
     Delivery(Delivery),
 }
@@ -30,6 +32,8 @@ enum Held {
 struct Wanted {
     kind: Kind,
     name: String,
+    /// The other one of a pair of mutexes.
+    other: Option<String>,
     weight: u32,
     /// How long it waits; none: it tries once.
     wait: Option<Duration>,
@@ -39,7 +43,7 @@ struct Wanted {
 pub(super) fn work(stage: &Stage, kind: Kind, task: &str) {
     let mut resource = Resource::connect(&stage.resource);
     while !stage.is_over() {
-        let wanted = Wanted::random(stage, kind);
+        let wanted = Wanted::random(stage, kind, task == PAIR);
         let asked = now();
         match wanted.take(stage) {
             Ok(Some(held)) => section(stage, &wanted, held, asked, task, &mut resource),
@@ -52,35 +56,68 @@ pub(super) fn work(stage: &Stage, kind: Kind, task: &str) {
 }
 
 impl Wanted {
-    fn random(stage: &Stage, kind: Kind) -> Wanted {
+    fn random(stage: &Stage, kind: Kind, is_pair: bool) -> Wanted {
+        let first = fastrand::usize(0..MUTEXES);
+        let other = is_pair.then(|| format!("mutex-{}", (first + fastrand::usize(1..MUTEXES)) % MUTEXES));
         let name = match kind {
-            Kind::Mutex => format!("mutex-{}", fastrand::usize(0..MUTEXES)),
+            Kind::Mutex => format!("mutex-{first}"),
             Kind::Semaphore => "semaphore".to_owned(),
+            Kind::ReadWrite => "read-write".to_owned(),
+            Kind::Term => "election".to_owned(),
             Kind::Slot => "pool".to_owned(),
             Kind::Delivery => QUEUE.to_owned(),
         };
-        let weight = if kind == Kind::Semaphore { fastrand::u32(1..CAPACITY) } else { 1 };
+        let weight = match kind {
+            Kind::Semaphore => fastrand::u32(1..UNITS),
+            Kind::ReadWrite if fastrand::u32(0..3) == 0 => WRITER,
+            _ => 1,
+        };
         let wait = match stage.is_calm() {
             // Who takes from a queue that is empty is not to keep its process from ending.
             true => Some(Duration::from_secs(if kind == Kind::Delivery { 1 } else { 5 })),
             false => (fastrand::u32(0..5) > 0).then(|| Duration::from_millis(fastrand::u64(50..3000))),
         };
-        Wanted { kind, name, weight, wait }
+        Wanted { kind, name, other, weight, wait }
     }
 
     fn take(&self, stage: &Stage) -> Result<Option<Held>, Error> {
         let (tenure, ttl, name) = (&stage.tenure, stage.ttl, self.name.as_str());
+        if let Some(other) = &self.other {
+            let both = [name, other].map(|name| LockRequest::from(tenure.mutex(name).ttl(ttl)));
+            let leases = match self.wait {
+                None => block_on(tenure.all(both).try_acquire()),
+                Some(wait) => block_on(tenure.all(both).acquire_within(wait)).map(Some),
+            };
+            return Ok(leases?.map(Held::Pair));
+        }
         match (self.kind, self.wait) {
             (Kind::Mutex, None) => leased(block_on(tenure.mutex(name).ttl(ttl).try_acquire())),
             (Kind::Mutex, Some(wait)) => {
                 leased(block_on(tenure.mutex(name).ttl(ttl).acquire_within(wait)).map(Some))
             }
             (Kind::Semaphore, wait) => {
-                let units = tenure.semaphore(name, CAPACITY).weight(self.weight).ttl(ttl);
+                let units = tenure.semaphore(name, UNITS).weight(self.weight).ttl(ttl);
                 leased(match wait {
                     None => block_on(units.try_acquire()),
                     Some(wait) => block_on(units.acquire_within(wait)).map(Some),
                 })
+            }
+            (Kind::ReadWrite, wait) => {
+                let lock = tenure.rw_lock(name).ttl(ttl);
+                leased(match (self.weight, wait) {
+                    (WRITER, None) => block_on(lock.write().try_acquire()),
+                    (WRITER, Some(wait)) => block_on(lock.write().acquire_within(wait)).map(Some),
+                    (_, None) => block_on(lock.read().try_acquire()),
+                    (_, Some(wait)) => block_on(lock.read().acquire_within(wait)).map(Some),
+                })
+            }
+            (Kind::Term, wait) => {
+                let election = tenure.election(name).ttl(ttl);
+                let term = match wait {
+                    None => block_on(election.try_campaign()),
+                    Some(_) => block_on(election.campaign()).map(Some),
+                };
+                Ok(term?.map(Held::Term))
             }
             (Kind::Slot, wait) => {
                 let pool = tenure.slot_pool(name, SLOTS).ttl(ttl);
@@ -105,20 +142,17 @@ fn leased(lease: Result<Option<Lease>, Error>) -> Result<Option<Held>, Error> {
 }
 
 impl Held {
-    fn lease(&self) -> &Lease {
+    /// Its leases, each with what is fenced and judged by itself.
+    fn leases(&self, name: &str) -> Vec<(String, &Lease)> {
         match self {
-            Held::Lease(lease) => lease,
-            Held::Slot(slot) => slot,
-            Held::Delivery(delivery) => delivery.lease(),
-        }
-    }
-
-    /// What is fenced, and judged by itself.
-    fn key(&self, name: &str) -> String {
-        match self {
-            Held::Lease(_) => name.to_owned(),
-            Held::Slot(slot) => slot_key(name, slot.number()),
-            Held::Delivery(delivery) => format!("{name}/{}", delivery.group().unwrap_or_default()),
+            Held::Lease(lease) => vec![(name.to_owned(), lease)],
+            Held::Pair(leases) => leases.iter().map(|lease| (lease.resource().to_string(), lease)).collect(),
+            Held::Term(term) => vec![(name.to_owned(), &**term)],
+            Held::Slot(slot) => vec![(slot_key(name, slot.number()), &**slot)],
+            Held::Delivery(delivery) => {
+                let key = format!("{name}/{}", delivery.group().unwrap_or_default());
+                vec![(key, delivery.lease())]
+            }
         }
     }
 
@@ -140,51 +174,81 @@ impl Held {
                 "dropped".to_owned()
             }
             Held::Lease(lease) => block_on(lease.release()).map_or_else(told, |answer| format!("{answer:?}")),
+            Held::Pair(leases) => {
+                block_on(leases.release()).map_or_else(told, |answer| format!("{answer:?}"))
+            }
+            Held::Term(term) => block_on(term.resign()).map_or_else(told, |answer| format!("{answer:?}")),
             Held::Slot(slot) => block_on(slot.release()).map_or_else(told, |answer| format!("{answer:?}")),
             Held::Delivery(delivery) => block_on(delivery.ack()).map_or_else(told, |()| "acked".to_owned()),
         }
     }
 }
 
-/// Works under a lease, and writes down what it sees of it.
-fn section(stage: &Stage, wanted: &Wanted, held: Held, asked: u64, task: &str, resource: &mut Resource) {
-    let granted = now();
-    let number = stage.holds.fetch_add(1, Ordering::Relaxed).to_string();
-    let (key, item, lease) = (held.key(&wanted.name), held.item(), held.lease());
-    let mark = Mark::from(lease);
-    let note = |event: &str, numbers: &[u64]| {
+/// A lease under which a task works, and the number by which its history names it.
+struct Watched<'a> {
+    number: String,
+    key: String,
+    lease: &'a Lease,
+}
+
+impl Watched<'_> {
+    fn note(&self, stage: &Stage, event: &str, numbers: &[u64]) {
         let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
-        let mut parts = vec![event, &number];
+        let mut parts = vec![event, &self.number];
         parts.extend(numbers.iter().map(String::as_str));
         stage.journal.write(&parts);
+    }
+}
+
+/// Works under leases that are held together, and writes down what it sees of them.
+fn section(stage: &Stage, wanted: &Wanted, held: Held, asked: u64, task: &str, resource: &mut Resource) {
+    let granted = now();
+    let item = held.item();
+    let watched = held.leases(&wanted.name).into_iter().map(|(key, lease)| {
+        let number = stage.holds.fetch_add(1, Ordering::Relaxed).to_string();
+        Watched { number, key, lease }
+    });
+    let watched: Vec<Watched<'_>> = watched.collect();
+    for Watched { number, key, lease } in &watched {
+        let [weight, token, asked, at] =
+            [wanted.weight.into(), lease.token().get(), asked, granted].map(|value: u64| value.to_string());
+        let kind = wanted.kind.as_str();
+        stage.journal.write(&["granted", number, kind, key, &weight, &token, &asked, &at, task]);
+    }
+    // Nothing says which of several holders a write should be compared with; so those who share do not write.
+    let writes = match wanted.kind {
+        Kind::Semaphore => false,
+        Kind::ReadWrite => wanted.weight == WRITER,
+        Kind::Mutex | Kind::Slot | Kind::Term | Kind::Delivery => true,
     };
-    let [weight, token, asked, at] =
-        [wanted.weight.into(), lease.token().get(), asked, granted].map(|value: u64| value.to_string());
-    let kind = wanted.kind.as_str();
-    stage.journal.write(&["granted", &number, kind, &key, &weight, &token, &asked, &at, task]);
     let ends = granted + period(stage).as_nanos() as u64;
     let (mut last, mut looks) = (granted, 0);
     loop {
         let at = now();
-        // Not under a semaphore: nothing says which of several holders a write should be compared with.
         let is_due = looks % LOOKS_PER_WRITE == 0 || at - last > LATE.as_nanos() as u64;
-        if is_due && wanted.kind != Kind::Semaphore && !resource.write(&key, mark, &item) {
-            note("refused", &[at]);
+        for one in watched.iter().filter(|_| is_due && writes) {
+            let at = now();
+            if !resource.write(&one.key, Mark::from(one.lease), &item) {
+                one.note(stage, "refused", &[at]);
+            }
         }
         let at = now();
-        if lease.is_lost() {
-            return note("lost", &[now()]);
+        // Those that are held together are lost together.
+        if watched.iter().any(|one| one.lease.is_lost()) {
+            let at = now();
+            return watched.iter().for_each(|one| one.note(stage, "lost", &[at]));
         }
         if at >= ends {
-            note("exit", &[at]);
+            watched.iter().for_each(|one| one.note(stage, "exit", &[at]));
             break;
         }
-        note("seen", &[at, lease.deadline().nanos()]);
+        watched.iter().for_each(|one| one.note(stage, "seen", &[at, one.lease.deadline().nanos()]));
         (last, looks) = (at, looks + 1);
         pause(LOOK_EVERY);
     }
+    let numbers: Vec<String> = watched.into_iter().map(|one| one.number).collect();
     let settled = held.settle();
-    stage.journal.write(&["settled", &number, &settled]);
+    numbers.iter().for_each(|number| stage.journal.write(&["settled", number, &settled]));
 }
 
 /// How long a section takes: mostly some milliseconds, at times so long that the lease must be renewed.

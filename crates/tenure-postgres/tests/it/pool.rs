@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::testing::busy::assert_in_time;
-use tenure_core::{ErrorKind, Mutex, Tenure};
+use tenure_core::testing::busy::{assert_in_time, stretched};
+use tenure_core::{ErrorKind, Mutex, Settings, Tenure};
 use tenure_postgres::Config;
 use tenure_postgres::deadpool_postgres::{Manager, Pool};
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
@@ -24,7 +24,9 @@ fn pool(server: &PostgresServer, size: usize) -> Pool {
 }
 
 async fn tenure(config: Config) -> Tenure {
-    Tenure::new(config).await.expect("the server is there")
+    // Hundreds of calls stand in line for two connections here.
+    let settings = Settings::new().answer_timeout(stretched(Duration::from_secs(2)));
+    Tenure::connect_with(config.into(), settings).await.expect("the server is there")
 }
 
 fn backends(server: &PostgresServer) -> Option<String> {
