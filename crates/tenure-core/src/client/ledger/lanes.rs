@@ -108,8 +108,11 @@ impl Ledger {
 
     /// Whether a call may go out in a line behind so many.
     pub(crate) fn may_follow(&self, under_way: usize, lane: Lane, shard: Shard) -> bool {
-        // What is asked of queues has one call under way.
-        self.lanes.of_entries.get(lane as usize).is_some_and(|lines| lines.may_follow(under_way, shard))
+        match lane {
+            Lane::Settlements => self.lanes.settlements.may_follow(under_way, shard),
+            Lane::Pushes => self.lanes.pushes.may_follow(under_way, shard),
+            of_entry => self.lanes.of_entries[of_entry as usize].may_follow(under_way, shard),
+        }
     }
 
     /// Returns whether something waits since this or [`Ledger::lines`] was asked, for which a call may go out.
