@@ -485,20 +485,25 @@ local function keep_queue(record, is_new)
 end
 
 -- Cuts the window of a grant of which nobody hears: its waiter is probably dead, but may be reconnecting. What this
--- call has confirmed is not cut, for it has promised a whole ttl; nor what others hold by now. So it looks again.
+-- call has confirmed is not cut, for it has promised a whole ttl; nor what others hold by now. So it looks again. A value that
+-- the same call has published under it goes with it.
 local function cut_window(woken)
-  local record, hold = woken.record, nil
+  local record, hold, is_cut = woken.record, nil, nil
   local ends = t + UNHEARD_WINDOW
   if ends >= woken.ends or (confirmed and confirmed[woken.id]) then return end
   local text = text_of(record.key)
   if type(text) == 'string' then
     hold = unpack_hold(text)
     if hold and hold.id == woken.id and hold.token == woken.token then
-      call('PEXPIREAT', record.key, ends + hold.delay - 1)
+      is_cut = call('PEXPIREAT', record.key, ends + hold.delay - 1) == 1
     end
   elseif text then
     local token = padded(woken.token)
-    if call('HGET', record.key, woken.id) == token then call('ZADD', record.ends, 'XX', ends, token) end
+    is_cut = call('HGET', record.key, woken.id) == token
+    if is_cut then call('ZADD', record.ends, 'XX', ends, token) end
+  end
+  if is_cut and has_value(record, { flag = 'v', token = woken.token }) then
+    call('PEXPIREAT', record.value, ends - 1)
   end
 end
 

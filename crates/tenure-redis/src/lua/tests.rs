@@ -458,6 +458,7 @@ impl World<'_> {
     /// Compares `seeds` resources, and panics at the first difference.
     fn compare(&mut self, seeds: std::ops::Range<u64>) {
         for seed in seeds {
+            println!("seed {seed}");
             let (server, mut now) = (self.server, self.now);
             let mut pair = Pair::new(self, seed);
             for _ in 0..120 {
@@ -490,9 +491,16 @@ fn world<T>([old, new]: [&str; 2], form: Form, with: impl FnOnce(&mut World<'_>)
     with(&mut World { server: &server, scripts, inboxes, now: EPOCH })
 }
 
+/// Seeds with which the functions once did something else.
+const FAILED_ONCE: [u64; 1] = [
+    // A value that was published under a grant of which nobody heard outlived the hold, whose window was cut.
+    2_173_239_386,
+];
+
 #[test]
 fn the_functions_do_what_step_does() {
     world(["", ""], Form::Function, |world| {
+        FAILED_ONCE.into_iter().for_each(|seed| world.compare(seed..seed + 1));
         world.compare(seeds(75));
         // Nothing is left of the resources but what slot pools remember, and that goes too.
         let is_empty = || world.server.ask(&["DBSIZE"]) == Reply::Integer(0);

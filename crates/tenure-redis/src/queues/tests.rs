@@ -316,6 +316,7 @@ impl World<'_> {
     /// Compares `seeds` queues, and panics at the first difference.
     fn compare(&mut self, seeds: std::ops::Range<u64>) {
         for seed in seeds {
+            println!("seed {seed}");
             let mut pair = Pair::new(self, seed);
             for _ in 0..100 {
                 if pair.random.bool() {

@@ -178,6 +178,7 @@ const LONGEST: Duration = Duration::from_millis(8000 + 3000 + 1);
 /// Deletes keys of so many resources at random, and panics at the first that lets a second holder in, fails or does not heal.
 fn damage(world: &mut World<'_>, seeds: std::ops::Range<u64>) {
     for seed in seeds {
+        println!("seed {seed}");
         let server = world.server;
         let mut damaged = Damaged { pair: Pair::new(world, seed), believed: HashMap::new() };
         for _ in 0..80 {
