@@ -501,7 +501,7 @@ const FAILED_ONCE: [u64; 1] = [
 fn the_functions_do_what_step_does() {
     world(["", ""], Form::Function, |world| {
         FAILED_ONCE.into_iter().for_each(|seed| world.compare(seed..seed + 1));
-        world.compare(seeds(75));
+        world.compare(seeds(300));
         // Nothing is left of the resources but what slot pools remember, and that goes too.
         let is_empty = || world.server.ask(&["DBSIZE"]) == Reply::Integer(0);
         assert!(!is_empty());

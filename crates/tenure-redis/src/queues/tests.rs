@@ -364,7 +364,7 @@ fn world<T>([old, new]: [&str; 2], are_functions: bool, with: impl FnOnce(&mut W
 #[test]
 fn the_functions_do_what_step_does() {
     world(["", ""], true, |world| {
-        world.compare(seeds(50));
+        world.compare(seeds(200));
         // Nothing is left of a queue but what ends by itself.
         for key in world.server.ask(&["KEYS", "*"]).parts() {
             let Reply::Integer(left) = world.server.ask(&["PTTL", &key.to_string()]) else {

@@ -195,7 +195,7 @@ fn damage(world: &mut World<'_>, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn deleted_keys_let_nobody_in_beside_a_holder_and_heal() {
-    world(["", ""], Form::Function, |world| damage(world, seeds(20)));
+    world(["", ""], Form::Function, |world| damage(world, seeds(80)));
 }
 
 /// Each rule by which the scripts bear damage, and the scripts without it.
