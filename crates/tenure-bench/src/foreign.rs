@@ -1,6 +1,5 @@
 //! What benches beside clients of other languages share.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -42,11 +41,4 @@ pub(crate) async fn pairs_a_second(
     }
     users.shutdown().await;
     Ok((rate, pairs.load(Ordering::Relaxed).max(1)))
-}
-
-/// Where `cargo xtask setup` puts the clients of others.
-pub(crate) fn clients() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    cache.unwrap_or_else(|| home.join(".cache")).join("tenure-xtask/foreign-clients")
 }

@@ -3,6 +3,7 @@
 //! `cargo xtask bench` runs them all; `cargo xtask bench NAME…` some; `--write FILE` also writes the table, with
 //! the machine and the command, as Markdown; `--short` measures the long ones for a shorter time. Absolute figures belong to the machine; the ratios are the point.
 
+mod counting;
 mod etcd;
 mod foreign;
 mod local;
@@ -30,6 +31,7 @@ const BENCHES: &[Bench] = &[
     ("recovery", recovery::after_kill),
     ("run", run::against_flock),
     ("scheduler", scheduler::a_million_leases),
+    ("counting", counting::on_and_off),
     ("redis-uncontended", redis::uncontended),
     ("redis-contended", redis::contended),
     ("redis-hand-over", redis::hand_over),

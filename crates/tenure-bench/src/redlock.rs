@@ -1,7 +1,6 @@
 //! A quorum of five servers, beside node-redlock on the same; and the memory of a client that misses one of three.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,10 +9,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use tenure::redlock::{Config, Redlock};
 use tenure::{Settings, Tenure};
 use tenure_core::engine::Connect;
+use tenure_testkit::foreign::node;
 use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};
 use tokio::task::JoinSet;
 
-use crate::foreign::{PERIOD, WARM_UP, clients, pairs_a_second};
+use crate::foreign::{PERIOD, WARM_UP, pairs_a_second};
 use crate::measure::{Outcome, cpu, median, now, resident};
 use crate::report::{Report, Target};
 
@@ -226,8 +226,7 @@ async fn tenure_pairs(url: &str, servers: &[RedisServer], tasks: usize) -> Answe
 fn redlock_pairs(servers: &[RedisServer], tasks: usize) -> Answer<Side> {
     let before = servers_cpu(servers);
     let ports: Vec<String> = servers.iter().map(|server| server.port().to_string()).collect();
-    let mut node = Command::new("node");
-    node.env("NODE_PATH", clients().join("node_modules"));
+    let mut node = node();
     node.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("foreign/node_redlock_pairs.js"));
     node.args([ports.join(","), tasks.to_string()]);
     node.args([WARM_UP, PERIOD].map(|period| period.as_secs_f64().to_string()));

@@ -9,7 +9,8 @@ struct Row {
     baseline: String,
     ratio: String,
     target: &'static str,
-    is_met: bool,
+    /// `None` where there is no target to meet.
+    is_met: Option<bool>,
 }
 
 /// All that was measured in one run.
@@ -19,11 +20,12 @@ pub(crate) struct Report {
     rows: Vec<Row>,
 }
 
-/// Whether a ratio should be large or small.
+/// Whether a ratio should be large or small, or is only shown.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
     AtLeast(f64, &'static str),
     AtMost(f64, &'static str),
+    None,
 }
 
 impl Report {
@@ -34,8 +36,9 @@ impl Report {
     /// Adds a line: what was measured, our figure and the baseline's in words, their ratio, and the target.
     pub(crate) fn add(&mut self, what: &str, ours: String, baseline: String, ratio: f64, target: Target) {
         let (target, is_met) = match target {
-            Target::AtLeast(bound, text) => (text, ratio >= bound),
-            Target::AtMost(bound, text) => (text, ratio <= bound),
+            Target::AtLeast(bound, text) => (text, Some(ratio >= bound)),
+            Target::AtMost(bound, text) => (text, Some(ratio <= bound)),
+            Target::None => ("-", None),
         };
         let ratio = if ratio >= 100.0 { format!("{ratio:.0}") } else { format!("{ratio:.2}") };
         self.rows.push(Row { what: what.to_owned(), ours, baseline, ratio, target, is_met });
@@ -47,7 +50,11 @@ impl Report {
         );
         for row in &self.rows {
             let Row { what, ours, baseline, ratio, target, is_met } = row;
-            let met = if *is_met { "yes" } else { "no" };
+            let met = match is_met {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "",
+            };
             writeln!(table, "| {what} | {ours} | {baseline} | {ratio} | {target} | {met} |")
                 .expect("a string takes any text");
         }
@@ -85,4 +92,25 @@ fn machine() -> String {
         system.sysname().to_string_lossy(),
         system.release().to_string_lossy()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_without_a_target_meets_none() {
+        let mut report = Report::new(true);
+        for target in [Target::AtLeast(2.0, "≥ 2.0"), Target::AtMost(2.0, "≤ 2.0"), Target::None] {
+            report.add("w", "o".to_owned(), "b".to_owned(), 1.0, target);
+        }
+        let table = report.table();
+        let rows: Vec<&str> = table.lines().skip(2).collect();
+        let expected = [
+            "| w | o | b | 1.00 | ≥ 2.0 | no |",
+            "| w | o | b | 1.00 | ≤ 2.0 | yes |",
+            "| w | o | b | 1.00 | - |  |",
+        ];
+        assert_eq!(rows, expected);
+    }
 }

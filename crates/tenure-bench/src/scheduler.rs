@@ -75,14 +75,14 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) -> Outcome {
 }
 
 /// An engine that grants everything and keeps nothing.
-struct SaysYes {
+pub(crate) struct SaysYes {
     capability: Capability,
     tokens: AtomicU64,
     renewals: AtomicU64,
 }
 
 impl SaysYes {
-    fn new() -> SaysYes {
+    pub(crate) fn new() -> SaysYes {
         let tokens = AtomicU64::new(SystemClock.time_of_day().micros());
         SaysYes { capability: Capability::of_step(), tokens, renewals: AtomicU64::new(0) }
     }

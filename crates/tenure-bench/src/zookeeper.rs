@@ -1,11 +1,11 @@
 //! The engine `zookeeper` on one server, beside kazoo's lock on the same.
 
 use std::path::Path;
-use std::process::Command;
 
+use tenure_testkit::foreign::python;
 use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
 
-use crate::foreign::{PERIOD, WARM_UP, clients, pairs_a_second};
+use crate::foreign::{PERIOD, WARM_UP, pairs_a_second};
 use crate::measure::{Outcome, median};
 use crate::report::{Report, Target};
 
@@ -45,8 +45,7 @@ async fn tenure_pairs(server: &ZooKeeperServer, tasks: usize) -> Answer<f64> {
 }
 
 fn kazoo_pairs(server: &ZooKeeperServer, threads: usize) -> Answer<f64> {
-    let mut python = Command::new("python3");
-    python.env("PYTHONPATH", clients().join("python"));
+    let mut python = python();
     python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("foreign/kazoo_pairs.py"));
     python.args([server.port().to_string(), threads.to_string()]);
     python.args([WARM_UP, PERIOD].map(|period| period.as_secs_f64().to_string()));

@@ -44,9 +44,9 @@ The engine that grants the locks:
   zookeeper://host,host,host           ZooKeeper
 With a login and settings: scheme://user:password@host:port/…?setting=value
 
-A URL with a password belongs into the environment variable, where other users of the machine do not see it.";
+Put a URL with a password in the environment variable TENURE_ENGINE: other users can read command lines.";
 
-const ENVIRONMENT_HELP: &str = "\
+pub(crate) const ENVIRONMENT_HELP: &str = "\
 Environment:
   TENURE_ENGINE  the engine, where --engine is not given
   TENURE_LOG     what the library logs to stderr: debug, or tenure_core=trace
@@ -80,6 +80,46 @@ pub(crate) fn wants_json_messages(arguments: impl Iterator<Item = OsString>) -> 
     is_there("--json") && (is_there("run") || (is_there("queue") && is_there("work")))
 }
 
+/// Flags of `flock` and of others, and what is meant by them here.
+const FOREIGN_FLAGS: [(&str, &str); 8] = [
+    ("-n", "without waiting is `--wait 0s`"),
+    ("-w", "how long to wait is `--wait 5s`"),
+    ("-E", "a lock that is held by others ends it with exit code 75"),
+    ("-c", "have a shell run a line: `tenure run NAME -- sh -c 'LINE'`"),
+    ("-s", "shared is `--shared`"),
+    ("-x", "a lock is exclusive unless it is `--shared`"),
+    ("-o", "CMD never inherits the lock, whatever it starts"),
+    ("-v", "what the library does is shown by the environment variable TENURE_LOG=debug"),
+];
+
+/// What other tools call a command, and what it is called here.
+const FOREIGN_COMMANDS: [(&[&str], &str); 7] = [
+    (&["list", "ls", "ps", "locks", "show", "who"], "status"),
+    (&["lock", "acquire", "exec", "with", "flock", "try"], "run"),
+    (&["unlock", "free", "break", "kill", "del", "rm"], "release"),
+    (&["leader", "campaign", "observe"], "elect"),
+    (&["push", "enqueue"], "queue push"),
+    (&["work", "worker", "consume"], "queue work"),
+    (&["check", "ping", "test"], "doctor"),
+];
+
+/// Returns what was meant by what other tools have.
+fn foreign_hint(error: &clap::Error, wrong: &str) -> Option<String> {
+    if let Some(ContextValue::String(command)) = error.get(ContextKind::InvalidSubcommand) {
+        let meant = FOREIGN_COMMANDS.iter().find(|(others, _)| others.contains(&command.as_str()));
+        let similar = match error.get(ContextKind::SuggestedSubcommand) {
+            Some(ContextValue::Strings(similar)) => similar.first().map(String::as_str),
+            Some(ContextValue::String(similar)) => Some(similar.as_str()),
+            _ => None,
+        };
+        let meant = meant.map(|(_, meant)| *meant).or(similar)?;
+        return Some(format!("did you mean `tenure {meant}`?"));
+    }
+    // As in `-w5`, which clap reports as `-w`.
+    let flag = FOREIGN_FLAGS.iter().find(|(flag, _)| wrong == *flag)?;
+    Some(flag.1.to_owned())
+}
+
 /// Turns what clap says about wrong usage into an error with a hint.
 pub(crate) fn usage_failure(error: &clap::Error) -> Failure {
     let text = error.render().to_string();
@@ -97,10 +137,16 @@ pub(crate) fn usage_failure(error: &clap::Error) -> Failure {
     let is_of = |command: &str| text.contains(&format!("tenure {command} "));
     let runs = ["queue work", "run", "cache"].into_iter().find(|command| is_of(command));
     let is_extra = error.kind() == ErrorKind::UnknownArgument && !wrong.starts_with('-');
-    let is_missing = error.kind() == ErrorKind::MissingRequiredArgument && wrong.contains("CMD");
+    if let Some(hint) = foreign_hint(error, &wrong) {
+        return Failure::new(exit::USAGE, message).with_hint(hint);
+    }
+    let lacks = |what: &str| error.kind() == ErrorKind::MissingRequiredArgument && wrong.contains(what);
     let (message, hint) = match (tip, runs) {
+        _ if lacks("ITEM") => {
+            (message, "say which item, as `tenure queue dead NAME` shows it, or `--all`".to_owned())
+        }
         (Some(tip), _) => (message, tip.to_owned()),
-        (None, Some(command)) if is_extra || is_missing => {
+        (None, Some(command)) if is_extra || lacks("CMD") => {
             let name = if command == "cache" { "KEY" } else { "NAME" };
             (message, format!("write the program after `--`: tenure {command} {name} -- CMD…"))
         }

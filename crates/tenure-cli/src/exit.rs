@@ -64,7 +64,7 @@ impl Failure {
 
     /// A failure of this machine, not of an engine.
     pub(crate) fn system(what: &str, error: impl fmt::Display) -> Failure {
-        Failure::new(UNAVAILABLE, format!("cannot {what}: {error}"))
+        Failure::new(UNAVAILABLE, format!("cannot {what}: {}", tenure::plain(&error.to_string())))
     }
 }
 

@@ -78,7 +78,9 @@ fn dispatch(arguments: Arguments, messages: Messages) -> Outcome {
         Command::Resize(resize) => resize::resize(&resize, engine),
         Command::Doctor(doctor) => doctor::doctor(&doctor, engine),
         Command::Fence(fence::Fence::Check(check)) => fence::check(&check),
-        Command::Completions(completions) => completions::completions(&completions, Arguments::command()),
+        Command::Completions(completions) => {
+            completions::completions(&completions, engine, Arguments::command())
+        }
         Command::Man(man) => completions::man(&man, Arguments::command()),
     }
 }

@@ -54,6 +54,7 @@ pub mod late_slot;
 pub mod queue_crew;
 pub mod queue_model;
 
+pub mod any_of;
 pub mod cancellation;
 pub mod claims;
 pub mod death;
@@ -273,11 +274,17 @@ macro_rules! for_each_check {
                 one_loads_for_all,
                 a_failed_load_passes_to_one_other,
                 a_stale_value_is_served_while_one_loads,
+                a_value_that_is_refreshed_is_loaded_although_it_is_fresh,
+                a_value_that_is_forgotten_is_served_to_nobody,
                 a_value_that_is_too_large_is_refused,
                 a_thousand_in_four_processes_cause_one_load,
                 a_killed_loader_is_replaced_by_one,
                 a_loader_that_loses_its_lease_publishes_nothing,
                 a_call_dropped_at_any_moment_leaves_nothing,
+            }
+            any_of {
+                each_takes_the_first_that_is_free,
+                whoever_waits_is_served_by_the_first,
             }
             several {
                 a_try_takes_all_or_nothing,

@@ -119,6 +119,60 @@ pub async fn a_stale_value_is_served_while_one_loads(setup: &dyn Setup) {
     assert_eq!(*fresh.expect("a value").bytes, [3], "the new one is fresh");
 }
 
+/// A refresh loads although the value is fresh, after a load that is under way, and everybody gets what it has loaded.
+pub async fn a_value_that_is_refreshed_is_loaded_although_it_is_fresh(setup: &dyn Setup) {
+    if !can(setup, "a_value_that_is_refreshed_is_loaded_although_it_is_fresh").await {
+        return;
+    }
+    let (a, b) = (setup.client().await, setup.client().await);
+    let key = name("refresh");
+    let load = async |value: u8| Ok::<_, Error>(vec![value]);
+    let first = a.single_flight(&key);
+    setup.within("a value", first.get_or_refresh(async |_| load(1).await)).await.expect("a value");
+    let second = b.single_flight(&key);
+    let found = setup.within("a value", second.refresh(async |_| load(2).await)).await.expect("a value");
+    assert!(matches!(found.source, FetchedFrom::Loaded(_)) && *found.bytes == [2], "{found:?}");
+    let found = first.get_or_refresh(async |_| load(3).await);
+    let found = setup.within("a value", found).await.expect("a value");
+    assert!(
+        matches!(found.source, FetchedFrom::Fresh(_)) && *found.bytes == [2],
+        "the new one is fresh: {found:?}"
+    );
+}
+
+/// What was loaded before a value is forgotten is served to nobody afterwards, not even as stale.
+pub async fn a_value_that_is_forgotten_is_served_to_nobody(setup: &dyn Setup) {
+    if !can(setup, "a_value_that_is_forgotten_is_served_to_nobody").await {
+        return;
+    }
+    let (a, b) = (setup.client().await, setup.client().await);
+    let key = name("forget");
+    let flight =
+        |client: &tenure_core::Tenure| client.single_flight(&key).serve_stale(Duration::from_secs(60));
+    let load = async |value: u8| Ok::<_, Error>(vec![value]);
+    for value in [1, 2] {
+        let wanted = flight(&a);
+        let found = wanted.get_or_refresh(async |_| load(value).await);
+        let found = setup.within("a value", found).await.expect("a value");
+        assert!(matches!(found.source, FetchedFrom::Loaded(_)), "nothing was kept: {found:?}");
+        // The load waits for its end, and nobody loads twice.
+        setup.within("it is gone", flight(&b).forget()).await.expect("an answer");
+        let view = setup.direct().await.view(&Name::new(&key).expect("a key is a name")).await;
+        assert!(view.is_none_or(|view| view.value.is_none()), "nothing is kept");
+    }
+    // While one loads, another finds nothing stale, and waits for it.
+    let (slow, quick) = (flight(&a), flight(&b));
+    let both = futures_util::future::join(
+        slow.get_or_refresh(async |_| {
+            pause(Duration::from_millis(100)).await;
+            load(3).await
+        }),
+        quick.get_or_refresh(async |_| load(3).await),
+    );
+    let (slow, quick) = setup.within("values", both).await;
+    assert_eq!((&*slow.expect("a value").bytes, &*quick.expect("a value").bytes), (&[3][..], &[3][..]));
+}
+
 /// A value that is too large is refused before it is sent, and others may load.
 pub async fn a_value_that_is_too_large_is_refused(setup: &dyn Setup) {
     if !can(setup, "a_value_that_is_too_large_is_refused").await {

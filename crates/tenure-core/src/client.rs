@@ -10,5 +10,7 @@ pub(crate) mod lease_state;
 pub(crate) mod ledger;
 pub(crate) mod queue_client;
 mod renewal;
+pub(crate) mod scopes;
 pub(crate) mod settings;
+pub(crate) mod teller;
 pub(crate) mod thread;

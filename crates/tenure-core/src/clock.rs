@@ -119,7 +119,7 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Instant {
-        let now = clock_gettime(ClockId::Boottime);
+        let now = clock_gettime(if mutant!("wall-clock") { ClockId::Realtime } else { ClockId::Boottime });
         Instant(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
     }
 
@@ -135,7 +135,8 @@ impl Clock for SystemClock {
 
     fn timer(&self) -> std::io::Result<Box<dyn Timer>> {
         // CLOCK_BOOTTIME, so that the first thing that happens after a suspend is the loss of what ended.
-        let fd = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        let clock = if mutant!("wall-clock") { TimerfdClockId::Realtime } else { TimerfdClockId::Boottime };
+        let fd = timerfd_create(clock, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         #[allow(deprecated, reason = "an OwnedFd inside stays open for as long as it is registered")]
         let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
         Ok(Box::new(SystemTimer { fd, armed: Instant::NEVER }))
@@ -193,5 +194,20 @@ impl Timer for SystemTimer {
 impl fmt::Display for Instant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} after boot", Duration::from_nanos(self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_machine_counts_from_its_boot_and_not_from_the_time_of_day() {
+        let since_boot = || {
+            let now = clock_gettime(ClockId::Boottime);
+            Instant(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+        };
+        let (before, now, after) = (since_boot(), SystemClock.now(), since_boot());
+        assert!(before <= now && now <= after, "{now}, between {before} and {after}");
     }
 }

@@ -3,9 +3,28 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use strsim::damerau_levenshtein;
+
 use crate::model::claim::{Busy, Name, Printable};
 
 /// What a caller should do about an [`Error`].
+///
+/// # Examples
+/// ```
+/// use tenure_core::{Error, ErrorKind};
+///
+/// fn status(error: &Error) -> u16 {
+///     match error.kind() {
+///         // Somebody else has it, or this one was too slow: try again.
+///         ErrorKind::Timeout | ErrorKind::Conflict | ErrorKind::Lost => 409,
+///         ErrorKind::Unavailable => 503,
+///         ErrorKind::Invalid => 400,
+///         _ => 500,
+///     }
+/// }
+/// # let invalid = tenure_core::Name::new("").unwrap_err();
+/// # assert_eq!(status(&invalid), 400);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -79,6 +98,22 @@ impl fmt::Display for LossReason {
 /// Why an operation failed: a kind to act on, and a text for people that names the resource and the engine.
 ///
 /// The text never holds a password. [`Error::hint`] says what to do about it, where that is known.
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// # use tenure_core::ErrorKind;
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("error-example").await?;
+/// let mine = tenure.mutex("billing/4711").acquire().await?;
+/// let error = tenure.mutex("billing/4711").acquire_within(Duration::from_millis(1)).await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Timeout);
+/// if let Some(busy) = error.busy() {
+///     println!("held for {:?} by {:?}", busy.held_for, busy.holder);
+/// }
+/// # drop(mine);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -248,3 +283,58 @@ impl StdError for Error {
 
 /// The result of an operation of tenure.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+/// Returns what a system or a library says of an error in the manner of this crate's own: `connection refused`, and not
+/// `Connection refused (os error 111)`.
+pub fn plain(text: &str) -> String {
+    let text = text.split(" (os error").next().unwrap_or_default().trim_end_matches('.');
+    let mut letters = text.chars();
+    match (letters.next(), letters.next()) {
+        // A name in capitals stays one: `TLS`.
+        (Some(first), Some(second)) if second.is_lowercase() || second == ' ' => {
+            first.to_lowercase().chain(text[first.len_utf8()..].chars()).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// Returns the known word that is nearly what was given: with one letter more, less or wrong, two in a longer word.
+pub fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
+    let most = if given.len() < 3 { 0 } else { 1 + given.len() / 8 };
+    let given = given.to_lowercase();
+    let near = known.iter().map(|word| (damerau_levenshtein(&given, word), *word));
+    near.filter(|(distance, _)| *distance <= most).min().map(|(_, word)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_says_is_told_without_its_number() {
+        for (said, told) in [
+            ("Connection refused (os error 111)", "connection refused"),
+            ("TLS is off", "TLS is off"),
+            ("A host is unknown.", "a host is unknown"),
+            ("", ""),
+        ] {
+            assert_eq!(plain(said), told);
+        }
+    }
+
+    #[test]
+    fn a_slip_is_told_from_another_word() {
+        let known = ["prefix", "db", "sentinel_user", "max_ttl"];
+        for (given, meant) in [
+            ("prefx", Some("prefix")),
+            ("prefxi", Some("prefix")),
+            ("PREFIX", Some("prefix")),
+            ("sentnel_usr", Some("sentinel_user")),
+            ("suffix", None),
+            ("dn", None),
+            ("x", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(given, &known), meant, "{given}");
+        }
+    }
+}

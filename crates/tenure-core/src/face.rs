@@ -1,6 +1,7 @@
 //! What users call: the primitives, and the leases that they give.
 
 pub mod all_of;
+pub mod any_of;
 pub mod blocking;
 pub mod election;
 pub mod lease;

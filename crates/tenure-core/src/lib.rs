@@ -8,9 +8,24 @@
 //!
 //! This crate does no I/O but through an [`engine::Engine`], and takes time and randomness from a
 //! [`clock::Clock`] only.
+//!
+//! # Examples
+//! ```
+//! # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+//! let tenure = tenure_core::memory::connect("core-example").await?;
+//! let receipt = tenure.mutex("billing/4711").run(async |lease| format!("paid under {}", lease.token())).await?;
+//! # drop(receipt);
+//! # Ok(()) }) }
+//! ```
+
+// First, so that its macro is there for all.
+#[doc(hidden)]
+#[macro_use]
+pub mod mutants;
 
 mod client;
 pub mod clock;
+pub mod counts;
 pub mod engine;
 pub mod error;
 pub mod event;
@@ -21,9 +36,12 @@ pub mod testing;
 
 pub use client::ledger::QueuePosition;
 pub use client::settings::Settings;
+pub use counts::Counts;
 pub use engine::ReleaseAnswer;
 pub use error::{Error, ErrorKind, LossReason, Result};
+pub use event::{Event, Happened, Listener};
 pub use face::all_of::{AllOf, Leases, LockRequest};
+pub use face::any_of::AnyOf;
 pub use face::blocking;
 pub use face::election::{Election, Leader, Leaders, Term};
 pub use face::lease::{Acquire, Lease};

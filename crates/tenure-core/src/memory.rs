@@ -6,6 +6,7 @@
 mod queues;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -23,7 +24,6 @@ use crate::engine::{
     renew_answer,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::Event;
 use crate::face::tenure::Tenure;
 use crate::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use crate::model::inspect::{View, inspect, shows_the_same};
@@ -101,6 +101,12 @@ pub struct Store {
     state: Mutex<State>,
 }
 
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").finish_non_exhaustive()
+    }
+}
+
 #[derive(Default)]
 struct State {
     /// The clock may: then it is not enough to keep the tokens growing.
@@ -114,7 +120,7 @@ struct State {
 }
 
 /// What a store remembered at one moment.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     records: BTreeMap<Name, PlainRecord>,
     queues: BTreeMap<Name, PlainQueue>,
@@ -254,9 +260,6 @@ impl Store {
             }
         };
         let Ok(transition) = transition;
-        if transition.is_token_ahead {
-            Event::TokenAhead { resource }.emit(NAME);
-        }
         state.keep(resource, record, now);
         state.forget_idle(now);
         for woken in transition.wakes {

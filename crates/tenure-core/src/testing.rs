@@ -1,7 +1,8 @@
 //! What tests need of the client: time that moves when they say so, places where a process may end, what a busy machine
-//! costs, and how much is tried.
+//! costs, how much is tried, and bytes for whoever reads what others wrote.
 
 pub mod busy;
 pub mod failpoint;
+pub mod fuzz;
 pub mod random;
 pub mod virtual_clock;

@@ -29,6 +29,12 @@ pub struct Bare {
     lease: i64,
 }
 
+impl std::fmt::Debug for Bare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bare").finish_non_exhaustive()
+    }
+}
+
 impl Bare {
     /// Connects and takes a lease. It must be called on a tokio runtime.
     ///

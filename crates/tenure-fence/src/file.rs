@@ -246,7 +246,7 @@ impl File {
         self.parse(&text)
     }
 
-    fn parse(&self, text: &str) -> Result<BTreeMap<String, Fence>, Error> {
+    pub(crate) fn parse(&self, text: &str) -> Result<BTreeMap<String, Fence>, Error> {
         let damaged = |number: usize| {
             let path = self.path.display();
             let message = match number {

@@ -16,8 +16,23 @@
 //! What is fenced is named by a *key*: the name of the lock, or for a slot of a slot pool [`slot_key`], since
 //! each slot has a holder of its own. The permits of a semaphore cannot be fenced: nothing says which of several
 //! rightful holders a write should be compared with. Use a slot pool.
+//!
+//! # Examples
+//! ```
+//! use tenure_fence::{Mark, Memory};
+//!
+//! let fences = Memory::new();
+//! # let mark = |number| Mark::new(tenure_core::Token::new(number), tenure_core::ClaimId::new(number.into()));
+//! // Of leases: `Mark::from(&lease)`.
+//! let (earlier, later) = (mark(1), mark(2));
+//! assert!(fences.check("billing", later).is_ok());
+//! assert_eq!(fences.check("billing", earlier).unwrap_err().max, later.token());
+//! ```
 
 mod file;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod memory;
 pub mod redis;
 mod rule;

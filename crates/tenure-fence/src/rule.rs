@@ -13,7 +13,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tenure_core::{ClaimId, Error, ErrorKind, Lease, Token};
+use tenure_core::{ClaimId, Error, ErrorKind, Lease, Token, mutant};
 
 /// The longest key, in bytes: a name of 255 and a slot.
 pub const KEY_BYTES_MAX: usize = 300;
@@ -81,7 +81,8 @@ impl Mark {
 
     /// Whether it has not been overtaken by one that was seen.
     fn is_current(self, seen: Mark) -> bool {
-        self.token > seen.token || self == seen
+        let is_same = if mutant!("fence-by-token-alone") { self.token == seen.token } else { self == seen };
+        self.token > seen.token || is_same || mutant!("fence-takes-everything")
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use heed::MdbError;
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, plain};
 
 use crate::place::gate::{Blocked, WAIT_MAX};
 
@@ -170,8 +170,7 @@ pub(crate) fn system_error(
 
 /// The system's text without the number behind it.
 fn reason(errno: rustix::io::Errno) -> String {
-    let text = io::Error::from(errno).to_string();
-    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+    plain(&io::Error::from(errno).to_string())
 }
 
 /// The error of a child that uses its parent's client.

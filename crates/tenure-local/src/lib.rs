@@ -25,6 +25,16 @@
 //! * A client that is *closed* while it still holds something, in a process that lives on, ends its holds, but a
 //!   waiter finds out only by its next heartbeat (within 1.7 s): no process has died.
 //! * A forked child cannot use its parent's client. It may `exec`, or connect if its parent never did.
+//!
+//! # Examples
+//! `tenure::connect(url)` does this for programs:
+//! ```no_run
+//! # async fn f() -> tenure_core::Result<()> {
+//! let config = tenure_local::Config::parse("local:")?;
+//! let tenure = tenure_core::Tenure::new(config).await?;
+//! let lease = tenure.mutex("billing/4711").acquire().await?;
+//! # Ok(()) }
+//! ```
 #[cfg(not(target_os = "linux"))]
 compile_error!("the local engine needs Linux: pidfds, CLOCK_BOOTTIME and mutexes that survive their holder");
 
@@ -34,6 +44,9 @@ mod connect;
 mod doctor;
 mod engine;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod locks;
 mod place;
 mod queues;

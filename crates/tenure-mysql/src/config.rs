@@ -155,6 +155,19 @@ mod tests {
         assert_eq!(config.server, Server::Socket(PathBuf::from("/run/my sql.sock")));
     }
 
+    // page: docs/engines/mysql.md "a-z, 0-9, `_`; 32 at most"
+    // page: docs/engines/mysql.md "| 5 | how many connections a client uses at most, 1 to 64"
+    #[test]
+    fn numbers_of_settings_have_their_bounds() {
+        let takes = |setting: &str| Config::parse(&format!("mysql://me@h/db?{setting}")).is_ok();
+        assert!(takes("connections=1") && takes("connections=64") && !takes("connections=65"));
+        assert!(
+            takes(&format!("prefix={}", "x".repeat(32))) && !takes(&format!("prefix={}", "x".repeat(33)))
+        );
+        assert!(takes("prefix=az09_") && !takes("prefix=aZ"));
+        assert_eq!(parsed("mysql://me@h/db").connections, 5);
+    }
+
     #[test]
     fn a_wrong_url_is_refused_and_shows_no_password() {
         for url in [

@@ -5,6 +5,16 @@
 //!
 //! The client is the engine's own (`client/wire.rs`): it speaks as much of the protocol as texts and their rows take, and
 //! drops a connection on which anything went wrong.
+//!
+//! # Examples
+//! `tenure::connect(url)` does this for programs:
+//! ```no_run
+//! # async fn f() -> tenure_core::Result<()> {
+//! let config = tenure_mysql::Config::parse("mysql://me@127.0.0.1/db")?;
+//! let tenure = tenure_core::Tenure::new(config).await?;
+//! let lease = tenure.mutex("billing/4711").acquire().await?;
+//! # Ok(()) }
+//! ```
 
 mod client;
 mod config;
@@ -13,6 +23,9 @@ mod dialect;
 mod doctor;
 mod engine;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod migrate;
 mod queues;
 

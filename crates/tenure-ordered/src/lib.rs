@@ -6,6 +6,8 @@
 //! [`Ordered`] is the engine; a [`Store`] says how entries are made, listed, watched and removed. What a client knows of
 //! its own claims (`locks/own.rs`) is no truth: if it is lost, the client's [`SessionId`] ends in the store, and all its entries with it.
 //!
+//! A store is too long for an example here: `locks/store.rs` of `tenure-etcd` is one.
+//!
 //! | verb | calls, one after the other |
 //! | --- | --- |
 //! | a claim that is granted at once | 1 |
@@ -18,6 +20,9 @@
 //! `concurrency` package (order by create revision); and what Jepsen found in etcd 3.4.3, that a waiter must ask for
 //! its lease again after it was woken.
 
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod locks;
 mod queues;
 mod store;

@@ -17,6 +17,9 @@ pub(crate) const SURROUNDINGS: [&str; 3] = [
 
 /// Begins what is one trip: the long way behind it waits for locks, so this does not for long.
 const BEGIN_PLAIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = 50";
+/// The same of a statement that is a transaction by itself: a condition that is always true, on rows that are all read before the
+/// first is locked.
+pub(crate) const WAITS_LITTLE: &str = "set_config('lock_timeout', '50', true) IS NOT NULL";
 /// How far a floor may lie ahead of the clock, and how long an idle row is kept, in microseconds.
 pub(crate) const FLOOR_AHEAD: u128 = FLOOR_AHEAD_MAX.as_micros();
 /// When the server received what it carries out.
@@ -24,6 +27,26 @@ const ARRIVED: &str = "(extract(epoch FROM transaction_timestamp()) * 1000000)::
 const TOKEN_MEMORY_MICROS: u128 = TOKEN_MEMORY.as_micros();
 const WAITER_LIFE: u128 = WAITER_LIFE_MAX.as_micros();
 const LOOK_AFTER_MICROS: u128 = LOOK_AFTER.as_micros();
+
+/// Rows of which each is found by its key. The planner takes a list of rows with keys of several columns for a long OR, which no index
+/// answers by itself: where bitmaps are off (sessions that queues use), it reads the whole table.
+struct Joined {
+    values: String,
+    on: String,
+}
+
+impl Joined {
+    /// None where a list does as well: for one row, or a key of one column.
+    fn new(keys: &str, rows: &str) -> Option<Joined> {
+        if !keys.contains(',') || !rows.contains("),(") {
+            return None;
+        }
+        let keys = || keys.split(", ").enumerate();
+        let columns: Vec<String> = keys().map(|(at, _)| format!("k{at}")).collect();
+        let on: Vec<String> = keys().map(|(at, key)| format!("{key} = v.k{at}")).collect();
+        Some(Joined { values: format!("(VALUES {rows}) v ({})", columns.join(", ")), on: on.join(" AND ") })
+    }
+}
 
 /// The dialect of PostgreSQL.
 #[derive(Debug)]
@@ -53,32 +76,29 @@ impl Dialect for PostgresDialect {
         format!("ON CONFLICT ({keys}) DO NOTHING")
     }
 
+    fn delete(table: &str, keys: &str, rows: &str, also: &str) -> String {
+        match Joined::new(keys, rows) {
+            Some(Joined { values, on }) => format!("DELETE FROM {table} USING {values} WHERE {on} {also}"),
+            None => format!("DELETE FROM {table} WHERE ({keys}) IN ({rows}) {also}"),
+        }
+    }
+
+    fn update(table: &str, keys: &str, rows: &str, also: &str, set: &str) -> String {
+        match Joined::new(keys, rows) {
+            Some(Joined { values, on }) => {
+                format!("UPDATE {table} SET {set} FROM {values} WHERE {on} {also}")
+            }
+            None => format!("UPDATE {table} SET {set} WHERE ({keys}) IN ({rows}) {also}"),
+        }
+    }
+
     fn or_replace(keys: &str, columns: &[&str]) -> String {
         let set: Vec<String> = columns.iter().map(|column| format!("{column} = excluded.{column}")).collect();
         format!("ON CONFLICT ({keys}) DO UPDATE SET {}", set.join(", "))
     }
 
     fn claim_plain(tables: &Tables, rows: &str) -> Option<String> {
-        let (clock, begin, end) = (Self::CLOCK, BEGIN_PLAIN, "COMMIT");
-        let Tables { resource, claim, .. } = tables;
-        // All conditions are on the row itself: they are evaluated again if it had to be waited for.
-        Some(format!(
-            "{begin}; \
-             WITH v (name, floor, claim, client, ttl, label) AS (VALUES {rows}), \
-             r AS (INSERT INTO {resource} AS r (name, kind, last_token, used, entries, forget_at, plain_claim) \
-               SELECT v.name, 1, greatest(v.floor + 1, {clock}), 1, 1, (({clock} + {LOOK_AFTER_MICROS}) / {FORGET_GRAIN} + 1) * {FORGET_GRAIN}, v.claim FROM v \
-               WHERE v.floor <= {clock} + {FLOOR_AHEAD} ORDER BY v.name \
-               ON CONFLICT (name) DO UPDATE SET kind = 1, capacity = 1, used = 1, entries = 1, forget_at = excluded.forget_at, \
-                 last_token = greatest(r.last_token + 1, excluded.last_token, {clock}), plain_claim = excluded.plain_claim \
-               WHERE r.used = 0 AND r.waiting = 0 AND r.entries = 0 AND r.fresh_slots = 0 AND r.finished_until IS NULL \
-                 AND r.value_token IS NULL AND (r.observed_until IS NULL OR r.observed_until <= {clock}) \
-               RETURNING r.name, r.last_token) \
-             INSERT INTO {claim} (name, place, token, claim, client, weight, granted_at, expires_at, is_confirmed, ttl, \
-               min_hold, lock_delay, label, unless_fresh) \
-             SELECT r.name, 0, r.last_token, v.claim, v.client, 1, {clock}, {clock} + v.ttl, 1, v.ttl, 0, 0, v.label, 0 \
-             FROM r JOIN v ON v.name = r.name RETURNING {}, token; {end}",
-            Self::hex("claim")
-        ))
+        Some(format!("{BEGIN_PLAIN}; {}; COMMIT", claim_plain(tables, &format!("VALUES {rows}"))))
     }
 
     fn wait_plain(tables: &Tables, rows: &str) -> Option<String> {
@@ -140,25 +160,7 @@ impl Dialect for PostgresDialect {
     }
 
     fn release_plain(tables: &Tables, rows: &str) -> Option<String> {
-        let (clock, begin, end) = (Self::CLOCK, BEGIN_PLAIN, "COMMIT");
-        let Tables { resource, claim, deletes, .. } = tables;
-        let gone = match deletes {
-            true => format!("DELETE FROM {claim} c USING r"),
-            false => format!("UPDATE {claim} c SET place = -1, claim = NULL FROM r"),
-        };
-        Some(format!(
-            "{begin}; \
-             WITH v (name, claim) AS (VALUES {rows}), \
-             l AS (SELECT r.name, v.claim FROM {resource} r JOIN v ON v.name = r.name AND v.claim = r.plain_claim \
-               WHERE r.waiting = 0 AND r.value_token IS NULL AND (r.observed_until IS NULL OR r.observed_until <= {clock}) \
-               ORDER BY r.name FOR UPDATE OF r), \
-             r AS (UPDATE {resource} r SET used = 0, entries = 0, idle_since = {clock}, plain_claim = NULL, \
-               forget_at = greatest((({clock} + {TOKEN_MEMORY_MICROS}) / {FORGET_GRAIN} + 1) * {FORGET_GRAIN}, r.last_token + 1) FROM l \
-               WHERE r.name = l.name AND r.plain_claim = l.claim RETURNING r.name, l.claim) \
-             {gone} WHERE c.name = r.name AND c.place = 0 AND c.claim = r.claim \
-             RETURNING {}, (c.expires_at > {clock})::int; {end}",
-            Self::hex("r.claim")
-        ))
+        Some(format!("{BEGIN_PLAIN}; {}; COMMIT", release_plain(tables, &format!("VALUES {rows}"))))
     }
 
     fn renew(table: &str, claims: &str) -> String {
@@ -174,6 +176,51 @@ impl Dialect for PostgresDialect {
              RETURNING {hex}, h.token, h.slot, h.expires_at - {clock}"
         )
     }
+}
+
+/// Claims what is free of the rows of `source`, which are as for [`Dialect::claim_plain`].
+pub(crate) fn claim_plain(tables: &Tables, source: &str) -> String {
+    let clock = PostgresDialect::CLOCK;
+    let Tables { resource, claim, .. } = tables;
+    // All conditions are on the row itself: they are evaluated again if it had to be waited for.
+    format!(
+        "WITH v (name, floor, claim, client, ttl, label) AS ({source}), \
+         r AS (INSERT INTO {resource} AS r (name, kind, last_token, used, entries, forget_at, plain_claim) \
+           SELECT v.name, 1, greatest(v.floor + 1, {clock}), 1, 1, (({clock} + {LOOK_AFTER_MICROS}) / {FORGET_GRAIN} + 1) * {FORGET_GRAIN}, v.claim FROM v \
+           WHERE v.floor <= {clock} + {FLOOR_AHEAD} ORDER BY v.name \
+           ON CONFLICT (name) DO UPDATE SET kind = 1, capacity = 1, used = 1, entries = 1, forget_at = excluded.forget_at, \
+             last_token = greatest(r.last_token + 1, excluded.last_token, {clock}), plain_claim = excluded.plain_claim \
+           WHERE r.used = 0 AND r.waiting = 0 AND r.entries = 0 AND r.fresh_slots = 0 AND r.finished_until IS NULL \
+             AND r.value_token IS NULL AND (r.observed_until IS NULL OR r.observed_until <= {clock}) \
+           RETURNING r.name, r.last_token) \
+         INSERT INTO {claim} (name, place, token, claim, client, weight, granted_at, expires_at, is_confirmed, ttl, \
+           min_hold, lock_delay, label, unless_fresh) \
+         SELECT r.name, 0, r.last_token, v.claim, v.client, 1, {clock}, {clock} + v.ttl, 1, v.ttl, 0, 0, v.label, 0 \
+         FROM r JOIN v ON v.name = r.name RETURNING {}, token",
+        PostgresDialect::hex("claim")
+    )
+}
+
+/// Releases what is all that its record consists of, of the rows of `source`, which are as for [`Dialect::release_plain`].
+pub(crate) fn release_plain(tables: &Tables, source: &str) -> String {
+    let clock = PostgresDialect::CLOCK;
+    let Tables { resource, claim, deletes, .. } = tables;
+    let gone = match deletes {
+        true => format!("DELETE FROM {claim} c USING r"),
+        false => format!("UPDATE {claim} c SET place = -1, claim = NULL FROM r"),
+    };
+    format!(
+        "WITH v (name, claim) AS ({source}), \
+         l AS (SELECT r.name, v.claim FROM {resource} r JOIN v ON v.name = r.name AND v.claim = r.plain_claim \
+           WHERE r.waiting = 0 AND r.value_token IS NULL AND (r.observed_until IS NULL OR r.observed_until <= {clock}) \
+           ORDER BY r.name FOR UPDATE OF r), \
+         r AS (UPDATE {resource} r SET used = 0, entries = 0, idle_since = {clock}, plain_claim = NULL, \
+           forget_at = greatest((({clock} + {TOKEN_MEMORY_MICROS}) / {FORGET_GRAIN} + 1) * {FORGET_GRAIN}, r.last_token + 1) FROM l \
+           WHERE r.name = l.name AND r.plain_claim = l.claim RETURNING r.name, l.claim) \
+         {gone} WHERE c.name = r.name AND c.place = 0 AND c.claim = r.claim \
+         RETURNING {}, (c.expires_at > {clock})::int",
+        PostgresDialect::hex("r.claim")
+    )
 }
 
 /// The statements that make the tables.

@@ -8,7 +8,7 @@ use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::model::claim::ClientId;
 use tenure_core::{ErrorKind, Result};
-use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Notification, Purpose, Tables};
+use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Notification, Plain, Purpose, Row, Tables};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -16,8 +16,9 @@ use crate::client::connection::{Connections, PooledConnection};
 use crate::client::wake::{WakeListener, changes_channel, echo, listen, notify_statement, own_channel};
 use crate::config::Config;
 use crate::dialect::PostgresDialect;
+use crate::plain::PlainTexts;
 use crate::queues::{Loners, Texts};
-use crate::{doctor, migrate};
+use crate::{doctor, migrate, plain};
 
 const ENGINE: &str = "postgres";
 /// How many claims, renewals or releases go into one transaction.
@@ -31,6 +32,9 @@ const ECHO_CROWD_MAX: Duration = Duration::from_secs(10);
 const ECHO_AGAIN: Duration = Duration::from_millis(30);
 /// How long a new client waits for its listener to leave a pooler's connection. It goes on trying behind that.
 const UNLISTEN_WAIT: Duration = Duration::from_millis(200);
+/// How long a server that has no room for both connections of a client is asked again, and when, about.
+const FULL_WAIT: Duration = Duration::from_millis(1800);
+const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// A PostgreSQL database with tenure's tables.
 pub struct Postgres {
@@ -42,6 +46,7 @@ pub struct Postgres {
     capability: Capability,
     pub(crate) queue_capability: QueueCapability,
     pub(crate) texts: Texts,
+    pub(crate) plain_texts: PlainTexts,
     pub(crate) loners: Loners,
     inbox: Arc<Inbox>,
     ear: Arc<WakeListener>,
@@ -55,11 +60,26 @@ pub struct Postgres {
 /// [`Invalid`](tenure_core::ErrorKind::Invalid) for a wrong password or database;
 /// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for missing rights or tables of another version.
 pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres>> {
-    let failed = |fault: Fault| fault.to_error("connect");
+    // Each client needs two connections. In a crowd that fills the server, whoever kept the one that it has while it asks for
+    // the other would keep it from all who do the same: so it gives back what it has, and begins again.
+    let until = Instant::now() + FULL_WAIT;
+    let database = loop {
+        match connect_once(config.clone(), client).await {
+            Err(Fault::Full(_)) if Instant::now() < until => {
+                tenure_sql::pause(FULL_PAUSE.mul_f64(0.5 + fastrand::f64())).await;
+            }
+            connected => break connected.map_err(|fault| fault.to_error("connect"))?,
+        }
+    };
+    let purges = database.config.purges;
+    Ok(Hosted::with_queues(database, purges))
+}
+
+async fn connect_once(config: Config, client: ClientId) -> std::result::Result<Postgres, Fault> {
     let began = Instant::now();
-    let connections = Connections::new(&config).map_err(failed)?;
-    let place = migrate::place(&connections, &config).await.map_err(failed)?;
-    migrate::ensure(&connections, &place).await.map_err(failed)?;
+    let connections = Connections::new(&config)?;
+    let place = migrate::place(&connections, &config).await?;
+    migrate::ensure(&connections, &place).await?;
     let (inbox, ear) = (Arc::new(Inbox::new(client)), Arc::new(WakeListener::default()));
     let channels = [own_channel(&config.prefix, client), changes_channel(&config.prefix)];
     let listener = config
@@ -72,7 +92,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
     capability.batch_max = BATCH_MAX;
     let tables = Tables { deletes: config.purges, ..Tables::new(&place) };
     let (texts, queue_capability) = (Texts::new(&place, &config.prefix), tenure_sql::queue_capability(false));
-    let loners = Loners::default();
+    let (loners, plain_texts) = (Loners::default(), PlainTexts::new(&tables));
     let mut database = Postgres {
         connections,
         place,
@@ -80,6 +100,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
         capability,
         queue_capability,
         texts,
+        plain_texts,
         loners,
         inbox,
         ear,
@@ -90,10 +111,9 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<Postgres
         // In a crowd all takes longer than a pooler would be waited for, and a client that believes in one hears
         // nothing all its life.
         let patience = ECHO_MAX.max(ECHO_CONNECTS * began.elapsed()).min(ECHO_CROWD_MAX);
-        database.listen_to_oneself(&channels[0], patience).await.map_err(failed)?;
+        database.listen_to_oneself(&channels[0], patience).await?;
     }
-    let purges = database.config.purges;
-    Ok(Hosted::with_queues(database, purges))
+    Ok(database)
 }
 
 impl Postgres {
@@ -110,6 +130,12 @@ impl Postgres {
         channel: &str,
         patience: Duration,
     ) -> std::result::Result<(), Fault> {
+        // A pooler's LISTEN is answered as a server's is. What is said before that is not heard.
+        if tokio::time::timeout(patience, self.ear.tried.notified()).await.is_ok()
+            && let Some(full) = self.ear.full()
+        {
+            return Err(full);
+        }
         let until = Instant::now() + patience;
         // Twice: behind a pooler, the first could come while LISTEN itself is still answered, and no other one after it.
         let (mut echoes, mut again) = (0, ECHO_AGAIN);
@@ -125,7 +151,7 @@ impl Postgres {
             }
             said?;
             connection.keep();
-            // It may have been said before the other connection listened.
+            // A pooler may have given it to another connection.
             match tokio::time::timeout(again, heard).await {
                 Ok(()) => echoes += 1,
                 // Each notification wakes all listeners, so a crowd that asks for it too often is never answered.
@@ -160,6 +186,10 @@ impl Database for Postgres {
 
     async fn lend(&self, want: Purpose) -> std::result::Result<PooledConnection, Fault> {
         self.connections.lend(want).await
+    }
+
+    async fn run_kept(&self, work: Plain<'_>) -> Option<std::result::Result<Vec<Row>, Fault>> {
+        plain::run(self, work).await
     }
 
     fn tables(&self) -> &Tables {

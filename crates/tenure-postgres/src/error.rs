@@ -1,6 +1,6 @@
 //! What PostgreSQL's errors mean.
 
-use tenure_core::error::ErrorKind;
+use tenure_core::error::{ErrorKind, plain};
 use tenure_sql::Fault;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
@@ -27,7 +27,7 @@ pub(crate) fn fault(error: &Error) -> Fault {
         if message.contains("does not support TLS") {
             return Fault::Failed { kind: ErrorKind::Unavailable, message, hint: TLS_HINT };
         }
-        return Fault::unavailable(message);
+        return Fault::unavailable(plain(&message));
     };
     let message = format!("the server says: {} ({})", said.message(), said.code().code());
     let failed = |kind, hint| Fault::Failed { kind, message: message.clone(), hint };

@@ -1,6 +1,6 @@
 //! The queues' verbs as sets of rows: a transaction of each is one round trip.
 
-mod read;
+pub(crate) mod read;
 mod text;
 
 use std::collections::{HashMap, HashSet};
@@ -28,7 +28,7 @@ use crate::migrate;
 use crate::queues::read::{claim, dispatched, maybe_period, name, number, strange};
 
 /// A value and its type.
-type Value<'a> = (&'a (dyn ToSql + Sync), Type);
+pub(crate) type Value<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// What becomes of an item, as the statement has it.
 #[derive(Clone, Copy)]

@@ -1,10 +1,23 @@
 //! The engine on Redis: a single server, Sentinel and Cluster.
+//!
+//! # Examples
+//! `tenure::connect(url)` does this for programs:
+//! ```no_run
+//! # async fn f() -> tenure_core::Result<()> {
+//! let config = tenure_redis::Config::parse("redis://127.0.0.1")?;
+//! let tenure = tenure_core::Tenure::new(config).await?;
+//! let lease = tenure.mutex("billing/4711").acquire().await?;
+//! # Ok(()) }
+//! ```
 
 mod config;
 mod connect;
 mod doctor;
 mod engine;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod keys;
 mod locks;
 mod lua;

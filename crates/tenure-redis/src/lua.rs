@@ -5,6 +5,7 @@
 //! is left for servers and users that may not load functions.
 
 pub(crate) mod answer;
+pub(crate) mod mutants;
 
 use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
@@ -12,6 +13,7 @@ use std::sync::{Arc, LazyLock};
 use redis::{Cmd, RedisWrite};
 use tenure_core::engine::{Incarnation, ReleaseRequest, RenewRequest};
 use tenure_core::model::claim::{Claim, ClaimId};
+use tenure_core::mutants::in_scripts;
 
 use crate::keys::Keys;
 
@@ -56,18 +58,20 @@ pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new(str
 
 impl Library {
     fn new(adapt: impl Fn(&str) -> String) -> Library {
-        let shared = adapt(SHARED);
-        let operations = [
-            ("claim", include_str!("lua/claim.lua")),
-            ("renew", include_str!("lua/renew.lua")),
-            ("release", include_str!("lua/release.lua")),
-            ("publish", include_str!("lua/publish.lua")),
-            ("break", include_str!("lua/break.lua")),
-            ("resize", include_str!("lua/resize.lua")),
-            ("look", include_str!("lua/look.lua")),
-            ("observe", include_str!("lua/observe.lua")),
-        ]
-        .map(|(name, text)| (name, adapt(text)));
+        let names = ["claim", "renew", "release", "publish", "break", "resize", "look", "observe"];
+        let texts = [
+            SHARED,
+            include_str!("lua/claim.lua"),
+            include_str!("lua/renew.lua"),
+            include_str!("lua/release.lua"),
+            include_str!("lua/publish.lua"),
+            include_str!("lua/break.lua"),
+            include_str!("lua/resize.lua"),
+            include_str!("lua/look.lua"),
+            include_str!("lua/observe.lua"),
+        ];
+        let [shared, of_operations @ ..] = in_scripts(texts, mutants::OF_LOCKS).map(|text| adapt(&text));
+        let operations = std::array::from_fn(|at| (names[at], of_operations[at].clone()));
         let (text, scripts) = assemble("tenure_1", &shared, operations);
         let [claim, renew, release, publish, break_hold, resize, look, observe] = scripts;
         Library { text, claim, renew, release, publish, break_hold, resize, look, observe }

@@ -22,7 +22,7 @@ use crate::lua::{Form, Script};
 use crate::store::{Context, Sending, Store, internal};
 use library::{LIBRARY, Library};
 
-mod answer;
+pub(crate) mod answer;
 mod library;
 #[cfg(test)]
 mod tests;

@@ -23,7 +23,7 @@ pub(crate) struct Switchboard {
 }
 
 /// The observers of each channel of changes.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Observers(Mutex<HashMap<Vec<u8>, Vec<Arc<Notify>>>>);
 
 impl Switchboard {

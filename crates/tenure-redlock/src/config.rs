@@ -110,6 +110,7 @@ mod tests {
         }
     }
 
+    // page: docs/engines/redlock.md "| `60s` | the longest ttl, 100 ms to 24 h"
     #[test]
     fn a_quorum_has_an_odd_number_of_servers_and_a_longest_ttl() {
         for (url, why) in [

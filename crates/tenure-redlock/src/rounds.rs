@@ -8,8 +8,8 @@ pub(crate) mod observe;
 pub(crate) mod own;
 pub(crate) mod pending;
 pub(crate) mod text;
-mod values;
-mod view;
+pub(crate) mod values;
+pub(crate) mod view;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -5,6 +5,7 @@ use std::future::Future;
 use tenure_core::engine::{Capability, Finding};
 
 use crate::fault::Fault;
+use crate::locks::plain::Plain;
 use crate::room::Purpose;
 use crate::schema::Tables;
 use crate::text::Dialect;
@@ -52,6 +53,16 @@ pub trait Database: Send + Sync + 'static {
     /// Returns a connection for whatever can wait.
     fn connection(&self) -> impl Future<Output = Result<Self::Connection, Fault>> + Send {
         self.lend(Purpose::Any)
+    }
+
+    /// Carries out a statement of the short path whose plan the server has kept since an earlier one, and returns its rows. None:
+    /// it is to be sent as a text.
+    ///
+    /// # Errors
+    /// [`Fault::Locked`] or [`Fault::GivenUp`] if nothing was executed since others have rows locked.
+    fn run_kept(&self, work: Plain<'_>) -> impl Future<Output = Option<Result<Vec<Row>, Fault>>> + Send {
+        let _ = work;
+        async { None }
     }
 
     /// The names of the tables.

@@ -5,6 +5,9 @@
 //! same for every database. What differs is a [`Database`]: how it is connected with, how a text is written in its
 //! [`Dialect`], and what its errors mean. That is all for locks; [`QueueDatabase`] adds queues.
 //!
+//! The least that an engine has to write is a file of its own, which runs: `tests/it/sqlite.rs`, locks on SQLite. It is too long for an
+//! example here.
+//!
 //! # A transaction
 //! Two round trips, whatever the number of resources in the batch. The first begins, makes the rows of resources that
 //! do not exist yet, locks those rows by name and then the rows of claims by id, and reads the clock last, when
@@ -25,6 +28,9 @@
 mod database;
 pub mod doctor;
 mod fault;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod hosted;
 mod locks;
 mod pause;
@@ -40,6 +46,7 @@ pub use doctor::try_out;
 pub use fault::Fault;
 pub use hosted::Hosted;
 pub use locks::load::read_name;
+pub use locks::plain::Plain;
 pub use locks::purge::{FORGET_GRAIN, LOOK_AFTER};
 pub use pause::pause;
 pub use queues::{

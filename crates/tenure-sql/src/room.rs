@@ -15,22 +15,24 @@ use crate::pause::pause;
 const FULL_TRIES: u32 = 16;
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connects, and again for a while if the server is full: in a crowd others go soon.
+/// Connects, and again for a while if the server is full: in a crowd others go soon. `full` is what the server said when it
+/// was last: who gives up in between says that, and not that there was no answer.
 ///
 /// # Errors
 /// As `connect`; [`Fault::Full`] if it stays full.
 ///
 /// # Cancel safety
 /// As `connect`.
-pub async fn until_there_is_room<A, F>(connect: impl Fn() -> F) -> Result<A, Fault>
+pub async fn until_there_is_room<A, F>(full: &mut Option<Fault>, connect: impl Fn() -> F) -> Result<A, Fault>
 where
     F: Future<Output = Result<A, Fault>>,
 {
     for _ in 1..FULL_TRIES {
         match connect().await {
-            Err(Fault::Full(_)) => pause(FULL_PAUSE.mul_f64(0.5 + fastrand::f64())).await,
+            Err(fault @ Fault::Full(_)) => *full = Some(fault),
             connected => return connected,
         }
+        pause(FULL_PAUSE.mul_f64(0.5 + fastrand::f64())).await;
     }
     connect().await
 }

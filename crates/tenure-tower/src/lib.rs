@@ -14,6 +14,20 @@
 //! The check is one step, and what the service then does is another: a service that is paused between the two
 //! writes late. If it writes to a store, let it check the mark again in the statement that writes.
 //! The fences are in memory: after a restart nothing was seen.
+//!
+//! # Examples
+//! ```
+//! use std::sync::Arc;
+//! use http::Request;
+//! use tenure_fence::Memory;
+//! use tenure_tower::FenceLayer;
+//!
+//! let fences = Arc::new(Memory::new());
+//! // A request writes to what its path names, unless it only reads.
+//! let layer = FenceLayer::new(fences, |request: &Request<Vec<u8>>| {
+//!     (request.method() != "GET").then(|| request.uri().path().to_owned())
+//! });
+//! ```
 
 use std::fmt;
 use std::future::{Ready, ready};
@@ -160,6 +174,12 @@ where
 
 /// The answer of a [`FenceService`].
 pub struct FenceFuture<F, R, E>(Answer<F, R, E>);
+
+impl<F, R, E> std::fmt::Debug for FenceFuture<F, R, E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FenceFuture").finish_non_exhaustive()
+    }
+}
 
 enum Answer<F, R, E> {
     /// Boxed, so that no code of this crate needs `unsafe` to poll it.

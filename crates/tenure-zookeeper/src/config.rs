@@ -148,6 +148,17 @@ mod tests {
         assert!(tls.is_tls && tls.ca.is_some() && tls.identity.is_some());
     }
 
+    // page: docs/engines/zookeeper.md "| `session_timeout` | 30s"
+    // page: docs/engines/zookeeper.md "| `tick` | 2s"
+    #[test]
+    fn a_session_of_30_seconds_and_a_tick_of_2_are_usual() {
+        let usual = config("zookeeper://h");
+        assert_eq!((usual.session_timeout, usual.tick), (Duration::from_secs(30), Duration::from_secs(2)));
+        // Less than two ticks is never granted.
+        let takes = |query: &str| Config::parse(&format!("zookeeper://h?{query}")).is_ok();
+        assert!(takes("session_timeout=4s") && !takes("session_timeout=3s"));
+    }
+
     #[test]
     fn anything_else_is_refused_without_showing_a_password() {
         for url in [

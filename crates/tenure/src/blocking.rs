@@ -11,7 +11,7 @@
 use crate::{Result, Settings};
 
 pub use tenure_core::face::blocking::{
-    AllOf, Blocking, Delivery, Election, Leaders, Lease, Leases, Mutex, Push, Queue, ReadLock, RwLock,
+    AllOf, AnyOf, Blocking, Delivery, Election, Leaders, Lease, Leases, Mutex, Push, Queue, ReadLock, RwLock,
     Semaphore, SingleFlight, Slot, SlotPool, Tenure, Term, WriteLock,
 };
 

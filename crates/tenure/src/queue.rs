@@ -4,4 +4,4 @@
 pub use tenure_core::engine::queue::{
     DEDUP_MEMORY, ItemId, ItemState, ItemView, PAYLOAD_BYTES_MAX, Pushed, QueueCapability, QueueStats,
 };
-pub use tenure_core::face::queue::ATTEMPTS_DEFAULT;
+pub use tenure_core::face::queue::{ATTEMPTS_DEFAULT, PARALLEL_MAX};

@@ -1,6 +1,7 @@
 //! Which engine a URL names.
 
 use tenure_core::engine::Connect;
+use tenure_core::error::nearest;
 use tenure_core::memory::Store;
 use tenure_core::{Error, ErrorKind, Result};
 
@@ -82,14 +83,25 @@ fn is_of(scheme: &str, engine: &str) -> bool {
 }
 
 fn unknown(url: &str, why: &str) -> Error {
-    let known: Vec<String> = ENGINES
-        .iter()
-        .filter(|known| known.is_built)
-        .flat_map(|known| known.schemes)
-        .map(|scheme| format!("`{scheme}:`"))
-        .collect();
-    Error::new(ErrorKind::Invalid, "connect", format!("{:?} names no engine: {why}", redact(url)))
-        .with_hint(format!("this build knows {}", known.join(", ")))
+    let known: Vec<&str> =
+        ENGINES.iter().filter(|known| known.is_built).flat_map(|known| known.schemes).copied().collect();
+    let error =
+        Error::new(ErrorKind::Invalid, "connect", format!("{:?} names no engine: {why}", redact(url)));
+    let (before, behind) = url.split_once(':').unwrap_or((url, ""));
+    if let Some(meant) = nearest(before, &known) {
+        return error.with_hint(format!("did you mean `{meant}:`?"));
+    }
+    // A host alone, as other tools take it. Where there is an `@`, it may be a password.
+    if !url.contains(['@', '/', '?'])
+        && before.contains('.')
+        && behind.bytes().all(|byte| byte.is_ascii_digit())
+    {
+        return error.with_hint(format!(
+            "write the engine before it: `redis://{url}`, `etcd://{url}`, `postgres://{url}/database`"
+        ));
+    }
+    let known: Vec<String> = known.iter().map(|scheme| format!("`{scheme}:`")).collect();
+    error.with_hint(format!("this build knows {}", known.join(", ")))
 }
 
 /// Returns a URL as it may be shown: without the password, and without what stands for one in its settings.
@@ -185,6 +197,8 @@ mod tests {
         let error = connector("nosuch://me:hunter2@h").expect_err("no such engine");
         assert!(!format!("{error} {error:?}").contains("hunter2"));
         assert_eq!(error.kind(), ErrorKind::Invalid);
+        let error = pollster::block_on(crate::connect("nosuch://me:hunter2@h")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
     }
 
     #[test]
@@ -224,10 +238,17 @@ mod tests {
 
     #[test]
     fn a_url_without_an_engine_is_refused_with_the_engines_there_are() {
-        for url in ["", "local", "carrier-pigeon:", "redis"] {
+        for (url, hint) in [
+            ("", "`memory:`"),
+            ("carrier-pigeon:", "`memory:`"),
+            ("memry:", "did you mean `memory:`?"),
+            ("memory", "did you mean `memory:`?"),
+            ("127.0.0.1:6379", "`redis://127.0.0.1:6379`"),
+            ("db.example.org", "`redis://db.example.org`"),
+        ] {
             let error = connector(url).expect_err("no engine");
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
-            assert!(error.hint().is_some_and(|hint| hint.contains("`memory:`")), "{url}");
+            assert!(error.hint().is_some_and(|found| found.contains(hint)), "{url}: {:?}", error.hint());
         }
     }
 }

@@ -49,7 +49,7 @@ fn add(report: &mut Report, waiters: usize, ours: &Side, blpop: &Side, rslock: &
         ours.text(),
         rslock.text(),
         median(&ours.rates) / median(&rslock.rates),
-        Target::AtLeast(1.0, "-"),
+        Target::None,
     );
     report.add(
         &what("most acquisitions of a waiter against fewest"),

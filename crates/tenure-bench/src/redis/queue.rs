@@ -1,15 +1,15 @@
 //! Items through a queue: push, take, acknowledge.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use tenure_core::Queue;
+use tenure_testkit::foreign::node;
 
 use super::{Done, Measured, Place, Tally, Users, measure, one_worker};
-use crate::foreign::{self, clients};
+use crate::foreign;
 use crate::measure::{Outcome, median};
 use crate::report::{Report, Target};
 
@@ -53,7 +53,7 @@ pub(crate) fn queue(report: &mut Report) -> Outcome {
             grouped.text(),
             bare.text(),
             grouped.rate() / bare.rate(),
-            Target::AtLeast(0.0, "-"),
+            Target::None,
         );
         let theirs = median(&bullmq);
         report.add(
@@ -154,8 +154,7 @@ async fn use_list(mut connection: MultiplexedConnection, user: usize, tally: Arc
 /// Returns how many items a second go through BullMQ: so many producers and as many jobs under way at a time.
 fn bullmq_items(place: &Place, tasks: usize) -> Result<f64, Box<dyn std::error::Error>> {
     place.clear();
-    let mut node = Command::new("node");
-    node.env("NODE_PATH", clients().join("node_modules"));
+    let mut node = node();
     node.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("foreign/bullmq_items.js"));
     node.args([place.server.port().to_string(), tasks.to_string()]);
     node.args([foreign::WARM_UP, foreign::PERIOD].map(|period| period.as_secs_f64().to_string()));

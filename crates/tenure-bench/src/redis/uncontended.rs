@@ -68,7 +68,7 @@ pub(crate) fn uncontended(report: &mut Report) -> Outcome {
             ours.text(),
             format!("{calls} call(s) of {claims_per_call} under way: {}", scripts.text()),
             ours.rate() / scripts.rate(),
-            level.against_scripts.unwrap_or(Target::AtLeast(0.0, "-")),
+            level.against_scripts.unwrap_or(Target::None),
         );
     }
     Ok(())

@@ -14,8 +14,9 @@ use clap::Args;
 use serde::Serialize;
 use tenure::{Error, ErrorKind, FetchedFrom, Tenure};
 
+use crate::connect::connect_blocking;
 use crate::duration::{TIME_HELP, parse_duration};
-use crate::exit::{Ended, Failure, Outcome};
+use crate::exit::{self, Ended, Failure, Outcome};
 use crate::output::lines::{SHOW_FIRST, flush, write_line};
 use crate::output::messages::Messages;
 use crate::supervise::foreground::Foreground;
@@ -38,8 +39,10 @@ CMD works under a lease as with `tenure run`: if `tenure` itself is killed (`kil
 `tenure` is stopped for longer than --lease, or cannot renew, CMD is ended before the end of the lease.";
 
 const CACHE_EXAMPLE: &str = "\
-Example:
-  tenure cache rates --ttl 10m --stale 1h -- curl -sf https://example.org/rates";
+Examples:
+  tenure cache rates --ttl 10m --stale 1h -- curl -sf https://example.org/rates
+  tenure cache rates --refresh -- ./rates.sh    load them now
+  tenure cache rates --forget                   after they have changed";
 
 const CACHE_CODES: &str = "\
 Exit codes: 0 if an output was printed, that of CMD if it failed, or
@@ -65,11 +68,17 @@ pub(crate) struct Cache {
     /// How long a machine or a network that is gone keeps the others from running CMD
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) lease: Duration,
+    /// Run CMD although there is a fresh output, after whoever runs it now
+    #[arg(long, conflicts_with_all = ["stale", "forget"])]
+    pub(crate) refresh: bool,
+    /// Drop the output that is kept, after whoever runs CMD now; no CMD is needed
+    #[arg(long, conflicts_with_all = ["stale", "json", "command"])]
+    pub(crate) forget: bool,
     /// Write to stderr, as one JSON object, whether the output is fresh, stale or loaded
     #[arg(long)]
     pub(crate) json: bool,
     /// The program and its arguments, after `--`
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required_unless_present = "forget", value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -104,6 +113,16 @@ impl From<Error> for NotLoaded {
 
 /// Prints the value of a key; runs the program for it if there is no fresh one.
 pub(crate) fn cache(mut cache: Cache, engine: &str) -> Outcome {
+    if cache.forget {
+        let tenure = connect_blocking(engine)?;
+        pollster::block_on(tenure.single_flight(&cache.key).ttl(cache.lease).forget())?;
+        pollster::block_on(tenure.close());
+        return Ok(0);
+    }
+    if cache.ttl.is_zero() && cache.stale.is_none_or(|stale| stale.is_zero()) {
+        return Err(Failure::new(exit::USAGE, "an output that is fresh for `--ttl 0s` is kept for nobody")
+            .with_hint("`--refresh` runs CMD now, and `--forget` drops what is kept"));
+    }
     let job = Job::new(std::mem::take(&mut cache.command), GRACE, OnLoss::Terminate);
     let program = job.program_text();
     // For ever, as a process does that waits for the value while another loads it.
@@ -170,9 +189,11 @@ impl Fetch<'_> {
             }
         };
         let keeper = || (!has_begun.get()).then_some(supervisor.keeper);
-        let Some(found) = events.until_ready(flight.get_or_refresh(load), keeper, None)? else {
-            return Err(keeper_gone().into());
+        let found = match cache.refresh {
+            true => events.until_ready(flight.refresh(load), keeper, None)?,
+            false => events.until_ready(flight.get_or_refresh(load), keeper, None)?,
         };
+        let Some(found) = found else { return Err(keeper_gone().into()) };
         let rest = || output.take().map_or(Ok(()), |output| self.write_out(output));
         match found {
             Ok(found) => {

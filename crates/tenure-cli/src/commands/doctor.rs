@@ -18,7 +18,10 @@ Exit codes:
   64   wrong usage
   69   a finding is bad, or the engine is not available";
 
-/// Check whether the engine can be trusted
+/// What other commands say of this one.
+const OWN_HINT: &str = "try `tenure doctor`";
+
+/// Check that the engine is safe to use for locks
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Doctor {
@@ -66,6 +69,8 @@ fn good(what: &str, found: String) -> FindingJson {
 
 /// Shows what the engine found out about its store.
 pub(crate) fn doctor(doctor: &Doctor, engine: &str) -> Outcome {
+    // A wrong URL is wrong usage. Whatever comes of one that can be read is what a doctor is asked for, and so is data.
+    tenure::connector(engine)?;
     let found = connect_blocking(engine).and_then(|tenure| {
         let mut done = Vec::new();
         if doctor.migrate || doctor.init {
@@ -90,11 +95,11 @@ pub(crate) fn doctor(doctor: &Doctor, engine: &str) -> Outcome {
     let mut findings = vec![good("engine", tenure::redact(engine))];
     match found {
         Ok(found) => findings.extend(found),
-        // That the engine cannot be used is what a doctor is asked for, so it is data. A wrong URL is not.
-        Err(Failure { code: exit::UNAVAILABLE, message, hint }) => {
+        Err(Failure { message, hint, .. }) => {
+            let hint = hint.map(|hint| hint.replace(OWN_HINT, "").trim_end().to_owned());
+            let hint = hint.filter(|hint| !hint.is_empty());
             findings.push(FindingJson { severity: "bad", what: "connect".to_owned(), found: message, hint });
         }
-        Err(failure) => return Err(failure),
     }
     if doctor.json {
         write_json(&findings)?;

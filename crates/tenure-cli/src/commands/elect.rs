@@ -7,6 +7,7 @@ use tenure::Printable;
 use crate::connect::connect_blocking;
 use crate::exit::{self, Outcome};
 use crate::output::data::{write_data, write_json};
+use crate::output::holder::who;
 
 const AFTER_HELP: &str = "\
 Example:
@@ -64,7 +65,7 @@ pub(crate) fn elect(elect: &Elect, engine: &str) -> Outcome {
         })?;
     } else {
         let value = value.map_or_else(String::new, |value| format!(", {}", Printable(&value)));
-        write_data(&format!("{} leads under token {}{value}\n", leader.label, leader.token))?;
+        write_data(&format!("{} leads under token {}{value}\n", who(&leader.label), leader.token))?;
     }
     Ok(0)
 }

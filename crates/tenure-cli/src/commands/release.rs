@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
-use tenure::{BreakAnswer, Tenure, Token, View};
+use tenure::{BreakAnswer, HoldView, Token};
 
 use crate::connect::connect_blocking;
 use crate::duration::format_duration;
 use crate::exit::{self, Failure, Outcome};
 use crate::output::data::write_data;
+use crate::output::holder::{held, who};
 use crate::output::question;
 
 const RELEASE_HELP: &str = "\
@@ -19,13 +20,14 @@ Until the hold would have ended, nobody else is granted the lock, so that the ho
 --now the lock is free at once: then two may work at the same time, and only what checks tokens is safe.";
 
 const RELEASE_AFTER_HELP: &str = "\
-Example:
-  tenure release backup --token 4711    with the token that `tenure status backup` shows
+Examples:
+  tenure release backup                 of its only holder
+  tenure release build --token 4711     of one of several, as `tenure status build` shows them
 
 Exit codes:
   0    the hold is broken
   1    the question was answered with no
-  64   wrong usage, there is no terminal to ask on, or no such hold
+  64   wrong usage, there is no terminal to ask on, no such hold, or several without --token
   69   the engine is not available";
 
 /// Break somebody's hold
@@ -34,9 +36,9 @@ Exit codes:
 pub(crate) struct Release {
     /// The lock
     pub(crate) name: String,
-    /// The token of the hold, as `tenure status` shows it
+    /// The token of the hold, as `tenure status` shows it [default: that of the only one]
     #[arg(long, value_name = "TOKEN")]
-    pub(crate) token: u64,
+    pub(crate) token: Option<u64>,
     /// Do not ask for a confirmation
     #[arg(long)]
     pub(crate) force: bool,
@@ -49,51 +51,74 @@ pub(crate) struct Release {
 pub(crate) fn release(release: &Release, engine: &str) -> Outcome {
     question::check_can_ask("breaking a hold", release.force)?;
     let tenure = connect_blocking(engine)?;
-    if !release.force && !is_confirmed(&tenure, release)? {
+    let view = pollster::block_on(tenure.view(&release.name))?;
+    let holds = view.map(|view| view.holds).unwrap_or_default();
+    let hold = meant(release, &holds)?;
+    // What rests is free by itself later, and only `--now` changes that.
+    if hold.claim.is_none() && !release.now {
+        return Err(rests(release, hold.ends_in));
+    }
+    if !release.force && !question::ask(&question(release, hold))? {
         return Ok(exit::DECLINED);
     }
-    let token = Token::new(release.token);
-    let answer = pollster::block_on(tenure.break_hold(&release.name, token, release.now))?;
+    let answer = pollster::block_on(tenure.break_hold(&release.name, hold.token, release.now))?;
     let free_in = match answer {
         BreakAnswer::Broken { free_in } => free_in,
         BreakAnswer::Resting { free_in } => return Err(rests(release, free_in)),
-        BreakAnswer::NotHeld => return Err(not_held(&tenure, release)),
+        BreakAnswer::NotHeld if hold.token == Token::ZERO => {
+            let message =
+                format!("{:?} is of another client of the store, which would not notice", release.name);
+            return Err(Failure::new(exit::USAGE, message).with_hint("only `--now` removes it"));
+        }
+        BreakAnswer::NotHeld => return Err(not_held(release, hold.token, &[])),
     };
     pollster::block_on(tenure.close());
     let when = if free_in.is_zero() {
-        "it is free now; who held it may still work until it notices".to_owned()
+        "it is free now; whoever held it may still work until it notices".to_owned()
     } else {
         format!("it is free in {} at the latest", format_duration(free_in))
     };
-    write_data(&format!("broke the hold of {:?} with token {token}: {when}\n", release.name))?;
+    write_data(&format!("broke the hold of {:?} with token {}: {when}\n", release.name, hold.token))?;
     Ok(0)
 }
 
-/// Shows what would be broken, and asks.
-fn is_confirmed(tenure: &Tenure, release: &Release) -> Result<bool, Failure> {
-    let view = pollster::block_on(tenure.view(&release.name))?;
-    let hold = view.as_ref().and_then(|view| hold(view, release.token));
-    let Some(hold) = hold else { return Err(not_held(tenure, release)) };
-    if hold.claim.is_none() {
-        if !release.now {
-            return Err(rests(release, hold.ends_in));
-        }
-        let (name, rests) = (&release.name, format_duration(hold.ends_in));
-        return question::ask(&format!(
-            "Nobody holds {name:?}; it rests for {rests} more.\nWork that has lost it may not have ended.\nFree it now?"
-        ));
+/// Returns the hold that is to be broken: the one of the token, or the only one.
+fn meant<'a>(release: &Release, holds: &'a [HoldView]) -> Result<&'a HoldView, Failure> {
+    if let Some(token) = release.token.map(Token::new) {
+        return holds.iter().find(|hold| hold.token == token).ok_or_else(|| not_held(release, token, holds));
     }
-    let risk = if release.now {
-        "\nThe lock is free at once, and two may work at the same time until the holder notices."
-    } else {
-        ""
-    };
-    let (name, held_for) = (&release.name, format_duration(hold.held_for));
-    question::ask(&format!("{name:?} is held by {} for {held_for}.{risk}\nBreak it?", hold.label))
+    // Units that rest stand for nobody, and are meant only where nobody holds.
+    let held: Vec<&HoldView> = holds.iter().filter(|hold| hold.claim.is_some()).collect();
+    let candidates = if held.is_empty() { holds.iter().collect() } else { held };
+    match candidates[..] {
+        [hold] => Ok(hold),
+        [] => Err(Failure::new(exit::USAGE, format!("nobody holds {:?}", release.name))
+            .with_hint("`tenure status` lists what is held")),
+        [..] => {
+            let tokens: Vec<String> =
+                candidates.iter().map(|hold| format!("{} ({})", hold.token, who(&hold.label))).collect();
+            let message = format!("{:?} has {} holds", release.name, candidates.len());
+            let hint = format!("say which with `--token`: {}", tokens.join(", "));
+            Err(Failure::new(exit::USAGE, message).with_hint(hint))
+        }
+    }
 }
 
-fn hold(view: &View, token: u64) -> Option<&tenure::HoldView> {
-    view.holds.iter().find(|hold| hold.token.get() == token)
+/// Asks with what comes of it.
+fn question(release: &Release, hold: &HoldView) -> String {
+    let (name, ends_in) = (&release.name, format_duration(hold.ends_in));
+    if hold.claim.is_none() {
+        return format!(
+            "Nobody holds {name:?}; it rests for {ends_in} more.\nWork that has lost it may not have ended.\nFree it now?"
+        );
+    }
+    let comes = match release.now {
+        true => {
+            "The lock is free at once, and two may work at the same time until the holder notices.".to_owned()
+        }
+        false => format!("Its work will be ended, and the lock is free in {ends_in} at the latest."),
+    };
+    format!("{name:?} is {}.\n{comes}\nBreak it?", held(&hold.label, hold.held_for))
 }
 
 /// Returns the failure for a hold that has ended and whose units rest: a break would change nothing.
@@ -102,15 +127,12 @@ fn rests(release: &Release, free_in: Duration) -> Failure {
     Failure::new(exit::USAGE, message).with_hint("free it with `--now`")
 }
 
-fn not_held(tenure: &Tenure, release: &Release) -> Failure {
-    let failure =
-        Failure::new(exit::USAGE, format!("{:?} has no hold with token {}", release.name, release.token));
-    // Only for the hint: without an answer it says less.
-    let view = pollster::block_on(tenure.view(&release.name)).ok().flatten();
-    let held: Vec<_> = view.iter().flat_map(|view| &view.holds).filter(|hold| hold.claim.is_some()).collect();
+fn not_held(release: &Release, token: Token, holds: &[HoldView]) -> Failure {
+    let failure = Failure::new(exit::USAGE, format!("{:?} has no hold with token {token}", release.name));
+    let held: Vec<_> = holds.iter().filter(|hold| hold.claim.is_some()).collect();
     failure.with_hint(match held.as_slice() {
         [] => "nobody holds it; see `tenure status`".to_owned(),
-        [hold] => format!("it is held under token {} by {}", hold.token, hold.label),
-        [..] => "see `tenure status` for the tokens of its holds".to_owned(),
+        [hold] => format!("it is held under token {} by {}", hold.token, who(&hold.label)),
+        [..] => format!("`tenure status {:?}` shows the tokens of its holds", release.name),
     })
 }

@@ -48,7 +48,8 @@ pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outco
 /// Warns if a dead client is noticed later than after the ttl: a short ttl is meant to let the next one run soon after that.
 fn warn_of_grain(tenure: &Tenure, arguments: &Run, messages: Messages) {
     let capability = tenure.capability();
-    if arguments.ttl >= capability.ttl_grain {
+    // A ttl that is refused needs no warning.
+    if arguments.ttl >= capability.ttl_grain || arguments.ttl < capability.ttl_min {
         return;
     }
     let (ttl, grain) = (format_duration(arguments.ttl), format_duration(capability.ttl_grain));

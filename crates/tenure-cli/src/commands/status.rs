@@ -8,19 +8,30 @@ use crate::connect::connect_blocking;
 use crate::duration::{format_duration, millis};
 use crate::exit::{self, Outcome};
 use crate::output::data::{table, write_data, write_json};
-use crate::output::holder::Holder;
+use crate::output::holder::{Holder, who};
 
 const EXAMPLES: &str = "\
 Examples:
-  tenure status                    everything that is held or waited for
-  tenure status billing/ --json    what begins with billing/, for programs";
+  tenure status                            everything that is held or waited for
+  tenure status backup || ./backup.sh      whether anybody holds backup
+  tenure status --prefix billing/ --json   what begins with billing/, for programs";
+
+const CODES: &str = "\
+Exit codes:
+  0    done; with NAME: it is held, or rests
+  1    with NAME: nobody holds it
+  64   wrong usage
+  69   the engine is not available";
 
 /// List what is held, by whom, and who waits
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", exit::QUERY_HELP))]
+#[command(after_help = format!("{EXAMPLES}\n\n{CODES}"))]
 pub(crate) struct Status {
+    /// Only this one; exit code 1: nobody holds it
+    #[arg(conflicts_with = "prefix")]
+    pub(crate) name: Option<String>,
     /// Only names that begin with this
-    #[arg(default_value = "", hide_default_value = true)]
+    #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
     /// Write a JSON array: its fields are in docs/command.md; times are whole milliseconds (`_ms`)
     #[arg(long)]
@@ -115,22 +126,29 @@ impl<'a> HoldJson<'a> {
     }
 }
 
-/// Lists resources.
+/// Lists resources, or one.
 pub(crate) fn status(status: &Status, engine: &str) -> Outcome {
     let tenure = connect_blocking(engine)?;
-    let views = pollster::block_on(tenure.inspect_each(&status.prefix))?;
+    let views = match &status.name {
+        Some(name) => {
+            let view = pollster::block_on(tenure.view(name))?;
+            view.into_iter().map(|view| (view.resource.clone(), Ok(view))).collect()
+        }
+        None => pollster::block_on(tenure.inspect_each(&status.prefix))?,
+    };
     pollster::block_on(tenure.close());
     if status.json {
         write_json(&views.iter().map(LineJson::of).collect::<Vec<_>>())?;
     } else {
-        write_data(&text(&views))?;
+        write_data(&text(&views, status.name.as_deref()))?;
     }
-    Ok(0)
+    let is_held = views.iter().any(|(_, view)| view.as_ref().is_ok_and(|view| !view.holds.is_empty()));
+    Ok(if status.name.is_some() && !is_held { exit::DECLINED } else { 0 })
 }
 
-fn text(views: &[(Name, tenure::Result<View>)]) -> String {
+fn text(views: &[(Name, tenure::Result<View>)], name: Option<&str>) -> String {
     if views.is_empty() {
-        return "nothing is held\n".to_owned();
+        return name.map_or("nothing is held\n".to_owned(), |name| format!("nobody holds {name:?}\n"));
     }
     let headings = ["RESOURCE", "KIND", "HOLDER", "TOKEN", "HELD FOR", "ENDS IN", "WAITERS"];
     let mut rows = Vec::new();
@@ -155,8 +173,9 @@ fn text(views: &[(Name, tenure::Result<View>)]) -> String {
             rows.push(row(holder(hold), hold.token.to_string(), held_for, ends_in, waiters));
         }
         if view.holds.is_empty() {
-            let nobody = || "-".to_owned();
-            rows.push(row(nobody(), nobody(), nobody(), nobody(), view.waiting.to_string()));
+            let nothing = || "-".to_owned();
+            let nobody = if view.value.is_some() { "nobody; a value is kept" } else { "nobody" };
+            rows.push(row(nobody.to_owned(), nothing(), nothing(), nothing(), view.waiting.to_string()));
         }
     }
     table(&headings, &[3, 4, 5, 6], &rows)
@@ -165,8 +184,8 @@ fn text(views: &[(Name, tenure::Result<View>)]) -> String {
 /// Names the holder, or the last one where the units rest.
 fn holder(hold: &HoldView) -> String {
     match (&hold.claim, hold.slot) {
-        (None, _) => format!("resting after {}", hold.label),
-        (Some(_), Some(slot)) => format!("slot {slot}: {}", hold.label),
-        (Some(_), None) => hold.label.to_string(),
+        (None, _) => format!("resting after {}", who(&hold.label)),
+        (Some(_), Some(slot)) => format!("slot {slot}: {}", who(&hold.label)),
+        (Some(_), None) => who(&hold.label),
     }
 }

@@ -96,3 +96,40 @@ impl Countdown {
         KILL_AHEAD_MAX.min(self.ttl / 50)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The countdown of a lease whose first deadline comes so soon.
+    fn countdown(ttl: u64, grace: u64, first: u64) -> (Countdown, Instant) {
+        let granted_at = Instant::from_nanos(0) + Duration::from_secs(3600);
+        let deadline = granted_at + Duration::from_millis(first);
+        let (ttl, grace) = (Duration::from_millis(ttl), Duration::from_millis(grace));
+        (Countdown { ttl, grace, granted_at, first_deadline: deadline, sent_deadline: deadline }, deadline)
+    }
+
+    #[test]
+    fn work_is_killed_20_ms_before_the_deadline_or_a_fiftieth_of_the_ttl() {
+        for (ttl, ahead) in [(30_000, 20), (1_000, 20), (500, 10), (100, 2)] {
+            let (countdown, deadline) = countdown(ttl, 10_000, ttl);
+            assert_eq!(countdown.kills_at(), deadline - Duration::from_millis(ahead), "{ttl} ms");
+        }
+    }
+
+    #[test]
+    fn work_is_asked_to_end_at_the_grace_and_at_most_a_third_of_the_ttl_before_the_deadline() {
+        for (ttl, grace, first, asked) in [
+            (30_000, 10_000, 30_000, 10_000),
+            (30_000, 2_000, 30_000, 2_000),
+            (9_000, 10_000, 9_000, 3_000),
+            // A grant that is not confirmed yet ends soon.
+            (30_000, 10_000, 5_000, 1_666),
+        ] {
+            let (countdown, deadline) = countdown(ttl, grace, first);
+            assert_eq!(countdown.grace_before(deadline).as_millis(), asked, "{ttl} {grace} {first}");
+            let later = deadline + Duration::from_secs(60);
+            assert_eq!(countdown.grace_before(later).as_millis(), grace.min(ttl / 3).into(), "renewed");
+        }
+    }
+}

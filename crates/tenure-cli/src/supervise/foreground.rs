@@ -5,7 +5,7 @@ use std::task::Context;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
-use tenure::{Instant, Lease, Tenure};
+use tenure::{Instant, Lease, Tenure, plain};
 
 use super::events::Event;
 use super::job::OnLoss;
@@ -280,8 +280,13 @@ pub(crate) fn not_started(program: &str, errno: i32) -> Failure {
     let error = io::Error::from_raw_os_error(errno);
     if error.kind() == io::ErrorKind::NotFound {
         let hint = "check its name, PATH, and the interpreter that its first line names";
-        return Failure::new(exit::NOT_FOUND, format!("cannot find {program:?}: {error}")).with_hint(hint);
+        return Failure::new(
+            exit::NOT_FOUND,
+            format!("cannot find {program:?}: {}", plain(&error.to_string())),
+        )
+        .with_hint(hint);
     }
     let hint = "is it executable (`chmod +x`), and does a script begin with `#!`?";
-    Failure::new(exit::NOT_EXECUTABLE, format!("cannot execute {program:?}: {error}")).with_hint(hint)
+    Failure::new(exit::NOT_EXECUTABLE, format!("cannot execute {program:?}: {}", plain(&error.to_string())))
+        .with_hint(hint)
 }

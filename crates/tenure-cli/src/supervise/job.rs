@@ -1,8 +1,14 @@
 //! What a keeper is to run, and what becomes of it when the lease is lost.
 
+use std::env;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::foreground::not_started;
+use crate::exit::Failure;
 
 /// What happens to the work when the lease is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -42,6 +48,20 @@ impl Job {
     pub(crate) fn program_name(&self) -> String {
         let program = Path::new(&self.program).file_name().unwrap_or(&self.program);
         program.to_string_lossy().into_owned()
+    }
+
+    /// Looks for the program, so that a typing error is told before there is work. What else may be wrong is told when it is started.
+    pub(crate) fn check_program(&self) -> Result<(), Failure> {
+        let program = Path::new(&self.program);
+        let is_there = match program.components().count() {
+            1 => env::var_os("PATH")
+                .is_none_or(|paths| env::split_paths(&paths).any(|place| place.join(program).exists())),
+            _ => program.exists(),
+        };
+        match is_there {
+            true => Ok(()),
+            false => Err(not_started(&self.program_text(), Errno::NOENT.raw_os_error())),
+        }
     }
 
     /// Returns the program as it was given, for messages.

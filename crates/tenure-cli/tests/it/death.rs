@@ -250,6 +250,29 @@ fn a_run_that_was_killed_is_made_up_for_within_its_period() {
 }
 
 #[test]
+fn the_only_holder_is_released_without_its_token_and_of_several_one_is_named() {
+    let world = World::new();
+    let nobody = world.output(&["release", "x", "--force"]);
+    assert_eq!(code(&nobody), 64, "{nobody:?}");
+    assert!(stderr(&nobody).contains("nobody holds \"x\""), "{nobody:?}");
+    let script = "echo $$ >> pids; while ! test -e go; do sleep 0.01; done";
+    let only = world.start_run(&["x", "--ttl", "2s"], script);
+    wait_for("its start", || world.path("pids").exists().then_some(()));
+    let released = world.output(&["release", "x", "--force"]);
+    assert_eq!(code(&released), 0, "{released:?}");
+    assert_eq!(code(&finish(only)), 76);
+    let two: Vec<_> = (0..2).map(|_| world.start_run(&["y", "--slots", "2"], script)).collect();
+    wait_for("both", || {
+        (world.status().as_array()?.iter().find(|one| one["resource"] == "y")?["used"] == 2).then_some(())
+    });
+    let which = world.output(&["release", "y", "--force"]);
+    assert_eq!(code(&which), 64, "{which:?}");
+    assert!(stderr(&which).contains("has 2 holds\n\nhint: say which with `--token`: "), "{which:?}");
+    fs::write(world.path("go"), "").expect("a file");
+    assert!(two.into_iter().all(|run| code(&finish(run)) == 0), "neither was broken");
+}
+
+#[test]
 fn releasing_what_only_rests_changes_nothing_and_says_so() {
     let world = World::new();
     assert_eq!(code(&world.run(&["x", "--every", "1h"], "true")), 0);

@@ -60,7 +60,7 @@ fn a_killed_leader_is_followed(world: &World) {
     let second = candidate(world);
     world.wait_for_waiters(1);
     let leader = world.output(&["elect", "x"]);
-    let shown = format!("tenure (pid {} on ", first.id());
+    let shown = format!("sh (pid {} on ", first.id());
     assert!(stdout(&leader).starts_with(&shown), "{leader:?}");
     term(world, 1);
     signal(first.id(), Signal::KILL);

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::time::Duration;
 
 use rustix::process::Signal;
+use tenure_core::testing::busy::assert_in_time;
 
-use crate::world::{World, code, finish, signal, stdout};
+use crate::world::{World, code, finish, now, signal, stdout};
 
 #[test]
 fn status_lists_who_holds_and_who_waits() {
@@ -31,12 +33,29 @@ fn status_lists_who_holds_and_who_waits() {
     assert_eq!(resource["waiting"], 1);
     assert_eq!(resource["waiters"][0]["holder"]["pid"], waiter.id());
     assert_eq!(resource["waiters"][0]["holder"]["text"], "sh", "the program's name is the default label");
-    let table = stdout(&world.output(&["status", "jobs/"]));
+    let table = stdout(&world.output(&["status", "--prefix", "jobs/"]));
     let heading = table.lines().next().expect("a heading");
     let words: Vec<&str> = heading.split("  ").filter(|word| !word.is_empty()).map(str::trim).collect();
     assert_eq!(words, ["RESOURCE", "KIND", "HOLDER", "TOKEN", "HELD FOR", "ENDS IN", "WAITERS"]);
-    assert!(table.contains(": nightly  "), "{table}");
-    assert_eq!(stdout(&world.output(&["status", "other/"])), "nothing is held\n");
+    assert!(table.contains(&format!("  nightly (pid {} on ", holder.id())), "{table}");
+    assert_eq!(stdout(&world.output(&["status", "--prefix", "other/"])), "nothing is held\n");
+}
+
+#[test]
+fn status_of_one_name_is_exact_and_answers_by_its_exit_code() {
+    let world = World::new();
+    let of = |name: &str| world.output(&["status", name]);
+    assert_eq!((code(&of("x")), stdout(&of("x")).as_str()), (1, "nobody holds \"x\"\n"));
+    let run = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    world.pid("pid");
+    assert_eq!(code(&of("x")), 0);
+    assert!(stdout(&of("x")).lines().nth(1).is_some_and(|line| line.starts_with("x ")));
+    assert_eq!(code(&of("x/y")), 1);
+    let json = world.output(&["status", "x/y", "--json"]);
+    assert_eq!((code(&json), stdout(&json).trim()), (1, "[]"));
+    fs::write(world.path("go"), "").expect("a file");
+    assert_eq!(code(&finish(run)), 0);
+    assert_eq!(code(&of("x")), 1);
 }
 
 #[test]
@@ -45,7 +64,7 @@ fn status_shows_rests_as_rests() {
     assert_eq!(code(&world.run(&["x", "--every", "1h"], "true")), 0);
     assert_eq!(world.status()[0]["holds"][0]["is_resting"], true);
     assert!(world.status()[0]["holds"][0]["claim"].is_null());
-    assert!(stdout(&world.output(&["status"])).contains("resting after tenure (pid "));
+    assert!(stdout(&world.output(&["status"])).contains("resting after sh (pid "));
 }
 
 #[test]
@@ -57,6 +76,25 @@ fn each_command_has_a_manual_page_also_those_of_queues() {
         assert_eq!(code(&output), 0, "{output:?}");
         assert!(stdout(&output).replace("\\-", "-").contains(&format!(".TH {name}")), "{name}");
     }
+}
+
+#[test]
+fn all_manual_pages_are_installed_with_their_sections() {
+    let world = World::new();
+    let pages = world.path("man/man1");
+    assert_eq!(code(&world.output(&["man", "--dir", pages.to_str().expect("UTF-8")])), 0);
+    let read = |name: &str| fs::read_to_string(pages.join(name)).expect("a page");
+    for name in ["tenure.1", "tenure-run.1", "tenure-queue.1", "tenure-queue-push.1", "tenure-fence-check.1"]
+    {
+        let page = read(name);
+        assert!(page.lines().any(|line| line.starts_with(".TH") && line.contains("\"tenure ")), "{page}");
+        assert!(page.contains("ENVIRONMENT") && !page.contains("EXTRA"), "{page}");
+    }
+    let run = read("tenure-run.1");
+    for section in [".SH EXAMPLES", ".SH EXIT CODES", ".SH ENVIRONMENT", ".SH SEE ALSO"] {
+        assert!(run.contains(section), "{section}: {run}");
+    }
+    assert!(run.contains("tenure run backup \\-\\- ./backup.sh"), "examples stay as they are: {run}");
 }
 
 #[test]
@@ -128,6 +166,79 @@ fn completions_and_manual_pages_are_made_from_the_flags() {
     assert!(page.contains(".TH tenure-run 1") && page.contains("on\\-loss"), "{page}");
     assert_eq!(code(&world.output(&["man", "nosuch"])), 64);
     assert_eq!(code(&world.output(&["completions", "nosuch"])), 64);
+}
+
+/// What bash offers for a line, by the script that `tenure completions bash` writes.
+fn completed(world: &World, line: &str) -> Vec<String> {
+    let script = r#"
+        PATH="${1%/*}:$PATH"
+        . <(tenure completions bash)
+        COMP_LINE="$2" COMP_POINT=${#2}
+        read -ra COMP_WORDS <<< "${2//:/ : }"
+        COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 ))
+        _tenure_names tenure "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+        printf '%s\n' "${COMPREPLY[@]}"
+    "#;
+    let mut bash = std::process::Command::new("bash");
+    bash.args(["-c", script, "bash", env!("CARGO_BIN_EXE_tenure"), line])
+        .env("TENURE_ENGINE", world.engine());
+    let output = bash.output().expect("bash");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    stdout(&output).lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn names_of_locks_in_use_are_completed() {
+    let world = World::new();
+    for (number, name) in ["billing/a", "billing:b", "bi $x", "other"].into_iter().enumerate() {
+        world.start_run(&[name], &format!("echo $$ > pid{number}; sleep 60"));
+        world.pid(&format!("pid{number}"));
+    }
+    // What was used once is not in use.
+    assert_eq!(code(&world.run(&["bitter"], "true")), 0);
+    assert_eq!(completed(&world, "tenure status bi"), ["bi\\ \\$x", "billing/a", "billing:b"]);
+    // Bash puts it behind the colon.
+    assert_eq!(completed(&world, "tenure release billing:"), ["b"]);
+    assert_eq!(completed(&world, "tenure run --ttl 5s oth"), ["other"]);
+    let engine = world.engine();
+    assert_eq!(completed(&world, &format!("tenure --engine {engine} watch oth")), ["other"]);
+    // Words of the work, queues, flags and commands are no locks.
+    for line in ["tenure run x -- oth", "tenure queue push oth", "tenure status --oth", "tenure oth"] {
+        assert_eq!(completed(&world, line), [""; 0], "{line}");
+    }
+    assert_eq!(completed(&world, "tenure sta"), ["status"]);
+    for (shell, asks) in [("zsh", ":_tenure_names'"), ("fish", "-a '(__fish_tenure_names)'")] {
+        let script = stdout(&world.output(&["completions", shell]));
+        // Of `run`, `elect`, `status`, `watch`, `release` and `resize`.
+        assert_eq!(script.matches(asks).count(), 6, "{shell}");
+    }
+}
+
+#[test]
+fn a_completion_is_silent_whatever_goes_wrong_and_takes_a_second_at_most() {
+    // It lets clients in and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let engines = [format!("redis://{}", silent.local_addr().expect("an address"))];
+    for engine in engines.iter().map(String::as_str).chain(["nosuch:", "", "local:/dev/null/x"]) {
+        let world = World::on(engine);
+        let began = now();
+        let output = world.output(&["completions", "--names", "x"]);
+        assert_in_time(began.elapsed(), Duration::from_millis(1300));
+        assert_eq!(code(&output), 0, "{output:?}");
+        assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
+fn a_hundred_names_are_completed_at_most() {
+    let world = World::new();
+    let tenure = pollster::block_on(tenure::connect(&world.engine())).expect("an engine");
+    let mutexes: Vec<_> = (0..150).map(|number| tenure.mutex(&format!("n{number:03}"))).collect();
+    let held: Vec<_> =
+        mutexes.iter().map(|mutex| pollster::block_on(mutex.acquire()).expect("it is free")).collect();
+    let names = stdout(&world.output(&["completions", "--names", "n"]));
+    assert_eq!((names.lines().count(), names.lines().last()), (100, Some("n099")));
+    drop(held);
 }
 
 #[test]

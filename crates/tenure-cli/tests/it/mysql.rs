@@ -34,7 +34,7 @@ fn a_waiter_is_served_by_its_heartbeat() {
     world.pid("pid");
     let busy = world.run(&["x", "--wait", "0s"], "echo ran > ran");
     assert_eq!(code(&busy), 75);
-    assert!(stderr(&busy).contains("the nightly one since 20"), "{busy:?}");
+    assert!(stderr(&busy).contains("held by the nightly one (pid "), "{busy:?}");
     let waiter = world.start_run(&["x"], "true");
     world.wait_for_waiters(1);
     fs::write(world.path("go"), "").expect("a file");
@@ -156,4 +156,56 @@ fn a_database_that_does_not_exist_is_told() {
     let output = world.run(&["x"], "true");
     assert_eq!(code(&output), 64, "{output:?}");
     assert!(stderr(&output).contains("check the name of the database"), "{output:?}");
+}
+
+#[test]
+fn a_short_run_opens_one_connection() {
+    let server = start();
+    let world = World::on(server.url());
+    let mut admin = server.connect().expect("the server takes one more");
+    let mut opened = || {
+        let asked =
+            "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'CONNECTIONS'";
+        admin.run(asked).first().expect("a number").parse::<u64>().expect("a number")
+    };
+    // The first one makes the tables.
+    assert_eq!(code(&world.run(&["x"], "true")), 0);
+    let before = opened();
+    assert_eq!(code(&world.run(&["x"], "true")), 0);
+    assert_eq!(opened() - before, 1);
+    // It is renewed five times meanwhile.
+    assert_eq!(code(&world.run(&["x", "--ttl", "600ms"], "sleep 1")), 0);
+    assert_eq!(opened() - before, 2);
+}
+
+mod alone {
+    use super::*;
+
+    fn crowded() -> (MariaDbServer, World) {
+        let server = MariaDbServer::start(&MariaDbOptions::default().setting("max-connections", "100"));
+        let world = World::on(server.url());
+        (server, world)
+    }
+
+    #[test]
+    fn a_crowd_of_runs_waits_for_room() {
+        let (_server, world) = crowded();
+        crate::servers::a_crowd_of_runs_waits_for_room(&world);
+    }
+
+    #[test]
+    fn a_crowd_gets_one_value_that_is_loaded_once() {
+        let (_server, world) = crowded();
+        crate::servers::a_crowd_gets_one_value_that_is_loaded_once(&world);
+    }
+}
+
+#[test]
+fn a_server_that_is_full_is_told() {
+    let server = MariaDbServer::start(&MariaDbOptions::default().setting("max-connections", "10"));
+    let mut taken = Vec::new();
+    while let Ok(connection) = server.connect() {
+        taken.push(connection);
+    }
+    crate::servers::assert_told_that_it_is_full(&World::on(server.url()));
 }

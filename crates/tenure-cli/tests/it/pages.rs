@@ -1,4 +1,4 @@
-//! What the pages show is what happens: every block ```` ```console ```` of the README and of `docs/` is run.
+//! What the pages show is what happens: every block ```` ```console ```` of both READMEs and of `docs/` is run.
 //!
 //! A line after `$ ` is a command, `> ` continues it. One shell runs the commands of a page, one after the other, in
 //! a directory of the page's own, with an engine of its own and with the programs of `tests/pages`. What a
@@ -141,9 +141,21 @@ fn difference(path: &Path) -> Option<String> {
     compared.err().map(|error| error.to_string())
 }
 
+/// The README in each language.
+fn readmes() -> [PathBuf; 2] {
+    ["README.md", "README.zh-CN.md"].map(|name| root().join(name))
+}
+
+#[test]
+fn the_readmes_show_the_same_commands() {
+    let [english, chinese] =
+        readmes().map(|path| Page::parse(&fs::read_to_string(path).expect("a page")).commands);
+    assert_eq!(english, chinese);
+}
+
 #[test]
 fn the_pages_show_what_happens() {
-    let pages: Vec<PathBuf> = [vec![root().join("README.md")], pages(&root().join("docs"))].concat();
+    let pages: Vec<PathBuf> = [readmes().to_vec(), pages(&root().join("docs"))].concat();
     let differences: Vec<String> = std::thread::scope(|scope| {
         let running: Vec<_> = pages.iter().map(|page| scope.spawn(|| difference(page))).collect();
         running.into_iter().filter_map(|page| page.join().expect("it does not panic")).collect()

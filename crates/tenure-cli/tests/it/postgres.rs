@@ -141,3 +141,62 @@ fn a_database_that_does_not_exist_is_told() {
     assert_eq!(code(&output), 64, "{output:?}");
     assert!(stderr(&output).contains("check the name of the database"), "{output:?}");
 }
+
+#[test]
+fn a_short_run_opens_one_connection_to_work_and_one_to_listen() {
+    let server = PostgresServer::start(&PostgresOptions::default().setting("log_connections", "on"));
+    let world = World::on(server.url());
+    let opened = || {
+        let log = fs::read_to_string(server.directory().join("log")).expect("the server's log");
+        let is_ours =
+            |line: &&str| line.contains("connection authorized") && line.contains("application_name=tenure");
+        log.lines().filter(is_ours).count()
+    };
+    // The first one makes the tables.
+    assert_eq!(code(&world.run(&["x"], "true")), 0);
+    let before = opened();
+    assert_eq!(code(&world.run(&["x"], "true")), 0);
+    assert_eq!(opened() - before, 2);
+    // It is renewed five times meanwhile.
+    assert_eq!(code(&world.run(&["x", "--ttl", "600ms"], "sleep 1")), 0);
+    assert_eq!(opened() - before, 4);
+}
+
+mod alone {
+    use super::*;
+
+    fn crowded() -> (PostgresServer, World) {
+        let server = PostgresServer::start(&PostgresOptions::default().setting("max_connections", "100"));
+        let world = World::on(server.url());
+        (server, world)
+    }
+
+    #[test]
+    fn a_crowd_of_runs_waits_for_room() {
+        let (_server, world) = crowded();
+        crate::servers::a_crowd_of_runs_waits_for_room(&world);
+    }
+
+    #[test]
+    fn a_crowd_gets_one_value_that_is_loaded_once() {
+        let (_server, world) = crowded();
+        crate::servers::a_crowd_gets_one_value_that_is_loaded_once(&world);
+    }
+}
+
+#[test]
+fn a_server_that_is_full_is_told() {
+    let options = PostgresOptions::default()
+        .setting("max_connections", "8")
+        .setting("superuser_reserved_connections", "0");
+    let server = PostgresServer::start(&options);
+    let mut taken = Vec::new();
+    while let Ok(connection) = server.connect() {
+        taken.push(connection);
+    }
+    let world = World::on(server.url());
+    crate::servers::assert_told_that_it_is_full(&world);
+    // There is room for one of the two connections that a client needs.
+    taken.pop();
+    crate::servers::assert_told_that_it_is_full(&world);
+}

@@ -405,8 +405,8 @@ fn has_heard(pid: u32) -> bool {
 fn a_program_that_cannot_be_started_leaves_the_item() {
     let world = World::new();
     push(&world, "x", &["a"]);
-    let output = world.output(&["queue", "work", "x", "--drain", "--", "./no-such-program"]);
-    assert_eq!(code(&output), 127, "{output:?}");
+    let output = world.output(&["queue", "work", "x", "--drain", "--", "/etc/passwd"]);
+    assert_eq!(code(&output), 126, "{output:?}");
     let item = &json(&world, &["peek", "x"])[0];
     assert_eq!((&item["state"], &item["attempts"]), (&"waiting".into(), &0.into()), "{item}");
 }

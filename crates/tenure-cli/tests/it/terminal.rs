@@ -91,8 +91,7 @@ fn a_line_shows_the_wait_and_is_cleared_afterwards() {
     let holder = world.start_run(&["x", "--label", "nightly"], script);
     world.pid("pid");
     let session = Session::start(&world, &[tenure(), "run", "x", "--", "echo", "it ran"]);
-    session.wait_for("waiting for \"x\": held by tenure (pid ", 1);
-    session.wait_for("nightly for ", 1);
+    session.wait_for("waiting for \"x\": held by nightly (pid ", 1);
     session.wait_for("place 1 in the queue", 1);
     session.wait_for("; waited 1s", 1);
     let lines = session.screen().matches("waiting for").count();
@@ -189,7 +188,7 @@ fn breaking_a_hold_asks_first() {
         let session = Session::start(&world, &[tenure(), "release", "x", "--token", &token, "--now"]);
         session.wait_for("two may work at the same time", 1);
         session.wait_for("Break it? [y/N] ", 1);
-        assert!(session.screen().contains("nightly for "), "{}", session.screen());
+        assert!(session.screen().contains("held by nightly (pid "), "{}", session.screen());
         session.type_in(answer);
         assert_eq!(session.end(), expected);
     }

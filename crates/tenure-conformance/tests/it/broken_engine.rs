@@ -79,8 +79,8 @@ pub(crate) enum Call {
     BatchesReversed,
     /// Values are not stored.
     ValuesForgotten,
-    /// A hold is told to end later than it does.
-    EndsLater,
+    /// A value that is to be gone stays.
+    ValuesStay,
     /// Breaks are answered, and nothing is broken.
     BreaksIgnored,
     /// Every break frees at once.
@@ -205,7 +205,6 @@ impl BrokenEngine {
                 grant.token = Token::new(1_000_000 - before);
             }
             Fault::Call(Call::OneSlotForAll) => grant.slot = Some(0),
-            Fault::Call(Call::EndsLater) => grant.ends_in *= 2,
             _ => {}
         }
         grant
@@ -249,9 +248,6 @@ impl BrokenEngine {
             }
             RenewAnswer::Granted(grant) => RenewAnswer::Granted(self.grant(grant)),
             RenewAnswer::Waiting(waiting, from) => RenewAnswer::Waiting(self.waiting(waiting), from),
-            RenewAnswer::Renewed { ends_in } if self.is(Call::EndsLater) => {
-                RenewAnswer::Renewed { ends_in: ends_in * 2 }
-            }
             other => other,
         }
     }
@@ -360,7 +356,8 @@ impl Engine for BrokenEngine {
     }
 
     async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
-        if self.is(Call::ValuesForgotten) {
+        let drops = matches!(keep, Keep::For { fresh, stale } if (fresh + stale).is_zero());
+        if self.is(Call::ValuesForgotten) || self.is(Call::ValuesStay) && drops {
             // Only who holds is told that it published, so the fault is in the store alone.
             let renewal = RenewRequest { resource, claim, is_waiter: false };
             let answers = self.engine.renew(vec![renewal]).await;
@@ -418,7 +415,7 @@ impl Engine for BrokenEngine {
         match self.fault {
             Fault::Call(Call::GrantsUntold) | Fault::Queue(Line::Untold) => stream::pending().boxed(),
             // What a heartbeat tells is changed, what a wake tells is not.
-            Fault::Call(Call::TokensRepeat | Call::TokensFall | Call::EndsLater) => self
+            Fault::Call(Call::TokensRepeat | Call::TokensFall) => self
                 .engine
                 .wakes()
                 .filter_map(|wake| {

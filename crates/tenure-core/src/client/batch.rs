@@ -20,6 +20,7 @@ use futures_util::future::BoxFuture;
 
 use crate::client::connection::Shared;
 use crate::clock::Instant;
+use crate::counts::{CallEnd, Verb};
 use crate::engine::Shard;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -59,6 +60,20 @@ impl Lane {
             Lane::Claims => ("claim", most, patience),
             Lane::Settlements => ("settle", queue_most, queue_patience),
             Lane::Pushes => ("push", queue_most, queue_patience),
+        }
+    }
+}
+
+impl Lane {
+    /// Returns what its calls are counted as.
+    fn counted(self) -> Verb {
+        match self {
+            Lane::Renewals | Lane::Deliveries => Verb::Renew,
+            Lane::Heartbeats => Verb::Heartbeat,
+            Lane::Releases => Verb::Release,
+            Lane::Claims => Verb::Claim,
+            Lane::Settlements => Verb::Settle,
+            Lane::Pushes => Verb::Push,
         }
     }
 }
@@ -172,17 +187,22 @@ impl Call {
             return None;
         }
         let (verb, _, patience) = lane.limits(shared);
+        let counted = lane.counted();
         let (times_out_at, shared) = (now + patience, shared.clone());
         let done = Box::pin(async move {
             let (mut answers, count) = (pin!(answers), requests.len());
+            let mut is_late = false;
             let in_time = poll_fn(|cx| match answers.as_mut().poll(cx) {
                 Poll::Pending if shared.clock.now() >= times_out_at => {
                     let error = no_answer(verb, patience);
+                    is_late = true;
                     Poll::Ready((0..count).map(|_| Err(error.clone())).collect())
                 }
                 polled => polled,
             });
             let answers = in_time.await;
+            let outcome = if is_late { CallEnd::Timeout } else { CallEnd::of(answers.iter()) };
+            shared.called(counted, count, now, outcome);
             debug_assert_eq!(count, answers.len(), "an answer for each request");
             give(&shared, requests.into_iter().zip(answers));
         });

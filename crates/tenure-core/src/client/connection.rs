@@ -9,17 +9,21 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
+use tracing::Level;
 
 use crate::client::alarm::Alarms;
 use crate::client::batch::no_answer;
 use crate::client::floors::Floors;
-use crate::client::ledger::{Identity, Ledger, Now};
+use crate::client::ledger::{Gauges, Identity, Ledger, Notices, Now};
 use crate::client::queue_client::QueueClient;
+use crate::client::scopes::Scopes;
 use crate::client::settings::Settings;
+use crate::client::teller::Teller;
 use crate::clock::{Clock, Instant, Timer};
-use crate::engine::DynEngine;
+use crate::counts::{CallEnd, Counts, Primitive, Verb};
+use crate::engine::{DynEngine, Shard};
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::Event;
+use crate::event::{Event, Happened, is_wanted};
 use crate::model::claim::{ClientId, Label, Name, Terms};
 use crate::model::inspect::View;
 use crate::model::token::Token;
@@ -30,6 +34,13 @@ const TIMERS_MAX: usize = 8;
 /// Keeps the client's thread running.
 pub(crate) struct Connection {
     pub(crate) shared: Arc<Shared>,
+}
+
+impl Connection {
+    /// Returns the engine's one word.
+    pub(crate) fn engine(&self) -> &'static str {
+        self.shared.engine.name()
+    }
 }
 
 impl Drop for Connection {
@@ -53,6 +64,10 @@ pub(crate) struct Shared {
     pub(crate) ended: Notify,
     has_ended: AtomicBool,
     ledger: StdMutex<Ledger>,
+    /// Tells what happens.
+    pub(crate) teller: Teller,
+    /// Which names are counted together. `None`: nothing is counted.
+    scopes: Option<StdMutex<Scopes>>,
     floors: StdMutex<Floors>,
     /// See [`Shared::kept`].
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
@@ -82,21 +97,34 @@ impl Shared {
     /// Uses the ledger from the client's own thread. Notices go out when the lock is free again, so that a waker may
     /// run anything, and no woken task has to wait for the lock.
     pub(crate) fn with_ledger<T>(&self, work: impl FnOnce(&mut Ledger, &Now<'_>) -> T) -> T {
+        let (result, notices) = self.use_ledger(work);
+        self.tell(notices);
+        result
+    }
+
+    /// Uses the ledger, and wakes whom that concerns. What is left of the notices is told last.
+    fn use_ledger<T>(&self, work: impl FnOnce(&mut Ledger, &Now<'_>) -> T) -> (T, Notices) {
         let random = || self.clock.random();
-        let now = Now { at: self.clock.now(), random: &random };
+        let time_of_day = || self.clock.time_of_day();
+        let now = Now { at: self.clock.now(), random: &random, time_of_day: &time_of_day };
         let (result, mut notices) = {
             let mut ledger = self.ledger();
             (work(&mut ledger, &now), ledger.take_notices())
         };
-        let uncollected = std::mem::take(&mut notices.uncollected);
-        notices.send();
-        uncollected.iter().for_each(|lease| self.return_uncollected(lease));
-        result
+        notices.wake();
+        (result, notices)
+    }
+
+    fn tell(&self, notices: Notices) {
+        notices.uncollected.iter().for_each(|lease| self.return_uncollected(lease));
+        if !notices.happened.is_empty() {
+            self.teller.tell(notices.happened);
+        }
     }
 
     /// Uses the ledger from a user's thread, and pokes the client's thread if there is something new for it.
     pub(crate) fn update_ledger<T>(&self, work: impl FnOnce(&mut Ledger, &Now<'_>) -> T) -> T {
-        let (result, is_news) = self.with_ledger(|ledger, now| {
+        let ((result, is_news), notices) = self.use_ledger(|ledger, now| {
             let result = work(ledger, now);
             let is_sooner = ledger.next_due().nanos() < self.sleeps_until.load(Ordering::Relaxed);
             (result, ledger.take_news() || is_sooner)
@@ -104,6 +132,8 @@ impl Shared {
         if is_news {
             self.poke();
         }
+        // Last: a listener that blocks must not keep back what is to be sent.
+        self.tell(notices);
         result
     }
 
@@ -172,6 +202,52 @@ impl Shared {
         self.ended.notify_waiters();
     }
 
+    /// Returns the scope in which a name is counted. Asked when something is named, so that its use need not ask.
+    pub(crate) fn scope(&self, primitive: Primitive, name: Option<&Name>) -> u16 {
+        let Some(scopes) = &self.scopes else { return 0 };
+        // A panic elsewhere cannot leave it half-changed. The ledger is locked within, never the other way round.
+        let mut scopes = scopes.lock().unwrap_or_else(PoisonError::into_inner);
+        scopes.scope(primitive, name, |scope| self.ledger().begin_scope(scope))
+    }
+
+    /// Copies what was counted. The lock is held for one turn of entries at a time.
+    pub(crate) fn counts(&self) -> Counts {
+        let (mut gauges, mut next) = (Gauges::default(), self.scopes.as_ref().map(|_| 0));
+        while let Some(from) = next {
+            let now = self.clock.now();
+            next = self.ledger().look_over(now, from, &mut gauges);
+        }
+        let mut counts = self.ledger().counts();
+        gauges.enter(&mut counts);
+        if let Some(scopes) = &self.scopes {
+            (counts.labels, counts.folded) = scopes.lock().unwrap_or_else(PoisonError::into_inner).usage();
+        }
+        counts.events_dropped = self.teller.dropped();
+        counts.fold();
+        counts
+    }
+
+    /// Notes a call of the engine, if anybody wants to know.
+    pub(crate) fn called(&self, verb: Verb, items: usize, sent: Instant, outcome: CallEnd) {
+        if self.is_watched() {
+            self.with_ledger(|ledger, now| ledger.called(verb, items, now.at.since(sent), outcome));
+        }
+    }
+
+    /// Whether calls and wakes are wanted, as a number or an event.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.scopes.is_some() || is_wanted(self.teller.has_listener(), Level::TRACE)
+    }
+
+    /// Notes a call of one request, of which `answer` came.
+    pub(crate) fn called_for<T>(&self, verb: Verb, sent: Instant, answer: &Result<Result<T>>) {
+        let outcome = match answer {
+            Ok(answer) => CallEnd::of(std::iter::once(answer)),
+            Err(_) => CallEnd::Timeout,
+        };
+        self.called(verb, 1, sent, outcome);
+    }
+
     /// Returns terms like these, the same object for all callers in a row: a million leases with an object each would
     /// cost more memory than all the rest of them.
     pub(crate) fn share(&self, terms: &Arc<Terms>) -> Arc<Terms> {
@@ -236,7 +312,12 @@ impl Shared {
         if shared.has_ended() {
             return Err(gone());
         }
-        let asked = self.runtime.spawn(async move { shared.in_time(ask(shared.engine.clone())).await? });
+        let asked = self.runtime.spawn(async move {
+            let sent = shared.clock.now();
+            let answer = shared.in_time(ask(shared.engine.clone())).await;
+            shared.called_for(Verb::Other, sent, &answer);
+            answer?
+        });
         asked.await.map_err(|_| gone())?.map_err(|error| error.named(engine, resource))
     }
 
@@ -293,25 +374,34 @@ impl Shared {
             let identity = Identity {
                 client,
                 engine: engine.name(),
+                has_listener: settings.listener.is_some(),
+                is_counting: settings.is_counting(),
+                since: clock.now(),
                 answer_timeout: settings.answer_timeout,
                 silence_max: engine.capability().silence_max,
                 calls_max: engine.capability().calls_max,
                 shard_of: {
                     let engine = engine.clone();
-                    Box::new(move |resource| engine.shard(resource))
+                    Box::new(move |resource| {
+                        if mutant!("one-line-for-all-shards") { Shard(0) } else { engine.shard(resource) }
+                    })
                 },
             };
             let terms = Arc::new(Terms::of_mutex(label));
             Arc::new(Shared {
                 engine,
                 clock,
-                settings,
                 client,
                 last_terms: StdMutex::new(terms.clone()),
                 terms,
                 ended: Notify::new(),
                 has_ended: AtomicBool::new(false),
                 ledger: StdMutex::new(Ledger::new(identity)),
+                teller: Teller::new(settings.listener.clone()),
+                scopes: settings
+                    .is_counting()
+                    .then(|| StdMutex::new(Scopes::new(settings.scopes.clone(), settings.scopes_max))),
+                settings,
                 floors: StdMutex::default(),
                 kept: OnceLock::new(),
                 queue_client: QueueClient::default(),
@@ -333,7 +423,15 @@ impl Shared {
         let capability = self.engine.capability();
         let (grain, reason) = (capability.ttl_grain, capability.ttl_grain_reason);
         if ttl < grain && !self.has_reported_coarse_ttl.swap(true, Ordering::Relaxed) {
-            Event::Coarse { resource, ttl, grain, reason }.emit(self.engine.name());
+            let resource = resource.clone();
+            self.told(Level::WARN, || Event::Coarse { resource, ttl, grain, reason });
+        }
+    }
+
+    /// Tells an event that the ledger knows nothing of. The caller holds no lock.
+    fn told(&self, level: Level, event: impl FnOnce() -> Event) {
+        if is_wanted(self.teller.has_listener(), level) {
+            self.teller.tell(vec![Happened { engine: self.engine.name(), scope: None, event: event() }]);
         }
     }
 }

@@ -26,8 +26,14 @@ impl HandedOut {
 
     /// Gives the item to its task. Returns `None` if it has gone back, because it came long before the task looked.
     pub(crate) fn collect(mut self) -> Option<Parts> {
-        let Parts { connection, key, .. } = self.0.as_ref()?;
-        let is_held = connection.shared.with_ledger(|ledger, now| ledger.hand_over(now.at, *key));
+        let Parts { connection, key, item, .. } = self.0.as_ref()?;
+        let is_held = connection.shared.with_ledger(|ledger, now| {
+            let is_held = ledger.hand_over(now.at, *key);
+            if is_held {
+                ledger.delivered(*key, item.attempt);
+            }
+            is_held
+        });
         if is_held { self.0.take() } else { None }
     }
 }
@@ -39,7 +45,7 @@ impl Drop for HandedOut {
         if shared.update_ledger(|ledger, now| ledger.disown(now, key)).is_none() {
             let (queue, settlement) = (state.resource().clone(), Settlement::Return);
             let settle = Settle { queue, claim: item.claim, settlement };
-            drop(shared.start_settling(settle, state.last_deadline()));
+            drop(shared.start_settling(settle, state.last_deadline(), None));
         }
     }
 }

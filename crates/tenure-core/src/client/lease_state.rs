@@ -99,11 +99,12 @@ impl LeaseState {
 
     /// Moves the deadline forward. Returns false if the lease is over.
     pub(crate) fn extend(&self, deadline: Instant, now: Instant) -> bool {
-        if self.is_over(now) {
+        if self.is_over(now) && !mutant!("late-answers-revive") {
             return false;
         }
         let moved = self.deadline.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| {
-            (old & OVER == 0).then_some(old.max(deadline.nanos() & !OVER))
+            (old & OVER == 0 || mutant!("late-answers-revive"))
+                .then_some((old & !OVER).max(deadline.nanos() & !OVER))
         });
         moved.is_ok()
     }

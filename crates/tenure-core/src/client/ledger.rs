@@ -21,10 +21,12 @@
 mod answers;
 mod bonds;
 mod lanes;
+mod sending;
 #[cfg(test)]
 mod tests;
+mod watch;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -34,24 +36,32 @@ use slab::Slab;
 use crate::client::batch::Lane;
 use crate::client::lease_state::LeaseState;
 use crate::client::renewal::{GRAIN, Schedule};
-use crate::clock::Instant;
-use crate::engine::{Incarnation, ReleaseAnswer, ReleaseRequest, RenewRequest, Shard};
+use crate::clock::{Instant, Timestamp};
+use crate::counts::{ClaimEnd, ReleaseEnd};
+use crate::engine::{Incarnation, ReleaseAnswer, ReleaseRequest};
 use crate::error::{Error, ErrorKind, LossReason, Result};
-use crate::event::Event;
+use crate::event::Happened;
 use crate::model::claim::{Busy, Claim, ClaimId, ClientId, Name, Published, Terms, Waiting};
-use crate::model::step::Release;
 use crate::model::token::Token;
 pub(crate) use bonds::Bond;
 pub(crate) use lanes::{Lanes, ShardOf};
+pub(crate) use watch::Gauges;
+use watch::{Began, Watch};
 
 /// What is taken off a duration for clocks that do not run alike: 1 % and 2 ms.
 pub(crate) fn margin(period: Duration) -> Duration {
-    period / 100 + Duration::from_millis(2)
+    if mutant!("no-margin") { Duration::ZERO } else { period / 100 + Duration::from_millis(2) }
 }
 
 /// The local end of something that was sent at `sent` and was answered to end after `ends_in`.
 fn deadline(sent: Instant, ends_in: Duration) -> Instant {
     sent + ends_in.saturating_sub(margin(ends_in))
+}
+
+/// The local end of a hold. No later than its user asked for: a server whose clock was set back answers that it has longer, and it
+/// has not, once that clock is right again.
+fn lease_deadline(lease: &LeaseState, sent: Instant, ends_in: Duration) -> Instant {
+    deadline(sent, ends_in.min(lease.terms().ttl))
 }
 
 /// Names an entry; a key outlives its entry without harm.
@@ -78,6 +88,8 @@ pub(crate) struct AcquireRequest {
     /// How long to queue. `None`: for ever. Zero: not at all.
     pub(crate) wait: Option<Duration>,
     pub(crate) floor: Token,
+    /// In which scope it is counted.
+    pub(crate) scope: u16,
 }
 
 /// How a request ended, if not in an error.
@@ -123,6 +135,10 @@ struct Entry {
     is_delivery: bool,
     /// When an uncollected grant goes back: other waiters would wait for ever behind a future that is never polled.
     collect_by: Instant,
+    /// In which scope it is counted.
+    scope: u16,
+    /// When its user got it.
+    began: Began,
     /// How often in a row a request has failed.
     attempt: u8,
     /// Why it is lost, once it is.
@@ -131,6 +147,9 @@ struct Entry {
     /// What only matters before the lease is held, or while it is released.
     pending: Option<Box<Pending>>,
 }
+
+// A million leases are a million entries.
+const _: () = assert!(size_of::<Entry>() <= 48);
 
 impl Entry {
     /// In which lane it is renewed, if it is.
@@ -160,6 +179,8 @@ struct Pending {
     waker: Option<Waker>,
     /// The waker is called when the claim queues, too.
     wakes_when_queued: bool,
+    /// The engine woke it since it was last answered.
+    is_woken: bool,
     /// The user does not wait for the result of the release.
     is_detached: bool,
 }
@@ -168,6 +189,12 @@ struct Pending {
 pub(crate) struct Identity {
     pub(crate) client: ClientId,
     pub(crate) engine: &'static str,
+    /// Whether every event is wanted.
+    pub(crate) has_listener: bool,
+    /// Whether anything is counted.
+    pub(crate) is_counting: bool,
+    /// When the client began.
+    pub(crate) since: Instant,
     /// How long a request may stay unanswered before its user gets an error.
     pub(crate) answer_timeout: Duration,
     /// How long a hold lives whose client is not heard of, however long its ttl.
@@ -197,6 +224,7 @@ pub(crate) struct Ledger {
     /// Why nothing can be asked any more.
     closed: Option<Error>,
     notices: Notices,
+    watch: Watch,
 }
 
 /// What users must learn of, sent once the ledger is unlocked: a waker may run anything.
@@ -206,13 +234,15 @@ pub(crate) struct Notices {
     ended: Vec<Arc<LeaseState>>,
     /// Deliveries that their users have not polled for, to be given back.
     pub(crate) uncollected: Vec<Arc<LeaseState>>,
+    /// What has happened, to be told when all else is done: whoever hears of it may block.
+    pub(crate) happened: Vec<Happened>,
 }
 
 impl Notices {
     /// Wakes the users.
-    pub(crate) fn send(self) {
-        self.wakers.into_iter().for_each(Waker::wake);
-        self.ended.iter().for_each(|lease| lease.notify_ended());
+    pub(crate) fn wake(&mut self) {
+        self.wakers.drain(..).for_each(Waker::wake);
+        self.ended.drain(..).for_each(|lease| lease.notify_ended());
     }
 }
 
@@ -220,6 +250,7 @@ impl Notices {
 pub(crate) struct Now<'a> {
     pub(crate) at: Instant,
     pub(crate) random: &'a dyn Fn() -> u64,
+    pub(crate) time_of_day: &'a dyn Fn() -> Timestamp,
 }
 
 impl Now<'_> {
@@ -231,6 +262,8 @@ impl Now<'_> {
 impl Ledger {
     pub(crate) fn new(identity: Identity) -> Ledger {
         let lanes = Lanes::new(identity.calls_max);
+        let Identity { engine, has_listener, is_counting, since, .. } = identity;
+        let watch = Watch::new(engine, has_listener, is_counting, since);
         Ledger {
             identity,
             entries: Slab::new(),
@@ -244,6 +277,7 @@ impl Ledger {
             close_waiters: Vec::new(),
             closed: None,
             notices: Notices::default(),
+            watch,
         }
     }
 
@@ -281,6 +315,8 @@ impl Ledger {
             is_unconfirmed: false,
             is_delivery: false,
             collect_by: Instant::NEVER,
+            scope: request.scope,
+            began: Began::default(),
             attempt: 0,
             loss: None,
             lease,
@@ -296,6 +332,7 @@ impl Ledger {
                 release_until: Instant::NEVER,
                 waker: None,
                 wakes_when_queued: false,
+                is_woken: false,
                 is_detached: false,
             })),
         };
@@ -316,11 +353,13 @@ impl Ledger {
         now: &Now<'_>,
         lease: LeaseState,
         (token, sent, ends_in): (Token, Instant, Duration),
+        scope: u16,
     ) -> Option<(Key, Arc<LeaseState>)> {
-        lease.grant(token, None, deadline(sent, ends_in));
+        lease.grant(token, None, lease_deadline(&lease, sent, ends_in));
         if self.closed.is_some() || lease.is_over(now.at + GRAIN) {
             return None;
         }
+        self.watch.check_token(now, scope, lease.resource(), token);
         self.generation = self.generation.wrapping_add(1);
         let (generation, lease) = (self.generation, Arc::new(lease));
         let index = self.entries.insert(Entry {
@@ -331,6 +370,8 @@ impl Ledger {
             is_unconfirmed: false,
             is_delivery: true,
             collect_by: now.at + lease.terms().ttl,
+            scope,
+            began: Began::default(),
             attempt: 0,
             loss: None,
             lease: lease.clone(),
@@ -342,9 +383,10 @@ impl Ledger {
 
     /// The user of a delivery has got it. Says whether it is still held.
     pub(crate) fn hand_over(&mut self, now: Instant, key: Key) -> bool {
+        let began = self.watch.began(now);
         let Some(entry) = self.entry(key) else { return false };
-        entry.collect_by = Instant::NEVER;
-        entry.phase == Phase::Held && !entry.lease.is_over(now)
+        (entry.collect_by, entry.began) = (Instant::NEVER, began);
+        entry.phase == Phase::Held && (mutant!("late-deliveries-used") || !entry.lease.is_over(now))
     }
 
     /// Lets go of a delivery. Says why if it is lost.
@@ -373,7 +415,7 @@ impl Ledger {
         waker: Option<&Waker>,
     ) -> Option<Result<ClaimOutcome>> {
         let is_open = self.closed.is_none();
-        let Some(entry) = self.entry(key) else {
+        let Some(entry) = entry_of(&mut self.entries, key) else {
             let gone = Error::new(ErrorKind::Internal, "claim", "the claim is gone from the ledger");
             return Some(Err(gone));
         };
@@ -395,12 +437,9 @@ impl Ledger {
                 entry.collect_by = Instant::NEVER;
                 let asked_at = entry.pending.take().map_or(now.at, |pending| pending.asked_at);
                 let lease = entry.lease.clone();
-                Event::Granted {
-                    resource: lease.resource(),
-                    token: lease.token(),
-                    waited: now.at.since(asked_at),
-                }
-                .emit(self.identity.engine);
+                entry.began = self.watch.began(now.at);
+                let waited = now.at.since(asked_at);
+                self.watch.granted(entry.scope, lease.resource(), lease.token(), waited);
                 self.by_claim.remove(&lease.claim());
                 self.stakes.remove(&key.index);
                 Some(Ok(ClaimOutcome::Lease(lease)))
@@ -413,6 +452,7 @@ impl Ledger {
             _ => match &self.closed {
                 Some(closed) => {
                     let closed = closed.clone();
+                    self.claim_ended(now, key.index, ClaimEnd::Failed);
                     self.remove(key.index);
                     Some(Err(closed))
                 }
@@ -455,12 +495,15 @@ impl Ledger {
     /// Drops a request whose user is gone. What it may hold is released.
     pub(crate) fn cancel(&mut self, now: &Now<'_>, key: Key) {
         let Some(entry) = self.entry(key) else { return };
-        match entry.phase {
+        let (phase, is_unsent) =
+            (entry.phase, entry.pending.as_ref().is_some_and(|pending| pending.first_sent.is_none()));
+        if matches!(phase, Phase::Claiming | Phase::Waiting | Phase::Ready | Phase::SetAside) {
+            self.claim_ended(now, key.index, ClaimEnd::Cancelled);
+        }
+        match phase {
             Phase::Failed | Phase::Ended | Phase::SetAside => self.remove(key.index),
             Phase::Releasing => {}
-            Phase::Claiming if entry.pending.as_ref().is_some_and(|pending| pending.first_sent.is_none()) => {
-                self.remove(key.index);
-            }
+            Phase::Claiming if is_unsent => self.remove(key.index),
             _ => self.start_release(now, key.index, true),
         }
     }
@@ -484,6 +527,9 @@ impl Ledger {
         };
         if is_over {
             self.expire(now, key.index);
+            let Entry { scope, began, lease, .. } = &self.entries[key.index as usize];
+            let what = (lease.resource(), lease.token());
+            self.watch.released(*scope, what, ReleaseEnd::AlreadyLost, (*began, now.at));
             self.remove(key.index);
             return Some(ReleaseAnswer::AlreadyLost);
         }
@@ -547,6 +593,13 @@ impl Ledger {
         }
     }
 
+    /// A claim has ended without a lease.
+    fn claim_ended(&mut self, now: &Now<'_>, index: u32, outcome: ClaimEnd) {
+        let Entry { scope, lease, pending, .. } = &self.entries[index as usize];
+        let asked_at = pending.as_ref().map_or(now.at, |pending| pending.asked_at);
+        self.watch.claim_ended(*scope, lease.resource(), outcome, now.at.since(asked_at));
+    }
+
     fn start_release(&mut self, now: &Now<'_>, index: u32, is_unused: bool) {
         self.prepare_release(now, index, is_unused);
         let key = Key { index, generation: self.entries[index as usize].generation };
@@ -556,6 +609,9 @@ impl Ledger {
     /// Makes an entry one whose release is to be sent. It is not in line yet.
     fn prepare_release(&mut self, now: &Now<'_>, index: u32, is_unused: bool) {
         let entry = &mut self.entries[index as usize];
+        if entry.phase == Phase::Held {
+            self.watch.let_go(entry.scope, entry.began, now.at);
+        }
         // The hold ends by itself at the latest one ttl after the last thing that was sent.
         let until = now.at + entry.lease.terms().ttl.max(self.identity.answer_timeout);
         let request = AcquireRequest {
@@ -563,6 +619,7 @@ impl Ledger {
             terms: entry.lease.terms().clone(),
             wait: None,
             floor: Token::ZERO,
+            scope: entry.scope,
         };
         let pending = entry.pending.get_or_insert_with(|| {
             Box::new(Pending {
@@ -577,6 +634,7 @@ impl Ledger {
                 release_until: until,
                 waker: None,
                 wakes_when_queued: false,
+                is_woken: false,
                 is_detached: is_unused,
             })
         });
@@ -599,7 +657,7 @@ impl Ledger {
     }
 
     fn entry(&mut self, key: Key) -> Option<&mut Entry> {
-        self.entries.get_mut(key.index as usize).filter(|entry| entry.generation == key.generation)
+        entry_of(&mut self.entries, key)
     }
 
     fn remove(&mut self, index: u32) {
@@ -619,121 +677,16 @@ impl Ledger {
     }
 }
 
-/// What is sent.
+/// Returns the entry of a key, if it is still there.
+fn entry_of(entries: &mut Slab<Entry>, key: Key) -> Option<&mut Entry> {
+    entries.get_mut(key.index as usize).filter(|entry| entry.generation == key.generation)
+}
+
+/// What others ask about it.
 impl Ledger {
-    /// Takes up to `most` claims that are to be sent to a shard, and of one resource up to `most_of_one`.
-    pub(crate) fn take_claims(
-        &mut self,
-        now: Instant,
-        shard: Shard,
-        most: usize,
-        most_of_one: usize,
-    ) -> (Vec<Sent>, Vec<Claim>) {
-        let (mut sent, mut claims) = (Vec::new(), Vec::new());
-        let (mut taken, mut later) = (HashMap::new(), VecDeque::new());
-        while claims.len() < most
-            && let Some(key) = self.next(Lane::Claims, shard)
-        {
-            if self.entry(key).is_none_or(|entry| entry.phase != Phase::Claiming) {
-                continue;
-            }
-            if most_of_one < most {
-                let resource = self.entries[key.index as usize].lease.resource().clone();
-                let count = taken.entry(resource).or_insert(0_usize);
-                *count += 1;
-                if *count > most_of_one {
-                    later.push_back(key);
-                    continue;
-                }
-            }
-            let claim = self.claim_to_send(key.index, now);
-            sent.push(Sent { key, claim: claim.id, at: now });
-            claims.push(claim);
-        }
-        // They keep their places before those that came after them.
-        self.put_back(Lane::Claims, shard, later);
-        (sent, claims)
-    }
-
-    fn claim_to_send(&mut self, index: u32, now: Instant) -> Claim {
-        let client = self.identity.client;
-        let entry = &mut self.entries[index as usize];
-        let pending = entry.pending.as_mut().expect("an entry that asks is pending");
-        entry.has_stray_copy |= pending.first_sent.is_some();
-        pending.first_sent.get_or_insert(now);
-        Claim {
-            resource: pending.request.resource.clone(),
-            id: entry.lease.claim(),
-            client,
-            terms: pending.request.terms.clone(),
-            wait: pending.request.wait != Some(Duration::ZERO),
-            floor: pending.request.floor,
-            floor_forced: false,
-        }
-    }
-
-    /// Takes up to `most` renewals of leases, of deliveries or of waiters that are to be sent to a shard.
-    pub(crate) fn take_renewals(
-        &mut self,
-        now: Instant,
-        lane: Lane,
-        shard: Shard,
-        most: usize,
-    ) -> (Vec<Sent>, Vec<RenewRequest>) {
-        let (mut sent, mut requests) = (Vec::new(), Vec::new());
-        while requests.len() < most
-            && let Some(key) = self.next(lane, shard)
-        {
-            let Some(entry) = self.entry(key) else { continue };
-            match entry.lane() {
-                Some(other) if other != lane => {
-                    // It was granted while it stood in line.
-                    self.enqueue(other, key);
-                    continue;
-                }
-                Some(_) => {}
-                None => continue,
-            }
-            let (resource, claim) = (entry.lease.resource().clone(), entry.lease.claim());
-            requests.push(RenewRequest { resource, claim, is_waiter: entry.phase == Phase::Waiting });
-            sent.push(Sent { key, claim, at: now });
-        }
-        (sent, requests)
-    }
-
-    /// Takes up to `most` releases that are to be sent to a shard.
-    pub(crate) fn take_releases(
-        &mut self,
-        now: Instant,
-        shard: Shard,
-        most: usize,
-    ) -> (Vec<Sent>, Vec<ReleaseRequest>) {
-        let (mut sent, mut requests) = (Vec::new(), Vec::new());
-        while requests.len() < most
-            && let Some(key) = self.next(Lane::Releases, shard)
-        {
-            if self.entry(key).is_some_and(|entry| entry.phase == Phase::Releasing) {
-                let request = self.release_to_send(key.index);
-                sent.push(Sent { key, claim: request.release.claim, at: now });
-                requests.push(request);
-            }
-        }
-        (sent, requests)
-    }
-
-    fn release_to_send(&self, index: u32) -> ReleaseRequest {
-        let entry = &self.entries[index as usize];
-        let release = Release {
-            claim: entry.lease.claim(),
-            maybe_in_flight: entry.has_stray_copy,
-            is_unused: entry.pending.as_ref().is_some_and(|pending| pending.is_unused),
-        };
-        ReleaseRequest { resource: entry.lease.resource().clone(), release }
-    }
-
     /// Takes what users must learn of.
     pub(crate) fn take_notices(&mut self) -> Notices {
-        std::mem::take(&mut self.notices)
+        Notices { happened: self.watch.take(), ..std::mem::take(&mut self.notices) }
     }
 
     /// When the next entry is due.

@@ -16,6 +16,7 @@ use crate::client::connection::{Connection, Shared};
 use crate::client::handed_out::{HandedOut, Parts};
 use crate::client::lease_state::LeaseState;
 use crate::clock::Instant;
+use crate::counts::{CallEnd, DeliveryEnd, Verb};
 use crate::engine::queue::{
     CONSUMER_LIFE, CONSUMER_LOOK, Dispatched, Push, Pushed, Rules, Settle, SettleAnswer, Settlement, Take,
     Taken,
@@ -64,11 +65,25 @@ pub(crate) struct Settling {
     late_until: Instant,
     /// How often it found nothing to return. From the first time on, no caller waits for it.
     late_misses: u8,
+    /// In which scope it is counted and how long its user had it, if a user had it.
+    had: Option<(u16, Duration)>,
     /// The caller that waits for the answer, until it has it.
     waiter: Option<oneshot::Sender<Result<SettleAnswer>>>,
 }
 
 impl Settling {
+    /// Tells how the delivery ended, of the last answer. `None`: none came in time.
+    fn outcome(&self, answer: Option<&Result<SettleAnswer>>) -> DeliveryEnd {
+        match (answer, &self.settle.settlement) {
+            (Some(Ok(SettleAnswer::Buried)), _) => DeliveryEnd::Dead,
+            (Some(Ok(SettleAnswer::Settled)), Settlement::Ack) => DeliveryEnd::Done,
+            (Some(Ok(SettleAnswer::Settled)), Settlement::Retry { .. }) => DeliveryEnd::Retried,
+            (Some(Ok(SettleAnswer::Settled)), Settlement::Fail { .. }) => DeliveryEnd::Dead,
+            (Some(Ok(SettleAnswer::Settled)), Settlement::Return) => DeliveryEnd::Returned,
+            (Some(Ok(SettleAnswer::Lost) | Err(_)) | None, _) => DeliveryEnd::Lost,
+        }
+    }
+
     fn answer(&mut self, answer: Result<SettleAnswer>) {
         if let Some(waiter) = self.waiter.take() {
             // The receiver was dropped.
@@ -204,9 +219,10 @@ impl Shared {
         self: &Arc<Shared>,
         settle: Settle,
         until: Instant,
+        had: Option<(u16, Duration)>,
     ) -> oneshot::Receiver<Result<SettleAnswer>> {
         let (sender, answer) = oneshot::channel();
-        self.begin_settling(settle, (until, Instant::default()), Some(sender));
+        self.begin_settling(settle, (until, Instant::default()), had, Some(sender));
         answer
     }
 
@@ -214,7 +230,7 @@ impl Shared {
     pub(crate) fn return_uncollected(&self, lease: &LeaseState) {
         let settle =
             Settle { queue: lease.resource().clone(), claim: lease.claim(), settlement: Settlement::Return };
-        self.begin_settling(settle, (lease.last_deadline(), Instant::default()), None);
+        self.begin_settling(settle, (lease.last_deadline(), Instant::default()), None, None);
     }
 
     /// `until`: when the delivery ends by itself, and until when it may come yet.
@@ -222,11 +238,13 @@ impl Shared {
         &self,
         settle: Settle,
         (until, late_until): (Instant, Instant),
+        had: Option<(u16, Duration)>,
         waiter: Option<oneshot::Sender<Result<SettleAnswer>>>,
     ) {
         self.queue_client.settling.fetch_add(1, Ordering::AcqRel);
         let asked_at = self.clock.now();
-        let settling = Settling { settle, asked_at, until, attempt: 0, late_until, late_misses: 0, waiter };
+        let settling =
+            Settling { settle, asked_at, until, attempt: 0, late_until, late_misses: 0, had, waiter };
         if self.update_ledger(|ledger, _| ledger.enqueue_settling(settling)).is_some() {
             // The thread has ended, so it waits for no settlement any more.
             self.count_settled();
@@ -281,6 +299,10 @@ impl Shared {
             .with_hint("it was settled, or it is handed out again"))),
             answer => Some(answer),
         };
+        if let Some((scope, took)) = settling.had {
+            let (queue, outcome) = (&settling.settle.queue, settling.outcome(answer.as_ref()));
+            self.with_ledger(|ledger, _| ledger.settled(scope, queue, outcome, took));
+        }
         if let Some(answer) = answer {
             settling.answer(answer);
         }
@@ -344,7 +366,7 @@ impl Connection {
     /// Takes a place in the line of a queue.
     pub(crate) fn enqueue_take(
         self: &Arc<Connection>,
-        queue: &Name,
+        (queue, scope): (&Name, u16),
         rules: &Arc<Rules>,
         is_try: bool,
     ) -> Place {
@@ -367,6 +389,7 @@ impl Connection {
             connection: Arc::downgrade(self),
             queue: queue.clone(),
             rules: rules.clone(),
+            scope,
             news: news.clone(),
             is_idle: false,
             last_heard: None,
@@ -389,6 +412,8 @@ struct QueuePoller {
     connection: std::sync::Weak<Connection>,
     queue: Name,
     rules: Arc<Rules>,
+    /// In which scope the queue is counted.
+    scope: u16,
     news: Arc<Notify>,
     /// The engine takes this client to wait.
     is_idle: bool,
@@ -449,8 +474,12 @@ impl QueuePoller {
         let queues = self.shared.queues()?;
         let floor = self.shared.floor(&self.queue);
         let (queue, client, rules) = (self.queue.clone(), self.shared.client, self.rules.clone());
+        let (items, sent) = (claims.len(), self.shared.clock.now());
         let take = Take { queue, client, claims, rules, floor };
-        let answers = self.shared.within(self.shared.queue_limits().1, queues.take(vec![take])).await?;
+        let answers = self.shared.within(self.shared.queue_limits().1, queues.take(vec![take])).await;
+        let outcome = answers.as_ref().map_or(CallEnd::Timeout, |answers| CallEnd::of(answers.iter()));
+        self.shared.called(Verb::Take, items, sent, outcome);
+        let answers = answers?;
         let gone = || Error::new(ErrorKind::Internal, "take", "the engine did not answer");
         let taken = answers.into_iter().next().ok_or_else(gone)??;
         if taken.items.iter().any(|item| item.token <= floor) {
@@ -467,7 +496,7 @@ impl QueuePoller {
     fn give_back_late(&self, sent: Instant, claim: ClaimId) {
         let settle = Settle { queue: self.queue.clone(), claim, settlement: Settlement::Return };
         let until = sent + self.rules.ttl.min(LATE_MAX).max(self.shared.settings.answer_timeout);
-        self.shared.begin_settling(settle, (until, until), None);
+        self.shared.begin_settling(settle, (until, until), None, None);
     }
 
     /// Hands what was taken to the tasks in line, and says how long to wait then.
@@ -496,7 +525,7 @@ impl QueuePoller {
         let (claim, until) = (item.claim, sent + item.ends_in);
         let Some(mut handed_out) = self.adopt(sent, item) else {
             let settle = Settle { queue: self.queue.clone(), claim, settlement: Settlement::Return };
-            return self.shared.begin_settling(settle, (until, Instant::default()), None);
+            return self.shared.begin_settling(settle, (until, Instant::default()), None, None);
         };
         let key = (self.queue.clone(), self.rules.clone());
         loop {
@@ -528,7 +557,8 @@ impl QueuePoller {
         let terms = self.shared.share(&Arc::new(terms));
         let lease = LeaseState::new(self.queue.clone(), item.claim, terms);
         let granted = (item.token, sent, item.ends_in);
-        let (key, state) = self.shared.update_ledger(|ledger, now| ledger.adopt(now, lease, granted))?;
+        let (key, state) =
+            self.shared.update_ledger(|ledger, now| ledger.adopt(now, lease, granted, self.scope))?;
         Some(HandedOut::new(Parts { connection, state, key, rules: self.rules.clone(), item }))
     }
 

@@ -10,6 +10,7 @@ use futures_util::stream::BoxStream;
 use crate::client::batch::{Answered, Call, Lane};
 use crate::client::connection::Shared;
 use crate::client::ledger::{Ledger, Now, Sent};
+use crate::client::teller::mark_io_thread;
 use crate::clock::{Clock, Instant, Timer};
 use crate::engine::{Connect, DynEngine, Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};
@@ -27,6 +28,7 @@ pub(crate) fn start(
     ready: tokio::sync::oneshot::Sender<Result<Arc<Shared>>>,
 ) -> Result<()> {
     let thread = move || {
+        mark_io_thread();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = match runtime {
             Ok(runtime) => runtime,
@@ -63,8 +65,9 @@ pub(crate) async fn serve(
     // The receiver may have been dropped; then the last user is gone too, and `run` returns.
     drop(ready.send(Ok(shared.clone())));
     let engine = shared.engine.clone();
-    Loop { shared, timer, wakes: Some(wakes), calls: Vec::new() }.run().await;
+    Loop { shared: shared.clone(), timer, wakes: Some(wakes), calls: Vec::new() }.run().await;
     engine.close();
+    shared.teller.flush();
 }
 
 fn failed(what: &'static str, error: std::io::Error) -> Error {
@@ -90,9 +93,10 @@ struct Loop {
 
 impl Loop {
     async fn run(mut self) {
-        let mut close_by = Instant::NEVER;
+        let (mut close_by, mut due) = (Instant::NEVER, Instant::NEVER);
         loop {
             let now = self.shared.clock.now();
+            self.note_lateness(now, due);
             if self.shared.is_closing() {
                 close_by = close_by.min(now + self.shared.settings.answer_timeout);
                 let is_quiet = self.shared.queue_client.is_quiet() && !self.shared.ledger().has_releases();
@@ -101,10 +105,19 @@ impl Loop {
                 }
             }
             let next = self.do_what_is_due(now).min(close_by);
+            // What is due already is no moment that is waited for.
+            due = if next > now { next } else { Instant::NEVER };
             if let Some(wake) = poll_fn(|cx| self.poll_news(cx, next)).await {
                 self.shared.queue_client.on_wake(&wake);
                 self.shared.with_ledger(|ledger, now| ledger.on_wake(now, wake));
             }
+        }
+    }
+
+    /// Notes by how much the thread is late, if it has waited for this.
+    fn note_lateness(&self, now: Instant, due: Instant) {
+        if now >= due && self.shared.is_watched() {
+            self.shared.with_ledger(|ledger, now| ledger.woke_late(now.at.since(due)));
         }
     }
 

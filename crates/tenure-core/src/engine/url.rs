@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, nearest};
 
 /// An engine's URL, `scheme://[user:password@]host[:port][,host…][/path][?name=value&…]`, in its parts.
 ///
@@ -40,6 +40,12 @@ pub struct EngineUrl<'a> {
     hosts: &'a str,
     path: &'a str,
     query: &'a str,
+}
+
+impl fmt::Debug for EngineUrl<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineUrl").field("engine", &self.syntax.engine).finish_non_exhaustive()
+    }
 }
 
 /// What the errors about an engine's URLs say beside what is wrong.
@@ -78,6 +84,13 @@ pub struct Settings {
     syntax: UrlSyntax,
     given: Vec<(String, String)>,
     known: Vec<&'static str>,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not what is given: a piece of a wrong URL may be a piece of a password.
+        f.debug_struct("Settings").field("known", &self.known).finish_non_exhaustive()
+    }
 }
 
 impl UrlSyntax {
@@ -431,11 +444,14 @@ impl Settings {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if something is left.
-    pub fn finish(self) -> Result<()> {
-        if self.given.is_empty() {
-            return Ok(());
-        }
-        let hint = format!("known are {}; write `?` in a password as %3F", self.known.join(", "));
+    pub fn finish(mut self) -> Result<()> {
+        let Some((given, _)) = self.given.first() else { return Ok(()) };
+        // An engine may ask for one on several ways.
+        self.known.sort_unstable();
+        self.known.dedup();
+        let meant = nearest(given, &self.known).map(|meant| format!("did you mean `{meant}`? "));
+        let known = self.known.join(", ");
+        let hint = format!("{}known are {known}; write `?` in a password as %3F", meant.unwrap_or_default());
         Err(self.invalid("unknown setting").with_hint(hint))
     }
 

@@ -9,6 +9,7 @@
 //! turns, or a detector of that in the store; a builder `all(&a).and(&b)`, which saves the `.into()` but reads
 //! badly for a list that is made at run time.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::client::ledger::{AcquireRequest, Bond};
 use crate::clock::Instant;
 use crate::engine::ReleaseAnswer;
 use crate::error::{Error, ErrorKind, Result};
-use crate::face::claimant::Claimant;
+use crate::face::claimant::{Claimant, debug};
 use crate::face::lease::{AcquireFuture, Acquired, Lease, timeout, unasked_value};
 use crate::face::mutex::Mutex;
 use crate::face::rw_lock::{ReadLock, WriteLock};
@@ -40,6 +41,8 @@ pub const SEVERAL_MAX: usize = 128;
 pub struct LockRequest {
     claimant: Claimant,
 }
+
+debug!(LockRequest);
 
 macro_rules! wanted {
     ($($primitive:ident)*) => {
@@ -110,6 +113,12 @@ wanted!(Mutex ReadLock WriteLock Semaphore SlotPool);
 pub struct AllOf {
     connection: Arc<Connection>,
     wanted: Vec<LockRequest>,
+}
+
+impl fmt::Debug for AllOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AllOf").field("wanted", &self.wanted).finish_non_exhaustive()
+    }
 }
 
 /// How gathering ended, if not in an error.
@@ -220,33 +229,8 @@ impl AllOf {
 
     /// Returns what is wanted in the order of names, once all of it has been checked.
     fn in_order(&self) -> Result<Vec<&Claimant>> {
-        let invalid =
-            |message: String, hint| Err(Error::new(ErrorKind::Invalid, "claim", message).with_hint(hint));
-        if self.wanted.is_empty() {
-            return invalid("nothing is wanted".to_owned(), "name at least one, as `all([mutex.into()])`");
-        }
-        if self.wanted.len() > SEVERAL_MAX {
-            let message = format!("{} are wanted at once, {SEVERAL_MAX} are allowed", self.wanted.len());
-            return invalid(message, "take one lock for all of them");
-        }
-        let mut order = Vec::with_capacity(self.wanted.len());
-        for LockRequest { claimant } in &self.wanted {
-            let resource = claimant.request(None)?.resource;
-            if !Arc::ptr_eq(claimant.connection(), &self.connection) {
-                return invalid(
-                    format!("{resource:?} was named from another client"),
-                    "name all from the client whose `all` is called",
-                );
-            }
-            order.push((resource, claimant));
-        }
+        let mut order = checked(&self.wanted, &self.connection)?;
         order.sort_by(|(one, _), (other, _)| one.cmp(other));
-        if let Some(twice) = order.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return invalid(
-                format!("{:?} is wanted twice, and would wait for itself", twice[0].0),
-                "want it once; of a semaphore, with the weights added",
-            );
-        }
         Ok(order.into_iter().map(|(_, claimant)| claimant).collect())
     }
 
@@ -292,6 +276,41 @@ impl AllOf {
             was_answered = true;
         }
     }
+}
+
+/// Checks all that can be checked of a list before anything is sent, and returns it with its names.
+pub(crate) fn checked<'a>(
+    wanted: &'a [LockRequest],
+    connection: &Arc<Connection>,
+) -> Result<Vec<(Name, &'a Claimant)>> {
+    let invalid =
+        |message: String, hint| Err(Error::new(ErrorKind::Invalid, "claim", message).with_hint(hint));
+    if wanted.is_empty() {
+        return invalid("nothing is wanted".to_owned(), "name at least one, as `all([mutex.into()])`");
+    }
+    if wanted.len() > SEVERAL_MAX {
+        let message = format!("{} are wanted at once, {SEVERAL_MAX} are allowed", wanted.len());
+        return invalid(message, "take one lock for all of them");
+    }
+    let mut named = Vec::with_capacity(wanted.len());
+    let mut names = BTreeSet::new();
+    for LockRequest { claimant } in wanted {
+        let resource = claimant.request(None)?.resource;
+        if !Arc::ptr_eq(claimant.connection(), connection) {
+            return invalid(
+                format!("{resource:?} was named from another client"),
+                "name all from the client whose `all` or `any` is called",
+            );
+        }
+        if !names.insert(resource.clone()) {
+            return invalid(
+                format!("{resource:?} is wanted twice, and would wait for itself"),
+                "want it once; of a semaphore, with the weights added",
+            );
+        }
+        named.push((resource, claimant));
+    }
+    Ok(named)
 }
 
 /// What a round of acquire has come to.

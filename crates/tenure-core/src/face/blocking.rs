@@ -3,6 +3,33 @@
 //! Everything here is a [`Blocking`] around the type of the async face that has the same name, and its methods do what
 //! those do, with the same errors. They block the calling thread and must not be called inside an async task. Where the
 //! engine's work is short and local (`local:`, `memory:`), claims and releases are made on the calling thread itself.
+//!
+//! # Examples
+//! ```
+//! # use std::time::Duration;
+//! # fn main() -> tenure_core::Result<()> {
+//! // In a program: `tenure::blocking::connect("local:")?`.
+//! # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-example"))?;
+//! let tenure = tenure_core::blocking::Tenure::from(tenure);
+//!
+//! let billing = tenure.mutex("billing/4711").ttl(Duration::from_secs(30));
+//! let paid = billing.run(|lease| format!("paid under {}", lease.token()))?;
+//! if let Some(lease) = billing.try_acquire()? {
+//!     lease.release()?;
+//! }
+//! let slot = tenure.slot_pool("worker-ids", 16).acquire_within(Duration::from_secs(5))?;
+//! assert_eq!(slot.number(), 0);
+//!
+//! let mails = tenure.queue("mails");
+//! mails.push("hello").send()?;
+//! let sent = mails.run(|delivery| if delivery.payload().is_empty() { Err("empty") } else { Ok(()) })?;
+//! assert_eq!(sent, Ok(()));
+//!
+//! let term = tenure.election("scheduler").campaign()?;
+//! term.publish(b"10.0.0.7:8080")?;
+//! # drop(paid);
+//! # Ok(()) }
+//! ```
 
 use std::fmt;
 use std::ops::Deref;
@@ -16,7 +43,9 @@ use crate::clock::Clock;
 use crate::engine::{Connect, ReleaseAnswer};
 use crate::error::{Error, Result};
 use crate::face::all_of::LockRequest;
-use crate::face::{all_of, election, lease, mutex, rw_lock, semaphore, single_flight, slot_pool, tenure};
+use crate::face::{
+    all_of, any_of, election, lease, mutex, rw_lock, semaphore, single_flight, slot_pool, tenure,
+};
 use crate::model::claim::Terms;
 use sealed::{Configured, Held, Lock, Primitive, Releasable};
 
@@ -29,34 +58,183 @@ pub use queue::{Delivery, Push, Queue};
 pub struct Blocking<P>(P);
 
 /// A client of an engine (see [`tenure::Tenure`]).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-tenure"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let billing = tenure.mutex("billing/4711");
+/// let leader = tenure.election("scheduler").leader()?;
+/// # Ok(()) }
+/// ```
 pub type Tenure = Blocking<tenure::Tenure>;
 /// A lock with one holder at a time (see [`mutex::Mutex`]).
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-mutex"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let billing = tenure.mutex("billing/4711").ttl(Duration::from_secs(30));
+/// let paid = billing.run(|lease| format!("paid under {}", lease.token()))?;
+/// # Ok(()) }
+/// ```
 pub type Mutex = Blocking<mutex::Mutex>;
 /// A lock that many readers hold together, or one writer alone (see [`rw_lock::RwLock`]).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-rwlock"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let catalog = tenure.rw_lock("catalog");
+/// catalog.read().run(|_lease| println!("listed"))?;
+/// catalog.write().run(|lease| println!("rebuilt under {}", lease.token()))?;
+/// # Ok(()) }
+/// ```
 pub type RwLock = Blocking<rw_lock::RwLock>;
 /// The side of readers (see [`rw_lock::ReadLock`]).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-readlock"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let reader = tenure.rw_lock("catalog").read();
+/// let (one, other) = (reader.acquire()?, reader.acquire()?);
+/// # Ok(()) }
+/// ```
 pub type ReadLock = Blocking<rw_lock::ReadLock>;
 /// The side of writers (see [`rw_lock::WriteLock`]).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-writelock"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let writer = tenure.rw_lock("catalog").write();
+/// let lease = writer.acquire()?;
+/// assert!(writer.try_acquire()?.is_none());
+/// # Ok(()) }
+/// ```
 pub type WriteLock = Blocking<rw_lock::WriteLock>;
 /// So many units at a time (see [`semaphore::Semaphore`]).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-semaphore"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let scrapers = tenure.semaphore("scrapers", 8);
+/// let heavy = scrapers.weight(3).acquire()?;
+/// heavy.release()?;
+/// # Ok(()) }
+/// ```
 pub type Semaphore = Blocking<semaphore::Semaphore>;
 /// Numbered units (see [`slot_pool::SlotPool`]).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-slotpool"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let slot = tenure.slot_pool("worker-ids", 16).acquire()?;
+/// println!("worker {}", slot.number());
+/// # Ok(()) }
+/// ```
 pub type SlotPool = Blocking<slot_pool::SlotPool>;
 /// Several at once, all or nothing (see [`all_of::AllOf`]).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-allof"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let both = tenure.all([tenure.mutex("a").into(), tenure.semaphore("b", 4).into()]);
+/// both.run(|_leases| println!("both are held"))?;
+/// # Ok(()) }
+/// ```
 pub type AllOf = Blocking<all_of::AllOf>;
+/// One of several, the first that is free (see [`any_of::AnyOf`]).
+pub type AnyOf = Blocking<any_of::AnyOf>;
 /// One leader at a time (see [`election::Election`]).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-election"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let scheduler = tenure.election("scheduler");
+/// let done = scheduler.run(|term| format!("led under {}", term.token()))?;
+/// # Ok(()) }
+/// ```
 pub type Election = Blocking<election::Election>;
 /// The leaders of an election: an iterator that waits for the next change (see [`election::Leaders::next`]).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-leaders"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let scheduler = tenure.election("scheduler");
+/// let term = scheduler.campaign()?;
+/// let mut leaders = scheduler.changes()?;
+/// let leader = leaders.next().expect("the client is open")?;
+/// assert_eq!(leader.map(|leader| leader.token), Some(term.token()));
+/// # Ok(()) }
+/// ```
 pub type Leaders = Blocking<election::Leaders>;
 /// One process loads a value, the others get it (see [`single_flight::SingleFlight`]).
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-singleflight"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let price = tenure.single_flight("price/4711").fresh(Duration::from_secs(60));
+/// let found = price.get_or_refresh(|_lease| Ok::<_, tenure_core::Error>(b"17.50".to_vec()))?;
+/// # Ok(()) }
+/// ```
 pub type SingleFlight = Blocking<single_flight::SingleFlight>;
 /// Something held (see [`lease::Lease`], to which it derefs).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-lease"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let lease = tenure.mutex("billing/4711").acquire()?;
+/// // Before each step that others see:
+/// assert!(!lease.is_lost());
+/// lease.release()?;
+/// # Ok(()) }
+/// ```
 pub type Lease = Blocking<lease::Lease>;
 /// A numbered unit that is held (see [`slot_pool::Slot`], to which it derefs).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-slot"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let slot = tenure.slot_pool("worker-ids", 16).acquire()?;
+/// assert!(slot.number() < 16 && !slot.is_lost());
+/// slot.release()?;
+/// # Ok(()) }
+/// ```
 pub type Slot = Blocking<slot_pool::Slot>;
 /// Several leases (see [`all_of::Leases`], to which it derefs).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-leases"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let leases = tenure.all([tenure.mutex("a").into(), tenure.semaphore("b", 4).into()]).acquire()?;
+/// leases.release()?;
+/// # Ok(()) }
+/// ```
 pub type Leases = Blocking<all_of::Leases>;
 /// The time in which one candidate leads (see [`election::Term`], to which it derefs).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-term"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let term = tenure.election("scheduler").campaign()?;
+/// term.publish(b"10.0.0.7:8080")?;
+/// term.resign()?;
+/// # Ok(()) }
+/// ```
 pub type Term = Blocking<election::Term>;
 
 impl<P> From<P> for Blocking<P> {
@@ -177,6 +355,21 @@ impl Primitive for all_of::AllOf {
     }
 
     fn take(&self, wait: Option<Duration>) -> Result<all_of::Leases> {
+        match wait {
+            Some(wait) => block_on(self.acquire_within(wait)),
+            None => block_on(self.acquire()),
+        }
+    }
+}
+
+impl Primitive for any_of::AnyOf {
+    type Held = lease::Lease;
+
+    fn try_take(&self) -> Result<Option<lease::Lease>> {
+        block_on(self.try_acquire())
+    }
+
+    fn take(&self, wait: Option<Duration>) -> Result<lease::Lease> {
         match wait {
             Some(wait) => block_on(self.acquire_within(wait)),
             None => block_on(self.acquire()),
@@ -359,6 +552,11 @@ impl Blocking<tenure::Tenure> {
         Blocking(self.0.all(wanted))
     }
 
+    /// Names several of which one is taken: the first that is free.
+    pub fn any(&self, wanted: impl IntoIterator<Item = LockRequest>) -> AnyOf {
+        Blocking(self.0.any(wanted))
+    }
+
     /// Names a queue.
     pub fn queue(&self, name: &str) -> Queue {
         Blocking(self.0.queue(name))
@@ -523,5 +721,24 @@ impl Blocking<single_flight::SingleFlight> {
         load: impl FnOnce(&lease::Lease) -> Result<Vec<u8>, E>,
     ) -> Result<single_flight::Fetched, E> {
         block_on(self.0.get_or_refresh(async |lease| load(lease)))
+    }
+
+    /// Loads the value on this thread although there may be a fresh one, after whoever loads meanwhile.
+    ///
+    /// # Errors
+    /// As [`single_flight::SingleFlight::refresh`].
+    pub fn refresh<E: From<Error>>(
+        &self,
+        load: impl FnOnce(&lease::Lease) -> Result<Vec<u8>, E>,
+    ) -> Result<single_flight::Fetched, E> {
+        block_on(self.0.refresh(async |lease| load(lease)))
+    }
+
+    /// Drops the value, after a load that is under way.
+    ///
+    /// # Errors
+    /// As [`single_flight::SingleFlight::forget`].
+    pub fn forget(&self) -> Result<()> {
+        block_on(self.0.forget())
     }
 }

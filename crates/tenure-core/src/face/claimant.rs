@@ -4,6 +4,7 @@
 //! which give it the methods that all have in common, with its own words in their docs. Rejected: a public
 //! trait, which users would have to import before they could lock a mutex.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use futures_util::future::{Either, select};
 
 use crate::client::connection::Connection;
 use crate::client::ledger::AcquireRequest;
+use crate::counts::Primitive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::lease::{Acquire, AcquireFuture, Acquired, Lease, unasked_value};
 use crate::model::claim::{Kind, Name, Terms};
@@ -22,13 +24,16 @@ pub(crate) struct Claimant {
     connection: Arc<Connection>,
     name: Result<Name>,
     terms: Arc<Terms>,
+    /// In which scope it is counted.
+    scope: u16,
 }
 
 impl Claimant {
-    /// Asks for a mutex with the default settings.
-    pub(crate) fn new(connection: Arc<Connection>, name: &str) -> Claimant {
-        let terms = connection.shared.terms.clone();
-        Claimant { connection, name: Name::new(name), terms }
+    /// Asks for a mutex with the default settings, on behalf of a primitive.
+    pub(crate) fn new(connection: Arc<Connection>, name: &str, primitive: Primitive) -> Claimant {
+        let (terms, name) = (connection.shared.terms.clone(), Name::new(name));
+        let scope = connection.shared.scope(primitive, name.as_ref().ok());
+        Claimant { connection, name, terms, scope }
     }
 
     /// Asks for one unit of another kind of resource.
@@ -41,6 +46,11 @@ impl Claimant {
     /// Returns the terms, to be changed.
     pub(crate) fn terms(&mut self) -> &mut Terms {
         Arc::make_mut(&mut self.terms)
+    }
+
+    /// Returns in which scope it is counted.
+    pub(crate) fn scope(&self) -> u16 {
+        self.scope
     }
 
     /// Returns how long a hold lives without renewal.
@@ -73,6 +83,11 @@ impl Claimant {
         Acquire::new(self.ask(wait), held)
     }
 
+    /// Shows whose claimant it is, as [`debug!`] says.
+    pub(crate) fn debug(&self, primitive: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show(f, primitive, &self.name, &self.connection)
+    }
+
     /// Returns the client that asks.
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
@@ -81,9 +96,17 @@ impl Claimant {
     /// Checks everything that can be checked before anything is sent, and returns what is to be asked.
     pub(crate) fn request(&self, wait: Option<Duration>) -> Result<AcquireRequest> {
         let resource = self.name.clone()?;
+        let request = self.checked_request(&resource, wait);
+        if request.is_err() {
+            self.connection.shared.with_ledger(|ledger, _| ledger.refused(self.scope, &resource));
+        }
+        request
+    }
+
+    fn checked_request(&self, resource: &Name, wait: Option<Duration>) -> Result<AcquireRequest> {
         self.connection.shared.check_process()?;
         let engine = &self.connection.shared.engine;
-        self.terms.check().map_err(|error| error.with_resource(&resource))?;
+        self.terms.check().map_err(|error| error.with_resource(resource))?;
         let capability = engine.capability();
         let limits = &self.terms.limits;
         let unsupported = if !capability.kinds.contains(&self.terms.kind) {
@@ -101,13 +124,25 @@ impl Claimant {
         };
         if let Some(what) = unsupported {
             return Err(Error::new(ErrorKind::Unsupported, "claim", format!("it cannot do {what}"))
-                .with_resource(&resource)
+                .with_resource(resource)
                 .with_engine(engine.name()));
         }
-        self.connection.shared.report_coarse_ttl(&resource, self.terms.ttl);
-        let floor = self.connection.shared.floor(&resource);
-        Ok(AcquireRequest { resource, terms: self.connection.shared.share(&self.terms), wait, floor })
+        self.connection.shared.report_coarse_ttl(resource, self.terms.ttl);
+        let (floor, terms) =
+            (self.connection.shared.floor(resource), self.connection.shared.share(&self.terms));
+        Ok(AcquireRequest { resource: resource.clone(), terms, wait, floor, scope: self.scope })
     }
+}
+
+/// Shows what is asked for by a name.
+pub(crate) fn show(
+    f: &mut fmt::Formatter<'_>,
+    what: &str,
+    name: &Result<Name>,
+    connection: &Connection,
+) -> fmt::Result {
+    let name: &dyn fmt::Debug = name.as_ref().map_or_else(|error| error as _, |name| name as _);
+    f.debug_struct(what).field("name", name).field("engine", &connection.engine()).finish_non_exhaustive()
 }
 
 /// Says what an engine cannot do, and why if it has a reason.
@@ -144,6 +179,17 @@ pub(crate) async fn finish<T>(lease: Lease, done: T) -> Result<T> {
         tracing::debug!(%error, "release after the work goes on in the background");
     }
     Ok(done)
+}
+
+/// What a primitive shows of itself to programmers: its name, if it is a good one, its engine, and no secret.
+macro_rules! debug {
+    ($($primitive:ident)*) => {
+        $(impl std::fmt::Debug for $primitive {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.claimant.debug(stringify!($primitive), f)
+            }
+        })*
+    };
 }
 
 /// The settings that all primitives share. `$units` is what a holder holds, in words.
@@ -284,4 +330,4 @@ macro_rules! run {
     };
 }
 
-pub(crate) use {run, settings, verbs};
+pub(crate) use {debug, run, settings, verbs};

@@ -1,10 +1,12 @@
 //! One leader at a time, which every client can look up.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::connection::Connection;
+use crate::counts::Primitive;
 use crate::engine::ReleaseAnswer;
 use crate::error::{ErrorKind, Result};
 use crate::face::claimant::{finish, until_lost};
@@ -62,9 +64,15 @@ pub struct Election {
     mutex: Mutex,
 }
 
+impl fmt::Debug for Election {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.mutex.claimant.debug("Election", f)
+    }
+}
+
 impl Election {
     pub(crate) fn new(connection: &Arc<Connection>, name: &str) -> Election {
-        let mutex = Mutex::new(connection.clone(), name);
+        let mutex = Mutex::of(connection.clone(), name, Primitive::Election);
         Election { mutex, name: name.to_owned(), connection: connection.clone() }
     }
 
@@ -179,6 +187,20 @@ impl Election {
 }
 
 /// The time in which one candidate leads: a [`Lease`] that can be published under.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("term-example").await?;
+/// let term = tenure.election("scheduler").campaign().await?;
+/// term.publish(b"10.0.0.7:8080").await?;
+/// while !term.is_lost() {
+///     // One step of the work, under `term.token()`.
+///     # break;
+/// }
+/// term.resign().await?;
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 pub struct Term {
     lease: Lease,
@@ -238,9 +260,35 @@ impl Leader {
 }
 
 /// The leaders of an election, one after the other (see [`Election::changes`]).
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("leaders-example").await?;
+/// # let election = tenure.election("scheduler");
+/// # let term = election.campaign().await?;
+/// let mut leaders = election.changes()?;
+/// while let Some(leader) = leaders.next().await {
+///     match leader? {
+///         Some(leader) => println!("{} leads", leader.label),
+///         None => println!("nobody leads"),
+///     }
+///     # break;
+/// }
+/// # drop(term);
+/// # Ok(()) }) }
+/// ```
 pub struct Leaders {
     changes: Observer,
     last: Option<Option<Leader>>,
+}
+
+impl fmt::Debug for Leaders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leaders")
+            .field("last", &self.last.as_ref().and_then(Option::as_ref))
+            .finish_non_exhaustive()
+    }
 }
 
 impl Leaders {

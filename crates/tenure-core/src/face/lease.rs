@@ -13,6 +13,7 @@ use crate::client::connection::Connection;
 use crate::client::lease_state::LeaseState;
 use crate::client::ledger::{AcquireRequest, Bond, ClaimOutcome, Key, Ledger, Now, QueuePosition};
 use crate::clock::Instant;
+use crate::counts::Verb;
 use crate::engine::{DynEngine, ReleaseAnswer};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::model::claim::{Busy, ClaimId, Keep, Name, Published, VALUE_BYTES_MAX};
@@ -27,6 +28,21 @@ use crate::model::token::Token;
 /// Dropping a lease releases it in the background, without a runtime.
 ///
 /// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("lease-example").await?;
+/// # let write = |_token| ();
+/// let lease = tenure.mutex("billing/4711").acquire().await?;
+/// for _page in 0..3 {
+///     if lease.is_lost() {
+///         return Err(lease.lost().await);
+///     }
+///     write(lease.token());
+/// }
+/// lease.release().await?;
+/// # Ok(()) }) }
+/// ```
+///
 /// Each method in a line:
 /// ```no_run
 /// # async fn f(lock: tenure_core::Mutex) -> tenure_core::Result<()> {
@@ -124,6 +140,9 @@ impl Lease {
     ///
     /// `let is_lost = lease.is_lost();`
     pub fn is_lost(&self) -> bool {
+        if mutant!("loss-only-from-the-thread") {
+            return self.state.deadline() == Instant::from_nanos(0);
+        }
         self.state.is_over(self.connection.shared.clock.now())
     }
 
@@ -269,6 +288,7 @@ impl Lease {
         };
         let answer = engine.release(&request);
         let released = shared.update_ledger(|ledger, now| {
+            ledger.called_inline(Verb::Release, now, sent, &answer);
             ledger.on_release(now, sent, answer);
             ledger.poll_release(key, None)
         });
@@ -283,7 +303,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if !self.is_released {
+        if !self.is_released && !mutant!("dropped-leases-renewed") {
             let connection = self.connection.clone();
             connection.shared.update_ledger(|ledger, now| self.start_release(ledger, now, true));
         }
@@ -385,6 +405,7 @@ impl AcquireFuture {
             self.state = AcquireState::Claimed(key);
             let answer = engine.claim(&claim);
             let acquired = shared.update_ledger(|ledger, now| {
+                ledger.called_inline(Verb::Claim, now, sent, &answer);
                 ledger.on_claim(now, sent, answer);
                 ledger.poll(now, key, None)
             });
@@ -502,6 +523,12 @@ pub struct Acquire<T = Lease> {
     acquire: AcquireFuture,
     /// Makes of the lease what the primitive gives its users.
     held: fn(Lease) -> Result<T>,
+}
+
+impl<T> fmt::Debug for Acquire<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").field("engine", &self.acquire.connection.engine()).finish_non_exhaustive()
+    }
 }
 
 impl<T> Acquire<T> {

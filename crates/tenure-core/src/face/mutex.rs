@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::connection::Connection;
+use crate::counts::Primitive;
 use crate::error::Result;
-use crate::face::claimant::{Claimant, run, settings, verbs};
+use crate::face::claimant::{Claimant, debug, run, settings, verbs};
 use crate::face::lease::{Acquire, Lease};
 
 /// A lock with one holder at a time, by name.
@@ -46,9 +47,16 @@ pub struct Mutex {
     pub(crate) claimant: Claimant,
 }
 
+debug!(Mutex);
+
 impl Mutex {
     pub(crate) fn new(connection: Arc<Connection>, name: &str) -> Mutex {
-        Mutex { claimant: Claimant::new(connection, name) }
+        Mutex::of(connection, name, Primitive::Mutex)
+    }
+
+    /// Names the mutex that another primitive is.
+    pub(crate) fn of(connection: Arc<Connection>, name: &str, primitive: Primitive) -> Mutex {
+        Mutex { claimant: Claimant::new(connection, name, primitive) }
     }
 
     settings!("the mutex");

@@ -1,5 +1,6 @@
 //! The views of a resource, one after the other.
 
+use std::fmt;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -14,7 +15,13 @@ use crate::model::inspect::View;
 /// The later views of a resource (see [`Tenure::observe`](crate::Tenure::observe)).
 pub struct Observer {
     views: mpsc::Receiver<Result<Option<View>>>,
-    _connection: Arc<Connection>,
+    connection: Arc<Connection>,
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observer").field("engine", &self.connection.engine()).finish_non_exhaustive()
+    }
 }
 
 impl Observer {
@@ -34,7 +41,7 @@ impl Observer {
                 }
             }
         });
-        Observer { views, _connection: connection.clone() }
+        Observer { views, connection: connection.clone() }
     }
 
     /// Waits for the next view; none for a resource that is idle. The end means that the client is closed.

@@ -1,6 +1,6 @@
 //! Work in line: first in, first out within each group, with a lease on each item that is handed out.
 
-use std::future::IntoFuture;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,17 +8,23 @@ use futures_util::future::{BoxFuture, Either, select};
 
 use crate::client::connection::Connection;
 use crate::client::handed_out::Parts;
+use crate::counts::Primitive;
 use crate::engine::DynQueueEngine;
 use crate::error::{Error, ErrorKind, LossReason, Result};
-use crate::face::claimant::until_lost;
+use crate::face::claimant::{show, until_lost};
 use crate::face::lease::Lease;
-use crate::model::claim::{ClaimId, Name, PERIOD_MAX, TTL_DEFAULT, TTL_MAX, TTL_MIN};
+use crate::model::claim::{ClaimId, Name, PERIOD_MAX, Period, TTL_DEFAULT, TTL_MAX, TTL_MIN};
 use crate::model::token::Token;
 
 use crate::engine::queue::{
-    Dispatched, Interval, ItemId, ItemView, Push as PushRequest, Pushed, QueueStats, Rules, Settle,
-    SettleAnswer, Settlement, Which,
+    Dispatched, Interval, ItemId, ItemView, QueueStats, Rules, Settle, SettleAnswer, Settlement, Which,
 };
+
+mod push;
+pub(crate) mod serve;
+
+pub use push::Push;
+pub use serve::PARALLEL_MAX;
 
 /// How often an item is handed out before it is dead, by default.
 pub const ATTEMPTS_DEFAULT: u32 = 10;
@@ -64,6 +70,7 @@ const PAGE: usize = 128;
 /// let queue = queue.group_interval(Duration::from_secs(1));
 /// let queue = queue.max_attempts(3);
 /// let queue = queue.label("eu-west");
+/// let queue = queue.parallel(4);
 /// queue.push("order 4711").await?;
 /// queue.push("order 4711").group("merchant 17").await?;
 /// queue.push("reminder").delay(Duration::from_secs(3600)).await?;
@@ -71,6 +78,8 @@ const PAGE: usize = 128;
 /// let delivery = queue.try_next().await?;
 /// let delivery = queue.next_within(Duration::from_secs(5)).await?;
 /// let done = queue.run(async |delivery| work(delivery.payload())).await?;
+/// # let stop = std::future::pending();
+/// queue.serve(stop, async |delivery| work(delivery.payload())).await?;
 /// let stats = queue.stats().await?;
 /// let is_empty = queue.is_empty().await?;
 /// let depth = queue.depth().await?;
@@ -106,6 +115,16 @@ pub struct Queue {
     connection: Arc<Connection>,
     name: Result<Name>,
     rules: Arc<Rules>,
+    /// How many items [`Queue::serve`] works on at a time.
+    parallel: u16,
+    /// In which scope it is counted.
+    scope: u16,
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show(f, "Queue", &self.name, &self.connection)
+    }
 }
 
 impl Queue {
@@ -116,7 +135,9 @@ impl Queue {
             attempts_max: ATTEMPTS_DEFAULT,
             label: connection.shared.terms.label.clone(),
         });
-        Queue { connection, name: Name::new(name), rules }
+        let name = Name::new(name);
+        let scope = connection.shared.scope(Primitive::Queue, name.as_ref().ok());
+        Queue { connection, name, rules, parallel: 1, scope }
     }
 
     /// Returns the name.
@@ -182,18 +203,20 @@ impl Queue {
         self
     }
 
+    /// Sets how many items [`Queue::serve`] works on at a time (default 1; up to 256).
+    ///
+    /// `let queue = queue.parallel(4);`
+    #[must_use]
+    pub fn parallel(mut self, parallel: u16) -> Queue {
+        self.parallel = parallel;
+        self
+    }
+
     /// Puts an item of up to 256 KiB in line: see [`Push`] for its settings. Nothing is sent before it is awaited.
     ///
     /// `queue.push("order 4711").await?;`
     pub fn push(&self, payload: impl AsRef<[u8]>) -> Push {
-        Push {
-            connection: self.connection.clone(),
-            queue: self.name.clone(),
-            payload: payload.as_ref().into(),
-            group: None,
-            delay: Duration::ZERO,
-            dedup: None,
-        }
+        Push::new(&self.connection, (self.name.clone(), self.scope), payload.as_ref())
     }
 
     /// Waits for the next item.
@@ -247,29 +270,36 @@ impl Queue {
         }
     }
 
-    /// Waits for the next item and works on it: acknowledged if the work says `Ok`, tried again later with a growing delay if not.
-    /// The work is dropped if the delivery is lost.
+    /// Waits for one item and works on it: acknowledged if the work says `Ok`, tried again later with a growing delay if not.
+    /// The work is dropped if the delivery is lost. A consumer that goes on is [`Queue::serve`].
     ///
     /// `let done = queue.run(async |delivery| work(delivery.payload())).await?;`
     ///
+    /// Returns what the work said, so its error may be of any type with a text: `queue.run(work).await??` passes on both. The text is
+    /// shown with the dead letter if it was the last attempt.
+    ///
     /// # Errors
-    /// What the work says; [`ErrorKind::Lost`] if the delivery was lost; those of [`Queue::next`] and [`Delivery::ack`].
-    pub async fn run<T, E: From<Error> + std::fmt::Display>(
+    /// [`ErrorKind::Lost`] if the delivery was lost; those of [`Queue::next`] and [`Delivery::ack`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work, and the item is handed out again after a growing delay, as [`Delivery::retry`] does it.
+    pub async fn run<T, E: fmt::Display>(
         &self,
         work: impl AsyncFnOnce(&Delivery) -> Result<T, E>,
-    ) -> Result<T, E> {
+    ) -> Result<Result<T, E>> {
         let delivery = self.next().await?;
-        match until_lost(delivery.lease(), work(&delivery)).await? {
-            Ok(done) => {
-                delivery.ack().await?;
-                Ok(done)
-            }
+        let done = until_lost(delivery.lease(), work(&delivery)).await?;
+        match &done {
+            Ok(_) => delivery.ack().await?,
             Err(error) => {
                 let delay = delivery.retry_delay();
-                delivery.retry_because(delay, &error.to_string()).await?;
-                Err(error)
+                // Why the work failed says more than why nobody could be told: the item is handed out again in any case.
+                if let Err(error) = delivery.retry_because(delay, &error.to_string()).await {
+                    tracing::debug!(%error, "the item is handed out again when its delivery is over");
+                }
             }
         }
+        Ok(done)
     }
 
     /// Counts what is in the queue.
@@ -407,7 +437,7 @@ impl Queue {
         let name = self.name.clone()?;
         self.check().map_err(|error| error.with_resource(&name))?;
         loop {
-            let place = self.connection.enqueue_take(&name, &self.rules, is_try);
+            let place = self.connection.enqueue_take((&name, self.scope), &self.rules, is_try);
             let Some(handed_out) = place.handed_out().await? else { return Ok(None) };
             // One that came long before its task polled has gone back.
             if let Some(parts) = handed_out.collect() {
@@ -426,14 +456,14 @@ impl Queue {
         let ttl = self.rules.ttl;
         if ttl < TTL_MIN || ttl > TTL_MAX {
             let hint = format!("a ttl is {TTL_MIN:?} to 24h; the default is 30s");
-            return invalid(format!("a ttl of {ttl:?} is out of range"), hint);
+            return invalid(format!("a ttl of {} is out of range", Period(ttl)), hint);
         }
         let (Interval::Queue(interval) | Interval::Group(interval)) = self.rules.interval else {
             return Ok(());
         };
         if interval > PERIOD_MAX {
             let hint = "the longest is ten years".to_owned();
-            return invalid(format!("an interval of {interval:?} is out of range"), hint);
+            return invalid(format!("an interval of {} is out of range", Period(interval)), hint);
         }
         let grain = capability.interval_grain.as_micros().max(1);
         let is_whole = interval.as_micros().is_multiple_of(grain);
@@ -451,95 +481,29 @@ impl Queue {
     }
 }
 
-/// A push that has not been sent yet: its settings, then `.await`.
-///
-/// # Errors
-/// [`ErrorKind::Invalid`] for a payload, group, delay or dedup id out of range; [`ErrorKind::Unavailable`] if it is not known whether it
-/// was pushed; [`ErrorKind::Unsupported`] if the engine has no queues, or takes no more items into this one.
-///
-/// # Cancel safety
-/// Dropped while it is awaited, it may have been pushed or not. With a dedup id it can be pushed again without harm.
-///
-/// # Cost
-/// One round trip, shared by all that is pushed while another is under way.
-#[must_use = "nothing is pushed before it is awaited"]
-pub struct Push {
-    connection: Arc<Connection>,
-    queue: Result<Name>,
-    payload: Arc<[u8]>,
-    group: Option<String>,
-    delay: Duration,
-    dedup: Option<String>,
-}
-
-impl Push {
-    /// Puts it into a group (1 to 255 bytes): after all that was pushed into that group before. A group needs no set-up, and
-    /// costs nothing when it is empty.
-    ///
-    /// `queue.push("order 4711").group("merchant 17").await?;`
-    pub fn group(mut self, group: &str) -> Push {
-        self.group = Some(group.to_owned());
-        self
-    }
-
-    /// Holds it back for so long. What stands behind it in its group waits, too.
-    ///
-    /// `queue.push("reminder").delay(Duration::from_secs(3600)).await?;`
-    pub fn delay(mut self, delay: Duration) -> Push {
-        self.delay = delay;
-        self
-    }
-
-    /// Pushes it once under this id (1 to 255 bytes): a second push is answered with the first one's item, for as long as that is in
-    /// the queue and for five minutes at least. Under an id, a push whose answer was lost is repeated by itself.
-    ///
-    /// `queue.push("order 4711").dedup("order-4711").await?;`
-    pub fn dedup(mut self, id: &str) -> Push {
-        self.dedup = Some(id.to_owned());
-        self
-    }
-
-    async fn send(self) -> Result<Pushed> {
-        let queue = self.queue?;
-        let shared = &self.connection.shared;
-        let invalid = |message: String, hint: String| {
-            Err(Error::new(ErrorKind::Invalid, "push", message).with_resource(&queue).with_hint(hint))
-        };
-        shared.check_process()?;
-        let most = shared.queues()?.capability().payload_bytes_max;
-        if self.payload.len() > most {
-            let hint = format!("a payload has up to {most} bytes here; push where the data lies");
-            return invalid(format!("the payload has {} bytes", self.payload.len()), hint);
-        }
-        if self.delay > PERIOD_MAX {
-            let hint = "the longest is ten years".to_owned();
-            return invalid(format!("a delay of {:?} is out of range", self.delay), hint);
-        }
-        let named = |text: Option<&String>, what| {
-            let name = text.map(|text| Name::of_what(text, "push", what)).transpose();
-            name.map_err(|error| error.with_resource(&queue))
-        };
-        let group = named(self.group.as_ref(), "group")?;
-        let dedup = named(self.dedup.as_ref(), "dedup id")?;
-        shared.push(PushRequest { queue, group, payload: self.payload, delay: self.delay, dedup }).await
-    }
-}
-
-impl IntoFuture for Push {
-    type Output = Result<Pushed>;
-    type IntoFuture = BoxFuture<'static, Result<Pushed>>;
-
-    fn into_future(self) -> BoxFuture<'static, Result<Pushed>> {
-        Box::pin(self.send())
-    }
-}
-
 /// An item that was handed out, kept in the background until it is settled, dropped or lost.
 ///
 /// A delivery can be lost at any time, as any lease: stop the work when [`Lease::lost`] says so, and write with [`Delivery::token`] to
 /// what can refuse a token that is too small.
 ///
 /// Dropping a delivery hands the item out again after a growing delay, as [`Delivery::retry`] does.
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("delivery-example").await?;
+/// # let queue = tenure.queue("mails");
+/// # queue.push("to: you").await?;
+/// let delivery = queue.next().await?;
+/// match std::str::from_utf8(delivery.payload()) {
+///     Ok(mail) if mail.starts_with("to: ") => delivery.ack().await?,
+///     Ok(_) => drop(delivery.retry_because(Duration::from_secs(60), "no address yet").await?),
+///     Err(_) => delivery.fail("no UTF-8").await?,
+/// }
+/// # assert!(queue.is_empty().await?);
+/// # Ok(()) }) }
+/// ```
 pub struct Delivery {
     lease: Lease,
     rules: Arc<Rules>,
@@ -701,11 +665,13 @@ impl Delivery {
         let shared = &self.lease.connection().shared;
         let (key, until) = (self.lease.key(), self.lease.deadline());
         // It is not renewed any more: a renewal that came after the settlement would report a loss.
-        if let Some(reason) = shared.update_ledger(|ledger, now| ledger.disown(now, key)) {
+        let (had, loss) =
+            shared.update_ledger(|ledger, now| (ledger.had_for(now, key), ledger.disown(now, key)));
+        if let Some(reason) = loss {
             return Err(reason);
         }
         let settle = Settle { queue: self.lease.resource().clone(), claim: self.item.claim, settlement };
-        Ok(shared.start_settling(settle, until))
+        Ok(shared.start_settling(settle, until, had))
     }
 }
 
@@ -717,8 +683,8 @@ impl Drop for Delivery {
     }
 }
 
-impl std::fmt::Debug for Delivery {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")
             .field("queue", self.lease.resource())
             .field("item", &self.item.item)

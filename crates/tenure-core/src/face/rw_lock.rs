@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::connection::Connection;
+use crate::counts::Primitive;
 use crate::error::Result;
-use crate::face::claimant::{Claimant, run, settings, verbs};
+use crate::face::claimant::{Claimant, debug, run, settings, verbs};
 use crate::face::lease::{Acquire, Lease};
 use crate::model::claim::{CAPACITY_MAX, Kind};
 
@@ -42,9 +43,13 @@ pub struct RwLock {
     pub(crate) claimant: Claimant,
 }
 
+debug!(RwLock ReadLock WriteLock);
+
 impl RwLock {
     pub(crate) fn new(connection: Arc<Connection>, name: &str) -> RwLock {
-        RwLock { claimant: Claimant::new(connection, name).of_kind(Kind::RwLock, CAPACITY_MAX) }
+        RwLock {
+            claimant: Claimant::new(connection, name, Primitive::RwLock).of_kind(Kind::RwLock, CAPACITY_MAX),
+        }
     }
 
     settings!("what a side holds");

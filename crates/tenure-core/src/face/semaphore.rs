@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::connection::Connection;
+use crate::counts::Primitive;
 use crate::error::Result;
-use crate::face::claimant::{Claimant, run, settings, verbs};
+use crate::face::claimant::{Claimant, debug, run, settings, verbs};
 use crate::face::lease::{Acquire, Lease};
 use crate::model::claim::Kind;
 
@@ -47,9 +48,14 @@ pub struct Semaphore {
     pub(crate) claimant: Claimant,
 }
 
+debug!(Semaphore);
+
 impl Semaphore {
     pub(crate) fn new(connection: Arc<Connection>, name: &str, capacity: u32) -> Semaphore {
-        Semaphore { claimant: Claimant::new(connection, name).of_kind(Kind::Semaphore, capacity) }
+        Semaphore {
+            claimant: Claimant::new(connection, name, Primitive::Semaphore)
+                .of_kind(Kind::Semaphore, capacity),
+        }
     }
 
     /// Sets how many units are taken at once (default 1; up to the capacity).

@@ -2,17 +2,20 @@
 
 mod joint;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::connection::Connection;
+use crate::clock::Instant;
+use crate::counts::{FoundIn, Primitive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::claimant::{Claimant, until_lost};
 use crate::face::lease::{Acquired, Lease};
-use crate::model::claim::{Keep, Name, Published};
+use crate::model::claim::{Keep, Name, Period, Published};
 use crate::model::token::Token;
 
-use joint::{Answer, Joint, Loading, Turn, Wanted, join};
+use joint::{Answer, Found, Joint, Loading, Turn, Wanted, join};
 
 /// A guard against cache stampedes: when a value has expired, one process loads it, and a process that wants it
 /// meanwhile waits for that value or takes the stale one.
@@ -43,6 +46,8 @@ use joint::{Answer, Joint, Loading, Turn, Wanted, join};
 /// let price = price.serve_stale(Duration::from_secs(600));
 /// let price = price.ttl(Duration::from_secs(10));
 /// let found = price.get_or_refresh(async |_lease| load().await).await?;
+/// let found = price.refresh(async |_lease| load().await).await?;
+/// price.forget().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -53,6 +58,12 @@ pub struct SingleFlight {
     fresh: Duration,
     stale: Duration,
     serves_stale: bool,
+}
+
+impl fmt::Debug for SingleFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.claimant.debug("SingleFlight", f)
+    }
 }
 
 /// A value, and where it came from.
@@ -78,7 +89,7 @@ pub enum FetchedFrom {
 
 impl SingleFlight {
     pub(crate) fn new(connection: Arc<Connection>, key: &str) -> SingleFlight {
-        let mut claimant = Claimant::new(connection.clone(), key);
+        let mut claimant = Claimant::new(connection.clone(), key, Primitive::SingleFlight);
         claimant.terms().unless_fresh = true;
         SingleFlight {
             claimant,
@@ -138,15 +149,27 @@ impl SingleFlight {
         &self,
         load: impl AsyncFnOnce(&Lease) -> Result<Vec<u8>, E>,
     ) -> Result<Fetched, E> {
+        let (asked, mut loaded) = (self.connection.shared.clock.now(), None);
+        let fetched = self.fetch(asked, &mut loaded, load).await;
+        self.count(asked, loaded, &fetched);
+        fetched
+    }
+
+    async fn fetch<E: From<Error>>(
+        &self,
+        asked: Instant,
+        loaded: &mut Option<Duration>,
+        load: impl AsyncFnOnce(&Lease) -> Result<Vec<u8>, E>,
+    ) -> Result<Fetched, E> {
         self.check()?;
         let ttl = self.claimant.ttl();
         if self.serves_stale {
-            let joint = self.ask(Wanted::Try(ttl))?;
-            match joint.clone().await? {
+            let (joint, answer) = self.answer(Wanted::Try(ttl), asked).await?;
+            match answer {
                 Answer::Fresh(value) => return Ok(found(value)),
                 Answer::Granted(loading) => {
                     if let Some((lease, turn)) = loading.take_turn(joint) {
-                        return self.load(turn, lease, load).await;
+                        return self.load(Some(turn), lease, loaded, load).await;
                     }
                 }
                 Answer::Busy | Answer::There(_) => {}
@@ -156,8 +179,8 @@ impl SingleFlight {
             }
         }
         loop {
-            let joint = self.ask(Wanted::Value(ttl))?;
-            let loading = match joint.clone().await? {
+            let (joint, answer) = self.answer(Wanted::Value(ttl), asked).await?;
+            let loading = match answer {
                 Answer::Fresh(value) => return Ok(found(value)),
                 Answer::Granted(loading) => loading,
                 Answer::Busy | Answer::There(_) => {
@@ -166,10 +189,87 @@ impl SingleFlight {
                 }
             };
             if let Some((lease, turn)) = loading.take_turn(joint) {
-                return self.load(turn, lease, load).await;
+                return self.load(Some(turn), lease, loaded, load).await;
             }
-            if let Some(value) = loading.value().await {
+            if let Some(value) = loading.value().await.filter(|value| value.answers(asked)) {
                 return Ok(found(value));
+            }
+        }
+    }
+
+    /// Loads the value although there may be a fresh one, and publishes it. It waits for its turn behind whoever loads meanwhile.
+    ///
+    /// `let found = price.refresh(async |_lease| load().await).await?;`
+    ///
+    /// Those who wait for a value get this one. Each call loads: two at the same time load one after the other.
+    ///
+    /// # Errors
+    /// As [`SingleFlight::get_or_refresh`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the load, and what was kept stays.
+    ///
+    /// # Cost
+    /// Three round trips beside the load.
+    pub async fn refresh<E: From<Error>>(
+        &self,
+        load: impl AsyncFnOnce(&Lease) -> Result<Vec<u8>, E>,
+    ) -> Result<Fetched, E> {
+        let (asked, mut loaded) = (self.connection.shared.clock.now(), None);
+        let fetched = async {
+            self.check()?;
+            self.load(None, self.turn().await?, &mut loaded, load).await
+        };
+        let fetched = fetched.await;
+        self.count(asked, loaded, &fetched);
+        fetched
+    }
+
+    /// Drops the value, fresh or stale: for whoever changes the data of which it was made.
+    ///
+    /// `price.forget().await?;`
+    ///
+    /// # Guarantees
+    /// Whoever asks after this has returned gets a value whose load began after it was called. It waits until a load that is under way has
+    /// ended, so that what was read before the change is not kept after it.
+    ///
+    /// # Errors
+    /// Those of [`Mutex::acquire`](crate::Mutex::acquire); [`ErrorKind::Unavailable`] if it is not known whether the value is gone (Redlock: a server
+    /// did not answer, and may keep its copy as long as it was to be kept).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the value, or not.
+    ///
+    /// # Cost
+    /// Three round trips.
+    pub async fn forget(&self) -> Result<()> {
+        let lease = self.turn().await?;
+        lease.publish(Arc::from([]), Keep::For { fresh: Duration::ZERO, stale: Duration::ZERO }).await?;
+        lease.release().await.map(drop)
+    }
+
+    /// Waits for the right to change the value, whether it is fresh or not.
+    async fn turn(&self) -> Result<Lease> {
+        // What an engine lacks for single-flight it lacks for this.
+        self.claimant.request(None)?;
+        let mut claimant = self.claimant.clone();
+        claimant.terms().unless_fresh = false;
+        match claimant.ask(None).await? {
+            Acquired::Lease(lease) => Ok(lease),
+            Acquired::Busy(..) | Acquired::Fresh(_) => {
+                Err(Error::new(ErrorKind::Internal, "claim", "refused although it waits"))
+            }
+        }
+    }
+
+    /// Returns an answer of the store that is one to who asked then, and the request of which it came.
+    async fn answer(&self, wanted: Wanted, asked: Instant) -> Result<(Joint, Answer)> {
+        loop {
+            let joint = self.ask(wanted)?;
+            match joint.clone().await? {
+                // The next request is begun after that.
+                Answer::Fresh(value) if !value.answers(asked) => {}
+                answer => return Ok((joint, answer)),
             }
         }
     }
@@ -180,6 +280,7 @@ impl SingleFlight {
         let key = Name::new(&self.key)?;
         Ok(join(&self.connection.shared, (key.clone(), wanted), move |pass| {
             Box::pin(async move {
+                let began = shared.clock.now();
                 let wait = match wanted {
                     Wanted::Value(_) => None,
                     Wanted::Try(_) => Some(Duration::ZERO),
@@ -189,7 +290,7 @@ impl SingleFlight {
                     }
                 };
                 Ok(match claimant.ask(wait).await? {
-                    Acquired::Fresh(value) => Answer::Fresh(value),
+                    Acquired::Fresh(value) => Answer::Fresh(Found::after(began, value)),
                     Acquired::Busy(..) => Answer::Busy,
                     Acquired::Lease(lease) => Answer::Granted(Loading::new(lease, pass)),
                 })
@@ -200,24 +301,51 @@ impl SingleFlight {
     async fn load<E: From<Error>>(
         &self,
         // Dropped after the lease, whose release is to come before what the others ask.
-        turn: Turn,
+        turn: Option<Turn>,
         lease: Lease,
+        loaded: &mut Option<Duration>,
         load: impl AsyncFnOnce(&Lease) -> Result<Vec<u8>, E>,
     ) -> Result<Fetched, E> {
+        let clock = &self.connection.shared.clock;
+        let asked = clock.now();
         let bytes: Arc<[u8]> = until_lost(&lease, load(&lease)).await??.into();
-        lease.publish(bytes.clone(), Keep::For { fresh: self.fresh, stale: self.stale }).await?;
+        let began = clock.now();
+        *loaded = Some(began.since(asked));
+        let keep = match (self.fresh + self.stale).is_zero() {
+            true => Keep::WhileHeld,
+            false => Keep::For { fresh: self.fresh, stale: self.stale },
+        };
+        lease.publish(bytes.clone(), keep).await?;
         let token = lease.token();
-        turn.publish(Published { bytes: bytes.clone(), token, fresh_for: self.fresh });
+        if let Some(turn) = turn {
+            turn.publish(Found::after(
+                began,
+                Published { bytes: bytes.clone(), token, fresh_for: self.fresh },
+            ));
+        }
         if let Err(error) = lease.release().await {
             tracing::debug!(%error, "release after the load goes on in the background");
         }
         Ok(Fetched { bytes, source: FetchedFrom::Loaded(token) })
     }
 
+    /// Counts a value, or the error in its place.
+    fn count<E>(&self, asked: Instant, loaded: Option<Duration>, fetched: &Result<Fetched, E>) {
+        let Ok(key) = Name::new(&self.key) else { return };
+        let (source, load) = match fetched.as_ref().map(|fetched| fetched.source) {
+            Ok(FetchedFrom::Fresh(_)) => (FoundIn::Fresh, None),
+            Ok(FetchedFrom::Stale) => (FoundIn::Stale, None),
+            Ok(FetchedFrom::Loaded(_)) => (FoundIn::Loaded, loaded),
+            Err(_) => (FoundIn::Failed, None),
+        };
+        let of = (self.claimant.scope(), &key);
+        self.connection.shared.with_ledger(|ledger, now| ledger.found(of, source, now.at.since(asked), load));
+    }
+
     fn check(&self) -> Result<()> {
         for (what, period) in [("fresh", self.fresh), ("stale", self.stale)] {
             if period > crate::model::claim::PERIOD_MAX {
-                let message = format!("a {what} period of {period:?} is out of range");
+                let message = format!("a {what} period of {} is out of range", Period(period));
                 return Err(
                     Error::new(ErrorKind::Invalid, "refresh", message).with_hint("the longest is ten years")
                 );
@@ -227,6 +355,7 @@ impl SingleFlight {
     }
 }
 
-fn found(value: Published) -> Fetched {
+fn found(value: Found) -> Fetched {
+    let value = value.value();
     Fetched { bytes: value.bytes, source: FetchedFrom::Fresh(value.token) }
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::connection::Connection;
+use crate::counts::Primitive;
 use crate::engine::ReleaseAnswer;
 use crate::error::{Error, ErrorKind, Result};
-use crate::face::claimant::{Claimant, finish, settings, until_lost, verbs};
+use crate::face::claimant::{Claimant, debug, finish, settings, until_lost, verbs};
 use crate::face::lease::{Acquire, Lease};
 use crate::model::claim::Kind;
 
@@ -53,9 +54,13 @@ pub struct SlotPool {
     pub(crate) claimant: Claimant,
 }
 
+debug!(SlotPool);
+
 impl SlotPool {
     pub(crate) fn new(connection: Arc<Connection>, name: &str, slots: u32) -> SlotPool {
-        SlotPool { claimant: Claimant::new(connection, name).of_kind(Kind::SlotPool, slots) }
+        SlotPool {
+            claimant: Claimant::new(connection, name, Primitive::SlotPool).of_kind(Kind::SlotPool, slots),
+        }
     }
 
     settings!("the slot");

@@ -356,7 +356,7 @@ impl Terms {
         };
         if self.ttl < TTL_MIN || self.ttl > TTL_MAX {
             return invalid(
-                format!("a ttl of {:?} is out of range", self.ttl),
+                format!("a ttl of {} is out of range", Period(self.ttl)),
                 format!("a ttl is {TTL_MIN:?} to 24h; the default is 30s"),
             );
         }
@@ -396,7 +396,7 @@ impl Terms {
         {
             if period > PERIOD_MAX {
                 return invalid(
-                    format!("a {what} of {period:?} is out of range"),
+                    format!("a {what} of {} is out of range", Period(period)),
                     "the longest is ten years".to_owned(),
                 );
             }
@@ -492,12 +492,29 @@ pub struct Published {
     pub fresh_for: Duration,
 }
 
+/// A duration as people write one: `25h`, and not `90000s`.
+pub(crate) struct Period(pub(crate) Duration);
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        match seconds {
+            _ if self.0.subsec_nanos() > 0 => write!(f, "{:?}", self.0),
+            0 => f.write_str("0s"),
+            _ if seconds.is_multiple_of(3600) => write!(f, "{}h", seconds / 3600),
+            _ if seconds.is_multiple_of(60) => write!(f, "{}m", seconds / 60),
+            _ => write!(f, "{seconds}s"),
+        }
+    }
+}
+
 /// How long a published value lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// As long as the hold under which it was published.
     WhileHeld,
-    /// It outlives the hold: fresh for a while, and then stale for another.
+    /// It outlives the hold: fresh for a while, and then stale for another. With no time for either, what was kept before is gone from
+    /// everywhere, and nothing takes its place.
     For {
         /// How long it counts as fresh.
         fresh: Duration,

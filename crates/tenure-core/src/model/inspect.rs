@@ -12,6 +12,19 @@ use crate::model::token::Token;
 pub const VIEW_ENTRIES_MAX: usize = 1024;
 
 /// One resource as an engine sees it.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("view-example").await?;
+/// # let held = tenure.mutex("billing/4711").acquire().await?;
+/// let view = tenure.view("billing/4711").await?.expect("it is held");
+/// for hold in &view.holds {
+///     println!("{} under token {}", hold.label, hold.token);
+/// }
+/// assert_eq!((view.used, view.last_token), (1, held.token()));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct View {

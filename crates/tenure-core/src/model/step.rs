@@ -81,8 +81,7 @@ pub fn step<R: Record, C: Command>(
     command: &C,
     now: Timestamp,
 ) -> Result<Transition<C::Answer>, R::Error> {
-    let quiet =
-        |answer| Ok(Transition { answer, wakes: Vec::new(), moved_up: Vec::new(), is_token_ahead: false });
+    let quiet = |answer| Ok(Transition { answer, wakes: Vec::new(), moved_up: Vec::new() });
     if let Some(head) = record.head()? {
         let mut step = Step::new(record, head, now);
         step.settle()?;
@@ -221,7 +220,7 @@ impl Command for Claim {
             step.head.capacity = terms.capacity;
             step.head.fresh_slots = 0;
         }
-        if step.head.waiting == 0 && step.fits(terms.weight) {
+        if (step.head.waiting == 0 || mutant!("newcomers-overtake")) && step.fits(terms.weight) {
             return Ok(Ok(Claimed::Granted(step.grant(Party::from(self), self.floor, true)?)));
         }
         if !self.wait {
@@ -249,8 +248,8 @@ fn enqueue<R: Record>(claim: &Claim, step: &mut Step<'_, R>) -> Result<Waiting, 
         label: terms.label.clone(),
         unless_fresh: terms.unless_fresh,
     };
-    step.head.next_place += 1;
-    step.head.waiting += 1;
+    step.head.next_place = step.head.next_place.saturating_add(1);
+    step.head.waiting = step.head.waiting.saturating_add(1);
     step.record.put_waiter(waiter.clone())?;
     step.waiting(&waiter)
 }
@@ -338,7 +337,11 @@ impl Command for Release {
     }
 
     fn run<R: Record>(&self, step: &mut Step<'_, R>) -> Result<ReleaseAnswer, R::Error> {
-        let answer = if let Some(hold) = step.record.hold_of(self.claim)? {
+        let hold = match step.record.hold_of(self.claim)? {
+            None if mutant!("release-of-any-hold") => step.record.next_hold_to_end()?,
+            hold => hold,
+        };
+        let answer = if let Some(hold) = hold {
             let rest = if self.is_unused { Duration::ZERO } else { hold.limits.min_hold };
             // Counted from now where that is sooner: the clock has been set back since the grant.
             let rest_until = hold.granted_at.min(step.now) + rest;
@@ -483,6 +486,7 @@ impl Command for Resize {
             return Ok(Err("only semaphores and slot pools have a capacity to change"));
         }
         let capacity = self.0;
+        step.head.used = if mutant!("resize-forgets-holders") { 0 } else { step.head.used };
         let old = std::mem::replace(&mut step.head.capacity, capacity);
         if step.head.fresh_slots > capacity {
             step.record.remove_free_slots(capacity)?;

@@ -21,6 +21,17 @@ pub const FLOOR_AHEAD_MAX: Duration = Duration::from_secs(3600);
 /// The fencing number of a grant: larger for each later grant of a resource.
 ///
 /// Hand it to whatever the lease protects; the resource refuses a token smaller than the largest it has seen.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("token-example").await?;
+/// # let lock = tenure.mutex("billing/4711");
+/// let earlier = lock.run(async |lease| lease.token()).await?;
+/// let later = lock.run(async |lease| lease.token()).await?;
+/// assert!(later > earlier);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Token(u64);
 
@@ -40,6 +51,7 @@ impl Token {
 
     /// Computes the token of the next grant.
     pub fn next(last: Token, now: Timestamp, floor: Token) -> Token {
+        let floor = if mutant!("floor-ignored") { Token::ZERO } else { floor };
         Token((last.0.saturating_add(1)).max(now.micros()).max(floor.0.saturating_add(1)))
     }
 

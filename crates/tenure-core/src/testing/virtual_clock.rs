@@ -1,5 +1,6 @@
 //! A clock that a test moves.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -17,6 +18,12 @@ struct State {
     /// The tasks that wait, and for which moment. A timer has at most one place.
     sleepers: Vec<(u64, Instant, Waker)>,
     next_timer: u64,
+}
+
+impl fmt::Debug for VirtualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VirtualClock").field("now", &self.now()).finish_non_exhaustive()
+    }
 }
 
 impl VirtualClock {

@@ -1,6 +1,9 @@
 //! The client on the `memory:` engine: what it promises whatever the caller does.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tenure_core::clock::Clock;
@@ -8,7 +11,7 @@ use tenure_core::engine::{Connect, ReleaseAnswer};
 use tenure_core::memory::{Flaw, Store, Verb};
 use tenure_core::model::record::PlainRecord;
 use tenure_core::testing::virtual_clock::VirtualClock;
-use tenure_core::{Error, ErrorKind, Result, Settings, Tenure, blocking};
+use tenure_core::{Error, ErrorKind, FetchedFrom, Result, Settings, Tenure, blocking};
 
 use crate::nameless::Nameless;
 
@@ -160,7 +163,7 @@ fn a_bad_setting_is_refused_by_its_name_before_anything_is_connected() {
     for bad in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
         let connect = unconnectable();
         let settings = Settings::new().answer_timeout(bad);
-        let error = pollster::block_on(Tenure::connect_with(connect, settings)).err().expect("refused");
+        let error = pollster::block_on(Tenure::connect_with(connect, settings)).expect_err("refused");
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains("an answer_timeout of"), "{error}");
         assert!(error.hint().is_some(), "{error:?}");
@@ -185,6 +188,44 @@ fn work_under_run_is_dropped_when_its_lease_is_lost() {
     has_started.recv().expect("the work begins");
     clock.advance(TTL * 2);
     assert_eq!(worker.join().expect("no panic").expect_err("lost").kind(), ErrorKind::Lost);
+}
+
+/// A process stands still while an answer lies there: what it goes on with must not pass for an answer to who asks only then.
+#[test]
+fn an_answer_that_nobody_has_looked_at_is_no_fresh_value_for_who_asks_later() {
+    #[derive(Default)]
+    struct Flag(AtomicBool);
+    impl Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let (clock, _store, a, b) = two();
+    let load = async |_: &tenure_core::Lease| Ok::<_, Error>(vec![7]);
+    let (other, loaded) = (b.single_flight("k").fresh(TTL), AtomicBool::new(false));
+    let mut loading = std::pin::pin!(other.get_or_refresh(async |_: &tenure_core::Lease| {
+        poll_fn(|_| if loaded.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }).await;
+        Ok::<_, Error>(vec![7])
+    }));
+    let view = || pollster::block_on(a.view("k")).expect("answers");
+    eventually("it is loaded", || {
+        assert!(loading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        view().is_some_and(|view| view.used == 1)
+    });
+    let flight = a.single_flight("k").fresh(TTL);
+    let mut first = std::pin::pin!(flight.get_or_refresh(load));
+    let answered = Arc::new(Flag::default());
+    let waker = Waker::from(answered.clone());
+    assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    eventually("it waits", || view().is_some_and(|view| view.waiting == 1));
+    loaded.store(true, Ordering::SeqCst);
+    pollster::block_on(loading).expect("it is published");
+    eventually("it is answered", || answered.0.load(Ordering::SeqCst));
+    clock.advance(TTL * 2);
+    let second = pollster::block_on(flight.get_or_refresh(load)).expect("it is found");
+    assert!(matches!(second.source, FetchedFrom::Loaded(_)), "not fresh any more: {second:?}");
+    let first = pollster::block_on(first).expect("it is found");
+    assert!(matches!(first.source, FetchedFrom::Fresh(_)), "it was fresh after it had asked");
 }
 
 #[test]

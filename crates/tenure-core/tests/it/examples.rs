@@ -295,7 +295,6 @@ fn a_floor_may_lie_an_hour_ahead_and_no_more() {
     let too_high = Claim { floor: Token::new(floor.get() + 1), ..mutex(1) };
     assert_eq!(stage.claim(&too_high), Err(Refusal::FloorAhead { now: START }));
     assert_eq!(stage.granted(&Claim { floor, ..mutex(1) }).token.get(), floor.get() + 1);
-    assert!(stage.give(&Settle).is_token_ahead);
     stage.release(1);
     assert!(stage.granted(&Claim { floor_forced: true, ..too_high }).token.get() > floor.get() + 1);
 }
@@ -309,7 +308,6 @@ fn a_waiter_is_granted_more_than_its_floor() {
     assert_eq!(waiting.horizon, floor);
     let transition = stage.release(1);
     assert!(transition.wakes[0].grant.expect("a grant").token > floor);
-    assert!(!transition.is_token_ahead, "half a second is not worth a warning");
 }
 
 #[test]

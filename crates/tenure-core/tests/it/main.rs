@@ -1,10 +1,13 @@
 //! The tests of the core, in one binary.
 
 mod client;
+mod counts;
+mod events;
 mod examples;
 mod face_docs;
 mod fate;
 mod faulty;
+mod figures;
 mod handover;
 mod kinds;
 mod line;
@@ -14,8 +17,10 @@ mod names;
 mod oracle;
 mod queue;
 mod record;
+mod serve;
 mod several;
 mod shards;
+mod shown;
 mod simulation;
 mod step;
 mod window;

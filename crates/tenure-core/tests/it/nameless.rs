@@ -181,13 +181,18 @@ fn item(claim: ClaimId, ttl: Duration) -> Dispatched {
     }
 }
 
+impl Nameless {
+    pub(crate) fn connector() -> Connect {
+        Connect::new("nameless", async move |_| {
+            let (capability, queues) = (Capability::of_step(), QueueCapability::of_step());
+            Ok(Arc::new(Nameless { capability, queues }))
+        })
+    }
+}
+
 fn connect() -> Tenure {
-    let connect = Connect::new("nameless", async move |_| {
-        let (capability, queues) = (Capability::of_step(), QueueCapability::of_step());
-        Ok(Arc::new(Nameless { capability, queues }))
-    });
     let settings = Settings::new().answer_timeout(Duration::from_millis(100));
-    pollster::block_on(Tenure::connect_with(connect, settings)).expect("connects")
+    pollster::block_on(Tenure::connect_with(Nameless::connector(), settings)).expect("connects")
 }
 
 #[track_caller]

@@ -53,6 +53,7 @@ fn locks(tenure: &Tenure, name: &str) -> Refusals {
     let both =
         |tenure: &Tenure| -> [LockRequest; 2] { [tenure.mutex("good").into(), tenure.mutex(name).into()] };
     lock!(all, tenure, |tenure: &Tenure| tenure.all(both(tenure)));
+    lock!(all, tenure, |tenure: &Tenure| tenure.any(both(tenure)));
     let tenure = blocking::Tenure::from(tenure.clone());
     lock!(blocking all, tenure, |tenure: &blocking::Tenure| tenure.mutex(name));
     lock!(blocking all, tenure, |tenure: &blocking::Tenure| tenure.rw_lock(name).read());
@@ -60,6 +61,7 @@ fn locks(tenure: &Tenure, name: &str) -> Refusals {
     lock!(blocking all, tenure, |tenure: &blocking::Tenure| tenure.semaphore(name, 4));
     lock!(blocking all, tenure, |tenure: &blocking::Tenure| tenure.slot_pool(name, 4));
     lock!(blocking all, tenure, |tenure: &blocking::Tenure| tenure.all([tenure.mutex(name).into()]));
+    lock!(blocking all, tenure, |tenure: &blocking::Tenure| tenure.any([tenure.mutex(name).into()]));
     all
 }
 
@@ -100,6 +102,7 @@ fn queues(tenure: &Tenure, name: &str) -> Refusals {
         refusal("queue.try_next", block_on(queue.try_next())),
         refusal("queue.next_within", block_on(queue.next_within(Duration::from_secs(9)))),
         refusal("queue.run", block_on(queue.run(async |_| Ok::<_, Error>(())))),
+        refusal("queue.serve", block_on(queue.serve(std::future::pending(), async |_| Ok::<_, Error>(())))),
         refusal("queue.stats", block_on(queue.stats())),
         refusal("queue.is_empty", block_on(queue.is_empty())),
         refusal("queue.depth", block_on(queue.depth())),
@@ -110,6 +113,8 @@ fn queues(tenure: &Tenure, name: &str) -> Refusals {
         refusal("queue.purge", block_on(queue.purge(None))),
         refusal("blocking queue.push", sync.push("x").send()),
         refusal("blocking queue.next", sync.next()),
+        refusal("blocking queue.run", sync.run(|_| Ok::<_, Error>(()))),
+        refusal("blocking queue.serve", sync.serve(|| false, |_| Ok::<_, Error>(()))),
         refusal("blocking queue.stats", sync.stats()),
     ]
 }

@@ -24,7 +24,6 @@ use crate::world::{Order, Outcome};
 const WINDOW: Duration = Duration::from_secs(5);
 const WAITER_LIFE: Duration = Duration::from_secs(15);
 const MEMORY: Duration = Duration::from_secs(60);
-const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// One grant, from the day it was made.
@@ -90,7 +89,6 @@ pub(crate) struct Answer {
     pub(crate) outcome: Outcome,
     pub(crate) wakes: Vec<Woken>,
     pub(crate) moved_up: Vec<(ClientId, ClaimId)>,
-    pub(crate) is_token_ahead: bool,
 }
 
 /// Everything that ever happened on one resource.
@@ -135,8 +133,7 @@ impl Oracle {
             Order::Settle => Outcome::Settle,
         };
         self.promote(now);
-        let is_token_ahead = self.last_token.get() > (now + SECOND).micros();
-        Answer { outcome, wakes: self.wakes.clone(), moved_up: self.moved_up.clone(), is_token_ahead }
+        Answer { outcome, wakes: self.wakes.clone(), moved_up: self.moved_up.clone() }
     }
 
     /// All units that are not free.

@@ -325,11 +325,10 @@ fn agree_on_the_answer(scene: &Scene) -> TestCaseResult {
         Outcome::Resize(Err(_)) => Outcome::Resize(Err("whatever the text")),
         other => other.clone(),
     };
-    let Transition { answer, wakes, moved_up, is_token_ahead } = &scene.transition;
+    let Transition { answer, wakes, moved_up } = &scene.transition;
     prop_assert_eq!(without_text(answer), without_text(&scene.answer.outcome), "outcome");
     prop_assert_eq!(wakes, &scene.answer.wakes, "wakes");
     prop_assert_eq!(moved_up, &scene.answer.moved_up, "moved up");
-    prop_assert_eq!(*is_token_ahead, scene.answer.is_token_ahead, "token ahead");
     Ok(())
 }
 

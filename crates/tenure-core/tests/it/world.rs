@@ -164,8 +164,8 @@ impl Order {
 }
 
 fn with<A>(transition: Transition<A>, outcome: impl FnOnce(A) -> Outcome) -> Transition<Outcome> {
-    let Transition { answer, wakes, moved_up, is_token_ahead } = transition;
-    Transition { answer: outcome(answer), wakes, moved_up, is_token_ahead }
+    let Transition { answer, wakes, moved_up } = transition;
+    Transition { answer: outcome(answer), wakes, moved_up }
 }
 
 /// What happened in one move.

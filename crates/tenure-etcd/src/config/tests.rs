@@ -37,6 +37,18 @@ fn settings_are_read_and_decoded() {
     assert_eq!(config.identity, Some(Identity { certificate: "c.pem".into(), key: "k.pem".into() }));
 }
 
+// page: docs/engines/etcd.md "| `1s` | that of the servers (`--election-timeout`), up to `50s`, as `5s` or `500ms`"
+#[test]
+fn the_election_timeout_is_a_second_or_up_to_50() {
+    let timeout =
+        |query: &str| Config::parse(&format!("etcd://h{query}")).map(|config| config.election_timeout);
+    assert_eq!(timeout("").unwrap(), Duration::from_secs(1));
+    for (text, millis) in [("5s", 5_000), ("500ms", 500), ("50s", 50_000)] {
+        assert_eq!(timeout(&format!("?election_timeout={text}")).unwrap(), Duration::from_millis(millis));
+    }
+    assert!(timeout("?election_timeout=50001ms").is_err());
+}
+
 #[test]
 fn anything_else_is_refused_with_a_hint() {
     let long = format!("etcd://h/{}", "x".repeat(PREFIX_BYTES_MAX + 1));

@@ -410,7 +410,7 @@ impl Etcd {
     /// Publishes; the leases of what was kept before come back, and are to be ended.
     async fn put_value(&self, mine: &Mine, bytes: &[u8], keep: Keep) -> Result<Option<Vec<i64>>, Fault> {
         let place = self.keys.place(&mine.resource, mine.claim);
-        let (kept, fresh) = (self.keys.kept_value(&mine.resource), self.keys.fresh_value(&mine.resource));
+        let (kept, fresh_key) = (self.keys.kept_value(&mine.resource), self.keys.fresh_value(&mine.resource));
         let held = self.keys.held_value(&mine.resource, mine.claim);
         let again = |key, value, lease| {
             Operation::Put(PutRequest { key, value, lease, prev_kv: true, ..PutRequest::default() }).into()
@@ -422,17 +422,21 @@ impl Etcd {
         let success: Vec<RequestOp> = match keep {
             Keep::WhileHeld => {
                 let value = write_value(mine.token, Duration::ZERO, bytes);
-                vec![put(held, value, lease_of(mine.session_id)), gone(kept), gone(fresh)]
+                vec![put(held, value, lease_of(mine.session_id)), gone(kept), gone(fresh_key)]
+            }
+            // A lease of etcd's lasts for a second at least, and what is to be gone would be shown meanwhile.
+            Keep::For { fresh, stale } if (fresh + stale).is_zero() => {
+                vec![gone(held), gone(kept), gone(fresh_key)]
             }
             Keep::For { fresh: fresh_for, stale } => {
                 let value = write_value(mine.token, fresh_for, bytes);
                 let lease = self.etcd_leases.once(fresh_for + stale).await?;
                 let freshness = if fresh_for.is_zero() {
-                    gone(fresh)
+                    gone(fresh_key)
                 } else {
                     let lease =
                         if stale.is_zero() { lease } else { self.etcd_leases.once(fresh_for).await? };
-                    again(fresh, Vec::new(), lease)
+                    again(fresh_key, Vec::new(), lease)
                 };
                 vec![again(kept, value, lease), freshness, delete(held)]
             }

@@ -171,10 +171,7 @@ impl Transaction<'_> {
             Stored::Whole(record) => self.step_whole(row, record, true, command)?,
             Stored::InRows(id) => self.step_in_rows(row, id, command)?,
         };
-        let Effects { transition: Transition { answer, wakes, moved_up, is_token_ahead }, .. } = effects;
-        if is_token_ahead {
-            tracing::warn!(resource = %name, engine = "local", "the last token lies ahead of the clock");
-        }
+        let Effects { transition: Transition { answer, wakes, moved_up }, .. } = effects;
         for woken in &wakes {
             let news = match woken.grant {
                 Some(grant) => News::Granted(woken.claim, grant, self.store.incarnation),

@@ -45,6 +45,12 @@ pub struct PooledConnection {
     _room: OwnedSemaphorePermit,
 }
 
+impl std::fmt::Debug for PooledConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PooledConnection").finish_non_exhaustive()
+    }
+}
+
 impl Connection for PooledConnection {
     async fn run(&mut self, script: String) -> Result<Vec<Vec<Row>>, Fault> {
         let Some(Known(wire)) = &mut self.wire else { return Err(Fault::internal("the connection is gone")) };
@@ -77,14 +83,21 @@ impl Pool {
 
     /// Returns a connection: one that was used before, if the server has not closed it meanwhile.
     pub(crate) async fn lend(self: &Arc<Pool>, want: Purpose) -> Result<PooledConnection, Fault> {
-        let server = &self.config.server;
-        let late = |_| Fault::unavailable(format!("{server}: no connection within {ANSWER_TIMEOUT:?}"));
+        let mut full = None;
         let connected = async {
             let room = self.room.enter(want).await?;
-            let wire = until_there_is_room(|| self.known()).await?;
+            let wire = until_there_is_room(&mut full, || self.known()).await?;
             Ok(PooledConnection { wire: Some(wire), pool: self.clone(), _room: room })
         };
-        timeout(ANSWER_TIMEOUT, connected).await.map_err(late)?
+        match timeout(ANSWER_TIMEOUT, connected).await {
+            Ok(connected) => connected,
+            Err(_) => Err(full.unwrap_or_else(|| self.late())),
+        }
+    }
+
+    fn late(&self) -> Fault {
+        let server = &self.config.server;
+        Fault::unavailable(format!("{server}: no connection within {ANSWER_TIMEOUT:?}"))
     }
 
     async fn known(&self) -> Result<Known, Fault> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 use tenure_core::engine::url::HostPort;
-use tenure_core::error::ErrorKind;
+use tenure_core::error::{ErrorKind, plain};
 use tenure_sql::{Dialect, Fault};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -49,7 +49,11 @@ pub(crate) async fn dial(config: &Config) -> Result<Wire, Fault> {
             (Box::new(stream), None)
         }
     };
-    let mut wire = Wire::new(stream);
+    login(config, Wire::new(stream), host).await
+}
+
+/// Logs in on a new connection. `host`: to which it leads; `None` for a socket of this machine.
+pub(crate) async fn login(config: &Config, mut wire: Wire, host: Option<&str>) -> Result<Wire, Fault> {
     let greeting =
         greeting(&wire.packet().await.map_err(|error| fault(&error))?).map_err(|error| fault(&error))?;
     let capabilities = ALWAYS | WITH_DATABASE;
@@ -93,7 +97,7 @@ pub(crate) async fn dial(config: &Config) -> Result<Wire, Fault> {
 }
 
 fn unreachable(config: &Config, error: &std::io::Error) -> Fault {
-    Fault::unavailable(format!("cannot connect with {}: {error}", config.server))
+    Fault::unavailable(format!("cannot connect to {}: {}", config.server, plain(&error.to_string())))
 }
 
 fn greeting(packet: &[u8]) -> Result<Greeting, WireError> {

@@ -274,7 +274,7 @@ fn a_full_server_refuses_new_clients_and_keeps_the_old_ones() {
     }
     let asked_at = now();
     let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
-    let refused = refused.err().expect("there is no room");
+    let refused = refused.expect_err("there is no room");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.hint().is_some_and(|hint| hint.contains("max_connections")), "{refused:?}");
     assert_in_time(now().since(asked_at), ANSWERED);
@@ -293,7 +293,7 @@ fn missing_rights_are_named() {
     let server = start();
     let (url, admin) = plain_user(&server, "SELECT");
     let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
-    let refused = refused.err().expect("there are no tables, and it may not make them");
+    let refused = refused.expect_err("there are no tables, and it may not make them");
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     // Somebody who may has made them.
     drop(connect(&admin));
@@ -384,7 +384,7 @@ fn tables_of_another_version_are_refused() {
     drop(connect(&server.url()));
     raw(&server).run("UPDATE tenure_version SET version = 99");
     let refused = pollster::block_on(Tenure::connect_with(connector(&server.url()), Settings::default()));
-    let refused = refused.err().expect("nobody knows what is in there");
+    let refused = refused.expect_err("nobody knows what is in there");
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.to_string().contains("99"), "{refused}");
 }

@@ -26,7 +26,7 @@ fn a_server_behind_tls_is_used_and_its_certificate_checked() {
     // Somebody else's certificate, one of an unknown authority, and none at all.
     for url in [with(&other), format!("{url}?tls=on"), url.clone()] {
         let connected = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
-        let error = connected.err().expect("it cannot connect");
+        let error = connected.expect_err("it cannot connect");
         let kinds = [ErrorKind::Unavailable, ErrorKind::Invalid];
         assert!(kinds.contains(&error.kind()) && error.hint().is_some(), "{error}");
         assert!(!format!("{error:?}").contains("swordfish"), "{error:?}");

@@ -78,7 +78,7 @@ fn a_password_is_needed_and_proved() {
     let url = |login: &str| server.url().replace("root@", login);
     for wrong in ["locks:hunter2@", "locks@", "nobody:hunter2@"] {
         let refused = pollster::block_on(Tenure::connect_with(connector(&url(wrong)), Settings::default()));
-        let refused = refused.err().expect("a wrong login");
+        let refused = refused.expect_err("a wrong login");
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
         assert!(!format!("{refused} {refused:?}").contains("hunter2"), "{refused}");
     }
@@ -142,7 +142,7 @@ fn a_peer_without_tls_never_gets_the_password() {
         let (port, peer) = peer_that_asks(method, asks);
         let url = format!("mysql://me:hunter2@127.0.0.1:{port}/test");
         let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
-        let refused = refused.err().expect("nothing is proved");
+        let refused = refused.expect_err("nothing is proved");
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
         let heard = peer.join().expect("no panic");
         assert!(!heard.windows(7).any(|part| part == b"hunter2"), "{method}: {heard:?}");
@@ -152,7 +152,7 @@ fn a_peer_without_tls_never_gets_the_password() {
     let (port, peer) = peer_that_asks("mysql_native_password", Vec::new());
     let url = format!("mysql://me:hunter2@127.0.0.1:{port}/test?tls=on");
     let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
-    assert_eq!(refused.err().expect("there is no TLS").kind(), ErrorKind::Invalid);
+    assert_eq!(refused.expect_err("there is no TLS").kind(), ErrorKind::Invalid);
     assert_eq!(
         peer.join().expect("no panic"),
         [0; 0],
@@ -185,7 +185,7 @@ fn a_peer_that_sends_without_end_is_left_after_a_little() {
     });
     let url = format!("mysql://root@127.0.0.1:{port}/test");
     let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
-    let refused = refused.err().expect("it is no server");
+    let refused = refused.expect_err("it is no server");
     assert!(refused.to_string().contains("more than"), "{refused}");
     let sent = peer.join().expect("no panic");
     // What the system's buffers take, and no more.

@@ -101,11 +101,13 @@ impl Portion {
         most.checked_shr(self.halved).unwrap_or(0).max(1)
     }
 
-    /// Returns what is tried when so many requests were too much, or `None` if it cannot be less.
-    fn less(self, requests: usize) -> Option<Portion> {
-        match requests {
-            2.. => Some(Portion { requests: requests - 1, ..self }),
-            _ if self.of(CLEARED_MAX) > 1 => Some(Portion { requests: 1, halved: self.halved + 1 }),
+    /// Returns what is tried after that many requests were too much, or `None` if that is not what was wrong, or it cannot be less.
+    fn less(self, gap: &NotLoaded) -> Option<Portion> {
+        match *gap {
+            NotLoaded::TooMuch(requests @ 2..) => Some(Portion { requests: requests - 1, ..self }),
+            NotLoaded::TooMuch(_) if self.of(CLEARED_MAX) > 1 => {
+                Some(Portion { requests: 1, halved: self.halved + 1 })
+            }
             _ => None,
         }
     }
@@ -248,12 +250,12 @@ impl<S: QueueStore> Queues<S> {
             let stepped = self.steps(queue, &mut current, (times, &signs), requests, portion, step);
             let (answers, calls, head) = match stepped {
                 Ok(done) => done,
-                Err(NotLoaded::TooMuch(served)) if let Some(less) = portion.less(served) => {
-                    current.row_cache.forget_changes();
-                    (known, portion) = (Some(current), less);
-                    continue;
-                }
                 Err(gap) => {
+                    if let Some(less) = portion.less(&gap) {
+                        current.row_cache.forget_changes();
+                        (known, portion) = (Some(current), less);
+                        continue;
+                    }
                     is_fresh |= matches!(gap, NotLoaded::Unknown(_));
                     known = Some(self.bridge(errand, current, (gap, now), &mut signs, &hints).await?);
                     continue;

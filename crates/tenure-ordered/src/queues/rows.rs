@@ -23,7 +23,7 @@ use tenure_core::engine::queue::ItemId;
 use tenure_core::model::claim::{ClaimId, ClientId, Name};
 use tenure_core::model::queue::record::{Dead, Head, Item, Lane, LaneId, Overdue, QueueRecord, Remembered};
 
-use super::row_cache::{Key, KeyRange, NotLoaded, RowCache, Value};
+use super::row_cache::{Key, KeyRange, NotLoaded, RowCache, Value, after as behind};
 use super::signs::Signs;
 
 /// Up to so many bytes a payload is part of its item: a transaction that buries hundreds of them stays small.
@@ -95,12 +95,14 @@ impl Payload {
     }
 
     pub(crate) fn unpack(packed: &[u8]) -> Result<Payload, NotLoaded> {
+        let damaged = NotLoaded::Damaged("a payload cannot be read");
         match packed.split_first() {
             Some((0, payload)) => Ok(Payload::Inline(payload.into())),
-            Some((1, number)) if let Ok(number) = number.try_into() => {
+            Some((1, number)) => {
+                let number = number.try_into().map_err(|_| damaged)?;
                 Ok(Payload::External(u64::from_be_bytes(number)))
             }
-            _ => Err(NotLoaded::Damaged("a payload cannot be read")),
+            _ => Err(damaged),
         }
     }
 }
@@ -130,7 +132,9 @@ fn number(number: u64) -> [u8; 16] {
 
 fn read_number(digits: &[u8]) -> Result<u64, NotLoaded> {
     let text = std::str::from_utf8(digits).ok();
-    text.and_then(|text| u64::from_str_radix(text, 16).ok()).ok_or(NotLoaded::Damaged("a key has no number"))
+    let read = text.and_then(|text| u64::from_str_radix(text, 16).ok());
+    // Another spelling would be in another place: what comes after it could be itself, for ever.
+    read.filter(|read| number(*read) == digits).ok_or(NotLoaded::Damaged("a key has no number"))
 }
 
 fn read_name(bytes: &[u8]) -> Result<Name, NotLoaded> {
@@ -255,21 +259,23 @@ pub(crate) mod ahead {
     /// What comes after an item in its group, as far as it is known.
     pub(crate) fn next_in_group(row_cache: &RowCache, name: &Name, after: ItemId) -> Vec<KeyRange> {
         let range = group(name, after);
-        let next =
-            row_cache.known(&range).next().and_then(|(key, _)| read_number(&key[key.len() - 16..]).ok());
+        let next = row_cache
+            .known(&range)
+            .next()
+            .and_then(|(key, _)| read_number(key.get(key.len().checked_sub(16)?..)?).ok());
         next.map(|next| item(ItemId(next))).into_iter().chain([range]).collect()
     }
 
     /// Items or dead letters after a number.
     pub(crate) fn after(what: char, after: Option<ItemId>, most: usize) -> KeyRange {
-        let from = key(what, &[&number(after.map_or(0, |after| after.0 + 1))]);
+        let from = after.map_or(vec![what as u8], |item| behind(&key(what, &[&number(item.0)])));
         KeyRange { from, to: vec![what as u8 + 1], most }
     }
 
     /// The items of a group after a number.
     pub(crate) fn group(group: &Name, after: ItemId) -> KeyRange {
         let to = key('n', &[group.as_str().as_bytes(), &[END + 1]]);
-        KeyRange { from: group_key(group, after.0 + 1), to, most: 2 }
+        KeyRange { from: behind(&group_key(group, after.0)), to, most: 2 }
     }
 }
 
@@ -366,7 +372,12 @@ impl QueueRecord for Rows<'_> {
 
     fn next_lane(&mut self) -> Result<Option<(LaneId, Lane)>, NotLoaded> {
         let Some((place, lane)) = self.first(&ahead::places(PAGE))? else { return Ok(None) };
-        Ok(Some((read_lane(place.get(PLACE_BYTES..).unwrap_or_default())?, read(&lane)?)))
+        let (id, lane) = (read_lane(place.get(PLACE_BYTES..).unwrap_or_default())?, read(&lane)?);
+        // Such a row would never go: a lane that has changed takes its place from where it says that it is.
+        if place_key(&id, &lane) != place {
+            return Err(NotLoaded::Damaged("a lane is not where it says"));
+        }
+        Ok(Some((id, lane)))
     }
 
     fn set_lane(&mut self, id: &LaneId, was: Option<&Lane>, lane: Option<Lane>) -> Result<(), NotLoaded> {
@@ -405,6 +416,11 @@ impl QueueRecord for Rows<'_> {
         self.one(&ahead::item(id))?.map(|value| item_of(id, &read(&value)?)).transpose()
     }
 
+    fn first_item(&mut self, id: ItemId) -> Result<Option<Item>, NotLoaded> {
+        let item = self.item(id)?;
+        item.map(Some).ok_or(NotLoaded::Damaged("a lane begins with an item that is not there"))
+    }
+
     fn item_after(&mut self, after: Option<ItemId>) -> Result<Option<Item>, NotLoaded> {
         let Some((key, value)) = self.first(&ahead::after('i', after, PAGE))? else { return Ok(None) };
         item_of(ItemId(read_number(&key[1..])?), &read(&value)?).map(Some)
@@ -412,7 +428,8 @@ impl QueueRecord for Rows<'_> {
 
     fn item_of(&mut self, group: &Name, after: ItemId) -> Result<Option<ItemId>, NotLoaded> {
         let Some((key, _)) = self.first(&ahead::group(group, after))? else { return Ok(None) };
-        read_number(&key[key.len() - 16..]).map(|item| Some(ItemId(item)))
+        let digits = key.len().checked_sub(16).map(|from| &key[from..]).unwrap_or_default();
+        read_number(digits).map(|item| Some(ItemId(item)))
     }
 
     fn put_item(&mut self, item: Item) -> Result<(), NotLoaded> {

@@ -1,5 +1,7 @@
 //! Several clients on one store, beside the model.
 
+mod damage;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,6 +1,7 @@
 //! Connections: a few, lent for one transaction each.
 //!
-//! Statements are sent as plain text: a pooler in transaction mode knows no names that were given on another connection.
+//! Statements are sent as plain text: a pooler in transaction mode knows no names that were given on another connection. Where no
+//! pooler lies between, those of queues and of the short path are prepared.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -33,6 +34,12 @@ pub struct PooledConnection {
     alarm: Option<Alarm>,
     alarms: Arc<Alarms>,
     _room: OwnedSemaphorePermit,
+}
+
+impl std::fmt::Debug for PooledConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PooledConnection").finish_non_exhaustive()
+    }
 }
 
 /// What rings when an answer is late.
@@ -101,9 +108,10 @@ pub(crate) type Bound<'a> = (&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]);
 
 /// What is set once on the server's side of a connection that this client alone uses. Plans are kept: each would
 /// otherwise be made anew for the number of rows in a batch, which takes longer than to execute it. One that is made
-/// while a queue is empty must do for when it is long, so no plan may read whole tables.
+/// while a queue is empty must do for when it is long, so no plan may read whole tables. One that has to all the same is taken for so
+/// dear that the server would compile it, for some 0.3 s (jit).
 const OWN: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-     SET search_path = pg_catalog, pg_temp; SET lock_timeout = 1000; SET statement_timeout = 2500; SET idle_in_transaction_session_timeout = 700; SET plan_cache_mode = force_generic_plan; \
+     SET search_path = pg_catalog, pg_temp; SET lock_timeout = 1000; SET statement_timeout = 2500; SET idle_in_transaction_session_timeout = 700; SET plan_cache_mode = force_generic_plan; SET jit = off; \
      SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 /// Shows the statements behind it that their transaction has begun: they come in messages of their own, which the
 /// server executes one by one if BEGIN itself is cancelled. Those that rely on a lock before them check it:
@@ -228,9 +236,10 @@ impl Connections {
 
     /// Returns a connection that no other task uses.
     pub(crate) async fn lend(&self, want: Purpose) -> Result<PooledConnection, Fault> {
+        let mut full = None;
         let lent = async {
             let room = self.room.enter(want).await?;
-            let object = until_there_is_room(|| self.object()).await?;
+            let object = until_there_is_room(&mut full, || self.object()).await?;
             Ok(PooledConnection {
                 object: Some(object),
                 alarm: None,
@@ -245,7 +254,7 @@ impl Connections {
                 message: format!("{} had no connection free within {ANSWER_TIMEOUT:?}", self.servers),
                 hint: "make the pool larger than the program uses, or let tenure connect by a URL of its own",
             }),
-            Err(_) => Err(self.late()),
+            Err(_) => Err(full.unwrap_or_else(|| self.late())),
         }
     }
 
@@ -275,10 +284,10 @@ impl Connections {
     fn not_connected(&self, error: &tokio_postgres::Error) -> Fault {
         match fault(error) {
             Fault::Failed { kind, message, hint } => {
-                let message = format!("cannot connect with {}: {message}", self.servers);
+                let message = format!("cannot connect to {}: {message}", self.servers);
                 Fault::Failed { kind, message, hint }
             }
-            Fault::Full(message) => Fault::Full(format!("cannot connect with {}: {message}", self.servers)),
+            Fault::Full(message) => Fault::Full(format!("cannot connect to {}: {message}", self.servers)),
             other => other,
         }
     }

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use futures_util::future::{poll_fn, select};
 use tenure_core::model::claim::{ClaimId, Name};
-use tenure_sql::{Inbox, Notification, push_hex};
+use tenure_sql::{Fault, Inbox, Notification, push_hex};
 use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
 
 use crate::config::Config;
+use crate::error::fault;
 
 /// Before the next attempt to listen.
 const PAUSES: [Duration; 4] = [
@@ -33,6 +34,10 @@ pub(crate) struct WakeListener {
     pub(crate) heard: Notify,
     /// The client is gone: the listener is to leave nothing behind.
     pub(crate) over: Notify,
+    /// The first connection listens, or the server has no room for it.
+    pub(crate) tried: Notify,
+    /// What the server said when it had no room for the listener.
+    full: OnceLock<String>,
     echo: OnceLock<String>,
 }
 
@@ -41,6 +46,11 @@ impl WakeListener {
     pub(crate) fn expects(&self, echo: &str) {
         // It is said once in a life.
         self.echo.get_or_init(|| echo.to_owned());
+    }
+
+    /// What the server said, if it had no room for the listener.
+    pub(crate) fn full(&self) -> Option<Fault> {
+        self.full.get().map(|said| Fault::Full(format!("cannot listen: {said}")))
     }
 }
 
@@ -100,6 +110,10 @@ pub(crate) async fn listen(config: Config, channels: [String; 2], inbox: Arc<Inb
             Ok(End::Over) => return,
             Ok(End::Closed) => {}
             Err(error) => {
+                if let Fault::Full(said) = fault(&error) {
+                    ear.full.get_or_init(|| said);
+                    ear.tried.notify_one();
+                }
                 tracing::debug!(engine = "postgres", %error, attempt, "cannot listen any more");
             }
         }
@@ -222,6 +236,7 @@ async fn listen_once(
         let begin = async {
             let process = process_of(&client, &format!("LISTEN \"{own}\"; LISTEN \"{changes}\"")).await?;
             *attempt = 0;
+            ear.tried.notify_one();
             // What was sent while no connection listened is lost.
             inbox.missed();
             ear.over.notified().await;

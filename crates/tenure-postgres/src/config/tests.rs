@@ -51,6 +51,20 @@ fn wrong_urls_are_refused_and_show_no_password() {
     }
 }
 
+// page: docs/engines/postgres.md "a-z, 0-9, `_`; 32 at most, and 47 with the schema and its dot"
+// page: docs/engines/postgres.md "| 5 | how many connections a client uses at most, 1 to 64"
+#[test]
+fn numbers_of_settings_have_their_bounds() {
+    let takes = |settings: &str| Config::parse(&format!("postgres://me@h/db?{settings}")).is_ok();
+    assert!(takes("connections=1") && takes("connections=64") && !takes("connections=65"));
+    let x = |count| "x".repeat(count);
+    assert!(takes(&format!("prefix={}", x(32))) && !takes(&format!("prefix={}", x(33))));
+    assert!(takes(&format!("prefix={}&schema={}", x(30), x(16))));
+    assert!(!takes(&format!("prefix={}&schema={}", x(30), x(17))));
+    assert!(takes("prefix=az09_") && !takes("prefix=aZ"));
+    assert_eq!(Config::parse("postgres://me@h/db").expect("a URL").connections, 5);
+}
+
 #[test]
 fn a_configuration_shows_no_password() {
     let config = Config::parse("postgres://me:hunter2@h/db").expect("a URL");

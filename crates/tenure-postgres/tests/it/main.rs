@@ -7,6 +7,7 @@ mod crowd;
 mod faults;
 mod limits;
 mod load;
+mod plans;
 mod pool;
 mod queue;
 mod trust;

@@ -163,48 +163,6 @@ fn a_client_that_dies_in_a_transaction_keeps_nothing() {
     assert_eq!(groups.first(), Some("0"), "an empty group costs nothing");
 }
 
-/// The server has never counted what is in the tables: its planner knows nothing.
-#[test]
-fn a_long_queue_is_not_read_from_end_to_end() {
-    let options = PostgresOptions::default().setting("session_preload_libraries", "auto_explain");
-    let server = PostgresServer::start(&options.setting("auto_explain.log_min_duration", "0"));
-    let mut raw = server.connect().expect("the server takes one more");
-    let client = connect(&server.url());
-    let queue = client.queue("long");
-    let work = || {
-        pollster::block_on(async {
-            queue.push("x").await?;
-            queue.push("y").group("g").await?;
-            queue.push("z").group("g").await?;
-            for _ in 0..2 {
-                queue.next().await?.ack().await?;
-            }
-            queue.next().await?.retry_after(std::time::Duration::ZERO).await?;
-            queue.next().await?.ack().await
-        })
-        .expect("it works");
-    };
-    // Some of what follows is planned before the queue is long, and some when it is.
-    (0..8).for_each(|_| work());
-    raw.run(
-        "INSERT INTO tenure_queue_item (queue, id, grp, payload, pushed_at, due_at, ready_at) \
-         SELECT 'long', 1000000 + i, CASE WHEN i % 2 = 0 THEN ('g' || i % 1000)::bytea END, 'x', 1, 1, \
-           CASE WHEN i % 2 = 1 THEN 9000000000000000 + i END FROM generate_series(1, 100000) i",
-    );
-    (0..3).for_each(|_| work());
-    raw.run("ANALYZE tenure_queue_item");
-    (0..3).for_each(|_| work());
-    let log = std::fs::read_to_string(server.directory().join("log")).expect("the server's log");
-    let bad: Vec<&str> = log
-        .split("\tQuery Text: ")
-        .filter(|plan| {
-            plan.contains("Seq Scan on tenure_queue_item")
-                && !plan.starts_with("INSERT INTO tenure_queue_item")
-        })
-        .collect();
-    assert!(bad.is_empty(), "{}", bad[0]);
-}
-
 mod alone {
     use std::future::IntoFuture;
     use std::time::Duration;

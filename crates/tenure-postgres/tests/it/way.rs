@@ -13,7 +13,7 @@ use crate::crew::{TTL, connect, now};
 
 fn refused(url: &str) -> tenure_core::Error {
     let connected = pollster::block_on(Tenure::connect_with(connector(url), Settings::default()));
-    connected.err().expect("it cannot connect")
+    connected.expect_err("it cannot connect")
 }
 
 #[test]

@@ -52,6 +52,19 @@ fn settings_are_read_and_decoded() {
     assert_eq!(Config::parse("redis://h?prefix=%7Btenure%7D:").unwrap().prefix, "{tenure}:");
 }
 
+// page: docs/engines/redis.md "up to 128 bytes"
+// page: docs/engines/redis.md "| `db` | 0 | the database, as `/2` after the host"
+// page: docs/engines/redis.md "| `replicas` | 0 | how many replicas must acknowledge a grant or a push, up to 16"
+#[test]
+fn numbers_of_settings_have_their_bounds() {
+    let takes = |setting: &str| Config::parse(&format!("redis://h?{setting}")).is_ok();
+    assert!(takes(&format!("prefix={}", "x".repeat(128))) && !takes(&format!("prefix={}", "x".repeat(129))));
+    assert!(takes("replicas=16") && !takes("replicas=17"));
+    let plain = Config::parse("redis://h").unwrap();
+    assert_eq!((plain.db, plain.replicas), (0, 0));
+    assert_eq!(Config::parse("redis://h/2").unwrap().db, 2);
+}
+
 #[test]
 fn anything_else_is_refused_with_a_hint() {
     for url in [

@@ -200,7 +200,7 @@ pub(crate) fn claimed(
         "T" => {
             Ok(Err(Refusal::Invalid("the tokens are used up: a floor or the store's clock was very wrong")))
         }
-        "X" => Ok(Err(Refusal::Invalid("the key holds something else"))),
+        "X" => Ok(Err(Refusal::Invalid("the key holds what another program has made"))),
         "Q" => Ok(Err(Refusal::QueueFull)),
         other => Err(Unexpected(other.to_owned())),
     }
@@ -357,12 +357,11 @@ pub(crate) fn view(
     view.used = number(used)? as u32;
     view.waiting = number(waiting)? as u32;
     let (holds, waiters) = (array(holds.clone())?, array(waiters.clone())?);
-    let mut ended = Vec::new();
+    let (mut held, mut ended) = (Vec::new(), Vec::new());
     for pair in holds.chunks_exact(2) {
         let (is_there, hold) = hold_view(&pair[0], &pair[1], now)?;
-        if hold.claim.is_none() {
-            ended.push(hold.token);
-        }
+        let tokens = if hold.claim.is_none() { &mut ended } else { &mut held };
+        tokens.push(hold.token);
         if is_there {
             view.holds.push(hold);
         } else {
@@ -383,7 +382,10 @@ pub(crate) fn view(
     }
     // The last token of all that share it says nothing about this one.
     view.last_token = view.holds.last().map_or(last_token, |hold| hold.token);
-    view.value = value_of(value, now, &ended)?;
+    // A mutex is gone by itself when it ends. Of many holds of a hash not all are shown, and one that has ended stays until it is settled.
+    let is_held =
+        |token| if view.kind == Kind::Mutex { held.contains(&token) } else { !ended.contains(&token) };
+    view.value = value_of(value, now, is_held)?;
     let is_shown = !view.holds.is_empty() || view.waiting > 0 || view.value.is_some();
     Ok(is_shown.then_some(view))
 }
@@ -419,16 +421,13 @@ fn hold_view(stored: &Value, ends: &Value, now: Timestamp) -> Result<(bool, Hold
     Ok((ends_at > now, view))
 }
 
-fn value_of(value: &Value, now: Timestamp, ended: &[Token]) -> Result<Option<Arc<[u8]>>> {
+fn value_of(value: &Value, now: Timestamp, is_held: impl Fn(Token) -> bool) -> Result<Option<Arc<[u8]>>> {
     let items = array(value.clone())?;
     let [value, token, keep] = fields(&items)?;
     if text(token)?.is_empty() {
         return Ok(None);
     }
-    let is_kept = if text(keep)?.is_empty() {
-        !ended.contains(&Token::new(number(token)?))
-    } else {
-        ends_at(keep)? > now
-    };
+    let is_kept =
+        if text(keep)?.is_empty() { is_held(Token::new(number(token)?)) } else { ends_at(keep)? > now };
     is_kept.then(|| bytes(value).map(Into::into)).transpose()
 }

@@ -30,8 +30,13 @@ end
 
 local function enqueue(record, claim, above)
   if above > last_token() then last, is_last_new = above, true end
-  -- Somebody may have deleted what says that there is a queue.
-  if not has_queues then record.waiting = call('ZCARD', record.places) end
+  -- Somebody may have deleted what says that there is a queue, and more of it: in a half of a line the dead would never end.
+  if not has_queues then
+    record.waiting = call('ZCARD', record.places)
+    mend_line(record)
+  end
+  -- All in a line wait for the same (`grant_waiters`).
+  if record.waiting > 0 and call('HGET', record.waiters, 'kind') ~= awaited(record) then forget_line(record) end
   local is_new = record.waiting == 0
   if is_new then call('DEL', record.waiters, record.lives) end
   local place = call('HINCRBY', record.waiters, 'n', 1)
@@ -39,7 +44,7 @@ local function enqueue(record, claim, above)
   call('ZADD', record.lives, t + min(claim.ttl, WAITER_LIFE_MAX), claim.id)
   call('HSET', record.waiters, claim.id, claim.fresh .. ' ' .. claim.terms)
   -- What they wait for, should the key of the resource be deleted.
-  if record.kind ~= 'm' then call('HSET', record.waiters, 'kind', record.kind .. ' ' .. digits(record.capacity)) end
+  if is_new and record.kind ~= 'm' then call('HSET', record.waiters, 'kind', awaited(record)) end
   record.waiting = record.waiting + 1
   keep_queue(record, is_new)
   return waiting_answer(record, claim.id, record.waiting - 1)

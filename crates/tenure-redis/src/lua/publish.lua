@@ -17,12 +17,12 @@ operation('publish', {}, function(KEYS, ARGV)
   call('HSET', record.value, 'bytes', bytes, 'token', digits(hold.token), 'fresh', digits(t + (fresh or 0)),
     'keep', fresh and digits(t + fresh + stale) or '')
   if fresh then
-    call('PEXPIREAT', record.value, t + fresh + stale - 1)
+    keep_value(record, t + fresh + stale)
   else
     -- Whoever renews or ends the hold has to mind the value too.
     hold.flag = 'v'
     put_hold(record, hold)
-    call('PEXPIREAT', record.value, hold.ends - 1)
+    keep_value(record, hold.ends)
   end
   if (fresh or 0) > 0 and record.waiting > 0 then
     local ids = call('ZRANGE', record.places, 0, -1)

@@ -67,8 +67,11 @@ local function put_hold(record, hold)
     return
   end
   local token = padded(hold.token)
-  call('HSET', record.key, token, pack(hold))
-  if hold.id ~= REST then call('HSET', record.key, hold.id, token) end
+  if hold.id == REST then
+    call('HSET', record.key, token, pack(hold))
+  else
+    call('HSET', record.key, token, pack(hold), hold.id, token)
+  end
   call('ZADD', record.ends, hold.ends, token)
   call('ZADD', record.holds, hold.token, token)
   record.keep = max(record.keep, hold.ends + delay_of(hold))
@@ -176,6 +179,9 @@ local function has_value(record, hold)
   local value = call('HMGET', record.value, 'token', 'keep')
   return value[2] == '' and tonumber(value[1]) == hold.token
 end
+
+-- Keeps the value until then. In the last millisecond Redis would delete it at once, so it stays for one more, and is not shown.
+local function keep_value(record, ends) call('PEXPIREAT', record.value, max(ends - 1, t + 1)) end
 
 -- Ends a hold: its units rest until then, or come free if they have rested already.
 local function end_hold(record, hold, rest_until)
@@ -287,23 +293,42 @@ local function grant(record, party, above, is_confirmed)
   return hold
 end
 
+-- Who waits finds its place forgotten, and queues anew.
+local function forget_line(record)
+  record.waiting = 0
+  forget_queue(record)
+end
+
+-- What the line of this record is for, as it is stored there. That of a mutex says nothing.
+local function awaited(record) return record.kind ~= 'm' and record.kind .. ' ' .. digits(record.capacity) end
+
 -- Grants from the head of the queue for as long as it fits.
 local function grant_waiters(record)
   -- Nobody has a weight below 1.
   while record.waiting > 0 and fits(record, 1) do
     if last_token() >= TOKEN_MAX then return end
     local head = call('ZRANGE', record.places, 0, 0)[1]
-    local waiter = waiter_of(record, head)
+    local stored = call('HMGET', record.waiters, head, 'kind')
+    -- The keys were deleted that say what was claimed and that some wait for it, and somebody has claimed another kind since:
+    -- as units of that one, two of those who wait would hold a mutex.
+    if stored[2] ~= awaited(record) then return forget_line(record) end
+    local waiter = stored[1] and unpack_party(head, sub(stored[1], 3))
     if waiter and not fits(record, waiter.weight) then return end
     -- It waits for the next request to remove it, and so do those behind it.
     if record.has_dead and is_dead(record, head) then return end
     take_waiter(record, head)
-    if waiter then
+    -- One that asked again while nothing said that it waits may have been granted then: it is not to hold twice.
+    if waiter and (record.kind == 'm' or call('HEXISTS', record.key, head) == 0) then
       local hold = grant(record, waiter, 0, false)
       -- The same call may yet confirm it; the wake says what it was at first.
       wake({ id = head, client = waiter.client, hold = hold, record = record, ends = hold.ends })
     end
   end
+end
+
+-- A line of which a part is gone is gone.
+local function mend_line(record)
+  if record.waiting > 0 and call('EXISTS', record.waiters, record.lives) < 2 then forget_line(record) end
 end
 
 -- What belongs together is looked at before anything is decided by it.
@@ -318,11 +343,7 @@ local function mend(record)
       if ends ~= call('ZCARD', record.holds) or (ends == 0) ~= (record.used == 0) then mend_holds(record) end
     end
   end
-  if record.waiting > 0 and call('EXISTS', record.waiters, record.lives) < 2 then
-    -- Who waits finds its place forgotten, and queues anew.
-    record.waiting = 0
-    forget_queue(record)
-  end
+  mend_line(record)
 end
 
 local function settle(record)
@@ -462,12 +483,13 @@ local function renew_existing(record, id)
     hold.ends = bounded(hold, t + hold.ttl)
     local expiry = hold.ends + hold.delay - 1
     if record.kind == 'm' then
-      call('PEXPIREAT', record.key, expiry)
+      -- In its last millisecond its end is what it was, and Redis would delete it now.
+      if expiry > t then call('PEXPIREAT', record.key, expiry) end
     else
       call('ZADD', record.ends, hold.ends, padded(hold.token))
       record.keep = max(record.keep, expiry)
     end
-    if has_value(record, hold) then call('PEXPIREAT', record.value, hold.ends - 1) end
+    if has_value(record, hold) then keep_value(record, hold.ends) end
     return hold
   end
   if record.waiting > 0 then return nil, keep_place(record, id) end
@@ -503,7 +525,7 @@ local function cut_window(woken)
     if is_cut then call('ZADD', record.ends, 'XX', ends, token) end
   end
   if is_cut and has_value(record, { flag = 'v', token = woken.token }) then
-    call('PEXPIREAT', record.value, ends - 1)
+    keep_value(record, ends)
   end
 end
 

@@ -12,9 +12,12 @@ operation('resize', {}, function(KEYS, ARGV)
     return { padded(now), 0 }
   end
   if record.kind then
+    -- What they wait for is about to be changed: it must be this (`grant_waiters`).
+    if record.waiting > 0 and call('HGET', record.waiters, 'kind') ~= awaited(record) then forget_line(record) end
     local old = record.capacity
     record.capacity = capacity
-    if record.fresh > capacity then
+    -- Only where some may go: a list that is made anew without any other change would get no expiry.
+    if record.fresh > capacity and capacity < old then
       local slots = call('LRANGE', record.free, 0, -1)
       call('DEL', record.free)
       for _, slot in ipairs(slots) do
@@ -34,7 +37,7 @@ operation('resize', {}, function(KEYS, ARGV)
     end
     -- What can never fit any more would block everybody behind it for ever.
     if record.waiting > 0 then
-      call('HSET', record.waiters, 'kind', record.kind .. ' ' .. digits(capacity))
+      call('HSET', record.waiters, 'kind', awaited(record))
       for _, waiter in ipairs(call('ZRANGE', record.places, 0, -1)) do
         local terms = waiter_of(record, waiter)
         if not terms or terms.weight > capacity then

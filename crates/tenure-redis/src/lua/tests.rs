@@ -82,6 +82,8 @@ const CLIENTS: std::ops::Range<u64> = 1..6;
 const DEAF: ClientId = ClientId::new(4);
 /// How long a grant lives without a listener, unless the call that made it has confirmed it.
 const UNHEARD_WINDOW: Duration = Duration::from_millis(500);
+/// What no key of these tests outlives, as `docs/engines/redis.md` says: an hour, and 15 s or a ttl and a rest.
+const KEY_LIFE_MAX: Duration = Duration::from_secs(3600 + 15);
 /// Where all tests of time begin.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
@@ -159,6 +161,7 @@ impl<'a, 'b> Pair<'a, 'b> {
             _ => self.shape = shape(&mut self.random),
         }
         self.cut_unheard();
+        self.assert_all_ends();
         self.compare_views();
         self.compare_wakes();
     }
@@ -387,11 +390,11 @@ impl<'a, 'b> Pair<'a, 'b> {
         // What is idle has no kind on the server.
         let Some(view) = view.filter(|view| view.used > 0 || view.waiting > 0) else { return };
         let capacity = self.random.u32(1..6);
-        if matches!(view.kind, Kind::Semaphore | Kind::SlotPool) {
-            let gone = view.waiters.iter().filter(|waiter| waiter.weight > capacity);
-            self.told.extend(gone.map(|waiter| (waiter.claim, self.now)));
-        }
         let expected = self.expect(&Resize(capacity));
+        // Not those to whom it was granted before the capacity was changed: the server forgets when such a hold ends.
+        let is_gone = |claim| self.record.is_finished(claim).unwrap_or_else(|never| match never {});
+        let gone = view.waiters.iter().map(|waiter| waiter.claim).filter(|claim| is_gone(*claim));
+        self.told.extend(gone.map(|claim| (claim, self.now)));
         let got = match self.one(&self.scripts.library.resize, &[capacity.to_string().into_bytes()]) {
             Value::Int(1) => Ok(()),
             _ => Err("only semaphores and slot pools have a capacity to change"),
@@ -409,6 +412,30 @@ impl<'a, 'b> Pair<'a, 'b> {
 
     fn tail(&self) -> &[String] {
         &self.log[self.log.len().saturating_sub(40)..]
+    }
+
+    /// All keys that the resource may have: its own, those beside it, and those that it shares.
+    fn all_keys(&self) -> Vec<String> {
+        let own = &self.key.text;
+        let beside = "ehsqwxv".chars().map(|letter| format!("tenure.1.{letter}:{own}"));
+        let shared = self.keys.shared(0);
+        std::iter::once(own.clone()).chain(beside).chain(shared.iter().cloned()).collect()
+    }
+
+    /// Asserts that no key outlives what it is there for, however its clients die.
+    fn assert_all_ends(&mut self) {
+        let keys = self.all_keys();
+        let mut ask = redis::pipe();
+        for key in &keys {
+            ask.cmd("PEXPIRETIME").arg(key);
+        }
+        let ends: Vec<i64> = ask.query(&mut self.connection).unwrap();
+        let latest = (self.now + KEY_LIFE_MAX).micros() / 1000;
+        for (key, ends) in keys.iter().zip(ends) {
+            // -2: it is not there.
+            let has_end = ends == -2 || u64::try_from(ends).is_ok_and(|ends| ends <= latest);
+            assert!(has_end, "{key} ends at {ends}: {:#?}", self.tail());
+        }
     }
 
     fn compare_views(&mut self) {
@@ -492,9 +519,14 @@ fn world<T>([old, new]: [&str; 2], form: Form, with: impl FnOnce(&mut World<'_>)
 }
 
 /// Seeds with which the functions once did something else.
-const FAILED_ONCE: [u64; 1] = [
+const FAILED_ONCE: [u64; 4] = [
     // A value that was published under a grant of which nobody heard outlived the hold, whose window was cut.
     2_173_239_386,
+    // A resize granted to a waiter first, whom the book of this test had as sent away.
+    2_018_997_710,
+    // Values that were published in the last millisecond of their hold were deleted at once.
+    649_857_539_134,
+    810_327_756_966,
 ];
 
 #[test]
@@ -554,6 +586,7 @@ const WEAKER: &[(&str, &str, &str)] = &[
         "call('ZADD', record.places, -place,",
     ),
     ("a silent waiter goes", "t + min(claim.ttl, WAITER_LIFE_MAX)", "t + claim.ttl + 60000"),
+    ("a value lives as long as its hold", "max(ends - 1, t + 1)", "ends - 1"),
     ("a value goes with its hold", "if has_value(record, hold) then call('DEL', record.value) end", ""),
     ("a fresh value answers its waiters", "if (fresh or 0) > 0 and record.waiting > 0 then", "if false then"),
     ("a kind in use is a conflict", "if not is_alike and not is_idle(record) then", "if false then"),
@@ -596,7 +629,11 @@ fn missed(
 
 #[test]
 fn a_weaker_script_is_caught() {
-    assert_eq!(missed(WEAKER, |world| world.compare(0..200)), [""; 0], "nothing differs without these rules");
+    let check = |world: &mut World<'_>| {
+        FAILED_ONCE.into_iter().for_each(|seed| world.compare(seed..seed + 1));
+        world.compare(0..200);
+    };
+    assert_eq!(missed(WEAKER, check), [""; 0], "nothing differs without these rules");
 }
 
 /// Makes the same requests in one call, and in a call each on other keys; returns both answers.

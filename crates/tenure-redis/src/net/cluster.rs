@@ -5,7 +5,7 @@
 //! slot, a refresh every few seconds. A task keeps it: it asks several nodes at once, believes the claim of the
 //! latest epoch, and takes the channels of slots that moved to their new nodes.
 
-mod shape;
+pub(crate) mod shape;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::pin;

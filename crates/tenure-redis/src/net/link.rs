@@ -50,6 +50,12 @@ pub struct Link {
     _supervision: Arc<Supervision>,
 }
 
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").finish_non_exhaustive()
+    }
+}
+
 struct Shared {
     dialer: Dialer,
     listeners: Listeners,

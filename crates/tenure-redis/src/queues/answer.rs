@@ -16,7 +16,7 @@ use crate::lua::answer::{Unexpected, array, bytes, number, text, unexpected};
 type Result<T> = std::result::Result<T, Unexpected>;
 
 /// A number of an item as it is stored.
-pub(super) fn padded(item: ItemId) -> String {
+pub(crate) fn padded(item: ItemId) -> String {
     format!("{:016}", item.0)
 }
 
@@ -28,7 +28,7 @@ fn period_if_any(value: &Value) -> Result<Option<Duration>> {
     }
 }
 
-pub(super) fn pushed(value: &Value) -> Result<Pushed> {
+pub(crate) fn pushed(value: &Value) -> Result<Pushed> {
     // The number of what was pushed before is given as text.
     let is_duplicate = !matches!(value, Value::Int(_));
     Ok(Pushed { item: ItemId(number(value)?), is_duplicate })
@@ -60,7 +60,7 @@ fn stored(value: &[u8]) -> Option<Stored<'_>> {
 }
 
 /// Reads what was handed out; none if the tokens are used up.
-pub(super) fn taken(take: &Take, value: Value) -> Result<Option<Taken>> {
+pub(crate) fn taken(take: &Take, value: Value) -> Result<Option<Taken>> {
     let answer = array(value)?;
     let Some((look_in, fields)) = answer.split_first() else {
         return Err(Unexpected("an empty answer".to_owned()));
@@ -85,7 +85,7 @@ pub(super) fn taken(take: &Take, value: Value) -> Result<Option<Taken>> {
     Ok(Some(Taken { items, look_in: period_if_any(look_in)? }))
 }
 
-pub(super) fn stats(items: &[Value]) -> Result<QueueStats> {
+pub(crate) fn stats(items: &[Value]) -> Result<QueueStats> {
     let [live, in_flight, dead, next_in] = items else {
         return Err(Unexpected(format!("{} fields", items.len())));
     };
@@ -98,14 +98,14 @@ pub(super) fn stats(items: &[Value]) -> Result<QueueStats> {
 }
 
 /// Reads how many there were, and behind which there may be more.
-pub(super) fn count(items: &[Value]) -> Result<(usize, Option<String>)> {
+pub(crate) fn count(items: &[Value]) -> Result<(usize, Option<String>)> {
     let Some((count, rest)) = items.split_first() else { return Err(Unexpected("no fields".to_owned())) };
     let seen = rest.first().map(text).transpose()?.filter(|seen| !seen.is_empty());
     Ok((number(count)? as usize, seen.map(str::to_owned)))
 }
 
 /// Reads an item as `queue_items.lua` shows it.
-pub(super) fn view(which: Which, now: Timestamp, value: Value) -> Result<ItemView> {
+pub(crate) fn view(which: Which, now: Timestamp, value: Value) -> Result<ItemView> {
     let fields = array(value)?;
     let view = match which {
         Which::Live => live_view(now, &fields),

@@ -4,8 +4,9 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 use tenure_core::model::claim::Name;
+use tenure_core::mutants::in_scripts;
 
-use crate::lua::{self, Form, Script};
+use crate::lua::{self, Form, Script, mutants};
 
 /// All operations of one version of the texts.
 #[derive(Debug)]
@@ -26,18 +27,20 @@ pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new(str
 
 impl Library {
     pub(super) fn new(adapt: impl Fn(&str) -> String) -> Library {
-        let shared = adapt(include_str!("../lua/queue_common.lua"));
-        let operations = [
-            ("push", include_str!("../lua/queue_push.lua")),
-            ("take", include_str!("../lua/queue_take.lua")),
-            ("renew", include_str!("../lua/queue_renew.lua")),
-            ("settle", include_str!("../lua/queue_settle.lua")),
-            ("stats", include_str!("../lua/queue_stats.lua")),
-            ("items", include_str!("../lua/queue_items.lua")),
-            ("replay", include_str!("../lua/queue_replay.lua")),
-            ("purge", include_str!("../lua/queue_purge.lua")),
-        ]
-        .map(|(name, text)| (name, adapt(text)));
+        let names = ["push", "take", "renew", "settle", "stats", "items", "replay", "purge"];
+        let texts = [
+            include_str!("../lua/queue_common.lua"),
+            include_str!("../lua/queue_push.lua"),
+            include_str!("../lua/queue_take.lua"),
+            include_str!("../lua/queue_renew.lua"),
+            include_str!("../lua/queue_settle.lua"),
+            include_str!("../lua/queue_stats.lua"),
+            include_str!("../lua/queue_items.lua"),
+            include_str!("../lua/queue_replay.lua"),
+            include_str!("../lua/queue_purge.lua"),
+        ];
+        let [shared, of_operations @ ..] = in_scripts(texts, mutants::OF_QUEUES).map(|text| adapt(&text));
+        let operations = std::array::from_fn(|at| (names[at], of_operations[at].clone()));
         let (text, scripts) = lua::assemble("tenure_queue_1", &shared, operations);
         let [push, take, renew, settle, stats, items, replay, purge] = scripts;
         Library { text, push, take, renew, settle, stats, items, replay, purge }

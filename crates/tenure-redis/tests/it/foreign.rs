@@ -3,14 +3,14 @@
 use std::process::Command;
 use std::time::Duration;
 
-use tenure_core::Token;
 use tenure_core::engine::BreakAnswer;
 use tenure_core::testing::busy::assert_in_time;
-use tenure_testkit::Reply;
+use tenure_core::{ErrorKind, Token};
 use tenure_testkit::redis::{RedisOptions, RedisServer};
+use tenure_testkit::{Reply, foreign};
 
 use crate::crew::{connect, now, pause};
-use crate::take_turns::{foreign_clients, node, take_turns_on};
+use crate::take_turns::take_turns_on;
 
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
@@ -92,6 +92,51 @@ fn a_rest_keeps_classic_locks_out_too() {
     assert!(now().since(began) >= Duration::from_millis(590), "the rest was cut short");
 }
 
+/// A lock of Redisson's is a hash with a field for each thread that holds it.
+#[test]
+fn a_lock_of_redissons_and_a_mutex_refuse_each_other() {
+    let server = RedisServer::start(RedisOptions::default());
+    let client = connect(&format!("{}?prefix=locks:", server.url()));
+    let mutex = client.mutex("m");
+    let field = "5f0c9b8e-3e5c-4b8e-9d0f-1c2d3e4f5a6b:1";
+    server.command(&["HSET", "locks:m", field, "1"]);
+    server.command(&["PEXPIRE", "locks:m", "30000"]);
+    let error = pollster::block_on(mutex.try_acquire()).expect_err("it is no lock that could be waited for");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let said = "the Redis key locks:m is a hash that tenure did not make";
+    assert!(error.to_string().contains(said), "{error}");
+    assert_eq!(server.command(&["HGET", "locks:m", field]), "1", "it is left alone");
+    server.command(&["DEL", "locks:m"]);
+    let lease = pollster::block_on(mutex.acquire()).expect("it is free");
+    // What its script asks: is there a key, and is it mine?
+    assert_eq!(server.ask(&["EXISTS", "locks:m"]), Reply::Integer(1));
+    let answer = server.ask(&["HEXISTS", "locks:m", field]);
+    assert!(matches!(&answer, Reply::Error(text) if text.contains("WRONGTYPE")), "{answer:?}");
+    pollster::block_on(lease.release()).expect("a release is answered");
+}
+
+/// Numbers that an allocator of one's own hands out, one key for each, are shared with it.
+#[test]
+fn any_of_several_keys_shares_numbers_with_a_classic_allocator() {
+    let server = RedisServer::start(RedisOptions::default());
+    let client = connect(&format!("{}?prefix=", server.url()));
+    let any = || client.any((0..3).map(|id| client.mutex(&format!("thread_id_lock:{id}")).into()));
+    assert!(take(&server, "thread_id_lock:0", "theirs", 60_000));
+    let ours: Vec<_> = (1..3)
+        .map(|id| {
+            let lease = pollster::block_on(any().acquire()).expect("one is free");
+            assert_eq!(lease.resource().as_str(), format!("thread_id_lock:{id}"));
+            assert!(!take(&server, lease.resource().as_str(), "theirs", 60_000), "it is ours");
+            lease
+        })
+        .collect();
+    assert!(pollster::block_on(any().try_acquire()).expect("an answer").is_none(), "all are taken");
+    assert!(release(&server, "thread_id_lock:0", "theirs"));
+    let lease = pollster::block_on(any().try_acquire()).expect("an answer").expect("theirs is free");
+    assert_eq!(lease.resource().as_str(), "thread_id_lock:0");
+    drop((lease, ours));
+}
+
 /// Lets a program of others and a mutex of ours take turns, and counts who meets whom inside.
 fn take_turns(program: Command, script: &str) {
     let server = RedisServer::start(RedisOptions::default());
@@ -101,12 +146,10 @@ fn take_turns(program: Command, script: &str) {
 
 #[test]
 fn redis_py_and_a_mutex_take_turns() {
-    let mut python = Command::new("python3");
-    python.env("PYTHONPATH", foreign_clients().join("python"));
-    take_turns(python, "redis_py.py");
+    take_turns(foreign::python(), "redis_py.py");
 }
 
 #[test]
 fn node_redlock_and_a_mutex_take_turns() {
-    take_turns(node(), "node_redlock.js");
+    take_turns(foreign::node(), "node_redlock.js");
 }

@@ -1,6 +1,6 @@
 //! Programs of others under their own locks, beside a mutex of ours, on one server and on several.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -35,18 +35,4 @@ pub(crate) fn take_turns_on(servers: &[RedisServer], client: &Tenure, mut progra
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0", "it met ours inside");
     assert_eq!(intruders, 0, "ours met it inside");
     assert!(ours > ROUNDS / 4, "ours had its turns too: {ours}");
-}
-
-/// Node, where node-redlock is found.
-pub(crate) fn node() -> Command {
-    let mut node = Command::new("node");
-    node.env("NODE_PATH", foreign_clients().join("node_modules"));
-    node
-}
-
-/// Where `cargo xtask setup` puts the clients of others.
-pub(crate) fn foreign_clients() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    cache.unwrap_or_else(|| home.join(".cache")).join("tenure-xtask/foreign-clients")
 }

@@ -9,7 +9,7 @@ use tenure_core::engine::{Engine, ReleaseAnswer, ReleaseRequest};
 use tenure_core::model::claim::{CAPACITY_MAX, Claim, ClaimId, ClientId, Kind, Label, Name, Terms};
 use tenure_core::model::step::Release;
 use tenure_core::model::token::Token;
-use tenure_redis::server::pause;
+use tenure_redis::server::{number, pause};
 use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};
 
 use super::{Quorum, Redlock};
@@ -131,6 +131,29 @@ fn a_batch_grants_each_name_once_and_says_what_is_alike_once() {
         }
         let ended = ask(quorum, request).await.items;
         assert_eq!(ended, [1, 1, 0, 1].map(Value::Int), "only what was held has ended");
+    });
+}
+
+#[test]
+fn a_token_is_acknowledged_only_where_the_claim_holds_and_no_larger_number_was_given() {
+    with_servers(&RedisOptions::default(), async |quorum: &Arc<Quorum>, servers| {
+        let own = attempt(&claim(1, "k"), 1);
+        let Value::Int(granted) = asks(quorum, &own).await else { panic!("it is free") };
+        let granted = granted.cast_unsigned();
+        let stamp = async |token: u64| {
+            let mut request = Request::new(&LIBRARY.stamp);
+            request.ask(quorum.key_text(&own.claim.resource), own.claim.id, vec![token.to_string()]);
+            match ask(quorum, request).await.items.remove(0) {
+                Value::Array(items) => number(&items[0]).expect("a number"),
+                other => number(&other).expect("a number"),
+            }
+        };
+        assert_eq!(stamp(granted + 5).await, granted + 5, "the counter is below it");
+        // Somebody who shares the resource was given a larger number here, or the claim itself, whose answer was lost.
+        servers[0].command(&["SET", "tenure.1.C:tenure:k", &(granted + 20).to_string()]);
+        assert!(stamp(granted + 10).await > granted + 20, "it must take a larger one");
+        ends(quorum, &own, Ending::Released { is_unused: true, is_finished: false }).await;
+        assert_eq!(stamp(granted + 30).await, 0, "it does not hold any more");
     });
 }
 

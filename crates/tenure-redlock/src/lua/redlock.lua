@@ -28,6 +28,8 @@ local AHEAD_MAX, NUMBER_MAX, NEVER = 3600000000, 9007199254740991, 9007199254740
 -- How many waiters or ended holds one call looks at, and how many waiters it tells: the rest is seen to by the next call, and by
 -- heartbeats. Each costs some 2 us.
 local LOOKED_AT_MAX, TOLD_MAX = 128, 512
+-- For how long a value that is gone keeps its token, in ms: longer than any call.
+local GONE_FOR = 10000
 local FOREIGN = '????????????????????????????????'
 local SEEN, WAIT, INBOX, CHANGES = 'tenure.1.seen', 'tenure.1.wait', 'tenure.1.inbox:', 'tenure.1.changes:'
 local BASE = 'tenure.1.base'
@@ -663,7 +665,8 @@ operation('publish', {}, function(KEYS, ARGV)
   if keep ~= '' then fresh_until, keep_until = t + fresh, digits(t + keep) end
   call('DEL', value)
   call('HSET', value, 'bytes', ARGV[6], 'token', ARGV[3], 'claim', id, 'fresh', digits(fresh_until), 'keep', keep_until)
-  call('PEXPIREAT', value, keep ~= '' and keep_until or hold.ends)
+  -- What is gone leaves its token for a while: an older value that somebody has just read would be written back.
+  call('PEXPIREAT', value, keep == '0' and digits(t + GONE_FOR) or keep ~= '' and keep_until or hold.ends)
   if fresh_until > t then
     local queue = queue_of(key)
     each_waiter(queue, TOLD_MAX, function(waiter, _, text)

@@ -2,16 +2,16 @@
 //!
 //! Modelled: nodes with a counter and one key each; clients that claim, stamp, hold, release and crash, and decide by [`Tally`]; requests and
 //! replies that are lost; keys that end in time (no client relies on them any more) or early (a node's clock jumps); nodes that forget
-//! everything, or go back to a snapshot, with and without quarantine; claims that are repeated and whose holds end at a fixed time after the first
-//! grant; a client that counts one server twice. Each message is carried out by its node at a step of its own, so all interleavings of
-//! messages are there. Proposals are left out: counters alone are the worst case. Not modelled: a request that arrives after its claim was given
-//! up (it only raises counters, and its key ends by itself).
+//! everything, or go back to a snapshot, with and without quarantine, which a clock that is set ahead cuts short; claims that are repeated
+//! and whose holds end at a fixed time after the first grant; a client that counts one server twice. Each message is carried out by its node
+//! at a step of its own, so all interleavings of messages are there. Proposals are left out: counters alone are the worst case. Not modelled:
+//! a request that arrives after its claim was given up (it only raises counters, and its key ends by itself).
 //!
 //! A node has one resource, but what other resources do to it is there: its largest number may be above the resource's own counter, which
 //! a snapshot brings back from any earlier time, or not at all (counters end after an hour without use).
 //!
-//! A run begins with uneven counters, as claims that failed leave them. The number of faults in a run is bounded ([`Protocol::faults`]), so the space is
-//! finite. For each weaker form a test expects the counter-example.
+//! A run begins with uneven counters, as claims that failed leave them, or clients whose clocks were ahead once. The number of faults in a run
+//! is bounded ([`Protocol::faults`]), so the space is finite. For each weaker form a test expects the counter-example.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,10 +73,14 @@ struct Protocol {
     clients: usize,
     /// How many claims each client makes.
     claims: u8,
+    /// How far counters are ahead of others at first, at most.
+    ahead: u64,
     /// How many messages are lost, clients crash, keys end early and nodes forget, in all.
     faults: u8,
     ends_early: bool,
     amnesia: Amnesia,
+    /// The clock of a node that waits may be set ahead, so that it waits for no claim.
+    lets_in_early: bool,
     loses: bool,
     /// How often a claim that has come to nothing is sent again.
     repeats: u8,
@@ -93,6 +97,8 @@ const STRICT: Protocol = Protocol {
     faults: 2,
     ends_early: false,
     amnesia: Amnesia::Never,
+    lets_in_early: false,
+    ahead: 1,
     loses: true,
     repeats: 0,
     belief: Belief::AsStored,
@@ -219,6 +225,8 @@ enum Action {
     /// It goes back to this counter. Its key may be in the snapshot as well.
     Forget(usize, Option<u64>, bool),
     Recover(usize),
+    /// The clock of a node that waits.
+    SetAhead(usize),
 }
 
 impl Protocol {
@@ -440,11 +448,21 @@ impl Model for Protocol {
         // Counters decide nothing about holds.
         let is_about_tokens = !self.is_repeated();
         let is_above = u64::from(matches!(self.amnesia, Amnesia::Snapshot(_)));
-        // How many nodes are ahead of the others is all that matters: they are alike.
-        let uneven = (0..if is_about_tokens { self.nodes } else { 1 }).map(|ahead| {
+        // Nodes are alike: which of them is ahead does not matter.
+        let ahead = if is_about_tokens { self.ahead } else { 0 };
+        let mut heights = vec![vec![0]];
+        for _ in 1..self.nodes {
+            let taller = |below: &Vec<u64>| {
+                (*below.last().unwrap_or(&0)..=ahead)
+                    .map(|next| [&below[..], &[next]].concat())
+                    .collect::<Vec<_>>()
+            };
+            heights = heights.iter().flat_map(taller).collect();
+        }
+        let uneven = heights.into_iter().map(|heights| {
             let node = |node: usize| Node {
-                own: Some(u64::from(node < ahead)),
-                top: u64::from(node < ahead).max(is_above),
+                own: Some(heights[node]),
+                top: heights[node].max(is_above),
                 base: 0,
                 key: None,
                 quarantine: None,
@@ -503,6 +521,12 @@ impl Model for Protocol {
             if self.learns(state, node).is_some() {
                 actions.push(Action::Recover(node));
             }
+            if self.lets_in_early
+                && state.faults > 0
+                && is.quarantine.as_ref().is_some_and(|left| !left.is_empty())
+            {
+                actions.push(Action::SetAhead(node));
+            }
         }
     }
 
@@ -512,7 +536,7 @@ impl Model for Protocol {
             Action::Ask(_, _, fate) | Action::Stamp(_, _, _, fate) | Action::Release(_, _, fate) => {
                 *fate != Fate::Answered
             }
-            Action::Crash(_) | Action::Forget(..) => true,
+            Action::Crash(_) | Action::Forget(..) | Action::SetAhead(_) => true,
             Action::End(node) => {
                 let key = last.nodes[*node].key?;
                 last.clients.iter().any(|client| client.relies_on(key))
@@ -540,6 +564,7 @@ impl Model for Protocol {
             }
             Action::End(node) => self.end(&mut state, node),
             Action::Forget(node, own, has_key) => self.forget(&mut state, node, own, has_key),
+            Action::SetAhead(node) => state.nodes[node].quarantine = Some(BTreeSet::new()),
             Action::Recover(node) => {
                 let top = self.learns(&state, node)?;
                 let at = &mut state.nodes[node];
@@ -565,7 +590,10 @@ impl Model for Protocol {
             Property::always(EXCLUSIVE, |protocol: &Protocol, state: &State| {
                 let holding = state.clients.iter().filter(|client| matches!(client, Client::Holding { .. }));
                 // A key that ends early, or is forgotten, takes exclusion away: that is what tokens are for.
-                protocol.ends_early || protocol.amnesia == Amnesia::Bare || holding.count() <= 1
+                protocol.ends_early
+                    || protocol.lets_in_early
+                    || protocol.amnesia == Amnesia::Bare
+                    || holding.count() <= 1
             }),
         ]
     }
@@ -601,6 +629,21 @@ fn the_strict_form_keeps_tokens_in_order_when_keys_end_early() {
 #[test]
 fn the_strict_form_holds_when_nodes_forget_and_are_quarantined() {
     holds(Protocol { amnesia: Amnesia::Quarantined, ..STRICT });
+}
+
+#[test]
+fn the_strict_form_keeps_tokens_in_order_when_nodes_forget_and_keys_end_early() {
+    holds(Protocol { ends_early: true, loses: false, amnesia: Amnesia::Quarantined, ..STRICT });
+}
+
+#[test]
+fn a_node_that_waits_by_a_clock_which_is_set_ahead_lets_tokens_repeat() {
+    is_refuted(Protocol { lets_in_early: true, loses: false, amnesia: Amnesia::Quarantined, ..STRICT });
+}
+
+#[test]
+fn counters_that_were_far_ahead_once_keep_tokens_in_order() {
+    holds(Protocol { ahead: 2, ..STRICT });
 }
 
 #[test]

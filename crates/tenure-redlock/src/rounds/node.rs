@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tenure_core::engine::Incarnation;
 use tenure_core::model::claim::ClaimId;
+use tenure_core::mutant;
 use tenure_redis::server::{Fault, Form, Link, Script, Unexpected, hex, number};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -241,7 +242,7 @@ impl Node {
     }
 }
 
-fn said(value: Value, incarnation: Incarnation, asked: usize) -> Result<Said, Unexpected> {
+pub(crate) fn said(value: Value, incarnation: Incarnation, asked: usize) -> Result<Said, Unexpected> {
     let Value::Array(mut items) = value else { return Err(Unexpected(format!("{value:?}"))) };
     if items.is_empty() {
         return Err(Unexpected("nothing".to_owned()));
@@ -289,6 +290,10 @@ impl Quorum {
     pub(crate) fn count_once(&self, node: usize, incarnation: Incarnation) -> Result<(), Fault> {
         let this = &self.nodes[node];
         if this.incarnation() == incarnation {
+            return Ok(());
+        }
+        if mutant!("redlock-counts-a-server-twice") {
+            this.incarnation.store(incarnation.0, Ordering::Relaxed);
             return Ok(());
         }
         let _one_at_a_time = self.counted_once.lock().unwrap_or_else(PoisonError::into_inner);

@@ -23,9 +23,9 @@ pub(crate) struct Stored {
     pub(crate) token: u64,
     /// The hold with which it ends. `None`: it outlives holds.
     pub(crate) claim: Option<ClaimId>,
-    /// For how many ms it is fresh, and kept.
+    /// For how many ms it is fresh, and kept. A value that is gone leaves a token that is kept for none.
     fresh: u64,
-    keep: u64,
+    pub(crate) keep: u64,
 }
 
 impl Quorum {
@@ -49,10 +49,11 @@ impl Quorum {
             .arg(claim.to_string())
             .arg(held.token.to_string())
             .arg(fresh)
-            .arg(keep)
+            .arg(&keep)
             .arg(bytes);
         let (mut set, mut refused) = (0, 0);
-        let most = majority(self.nodes.len());
+        // What is to be gone must be gone from each server: a copy that is left would be found by a majority, and written back.
+        let most = if keep == "0" { self.nodes.len() } else { majority(self.nodes.len()) };
         let mut heard = self.ask_all(WITHIN, request);
         while set < most
             && refused < most
@@ -65,7 +66,7 @@ impl Quorum {
             }
         }
         if set < most && refused < most {
-            let message = format!("{set} of {} servers have the value, {most} are needed", self.nodes.len());
+            let message = format!("{set} of {} servers have answered, {most} are needed", self.nodes.len());
             return Err(Error::new(ErrorKind::Unavailable, "publish", message));
         }
         Ok(set >= most)

@@ -42,7 +42,7 @@ enum Listing<'a> {
 }
 
 /// A resource as one server shows it.
-struct Seen {
+pub(crate) struct Seen {
     kind: Kind,
     capacity: u32,
     holds: Vec<(text::Stored, u64)>,
@@ -251,7 +251,8 @@ impl Quorum {
         let known: Vec<Option<values::Stored>> = seen.iter().map(|seen| seen.value.clone()).collect();
         let value = self.mend(name, &known);
         let is_kept = |value: &values::Stored| {
-            value.claim.is_none_or(|claim| view.holds.iter().any(|hold| hold.claim == Some(claim)))
+            let holds = |claim| view.holds.iter().any(|hold| hold.claim == Some(claim));
+            value.claim.map_or(value.keep > 0, holds)
         };
         view.value = value.filter(is_kept).map(|value| value.bytes.into());
         let is_shown = !view.holds.is_empty() || view.waiting > 0 || view.value.is_some();
@@ -342,7 +343,7 @@ fn merged_holds(seen: &[&Seen]) -> BTreeMap<Option<ClaimId>, Merged> {
     holds
 }
 
-fn read(item: Value, now: u64) -> std::result::Result<Seen, Unexpected> {
+pub(crate) fn read(item: Value, now: u64) -> std::result::Result<Seen, Unexpected> {
     let array = |value: &Value| match value {
         Value::Array(items) => Ok(items.clone()),
         other => Err(Unexpected(format!("{other:?}"))),

@@ -96,7 +96,7 @@ fn one_server_that_is_named_twice_is_refused() {
             servers[1].kill();
         }
         let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
-        let refused = refused.err().expect("one server would have two votes of three");
+        let refused = refused.expect_err("one server would have two votes of three");
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
         assert!(refused.to_string().contains("localhost"), "{refused}");
     }

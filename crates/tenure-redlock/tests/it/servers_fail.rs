@@ -7,10 +7,10 @@ use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{ErrorKind, Tenure};
 use tenure_fence::Memory;
 use tenure_testkit::redis::{RedisOptions, RedisServer, quorum_url};
-use tenure_testkit::{Loss, Proxy, Reply, wait_for};
+use tenure_testkit::{Loss, Proxy, Reply, foreign, wait_for};
 
 use crate::conformance::{connector, init};
-use crate::take_turns::{node, take_turns_on};
+use crate::take_turns::take_turns_on;
 
 const CLIENTS: usize = 6;
 /// How soon everybody is served again once a fault is over.
@@ -226,7 +226,7 @@ fn a_ttl_beyond_the_longest_is_refused_and_so_is_a_semaphore() {
 fn node_redlock_and_a_mutex_take_turns_on_the_same_servers() {
     let (servers, url) = start(3, &RedisOptions::default());
     let client = connect(&format!("{url}?prefix=locks:"));
-    take_turns_on(&servers, &client, node(), "node_redlock.js");
+    take_turns_on(&servers, &client, foreign::node(), "node_redlock.js");
     let lease = pollster::block_on(client.mutex("classic").acquire()).expect("it is free");
     let set = |server: &RedisServer| server.ask(&["SET", "locks:classic", "theirs", "NX", "PX", "60000"]);
     let taken = servers.iter().filter(|server| set(server) != Reply::Nil).count();

@@ -34,6 +34,25 @@ pub(crate) fn plain_claim(window: &Window, entries: i64) -> Option<ClaimId> {
     hold.claim.filter(|_| hold.limits == HoldLimits::default())
 }
 
+/// What a statement of the short path does for several resources, in order of their names.
+#[derive(Clone, Copy, Debug)]
+pub enum Plain<'a> {
+    /// As [`Dialect::claim_plain`].
+    Claims(&'a [&'a Claim]),
+    /// As [`Dialect::release_plain`].
+    Releases(&'a [(&'a Name, ClaimId)]),
+}
+
+impl Plain<'_> {
+    /// For how many.
+    pub fn count(&self) -> usize {
+        match self {
+            Plain::Claims(claims) => claims.len(),
+            Plain::Releases(releases) => releases.len(),
+        }
+    }
+}
+
 fn is_plain(claim: &Claim) -> bool {
     let terms = &claim.terms;
     terms.kind == Kind::Mutex
@@ -53,12 +72,17 @@ pub(crate) async fn claim<D: Database>(
     for claim in claims {
         first.entry(&claim.resource).or_insert(claim);
     }
-    let rows = claim_rows::<D>(first.values().filter(|claim| is_plain(claim)));
+    let plain: Vec<&Claim> = first.values().copied().filter(|claim| is_plain(claim)).collect();
+    let granted = match database.run_kept(Plain::Claims(&plain)).await {
+        Some(rows) => unless_late(rows)?,
+        None => {
+            let rows = claim_rows::<D>(plain.iter());
+            let statement = (!rows.is_empty()).then(|| D::Dialect::claim_plain(database.tables(), &rows));
+            run(database, statement.flatten()).await?
+        }
+    };
     let mut answers = HashMap::new();
-    for row in
-        run(database, (!rows.is_empty()).then(|| D::Dialect::claim_plain(database.tables(), &rows)).flatten())
-            .await?
-    {
+    for row in granted {
         let mut columns = Columns::of(&row);
         let Some(id) = columns.maybe_claim()? else { continue };
         let token = columns.token()?;
@@ -127,20 +151,24 @@ pub(crate) async fn release<D: Database>(
     for ReleaseRequest { resource, release } in releases {
         first.entry(resource).or_insert(release);
     }
-    let mut rows = String::new();
-    for (name, release) in first.iter().filter(|(_, release)| !release.maybe_in_flight) {
-        push_row(&mut rows, |row| {
-            row.bytes::<D::Dialect>(name.as_str().as_bytes())
-                .bytes::<D::Dialect>(&claim_bytes(release.claim));
-        });
-    }
+    let known = first.into_iter().filter(|(_, release)| !release.maybe_in_flight);
+    let plain: Vec<(&Name, ClaimId)> = known.map(|(name, release)| (name, release.claim)).collect();
+    let ended = match database.run_kept(Plain::Releases(&plain)).await {
+        Some(rows) => unless_late(rows)?,
+        None => {
+            let mut rows = String::new();
+            for (name, claim) in &plain {
+                push_row(&mut rows, |row| {
+                    row.bytes::<D::Dialect>(name.as_str().as_bytes())
+                        .bytes::<D::Dialect>(&claim_bytes(*claim));
+                });
+            }
+            let statement = (!rows.is_empty()).then(|| D::Dialect::release_plain(database.tables(), &rows));
+            run(database, statement.flatten()).await?
+        }
+    };
     let mut released = HashMap::new();
-    for row in run(
-        database,
-        (!rows.is_empty()).then(|| D::Dialect::release_plain(database.tables(), &rows)).flatten(),
-    )
-    .await?
-    {
+    for row in ended {
         let mut columns = Columns::of(&row);
         if let Some(id) = columns.maybe_claim()? {
             released.insert(id, columns.number()? != 0);
@@ -164,8 +192,14 @@ async fn run<D: Database>(database: &D, statement: Option<String>) -> Result<Vec
             connection.keep();
             Ok(answers.into_iter().flatten().collect())
         }
-        // Nothing was executed: the long way waits, or tries again.
+        Err(fault) => unless_late(Err(fault)),
+    }
+}
+
+/// No rows where others had them locked: nothing was executed, and the long way waits, or tries again.
+fn unless_late(rows: Result<Vec<Row>, Fault>) -> Result<Vec<Row>, Fault> {
+    match rows {
         Err(Fault::GivenUp(_) | Fault::Locked(_)) => Ok(Vec::new()),
-        Err(fault) => Err(fault),
+        rows => rows,
     }
 }

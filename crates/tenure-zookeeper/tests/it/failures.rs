@@ -19,7 +19,7 @@ fn servers_that_do_not_answer_are_named() {
     let port = tenure_testkit::Port::free();
     let asked_at = now();
     let url = format!("zookeeper://me:hunter2@127.0.0.1:{0},localhost:{0}", port.number());
-    let error = try_to_connect(&url).err().expect("nobody is there");
+    let error = try_to_connect(&url).expect_err("nobody is there");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains(&format!("127.0.0.1:{0} or localhost:{0}", port.number())), "{error}");
     assert!(error.hint().is_some() && !format!("{error:?}").contains("hunter2"), "{error:?}");
@@ -61,7 +61,7 @@ fn a_user_may_say_who_it_is_by_sasl_and_a_wrong_password_is_refused() {
     };
     let client = connect(&url("secret"));
     drop(pollster::block_on(client.mutex("m").acquire()).expect("its own path"));
-    let error = try_to_connect(&url("wrong")).err().expect("a wrong password");
+    let error = try_to_connect(&url("wrong")).expect_err("a wrong password");
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
     assert!(!format!("{error:?}").contains("wrong"), "{error:?}");
 }
@@ -75,9 +75,9 @@ fn connections_can_be_private() {
     // An authority that did not sign for the server.
     let other = ZooKeeperServer::start(&ZooKeeperOptions::default().tls());
     let error = try_to_connect(&format!("{}?{BRIEF}&ca={}", server.url(), other.authority().display()));
-    assert_eq!(error.err().expect("nobody vouches for it").kind(), ErrorKind::Unavailable);
+    assert_eq!(error.expect_err("nobody vouches for it").kind(), ErrorKind::Unavailable);
     let error = try_to_connect(&format!("{}?{BRIEF}&ca=/no/such/file", server.url()));
-    assert_eq!(error.err().expect("no file").kind(), ErrorKind::Invalid);
+    assert_eq!(error.expect_err("no file").kind(), ErrorKind::Invalid);
 }
 
 #[test]

@@ -1,23 +1,16 @@
 //! Other clients' locks on the same path.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use tenure_core::{ErrorKind, Token};
 use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
-use tenure_testkit::{TestDirectory, wait_for};
+use tenure_testkit::{TestDirectory, foreign, wait_for};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::conformance::BRIEF;
 use crate::crew::{connect, pause, raw};
-
-/// Where `cargo xtask setup` puts the clients of others.
-fn foreign_clients() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    cache.unwrap_or_else(|| home.join(".cache")).join("tenure-xtask/foreign-clients")
-}
 
 /// Makes a file that must not be there; says whether it was.
 fn enter(inside: &Path) -> bool {
@@ -30,8 +23,7 @@ fn kazoo_and_a_mutex_take_turns() {
     let server = ZooKeeperServer::start(&ZooKeeperOptions::default());
     let directory = TestDirectory::new();
     let inside = directory.path().join("inside");
-    let mut python = Command::new("python3");
-    python.env("PYTHONPATH", foreign_clients().join("python"));
+    let mut python = foreign::python();
     python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/foreign/kazoo_lock.py"));
     python.args([&server.port().to_string(), "/locks/shared", &ROUNDS.to_string()]).arg(&inside);
     python.stdin(Stdio::null()).stdout(Stdio::piped());

@@ -151,13 +151,22 @@ async fn produce(tenure: &Tenure, queue: &str) {
     let (items, groups) = (items(), items() / 100);
     let queue = tenure.queue(queue);
     for round in 0..items / groups {
-        let pushes = (0..groups).map(|group| {
+        let push = async |group: usize| {
             let item = (round * groups + group).to_string();
-            queue.push(&item).group(&format!("merchant {group}")).dedup(&item).into_future()
-        });
-        for pushed in futures_util::future::join_all(pushes).await {
-            assert!(!pushed.expect("a push is answered").is_duplicate, "each item is pushed once");
-        }
+            let mut is_repeated = false;
+            // A consumer that is stopped in the middle of its call may block a store of this machine for longer than an answer may take.
+            loop {
+                match queue.push(&item).group(&format!("merchant {group}")).dedup(&item).await {
+                    Ok(pushed) => {
+                        assert!(is_repeated || !pushed.is_duplicate, "each item is pushed once");
+                        return;
+                    }
+                    Err(error) if error.kind() == ErrorKind::Unavailable => is_repeated = true,
+                    Err(error) => panic!("a push is answered: {error}"),
+                }
+            }
+        };
+        futures_util::future::join_all((0..groups).map(push)).await;
     }
 }
 

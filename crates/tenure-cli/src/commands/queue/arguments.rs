@@ -159,7 +159,7 @@ pub(crate) struct Work {
     /// How long CMD has between SIGTERM and SIGKILL
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     pub(crate) grace: Duration,
-    /// A text that `tenure queue peek` shows with an item [default: the name of CMD]
+    /// A note that `tenure queue peek` shows beside an item [default: the name of CMD]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     #[arg(

@@ -66,6 +66,11 @@ fn payload(push: &mut Push) -> Result<Vec<u8>, Failure> {
     let most = PAYLOAD_BYTES_MAX as u64 + 1;
     let read = io::stdin().lock().take(most).read_to_end(&mut payload);
     read.map_err(|error| Failure::system("read stdin", error))?;
+    if payload.is_empty() {
+        // Under cron and the like stdin is empty because nobody has said what it should be.
+        return Err(Failure::new(exit::USAGE, "there is nothing to push: stdin is empty")
+            .with_hint("write the payload after the name; an empty one is `''`"));
+    }
     Ok(payload)
 }
 

@@ -15,6 +15,7 @@ pub(crate) fn work(mut arguments: Work, engine: &str, messages: Messages) -> Out
     let job = Job::new(std::mem::take(&mut arguments.command), arguments.grace, OnLoss::Terminate);
     // Its stdin is the payload. A program that asks the user on the terminal is refused at a terminal as it is in a service.
     let job = Job { is_repeated: true, is_detached: true, ..job };
+    job.check_program()?;
     let (program, name) = (job.program_text(), job.program_name());
     let label = arguments.label.as_deref().unwrap_or(&name);
     let wait = arguments.drain.then_some(Duration::ZERO);

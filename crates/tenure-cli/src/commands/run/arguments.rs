@@ -26,8 +26,8 @@ waits for the lock, INT, TERM, HUP and QUIT withdraw the claim and end it.
 CMD finds in its environment: TENURE_NAME, TENURE_TOKEN (the fencing token: larger for each later grant, hand it \
 to what you write to), TENURE_CLAIM (the id of this claim), and with --slots TENURE_SLOT (from 0).
 
-Without a flag that says otherwise, NAME is a mutex: one at a time. All who use a name at the same time must say the same kind and \
-number, else the exit code is 64. --shared and --exclusive are the two sides of a read-write lock: many with --shared together, or \
+Without a flag that says otherwise, NAME is a mutex: one at a time. Everyone who uses a name at the same time must use the same kind \
+and number, or gets exit code 64. --shared and --exclusive are the two sides of a read-write lock: many with --shared together, or \
 one with --exclusive alone.
 
 With --leader, `tenure` campaigns for the leadership of NAME (`tenure elect NAME` shows who leads), starts CMD when it \
@@ -101,7 +101,7 @@ pub(crate) struct Run {
     /// What happens to CMD when the lease is lost
     #[arg(long, value_enum, default_value = "terminate")]
     pub(crate) on_loss: OnLoss,
-    /// A text that `tenure status` shows with the holder [default: the name of CMD]
+    /// A note that `tenure status` shows as the holder [default: the name of CMD]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     /// Keep the lock from others for this long after its holder vanished
@@ -121,9 +121,9 @@ impl Run {
     /// Returns why nothing was granted, as it stands between the name and its longest holder.
     pub(crate) fn obstacle(&self) -> &'static str {
         match (self.slots, self.permits) {
-            (Some(_), _) => "has no free slot; held longest by",
-            (_, Some(_)) => "has too few free permits; held longest by",
-            _ => "is held by",
+            (Some(_), _) => "has no free slot; the longest is ",
+            (_, Some(_)) => "has too few free permits; the longest is ",
+            _ => "is ",
         }
     }
 }

@@ -12,7 +12,7 @@ use super::lock::Lock;
 use crate::clock;
 use crate::duration::{format_duration, millis};
 use crate::exit::{self, Ended, Failure};
-use crate::output::holder::Holder;
+use crate::output::holder::{Holder, held, waiters, who};
 use crate::output::lines;
 use crate::output::messages::JsonEvent;
 use crate::output::status_line::{Line, SHOW_EVERY};
@@ -23,6 +23,8 @@ use crate::supervise::supervisor::Supervisor;
 
 /// How often the engine is asked for the holder, for that line.
 const VIEW_EVERY: Duration = Duration::from_secs(1);
+/// How often a wait that no line shows is told of.
+const TELL_EVERY: Duration = Duration::from_secs(600);
 
 /// A lease, however it was acquired.
 pub(crate) enum Held {
@@ -72,12 +74,13 @@ pub(crate) fn acquire(
         tenure,
         arguments,
         supervisor,
+        wait,
         pending_view: None,
         view: None,
         line: Line::new(supervisor.messages),
     };
     waiting.begin(busy.busy());
-    let acquired = waiting.wait(&lock, wait, asked_at);
+    let acquired = waiting.wait(&lock, asked_at);
     waiting.line.clear();
     acquired
 }
@@ -86,36 +89,44 @@ pub(crate) fn acquire(
 fn refusal(arguments: &Run, error: &Error) -> Failure {
     let name = &arguments.name;
     let Some(busy) = error.busy() else { return Failure::from(error.clone()) };
-    let free_in = busy.free_in.unwrap_or_default();
-    let wait = busy.waiting;
+    let free_in = format_duration(busy.free_in.unwrap_or_default());
     if busy.is_resting {
-        let who = busy.holder.as_ref().map_or("somebody".to_owned(), ToString::to_string);
+        let by = busy.holder.as_ref().map_or("somebody".to_owned(), who);
         let ago = format_duration(busy.held_for);
         return match arguments.every {
-            Some(every) => Failure::new(
+            Some(every) if busy.held_for < every => Failure::new(
                 exit::BUSY,
-                format!("{name:?} ran within the last {}: {who} began {ago} ago", format_duration(every)),
+                format!("{name:?} ran within the last {}: {by} began {ago} ago", format_duration(every)),
             )
-            .with_hint(format!("it may run again in {}", format_duration(free_in))),
+            .with_hint(format!("it may run again in {free_in}")),
+            // The run that began then has said for how long nobody else may.
+            Some(_) => Failure::new(
+                exit::BUSY,
+                format!("{name:?} still rests: {by} began {ago} ago with a longer `--every`"),
+            )
+            .with_hint(format!("it may run again in {free_in}; `tenure release --now` ends the rest")),
             None => Failure::new(
                 exit::BUSY,
-                format!("{name:?} rests after {who}, who acquired it {ago} ago; {wait} wait"),
+                format!("{name:?} rests for {free_in} more after {by}; {}", waiters(busy.waiting)),
             )
-            .with_hint(format!("it is free in {}; wait for it with `--wait 5m`", format_duration(free_in))),
+            .with_hint("wait for it with `--wait 5m`"),
         };
     }
     let held = match &busy.holder {
-        Some(holder) => {
-            let since = clock::time_of_day().checked_sub(busy.held_for);
-            let since = since.map(|since| humantime::format_rfc3339_seconds(since).to_string());
-            let since = since.unwrap_or_default();
-            let held = arguments.obstacle();
-            format!("{held} {holder} since {since} ({})", format_duration(busy.held_for))
-        }
+        Some(holder) => format!("{}{}", arguments.obstacle(), held(holder, busy.held_for)),
         None => "is reserved for the next waiter".to_owned(),
     };
-    Failure::new(exit::BUSY, format!("{name:?} {held}; {wait} wait"))
-        .with_hint("wait for it with `--wait 5m`, or see `tenure status`")
+    let failure = Failure::new(exit::BUSY, format!("{name:?} {held}; {}", waiters(busy.waiting)));
+    failure.with_hint(match is_own(name, busy) {
+        true => "this command runs under that lock itself (TENURE_NAME, TENURE_TOKEN)",
+        false => "wait for it with `--wait 5m`, or see `tenure status`",
+    })
+}
+
+/// Whether the holder is the `tenure run` under which this process runs: it would wait for its own end.
+fn is_own(name: &str, busy: &Busy) -> bool {
+    let says = |variable: &str, value: &str| std::env::var(variable).is_ok_and(|set| set == value);
+    says("TENURE_NAME", name) && says("TENURE_TOKEN", &busy.token.to_string())
 }
 
 /// A view that is under way.
@@ -126,6 +137,8 @@ struct Waiting<'a> {
     tenure: &'a Tenure,
     arguments: &'a Run,
     supervisor: Supervisor<'a>,
+    /// How long it waits; none: for ever.
+    wait: Option<Duration>,
     pending_view: Option<PendingView>,
     view: Option<View>,
     line: Line,
@@ -145,21 +158,28 @@ impl Waiting<'_> {
         });
         if !self.line.is_shown {
             let held = match (holder, busy) {
-                (Some(holder), Some(busy)) if busy.is_resting => format!(": it rests after {holder}"),
-                (Some(holder), Some(busy)) => {
-                    format!(": held by {holder} for {}", format_duration(busy.held_for))
+                (Some(holder), Some(busy)) if busy.is_resting => {
+                    let free_in = format_duration(busy.free_in.unwrap_or_default());
+                    format!(": it rests for {free_in} more after {}", who(holder))
                 }
+                (Some(holder), Some(busy)) => format!(": {}", held(holder, busy.held_for)),
                 _ => String::new(),
             };
             messages.message(&format!("waiting for {name:?}{held}"));
         }
+        if busy.is_some_and(|busy| is_own(name, busy)) {
+            messages.warning(&format!(
+                "this command runs under {name:?} itself (TENURE_NAME, TENURE_TOKEN), and waits for its own end"
+            ));
+        }
     }
 
-    fn wait(&mut self, lock: &Lock, wait: Option<Duration>, asked_at: Instant) -> Result<Held, Ended> {
-        let mut acquire = lock.acquire(wait);
+    fn wait(&mut self, lock: &Lock, asked_at: Instant) -> Result<Held, Ended> {
+        let mut acquire = lock.acquire(self.wait);
         let waker = self.supervisor.events.waker();
         let mut context = Context::from_waker(&waker);
         let mut views_at = asked_at;
+        let mut tells_at = asked_at + TELL_EVERY;
         loop {
             match Pin::new(&mut acquire).poll(&mut context) {
                 Poll::Ready(Ok(lease)) => return Ok(Held::Waited(lease)),
@@ -169,19 +189,24 @@ impl Waiting<'_> {
                 Poll::Ready(Err(error)) => return Err(Ended::of(error)),
                 Poll::Pending => {}
             }
-            let mut timeout = None;
+            let now = clock::now();
+            let waited = now.since(asked_at);
+            let mut timeout = tells_at.since(now);
+            let place = acquire.place().map(|place| place.position);
             if self.line.is_shown {
-                let now = clock::now();
                 if now >= views_at {
                     views_at = now + VIEW_EVERY;
                     self.begin_view();
                 }
                 self.poll_view(&mut context);
-                let place = acquire.place().map(|place| place.position);
-                self.line.show(&self.text(place, now.since(asked_at)));
-                timeout = Some(SHOW_EVERY);
+                self.line.show(&self.text(place, waited));
+                timeout = SHOW_EVERY;
+            } else if timeout.is_zero() {
+                tells_at = now + TELL_EVERY;
+                timeout = TELL_EVERY;
+                self.supervisor.messages.message(&format!("still {}", self.text(place, waited)));
             }
-            match self.supervisor.events.next(self.supervisor.keeper, timeout) {
+            match self.supervisor.events.next(self.supervisor.keeper, Some(timeout)) {
                 Ok(Event::Signal(signal)) => self.on_signal(signal)?,
                 Ok(Event::KeeperGone) => return Err(keeper_gone().into()),
                 Ok(Event::Report(_) | Event::Woken) => {}
@@ -209,13 +234,21 @@ impl Waiting<'_> {
     fn text(&self, place: Option<u32>, waited: Duration) -> String {
         let mut text = format!("waiting for {:?}", self.arguments.name);
         if let Some(hold) = self.view.as_ref().and_then(|view| view.holds.first()) {
-            let held = if hold.claim.is_some() { "held by" } else { "resting after" };
-            text.push_str(&format!(": {held} {} for {}", hold.label, whole_seconds(hold.held_for)));
+            let what = match hold.claim {
+                Some(_) => format!("held by {} for {}", who(&hold.label), whole_seconds(hold.held_for)),
+                None => {
+                    format!("it rests for {} more after {}", whole_seconds(hold.ends_in), who(&hold.label))
+                }
+            };
+            text.push_str(&format!(": {what}"));
         }
         if let Some(place) = place {
             text.push_str(&format!("; place {place} in the queue"));
         }
         text.push_str(&format!("; waited {}", whole_seconds(waited)));
+        if let Some(wait) = self.wait {
+            text.push_str(&format!(", gives up in {}", whole_seconds(wait.saturating_sub(waited))));
+        }
         text
     }
 
@@ -224,7 +257,10 @@ impl Waiting<'_> {
             self.line.clear();
             lines::flush(SHOW_EVERY);
         }
-        ends_waiting(signal).map_or(Ok(()), |signal| Err(Ended::Signal(signal)))
+        let Some(signal) = ends_waiting(signal) else { return Ok(()) };
+        self.line.clear();
+        self.supervisor.messages.message(&format!("no longer waiting for {:?}", self.arguments.name));
+        Err(Ended::Signal(signal))
     }
 
     /// Returns the failure of a claim that has waited in vain, with the holder.
@@ -234,8 +270,9 @@ impl Waiting<'_> {
         // Only for the message: without an answer it says less.
         let view = pollster::block_on(self.tenure.view(name)).ok().flatten();
         let holder = view.as_ref().and_then(|view| view.holds.first());
-        let held = holder.map_or(String::new(), |hold| {
-            format!(": it is held by {} for {}", hold.label, format_duration(hold.held_for))
+        let held = holder.map_or(String::new(), |hold| match hold.claim {
+            Some(_) => format!(": it is {}", held(&hold.label, hold.held_for)),
+            None => format!(": it rests for {} more", format_duration(hold.ends_in)),
         });
         Failure::new(exit::BUSY, format!("{name:?} was not acquired within {waited}{held}"))
             .with_hint("wait longer with `--wait`, or see `tenure status`")

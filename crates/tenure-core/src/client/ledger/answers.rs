@@ -3,15 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{AcquireRequest, ClaimOutcome, Entry, Key, Lanes, Ledger, Now, Phase, Sent, deadline};
+use slab::Slab;
+
+use super::watch::end_of;
+use super::{
+    AcquireRequest, ClaimOutcome, Entry, Key, Lanes, Ledger, Now, Phase, Sent, deadline, entry_of,
+    lease_deadline,
+};
 use crate::client::backoff;
 use crate::client::batch::Lane;
 use crate::client::lease_state::LeaseState;
 use crate::client::renewal::GRAIN;
 use crate::clock::Instant;
+use crate::counts::{ClaimEnd, LearnedBy, ReleaseEnd, Renewal, Verb};
 use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Wake};
 use crate::error::{Error, ErrorKind, LossReason, Result};
-use crate::event::Event;
 use crate::model::claim::{Grant, Waiting};
 use crate::model::step::{confirm_window, waiter_life};
 use crate::model::token::Token;
@@ -28,13 +34,24 @@ fn coarse(at: Instant, ttl: Duration) -> Instant {
     Instant::from_nanos(at.nanos() & !(grain - 1))
 }
 
+/// Returns the entry to which an answer belongs. One that is being released waits for its release only.
+fn answered(entries: &mut Slab<Entry>, sent: Sent) -> Option<&mut Entry> {
+    let entry = entry_of(entries, sent.key).filter(|entry| entry.lease.claim() == sent.claim)?;
+    // It may be between two attempts, and then it must be seen not to be busy when the next one is due.
+    if entry.phase != Phase::Releasing {
+        entry.is_busy = false;
+    }
+    Some(entry)
+}
+
 /// What is answered.
 impl Ledger {
     /// Takes in the answer to a claim.
     pub(crate) fn on_claim(&mut self, now: &Now<'_>, sent: Sent, answer: Result<ClaimAnswer>) {
         let index = sent.key.index;
+        let sent = Sent { at: if mutant!("counted-from-receipt") { now.at } else { sent.at }, ..sent };
         let engine = self.identity.engine;
-        let Some(entry) = self.answered(sent) else { return };
+        let Some(entry) = answered(&mut self.entries, sent) else { return };
         let answer = answer.map_err(|error| error.named(engine, Some(entry.lease.resource())));
         match (entry.phase, answer) {
             (Phase::Claiming, Ok(answer)) => {
@@ -51,20 +68,11 @@ impl Ledger {
         }
     }
 
-    /// Returns the entry to which an answer belongs. One that is being released waits for its release only.
-    fn answered(&mut self, sent: Sent) -> Option<&mut Entry> {
-        let entry = self.entry(sent.key).filter(|entry| entry.lease.claim() == sent.claim)?;
-        // It may be between two attempts, and then it must be seen not to be busy when the next one is due.
-        if entry.phase != Phase::Releasing {
-            entry.is_busy = false;
-        }
-        Some(entry)
-    }
-
     fn on_claim_answered(&mut self, now: &Now<'_>, index: u32, sent: Instant, answer: ClaimAnswer) {
         match answer {
             ClaimAnswer::Granted(grant) => {
-                self.on_granted(now, index, deadline(sent, grant.ends_in), grant, true)
+                let deadline = lease_deadline(&self.entries[index as usize].lease, sent, grant.ends_in);
+                self.on_granted(now, index, deadline, grant, true);
             }
             ClaimAnswer::Waiting(waiting, incarnation) => {
                 self.entries[index as usize].phase = Phase::Waiting;
@@ -88,7 +96,7 @@ impl Ledger {
         let entry = &mut self.entries[index as usize];
         let pending = entry.pending.as_ref().expect("an entry that asks is pending");
         if error.kind() != ErrorKind::Unavailable {
-            return match error.has_no_effect() {
+            return match error.has_no_effect() || mutant!("unknown-taken-for-refusal") {
                 true => self.refuse(now, index, Err(error)),
                 // The call failed, and this claim may have been granted before it did.
                 false => self.fail_and_withdraw(now, index, Err(error)),
@@ -101,7 +109,7 @@ impl Ledger {
         if retry_at >= give_up_at {
             return self.fail_and_withdraw(now, index, Err(error));
         }
-        Event::Repeated { resource: entry.lease.resource(), error: &error }.emit(self.identity.engine);
+        self.watch.repeated(Verb::Claim, entry.scope, entry.lease.resource(), &error);
         entry.attempt = entry.attempt.saturating_add(1);
         self.schedule.set(index, retry_at);
     }
@@ -114,6 +122,7 @@ impl Ledger {
             // It took so long to get here that it is of no use. Its units must not wait for the ttl.
             return self.claim_anew(now, index, true);
         }
+        self.watch.check_token(now, entry.scope, entry.lease.resource(), grant.token);
         if let Some(max_hold) = entry.lease.terms().limits.max_hold {
             self.max_holds.insert(index, now.at + max_hold);
         }
@@ -133,6 +142,7 @@ impl Ledger {
     ) {
         let entry = &mut self.entries[index as usize];
         let pending = entry.pending.as_mut().expect("a waiter is pending");
+        pending.is_woken = false;
         // Answers may overtake each other: only a later request moves the window.
         if pending.waiting.is_none_or(|(last_sent, _, _)| sent >= last_sent) {
             pending.waiting = Some((sent, waiting, incarnation));
@@ -148,9 +158,10 @@ impl Ledger {
     /// Takes in the answer to a renewal or heartbeat.
     pub(crate) fn on_renew(&mut self, now: &Now<'_>, sent: Sent, answer: Result<RenewAnswer>) {
         let Sent { key, at: sent_at, .. } = sent;
+        let sent_at = if mutant!("counted-from-receipt") { now.at } else { sent_at };
         let engine = self.identity.engine;
-        let Some(entry) = self.answered(sent) else { return };
-        let phase = entry.phase;
+        let Some(entry) = answered(&mut self.entries, sent) else { return };
+        let (phase, scope) = (entry.phase, entry.scope);
         if !matches!(phase, Phase::Waiting | Phase::Ready | Phase::Held) {
             return;
         }
@@ -159,14 +170,18 @@ impl Ledger {
             (_, Err(error)) => self.on_renew_failed(now, key.index, error),
             (Phase::Waiting, Ok(RenewAnswer::Granted(grant))) => {
                 entry.attempt = 0;
-                self.on_granted(now, key.index, deadline(sent_at, grant.ends_in), grant, true);
+                let deadline = lease_deadline(&entry.lease, sent_at, grant.ends_in);
+                let is_woken = entry.pending.as_ref().is_some_and(|pending| pending.is_woken);
+                let by = if is_woken { LearnedBy::Wake } else { LearnedBy::Heartbeat };
+                self.watch.handed_over(scope, entry.lease.resource(), by);
+                self.on_granted(now, key.index, deadline, grant, true);
             }
             (Phase::Waiting, Ok(RenewAnswer::Waiting(waiting, incarnation))) => {
                 entry.attempt = 0;
                 self.on_waiting(now, key.index, sent_at, waiting, incarnation);
             }
             (Phase::Waiting, Ok(RenewAnswer::Lost)) => {
-                Event::PlaceLost { resource: entry.lease.resource() }.emit(engine);
+                self.watch.place_lost(scope, entry.lease.resource());
                 self.claim_anew(now, key.index, false);
             }
             // An engine that forgets what it was asked: the claim's own id gets its grant by acquire again.
@@ -176,12 +191,22 @@ impl Ledger {
                 self.enqueue(Lane::Claims, key);
             }
             (_, Ok(RenewAnswer::Renewed { ends_in } | RenewAnswer::Granted(Grant { ends_in, .. }))) => {
+                let (left, ttl) = (entry.lease.deadline().since(now.at), entry.lease.terms().ttl);
+                if !left.is_zero() {
+                    let ttl = ttl.min(self.identity.silence_max);
+                    self.watch.renewed(scope, entry.lease.resource(), (left, ttl));
+                }
                 self.on_renewed(now, key.index, sent_at, ends_in);
             }
             // A heartbeat that was answered before the grant whose wake has overtaken it: ask again.
             (_, Ok(RenewAnswer::Waiting(..))) if entry.is_unconfirmed => self.queue_renewal(key.index),
-            (Phase::Ready, Ok(_)) => self.claim_anew(now, key.index, false),
-            (_, Ok(_)) => self.lose(now, key.index, LossReason::Ended),
+            (_, Ok(_)) => {
+                self.watch.not_renewed(Renewal::Refused);
+                match phase {
+                    Phase::Ready => self.claim_anew(now, key.index, false),
+                    _ => self.lose(now, key.index, LossReason::Ended),
+                }
+            }
         }
     }
 
@@ -190,7 +215,12 @@ impl Ledger {
         let entry = &mut self.entries[index as usize];
         entry.attempt = 0;
         entry.is_unconfirmed = false;
-        if !entry.lease.extend(deadline(sent, ends_in), now.at) {
+        let mut deadline = lease_deadline(&entry.lease, sent, ends_in);
+        // The store counts it, but one that forgot the hold and granted it once more counts from then.
+        if let Some(ends_at) = self.max_holds.get(&index) {
+            deadline = deadline.min(*ends_at);
+        }
+        if !entry.lease.extend(deadline, now.at) {
             return self.expire(now, index);
         }
         if !entry.is_busy {
@@ -200,7 +230,8 @@ impl Ledger {
 
     fn on_renew_failed(&mut self, now: &Now<'_>, index: u32, error: Error) {
         let entry = &mut self.entries[index as usize];
-        Event::Repeated { resource: entry.lease.resource(), error: &error }.emit(self.identity.engine);
+        let verb = if entry.phase == Phase::Waiting { Verb::Heartbeat } else { Verb::Renew };
+        self.watch.repeated(verb, entry.scope, entry.lease.resource(), &error);
         let mut at = now.at + backoff::delay(entry.attempt, (now.random)());
         entry.attempt = entry.attempt.saturating_add(1);
         if entry.phase == Phase::Waiting {
@@ -212,7 +243,11 @@ impl Ledger {
             }
             at = at.min(pending.give_up_at);
         } else {
-            at = at.min(self.loss_due(index));
+            at = if mutant!("renewed-until-an-error") {
+                self.loss_due(index)
+            } else {
+                at.min(self.loss_due(index))
+            };
         }
         self.schedule.set(index, at);
     }
@@ -222,14 +257,20 @@ impl Ledger {
         let engine = self.identity.engine;
         let answer_timeout = self.identity.answer_timeout;
         let key = sent.key;
-        let Some(entry) = self.entry(key).filter(|entry| entry.phase == Phase::Releasing) else { return };
+        let entry = entry_of(&mut self.entries, key).filter(|entry| entry.phase == Phase::Releasing);
+        let Some(entry) = entry else { return };
         entry.is_busy = false;
         let (resource, token) = (entry.lease.resource().clone(), entry.lease.token());
+        let (scope, began) = (entry.scope, entry.began);
         let pending = entry.pending.as_mut().expect("a release is pending");
         match answer.map_err(|error| error.named(engine, Some(&resource))) {
             Ok(answer) => {
+                let outcome = match answer {
+                    ReleaseAnswer::Released => ReleaseEnd::Released,
+                    ReleaseAnswer::AlreadyLost => ReleaseEnd::AlreadyLost,
+                };
                 if token != Token::ZERO {
-                    Event::Released { resource: &resource, token }.emit(engine);
+                    self.watch.released(scope, (&resource, token), outcome, (began, pending.asked_at));
                 }
                 entry.phase = Phase::Ended;
                 pending.released = Some(Ok(answer));
@@ -240,9 +281,10 @@ impl Ledger {
                 let is_over = retry_at >= pending.release_until;
                 if is_over {
                     entry.phase = Phase::Ended;
-                    Event::ReleaseFailed { resource: &resource, token }.emit(engine);
+                    let what = (&resource, token);
+                    self.watch.released(scope, what, ReleaseEnd::GivenUp, (began, pending.asked_at));
                 } else {
-                    Event::Repeated { resource: &resource, error: &error }.emit(engine);
+                    self.watch.repeated(Verb::Release, scope, &resource, &error);
                 }
                 if !pending.is_detached && (is_over || retry_at >= pending.asked_at + answer_timeout) {
                     pending.released = Some(Err(error));
@@ -275,11 +317,12 @@ impl Ledger {
                 if let Some(&index) = self.by_claim.get(&claim)
                     && self.entries[index as usize].phase == Phase::Waiting
                 {
-                    self.queue_renewal(index);
+                    self.ask_woken(index);
                 }
             }
             Wake::LookAtAll => self.renew_all(|phase| phase == Phase::Waiting),
             Wake::RenewAll => {
+                self.watch.store_forgot();
                 self.renew_all(|phase| matches!(phase, Phase::Waiting | Phase::Ready | Phase::Held));
             }
             // No claim waits for it: the queue client handles it.
@@ -295,6 +338,14 @@ impl Ledger {
         }
     }
 
+    /// Asks for a waiter that the engine woke.
+    fn ask_woken(&mut self, index: u32) {
+        if let Some(pending) = &mut self.entries[index as usize].pending {
+            pending.is_woken = true;
+        }
+        self.queue_renewal(index);
+    }
+
     /// The hand-over rule: a grant may be used before it is confirmed only if it was made after the last
     /// request that was answered *waiting* was sent, and by the same incarnation of the store; then it lives
     /// at least one window from that sending. With no answer yet, the first copy of the claim takes its place.
@@ -306,7 +357,9 @@ impl Ledger {
         let pending = entry.pending.as_ref().expect("a waiter is pending");
         let base = match (&pending.waiting, pending.first_sent) {
             (Some((sent, waiting, heard_from)), _) => {
-                (*heard_from == incarnation && grant.token > waiting.horizon).then_some(*sent)
+                let is_same_store = *heard_from == incarnation || mutant!("wakes-of-a-lost-store");
+                let is_later = grant.token > waiting.horizon || mutant!("old-wakes-believed");
+                (is_same_store && is_later).then_some(*sent)
             }
             (None, first_sent) => first_sent,
         };
@@ -314,10 +367,11 @@ impl Ledger {
         let usable_until = base.map(|base| deadline(base, window)).filter(|until| *until > now.at + GRAIN);
         match usable_until {
             Some(until) => {
+                self.watch.handed_over(entry.scope, entry.lease.resource(), LearnedBy::Wake);
                 self.on_granted(now, index, until, grant, false);
                 self.queue_renewal(index);
             }
-            None if entry.phase == Phase::Waiting => self.queue_renewal(index),
+            None if entry.phase == Phase::Waiting => self.ask_woken(index),
             // The answer to the claim is still to come, and says the same.
             None => {}
         }
@@ -352,6 +406,9 @@ impl Ledger {
         let key = Key { index, generation: entry.generation };
         match entry.phase {
             Phase::Claiming | Phase::Waiting if now.at >= give_up_at => self.give_up(now, index),
+            Phase::Claiming if !entry.is_busy && mutant!("repeated-under-a-new-id") => {
+                self.claim_anew(now, index, false);
+            }
             Phase::Claiming if !entry.is_busy => {
                 entry.is_busy = true;
                 self.enqueue(Lane::Claims, key);
@@ -364,10 +421,12 @@ impl Ledger {
             Phase::Ready | Phase::Held if entry.lease.is_over(now.at + GRAIN) => {
                 self.expire(now, index);
             }
-            Phase::Ready if now.at >= entry.collect_by => self.set_aside(now, index),
+            Phase::Ready if now.at >= entry.collect_by && !mutant!("never-set-aside") => {
+                self.set_aside(now, index)
+            }
             Phase::Held if now.at >= entry.collect_by => {
                 self.notices.uncollected.push(entry.lease.clone());
-                Event::SetAside { resource: entry.lease.resource() }.emit(self.identity.engine);
+                self.watch.set_aside(entry.scope, entry.lease.resource());
                 // Its user has not collected it yet: for the user it is no loss.
                 (entry.phase, entry.loss) = (Phase::Ended, Some(LossReason::NotRenewed));
                 self.lose(now, index, LossReason::NotRenewed);
@@ -375,7 +434,9 @@ impl Ledger {
             Phase::SetAside if now.at >= give_up_at => self.give_up(now, index),
             Phase::Ready | Phase::Held => {
                 let ttl = entry.lease.terms().ttl;
-                self.queue_renewal(index);
+                if !mutant!("never-renewed") {
+                    self.queue_renewal(index);
+                }
                 // A coarse time that comes too early becomes an exact one.
                 let exact = self.loss_due(index);
                 let at = Some(coarse(exact, ttl)).filter(|at| *at > now.at).unwrap_or(exact);
@@ -415,7 +476,8 @@ impl Ledger {
         }
     }
 
-    /// Starts a request over with a new claim id, at the end of the queue.
+    /// Starts a request over with a new claim id, at the end of the queue. The old one is withdrawn if it may be held, now or when
+    /// a copy of it arrives.
     pub(super) fn claim_anew(&mut self, now: &Now<'_>, index: u32, may_hold: bool) {
         self.start_over(now, index, may_hold);
         let key = Key { index, generation: self.entries[index as usize].generation };
@@ -443,7 +505,7 @@ impl Ledger {
             self.by_claim.insert(claim, index);
         }
         self.schedule.set(index, give_up_at);
-        if may_hold {
+        if may_hold || had_stray_copy && !mutant!("repeated-under-a-new-id") {
             self.release_orphan(now, old, request, had_stray_copy);
         }
     }
@@ -455,7 +517,7 @@ impl Ledger {
         let entry = &mut self.entries[index as usize];
         entry.phase = Phase::SetAside;
         entry.is_busy = false;
-        Event::SetAside { resource: entry.lease.resource() }.emit(self.identity.engine);
+        self.watch.set_aside(entry.scope, entry.lease.resource());
         self.give_back_stakes(now, index);
     }
 
@@ -526,6 +588,12 @@ impl Ledger {
 
     /// Ends a request of which nothing is held.
     fn fail(&mut self, now: &Now<'_>, index: u32, result: Result<ClaimOutcome>) {
+        let outcome = end_of(&result, |outcome| match outcome {
+            ClaimOutcome::Lease(_) => ClaimEnd::Granted,
+            ClaimOutcome::Busy(..) => ClaimEnd::Busy,
+            ClaimOutcome::Fresh(_) => ClaimEnd::Fresh,
+        });
+        self.claim_ended(now, index, outcome);
         let entry = &mut self.entries[index as usize];
         entry.phase = Phase::Failed;
         if let Some(pending) = &mut entry.pending {
@@ -547,7 +615,9 @@ impl Ledger {
         let request = entry.pending.as_ref().expect("a request is pending").request.clone();
         let has_stray_copy = entry.has_stray_copy || entry.phase == Phase::Claiming;
         self.fail(now, index, result);
-        self.release_orphan(now, lease, request, has_stray_copy);
+        if !mutant!("failed-claims-not-withdrawn") {
+            self.release_orphan(now, lease, request, has_stray_copy);
+        }
     }
 
     /// The deadline of a held lease has passed.
@@ -570,14 +640,16 @@ impl Ledger {
         if entry.phase == Phase::Held {
             entry.phase = Phase::Ended;
             entry.loss = Some(reason);
-            Event::Lost { resource: entry.lease.resource(), token: entry.lease.token(), reason }
-                .emit(self.identity.engine);
+            let (what, of) =
+                ((entry.lease.resource(), entry.lease.token()), (entry.scope, entry.is_delivery));
+            let when = (entry.began, entry.lease.last_deadline(), now.at);
+            self.watch.lost(of, what, reason, when);
         }
         entry.lease.end();
         self.notices.ended.push(entry.lease.clone());
         self.schedule.remove(index);
         if !self.bonds.is_empty() {
-            self.lose_bound(index);
+            self.lose_bound(now, index);
         }
     }
 

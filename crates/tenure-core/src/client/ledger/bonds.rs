@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{Key, Ledger, Now, Phase};
+use super::{Key, Ledger, Now, Phase, entry_of};
 use crate::error::LossReason;
 
 /// Entries of which none is held longer than another.
@@ -43,8 +43,8 @@ impl Ledger {
 
     /// A lease is lost, and so are those that are bound to it. Their holds are not released: the work under them may
     /// still be ending. They are not renewed any more, so they end even if their user never lets go.
-    pub(super) fn lose_bound(&mut self, index: u32) {
-        let Some(bond) = self.bonds.remove(&index) else { return };
+    pub(super) fn lose_bound(&mut self, now: &Now<'_>, index: u32) {
+        let Some(bond) = self.bonds.remove(&index).filter(|_| !mutant!("sets-held-in-part")) else { return };
         for (number, key) in bond.keys.iter().enumerate() {
             if key.index == index {
                 // Only the first loss comes here: it ends the bond for all.
@@ -52,7 +52,11 @@ impl Ledger {
                 continue;
             }
             self.bonds.remove(&key.index);
-            let Some(entry) = self.entry(*key).filter(|entry| entry.phase == Phase::Held) else { continue };
+            let entry = entry_of(&mut self.entries, *key).filter(|entry| entry.phase == Phase::Held);
+            let Some(entry) = entry else { continue };
+            let what = (entry.lease.resource(), entry.lease.token());
+            let when = (entry.began, entry.lease.last_deadline(), now.at);
+            self.watch.lost((entry.scope, false), what, LossReason::LostWithSet, when);
             entry.phase = Phase::LostWithSet;
             entry.loss = Some(LossReason::LostWithSet);
             entry.lease.end();

@@ -11,17 +11,17 @@ use super::{AcquireRequest, ClaimOutcome, Identity, Key, Ledger, Now, ShardOf};
 use crate::client::batch::Lane;
 use crate::client::lease_state::LeaseState;
 use crate::client::queue_client::Pushing;
-use crate::clock::Instant;
+use crate::clock::{Instant, Timestamp};
 use crate::engine::queue::Push;
 use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Shard, Wake};
 use crate::error::{Error, ErrorKind};
-use crate::model::claim::{Busy, ClientId, Grant, Label, Name, Terms, Waiting};
+use crate::model::claim::{Busy, ClaimId, ClientId, Grant, Label, Name, Terms, Waiting};
 use crate::model::token::Token;
 
 const TTL: Duration = Duration::from_secs(9);
 
 fn now(at: Instant) -> Now<'static> {
-    Now { at, random: &|| 7 }
+    Now { at, random: &|| 7, time_of_day: &Timestamp::default }
 }
 
 fn ledger() -> Ledger {
@@ -32,6 +32,9 @@ fn identity() -> Identity {
     Identity {
         client: ClientId::new(1),
         engine: "none",
+        has_listener: false,
+        is_counting: true,
+        since: Instant::default(),
         answer_timeout: Duration::from_secs(2),
         silence_max: crate::model::claim::TTL_MAX,
         calls_max: 1,
@@ -42,7 +45,7 @@ fn identity() -> Identity {
 fn request() -> AcquireRequest {
     let terms = Terms { ttl: TTL, ..Terms::of_mutex(Label::new("here", 1, "test", "")) };
     let resource = Name::new("x").expect("a good name");
-    AcquireRequest { resource, terms: Arc::new(terms), wait: None, floor: Token::ZERO }
+    AcquireRequest { resource, terms: Arc::new(terms), wait: None, floor: Token::ZERO, scope: 0 }
 }
 
 #[test]
@@ -92,6 +95,33 @@ fn a_waiter_that_queues_anew_after_a_long_wait_bears_one_failure() {
 }
 
 #[test]
+fn a_place_that_was_lost_is_withdrawn_if_a_copy_of_its_claim_may_be_under_way() {
+    for was_repeated in [false, true] {
+        let mut ledger = ledger();
+        let mut at = Instant::default() + Duration::from_secs(3600);
+        ledger.submit(&now(at), request());
+        let (mut sent, mut claims) = ledger.take_claims(at, Shard(0), 1, 1);
+        if was_repeated {
+            let error = Error::new(ErrorKind::Unavailable, "claim", "lost on the way");
+            ledger.on_claim(&now(at), sent[0], Err(error));
+            at = at + Duration::from_secs(1);
+            ledger.on_due(&now(at));
+            (sent, claims) = ledger.take_claims(at, Shard(0), 1, 1);
+        }
+        let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
+        ledger.on_claim(&now(at), sent[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
+        at = at + Duration::from_secs(60);
+        ledger.on_due(&now(at));
+        let (renewals, _) = ledger.take_renewals(at, Lane::Heartbeats, Shard(0), 1);
+        ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Lost));
+        let (_, releases) = ledger.take_releases(at, Shard(0), 9);
+        let withdrawn: Vec<_> =
+            releases.iter().map(|request| (request.release.claim, request.release.maybe_in_flight)).collect();
+        assert_eq!(withdrawn, Vec::from_iter(was_repeated.then_some((claims[0].id, true))));
+    }
+}
+
+#[test]
 fn a_store_that_may_have_forgotten_is_asked_about_every_hold_at_once() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
@@ -121,15 +151,43 @@ fn hold(ledger: &mut Ledger, at: Instant, ends_in: Duration) -> (Key, Arc<LeaseS
 }
 
 #[test]
+fn a_lease_lasts_no_longer_than_was_asked_for_whatever_a_store_says_whose_clock_was_set_back() {
+    let mut ledger = ledger();
+    let mut at = Instant::default() + Duration::from_secs(3600);
+    let (_, lease) = hold(&mut ledger, at, TTL + Duration::from_secs(3600));
+    assert!(lease.deadline() < at + TTL, "{:?}", lease.deadline().since(at));
+    at = at + TTL / 2;
+    ledger.on_due(&now(at));
+    let (renewals, _) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 9);
+    ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Renewed { ends_in: TTL * 10 }));
+    assert!(lease.deadline() > at + TTL / 2 && lease.deadline() < at + TTL);
+}
+
+#[test]
+fn a_lease_lasts_no_longer_than_its_max_hold_though_a_store_that_forgot_counts_anew() {
+    let mut ledger = ledger();
+    let granted_at = Instant::default() + Duration::from_secs(3600);
+    let (key, lease) = hold(&mut ledger, granted_at, TTL);
+    // As a grant of a claim with this limit notes.
+    let ends_at = granted_at + TTL + TTL / 2;
+    ledger.max_holds.insert(key.index, ends_at);
+    let at = granted_at + 2 * TTL / 3;
+    ledger.on_due(&now(at));
+    let (renewals, _) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 9);
+    ledger.on_renew(&now(at), renewals[0], Ok(RenewAnswer::Renewed { ends_in: TTL }));
+    assert_eq!(lease.deadline(), ends_at);
+}
+
+#[test]
 fn a_user_who_is_first_to_see_a_deadline_pass_finds_all_bound_leases_lost() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
-    let (lasting_key, lasting) = hold(&mut ledger, at, 10 * TTL);
-    let (brief_key, brief) = hold(&mut ledger, at, TTL);
+    let (lasting_key, lasting) = hold(&mut ledger, at, TTL);
+    let (brief_key, brief) = hold(&mut ledger, at, TTL / 10);
     let bond = ledger.bind(&now(at), vec![lasting_key, brief_key]).expect("both are held");
     ledger.check_bond(&now(at), &bond);
     assert!(bond.lost_first().is_none() && !lasting.is_over(at), "nothing is lost yet");
-    at = at + TTL;
+    at = at + TTL / 10;
     assert!(brief.is_over(at) && !lasting.is_over(at), "the client's thread has not looked yet");
     ledger.check_bond(&now(at), &bond);
     assert!(lasting.is_over(at), "one loss is the loss of all");
@@ -151,10 +209,10 @@ fn a_user_who_is_first_to_see_a_deadline_pass_finds_all_bound_leases_lost() {
 fn what_is_lost_with_another_ends_by_itself_if_its_user_does_not_let_go() {
     let mut ledger = ledger();
     let mut at = Instant::default() + Duration::from_secs(3600);
-    let (lasting_key, _lasting) = hold(&mut ledger, at, 2 * TTL);
-    let (brief_key, _brief) = hold(&mut ledger, at, TTL);
+    let (lasting_key, _lasting) = hold(&mut ledger, at, TTL);
+    let (brief_key, _brief) = hold(&mut ledger, at, TTL / 2);
     ledger.bind(&now(at), vec![lasting_key, brief_key]).expect("both are held");
-    at = at + TTL;
+    at = at + TTL / 2;
     ledger.on_due(&now(at));
     at = at + TTL;
     assert_eq!(ledger.release(&now(at), lasting_key, true), Some(ReleaseAnswer::AlreadyLost));
@@ -172,7 +230,7 @@ fn a_call_takes_so_many_claims_of_one_resource_and_keeps_the_order() {
         random.get()
     };
     let at = Instant::default() + Duration::from_secs(3600);
-    let now = Now { at, random: &random };
+    let now = Now { at, random: &random, time_of_day: &Timestamp::default };
     for name in ["a", "a", "b", "a", "b"] {
         let resource = Name::new(name).expect("a short name is one");
         ledger.submit(&now, AcquireRequest { resource, ..request() });
@@ -201,7 +259,7 @@ fn divided(names: &[&str]) -> (Ledger, Arc<AtomicU16>, Instant) {
         random.get()
     };
     let at = Instant::default() + Duration::from_secs(3600);
-    let now = Now { at, random: &random };
+    let now = Now { at, random: &random, time_of_day: &Timestamp::default };
     for name in names {
         let resource = Name::new(name).expect("a short name is one");
         ledger.submit(&now, AcquireRequest { resource, ..request() });
@@ -261,6 +319,39 @@ fn a_grant_that_finds_its_waiter_in_line_is_confirmed_among_the_leases() {
     assert_eq!(ledger.lines(), [(Lane::Renewals, Shard(0))]);
     let (_, renewals) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 9);
     assert!(!renewals[0].is_waiter);
+}
+
+#[test]
+fn a_grant_that_may_be_older_than_the_last_answer_or_of_another_store_is_not_used_before_it_is_confirmed() {
+    let answered_by = Incarnation(1);
+    let waiting = Waiting { position: 1, horizon: Token::new(7), look_in: None };
+    for (token, incarnation, is_used) in
+        [(8, answered_by, true), (7, answered_by, false), (8, Incarnation(2), false)]
+    {
+        let mut ledger = ledger();
+        let at = Instant::default() + Duration::from_secs(3600);
+        let key = ledger.submit(&now(at), request());
+        let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+        ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, answered_by)));
+        let grant = Grant { token: Token::new(token), slot: None, ends_in: TTL };
+        ledger.on_wake(&now(at), Wake::Granted { claim: claims[0].claim, grant, incarnation });
+        assert_eq!(ledger.poll(&now(at), key, None).is_some(), is_used, "{token} of {incarnation:?}");
+        let lane = if is_used { Lane::Renewals } else { Lane::Heartbeats };
+        assert_eq!(ledger.lines(), [(lane, Shard(0))], "the store is asked at once");
+    }
+}
+
+#[test]
+fn a_delivery_that_has_ended_is_not_handed_to_its_user() {
+    let AcquireRequest { resource, terms, .. } = request();
+    let at = Instant::default() + Duration::from_secs(3600);
+    for (passes, is_held) in [(TTL / 2, true), (TTL, false)] {
+        let mut ledger = ledger();
+        let lease = LeaseState::new(resource.clone(), ClaimId::new(1), terms.clone());
+        let adopted = ledger.adopt(&now(at), lease, (Token::new(1), at, TTL), 0);
+        let (key, _) = adopted.expect("it has just begun");
+        assert_eq!(ledger.hand_over(at + passes, key), is_held, "after {passes:?}, while nobody has looked");
+    }
 }
 
 /// Asks without waiting, has the first copy of the claim go unanswered if there is to be a stray one, and answers.

@@ -117,12 +117,19 @@ fn a_setting_is_given_once_and_has_a_value() {
 
 #[test]
 fn an_unknown_setting_is_refused_with_the_known_ones() {
-    for query in ["x=1", "x", "TEXT=a", "te%78t=a", "text=a&x=1&x=2"] {
+    for (query, meant) in [
+        ("x=1", ""),
+        ("x", ""),
+        ("TEXT=a", "did you mean `text`? "),
+        ("swutch=on", "did you mean `switch`? "),
+        ("te%78t=a", ""),
+        ("text=a&x=1&x=2", ""),
+    ] {
         let error = refusal(&format!("mine://h?{query}"));
         assert_eq!(error.to_string(), "read the engine's URL on mine: unknown setting", "{query}");
         let hint = error.hint().unwrap();
-        let known = "known are text, switch, number, time, choice, ca, cert, key, never;";
-        assert!(hint.starts_with(known), "{hint}");
+        let known = format!("{meant}known are ca, cert, choice, key, never, number, switch, text, time;");
+        assert!(hint.starts_with(&known), "{hint}");
     }
 }
 

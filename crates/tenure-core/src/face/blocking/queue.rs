@@ -1,21 +1,54 @@
 //! Queues for programs without an async runtime.
 
+use std::fmt::Display;
 use std::future::IntoFuture;
+use std::panic::resume_unwind;
 use std::time::Duration;
 
 use pollster::block_on;
 
 use crate::engine::queue::{ItemId, ItemView, Pushed, QueueStats};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::face::queue;
+use crate::face::queue::serve::Server;
 
 use super::{Blocking, sealed::Held};
 
 /// Work in line, first in, first out within each group (see [`queue::Queue`]).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-queue"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let mails = tenure.queue("mails");
+/// mails.push("hello").send()?;
+/// let sent = mails.run(|mail| if mail.payload().is_empty() { Err("empty") } else { Ok(()) })?;
+/// # Ok(()) }
+/// ```
 pub type Queue = Blocking<queue::Queue>;
 /// A push that has not been sent yet (see [`queue::Push`]).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-push"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// let refunds = tenure.queue("refunds");
+/// refunds.push("order 4711").group("merchant 17").dedup("refund 90").send()?;
+/// # Ok(()) }
+/// ```
 pub type Push = Blocking<queue::Push>;
 /// An item that was handed out (see [`queue::Delivery`], to which it derefs).
+///
+/// ```
+/// # fn main() -> tenure_core::Result<()> {
+/// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-delivery"))?;
+/// # let tenure = tenure_core::blocking::Tenure::from(tenure);
+/// # tenure.queue("mails").push("hello").send()?;
+/// let mail = tenure.queue("mails").next()?;
+/// println!("{} bytes under {}", mail.payload().len(), mail.token());
+/// mail.ack()?;
+/// # Ok(()) }
+/// ```
 pub type Delivery = Blocking<queue::Delivery>;
 
 impl Held for queue::Delivery {}
@@ -81,16 +114,75 @@ impl Blocking<queue::Queue> {
         Ok(block_on(self.0.next_within(wait))?.map(Blocking))
     }
 
-    /// Waits for the next item and works on it (see [`queue::Queue::run`]). A thread cannot be dropped: long work
+    /// Sets how many threads [`Queue::serve`] works with (see [`queue::Queue::parallel`]).
+    #[must_use]
+    pub fn parallel(self, parallel: u16) -> Self {
+        Blocking(self.0.parallel(parallel))
+    }
+
+    /// Waits for one item and works on it (see [`queue::Queue::run`]). A thread cannot be dropped: long work
     /// checks [`Lease::is_lost`](crate::Lease::is_lost) of [`queue::Delivery::lease`] and stops by itself.
     ///
     /// # Errors
     /// As [`queue::Queue::run`].
-    pub fn run<T, E: From<Error> + std::fmt::Display>(
+    pub fn run<T, E: Display>(
         &self,
         work: impl FnOnce(&queue::Delivery) -> Result<T, E>,
-    ) -> Result<T, E> {
+    ) -> Result<Result<T, E>> {
         block_on(self.0.run(async |delivery| work(delivery)))
+    }
+
+    /// Works on one item after the other until `is_over` says so, then finishes what is in hand and takes no more (see
+    /// [`queue::Queue::serve`]).
+    ///
+    /// Each of [`queue::Queue::parallel`] items is worked on by a thread of its own; `is_over` is asked every second, on this one. A
+    /// thread cannot be dropped: long work checks [`Lease::is_lost`](crate::Lease::is_lost) of [`queue::Delivery::lease`] and stops by
+    /// itself.
+    ///
+    /// # Errors
+    /// As [`queue::Queue::serve`]; [`ErrorKind::Unsupported`] if this process can have no more threads.
+    ///
+    /// # Panics
+    /// If the work panics: the others finish what they have in hand first.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::sync::atomic::{AtomicBool, Ordering};
+    /// # fn main() -> tenure_core::Result<()> {
+    /// # let tenure = pollster::block_on(tenure_core::memory::connect("blocking-serve-example"))?;
+    /// # let queue = tenure_core::blocking::Tenure::from(tenure).queue("mails");
+    /// # queue.push("hello").send()?;
+    /// # let send = |_: &[u8]| { STOP.store(true, Ordering::Relaxed); Ok::<(), String>(()) };
+    /// // Set by a handler of signals.
+    /// static STOP: AtomicBool = AtomicBool::new(false);
+    /// queue.serve(|| STOP.load(Ordering::Relaxed), |delivery| send(delivery.payload()))?;
+    /// # assert!(queue.is_empty()?);
+    /// # Ok(()) }
+    /// ```
+    pub fn serve<E: Display>(
+        &self,
+        is_over: impl FnMut() -> bool,
+        work: impl Fn(&queue::Delivery) -> Result<(), E> + Sync,
+    ) -> Result<()> {
+        let parallel = self.0.checked_parallel()?;
+        let (server, work) = (&Server::new(&self.0), &work);
+        let lane = || block_on(server.lane(&async |delivery: &queue::Delivery| work(delivery)));
+        std::thread::scope(|scope| {
+            // Whatever ends this: the scope waits for its threads.
+            let stops_all = server.stops_all();
+            let no_thread = |error| {
+                Error::new(ErrorKind::Unsupported, "take", "cannot start a thread").with_source(error)
+            };
+            let lanes: Result<Vec<_>> = (0..parallel)
+                .map(|_| std::thread::Builder::new().spawn_scoped(scope, lane).map_err(no_thread))
+                .collect();
+            let lanes = lanes?;
+            block_on(server.until_over(is_over));
+            drop(stops_all);
+            let ended =
+                lanes.into_iter().map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            ended.fold(Ok(()), Result::and)
+        })
     }
 
     /// Counts what is in the queue.

@@ -3,6 +3,9 @@
 //! The request is a future that all of them poll, so it goes on whichever of them is dropped or forgotten, and keeps
 //! its place in the store's queue. Of a grant, the task that polls first takes the lease and loads; the others wait
 //! for what it publishes. If it fails or is dropped, those that still want the value join for the next request.
+//!
+//! An answer may lie there for long before a task looks at it, as when the process stands still. Whoever joins after the
+//! value has ceased to be fresh asks anew.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,6 +16,7 @@ use futures_util::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::watch;
 
 use crate::client::connection::Shared as Client;
+use crate::clock::Instant;
 use crate::error::Result;
 use crate::face::lease::Lease;
 use crate::model::claim::{Name, Published};
@@ -31,10 +35,34 @@ pub(super) enum Wanted {
 /// What the store answered.
 #[derive(Clone)]
 pub(super) enum Answer {
-    Fresh(Published),
+    Fresh(Found),
     Busy,
     There(Option<Arc<[u8]>>),
     Granted(Arc<Loading>),
+}
+
+/// A fresh value.
+#[derive(Clone)]
+pub(super) struct Found {
+    value: Published,
+    /// It is surely fresh until then.
+    until: Instant,
+}
+
+impl Found {
+    /// One that was found after a time.
+    pub(super) fn after(began: Instant, value: Published) -> Found {
+        Found { until: began + value.fresh_for, value }
+    }
+
+    /// Whether it was fresh at some time after a task had asked.
+    pub(super) fn answers(&self, asked: Instant) -> bool {
+        asked <= self.until
+    }
+
+    pub(super) fn value(self) -> Published {
+        self.value
+    }
 }
 
 type Request = BoxFuture<'static, Result<Answer>>;
@@ -91,8 +119,8 @@ impl Drop for Pass {
 
 /// A grant, of which one task makes use.
 pub(super) struct Loading {
-    turn: Mutex<Option<(Lease, watch::Sender<Option<Published>>)>>,
-    loaded: watch::Receiver<Option<Published>>,
+    turn: Mutex<Option<(Lease, watch::Sender<Option<Found>>)>>,
+    loaded: watch::Receiver<Option<Found>>,
     /// The others can join until it is known how the load ends.
     pass: Mutex<Option<Pass>>,
 }
@@ -111,7 +139,7 @@ impl Loading {
     }
 
     /// Waits for the value. Returns `None` if the task that had the lease has failed or is gone.
-    pub(super) async fn value(&self) -> Option<Published> {
+    pub(super) async fn value(&self) -> Option<Found> {
         let mut loaded = self.loaded.clone();
         let value = loaded.wait_for(Option::is_some).await.ok()?;
         value.clone()
@@ -121,14 +149,14 @@ impl Loading {
 /// The task that has it loads, and publishes for the others. Dropped before that, it lets another task load.
 pub(super) struct Turn {
     loading: Arc<Loading>,
-    sender: watch::Sender<Option<Published>>,
+    sender: watch::Sender<Option<Found>>,
     /// A request lives as long as a task has it, and others are to join until the value is there.
     _joint: Joint,
 }
 
 impl Turn {
     /// Gives the other tasks what was published.
-    pub(super) fn publish(&self, value: Published) {
+    pub(super) fn publish(&self, value: Found) {
         self.end();
         // They may all be gone.
         self.sender.send(Some(value)).ok();

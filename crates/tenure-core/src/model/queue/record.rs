@@ -186,6 +186,11 @@ pub trait QueueRecord {
 
     /// Returns an item that is not dead.
     fn item(&mut self, id: ItemId) -> Result<Option<Item>, Self::Error>;
+    /// Returns the item with which a lane begins. A store where others may write refuses if it is not there: the lane would stay
+    /// ready, and nothing would ever come of it.
+    fn first_item(&mut self, id: ItemId) -> Result<Option<Item>, Self::Error> {
+        self.item(id)
+    }
     /// Returns the first item that is not dead after a number.
     fn item_after(&mut self, after: Option<ItemId>) -> Result<Option<Item>, Self::Error>;
     /// Returns the first item of a group after a number.

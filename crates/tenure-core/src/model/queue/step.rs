@@ -118,8 +118,8 @@ impl<'a, R: QueueRecord> Step<'a, R> {
 
     fn push(&mut self, push: &Push) -> Result<Pushed, R::Error> {
         self.forget_dedups()?;
-        let id = ItemId((self.head.last_item.0 + 1).max(self.now.micros()));
-        if let Some(dedup) = &push.dedup {
+        let id = ItemId(self.head.last_item.0.saturating_add(1).max(self.now.micros()));
+        if let Some(dedup) = push.dedup.as_ref().filter(|_| !mutant!("dedup-forgotten")) {
             let was = self.record.dedup(dedup)?;
             if let Some(was) = was
                 && (was.until > self.now || self.record.item(was.item)?.is_some())
@@ -143,8 +143,8 @@ impl<'a, R: QueueRecord> Step<'a, R> {
     /// Puts an item at the end of its lane.
     fn enter(&mut self, item: Item) -> Result<(), R::Error> {
         self.head.last_item = item.id;
-        self.head.items += 1;
-        let lane_id = LaneId::of(item.group.as_ref(), item.id);
+        self.head.items = self.head.items.saturating_add(1);
+        let lane_id = LaneId::of(item.group.as_ref().filter(|_| !mutant!("groups-ignored")), item.id);
         let was = self.record.lane(&lane_id)?;
         let (id, due_at) = (item.id, item.due_at);
         self.record.put_item(item)?;
@@ -238,13 +238,17 @@ impl<'a, R: QueueRecord> Step<'a, R> {
                 self.dead_letter(&id, &was, lane, WORN_OUT)?;
                 continue;
             }
-            let Some(item) = self.record.item(first)? else { return Ok(None) };
+            let Some(item) = self.record.first_item(first)? else { return Ok(None) };
             // As for claims, one wrong clock must not poison the tokens: the client that brought it refuses what it gets.
-            let floor = if take.floor.is_ahead_of(self.now) { Token::ZERO } else { take.floor };
+            let floor = if take.floor.is_ahead_of(self.now) && !mutant!("wrong-floors-taken") {
+                Token::ZERO
+            } else {
+                take.floor
+            };
             let token = Token::next(self.head.last_token, self.now, floor);
             self.head.last_token = token;
-            self.head.in_flight += 1;
-            lane.attempts += 1;
+            self.head.in_flight = self.head.in_flight.saturating_add(1);
+            lane.attempts = lane.attempts.saturating_add(1);
             match take.rules.interval {
                 Interval::Off => {}
                 Interval::Queue(period) => self.head.rests_until = self.now + period,
@@ -291,7 +295,9 @@ impl<'a, R: QueueRecord> Step<'a, R> {
     /// Forgets the delivery of a lane's first item.
     fn end_delivery(&mut self, lane: &mut Lane) -> Result<(), R::Error> {
         if let Some(handed) = lane.delivery.take() {
-            self.record.set_lane_of(handed.claim, None)?;
+            if !mutant!("settled-by-anybody") {
+                self.record.set_lane_of(handed.claim, None)?;
+            }
             self.head.in_flight -= 1;
         }
         Ok(())
@@ -301,7 +307,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
     fn dead_letter(&mut self, id: &LaneId, was: &Lane, lane: Lane, reason: &str) -> Result<(), R::Error> {
         let attempts = lane.attempts;
         if let Some(item) = self.advance(id, was, lane)? {
-            self.head.dead += 1;
+            self.head.dead = self.head.dead.saturating_add(1);
             let reason = cut_reason(reason).to_owned();
             self.record.put_dead(Dead { item, attempts, reason, died_at: self.now })?;
         }
@@ -312,7 +318,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
     fn advance(&mut self, id: &LaneId, was: &Lane, mut lane: Lane) -> Result<Option<Item>, R::Error> {
         let Some(first) = lane.first else { return Ok(None) };
         let item = self.record.remove_item(first)?;
-        self.head.items -= 1;
+        self.head.items = self.head.items.saturating_sub(1);
         lane.first = match id {
             LaneId::Group(group) => self.record.item_of(group, first)?,
             LaneId::Item(_) => None,
@@ -337,7 +343,9 @@ impl<'a, R: QueueRecord> Step<'a, R> {
     fn delivered(&mut self, claim: ClaimId) -> Result<Option<(LaneId, Lane)>, R::Error> {
         let Some(id) = self.record.lane_of(claim)? else { return Ok(None) };
         let Some(lane) = self.record.lane(&id)? else { return Ok(None) };
-        let Some(handed) = lane.delivery.as_ref().filter(|handed| handed.claim == claim) else {
+        let Some(handed) =
+            lane.delivery.as_ref().filter(|handed| handed.claim == claim || mutant!("settled-by-anybody"))
+        else {
             return Ok(None);
         };
         let has_ended = match lane.first {
@@ -379,7 +387,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
                 self.set_ready(&id, Some(&was), lane)?;
             }
             Settlement::Return => {
-                lane.attempts -= 1;
+                lane.attempts = lane.attempts.saturating_sub(1);
                 lane.ready_at = self.now.max(lane.rests_until);
                 self.set_ready(&id, Some(&was), lane)?;
             }
@@ -416,8 +424,8 @@ impl<'a, R: QueueRecord> Step<'a, R> {
                 },
             };
             let Some(dead) = self.record.remove_dead(id)? else { break };
-            self.head.dead -= 1;
-            let id = ItemId((self.head.last_item.0 + 1).max(self.now.micros()));
+            self.head.dead = self.head.dead.saturating_sub(1);
+            let id = ItemId(self.head.last_item.0.saturating_add(1).max(self.now.micros()));
             self.enter(Item { id, due_at: self.now, ..dead.item })?;
             count += 1;
             if item.is_some() {
@@ -442,7 +450,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
                 Which::Dead => self.record.remove_dead(next)?.is_some(),
             };
             count += usize::from(is_removed);
-            self.head.dead -= u64::from(is_removed && which == Which::Dead);
+            self.head.dead = self.head.dead.saturating_sub(u64::from(is_removed && which == Which::Dead));
         }
         Ok(count)
     }
@@ -454,7 +462,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
         let Some(was) = self.record.lane(&lane_id)? else { return Ok(false) };
         if was.first != Some(id) {
             self.record.remove_item(id)?;
-            self.head.items -= 1;
+            self.head.items = self.head.items.saturating_sub(1);
             return Ok(true);
         }
         if was.delivery.is_some() {
@@ -544,7 +552,7 @@ pub fn stats<R: QueueRecord>(record: &mut R, now: Timestamp) -> Result<QueueStat
     let head = record.head()?;
     let next = record.next_lane()?.filter(|_| head.items > 0);
     Ok(QueueStats {
-        waiting: head.items - head.in_flight,
+        waiting: head.items.saturating_sub(head.in_flight),
         in_flight: head.in_flight,
         dead: head.dead,
         next_in: next.map(|(_, lane)| lane.ready_at.max(head.rests_until).since(now)),
@@ -650,6 +658,15 @@ mod tests {
         let stats = stats(queue, later).unwrap();
         assert_eq!((stats.waiting, stats.in_flight), (1, 0));
         assert_eq!(queue.next_lane().unwrap().unwrap().1.ready_at, NOW + TTL);
+    }
+
+    #[test]
+    fn a_floor_of_a_wrong_clock_does_not_use_up_the_tokens() {
+        let queue = &mut PlainQueue::default();
+        push(queue, &item(Duration::ZERO), NOW).unwrap();
+        let wrong = Take { floor: Token::new(u64::MAX - 2), ..request(1, 1) };
+        let token = take(queue, &wrong, NOW).unwrap().0.items[0].token;
+        assert_eq!(token, Token::new(NOW.micros()));
     }
 
     #[test]

@@ -28,10 +28,6 @@ pub fn waiter_life(ttl: Duration) -> Duration {
     ttl.min(WAITER_LIFE_MAX)
 }
 
-/// How far the last token may lie ahead of the store's clock unmentioned. Many grants in one microsecond, or
-/// an honest floor, put it a little ahead.
-const TOKEN_AHEAD_WARNING: Duration = Duration::from_secs(1);
-
 /// How many holds are read to name the holder in a refusal.
 const HOLDERS_READ_MAX: usize = 16;
 
@@ -55,8 +51,6 @@ pub struct Transition<A> {
     pub wakes: Vec<Woken>,
     /// Waiters behind one that left the queue without a grant: another entry is ahead of them now.
     pub moved_up: Vec<(ClientId, ClaimId)>,
-    /// The last token lies ahead of the store's clock, which has been wrong at some time.
-    pub is_token_ahead: bool,
 }
 
 /// A step under way. A [`Command`](super::Command) runs in it; what it has to offer is for this module's commands only.
@@ -97,7 +91,9 @@ impl<'a, R: Record> Step<'a, R> {
             if let Some(claim) = hold.claim {
                 self.finish_claim(claim, hold.expires_at)?;
             }
-            let rest_until = hold.expires_at + hold.limits.lock_delay;
+            let lock_delay =
+                if mutant!("lock-delay-ignored") { Duration::ZERO } else { hold.limits.lock_delay };
+            let rest_until = hold.expires_at + lock_delay;
             self.end_hold(hold, rest_until)?;
         }
         while let Some(waiter) = self.record.next_waiter_to_end()? {
@@ -119,12 +115,15 @@ impl<'a, R: Record> Step<'a, R> {
     /// Grants from the head of the queue for as long as it fits.
     fn grant_waiters(&mut self) -> Result<(), R::Error> {
         while self.head.waiting > 0
-            && let Some(waiter) = self.record.waiter_behind(0)?
+            && let Some(waiter) = match self.record.waiter_behind(0)? {
+                Some(_) if mutant!("last-in-first-out") => self.record.waiters(usize::MAX)?.pop(),
+                first => first,
+            }
             && self.fits(waiter.weight)
             && self.has_tokens(Token::ZERO)
         {
             self.record.remove_waiter(waiter.place)?;
-            self.head.waiting -= 1;
+            self.head.waiting = self.head.waiting.saturating_sub(1);
             let (claim, client) = (waiter.claim, waiter.client);
             let grant = self.grant(Party::from(waiter), Token::ZERO, false)?;
             self.wakes.push(Woken { claim, client, grant: Some(grant) });
@@ -133,7 +132,10 @@ impl<'a, R: Record> Step<'a, R> {
     }
 
     pub(super) fn fits(&self, weight: u32) -> bool {
-        self.head.used.checked_add(weight).is_some_and(|used| used <= self.head.capacity)
+        self.head
+            .used
+            .checked_add(weight)
+            .is_some_and(|used| used <= self.head.capacity + u32::from(mutant!("capacity-off-by-one")))
     }
 
     /// Whether a larger token exists. A forced floor or a very wrong clock can use them up, and then nothing
@@ -152,9 +154,13 @@ impl<'a, R: Record> Step<'a, R> {
         let token = Token::next(self.head.last_token, self.now, floor);
         assert!(token > self.head.last_token, "tokens must grow");
         self.head.last_token = token;
-        self.head.used += party.weight;
+        self.head.used = self.head.used.saturating_add(party.weight);
         let slot = if self.head.kind == Kind::SlotPool { Some(self.take_slot()?) } else { None };
-        let life = if is_confirmed { party.ttl } else { confirm_window(party.ttl) };
+        let life = if is_confirmed || mutant!("unheard-grants-last") {
+            party.ttl
+        } else {
+            confirm_window(party.ttl)
+        };
         let mut hold = Hold {
             claim: Some(party.claim),
             client: party.client,
@@ -177,7 +183,7 @@ impl<'a, R: Record> Step<'a, R> {
     /// Takes the slot that has been free longest: one never granted, else the first that came free.
     fn take_slot(&mut self) -> Result<u32, R::Error> {
         if self.head.fresh_slots < self.head.capacity {
-            self.head.fresh_slots += 1;
+            self.head.fresh_slots = self.head.fresh_slots.saturating_add(1);
             return Ok(self.head.fresh_slots - 1);
         }
         let slot = self.record.pop_free_slot()?;
@@ -207,7 +213,7 @@ impl<'a, R: Record> Step<'a, R> {
 
     fn free(&mut self, hold: &Hold) -> Result<(), R::Error> {
         self.record.remove_hold(hold.token)?;
-        self.head.used -= hold.weight;
+        self.head.used = self.head.used.saturating_sub(hold.weight);
         match hold.slot {
             // Beyond the capacity of a resize: the slot is gone, until another resize brings it back.
             Some(slot) if slot < self.head.capacity => self.record.push_free_slot(slot),
@@ -217,13 +223,17 @@ impl<'a, R: Record> Step<'a, R> {
 
     pub(super) fn finish_claim(&mut self, claim: ClaimId, at: Timestamp) -> Result<(), R::Error> {
         let until = at + FINISHED_MEMORY;
-        if until > self.now { self.record.put_finished(claim, until) } else { Ok(()) }
+        if until > self.now && !mutant!("finished-claims-forgotten") {
+            self.record.put_finished(claim, until)
+        } else {
+            Ok(())
+        }
     }
 
     /// Removes a waiter that leaves without a grant.
     pub(super) fn remove_waiter(&mut self, waiter: &Waiter) -> Result<(), R::Error> {
         self.record.remove_waiter(waiter.place)?;
-        self.head.waiting -= 1;
+        self.head.waiting = self.head.waiting.saturating_sub(1);
         if let Some(next) = self.record.waiter_behind(waiter.place)? {
             self.moved_up.push((next.client, next.claim));
         }
@@ -282,15 +292,17 @@ impl<'a, R: Record> Step<'a, R> {
         if self.head.is_idle() && !was_idle {
             self.head.idle_since = self.now;
         }
-        let is_token_ahead = self.head.last_token.get() > (self.now + TOKEN_AHEAD_WARNING).micros();
         self.record.set_head(self.head)?;
-        Ok(Transition { answer, wakes: self.wakes, moved_up: self.moved_up, is_token_ahead })
+        Ok(Transition { answer, wakes: self.wakes, moved_up: self.moved_up })
     }
 }
 
 /// Moves the end of a hold to `until`, never back, and never beyond its `max_hold`.
 pub(super) fn extend(hold: &mut Hold, until: Timestamp) {
-    let until = hold.max_until().map_or(until, |max_until| until.min(max_until));
+    let until = hold
+        .max_until()
+        .filter(|_| !mutant!("max-hold-ignored"))
+        .map_or(until, |max_until| until.min(max_until));
     hold.expires_at = hold.expires_at.max(until);
 }
 

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_core::model::claim::{ClaimId, Name};
+use tenure_core::model::claim::{Claim, ClaimId, Name};
 use tenure_core::{Delivery, Lease, Leases, Slot, Term, Token};
 
 use super::time::NodeClock;
@@ -21,7 +21,7 @@ pub(crate) enum Had {
 }
 
 impl Had {
-    fn leases(&self) -> Vec<&Lease> {
+    pub(crate) fn leases(&self) -> Vec<&Lease> {
         match self {
             Had::Lease(lease) => vec![lease],
             Had::Slot(slot) => vec![slot.deref()],
@@ -41,6 +41,11 @@ pub(crate) struct Beliefs {
     /// The token of the lease that was got last, for each resource.
     last_tokens: HashMap<Name, Token>,
     tokens: HashSet<(Name, Token)>,
+    /// Who held and who waited when a resource was looked at last, by their places.
+    lines: HashMap<Name, (HashSet<ClaimId>, Vec<ClaimId>)>,
+    /// Claims that the store was asked for, and those for which it was asked more than once.
+    asked: HashSet<ClaimId>,
+    asked_again: HashSet<ClaimId>,
     /// Claims whose lease was seen to be over.
     over: HashSet<ClaimId>,
     /// Claims whose release the store has carried out.
@@ -55,6 +60,9 @@ impl World {
 
     /// A user has got something just now. Returns the number under which it is kept.
     pub(crate) fn got(&self, had: Had, clock: &Arc<NodeClock>, is_exclusive: bool) -> u64 {
+        if had.leases().iter().any(|lease| lease.expires_in().is_zero()) {
+            self.time.fail("a user was given what was over already".to_owned());
+        }
         if !matches!(had, Had::Delivery(_)) {
             had.leases().into_iter().for_each(|lease| self.check_token(lease, is_exclusive));
         }
@@ -106,15 +114,27 @@ impl World {
     /// Whether a user may still believe in what it has.
     pub(crate) fn is_held(&self, number: u64) -> bool {
         let beliefs = self.beliefs();
-        beliefs.had.get(&number).is_some_and(|(had, ..)| had.leases().iter().all(|lease| !lease.is_lost()))
+        beliefs.had.get(&number).is_some_and(|(had, ..)| {
+            had.leases().into_iter().all(|lease| {
+                let is_held = !lease.is_lost();
+                if is_held && lease.expires_in().is_zero() {
+                    self.time.fail(format!("{}: called held after its deadline", lease.resource()));
+                }
+                is_held
+            })
+        })
     }
 
     /// Compares what users believe of these resources with what the store knows.
     pub(crate) fn check(&self, resources: &[Name]) {
         let mut beliefs = self.beliefs();
-        let Beliefs { had, over, released, .. } = &mut *beliefs;
+        let Beliefs { had, over, released, lines, asked_again, .. } = &mut *beliefs;
         if self.memory == Memory::Keeps {
             resources.iter().for_each(|resource| self.check_released(resource, released));
+            // Where the store's clock is set back, a place that has ended lasts again.
+            if !self.may_step {
+                resources.iter().for_each(|resource| self.check_order(resource, lines, asked_again));
+            }
         }
         for (had, _, since) in had.values() {
             for lease in had.leases() {
@@ -156,6 +176,35 @@ impl World {
         if holds.iter().filter_map(|hold| hold.claim).any(|claim| released.contains(&claim)) {
             self.time.fail(format!("{resource}: granted after its release"));
         }
+    }
+
+    /// Claims are about to be carried out. One that is asked again may have lost its place, and queues anew at the end.
+    pub(crate) fn note_asked(&self, claims: &[Claim]) {
+        let Beliefs { asked, asked_again, .. } = &mut *self.beliefs();
+        asked_again.extend(claims.iter().map(|claim| claim.id).filter(|claim| !asked.insert(*claim)));
+    }
+
+    /// Nobody is granted anything while somebody waits who came before.
+    fn check_order(
+        &self,
+        resource: &Name,
+        lines: &mut HashMap<Name, (HashSet<ClaimId>, Vec<ClaimId>)>,
+        asked_again: &HashSet<ClaimId>,
+    ) {
+        let view = self.store.view(resource);
+        let (holds, waiters) = view.map(|view| (view.holds, view.waiters)).unwrap_or_default();
+        let holds: HashSet<ClaimId> = holds.iter().filter_map(|hold| hold.claim).collect();
+        let waiters: Vec<ClaimId> = waiters.iter().map(|waiter| waiter.claim).collect();
+        let (held, waited) = lines.remove(resource).unwrap_or_default();
+        for granted in holds.difference(&held) {
+            let before = waited.iter().take_while(|claim| *claim != granted);
+            if let Some(overtaken) =
+                before.into_iter().find(|claim| waiters.contains(claim) && !asked_again.contains(claim))
+            {
+                self.time.fail(format!("{resource}: {granted} was granted before {overtaken}"));
+            }
+        }
+        lines.insert(resource.clone(), (holds, waiters));
     }
 
     fn store_holds(&self, had: &Had, lease: &Lease) -> bool {

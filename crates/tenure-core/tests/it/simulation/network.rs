@@ -2,7 +2,7 @@
 //!
 //! What a client has sent goes on without it: a call that is given up may still be carried out, however late.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,11 +23,14 @@ use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tokio::sync::{mpsc, oneshot};
 
-use super::World;
 use super::time::NodeClock;
+use super::{Memory, World};
 
 /// How many servers the store has.
 pub(crate) const SHARDS: u16 = 2;
+
+/// What a call fails with that may have been carried out.
+pub(crate) const BROKEN: &str = "the connection broke";
 
 /// What kind of thing a message carries. What is of one kind may have a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +78,11 @@ pub(crate) struct Wire {
     arrivals: Mutex<HashMap<(Verb, Shard), u64>>,
     /// How many calls its client waits for.
     under_way: Mutex<HashMap<(Verb, Shard), usize>>,
+    /// Claims whose last renewal failed when the faults had stopped.
+    failed: Mutex<HashSet<ClaimId>>,
+    /// Claims that the store may know of: sent so many times, and neither granted nor over as far as the client knows. It must
+    /// withdraw them.
+    open: Mutex<HashMap<ClaimId, usize>>,
 }
 
 /// A call for which a client waits, until this is dropped.
@@ -114,7 +122,30 @@ impl Wire {
             is_dead: Default::default(),
             arrivals: Mutex::default(),
             under_way: Mutex::default(),
+            failed: Mutex::default(),
+            open: Mutex::default(),
         })
+    }
+
+    /// Whether the renewals of these claims fail although the faults have stopped: at times, and not twice in a row. A lease bears that.
+    fn is_troubled(&self, claims: &[ClaimId]) -> bool {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let had_failed = claims.iter().filter(|claim| failed.remove(claim)).count() > 0;
+        let is_calm = self.world.time.now() > self.world.calm_at();
+        let fails = is_calm && !had_failed && self.world.time.random(|random| random.u8(..4)) == 0;
+        failed.extend(claims.iter().filter(|_| fails));
+        fails
+    }
+
+    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<ClaimId, usize>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client has ended. What it asked for is its own, or over, or was given back.
+    pub(crate) fn check_withdrawn(&self) {
+        if let Some(claim) = self.open().keys().next() {
+            self.world.time.fail(format!("claim {claim} came to nothing, and was not withdrawn"));
+        }
     }
 
     pub(crate) fn die(&self) {
@@ -218,7 +249,7 @@ impl Wire {
     /// Whether a call is to fail after it was carried out, or before.
     fn failure(&self) -> Option<Error> {
         let is_failed = self.world.chance(self.world.weather.failed);
-        is_failed.then(|| Error::new(ErrorKind::Unavailable, "ask", "the connection broke"))
+        is_failed.then(|| Error::new(ErrorKind::Unavailable, "ask", BROKEN))
     }
 
     fn fail_some<T>(&self, answers: Vec<Result<T>>) -> Vec<Result<T>> {
@@ -242,6 +273,8 @@ pub(crate) fn connector(wire: Arc<Wire>) -> Connect {
     wire.world.store.clone().connector().around(move |store| {
         let mut capability = store.capability().clone();
         capability.calls_max = wire.world.weather.calls_max;
+        // As any engine says whose store may forget: what is left then is its clock, and that may be set back.
+        capability.needs_floor = wire.world.memory == Memory::Forgets;
         let (sender, wakes) = mpsc::unbounded_channel();
         let mut news = store.wakes();
         let relay = wire.clone();
@@ -250,6 +283,9 @@ pub(crate) fn connector(wire: Arc<Wire>) -> Connect {
                 let (wire, sender) = (relay.clone(), sender.clone());
                 tokio::spawn(async move {
                     if wire.to_client().await {
+                        if let Wake::Granted { claim, .. } = &wake {
+                            wire.open().remove(claim);
+                        }
                         // The client may have ended.
                         sender.send(wake).ok();
                     }
@@ -315,8 +351,34 @@ impl Engine for Remote {
     }
 
     async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
-        let claim = async move |store: Arc<dyn DynEngine>, claims| store.claim(claims).await;
-        self.batch(Verb::Claim, claims, |claim| &claim.resource, claim).await
+        let ids: Vec<ClaimId> = claims.iter().map(|claim| claim.id).collect();
+        ids.iter().for_each(|id| *self.wire.open().entry(*id).or_default() += 1);
+        let world = self.wire.world.clone();
+        let claim = move |store: Arc<dyn DynEngine>, claims: Vec<Claim>| {
+            let world = world.clone();
+            async move {
+                world.note_asked(&claims);
+                store.claim(claims).await
+            }
+        };
+        let mut answers = self.batch(Verb::Claim, claims, |claim| &claim.resource, claim).await;
+        for (id, answer) in ids.iter().zip(&mut answers) {
+            // A script that fails has done a part, and that is no network's error.
+            if answer.is_err() && self.wire.world.chance(50) {
+                *answer = Err(Error::new(ErrorKind::Internal, "claim", BROKEN));
+            }
+            let mut open = self.wire.open();
+            match answer {
+                Ok(ClaimAnswer::Granted(_) | ClaimAnswer::Finished) => {
+                    open.remove(id);
+                }
+                Ok(ClaimAnswer::Busy(_) | ClaimAnswer::Fresh(_)) if open.get(id) == Some(&1) => {
+                    open.remove(id);
+                }
+                _ => {}
+            }
+        }
+        answers
     }
 
     async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
@@ -326,12 +388,30 @@ impl Engine for Remote {
             "what is held and who waits are asked for in calls of their own"
         );
         let verb = if is_waiter { Verb::Heartbeat } else { Verb::Renew };
+        let ids: Vec<ClaimId> = renewals.iter().map(|renewal| renewal.claim).collect();
         let renew = async move |store: Arc<dyn DynEngine>, renewals| store.renew(renewals).await;
-        self.batch(verb, renewals, |renewal| &renewal.resource, renew).await
+        let mut answers = self.batch(verb, renewals, |renewal| &renewal.resource, renew).await;
+        if self.wire.is_troubled(&ids) {
+            answers.fill_with(|| Err(Error::new(ErrorKind::Unavailable, "renew", BROKEN)));
+        }
+        for (id, answer) in ids.iter().zip(&answers) {
+            let mut open = self.wire.open();
+            let is_settled = match answer {
+                Ok(RenewAnswer::Granted(_) | RenewAnswer::Renewed { .. }) => true,
+                // A copy that is still under way would be granted.
+                Ok(RenewAnswer::Lost) => open.get(id) == Some(&1),
+                _ => false,
+            };
+            if is_settled {
+                open.remove(id);
+            }
+        }
+        answers
     }
 
     async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
         let world = self.wire.world.clone();
+        self.wire.open().retain(|claim, _| releases.iter().all(|request| request.release.claim != *claim));
         let release = move |store: Arc<dyn DynEngine>, releases: Vec<ReleaseRequest>| {
             let world = world.clone();
             async move {

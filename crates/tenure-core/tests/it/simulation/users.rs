@@ -1,15 +1,16 @@
 //! What the users of a world do, each on the client of its machine.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use tenure_core::{Delivery, Error, ErrorKind, Mutex as TenureMutex, Result, Settings, Tenure};
+use tenure_core::{Delivery, Error, ErrorKind, Mutex as TenureMutex, Name, Result, Settings, Tenure, Token};
 use tokio::task::JoinHandle;
 
 use super::beliefs::{Had, Item};
-use super::network::{Wire, connector};
+use super::network::{BROKEN, Wire, connector};
 use super::time::{NodeClock, SharedClock};
 use super::{Play, USERS, World};
 
@@ -69,8 +70,9 @@ impl Node {
         tenure.break_hold(name.as_str(), hold.token, false).await.ok();
     }
 
-    /// Waits until its users have done what they had begun, and closes the client.
-    pub(crate) async fn finish(self) {
+    /// Waits until its users have done what they had begun, and closes the client. Returns what it was connected by: a value that is
+    /// refreshed behind its users keeps the client for longer than them.
+    pub(crate) async fn finish(self) -> Arc<Wire> {
         let life = self.life.into_inner().unwrap_or_else(PoisonError::into_inner);
         for user in life.users {
             if let Err(error) = user.await {
@@ -78,6 +80,7 @@ impl Node {
             }
         }
         life.tenure.close().await;
+        life.wire
     }
 }
 
@@ -95,6 +98,7 @@ impl Life {
                 tenure: tenure.clone(),
                 node: number,
                 user,
+                seen: Mutex::default(),
             };
             tokio::spawn(user.live())
         });
@@ -109,6 +113,8 @@ struct User {
     tenure: Tenure,
     node: usize,
     user: usize,
+    /// The largest token that it was given of each resource.
+    seen: Mutex<HashMap<Name, Token>>,
 }
 
 impl User {
@@ -125,12 +131,44 @@ impl User {
             };
             self.expect_fair(done);
         }
+        if matches!(self.world.play, Play::Locks | Play::Sets | Play::Elections) {
+            self.clock
+                .sleep(Duration::from_nanos(self.world.calm_at().saturating_sub(self.world.time.now())))
+                .await;
+            let done = match self.world.play {
+                Play::Locks => self.lock().await,
+                Play::Sets => self.set().await,
+                _ => self.lead().await,
+            };
+            if let Err(error) = done
+                && error.kind() != ErrorKind::Timeout
+            {
+                self.world.time.fail(format!("user {} of machine {}: {error:?}", self.user, self.node));
+            }
+        }
         // What lies in the queue, or is just pushed, is worked off.
         let is_left = || self.world.pushing() > 0 || !self.world.beliefs().items.are_all_over();
         while self.world.play == Play::Queues && self.user != 0 && is_left() {
             let done = self.consume().await;
             self.expect_fair(done);
         }
+    }
+
+    /// Keeps what it has got. Whatever the store forgets, the client asks for tokens above those that it has seen.
+    fn got(&self, had: Had, is_exclusive: bool) -> u64 {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        for lease in had.leases() {
+            if let Some(last) = seen.insert(lease.resource().clone(), lease.token())
+                && lease.token() <= last
+            {
+                self.world.time.fail(format!(
+                    "{}: {last}, then {} for the same user",
+                    lease.resource(),
+                    lease.token()
+                ));
+            }
+        }
+        self.world.got(had, &self.clock, is_exclusive)
     }
 
     fn draw<T>(&self, draw: impl FnOnce(&mut fastrand::Rng) -> T) -> T {
@@ -150,6 +188,7 @@ impl User {
     fn expect_fair(&self, done: Result<()>) {
         if let Err(error) = done
             && !matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Lost)
+            && !error.to_string().contains(BROKEN)
         {
             self.world.time.fail(format!("user {} of machine {}: {error:?}", self.user, self.node));
         }
@@ -199,7 +238,7 @@ impl User {
                     1 => self.patiently(primitive.acquire_within(ttl)).await.transpose()?,
                     _ => self.patiently(primitive.acquire()).await.transpose()?,
                 };
-                got.map(|got| world.got($had(got), &self.clock, $exclusive))
+                got.map(|got| self.got($had(got), $exclusive))
             }};
         }
         let number = match kind {
@@ -229,7 +268,7 @@ impl User {
             _ => self.patiently(set.acquire()).await.transpose()?,
         };
         let Some(leases) = got else { return Ok(()) };
-        let number = self.world.got(Had::Set(leases), &self.clock, true);
+        let number = self.got(Had::Set(leases), true);
         self.hold(number).await
     }
 
@@ -248,10 +287,15 @@ impl User {
 
     /// Holds something for a while, and does not always look whether it still has it.
     async fn keep(&self, number: u64, most: f64) {
+        let is_calm = self.world.time.now() > self.world.calm_at();
         let until = self.clock.now() + self.period(most);
         let is_careful = self.draw(|random| random.u8(..3)) > 0;
         while self.clock.now() < until && (!is_careful || self.world.is_held(number)) {
             self.clock.sleep(self.world.ttl / 8).await;
+        }
+        let may_end = self.world.play != Play::Elections && self.world.max_hold.is_some();
+        if is_calm && !may_end && !self.world.is_held(number) {
+            self.world.time.fail("a lease was lost although the faults have stopped".to_owned());
         }
     }
 

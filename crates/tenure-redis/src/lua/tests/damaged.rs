@@ -16,10 +16,15 @@ struct Believed {
 struct Damaged<'a, 'b> {
     pair: Pair<'a, 'b>,
     believed: HashMap<ClaimId, Believed>,
+    /// Whether the name is claimed as one kind and then as another.
+    is_disputed: bool,
 }
 
 impl Damaged<'_, '_> {
     fn turn(&mut self) {
+        if self.is_disputed && self.pair.random.u8(0..8) == 0 {
+            self.pair.shape = shape(&mut self.pair.random);
+        }
         match self.pair.random.u8(0..100) {
             0..40 => self.claim(),
             40..65 => self.renew(),
@@ -28,6 +33,7 @@ impl Damaged<'_, '_> {
             84..86 => self.resize(),
             _ => (0..self.pair.random.usize(1..4)).for_each(|_| self.delete()),
         }
+        self.pair.assert_all_ends();
         self.look();
     }
 
@@ -38,11 +44,8 @@ impl Damaged<'_, '_> {
     /// Deletes one key: that of the resource, one beside it, or one that all resources share.
     fn delete(&mut self) {
         let pair = &mut self.pair;
-        let key = match pair.random.usize(0..12) {
-            0 => pair.key.text.clone(),
-            at @ 1..8 => format!("tenure.1.{}:{}", b"ehsqwxv"[at - 1] as char, pair.key.text),
-            at => pair.keys.shared(0)[at - 8].clone(),
-        };
+        let mut keys = pair.all_keys();
+        let key = keys.swap_remove(pair.random.usize(..keys.len()));
         pair.log.push(format!("{:?}: DEL {key}", pair.now));
         let _: () = redis::cmd("DEL").arg(&key).query(&mut pair.connection).unwrap();
         if key == pair.key.text {
@@ -96,7 +99,9 @@ impl Damaged<'_, '_> {
                     return;
                 };
                 if !is_waiter {
-                    grant.slot = self.believed.get(&claim.id).and_then(|believed| believed.slot);
+                    // Such an answer names no slot: it is that of a lease which its client still believes in.
+                    let believed = self.believed.get(&claim.id).filter(|believed| believed.until > now);
+                    grant.slot = believed.and_then(|believed| believed.slot);
                     if claim.terms.kind == Kind::SlotPool && grant.slot.is_none() {
                         return;
                     }
@@ -133,7 +138,7 @@ impl Damaged<'_, '_> {
     /// To what it is.
     fn resize(&mut self) {
         let (kind, capacity) = self.pair.shape;
-        if matches!(kind, Kind::Semaphore | Kind::SlotPool) {
+        if !self.is_disputed && matches!(kind, Kind::Semaphore | Kind::SlotPool) {
             self.pair.one(&self.pair.scripts.library.resize, &[capacity.to_string().into_bytes()]);
         }
     }
@@ -176,11 +181,11 @@ impl Damaged<'_, '_> {
 const LONGEST: Duration = Duration::from_millis(8000 + 3000 + 1);
 
 /// Deletes keys of so many resources at random, and panics at the first that lets a second holder in, fails or does not heal.
-fn damage(world: &mut World<'_>, seeds: std::ops::Range<u64>) {
+fn damage(world: &mut World<'_>, is_disputed: bool, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         println!("seed {seed}");
         let server = world.server;
-        let mut damaged = Damaged { pair: Pair::new(world, seed), believed: HashMap::new() };
+        let mut damaged = Damaged { pair: Pair::new(world, seed), believed: HashMap::new(), is_disputed };
         for _ in 0..80 {
             if damaged.pair.random.bool() {
                 let period = Duration::from_millis(damaged.pair.random.u64(1..1500));
@@ -193,9 +198,32 @@ fn damage(world: &mut World<'_>, seeds: std::ops::Range<u64>) {
     }
 }
 
+/// Seeds with which a resource did not heal once, a hold was lost, or somebody was let in; and whether the name was disputed.
+const FAILED_ONCE: [(u64, bool); 3] = [
+    // `queues` and `x` went together. The next waiter stood behind one who was dead and could not end, and was granted in its turn.
+    (3_734_298_518, false),
+    // `queues` went, and who waited asked again and was granted. Its old place was granted in its turn as well, and the end of the one hold
+    // took the other away.
+    (225_200_524_094, false),
+    // Some waited for a mutex in a line of readers, who were there first, and were granted as readers when the mutex was free.
+    (603_871_917_461, true),
+];
+
+fn damage_as_once(world: &mut World<'_>) {
+    FAILED_ONCE.into_iter().for_each(|(seed, is_disputed)| damage(world, is_disputed, seed..seed + 1));
+}
+
 #[test]
 fn deleted_keys_let_nobody_in_beside_a_holder_and_heal() {
-    world(["", ""], Form::Function, |world| damage(world, seeds(80)));
+    world(["", ""], Form::Function, |world| {
+        damage_as_once(world);
+        damage(world, false, seeds(80));
+    });
+}
+
+#[test]
+fn deleted_keys_of_a_name_that_is_several_kinds_let_nobody_in_and_heal() {
+    world(["", ""], Form::Function, |world| damage(world, true, seeds(80)));
 }
 
 /// Each rule by which the scripts bear damage, and the scripts without it.
@@ -215,12 +243,23 @@ const WEAKER: &[(&str, &str, &str)] = &[
         "if kind ~= 'm' or (record.kind and record.kind ~= 'm') then",
         "if record.kind then",
     ),
-    ("waiters get what they asked for", "if not wanted then return end", "do return end"),
     ("lost slots are found again", "        refill_slots(record)\n", ""),
+    (
+        "a line is for one kind",
+        "if record.waiting > 0 and call('HGET', record.waiters, 'kind') ~= awaited(record) then",
+        "if false then",
+    ),
+    ("no claim holds twice", "record.kind == 'm' or call('HEXISTS', record.key, head) == 0", "true"),
     ("a queue is whole or gone", "call('EXISTS', record.waiters, record.lives) < 2", "false"),
+    ("also where it was not known to be there", "    mend_line(record)\n  end\n  -- All", "  end\n  -- All"),
 ];
 
 #[test]
 fn a_script_that_bears_less_is_caught() {
-    assert_eq!(missed(WEAKER, |world| damage(world, 0..150)), [""; 0], "nothing differs without these rules");
+    let check = |world: &mut World<'_>| {
+        damage_as_once(world);
+        damage(world, false, 0..150);
+        damage(world, true, 0..150);
+    };
+    assert_eq!(missed(WEAKER, check), [""; 0], "nothing differs without these rules");
 }

@@ -11,6 +11,23 @@ struct Bench<'a, 'b> {
 
 const TTL: Duration = Duration::from_secs(9);
 
+fn terms() -> Terms {
+    Terms { ttl: TTL, ..Terms::of_mutex(Label::new("host", 17, "program", "")) }
+}
+
+fn claim_of(name: &str, id: u128, client: u64, terms: Terms) -> Claim {
+    let (resource, id, client) = (Name::new(name).unwrap(), ClaimId::new(id), ClientId::new(client));
+    Claim {
+        resource,
+        id,
+        client,
+        terms: Arc::new(terms),
+        wait: true,
+        floor: Token::ZERO,
+        floor_forced: false,
+    }
+}
+
 impl<'a, 'b> Bench<'a, 'b> {
     fn new(world: &'a mut World<'b>) -> Bench<'a, 'b> {
         let connection = redis::Client::open(world.server.url()).unwrap().get_connection().unwrap();
@@ -36,18 +53,8 @@ impl<'a, 'b> Bench<'a, 'b> {
 
     /// Claims: the name, the claim's number, the client's number, the kind and the capacity.
     fn claim(&mut self, claims: &[(&str, u128, u64, Kind, u32)]) -> Vec<Result<Claimed, answer::Unexpected>> {
-        let terms = Terms { ttl: TTL, ..Terms::of_mutex(Label::new("host", 17, "program", "")) };
         let claims = Vec::from_iter(claims.iter().map(|(name, id, client, kind, capacity)| {
-            let claim = Claim {
-                resource: Name::new(name).unwrap(),
-                id: ClaimId::new(*id),
-                client: ClientId::new(*client),
-                terms: Arc::new(Terms { kind: *kind, capacity: *capacity, ..terms.clone() }),
-                wait: true,
-                floor: Token::ZERO,
-                floor_forced: false,
-            };
-            (*name, claim)
+            (*name, claim_of(name, *id, *client, Terms { kind: *kind, capacity: *capacity, ..terms() }))
         }));
         let (now, items) = self.call(|library| &library.claim, &CLAIM_ARGUMENTS, &claims);
         let answers = claims.iter().zip(items).map(|((_, claim), item)| answer::claimed(claim, now, item));
@@ -75,6 +82,14 @@ impl<'a, 'b> Bench<'a, 'b> {
         }));
         let items = self.call(|library| &library.release, &RELEASE_ARGUMENTS, &requests).1;
         items.into_iter().map(answer::released).collect()
+    }
+
+    fn resize(&mut self, name: &str, capacity: u32) -> Value {
+        let mut cmd = self.world.scripts.library.resize.command(&self.keys, 0, 1, Form::Function);
+        cmd.arg(self.keys.of(&Name::new(name).unwrap()).unwrap().text);
+        push_header(&mut cmd, &self.keys, 0, Incarnation(7), false);
+        cmd.arg(capacity);
+        answer::answers(cmd.query(&mut self.connection).unwrap()).unwrap().items.remove(0)
     }
 
     fn advance(&mut self, period: Duration) {
@@ -136,6 +151,33 @@ fn unheard_grants_that_pass_on(world: &mut World<'_>) {
     bench.advance(Duration::from_millis(200));
     bench.release(&[("m", 9), ("m", 3)]);
     assert_eq!(bench.ask(&["PTTL", "tenure:m"]), 4999, "the window of another was cut");
+}
+
+/// The client of the first waiter has gone: what is granted to it then lasts for half a second, and the next one is granted.
+fn unheard_grant_for_the_gone(world: &mut World<'_>) {
+    let mut bench = Bench::new(world);
+    bench.world.server.ask(&["SET", "tenure:m", "theirs", "PX", "100"]);
+    for (id, client) in [(1, UNHEARD), (2, HEARD)] {
+        assert!(matches!(bench.claim_mutex("m", id, client), Claimed::Waiting(_)));
+    }
+    bench.advance(Duration::from_millis(200));
+    let waits = |bench: &mut Bench<'_, '_>| {
+        matches!(bench.renew(&[("m", 2, true)]).remove(0).unwrap(), Renewed::Waiting(_))
+    };
+    assert!(waits(&mut bench));
+    assert_eq!(bench.ask(&["PTTL", "tenure:m"]), 499);
+    bench.advance(Duration::from_millis(499));
+    assert!(waits(&mut bench), "it may be reconnecting");
+    bench.advance(Duration::from_millis(1));
+    assert!(!waits(&mut bench));
+}
+
+// page: docs/concepts/queue-order.md "cut to half a second"
+#[test]
+fn an_unheard_grant_lives_for_half_a_second() {
+    world(["", ""], Form::Function, unheard_grant_for_the_gone);
+    let rules = [("a short window", "5000, 500, 15000", "5000, 4900, 15000")];
+    assert_eq!(missed(&rules, unheard_grant_for_the_gone), [""; 0], "nothing differs with another window");
 }
 
 #[test]
@@ -218,6 +260,56 @@ fn a_new_line_remembers_nothing_of_one_that_was_deleted() {
     };
     world(["", ""], Form::Function, check);
     let rules = [("a line begins empty", "if is_new then call('DEL', record.waiters, record.lives) end", "")];
+    assert_eq!(missed(&rules, check), [""; 0], "nothing differs without these rules");
+}
+
+/// An operator breaks the holds of a semaphore by `DEL`.
+#[test]
+fn who_waits_for_a_deleted_semaphore_keeps_its_place_and_gets_its_units() {
+    let check = |world: &mut World<'_>| {
+        let mut bench = Bench::new(world);
+        let claims = [1, 2, 3, 4, 5].map(|id| ("x", id, HEARD, Kind::Semaphore, 2));
+        bench.claim(&claims);
+        bench.world.server.ask(&["DEL", "tenure:x"]);
+        let got = bench.renew(&[("x", 5, true), ("x", 4, true), ("x", 3, true)]);
+        assert!(
+            matches!(got[..], [Ok(Renewed::Waiting(_)), Ok(Renewed::Held(_)), Ok(Renewed::Held(_))]),
+            "{got:?}"
+        );
+    };
+    world(["", ""], Form::Function, check);
+    let rules = [("it is stored with the line", "if not wanted then return end", "do return end")];
+    assert_eq!(missed(&rules, check), [""; 0], "nothing differs without these rules");
+}
+
+/// Two wait for a mutex. Its key is deleted, and what says that they wait, and somebody claims the name as a semaphore.
+#[test]
+fn who_waits_for_a_mutex_gets_no_units_of_a_semaphore() {
+    let check = |world: &mut World<'_>| {
+        for is_full in [false, true] {
+            let mut bench = Bench::new(world);
+            for id in 0..3 {
+                bench.claim_mutex("m", id, HEARD);
+            }
+            bench.world.server.ask(&["DEL", "tenure:m", "tenure.1.queues:tenure:"]);
+            let capacity = if is_full { 1 } else { 3 };
+            let got = bench.claim(&[("m", 3, HEARD, Kind::Semaphore, capacity)]).remove(0);
+            assert!(matches!(got, Ok(Claimed::Granted(_))), "{got:?}");
+            if is_full {
+                let got = bench.renew(&[("m", 1, true)]).remove(0);
+                assert!(matches!(got, Ok(Renewed::Waiting(_))), "{got:?}");
+                assert_eq!(bench.resize("m", 3), Value::Int(1));
+            }
+            let got = bench.renew(&[("m", 1, true), ("m", 2, true)]);
+            assert!(matches!(got[..], [Ok(Renewed::Lost), Ok(Renewed::Lost)]), "both hold a mutex: {got:?}");
+            bench.release(&[("m", 3)]);
+        }
+    };
+    world(["", ""], Form::Function, check);
+    let rules = [
+        ("a line is for one kind", "if stored[2] ~= awaited(record) then return forget_line(record) end", ""),
+        ("and stays so", "call('HGET', record.waiters, 'kind') ~= awaited(record)", "false"),
+    ];
     assert_eq!(missed(&rules, check), [""; 0], "nothing differs without these rules");
 }
 
@@ -358,5 +450,60 @@ fn heartbeats_of_a_crowd_take_few_commands() {
     };
     world(["", ""], Form::Function, check);
     let rules = [("one look serves all", "    settled[key] = record\n", "")];
+    assert_eq!(missed(&rules, check), [""; 0], "nothing differs without these rules");
+}
+
+/// An operator makes a pool smaller, and then says the same again: but for its slots nothing is written.
+#[test]
+fn a_pool_that_is_resized_to_what_it_is_leaves_no_key_for_ever() {
+    let check = |world: &mut World<'_>| {
+        let mut bench = Bench::new(world);
+        for id in 1..=3 {
+            bench.claim(&[("p", id, HEARD, Kind::SlotPool, 3)]).remove(0).unwrap();
+        }
+        bench.release(&[("p", 1)]);
+        for _ in 0..2 {
+            assert_eq!(bench.resize("p", 1), Value::Int(1));
+            let ends = bench.ask(&["PEXPIRETIME", "tenure.1.s:tenure:p"]);
+            assert!(ends > 0, "the free slot is kept until {ends}");
+        }
+    };
+    world(["", ""], Form::Function, check);
+    let rules = [(
+        "only what goes is removed",
+        "if record.fresh > capacity and capacity < old then",
+        "if record.fresh > capacity then",
+    )];
+    assert_eq!(missed(&rules, check), [""; 0], "nothing differs without these rules");
+}
+
+/// A hold that may not be extended any more is renewed in its last millisecond.
+#[test]
+fn a_hold_lasts_to_the_end_that_its_renewal_names() {
+    let check = |world: &mut World<'_>| {
+        let mut bench = Bench::new(world);
+        let longest = Duration::from_millis(200);
+        let limits = HoldLimits { max_hold: Some(longest), ..HoldLimits::default() };
+        let claim = claim_of("m", 1, HEARD, Terms { limits, ..terms() });
+        bench.call(|library| &library.claim, &CLAIM_ARGUMENTS, &[("m", claim)]);
+        bench.advance(longest - Duration::from_millis(1));
+        let got = bench.renew(&[("m", 1, false)]).remove(0);
+        assert!(
+            matches!(got, Ok(Renewed::Held(grant)) if grant.ends_in == Duration::from_millis(1)),
+            "{got:?}"
+        );
+        assert!(
+            matches!(bench.claim_mutex("m", 2, HEARD), Claimed::Waiting(_)),
+            "it was granted to another before that"
+        );
+        bench.advance(Duration::from_millis(1));
+        assert!(matches!(bench.claim_mutex("m", 2, HEARD), Claimed::Granted(_)));
+    };
+    world(["", ""], Form::Function, check);
+    let rules = [(
+        "its end stays",
+        "if expiry > t then call('PEXPIREAT', record.key, expiry) end",
+        "call('PEXPIREAT', record.key, expiry)",
+    )];
     assert_eq!(missed(&rules, check), [""; 0], "nothing differs without these rules");
 }

@@ -317,6 +317,7 @@ fn what_may_have_been_executed_is_never_sent_again() {
     });
 }
 
+// page: docs/engines/redis.md "If fewer acknowledge within 0.5 s"
 #[test]
 fn replicas_that_acknowledge_are_counted_and_those_that_do_not_are_no_fault() {
     let master = RedisServer::start(RedisOptions::default());
@@ -345,6 +346,9 @@ fn replicas_that_acknowledge_are_counted_and_those_that_do_not_are_no_fault() {
         for answer in all {
             assert_eq!(answer.expect("an answer in time").unwrap().2, 0);
         }
+        let asked_at = Instant::now();
+        call().await.expect("an answer in time").unwrap();
+        assert!(asked_at.elapsed() >= Duration::from_millis(500), "they are given half a second");
         let refused = client.servers.with_replicas(0, |_| redis::cmd("INCR").to_owned()).await;
         assert_eq!(refused.unwrap_err().code(), Some("ERR"));
     });

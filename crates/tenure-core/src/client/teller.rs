@@ -1,0 +1,204 @@
+//! Tells events without any lock, and never on a thread that renews leases.
+//!
+//! A log or a listener may block for as long as it likes, panic, or call the client. So what happened under the lock of the ledger
+//! is told after it is free. On a user's thread that is at once, where the event belongs to what the user is doing and
+//! in its span. The client's own thread hands its events to one of their own, `tenure-events`, which begins with the first of them.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::event::{Happened, Listener};
+
+/// The most events that wait to be told. A burst of losses after a failover fits in, and if nothing takes them they cost 1 MB.
+const EVENTS_MAX: usize = 4096;
+/// How long the end of a client waits for its last events to be told.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// This thread must not be held up: it renews leases.
+    static IS_IO: Cell<bool> = const { Cell::new(false) };
+    /// This thread is telling an event.
+    static IS_TELLING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks this thread as one that must not be held up.
+pub(crate) fn mark_io_thread() {
+    IS_IO.set(true);
+}
+
+/// See the top of the file.
+pub(crate) struct Teller {
+    listener: Option<Arc<dyn Listener>>,
+    dropped: AtomicU64,
+    /// `None`: there could be no thread.
+    line: OnceLock<Option<Arc<Line>>>,
+}
+
+/// Events that wait for the thread.
+#[derive(Default)]
+struct Line {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    events: VecDeque<Happened>,
+    is_telling: bool,
+    is_closed: bool,
+}
+
+impl Teller {
+    pub(crate) fn new(listener: Option<Arc<dyn Listener>>) -> Teller {
+        Teller { listener, dropped: AtomicU64::new(0), line: OnceLock::new() }
+    }
+
+    /// Says whether somebody hears of every event.
+    pub(crate) fn has_listener(&self) -> bool {
+        self.listener.is_some()
+    }
+
+    /// Returns how many events were dropped since too many waited.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Tells events. The caller holds no lock.
+    pub(crate) fn tell(&self, events: Vec<Happened>) {
+        // What a listener brings about is told after it has returned: within it, one that claims at each grant would never end.
+        if IS_IO.get() || IS_TELLING.get() {
+            events.into_iter().for_each(|happened| self.tell_later(happened));
+        } else {
+            events.iter().for_each(|happened| tell_now(self.listener.as_deref(), happened));
+        }
+    }
+
+    fn tell_later(&self, happened: Happened) {
+        let line = self.line.get_or_init(|| Line::begin(self.listener.clone()));
+        if !line.as_ref().is_some_and(|line| line.push(happened)) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until what has happened is told, but not for long. Only where nothing has to be renewed any more.
+    pub(crate) fn flush(&self) {
+        if let Some(Some(line)) = self.line.get() {
+            let is_busy = |state: &mut State| state.is_telling || !state.events.is_empty();
+            // A listener that blocks does not keep the client from ending.
+            drop(line.changed.wait_timeout_while(line.state(), FLUSH_MAX, is_busy));
+        }
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        if let Some(Some(line)) = self.line.get() {
+            line.state().is_closed = true;
+            line.changed.notify_all();
+        }
+    }
+}
+
+impl Line {
+    /// Starts the thread. It ends when the client is gone and everything is told.
+    fn begin(listener: Option<Arc<dyn Listener>>) -> Option<Arc<Line>> {
+        let line = Arc::new(Line::default());
+        let thread = {
+            let line = line.clone();
+            move || line.serve(listener.as_deref())
+        };
+        let started = std::thread::Builder::new().name("tenure-events".to_owned()).spawn(thread);
+        started.is_ok().then_some(line)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere cannot leave it half-changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, happened: Happened) -> bool {
+        let mut state = self.state();
+        let has_room = state.events.len() < EVENTS_MAX;
+        if has_room {
+            state.events.push_back(happened);
+            drop(state);
+            self.changed.notify_all();
+        }
+        has_room
+    }
+
+    fn serve(&self, listener: Option<&dyn Listener>) {
+        while let Some(happened) = self.next() {
+            tell_now(listener, &happened);
+        }
+    }
+
+    fn next(&self) -> Option<Happened> {
+        let mut state = self.state();
+        state.is_telling = false;
+        self.changed.notify_all();
+        let is_idle = |state: &mut State| state.events.is_empty() && !state.is_closed;
+        let mut state = self.changed.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner);
+        let next = state.events.pop_front();
+        state.is_telling = next.is_some();
+        next
+    }
+}
+
+/// Tells one event. What panics in it ends there: a lease that was just granted must reach its user.
+fn tell_now(listener: Option<&dyn Listener>, happened: &Happened) {
+    let was_telling = IS_TELLING.replace(true);
+    let told = catch_unwind(AssertUnwindSafe(|| {
+        happened.event.log(happened.engine);
+    }));
+    let heard = catch_unwind(AssertUnwindSafe(|| {
+        listener.into_iter().for_each(|listener| listener.on_event(happened));
+    }));
+    IS_TELLING.set(was_telling);
+    // The panic hook has shown it. What it carries may panic when it is dropped, and is rather leaked.
+    [told, heard].into_iter().filter_map(Result::err).for_each(std::mem::forget);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Event;
+    use crate::model::claim::Name;
+
+    struct Gate(Mutex<()>);
+
+    impl Listener for Gate {
+        fn on_event(&self, _: &Happened) {
+            drop(self.0.lock());
+        }
+    }
+
+    #[test]
+    fn what_overflows_is_dropped_and_counted_and_holds_up_nobody() {
+        let gate = Arc::new(Gate(Mutex::new(())));
+        let teller = Teller::new(Some(gate.clone()));
+        let resource = Name::new("x").expect("a good name");
+        let happened = Happened { engine: "none", scope: None, event: Event::PlaceLost { resource } };
+        let closed = gate.0.lock();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                mark_io_thread();
+                (0..EVENTS_MAX + 100).for_each(|_| teller.tell(vec![happened.clone()]));
+            });
+        });
+        // The thread may have taken one already, which it is telling.
+        assert!((99..=100).contains(&teller.dropped()), "{}", teller.dropped());
+        drop(closed);
+        teller.flush();
+        assert!(
+            teller
+                .line
+                .get()
+                .is_some_and(|line| line.as_ref().is_some_and(|line| line.state().events.is_empty()))
+        );
+    }
+}

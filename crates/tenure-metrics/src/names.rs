@@ -1,0 +1,142 @@
+//! The names of all metrics, in the order of the page that explains them.
+
+/// What sort of number a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricType {
+    /// It only grows, but for restarts of the process.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// How often something was so much, in buckets.
+    Histogram,
+}
+
+impl MetricType {
+    /// Returns the word of the text format.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            MetricType::Counter => "counter",
+            MetricType::Gauge => "gauge",
+            MetricType::Histogram => "histogram",
+        }
+    }
+}
+
+/// How the numbers of several clients are one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fold {
+    Sum,
+    Most,
+    Least,
+}
+
+/// A metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// Its type.
+    pub of: MetricType,
+    /// Its labels.
+    pub labels: &'static [&'static str],
+    /// What it means, in a line.
+    pub help: &'static str,
+    pub(crate) fold: Fold,
+}
+
+macro_rules! metrics {
+    ($($constant:ident $name:literal $of:ident $fold:ident [$($label:literal)*] $help:literal;)*) => {
+        $(pub(crate) const $constant: Metric = Metric {
+            name: $name,
+            of: MetricType::$of,
+            labels: &[$($label),*],
+            help: $help,
+            fold: Fold::$fold,
+        };)*
+
+        /// All metrics.
+        pub const METRICS: &[Metric] = &[$($constant),*];
+    };
+}
+
+metrics! {
+    CLAIMS "tenure_claims_total" Counter Sum ["engine" "kind" "scope" "outcome"]
+        "Claims that ended, by how.";
+    WAIT "tenure_wait_seconds" Histogram Sum ["engine" "kind" "scope"]
+        "From asking to the lease, of claims that were granted.";
+    WAITING "tenure_waiting" Gauge Sum ["engine" "kind" "scope"]
+        "Claims of this process that wait.";
+    WAITING_OLDEST "tenure_waiting_oldest_seconds" Gauge Most ["engine" "kind" "scope"]
+        "Age of the oldest claim of this process that waits; 0 if none does.";
+    LEASES "tenure_leases" Gauge Sum ["engine" "kind" "scope"]
+        "Leases that this process holds.";
+    LEASES_OLDEST "tenure_leases_oldest_seconds" Gauge Most ["engine" "kind" "scope"]
+        "Age of the oldest lease that this process holds; 0 if it holds none.";
+    HOLD "tenure_hold_seconds" Histogram Sum ["engine" "kind" "scope"]
+        "From grant to release or loss.";
+    LOST "tenure_leases_lost_total" Counter Sum ["engine" "kind" "scope" "reason"]
+        "Leases that were lost: the work behind them was interrupted.";
+    RELEASES "tenure_releases_total" Counter Sum ["engine" "outcome"]
+        "Releases, by how they ended.";
+    PLACES_LOST "tenure_places_lost_total" Counter Sum ["engine" "scope"]
+        "Waiters that lost their place and queued anew.";
+    RENEWALS "tenure_renewals_total" Counter Sum ["engine" "outcome"]
+        "Renewals of leases and deliveries, by how they ended.";
+    SLACK "tenure_renewal_slack_ratio" Histogram Sum ["engine"]
+        "Part of the ttl that was left when a renewal was answered: about 0.65 if all is well, 0 is a loss.";
+    HAND_OVERS "tenure_hand_overs_total" Counter Sum ["engine" "by"]
+        "How waiters learned of their grants: heartbeats say that wakes get lost.";
+    REQUESTS "tenure_requests_total" Counter Sum ["engine" "verb" "outcome"]
+        "Calls of the store, by how they ended.";
+    REQUEST_TIME "tenure_request_seconds" Histogram Sum ["engine" "verb"]
+        "How long calls of the store took.";
+    REQUEST_ITEMS "tenure_request_items" Histogram Sum ["engine" "verb"]
+        "How many requests went in each call of the store.";
+    STORE_UP "tenure_store_up" Gauge Least ["engine"]
+        "1: the last call of the store was answered in time.";
+    STORE_FORGOT "tenure_store_forgot_total" Counter Sum ["engine"]
+        "How often the store may have forgotten what it knew: a restart, a failover.";
+    TOKENS_AHEAD "tenure_tokens_ahead_total" Counter Sum ["engine"]
+        "Tokens ahead of this machine's time of day: a clock is or was wrong.";
+    LATE "tenure_late_seconds" Histogram Sum ["engine"]
+        "By how much the thread that renews leases woke too late.";
+    LEADING "tenure_leading" Gauge Most ["engine" "election"]
+        "1: this process leads, 0: it campaigns or has campaigned.";
+    FOUND "tenure_cache_found_total" Counter Sum ["engine" "scope" "source"]
+        "Where values of single-flights came from.";
+    LOAD "tenure_cache_load_seconds" Histogram Sum ["engine" "scope"]
+        "How long loads of single-flights took that succeeded.";
+    PUSHES "tenure_queue_pushes_total" Counter Sum ["engine" "queue" "outcome"]
+        "Pushes into queues, by how they ended.";
+    DELIVERIES "tenure_queue_deliveries_total" Counter Sum ["engine" "queue" "outcome"]
+        "Deliveries of queues, by how they ended.";
+    IN_FLIGHT "tenure_queue_in_flight" Gauge Sum ["engine" "queue"]
+        "Deliveries that are with this process.";
+    WORK "tenure_queue_work_seconds" Histogram Sum ["engine" "queue"]
+        "From hand-out to settlement or loss.";
+    SCOPES "tenure_scopes" Gauge Sum ["engine"]
+        "Values of the labels scope, queue and election that are in use.";
+    FOLDED "tenure_scopes_folded_total" Counter Sum ["engine"]
+        "How often something was named that is counted as other: the limit of label values is reached.";
+    EVENTS_DROPPED "tenure_events_dropped_total" Counter Sum ["engine"]
+        "Events that a log or a listener was too slow for.";
+    INFO "tenure_info" Gauge Most ["version"]
+        "1, for the version.";
+    RUN_RUNNING "tenure_run_running" Gauge Most ["name"]
+        "1: a run holds the lock now.";
+    RUN_START "tenure_run_last_start_timestamp_seconds" Gauge Most ["name"]
+        "When a run last began to wait for the lock.";
+    RUN_SUCCESS "tenure_run_last_success_timestamp_seconds" Gauge Most ["name"]
+        "When a run last ended with exit code 0.";
+    RUN_BUSY "tenure_run_last_busy_timestamp_seconds" Gauge Most ["name"]
+        "When a run last found the lock held and did nothing.";
+    RUN_EXIT "tenure_run_last_exit_code" Gauge Most ["name"]
+        "The exit code of the last run that was not busy.";
+    RUN_WAIT "tenure_run_last_wait_seconds" Gauge Most ["name"]
+        "How long the last run that was not busy waited for the lock.";
+    RUN_HOLD "tenure_run_last_hold_seconds" Gauge Most ["name"]
+        "How long the last run that was not busy held the lock.";
+    RUN_EXPECTED "tenure_run_expected_seconds" Gauge Most ["name"]
+        "How much time may pass between two successes.";
+}

@@ -1,0 +1,203 @@
+//! Serves the page on an address of its own, by a thread of its own.
+//!
+//! It is for whoever watches, so it must not be a way to harm what is watched: 8 connections at a time, each for one request and 5
+//! seconds, and what is asked for is read from the header alone.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{Semaphore, watch};
+
+use tenure_core::Counts;
+
+use crate::render::{Format, render};
+
+/// The most connections at a time: a server or two that scrape, and somebody who looks.
+const CONNECTIONS_MAX: usize = 8;
+/// How long a connection may last.
+const CONNECTION_MAX: Duration = Duration::from_secs(5);
+
+/// Where the page is served: `127.0.0.1:9184`, or `unix:/run/job.sock`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// By TCP, for everybody who reaches it: the page tells the names of scopes, and no secret.
+    Tcp(SocketAddr),
+    /// By a socket in the file system, for this user alone.
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        match text.strip_prefix("unix:") {
+            Some(path) if !path.is_empty() => Ok(Address::Unix(path.into())),
+            Some(_) => Err("`unix:` names no file: write unix:/run/job.sock".to_owned()),
+            None => text
+                .parse()
+                .map(Address::Tcp)
+                .map_err(|_| format!("{text:?} is no address: write 127.0.0.1:9184, or unix:/run/job.sock")),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "{address}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Serves `/metrics` until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: Address,
+    stop: watch::Sender<()>,
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+type Source = Arc<dyn Fn() -> Vec<Counts> + Send + Sync>;
+
+impl Server {
+    /// Begins to serve what `source` returns when it is asked.
+    ///
+    /// # Errors
+    /// What the system says: the address is in use or not this machine's, or there can be no more threads or files.
+    pub fn start(
+        address: &Address,
+        source: impl Fn() -> Vec<Counts> + Send + Sync + 'static,
+    ) -> io::Result<Server> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let entered = runtime.enter();
+        let (socket, address) = bind(address)?;
+        drop(entered);
+        let (stop, stopped) = watch::channel(());
+        let source: Source = Arc::new(source);
+        std::thread::Builder::new()
+            .name("tenure-metrics".to_owned())
+            .spawn(move || runtime.block_on(serve(socket, source, stopped)))?;
+        Ok(Server { address, stop })
+    }
+
+    /// Returns where it is served. A port that was not chosen is the one that the system has.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.send_replace(());
+        if let Address::Unix(path) = &self.address {
+            // Somebody may have removed it.
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+fn bind(address: &Address) -> io::Result<(Socket, Address)> {
+    match address {
+        Address::Tcp(address) => {
+            let listener = std::net::TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            let address = Address::Tcp(listener.local_addr()?);
+            Ok((Socket::Tcp(TcpListener::from_std(listener)?), address))
+        }
+        Address::Unix(path) => {
+            // What a process left behind that was killed.
+            if std::os::unix::net::UnixStream::connect(path)
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+            {
+                std::fs::remove_file(path)?;
+            }
+            let listener = UnixListener::bind(path)?;
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+            Ok((Socket::Unix(listener), Address::Unix(path.clone())))
+        }
+    }
+}
+
+async fn serve(socket: Socket, source: Source, mut stopped: watch::Receiver<()>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let accepted = async {
+            // Never closed.
+            let place = places.clone().acquire_owned().await;
+            let connection = match &socket {
+                Socket::Tcp(listener) => listener.accept().await.map(|(stream, _)| Connection::Tcp(stream)),
+                Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| Connection::Unix(stream)),
+            };
+            (place, connection)
+        };
+        let (place, connection) = match select(pin!(stopped.changed()), pin!(accepted)).await {
+            Either::Left(_) => return,
+            Either::Right((accepted, _)) => accepted,
+        };
+        let Ok(connection) = connection else {
+            // No more files, say: not at once again.
+            tokio::time::timeout(Duration::from_millis(100), std::future::pending::<()>()).await.ok();
+            continue;
+        };
+        let source = source.clone();
+        tokio::spawn(async move {
+            match connection {
+                Connection::Tcp(stream) => answer(stream, source).await,
+                Connection::Unix(stream) => answer(stream, source).await,
+            }
+            drop(place);
+        });
+    }
+}
+
+enum Connection {
+    Tcp(tokio::net::TcpStream),
+    Unix(tokio::net::UnixStream),
+}
+
+/// Answers one request. What goes wrong with a connection is its reader's.
+async fn answer(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static, source: Source) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let source = source.clone();
+        async move { respond(&request, &source) }
+    });
+    let served = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
+    tokio::time::timeout(CONNECTION_MAX, served).await.ok();
+}
+
+fn respond(request: &Request<Incoming>, source: &Source) -> hyper::http::Result<Response<Full<Bytes>>> {
+    let text = |status, text: &'static str| {
+        Response::builder().status(status).body(Full::new(Bytes::from_static(text.as_bytes())))
+    };
+    if request.uri().path() != "/metrics" {
+        return text(StatusCode::NOT_FOUND, "see /metrics\n");
+    }
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        let allowed = Response::builder().status(StatusCode::METHOD_NOT_ALLOWED).header(ALLOW, "GET, HEAD");
+        return allowed.body(Full::default());
+    }
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let format = Format::accepted(accept);
+    let page = render(&source(), format);
+    Response::builder().header(CONTENT_TYPE, format.content_type()).body(Full::new(Bytes::from(page)))
+}

@@ -1,0 +1,83 @@
+//! The page on an address of its own.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use pollster::block_on;
+use tenure_core::Settings;
+use tenure_metrics::{Address, Server};
+
+use crate::page::client;
+
+fn ask(mut stream: impl Read + Write, request: &str) -> String {
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    answer
+}
+
+fn start(address: &str) -> (Server, impl Sized + use<>) {
+    let (clock, store, tenure) = client(Settings::new().counts(true));
+    drop(block_on(tenure.mutex("billing/1").acquire()).expect("free"));
+    let counted = tenure.clone();
+    let address: Address = address.parse().expect("an address");
+    let server = Server::start(&address, move || vec![counted.counts()]).expect("it is free");
+    (server, (clock, store, tenure))
+}
+
+fn tcp(server: &Server) -> TcpStream {
+    let Address::Tcp(address) = server.address() else { panic!("it is by TCP") };
+    let stream = TcpStream::connect(address).expect("connects");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+    stream
+}
+
+#[test]
+fn a_server_of_metrics_is_answered_in_the_format_that_it_accepts() {
+    let (server, _client) = start("127.0.0.1:0");
+    let plain = ask(tcp(&server), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(plain.starts_with("HTTP/1.1 200 OK\r\n"), "{plain}");
+    assert!(plain.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{plain}");
+    assert!(plain.contains(r#"scope="billing/*",outcome="granted"} 1"#), "{plain}");
+    let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+    let open = ask(tcp(&server), &format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n"));
+    assert!(
+        open.contains("content-type: application/openmetrics-text") && open.ends_with("# EOF\n"),
+        "{open}"
+    );
+    let elsewhere = ask(tcp(&server), "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(elsewhere.starts_with("HTTP/1.1 404 "), "{elsewhere}");
+    let posted = ask(tcp(&server), "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    assert!(posted.starts_with("HTTP/1.1 405 ") && posted.contains("allow: GET, HEAD\r\n"), "{posted}");
+}
+
+#[test]
+fn readers_that_say_nothing_hold_up_the_others_for_5_seconds_at_most() {
+    let (server, _client) = start("127.0.0.1:0");
+    let silent: Vec<TcpStream> = (0..8).map(|_| tcp(&server)).collect();
+    let answer = ask(tcp(&server), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    drop(silent);
+}
+
+#[test]
+fn a_socket_of_a_killed_process_is_replaced_and_removed_at_the_end() {
+    let path = std::env::temp_dir().join(format!("tenure-metrics-{}.sock", std::process::id()));
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("free"));
+    let (server, _client) = start(&format!("unix:{}", path.display()));
+    let answer =
+        ask(UnixStream::connect(&path).expect("connects"), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    drop(server);
+    assert!(!path.exists());
+}
+
+#[test]
+fn what_is_no_address_says_what_is() {
+    for text in ["9184", "localhost:9184", "unix:", ""] {
+        let error = text.parse::<Address>().expect_err("no address");
+        assert!(error.contains("unix:/run/job.sock"), "{error}");
+    }
+}

@@ -1,0 +1,87 @@
+//! The short path by statements whose plans the server keeps: most of the time of a claim that is alone goes into planning a text that is
+//! always the same.
+
+use tenure_core::model::claim::{Claim, ClaimId, Name};
+use tenure_sql::{Database, Fault, Plain, Purpose, Row, Tables, claim_bytes, client_number, micros, signed};
+use tokio_postgres::types::Type;
+
+use crate::dialect::{WAITS_LITTLE, claim_plain, release_plain};
+use crate::engine::Postgres;
+use crate::queues::Value;
+use crate::queues::read::strange;
+
+/// How many rows such a statement is for at most. Their plan joins each row with each, and a batch shares the time of planning a text.
+const KEPT_MAX: usize = 64;
+
+/// The statements, whose rows come as arrays.
+pub(crate) struct PlainTexts {
+    claim: String,
+    release: String,
+}
+
+impl PlainTexts {
+    pub(crate) fn new(tables: &Tables) -> PlainTexts {
+        let source = |arrays: &str| format!("SELECT * FROM unnest({arrays}) WHERE {WAITS_LITTLE}");
+        PlainTexts {
+            claim: claim_plain(tables, &source("$1, $2, $3, $4, $5, $6")),
+            release: release_plain(tables, &source("$1, $2")),
+        }
+    }
+}
+
+/// Carries a statement of the short path out where its plan is kept: on connections that no pooler shares.
+pub(crate) async fn run(postgres: &Postgres, work: Plain<'_>) -> Option<Result<Vec<Row>, Fault>> {
+    if !postgres.owns_sessions() || !(1..=KEPT_MAX).contains(&work.count()) {
+        return None;
+    }
+    Some(match work {
+        Plain::Claims(claims) => claim(postgres, claims).await,
+        Plain::Releases(releases) => release(postgres, releases).await,
+    })
+}
+
+async fn claim(postgres: &Postgres, claims: &[&Claim]) -> Result<Vec<Row>, Fault> {
+    let names: Vec<&[u8]> = claims.iter().map(|claim| claim.resource.as_str().as_bytes()).collect();
+    let floors: Vec<i64> = claims.iter().map(|claim| signed(claim.floor.get())).collect();
+    let ids: Vec<[u8; 16]> = claims.iter().map(|claim| claim_bytes(claim.id)).collect();
+    let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
+    let clients: Vec<i64> = claims.iter().map(|claim| client_number(claim.client)).collect();
+    let ttls: Vec<i64> = claims.iter().map(|claim| micros(claim.terms.ttl)).collect();
+    let labels: Vec<&[u8]> = claims.iter().map(|claim| claim.terms.label.as_str().as_bytes()).collect();
+    let values: [Value<'_>; 6] = [
+        (&names, Type::BYTEA_ARRAY),
+        (&floors, Type::INT8_ARRAY),
+        (&ids, Type::BYTEA_ARRAY),
+        (&clients, Type::INT8_ARRAY),
+        (&ttls, Type::INT8_ARRAY),
+        (&labels, Type::BYTEA_ARRAY),
+    ];
+    transact::<i64>(postgres, &postgres.plain_texts.claim, &values).await
+}
+
+async fn release(postgres: &Postgres, releases: &[(&Name, ClaimId)]) -> Result<Vec<Row>, Fault> {
+    let names: Vec<&[u8]> = releases.iter().map(|(name, _)| name.as_str().as_bytes()).collect();
+    let ids: Vec<[u8; 16]> = releases.iter().map(|(_, claim)| claim_bytes(*claim)).collect();
+    let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
+    let values: [Value<'_>; 2] = [(&names, Type::BYTEA_ARRAY), (&ids, Type::BYTEA_ARRAY)];
+    transact::<i32>(postgres, &postgres.plain_texts.release, &values).await
+}
+
+/// Returns the rows as texts: a claim in hexadecimal digits, and a number.
+async fn transact<N: ToString + for<'a> tokio_postgres::types::FromSql<'a>>(
+    postgres: &Postgres,
+    text: &str,
+    values: &[Value<'_>],
+) -> Result<Vec<Row>, Fault> {
+    let mut connection = postgres.lend(Purpose::Any).await?;
+    let done = connection.transact(true, &[(text, values)], &[]).await;
+    // Where others have a row locked nothing was executed, and nothing is left on the connection.
+    if matches!(done, Ok(_) | Err(Fault::Locked(_) | Fault::GivenUp(_))) {
+        tenure_sql::Connection::keep(connection);
+    }
+    let read = |row: &tokio_postgres::Row| -> Result<Row, Fault> {
+        let claim: Option<String> = row.try_get(0).map_err(strange)?;
+        Ok(vec![claim, Some(row.try_get::<_, N>(1).map_err(strange)?.to_string())])
+    };
+    done?.iter().flatten().map(read).collect()
+}
