@@ -9,17 +9,20 @@
 mod api;
 mod args;
 mod bench;
+mod chaos;
 mod ci;
 mod cover;
 mod docs;
 mod engines;
+mod fuzz;
 mod lint;
 mod manifest;
+mod mutants;
 mod release;
 mod run;
+mod rust_version;
 mod setup;
 mod snapshots;
-mod soak;
 mod test;
 mod tidy;
 mod tree;
@@ -37,7 +40,7 @@ struct Chore {
     start: fn(&mut Run, Args) -> Outcome<()>,
 }
 
-const CHORES: [Chore; 13] = [
+const CHORES: [Chore; 16] = [
     Chore {
         name: "setup",
         arguments: "",
@@ -76,10 +79,22 @@ const CHORES: [Chore; 13] = [
         start: bench::start,
     },
     Chore {
-        name: "soak",
-        arguments: "ENGINE [--seconds N] [--seed N]",
+        name: "chaos",
+        arguments: "ENGINE | --profile gate|nightly [--third commit]",
         summary: "has clients work while processes, connections and servers fail, and judges it",
-        start: soak::start,
+        start: chaos::start,
+    },
+    Chore {
+        name: "mutants",
+        arguments: "[NAME...]",
+        summary: "breaks the product on purpose in many ways, and asserts that the checks find each",
+        start: mutants::start,
+    },
+    Chore {
+        name: "fuzz",
+        arguments: "[TARGET...] [--seconds N]",
+        summary: "has libFuzzer look for bytes that a reader cannot bear; needs a nightly toolchain",
+        start: fuzz::start,
     },
     Chore {
         name: "docs",
@@ -92,6 +107,12 @@ const CHORES: [Chore; 13] = [
         arguments: "[--fix]",
         summary: "compares the public items of each crate with its public-api.txt; --fix writes it",
         start: api::start,
+    },
+    Chore {
+        name: "rust-version",
+        arguments: "",
+        summary: "compiles what is published with the oldest Rust that is promised; needs that toolchain",
+        start: rust_version::start,
     },
     Chore { name: "ci", arguments: "", summary: "lint, test --all, docs, api", start: ci::start },
     Chore {

@@ -101,7 +101,7 @@ fn with_version(manifest: &str, old: &str, new: &str) -> String {
 }
 
 /// The published packages, each after those that it needs. What only its tests need does not count.
-fn publish_order(tree: &Tree) -> Outcome<Vec<String>> {
+pub(crate) fn publish_order(tree: &Tree) -> Outcome<Vec<String>> {
     let mut left: Vec<(String, Vec<String>)> = Vec::new();
     for (_, manifest) in manifest::crates(tree) {
         let Some(name) = manifest.value("package", "name") else { continue };

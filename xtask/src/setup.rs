@@ -30,6 +30,8 @@ enum Source {
     Python(&'static [&'static str]),
     /// Packages of Node, below [`foreign`].
     Node(&'static [&'static str]),
+    /// Another Rust toolchain.
+    Toolchain(&'static str),
     /// A component of the Rust toolchain.
     Rustup(&'static str),
     /// A package of Debian.
@@ -83,6 +85,15 @@ pub(crate) const NEXTEST: Tool = Tool {
     name: "cargo-nextest",
     probe: "cargo nextest --version",
     source: Source::Cargo("cargo-nextest", "0.9.143"),
+};
+/// Has libFuzzer look for bytes that a reader cannot bear. Only `fuzz` needs it, and the toolchain below.
+pub(crate) const FUZZ: Tool =
+    Tool { name: "cargo-fuzz", probe: "cargo fuzz --version", source: Source::Cargo("cargo-fuzz", "0.13.1") };
+/// Instruments what is fuzzed.
+pub(crate) const NIGHTLY: Tool = Tool {
+    name: "nightly",
+    probe: "rustup run nightly cargo --version",
+    source: Source::Toolchain("nightly"),
 };
 /// Finds spelling mistakes.
 pub(crate) const TYPOS: Tool =
@@ -196,6 +207,10 @@ impl Tool {
         let step = format!("install {}", self.name);
         match self.source {
             Source::Cargo(package, version) => cargo_install(run, &step, package, version),
+            Source::Toolchain(name) => {
+                let mut add = run.program("rustup");
+                run.command(&step, add.args(["toolchain", "install", name, "--profile", "minimal"]));
+            }
             Source::Rustup(component) => {
                 let mut add = run.program("rustup");
                 run.command(&step, add.args(["component", "add", component]));

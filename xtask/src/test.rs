@@ -8,7 +8,7 @@ use crate::engines::{self, ENGINES, Engine};
 use crate::run::{Outcome, Run};
 use crate::setup::{self, Tool};
 use crate::tree::Tree;
-use crate::{manifest, manifest::Manifest};
+use crate::{manifest, manifest::Manifest, mutants};
 
 /// Which tests to run.
 enum Scope {
@@ -46,7 +46,13 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
         _ => return Err("--engine, --all and --everything exclude each other".to_owned()),
     };
     let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
-    suite(run, &scope, if is_ci { "ci" } else { "default" })
+    suite(run, &scope, if is_ci { "ci" } else { "default" })?;
+    // They need a build of their own.
+    if matches!(scope, Scope::Everything) {
+        mutants::start(run, Args::new(std::iter::empty()))
+    } else {
+        Ok(())
+    }
 }
 
 /// Runs the tests of a scope with a profile of nextest; the doc tests too, unless engines were named.
@@ -55,6 +61,10 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
     setup::need(run, &scope.tools())?;
     let mut tests = nextest(run, scope, profile)?;
     run.command("tests", &mut tests);
+    if matches!(scope, Scope::Everything) {
+        let mut worlds = run.cargo("test --release --package tenure-core --test it");
+        run.command("worlds", worlds.args(["simulation::in_every_world"]).env("TENURE_SEEDS", WORLDS));
+    }
     if !matches!(scope, Scope::Engines(_)) {
         let mut doc_tests = run.cargo("test --quiet --doc --workspace");
         run.command("doc tests", &mut doc_tests);
@@ -66,6 +76,9 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
 const VARIANTS: &str = "/^conformance::(cluster|ensemble|five|pgbouncer|sentinel)::/";
 /// Checks of what a way can break: hand-over and wakes, deaths, what is observed, batches over several servers, a crowd.
 const ROUTED: &str = "/::(claims|death|fifo|loss|observe|several)::|::processes_/";
+
+/// How many worlds of the core's simulation are run when everything is.
+const WORLDS: &str = "10000000";
 
 /// How many tests run at once on each processor.
 const AT_ONCE: usize = 2;

@@ -6,6 +6,7 @@
 mod adding;
 mod conformance;
 mod engines;
+mod figures;
 mod manifests;
 mod names;
 pub(crate) mod pages;
@@ -15,20 +16,24 @@ use std::fmt;
 use std::path::Path;
 
 use crate::args::Args;
+use crate::mutants;
 use crate::run::{Outcome, Run};
 use crate::tree::Tree;
 
 /// What each rule looks like.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 17] = [
+const RULES: [Rule; 21] = [
     adding::lists_are_complete,
     conformance::checks_are_listed,
     engines::standard_files,
     engines::suite_runs,
     engines::engine_pages,
+    figures::are_pinned,
     manifests::core_is_pure,
     manifests::features_stay_in_the_facade,
+    mutants::table::are_in_no_release,
+    mutants::table::is_complete,
     names::vague_files,
     names::banned_words,
     pages::adr_index,
@@ -36,6 +41,7 @@ const RULES: [Rule; 17] = [
     pages::guides,
     pages::primitive_pages,
     pages::readme_example,
+    pages::rust_version,
     text::unfinished_work,
     text::long_files,
     text::machine_paths,

@@ -51,6 +51,11 @@ impl Arguments {
         text.parse().map_err(|_| format!("--{name}: {text:?} is not a number"))
     }
 
+    /// Takes a number, or another one where there is none.
+    pub(crate) fn number_or(&mut self, name: &str, without: u64) -> Result<u64, String> {
+        if self.values.contains_key(name) { self.number(name) } else { Ok(without) }
+    }
+
     /// Refuses what nobody asked for.
     pub(crate) fn finish(&self) -> Result<(), String> {
         match (self.words.first(), self.values.keys().next()) {

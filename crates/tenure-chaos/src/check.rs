@@ -2,16 +2,26 @@
 
 mod capacity;
 mod fencing;
+mod found;
 mod items;
 pub(crate) mod liveness;
+mod notice;
+mod order;
+mod pace;
+mod replaced;
+mod stalls;
 mod tokens;
+mod usage;
+mod values;
 
 use std::collections::BTreeMap;
 
 pub(crate) use capacity::{Extent, Over};
+pub(crate) use found::Found;
 pub(crate) use items::Items;
 
 use crate::history::{History, Hold, Kind};
+use crate::promise::Promises;
 
 /// What the checkers found.
 #[derive(Debug, Default)]
@@ -22,6 +32,8 @@ pub(crate) struct Verdict {
     pub(crate) overlaps_until_deadline: Vec<Over>,
     /// Grants whose token was given before, or is not larger than one that had been answered before they were asked for.
     pub(crate) bad_tokens: Vec<String>,
+    /// The same of deliveries, for each group.
+    pub(crate) bad_delivery_tokens: Vec<String>,
     /// Writes that were accepted after one of a later grant.
     pub(crate) stale_accepted: Vec<String>,
     /// Holds that were refused by the resource and not lost.
@@ -40,6 +52,8 @@ pub(crate) struct Verdict {
     pub(crate) standstill: (u64, u64),
     /// How many writes of late holders were refused.
     pub(crate) stale_refused: usize,
+    /// What the other checkers say.
+    pub(crate) found: Vec<Found>,
 }
 
 /// Judges a history. `tasks` are those that must be served after the last fault, of each client.
@@ -53,7 +67,10 @@ pub(crate) fn judge(history: &History, tasks: &[String], capacity: fn(Kind) -> u
         let capacity = capacity(*kind);
         verdict.overlaps.extend(capacity::exceeded(holds, capacity, Extent::Seen));
         verdict.overlaps_until_deadline.extend(capacity::exceeded(holds, capacity, Extent::Deadline));
-        verdict.bad_tokens.extend(tokens::bad(holds));
+        match kind {
+            Kind::Delivery => verdict.bad_delivery_tokens.extend(tokens::bad(holds)),
+            _ => verdict.bad_tokens.extend(tokens::bad(holds)),
+        }
     }
     verdict.stale_accepted = fencing::stale_accepted(&history.accesses);
     verdict.stale_refused = history.accesses.iter().filter(|access| !access.is_accepted).count();
@@ -64,29 +81,61 @@ pub(crate) fn judge(history: &History, tasks: &[String], capacity: fn(Kind) -> u
     verdict.items = items::judge(&history.pushes, &history.accesses);
     verdict.unexplained = history.unexplained();
     verdict.standstill = liveness::standstill(&history.holds, history.healed);
-    (verdict.unserved, verdict.recovery) = liveness::judge(&history.holds, history.healed, tasks);
+    (verdict.unserved, verdict.recovery) =
+        liveness::judge(&history.holds, &history.notes.fetches, history.healed, tasks);
+    verdict.found = others(history);
     verdict
 }
 
+fn others(history: &History) -> Vec<Found> {
+    let History { holds, notes, terms, .. } = history;
+    let mut found = vec![notice::judge(holds, notes), notice::swallowed(holds, notes)];
+    found.push(usage::judge(&notes.usages));
+    found.extend(liveness::progress(history));
+    found.extend(terms.is_fifo.then(|| replaced::judge(history)));
+    found.extend(terms.is_fifo.then(|| order::judge(holds, notes, terms.hands_out_slots)));
+    found.extend((!terms.interval.is_zero()).then(|| pace::judge(&notes.dispatches, terms.interval)));
+    found.extend(terms.has_values.then(|| values::judge(holds, &notes.fetches, terms.grain)));
+    found
+}
+
 impl Verdict {
-    /// Whether a promise was broken. Overlaps until a deadline are told beside it: who was told of a loss between two looks, and was
+    /// Whether all promises were kept. Overlaps until a deadline are told beside it: who was told of a loss between two looks, and was
     /// stopped or killed before the second one, had no deadline any more.
-    pub(crate) fn is_good(&self) -> bool {
-        self.overlaps.is_empty()
+    pub(crate) fn keeps(&self, promises: Promises) -> bool {
+        let is_exclusive = self.overlaps.is_empty() && self.refused_while_held.is_empty();
+        (is_exclusive || promises.counts_overlaps)
             && self.bad_tokens.is_empty()
+            && (self.bad_delivery_tokens.is_empty() || promises.counts_delivery_tokens)
+            && (self.items.lost.is_empty() || promises.counts_items)
+            && (self.items.out_of_order.is_empty() || promises.counts_order)
             && self.stale_accepted.is_empty()
-            && self.refused_while_held.is_empty()
             && self.over_deadline.is_empty()
-            && self.items.lost.is_empty()
-            && self.items.out_of_order.is_empty()
             && self.unserved.is_empty()
             && self.unexplained.is_empty()
+            && self.found.iter().all(|found| found.keeps(promises))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Verdict {
+        fn is_good(&self) -> bool {
+            self.keeps(Promises::ALL)
+        }
+    }
+
+    #[test]
+    fn what_an_engine_does_not_promise_is_counted() {
+        let holds = vec![held(1, 0, 1, 10), held(2, 5, 6, 20)];
+        let verdict = judge(&History { holds, healed: Some(0), ..History::default() }, &[], |_| 1);
+        assert_eq!(verdict.overlaps.len(), 1);
+        assert!(!verdict.keeps(Promises::ALL) && verdict.keeps(Promises::BUT_MEMORY));
+        let verdict = Verdict { stale_accepted: vec!["a late write".to_owned()], ..Verdict::default() };
+        assert!(!verdict.keeps(Promises::BUT_MEMORY));
+    }
     use crate::history::tests::held;
 
     #[test]

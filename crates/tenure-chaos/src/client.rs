@@ -1,7 +1,14 @@
 //! A client's process: it connects, and its tasks take leases, work and give them back until its standard input ends.
 
+mod classic;
 mod items;
+mod line;
+mod paced;
+mod pulse;
 mod sections;
+mod told;
+pub(crate) mod values;
+mod watched;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +17,10 @@ use std::time::Duration;
 
 use tenure::{Error, Tenure};
 
+pub(crate) use classic::Classic;
+
 use crate::arguments::Arguments;
+use crate::history::notes::Terms;
 use crate::history::{Journal, Kind};
 
 /// The line on its standard input after which all holds are short: the faults are over.
@@ -23,19 +33,69 @@ const UNITS: u32 = 3;
 const WRITER: u32 = 1 << 20;
 /// The queue of a soak.
 pub(crate) const QUEUE: &str = "items";
+/// The queue with an interval, and the least one of it.
+pub(crate) const PACED: &str = "paced";
+const INTERVAL_MIN: Duration = Duration::from_millis(250);
+/// A store that counts periods more coarsely than this keeps what it keeps for longer, as leases of etcd's last.
+const GRAIN_MAX: Duration = Duration::from_millis(10);
+/// How many tasks want values.
+const VALUE_TASKS: usize = 2;
 
 /// The task that takes two mutexes at once.
 const PAIR: &str = "pair";
+/// The task that does nothing between short sections under one of many mutexes, so that a fault hits calls of every phase.
+const BRISK: &str = "brisk";
 
-/// The tasks that take leases, on an engine with or without semaphores and queues.
-pub(crate) fn tasks(has_semaphores: bool, has_queues: bool) -> Vec<(Kind, String)> {
-    let mut tasks: Vec<_> = (0..MUTEX_TASKS).map(|index| (Kind::Mutex, format!("mutex-{index}"))).collect();
+/// What an engine can do that not all can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    pub(crate) has_semaphores: bool,
+    pub(crate) has_queues: bool,
+    pub(crate) has_values: bool,
+}
+
+impl Abilities {
+    fn of(tenure: &Tenure) -> Abilities {
+        let capability = tenure.capability();
+        Abilities {
+            has_semaphores: capability.kinds.contains(&tenure::Kind::Semaphore),
+            has_queues: tenure.queue_capability().is_some(),
+            has_values: capability.keeps_values,
+        }
+    }
+}
+
+/// What an engine promises to clients with leases of a ttl.
+pub(crate) fn terms(tenure: &Tenure, ttl: Duration, slack: Duration) -> Terms {
+    let capability = tenure.capability();
+    // Of a quorum, those that hear of a value late keep it for longer.
+    let is_exact = capability.ttl_grain <= GRAIN_MAX && capability.is_fifo;
+    Terms {
+        ttl,
+        grain: if is_exact { capability.ttl_grain } else { slack },
+        interval: tenure
+            .queue_capability()
+            .map_or(Duration::ZERO, |queues| INTERVAL_MIN.max(queues.interval_min)),
+        has_values: capability.keeps_values,
+        is_fifo: capability.is_fifo,
+        hands_out_slots: capability.raises_tokens,
+    }
+}
+
+/// The tasks of a client.
+pub(crate) fn tasks(abilities: Abilities) -> Vec<(Kind, String)> {
+    let Abilities { has_semaphores, has_queues, has_values } = abilities;
+    let several =
+        |kind: Kind, count| (0..count).map(move |index| (kind, format!("{}-{index}", kind.as_str())));
+    let mut tasks: Vec<_> = several(Kind::Mutex, MUTEX_TASKS).collect();
     tasks.push((Kind::Mutex, PAIR.to_owned()));
+    tasks.push((Kind::Mutex, BRISK.to_owned()));
     tasks.push((Kind::Slot, "slot".to_owned()));
     tasks.push((Kind::Term, "term".to_owned()));
     tasks.extend(has_semaphores.then(|| (Kind::Semaphore, "semaphore".to_owned())));
     tasks.extend(has_semaphores.then(|| (Kind::ReadWrite, "read-write".to_owned())));
     tasks.extend(has_queues.then(|| (Kind::Delivery, "delivery".to_owned())));
+    tasks.extend(several(Kind::Load, if has_values { VALUE_TASKS } else { 0 }));
     tasks
 }
 
@@ -44,14 +104,14 @@ pub(crate) fn capacity(kind: Kind) -> u32 {
     match kind {
         Kind::Semaphore => UNITS,
         Kind::ReadWrite => WRITER,
-        Kind::Mutex | Kind::Slot | Kind::Term | Kind::Delivery => 1,
+        Kind::Mutex | Kind::Slot | Kind::Term | Kind::Delivery | Kind::Load => 1,
     }
 }
 
 /// What the tasks of a process share.
-pub(crate) struct Stage {
-    tenure: Tenure,
-    journal: Journal,
+pub(crate) struct Stage<C = Tenure> {
+    tenure: C,
+    journal: Arc<Journal>,
     resource: PathBuf,
     ttl: Duration,
     /// Names it among all clients' processes.
@@ -71,32 +131,48 @@ pub(crate) fn play(arguments: &mut Arguments) -> Result<(), String> {
     let resource = PathBuf::from(arguments.text("resource")?);
     let ttl = Duration::from_millis(arguments.number("ttl-ms")?);
     let url = arguments.text("url")?;
-    let tasks = tasks(arguments.flag("semaphores"), arguments.flag("queues"));
+    let classic = arguments.optional("classic");
     arguments.finish()?;
     let (number, incarnation) = (number as usize, incarnation as usize);
-    let journal = Journal::of_client(&directory, number, incarnation);
-    let stage = Stage {
-        tenure: connect(&url, &journal),
-        journal,
-        resource,
-        ttl,
-        name: format!("{number}.{incarnation}"),
-        holds: AtomicU64::new(0),
-        is_calm: AtomicBool::new(false),
-        is_over: AtomicBool::new(false),
-    };
-    let stage = Arc::new(stage);
-    listen(&stage);
+    let journal = Arc::new(Journal::of_client(&directory, number, incarnation));
+    pulse::start(&journal);
+    let name = format!("{number}.{incarnation}");
+    if let Some(classic) = classic {
+        let classic = Classic::parse(&classic).ok_or_else(|| format!("{classic:?} is no lock"))?;
+        let own = Journal::path_of_client(&directory, number, incarnation);
+        classic::become_foreign(classic, &url, ttl, [&own, &resource])?;
+        play_by_hand(classic, &url, &Stage::new((), journal, resource, ttl, name));
+        return Ok(());
+    }
+    told::listen(&journal);
+    let tenure = connect(&url, &journal);
+    let (tasks, interval) = (tasks(Abilities::of(&tenure)), terms(&tenure, ttl, Duration::ZERO).interval);
+    let stage = Stage::new(tenure, journal, resource, ttl, name);
     std::thread::scope(|scope| {
         for (kind, task) in &tasks {
             let stage = &stage;
-            scope.spawn(move || sections::work(stage, *kind, task));
+            match kind {
+                Kind::Load => scope.spawn(move || values::fetch(stage, task)),
+                _ => scope.spawn(move || sections::work(stage, *kind, task)),
+            };
             if *kind == Kind::Delivery {
                 scope.spawn(|| items::push(stage));
+                scope.spawn(move || paced::work(stage, interval));
             }
         }
     });
+    // What was dropped is to go before the process does.
+    pollster::block_on(stage.tenure.clone().close());
     Ok(())
+}
+
+/// Plays one whose tasks take mutexes without the library.
+fn play_by_hand(classic: Classic, url: &str, stage: &Arc<Stage<()>>) {
+    std::thread::scope(|scope| {
+        for task in 0..MUTEX_TASKS {
+            scope.spawn(move || classic::work(stage, classic, url, &format!("mutex-{task}")));
+        }
+    });
 }
 
 /// Connects, however long the store is away.
@@ -111,7 +187,7 @@ fn connect(url: &str, journal: &Journal) -> Tenure {
 }
 
 /// Hears what the supervisor says.
-fn listen(stage: &Arc<Stage>) {
+fn listen<C: Send + Sync + 'static>(stage: &Arc<Stage<C>>) {
     let stage = stage.clone();
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -121,7 +197,25 @@ fn listen(stage: &Arc<Stage>) {
     });
 }
 
-impl Stage {
+impl<C: Send + Sync + 'static> Stage<C> {
+    /// Begins to hear what the supervisor says.
+    fn new(
+        tenure: C,
+        journal: Arc<Journal>,
+        resource: PathBuf,
+        ttl: Duration,
+        name: String,
+    ) -> Arc<Stage<C>> {
+        let (is_calm, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let stage =
+            Stage { tenure, journal, resource, ttl, name, holds: AtomicU64::new(0), is_calm, is_over };
+        let stage = Arc::new(stage);
+        listen(&stage);
+        stage
+    }
+}
+
+impl<C> Stage<C> {
     fn is_calm(&self) -> bool {
         self.is_calm.load(Ordering::Relaxed)
     }
@@ -136,10 +230,13 @@ impl Stage {
 }
 
 fn note(journal: &Journal, operation: &str, error: &Error) {
-    let mut text = error.to_string();
+    note_text(journal, operation, error.kind().as_str(), error.to_string());
+}
+
+fn note_text(journal: &Journal, operation: &str, kind: &str, mut text: String) {
     // Enough to tell errors apart, without what differs each time.
     text.retain(|letter| !letter.is_ascii_digit());
-    journal.write(&["error", operation, error.kind().as_str(), &text]);
+    journal.write(&["error", operation, kind, &text]);
 }
 
 /// Lets time pass.

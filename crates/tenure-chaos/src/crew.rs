@@ -9,14 +9,16 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tenure_testkit::signal;
 
-use crate::client::CALM;
+use crate::client::{CALM, Classic};
 use crate::engines::{Engine, Way};
 use crate::history::{Journal, now};
-use crate::schedule::Trouble;
+use crate::schedule::{Fault, Reach, Trouble};
 
 /// The processes of all clients, and what each is started with.
 pub(crate) struct Crew<'a> {
     engine: &'a Engine,
+    /// How they lock in place of the library.
+    classic: Option<Classic>,
     directory: PathBuf,
     journal: &'a Journal,
     members: Vec<Mutex<Member>>,
@@ -43,15 +45,32 @@ impl<'a> Crew<'a> {
         directory: &Path,
         journal: &'a Journal,
         clients: usize,
+        classic: Option<Classic>,
     ) -> Crew<'a> {
         let start = |number| {
             let way = Way::to(engine);
-            let mut child = spawn(engine, directory, &way, number, 0);
+            let mut child = spawn(engine, directory, &way, [number, 0], classic);
             let input = child.stdin.take();
             Mutex::new(Member { number, way, incarnation: 0, child, input })
         };
         let members = (0..clients).map(start).collect();
-        Crew { engine, directory: directory.to_owned(), journal, members }
+        Crew { engine, classic, directory: directory.to_owned(), journal, members }
+    }
+
+    /// Writes down what was broken at a time.
+    pub(crate) fn note(&self, fault: &Fault, from: u64) {
+        let (client, period) = match *fault {
+            Fault::Stop { client, period } | Fault::Trouble { client, period, .. } => (Some(client), period),
+            Fault::Kill { client } | Fault::Cut { client, .. } => (Some(client), Duration::ZERO),
+            Fault::Hang { period, .. }
+            | Fault::CutOff { period, .. }
+            | Fault::LeaveBehind { period }
+            | Fault::MoveSlot { period, .. } => (None, period),
+            _ => (None, Duration::ZERO),
+        };
+        let client = client.map(|client| client.to_string()).unwrap_or_default();
+        let [from, until] = [from, from + period.as_nanos() as u64].map(|time| time.to_string());
+        self.journal.write(&["fault", fault.kind(), &client, &from, &until]);
     }
 
     /// Stops a client's process (SIGSTOP).
@@ -64,14 +83,14 @@ impl<'a> Crew<'a> {
         signal(self.member(client).child.id(), Signal::CONT);
     }
 
-    /// Resets its connections.
-    pub(crate) fn cut(&self, client: usize) {
-        self.member(client).way.cut();
+    /// Resets connections of its.
+    pub(crate) fn cut(&self, client: usize, reach: Reach) {
+        self.member(client).way.cut(reach);
     }
 
     /// Troubles its network.
-    pub(crate) fn trouble(&self, client: usize, trouble: Trouble) {
-        self.member(client).way.trouble(trouble);
+    pub(crate) fn trouble(&self, client: usize, reach: Reach, trouble: Trouble) {
+        self.member(client).way.trouble(reach, trouble);
     }
 
     /// Ends what troubles its network.
@@ -88,7 +107,8 @@ impl<'a> Crew<'a> {
         let parts = [number, incarnation].map(|part| part.to_string());
         self.journal.write(&["died", &parts[0], &parts[1], &at.to_string()]);
         member.incarnation += 1;
-        member.child = spawn(self.engine, &self.directory, &member.way, number, incarnation + 1);
+        member.child =
+            spawn(self.engine, &self.directory, &member.way, [number, incarnation + 1], self.classic);
         member.input = member.child.stdin.take();
     }
 
@@ -143,14 +163,19 @@ impl Drop for Member {
     }
 }
 
-fn spawn(engine: &Engine, directory: &Path, way: &Way, number: usize, incarnation: usize) -> Child {
+fn spawn(
+    engine: &Engine,
+    directory: &Path,
+    way: &Way,
+    [number, incarnation]: [usize; 2],
+    classic: Option<Classic>,
+) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
     command.arg("client").arg("--client").arg(number.to_string());
     command.arg("--incarnation").arg(incarnation.to_string());
     command.arg("--url").arg(engine.url(&way.ports()));
     command.arg("--ttl-ms").arg(engine.ttl.as_millis().to_string());
     command.arg("--history").arg(directory).arg("--resource").arg(socket(directory));
-    command.args(engine.has_semaphores.then_some("--semaphores"));
-    command.args(engine.has_queues.then_some("--queues"));
+    command.args(classic.into_iter().flat_map(|classic| ["--classic", classic.as_str()]));
     command.stdin(Stdio::piped()).spawn().expect("this program starts itself")
 }

@@ -6,31 +6,46 @@
 //! | line | meaning |
 //! | --- | --- |
 //! | `granted` hold kind resource weight token asked at task | asked for at `asked`, answered before `at` |
+//! | `queued` kind resource asked at task | what was asked for at `asked` was in line before `at` |
 //! | `seen` hold at deadline | not lost when it was asked after `at`; the deadline that it had after that |
 //! | `refused` hold at | the resource refused a write that began after `at` |
 //! | `exit` hold at | not lost when it was asked after `at`; then it was given back |
-//! | `lost` hold at | lost when it was asked before `at` |
+//! | `beyond` hold at | its deadline was later than a ttl after `at` |
+//! | `lost` hold at deadline told reason | lost when it was asked before `at`; its last deadline; when the library told so by itself, 0 if it did not |
 //! | `settled` hold answer | what came of giving it back |
 //! | `pushed` item group asked at | an item and when its push was answered |
+//! | `fetched` key source token asked at task | a value that was asked for, and the token under which it was loaded |
+//! | `dispatched` asked at | an item of the queue with an interval |
+//! | `told` what resource at | what the library told its user's log |
+//! | `stalled` from until | the process did nothing |
+//! | `usage` at kib files | its memory, and how many files it had open |
 //! | `error` operation kind text | what a user would have been told |
 //!
 //! and the supervisor writes
 //!
 //! | line | meaning |
 //! | --- | --- |
-//! | `soak` engine seed clients semaphores queues | what the history is of |
+//! | `soak` engine seed clients semaphores queues counted | what the history is of |
+//! | `terms` ttl grain interval values fifo slots | what the engine promises |
+//! | `free` from until | clients worked and nothing had been broken yet |
+//! | `fault` kind client from until | what was broken; no client: a server |
 //! | `died` client incarnation at | killed after `at` |
 //! | `access` key token item at accepted | what the resource did with a write |
 //! | `healed` at | nothing was broken any more |
 //! | `ended` at | clients were asked to end |
 
+pub(crate) mod notes;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use notes::{Notes, Process, Terms};
 use tenure_core::clock::{Clock, SystemClock};
+
+use crate::promise::Promises;
 
 /// The supervisor's file in the directory of a history.
 const SUPERVISOR: &str = "supervisor";
@@ -47,24 +62,31 @@ pub(crate) struct Journal(Mutex<File>);
 impl Journal {
     /// Begins that of a client's process.
     pub(crate) fn of_client(directory: &Path, client: usize, incarnation: usize) -> Journal {
-        Journal::create(directory, &format!("{client}.{incarnation}"))
+        Journal::create(&Journal::path_of_client(directory, client, incarnation))
+    }
+
+    /// Where that is.
+    pub(crate) fn path_of_client(directory: &Path, client: usize, incarnation: usize) -> PathBuf {
+        directory.join(format!("{client}.{incarnation}"))
     }
 
     /// Begins that of the supervisor.
     pub(crate) fn of_supervisor(directory: &Path) -> Journal {
-        Journal::create(directory, SUPERVISOR)
+        Journal::create(&directory.join(SUPERVISOR))
     }
 
-    fn create(directory: &Path, name: &str) -> Journal {
-        Journal(Mutex::new(File::create(directory.join(name)).expect("a file for the history")))
+    fn create(path: &Path) -> Journal {
+        Journal(Mutex::new(File::create(path).expect("a file for the history")))
     }
 
     /// Says what the history is of.
-    pub(crate) fn begin(&self, subject: &Subject) {
-        let Subject { engine, seed, clients, has_semaphores, has_queues } = subject;
+    pub(crate) fn begin(&self, subject: &Subject, terms: &Terms) {
+        let Subject { engine, seed, clients, has_semaphores, has_queues, promises } = subject;
         let numbers = [seed.to_string(), clients.to_string()];
         let has = [has_semaphores, has_queues].map(bool::to_string);
-        self.write(&["soak", engine, &numbers[0], &numbers[1], &has[0], &has[1]]);
+        self.write(&["soak", engine, &numbers[0], &numbers[1], &has[0], &has[1], &promises.to_string()]);
+        let [ttl, grain, interval, has_values, is_fifo, slots] = terms.parts();
+        self.write(&["terms", &ttl, &grain, &interval, &has_values, &is_fifo, &slots]);
     }
 
     /// Appends a line.
@@ -88,11 +110,13 @@ pub(crate) enum Kind {
     /// The leader of an election.
     Term,
     Delivery,
+    /// Who loads a value for all.
+    Load,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 6] =
-        [Kind::Mutex, Kind::Semaphore, Kind::ReadWrite, Kind::Slot, Kind::Term, Kind::Delivery];
+    pub(crate) const ALL: [Kind; 7] =
+        [Kind::Mutex, Kind::Semaphore, Kind::ReadWrite, Kind::Slot, Kind::Term, Kind::Delivery, Kind::Load];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -102,7 +126,12 @@ impl Kind {
             Kind::Slot => "slot",
             Kind::Term => "term",
             Kind::Delivery => "delivery",
+            Kind::Load => "load",
         }
+    }
+
+    fn parse(text: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|known| known.as_str() == text)
     }
 }
 
@@ -128,9 +157,23 @@ pub(crate) struct Hold {
     pub(crate) refused: Option<u64>,
     /// By how much it was called valid after its deadline had passed.
     pub(crate) over_deadline: u64,
+    /// When its deadline was later than a ttl after that.
+    pub(crate) beyond: Option<u64>,
     /// What was last seen, and the deadline then.
     pub(crate) seen: Option<(u64, u64)>,
+    pub(crate) lost: Option<Loss>,
     pub(crate) is_ended: bool,
+}
+
+/// How a user learned that a lease was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Loss {
+    /// When it had asked.
+    pub(crate) at: u64,
+    pub(crate) deadline: u64,
+    /// When it was told.
+    pub(crate) told: Option<u64>,
+    pub(crate) reason: String,
 }
 
 /// An item whose push was answered.
@@ -160,12 +203,14 @@ pub(crate) struct Subject {
     pub(crate) clients: usize,
     pub(crate) has_semaphores: bool,
     pub(crate) has_queues: bool,
+    pub(crate) promises: Promises,
 }
 
 /// All that was recorded.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(crate) subject: Option<Subject>,
+    pub(crate) terms: Terms,
     pub(crate) holds: Vec<Hold>,
     pub(crate) pushes: Vec<Push>,
     pub(crate) accesses: Vec<Access>,
@@ -173,7 +218,8 @@ pub(crate) struct History {
     pub(crate) errors: BTreeMap<String, usize>,
     pub(crate) healed: Option<u64>,
     pub(crate) ended: Option<u64>,
-    pub(crate) died: BTreeMap<(usize, usize), u64>,
+    pub(crate) died: BTreeMap<Process, u64>,
+    pub(crate) notes: Notes,
     pub(crate) lines_misread: usize,
 }
 
@@ -204,7 +250,7 @@ impl History {
         for line in text.lines() {
             let parts: Vec<&str> = line.split('\t').collect();
             let is_read = match parts[..] {
-                ["soak", engine, seed, clients, semaphores, queues] => numbers([seed, clients])
+                ["soak", engine, seed, clients, semaphores, queues, counted] => numbers([seed, clients])
                     .map(|[seed, clients]| {
                         let has = |told| told == "true";
                         self.subject = Some(Subject {
@@ -213,6 +259,7 @@ impl History {
                             clients: clients as usize,
                             has_semaphores: has(semaphores),
                             has_queues: has(queues),
+                            promises: Promises::parse(counted),
                         });
                     })
                     .is_some(),
@@ -230,7 +277,8 @@ impl History {
                     .is_some(),
                 ["healed", at] => numbers([at]).map(|[at]| self.healed = Some(at)).is_some(),
                 ["ended", at] => numbers([at]).map(|[at]| self.ended = Some(at)).is_some(),
-                _ => false,
+                ["terms", ref rest @ ..] => Terms::read(rest).map(|terms| self.terms = terms).is_some(),
+                _ => self.notes.read_supervisor(&parts).is_some(),
             };
             self.lines_misread += usize::from(!is_read);
         }
@@ -270,6 +318,9 @@ impl History {
                     true
                 }
                 ["settled", ..] => true,
+                [event, ..] if Notes::OF_CLIENTS.contains(&event) => {
+                    self.notes.read_client(&parts, (client, incarnation)).is_some()
+                }
                 [event, number, ref times @ ..] => {
                     indexes.get(number).and_then(|index| self.holds[*index].take(event, times)).is_some()
                 }
@@ -297,9 +348,12 @@ impl Hold {
                 let [at] = numbers([at])?;
                 (self.until, self.until_deadline, self.is_ended) = (at, at, true);
             }
-            ("lost", [at]) => {
-                let [at] = numbers([at])?;
+            ("beyond", [at]) => self.beyond = self.beyond.or(Some(numbers([at])?[0])),
+            ("lost", [at, deadline, told, reason]) => {
+                let [at, deadline, told] = numbers([at, deadline, told])?;
                 self.until_deadline = self.seen.map_or(self.granted, |(_, deadline)| deadline.min(at));
+                let told = Some(told).filter(|told| *told > 0);
+                self.lost = Some(Loss { at, deadline, told, reason: (*reason).to_owned() });
                 self.is_ended = true;
             }
             _ => return None,
@@ -327,7 +381,7 @@ fn hold(parts: &[&str], client: usize, incarnation: usize) -> Option<Hold> {
     let &[kind, resource, weight, token, asked, granted, task] = parts else { return None };
     let [weight, token, asked, granted] = numbers([weight, token, asked, granted])?;
     Some(Hold {
-        kind: Kind::ALL.into_iter().find(|known| known.as_str() == kind)?,
+        kind: Kind::parse(kind)?,
         resource: resource.to_owned(),
         client,
         incarnation,
@@ -340,7 +394,9 @@ fn hold(parts: &[&str], client: usize, incarnation: usize) -> Option<Hold> {
         until_deadline: granted,
         refused: None,
         over_deadline: 0,
+        beyond: None,
         seen: None,
+        lost: None,
         is_ended: false,
     })
 }
@@ -386,9 +442,9 @@ pub(crate) mod tests {
 
     #[test]
     fn what_was_lost_lasts_surely_until_it_was_last_seen_and_at_most_until_its_deadline() {
-        let hold = read(&format!("{GRANTED}lost 1 500\n"), None);
+        let hold = read(&format!("{GRANTED}lost 1 500 100 99 x\n"), None);
         assert_eq!((hold.until, hold.until_deadline), (30, 100));
-        let hold = read(&format!("{GRANTED}lost 1 60\n"), None);
+        let hold = read(&format!("{GRANTED}lost 1 60 100 0 x\n"), None);
         assert_eq!((hold.until, hold.until_deadline), (30, 60));
     }
 
@@ -401,7 +457,7 @@ pub(crate) mod tests {
     #[test]
     fn a_refusal_before_it_was_seen_to_hold_is_noted() {
         assert!(read(&format!("{GRANTED}refused 1 35\nseen 1 40 100\n"), None).is_refused_while_held());
-        assert!(!read(&format!("{GRANTED}refused 1 35\nlost 1 40\n"), None).is_refused_while_held());
+        assert!(!read(&format!("{GRANTED}refused 1 35\nlost 1 40 100 0 x\n"), None).is_refused_while_held());
     }
 
     #[test]

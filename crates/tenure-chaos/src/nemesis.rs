@@ -1,5 +1,6 @@
 //! Carries out a schedule.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,14 +10,10 @@ use crate::history::now;
 use crate::schedule::{Fault, Planned};
 
 /// How often each fault was done.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Done {
-    pub(crate) stops: usize,
-    pub(crate) kills: usize,
-    pub(crate) cuts: usize,
-    pub(crate) troubles: usize,
-    pub(crate) restarts: usize,
-    pub(crate) hangs: usize,
+    /// By their kinds.
+    pub(crate) by_kind: BTreeMap<&'static str, usize>,
     /// Faults of servers that were left out, since the one before was not over.
     pub(crate) skipped: usize,
 }
@@ -24,7 +21,7 @@ pub(crate) struct Done {
 impl Done {
     /// How many faults there were.
     pub(crate) fn faults(&self) -> usize {
-        self.stops + self.kills + self.cuts + self.troubles + self.restarts + self.hangs
+        self.by_kind.values().sum()
     }
 }
 
@@ -36,51 +33,38 @@ pub(crate) fn carry_out(planned: &[Planned], crew: &Crew<'_>, engine: &Engine, l
     std::thread::scope(|scope| {
         for Planned { at, fault } in planned {
             wait_until(began + at.as_nanos() as u64);
+            let from = now();
             match *fault {
                 Fault::Stop { client, period } => {
-                    done.stops += 1;
                     crew.stop(client);
                     scope.spawn(move || {
                         std::thread::sleep(period);
                         crew.go_on(client);
                     });
                 }
-                Fault::Kill { client } => {
-                    done.kills += 1;
-                    crew.kill(client);
-                }
-                Fault::Cut { client } => {
-                    done.cuts += 1;
-                    crew.cut(client);
-                }
-                Fault::Trouble { client, trouble, period } => {
-                    done.troubles += 1;
-                    crew.trouble(client, trouble);
+                Fault::Kill { client } => crew.kill(client),
+                Fault::Cut { client, reach } => crew.cut(client, reach),
+                Fault::Trouble { client, reach, trouble, period } => {
+                    crew.trouble(client, reach, trouble);
                     scope.spawn(move || {
                         std::thread::sleep(period);
                         crew.heal(client);
                     });
                 }
-                Fault::Restart { .. } | Fault::Hang { .. } if is_server_away.swap(true, Ordering::SeqCst) => {
+                _ if is_server_away.swap(true, Ordering::SeqCst) => {
                     done.skipped += 1;
+                    continue;
                 }
-                Fault::Restart { server } => {
-                    done.restarts += 1;
+                fault => {
                     let is_server_away = &is_server_away;
                     scope.spawn(move || {
-                        engine.restart(server);
-                        is_server_away.store(false, Ordering::SeqCst);
-                    });
-                }
-                Fault::Hang { server, period } => {
-                    done.hangs += 1;
-                    let is_server_away = &is_server_away;
-                    scope.spawn(move || {
-                        engine.hang(server, period);
+                        engine.break_servers(fault);
                         is_server_away.store(false, Ordering::SeqCst);
                     });
                 }
             }
+            crew.note(fault, from);
+            *done.by_kind.entry(fault.kind()).or_default() += 1;
         }
         wait_until(began + lasts.as_nanos() as u64);
     });

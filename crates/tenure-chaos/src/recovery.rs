@@ -48,7 +48,7 @@ impl<'a> Recovery<'a> {
             let (Some(client), Ok(text)) = (client, self.read(&name, begin)) else { continue };
             for line in text.lines() {
                 let parts: Vec<&str> = line.split('\t').collect();
-                if let ["granted", .., granted, name] = parts[..]
+                if let ["granted" | "fetched", .., granted, name] = parts[..]
                     && granted.parse().is_ok_and(|granted: u64| granted > self.healed)
                 {
                     served.insert(task(client, name));

@@ -1,99 +1,49 @@
 //! What is broken, and when: a pure function of a seed.
 
+mod fault;
+
 use std::fmt;
 use std::time::Duration;
 
+pub(crate) use fault::{Fault, KINDS, Reach, Trouble};
+
 /// The time from one fault to the next.
 pub(crate) const FAULT_EVERY: Duration = Duration::from_millis(600);
-/// What [`only`] knows.
-const KINDS: [&str; 6] = ["stop", "kill", "cut", "net", "restart", "hang"];
 /// How long a client is stopped or its network troubled, in thousandths of a ttl: shorter pauses must lose nothing, longer ones
 /// must lose the lease.
 const PERIOD_TTL_THOUSANDTHS: std::ops::RangeInclusive<u64> = 100..=3000;
+/// The first fault that takes a server away comes after this part of the time between two.
+const FIRST_PART: u32 = 3;
+/// One of so many faults is one of servers that is over at once.
+const LIGHT_PART: u32 = 8;
+/// For how long replicas receive nothing before their master is killed, where they do not keep up.
+const LAGGING_MS: std::ops::RangeInclusive<u64> = 50..=500;
+/// Steps of a clock ahead, in milliseconds, up to a day. It stays there.
+const AHEAD_MS: [u64; 6] = [200, 1000, 5000, 60_000, 3_600_000, 86_400_000];
+/// Steps of a clock back. What a dead client holds lasts longer by as much, so they must not be long.
+const BACK_MS: [u64; 3] = [200, 500, 1000];
+
+/// Of how many resources the server in charge may be meant.
+const RESOURCES: usize = 8;
+/// A connection is one of those that there are, whose number is not known before.
+const CONNECTIONS: usize = 1000;
 
 /// What there is to break.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Scope {
     pub(crate) clients: usize,
+    /// The servers' processes.
     pub(crate) servers: usize,
+    /// What each client connects to: none without servers.
+    pub(crate) addresses: usize,
     pub(crate) ttl: Duration,
     pub(crate) lasts: Duration,
-    /// The least time between two restarts of servers, so that clients get on in between.
+    /// The least time between two faults that take servers away, so that clients get on in between.
     pub(crate) restart_every: Duration,
-}
-
-/// One thing that goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// SIGSTOP, and SIGCONT after a while.
-    Stop { client: usize, period: Duration },
-    /// SIGKILL; a new process takes its place at once.
-    Kill { client: usize },
-    /// All its connections are reset; it may connect anew.
-    Cut { client: usize },
-    /// Its network is in trouble for a while.
-    Trouble { client: usize, trouble: Trouble, period: Duration },
-    /// SIGKILL, and a start with the same files.
-    Restart { server: usize },
-    /// SIGSTOP of a server, and SIGCONT after a while: it keeps its connections and says nothing.
-    Hang { server: usize, period: Duration },
-}
-
-/// What a network does to one client, on all its connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// Everything takes longer, each way.
-    Delay(Duration),
-    /// Requests arrive, and nothing comes back.
-    LosesReplies,
-    /// Nothing arrives; what was asked before is answered.
-    LosesRequests,
-    /// Nothing arrives either way, and connections stay open.
-    Silent,
-    /// What is on its way arrives late, maybe after what is sent later on another connection.
-    HoldsBack,
-    /// New connections are refused; those that there are go on.
-    Refuses,
-}
-
-impl Trouble {
-    fn random(rng: &mut fastrand::Rng) -> Trouble {
-        match rng.u32(0..6) {
-            0 => Trouble::Delay(Duration::from_millis(rng.u64(1..=500))),
-            1 => Trouble::LosesReplies,
-            2 => Trouble::LosesRequests,
-            3 => Trouble::Silent,
-            4 => Trouble::HoldsBack,
-            _ => Trouble::Refuses,
-        }
-    }
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Trouble::Delay(by) => write!(f, "delays each way by {} ms", by.as_millis()),
-            Trouble::LosesReplies => f.write_str("loses replies"),
-            Trouble::LosesRequests => f.write_str("loses requests"),
-            Trouble::Silent => f.write_str("loses everything"),
-            Trouble::HoldsBack => f.write_str("holds back what is on its way"),
-            Trouble::Refuses => f.write_str("refuses new connections"),
-        }
-    }
-}
-
-impl Fault {
-    /// Its kind, as the command line names it.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Fault::Stop { .. } => "stop",
-            Fault::Kill { .. } => "kill",
-            Fault::Cut { .. } => "cut",
-            Fault::Trouble { .. } => "net",
-            Fault::Restart { .. } => "restart",
-            Fault::Hang { .. } => "hang",
-        }
-    }
+    /// The kinds of those.
+    pub(crate) heavy: Vec<&'static str>,
+    /// The kinds of faults of servers that are over at once.
+    pub(crate) light: Vec<&'static str>,
 }
 
 /// A fault and its time, counted from when the work began.
@@ -107,17 +57,17 @@ pub(crate) struct Planned {
 pub(crate) fn plan(seed: u64, scope: &Scope) -> Vec<Planned> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut free_from = vec![Duration::ZERO; scope.clients];
-    let mut restart_from = scope.restart_every;
+    let mut heavy_from = scope.restart_every / FIRST_PART;
     let mut planned = Vec::new();
     let mut at = FAULT_EVERY;
     while at < scope.lasts {
-        let fault = if scope.servers > 0 && at >= restart_from {
-            restart_from = at + scope.restart_every;
-            let server = rng.usize(0..scope.servers);
-            Some(match rng.u32(0..3) {
-                0 => Fault::Hang { server, period: period(&mut rng, scope) },
-                _ => Fault::Restart { server },
-            })
+        let fault = if !scope.heavy.is_empty() && at >= heavy_from {
+            heavy_from = at + scope.restart_every;
+            let kind = scope.heavy[rng.usize(0..scope.heavy.len())];
+            Some(of_servers(kind, &mut rng, scope))
+        } else if !scope.light.is_empty() && rng.u32(0..LIGHT_PART) == 0 {
+            let kind = scope.light[rng.usize(0..scope.light.len())];
+            Some(of_servers(kind, &mut rng, scope))
         } else {
             of_client(&mut rng, scope, &free_from, at)
         };
@@ -150,12 +100,63 @@ fn of_client(rng: &mut fastrand::Rng, scope: &Scope, free_from: &[Duration], at:
     let free: Vec<usize> = (0..scope.clients).filter(|client| free_from[*client] <= at).collect();
     let client = *free.get(rng.usize(0..free.len().max(1)))?;
     // Without servers there are no connections.
-    Some(match rng.u32(0..if scope.servers > 0 { 14 } else { 7 }) {
+    Some(match rng.u32(0..if scope.addresses > 0 { 14 } else { 7 }) {
         0..4 => Fault::Stop { client, period: period(rng, scope) },
         4..7 => Fault::Kill { client },
-        7..9 => Fault::Cut { client },
-        _ => Fault::Trouble { client, trouble: Trouble::random(rng), period: period(rng, scope) },
+        7..9 => Fault::Cut { client, reach: reach(rng, scope) },
+        _ => {
+            let reach = reach(rng, scope);
+            Fault::Trouble { client, reach, trouble: trouble(rng, reach), period: period(rng, scope) }
+        }
     })
+}
+
+fn of_servers(kind: &str, rng: &mut fastrand::Rng, scope: &Scope) -> Fault {
+    let server = rng.usize(0..scope.servers);
+    match kind {
+        "restart" => Fault::Restart { server },
+        "hang" => Fault::Hang { server, period: period(rng, scope) },
+        "failover" => Fault::Failover { of: rng.usize(0..RESOURCES) },
+        "lagging" => Fault::LaggingFailover { by: Duration::from_millis(rng.u64(LAGGING_MS)) },
+        "handover" => Fault::HandOver { of: rng.usize(0..RESOURCES) },
+        "link" => Fault::CutOff { server: rng.bool().then_some(server), period: period(rng, scope) },
+        "lag" => Fault::LeaveBehind { period: period(rng, scope) },
+        "slots" => Fault::MoveSlot { of: rng.usize(0..RESOURCES), period: period(rng, scope) / 4 },
+        "disk" => Fault::FillDisk { period: period(rng, scope) },
+        "kick" => Fault::Kick { messages: rng.bool() },
+        "scripts" => Fault::ForgetScripts,
+        "flush" => Fault::ForgetAll,
+        "compact" => Fault::Compact,
+        "clock" if rng.u32(0..3) == 0 => {
+            Fault::SetBack { server, by: Duration::from_millis(BACK_MS[rng.usize(0..BACK_MS.len())]) }
+        }
+        "clock" => {
+            Fault::SetAhead { server, by: Duration::from_millis(AHEAD_MS[rng.usize(0..AHEAD_MS.len())]) }
+        }
+        _ => unreachable!("{kind} is no fault of servers"),
+    }
+}
+
+/// Half of them all connections, the others one, or those to one server where there are several.
+fn reach(rng: &mut fastrand::Rng, scope: &Scope) -> Reach {
+    match rng.u32(0..4) {
+        0 | 1 => Reach::All,
+        2 if scope.addresses > 1 => Reach::Address(rng.usize(0..scope.addresses)),
+        _ => Reach::Connection(rng.usize(0..CONNECTIONS)),
+    }
+}
+
+fn trouble(rng: &mut fastrand::Rng, reach: Reach) -> Trouble {
+    // Delays, and what becomes of new connections, are of an address, and not of one of its connections.
+    let troubles = if matches!(reach, Reach::Connection(_)) { 4 } else { 6 };
+    match rng.u32(0..troubles) {
+        0 => Trouble::LosesReplies,
+        1 => Trouble::LosesRequests,
+        2 => Trouble::Silent,
+        3 => Trouble::HoldsBack,
+        4 => Trouble::Delay(Duration::from_millis(rng.u64(1..=500))),
+        _ => Trouble::Refuses,
+    }
 }
 
 fn period(rng: &mut fastrand::Rng, scope: &Scope) -> Duration {
@@ -164,17 +165,7 @@ fn period(rng: &mut fastrand::Rng, scope: &Scope) -> Duration {
 
 impl fmt::Display for Planned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:8.1} s  ", self.at.as_secs_f64())?;
-        match self.fault {
-            Fault::Stop { client, period } => write!(f, "stop client {client} for {} ms", period.as_millis()),
-            Fault::Kill { client } => write!(f, "kill client {client}"),
-            Fault::Cut { client } => write!(f, "cut the connections of client {client}"),
-            Fault::Trouble { client, trouble, period } => {
-                write!(f, "the network of client {client} {trouble} for {} ms", period.as_millis())
-            }
-            Fault::Restart { server } => write!(f, "restart server {server}"),
-            Fault::Hang { server, period } => write!(f, "hang server {server} for {} ms", period.as_millis()),
-        }
+        write!(f, "{:8.1} s  {}", self.at.as_secs_f64(), self.fault)
     }
 }
 
@@ -182,39 +173,38 @@ impl fmt::Display for Planned {
 mod tests {
     use super::*;
 
-    const SCOPE: Scope = Scope {
-        clients: 6,
-        servers: 3,
-        ttl: Duration::from_secs(2),
-        lasts: Duration::from_secs(600),
-        restart_every: Duration::from_secs(12),
-    };
+    fn scope() -> Scope {
+        Scope {
+            clients: 6,
+            servers: 3,
+            addresses: 3,
+            ttl: Duration::from_secs(2),
+            lasts: Duration::from_secs(1200),
+            restart_every: Duration::from_secs(4),
+            heavy: vec!["restart", "hang", "failover", "lagging", "handover", "link", "lag", "slots", "disk"],
+            light: vec!["kick", "scripts", "flush", "compact", "clock"],
+        }
+    }
 
     #[test]
     fn a_seed_has_one_schedule() {
-        assert_eq!(plan(7, &SCOPE), plan(7, &SCOPE));
-        assert_ne!(plan(7, &SCOPE), plan(8, &SCOPE));
+        assert_eq!(plan(7, &scope()), plan(7, &scope()));
+        assert_ne!(plan(7, &scope()), plan(8, &scope()));
     }
 
     #[test]
     fn a_schedule_is_dense_and_has_every_fault() {
-        let planned = plan(1, &SCOPE);
-        assert!(planned.len() > 900, "{}", planned.len());
-        for has in [
-            |fault: &Fault| matches!(fault, Fault::Stop { .. }),
-            |fault: &Fault| matches!(fault, Fault::Kill { .. }),
-            |fault: &Fault| matches!(fault, Fault::Cut { .. }),
-            |fault: &Fault| matches!(fault, Fault::Trouble { .. }),
-            |fault: &Fault| matches!(fault, Fault::Restart { .. }),
-            |fault: &Fault| matches!(fault, Fault::Hang { .. }),
-        ] {
-            assert!(planned.iter().filter(|one| has(&one.fault)).count() > 10);
+        let planned = plan(1, &scope());
+        assert!(planned.len() > 1700, "{}", planned.len());
+        for kind in KINDS {
+            let count = planned.iter().filter(|one| one.fault.kind() == kind).count();
+            assert!(count > 10, "{kind}: {count}");
         }
     }
 
     #[test]
     fn some_kinds_alone_come_when_they_come_in_the_whole() {
-        let (whole, mut some) = (plan(1, &SCOPE), plan(1, &SCOPE));
+        let (whole, mut some) = (plan(1, &scope()), plan(1, &scope()));
         only(&mut some, "kill,restart").expect("both are kinds");
         assert!(!some.is_empty() && some.len() < whole.len());
         assert!(
@@ -226,10 +216,10 @@ mod tests {
     #[test]
     fn a_stopped_client_is_left_alone_until_it_goes_on() {
         let mut free_from = [Duration::ZERO; 6];
-        for Planned { at, fault } in plan(3, &SCOPE) {
+        for Planned { at, fault } in plan(3, &scope()) {
             if let Fault::Stop { client, .. }
             | Fault::Kill { client }
-            | Fault::Cut { client }
+            | Fault::Cut { client, .. }
             | Fault::Trouble { client, .. } = fault
             {
                 assert!(free_from[client] <= at);
@@ -242,7 +232,7 @@ mod tests {
 
     #[test]
     fn without_servers_only_clients_fail() {
-        let scope = Scope { servers: 0, ..SCOPE };
+        let scope = Scope { servers: 0, addresses: 0, heavy: Vec::new(), light: Vec::new(), ..scope() };
         let of_clients = |one: &Planned| matches!(one.fault, Fault::Stop { .. } | Fault::Kill { .. });
         assert!(plan(1, &scope).iter().all(of_clients));
     }

@@ -4,13 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tenure_core::testing::busy::stretched;
 use tenure_testkit::TestDirectory;
 
 use crate::arguments::Arguments;
 use crate::check::{judge, liveness};
-use crate::client::{self, QUEUE};
+use crate::client::{self, Abilities, Classic, PACED, QUEUE};
+use crate::comparison::{self, Row};
 use crate::crew::{self, Crew};
 use crate::engines::{Engine, Leftovers};
+use crate::history::notes::Terms;
 use crate::history::{History, Journal, Kind, Subject, now};
 use crate::nemesis;
 use crate::recovery::Recovery;
@@ -21,14 +24,23 @@ use crate::shrink::shrink;
 
 /// How long a soak lasts, and with how many clients, unless the command line says otherwise.
 const SECONDS: u64 = 600;
-const CLIENTS: u64 = 6;
+pub(crate) const CLIENTS: u64 = 6;
 /// Within so many seconds after the last fault everybody must have been served: the slowest recovery that any page tells of is the
-/// return of a Redlock server, and on a busy machine all want to be served at once.
-const RECOVERY_SECONDS: u64 = 30;
+/// return of a Redlock server, and all want to be served at once. This and the other bounds are for an idle machine.
+pub(crate) const RECOVERY_SECONDS: u64 = 30;
 /// How long queues may take to become empty then.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
+/// How often it is looked whether anything is left in the store.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long clients may take to end: an acquisition in a calm waits for 5 s.
 const END_MAX: Duration = Duration::from_secs(20);
+
+/// A soak that lasts so long is preceded by a time without faults, and followed by one in which clients go on as before, so that they
+/// can be compared.
+const LONG: Duration = Duration::from_secs(60);
+/// How long all clients take to begin, and how long they work then without faults.
+const SETTLES: Duration = Duration::from_secs(2);
+const FREE: Duration = Duration::from_secs(8);
 
 /// How often a schedule of fewer faults is tried before it is believed to break nothing: how threads and packets interleave is not
 /// the schedule's.
@@ -37,12 +49,16 @@ const TRIES: usize = 2;
 const AFTER_LAST_FAULT: Duration = Duration::from_secs(5);
 
 /// What the command line asks for.
-struct Soak {
-    engine: String,
-    seed: u64,
-    clients: usize,
-    lasts: Duration,
-    recovery: Duration,
+#[derive(Clone)]
+pub(crate) struct Soak {
+    pub(crate) engine: String,
+    pub(crate) seed: u64,
+    pub(crate) clients: usize,
+    pub(crate) lasts: Duration,
+    /// How long all may take to be served again.
+    pub(crate) recovery: Duration,
+    /// Kinds of faults that come beside those of each soak of the engine.
+    pub(crate) with: Vec<String>,
 }
 
 /// Runs a soak as the command line says, and returns whether all promises were kept.
@@ -51,23 +67,29 @@ struct Soak {
 /// If the arguments are not understood.
 pub(crate) fn start(arguments: &mut Arguments) -> Result<bool, String> {
     let engine = arguments.word().ok_or("which engine?")?;
-    let number = |arguments: &mut Arguments, name: &str, without: u64| match arguments.optional(name) {
-        None => Ok(without),
-        Some(text) => text.parse().map_err(|_| format!("--{name}: {text:?} is not a number")),
-    };
     let soak = Soak {
         engine,
-        lasts: Duration::from_secs(number(arguments, "seconds", SECONDS)?),
-        seed: number(arguments, "seed", fastrand::u64(0..1_000_000))?,
-        clients: number(arguments, "clients", CLIENTS)? as usize,
-        recovery: Duration::from_secs(number(arguments, "recovery", RECOVERY_SECONDS)?),
+        lasts: Duration::from_secs(arguments.number_or("seconds", SECONDS)?),
+        seed: arguments.number_or("seed", fastrand::u64(0..1_000_000))?,
+        clients: arguments.number_or("clients", CLIENTS)? as usize,
+        recovery: Duration::from_secs(arguments.number_or("recovery", RECOVERY_SECONDS)?),
+        with: arguments
+            .optional("with")
+            .iter()
+            .flat_map(|kinds| kinds.split(','))
+            .map(str::to_owned)
+            .collect(),
     };
     let keep = arguments.optional("keep").map(PathBuf::from);
     let only = arguments.optional("only");
+    let is_compared = arguments.flag("classic");
     let (is_quiet, shrinks) = (arguments.flag("quiet"), arguments.flag("shrink"));
     arguments.finish()?;
     let directory = keep.as_deref().map(empty).transpose()?;
-    let engine = Engine::start(&soak.engine)?;
+    if is_compared && Classic::of(&soak.engine).is_empty() {
+        return Err(format!("there is no lock written by hand for {}", soak.engine));
+    }
+    let engine = Engine::start(&soak.engine, &soak.with)?;
     let mut planned = soak.plan(&engine);
     if let Some(kinds) = only {
         schedule::only(&mut planned, &kinds)?;
@@ -85,6 +107,9 @@ pub(crate) fn start(arguments: &mut Arguments) -> Result<bool, String> {
     let report = soak.run(&engine, &planned, directory)?;
     print!("{report}");
     drop(engine);
+    if is_compared {
+        soak.compare(&planned, &report)?;
+    }
     if shrinks && !report.is_good() {
         soak.shrink(planned)?;
     }
@@ -103,11 +128,12 @@ pub(crate) fn judge_again(arguments: &mut Arguments) -> Result<bool, String> {
         .subject
         .clone()
         .ok_or_else(|| format!("{directory}: the history does not say what it is of"))?;
-    let tasks = tasks(&subject);
+    let tasks = tasks(&subject, &history.terms);
     let verdict = judge(&history, &tasks, client::capacity);
     let report = Report {
         engine: subject.engine,
         seed: subject.seed,
+        promises: subject.promises,
         worked: Duration::ZERO,
         done: nemesis::Done::default(),
         history,
@@ -131,17 +157,51 @@ fn empty(directory: &Path) -> Result<&Path, String> {
 }
 
 impl Soak {
+    /// What is soaked, in a word or two.
+    pub(crate) fn name(&self) -> String {
+        let with =
+            if self.with.is_empty() { String::new() } else { format!(" with {}", self.with.join(",")) };
+        format!("{}{with}", self.engine)
+    }
+
+    /// Starts the engine, does all that is planned, and judges what came of it.
+    ///
+    /// # Errors
+    /// If there is no such engine or fault, or the history cannot be read.
+    ///
+    /// # Panics
+    /// If servers do not start, or do not come back.
+    pub(crate) fn whole(&self) -> Result<Report, String> {
+        let engine = Engine::start(&self.engine, &self.with)?;
+        self.run(&engine, &self.plan(&engine), None)
+    }
+
     fn plan(&self, engine: &Engine) -> Vec<Planned> {
         plan(
             self.seed,
             &Scope {
                 clients: self.clients,
-                servers: engine.ports().len(),
+                servers: engine.servers(),
+                addresses: engine.addresses().len(),
                 ttl: engine.ttl,
                 lasts: self.lasts,
                 restart_every: engine.restart_every,
+                heavy: engine.heavy.clone(),
+                light: engine.light.clone(),
             },
         )
+    }
+
+    /// Has the same faults done to the locks that people write by hand, and prints what came of all.
+    fn compare(&self, planned: &[Planned], report: &Report) -> Result<(), String> {
+        let mut rows = vec![Row::of_tenure(&report.history, &report.verdict)];
+        for classic in Classic::of(&self.engine) {
+            let engine = Engine::start(&self.engine, &self.with)?;
+            rows.push(comparison::run(&engine, *classic, planned, (self.seed, self.clients, self.lasts))?);
+        }
+        println!("\n{}, seed {}, the same faults:\n{}", self.engine, self.seed, Row::HEAD);
+        rows.iter().for_each(|row| println!("{row}"));
+        Ok(())
     }
 
     /// Leaves out faults as long as a promise is still broken, and prints those that are left.
@@ -149,9 +209,10 @@ impl Soak {
         let mut failed = None;
         let fewest = shrink(planned, |some| {
             let Some(last) = some.last() else { return false };
-            let short = Soak { engine: self.engine.clone(), lasts: last.at + AFTER_LAST_FAULT, ..*self };
+            let short = Soak { lasts: last.at + AFTER_LAST_FAULT, ..self.clone() };
             let is_broken = (0..TRIES).any(|_| {
-                let run = Engine::start(&short.engine).and_then(|engine| short.run(&engine, some, None));
+                let run = Engine::start(&short.engine, &short.with)
+                    .and_then(|engine| short.run(&engine, some, None));
                 run.map_err(|error| failed = Some(error)).is_ok_and(|report| !report.is_good())
             });
             println!("{} faults: {}", some.len(), if is_broken { "BAD" } else { "good" });
@@ -173,24 +234,36 @@ impl Soak {
             clients: self.clients,
             has_semaphores: engine.has_semaphores,
             has_queues: engine.has_queues,
+            promises: engine.promises(planned),
         };
-        journal.begin(&subject);
+        let terms = terms(engine);
+        journal.begin(&subject, &terms);
         resource::serve(&crew::socket(directory), &journal);
-        let crew = Crew::start(engine, directory, &journal, self.clients);
+        let crew = Crew::start(engine, directory, &journal, self.clients, None);
+        let is_long = self.lasts >= LONG;
+        if is_long {
+            pause(SETTLES);
+            let free = now();
+            pause(FREE);
+            journal.write(&["free", &free.to_string(), &now().to_string()]);
+        }
         let began = now();
         let done = nemesis::carry_out(planned, &crew, engine, self.lasts);
         let worked = Duration::from_nanos(now() - began);
         let healed = now();
         journal.write(&["healed", &healed.to_string()]);
         let served = Recovery::begin(directory, healed);
+        if is_long {
+            pause(liveness::GOES_ON);
+        }
         crew.calm();
-        let tasks = tasks(&subject);
-        served.wait(&tasks, self.recovery);
+        let tasks = tasks(&subject, &terms);
+        served.wait(&tasks, stretched(self.recovery));
         let is_drained = drain(engine);
         journal.write(&["ended", &now().to_string()]);
-        let failed = crew.finish(END_MAX);
-        pause(engine.ttl + engine.slack);
-        let mut leftovers = engine.leftovers();
+        let failed = crew.finish(stretched(END_MAX));
+        let mut leftovers = leftovers(engine);
+        leftovers.found.extend(engine.open());
         if !is_drained {
             leftovers.found.push(format!("the queue was not empty after {DRAIN_MAX:?}"));
         }
@@ -200,6 +273,7 @@ impl Soak {
         Ok(Report {
             engine: subject.engine,
             seed: self.seed,
+            promises: subject.promises,
             worked,
             done,
             history,
@@ -211,22 +285,43 @@ impl Soak {
     }
 }
 
+/// What the engine promises.
+fn terms(engine: &Engine) -> Terms {
+    let tenure = engine.connect();
+    let terms = client::terms(&tenure, engine.ttl, engine.slack);
+    pollster::block_on(tenure.close());
+    terms
+}
+
 /// The tasks that must be served after the last fault: not the consumers of a queue, which is empty then.
-fn tasks(subject: &Subject) -> Vec<String> {
-    let tasks = client::tasks(subject.has_semaphores, subject.has_queues);
+fn tasks(subject: &Subject, terms: &Terms) -> Vec<String> {
+    let Subject { has_semaphores, has_queues, .. } = *subject;
+    let tasks = client::tasks(Abilities { has_semaphores, has_queues, has_values: terms.has_values });
     let tasks = tasks.into_iter().filter(|(kind, _)| *kind != Kind::Delivery);
     let of_all = |task: String| (0..subject.clients).map(move |client| liveness::task(client, &task));
     tasks.flat_map(|(_, task)| of_all(task)).collect()
 }
 
-/// Waits until the queue is empty; returns whether it is.
+/// What is left in the store as soon as nothing is, or when all claims of dead clients must have ended.
+fn leftovers(engine: &Engine) -> Leftovers {
+    let until = now() + (engine.ttl + engine.slack).as_nanos() as u64;
+    loop {
+        let left = engine.leftovers();
+        if left.found.is_empty() || now() > until {
+            return left;
+        }
+        pause(LOOK_EVERY);
+    }
+}
+
+/// Waits until the queues are empty; returns whether they are.
 fn drain(engine: &Engine) -> bool {
     if !engine.has_queues {
         return true;
     }
-    let (tenure, until) = (engine.connect(), now() + DRAIN_MAX.as_nanos() as u64);
-    let is_empty = || pollster::block_on(tenure.queue(QUEUE).depth()).is_ok_and(|depth| depth == 0);
-    while !is_empty() {
+    let (tenure, until) = (engine.connect(), now() + stretched(DRAIN_MAX).as_nanos() as u64);
+    let is_empty = |queue| pollster::block_on(tenure.queue(queue).depth()).is_ok_and(|depth| depth == 0);
+    while !(is_empty(QUEUE) && is_empty(PACED)) {
         if now() > until {
             return false;
         }

@@ -13,6 +13,7 @@ mod certificates;
 mod clock;
 mod directory;
 pub mod etcd;
+pub mod foreign;
 pub mod mariadb;
 mod port;
 pub mod postgres;

@@ -1,7 +1,7 @@
 //! MariaDB: one server.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -89,6 +89,7 @@ impl MariaDbServer {
             account.give(directory);
             // Making one takes seconds.
             run(account.command("cp").arg("-a").arg(template).arg(directory.join("data")));
+            let temporary = temporary_files(&account, directory);
             let mut command = account.command(server_program("mariadbd"));
             command.args([
                 "--no-defaults",
@@ -98,6 +99,7 @@ impl MariaDbServer {
             ]);
             // It works in its data directory, so that every path is a whole one.
             command.arg(format!("--datadir={}", directory.join("data").display()));
+            command.arg(temporary);
             command.arg(format!("--socket={}", directory.join("socket").display()));
             command.arg(format!("--pid-file={}", directory.join("mariadbd.pid").display()));
             command.arg(format!("--port={number}")).arg("--max-connections=300").args(FILES);
@@ -167,6 +169,15 @@ impl MariaDbServer {
     }
 }
 
+/// Makes a directory for a server's temporary tables, and returns the setting that names it. A server that starts removes every
+/// `#sql*` file of that directory: one that shared it with others would take their tables from under their statements.
+fn temporary_files(account: &Account, directory: &Path) -> String {
+    let temporary = directory.join("tmp");
+    fs::create_dir(&temporary).expect("a new directory");
+    account.give(&temporary);
+    format!("--tmpdir={}", temporary.display())
+}
+
 /// The files of a fresh server, which are made once a run.
 fn template() -> PathBuf {
     let path = crate::shared("mariadb-template", |site| {
@@ -177,6 +188,7 @@ fn template() -> PathBuf {
         let mut install: Command = account.command("mariadb-install-db");
         install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-name-resolve"]);
         install.arg(format!("--datadir={}", data.display())).args(FILES);
+        install.arg(temporary_files(&account, site.path()));
         run(install.current_dir(site.path()));
         (data.display().to_string(), ())
     });

@@ -11,8 +11,10 @@ use crate::account::{Account, run};
 use crate::process::{is_alive, poll, signal, wait_for};
 use crate::{Port, READY_MAX, Server, ServerClock, Site, SqlConnection, certificates};
 
+mod pair;
 mod pgbouncer;
 
+pub use pair::PostgresPair;
 pub use pgbouncer::PgBouncer;
 
 /// The account that the package makes, and the superuser of the servers here.
@@ -125,15 +127,23 @@ impl PostgresServer {
     /// # Panics
     /// If it does not start.
     pub fn start_standby(&self, options: &PostgresOptions) -> PostgresServer {
-        let primary = self.port().to_string();
-        let copy = |account: Account, directory: &Path| {
-            let mut command = account.command(programs().join("pg_basebackup"));
-            command.args(["-h", "127.0.0.1", "-p", &primary, "-U", USER, "-c", "fast", "-R", "-D"]);
-            run(command.arg(directory.join("data")).current_dir(directory));
-        };
+        let copy = |account: Account, directory: &Path| copy_primary(self.port(), account, directory);
         let server = PostgresServer::launch_filled(&Site::new(), Port::free(), options, copy);
         server.wait_until_ready();
         server
+    }
+
+    /// Kills it if it runs, forgets its files, makes it a standby of the primary that answers at a port, and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub(crate) fn follow(&self, primary: u16) {
+        self.kill();
+        let directory = self.server.directory();
+        fs::remove_dir_all(directory.join("data")).expect("the files of the server");
+        copy_primary(primary, Account::unprivileged(USER), directory);
+        self.server.restart();
+        self.wait_until_ready();
     }
 
     /// Makes a standby the primary, and returns when it takes writes.
@@ -250,7 +260,9 @@ impl PostgresServer {
     pub fn stop(&self) {
         let processes = self.halt();
         wait_for("stopped server", || {
-            processes.iter().all(|pid| matches!(crate::state(*pid), Some('T') | None)).then_some(())
+            // One that ends meanwhile is not reaped by the first process, which is stopped.
+            let stands_still = |pid: &u32| matches!(crate::state(*pid), Some('T' | 'Z') | None);
+            processes.iter().all(stands_still).then_some(())
         });
     }
 
@@ -311,6 +323,25 @@ impl Drop for PostgresServer {
         }
         self.kill();
     }
+}
+
+/// Fills a directory with a copy of the primary that answers at a port, as that of a standby that follows it there.
+fn copy_primary(primary: u16, account: Account, directory: &Path) {
+    let mut command = account.command(programs().join("pg_basebackup"));
+    command.args([
+        "-h",
+        "127.0.0.1",
+        "-p",
+        &primary.to_string(),
+        "-U",
+        USER,
+        "-c",
+        "fast",
+        "--no-sync",
+        "-R",
+        "-D",
+    ]);
+    run(command.arg(directory.join("data")).current_dir(directory));
 }
 
 /// The same command in a place of its own, where the tables lie in memory.

@@ -21,6 +21,10 @@ use rustix::net::sockopt::set_socket_linger;
 
 use crate::{PATIENCE, Port};
 
+mod addresses;
+
+use addresses::Addresses;
+
 /// How long a connection that is cut may last on.
 const CUT_MAX: Duration = Duration::from_millis(10);
 
@@ -48,6 +52,7 @@ struct Network {
     faults: Mutex<Faults>,
     connections: Mutex<Vec<Arc<Connection>>>,
     refuses: AtomicBool,
+    addresses: Mutex<Addresses>,
 }
 
 #[derive(Debug, Default)]
@@ -114,6 +119,18 @@ impl Proxy {
         self.port.number()
     }
 
+    /// Calls ports of 127.0.0.1 otherwise in all replies: `(20005, 31000)` has a client go to 31000 where the server sends it to
+    /// 127.0.0.1:20005, so that one who is told by a Sentinel or a cluster where the servers are stays behind proxies of its own.
+    ///
+    /// An address that arrives in two pieces, as in an answer of more than 64 KiB, is not found, and the client goes there around
+    /// its proxy.
+    ///
+    /// # Panics
+    /// If a port is below 10000.
+    pub fn rename(&self, ports: &[(u16, u16)]) {
+        *locked(&self.network.addresses) = Addresses::new(ports);
+    }
+
     /// Returns how many connections there are.
     pub fn connections(&self) -> usize {
         locked(&self.network.connections).len()
@@ -169,6 +186,28 @@ impl Proxy {
     /// Resets all connections. New ones are served.
     pub fn cut(&self) {
         self.network.cut(|_| true);
+    }
+
+    /// Resets one of the connections that there are, if there are any: the one of that number, counted on from the first after the last.
+    pub fn cut_one(&self, number: usize) {
+        if let Some(one) = self.network.one(number) {
+            self.network.cut(|other| std::ptr::eq(other, one.as_ref()));
+        }
+    }
+
+    /// Loses what one of the connections that there are carries from now on; the others go on.
+    pub fn lose_one(&self, number: usize, requests: bool, replies: bool) {
+        if let Some(one) = self.network.one(number) {
+            one.has_lost[Way::Requests as usize].fetch_or(requests, Ordering::SeqCst);
+            one.has_lost[Way::Replies as usize].fetch_or(replies, Ordering::SeqCst);
+        }
+    }
+
+    /// Holds back what one of the connections that there are carries, both ways, until [`Proxy::heal`] delivers it.
+    pub fn hold_back_one(&self, number: usize) {
+        if let Some(one) = self.network.one(number) {
+            set(&one.is_held_back);
+        }
     }
 
     /// Refuses new connections, as if nobody listened. Those that there are go on.
@@ -261,7 +300,7 @@ impl Network {
 
     fn deliver(&self, connection: &Connection, way: Way, parcels: &Receiver<Parcel>) {
         let mut seen = Vec::new();
-        for (due, bytes) in parcels {
+        for (due, mut bytes) in parcels {
             while !is(&connection.is_cut) {
                 let left = due.saturating_duration_since(Instant::now());
                 match locked(&self.faults).is_paused || is(&connection.is_held_back) {
@@ -288,6 +327,7 @@ impl Network {
             } else {
                 let fate = *loss;
                 drop(loss);
+                locked(&self.addresses).rename(&mut bytes);
                 self.arrive(connection, way, fate, &bytes)
             };
             if !is_whole {
@@ -297,6 +337,11 @@ impl Network {
         if connection.has_ended.iter().all(is) {
             locked(&self.connections).retain(|other| !std::ptr::eq(other.as_ref(), connection));
         }
+    }
+
+    fn one(&self, number: usize) -> Option<Arc<Connection>> {
+        let connections = locked(&self.connections);
+        connections.get(number % connections.len().max(1)).cloned()
     }
 
     /// Delivers bytes, or not. Returns whether the connection stays whole.

@@ -56,6 +56,12 @@ pub struct Connection {
     output: Box<dyn Write + Send>,
 }
 
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
 impl Connection {
     /// Connects with a port of 127.0.0.1.
     ///

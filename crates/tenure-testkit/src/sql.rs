@@ -89,6 +89,12 @@ trait Wire: Send {
 /// A connection with a SQL server.
 pub struct SqlConnection(Box<dyn Wire>);
 
+impl fmt::Debug for SqlConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqlConnection").finish_non_exhaustive()
+    }
+}
+
 impl SqlConnection {
     /// Connects with PostgreSQL, or a pooler before it, on a port of 127.0.0.1.
     ///

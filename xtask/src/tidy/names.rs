@@ -12,11 +12,12 @@ const BANNED: [&str; 9] =
     ["session", "guard", "handle", "permit", "owner", "provider", "driver", "backend", "watchdog"];
 
 /// Crates whose names users meet. Inside an engine the store's own words are right: a ZooKeeper session, a lock's guard.
-const FACES: [&str; 5] = [
+const FACES: [&str; 6] = [
     "crates/tenure/",
     "crates/tenure-cli/",
     "crates/tenure-core/",
     "crates/tenure-fence/",
+    "crates/tenure-metrics/",
     "crates/tenure-tower/",
 ];
 

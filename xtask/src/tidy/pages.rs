@@ -1,6 +1,7 @@
 //! Rules about documents.
 
 use super::Finding;
+use crate::rust_version;
 use crate::tree::{Tree, file_name};
 
 const ADRS: &str = "docs/adr/";
@@ -78,6 +79,20 @@ pub(crate) fn guides(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Where a newcomer is told how old Rust may be.
+const STARTS: [&str; 3] = [README, "README.zh-CN.md", "docs/start.md"];
+
+/// Finds pages that name another oldest Rust than the manifest.
+pub(crate) fn rust_version(tree: &Tree) -> Vec<Finding> {
+    let Some(oldest) = rust_version::oldest(tree) else {
+        return vec![Finding::of("rust-version", "Cargo.toml", "the workspace has no `rust-version`")];
+    };
+    let said = format!("Rust {oldest} ");
+    let says = |page: &&str| tree.text(page).is_some_and(|text| text.contains(&said));
+    let missing = STARTS.into_iter().filter(|page| !says(page));
+    missing.map(|page| Finding::of("rust-version", page, format!("it does not say `{said}`"))).collect()
+}
+
 /// Finds a README whose first Rust block is not the example that is compiled.
 pub(crate) fn readme_example(tree: &Tree) -> Vec<Finding> {
     let Some(block) = tree.text(README).and_then(first_rust_block) else {
@@ -111,6 +126,16 @@ fn code(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_that_names_another_rust_is_found() {
+        let manifest = ("Cargo.toml", "[workspace.package]\nrust-version = \"1.88\"\n");
+        let pages = STARTS.map(|page| (page, "On Linux with Rust 1.88 or newer"));
+        assert_eq!(rust_version(&Tree::of(&[&[manifest][..], &pages].concat())), []);
+        let old = (STARTS[2], "You need Rust 1.85 or newer");
+        assert_eq!(rust_version(&Tree::of(&[manifest, pages[0], pages[1], old])).len(), 1);
+        assert_eq!(rust_version(&Tree::of(&pages)).len(), 1);
+    }
 
     #[test]
     fn an_adr_outside_the_index_or_without_a_part_is_found() {

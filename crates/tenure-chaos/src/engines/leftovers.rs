@@ -6,7 +6,7 @@ use tenure_testkit::SqlConnection;
 use tenure_testkit::redis::RedisServer;
 
 use super::{Engine, Store};
-use crate::client::QUEUE;
+use crate::client::{PACED, QUEUE};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -38,10 +38,15 @@ const REDIS_KEPT: [&str; 15] = [
 ];
 /// Those of Redlock that a server keeps for ever.
 const REDLOCK_KEPT: [&str; 3] = ["boot", "max", "base"];
+/// Where the waiters of one of its resources stand: dead ones are removed by whoever comes next, and expire if nobody does.
+const REDLOCK_LINE: [&str; 3] = ["Q:", "W:", "X:"];
 /// Keys of etcd that are kept: heads of queues, their clock and their dedup ids; and claims that have ended, on a lease.
 const ETCD_KEPT: [&str; 4] = ["tenure/queues/", "tenure/queue-clock", "tenure/done/", "tenure/queue-called/"];
 /// Tables that must be empty.
-const TABLES: [&str; 4] = ["tenure_claim", "tenure_queue_item", "tenure_queue_group", "tenure_queue_dead"];
+const TABLES: [&str; 3] = ["tenure_queue_item", "tenure_queue_group", "tenure_queue_dead"];
+
+const POSTGRES_NOW_US: &str = "extract(epoch FROM clock_timestamp()) * 1000000";
+const MARIADB_NOW_US: &str = "unix_timestamp(sysdate(6)) * 1000000";
 
 impl Engine {
     /// Looks for what is left in the store, by its own means and by tenure's.
@@ -58,15 +63,13 @@ impl Engine {
                 }
                 left
             }
-            Store::Redis(server) => redis(server),
-            Store::Redlock(servers) => {
-                let each = servers.iter().map(redis);
-                each.fold(Leftovers::default(), |mut all, one| {
-                    all.found.extend(one.found);
-                    all.kept += one.kept;
-                    all
-                })
+            Store::Redis(server) | Store::Replicas { primary: server, .. } => redis(server),
+            Store::Sentinel(set) => redis(set.master()),
+            Store::Cluster(cluster) => {
+                let is_master = |node: &&RedisServer| node.info("role").is_some_and(|role| role == "master");
+                together(cluster.nodes().iter().filter(is_master).map(redis))
             }
+            Store::Redlock(servers) => together(servers.iter().map(redis)),
             Store::Etcd(cluster) => {
                 let keys = cluster.servers()[0].ctl(&["get", "", "--prefix", "--keys-only"]);
                 sort(keys.lines().filter(|key| !key.is_empty()), |key| {
@@ -83,8 +86,11 @@ impl Engine {
                     nodes.lines().filter(|node| node.starts_with("/locks/") && !node.starts_with("/locks/%"));
                 sort(claims, |node| node.matches('/').count() == 2)
             }
-            Store::Postgres(server) => sql(server.connect().expect("the server answers")),
-            Store::MariaDb(server) => sql(server.connect().expect("the server answers")),
+            Store::Postgres(server) | Store::PgBouncer(server, _) => {
+                sql(server.connect().expect("the server answers"), POSTGRES_NOW_US)
+            }
+            Store::Pair(pair) => sql(pair.primary().connect().expect("the server answers"), POSTGRES_NOW_US),
+            Store::MariaDb(server) => sql(server.connect().expect("the server answers"), MARIADB_NOW_US),
         };
         left.found.extend(self.in_use());
         left
@@ -101,9 +107,11 @@ impl Engine {
             })
             .collect();
         if self.has_queues {
-            let stats = pollster::block_on(tenure.queue(QUEUE).stats()).expect("the store answers");
-            if stats.waiting + stats.in_flight + stats.dead > 0 {
-                found.push(format!("queue {QUEUE}: {stats:?}"));
+            for queue in [QUEUE, PACED] {
+                let stats = pollster::block_on(tenure.queue(queue).stats()).expect("the store answers");
+                if stats.waiting + stats.in_flight + stats.dead > 0 {
+                    found.push(format!("queue {queue}: {stats:?}"));
+                }
             }
         }
         pollster::block_on(tenure.close());
@@ -123,6 +131,14 @@ fn sort<'a>(names: impl Iterator<Item = &'a str>, is_kept: impl Fn(&str) -> bool
     left
 }
 
+fn together(each: impl Iterator<Item = Leftovers>) -> Leftovers {
+    each.fold(Leftovers::default(), |mut all, one| {
+        all.found.extend(one.found);
+        all.kept += one.kept;
+        all
+    })
+}
+
 fn redis(server: &RedisServer) -> Leftovers {
     let keys = server.command(&["KEYS", "*"]);
     sort(keys.lines().filter(|key| !key.is_empty()), |key| {
@@ -130,7 +146,9 @@ fn redis(server: &RedisServer) -> Leftovers {
             // The hash of a pool or semaphore, whose holders vanished.
             return server.command(&["TYPE", key]) == "hash" && has_expiry(server, key);
         };
-        let is_counter = what.starts_with("C:") || REDIS_KEPT.iter().any(|kept| what.starts_with(kept));
+        let is_line = REDLOCK_LINE.iter().any(|line| what.starts_with(line));
+        let is_counter =
+            what.starts_with("C:") || is_line || REDIS_KEPT.iter().any(|kept| what.starts_with(kept));
         REDLOCK_KEPT.contains(&what) || (is_counter && has_expiry(server, key))
     })
 }
@@ -139,18 +157,30 @@ fn has_expiry(server: &RedisServer, key: &str) -> bool {
     server.command(&["PTTL", key]) != "-1"
 }
 
-fn sql(mut connection: SqlConnection) -> Leftovers {
+fn count(connection: &mut SqlConnection, table: &str) -> usize {
+    let answer = connection.run(&format!("SELECT count(*) FROM {table}"));
+    answer.first().and_then(|count| count.parse().ok()).unwrap_or_default()
+}
+
+/// `now_us` is how the server says its time, in microseconds since 1970.
+fn sql(mut connection: SqlConnection, now_us: &str) -> Leftovers {
     let mut left = Leftovers::default();
-    let mut count = |table: &str| -> usize {
-        let answer = connection.run(&format!("SELECT count(*) FROM {table}"));
-        answer.first().and_then(|count| count.parse().ok()).unwrap_or_default()
-    };
     for table in TABLES {
-        let rows = count(table);
+        let rows = count(&mut connection, table);
         if rows > 0 {
             left.found.push(format!("{table}: {rows} rows"));
         }
     }
-    left.kept = count("tenure_resource") + count("tenure_finished") + count("tenure_queue_dedup");
+    // A claim whose holder vanished, and that nobody asks for again, is cleared away later; it must have ended.
+    let expires_at = "SELECT expires_at FROM tenure_claim";
+    let live = connection.run(&format!("{expires_at} WHERE expires_at > {now_us}")).rows.len();
+    if live > 0 {
+        left.found.push(format!("tenure_claim: {live} rows that have not expired"));
+    }
+    let mut count = |table: &str| count(&mut connection, table);
+    left.kept = count("tenure_claim")
+        + count("tenure_resource")
+        + count("tenure_finished")
+        + count("tenure_queue_dedup");
     left
 }

@@ -48,6 +48,7 @@ impl PgBouncer {
                  pool_mode = transaction\n\
                  default_pool_size = {POOL}\n\
                  max_client_conn = 1000\n\
+                 server_login_retry = 1\n\
                  ignore_startup_parameters = extra_float_digits\n"
             );
             fs::write(directory.join("pgbouncer.ini"), lines).expect("a file of the server");

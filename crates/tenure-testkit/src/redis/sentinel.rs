@@ -3,9 +3,11 @@
 use std::fs;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{RedisOptions, RedisServer, tls};
-use crate::{Connection, Port, Reply, Server, Site, certificates, wait_for};
+use crate::process::poll;
+use crate::{Connection, Port, Proxy, Reply, Server, Site, certificates};
 
 /// The name of the master.
 const NAME: &str = "mymaster";
@@ -13,13 +15,22 @@ const NAME: &str = "mymaster";
 /// How many servers there are, and how many Sentinels.
 const COUNT: usize = 3;
 
+/// How long a failover may take. One that nobody asked for begins up to 10 s after the last, and again 10 s later each time that
+/// the Sentinels split their votes or a phase was late, as on a busy machine.
+const FAILOVER_MAX: Duration = Duration::from_secs(60);
+
 /// A master, two replicas and three Sentinels, of which two must agree. They miss a server after 1 s.
 ///
 /// As everywhere, a failover that nobody asked for begins no sooner than twice the failover timeout (10 s here)
 /// after the last one, and an old master that comes back is made a replica after 8 s.
+///
+/// In a set that is [`RedisSentinel::start_separable`], Sentinels and replicas know each server by the port of a proxy, and so name it
+/// to clients.
 #[derive(Debug)]
 pub struct RedisSentinel {
     servers: Vec<RedisServer>,
+    /// The proxy before each server, if they can be separated.
+    links: Vec<Proxy>,
     sentinels: Vec<Sentinel>,
 }
 
@@ -47,14 +58,49 @@ impl RedisSentinel {
         RedisSentinel::start_on(&Site::new(), options)
     }
 
+    /// Starts a set of which one server can be [cut off](RedisSentinel::cut_off) from the others, or its replicas
+    /// [left behind](RedisSentinel::leave_behind).
+    ///
+    /// # Panics
+    /// If it does not start, or has TLS.
+    pub fn start_separable(options: &RedisOptions) -> RedisSentinel {
+        assert!(!options.tls, "who calls is not seen in what is encrypted");
+        let ports: Vec<Port> = (0..COUNT).map(|_| Port::free()).collect();
+        let links = ports.iter().map(|port| Proxy::start(([127, 0, 0, 1], port.number()))).collect();
+        RedisSentinel::start_among(&Site::new(), options, ports, links)
+    }
+
     /// Starts a set on a site.
     pub(crate) fn start_on(site: &Arc<Site>, options: &RedisOptions) -> RedisSentinel {
+        RedisSentinel::start_among(site, options, (0..COUNT).map(|_| Port::free()).collect(), Vec::new())
+    }
+
+    fn start_among(
+        site: &Arc<Site>,
+        options: &RedisOptions,
+        ports: Vec<Port>,
+        links: Vec<Proxy>,
+    ) -> RedisSentinel {
         assert!(options.password.is_none(), "Sentinels are not told of passwords");
         let options = options.clone().line("repl-diskless-sync-delay 0");
-        let master = RedisServer::launch(site, Port::free(), options.clone());
-        let of_master = options.trusting(&master).line(format!("replicaof 127.0.0.1 {}", master.port()));
-        let replicas = (1..COUNT).map(|_| RedisServer::launch(site, Port::free(), of_master.clone()));
-        let servers: Vec<RedisServer> = std::iter::once(master).chain(replicas).collect();
+        let announced: Vec<u16> = match links.is_empty() {
+            true => ports.iter().map(Port::number).collect(),
+            false => links.iter().map(Proxy::port).collect(),
+        };
+        let named = |options: RedisOptions, port: u16| match links.is_empty() {
+            true => options,
+            false => options.line(format!("replica-announce-ip 127.0.0.1\nreplica-announce-port {port}")),
+        };
+        let mut servers: Vec<RedisServer> = Vec::new();
+        for (port, announced_port) in ports.into_iter().zip(&announced) {
+            let options = match servers.first() {
+                None => options.clone(),
+                Some(master) => {
+                    options.clone().trusting(master).line(format!("replicaof 127.0.0.1 {}", announced[0]))
+                }
+            };
+            servers.push(RedisServer::launch(site, port, named(options, *announced_port)));
+        }
         // A Sentinel looks at its servers seldom: what it sees at first must be what should be.
         servers[0].wait_until_ready();
         for replica in &servers[1..] {
@@ -63,9 +109,11 @@ impl RedisSentinel {
         servers[0].wait_until_replicated(COUNT - 1);
         let ports: Vec<Port> = (0..COUNT).map(|_| Port::free()).collect();
         let numbers: Vec<u16> = ports.iter().map(Port::number).collect();
-        let sentinels =
-            ports.into_iter().map(|port| Sentinel::launch(site, port, &servers, &numbers)).collect();
-        let set = RedisSentinel { servers, sentinels };
+        let sentinels = ports
+            .into_iter()
+            .map(|port| Sentinel::launch(site, port, &servers[0], &announced, &numbers))
+            .collect();
+        let set = RedisSentinel { servers, links, sentinels };
         for sentinel in &set.sentinels {
             sentinel.hurry();
         }
@@ -85,6 +133,35 @@ impl RedisSentinel {
         &self.servers
     }
 
+    /// Returns the ports by which Sentinels name the servers, in their order.
+    pub fn announced(&self) -> Vec<u16> {
+        match self.links.is_empty() {
+            true => self.servers.iter().map(RedisServer::port).collect(),
+            false => self.links.iter().map(Proxy::port).collect(),
+        }
+    }
+
+    /// Cuts a server off from the Sentinels and the other servers, silently; clients that know its own port reach it.
+    ///
+    /// # Panics
+    /// If the set is not separable.
+    pub fn cut_off(&self, server: usize) {
+        self.links.get(server).expect("a set that was started so that it can be separated").black_hole();
+    }
+
+    /// Has replicas of a server receive nothing any more of what it writes, while Sentinels find all well.
+    ///
+    /// # Panics
+    /// If the set is not separable.
+    pub fn leave_behind(&self, server: usize) {
+        self.links.get(server).expect("a set that was started so that it can be separated").silence(b"PSYNC");
+    }
+
+    /// Joins what [`RedisSentinel::cut_off`] or [`RedisSentinel::leave_behind`] has separated.
+    pub fn heal(&self) {
+        self.links.iter().for_each(Proxy::heal);
+    }
+
     /// Returns the Sentinels.
     pub fn sentinels(&self) -> &[Sentinel] {
         &self.sentinels
@@ -96,8 +173,7 @@ impl RedisSentinel {
     /// If no Sentinel lives.
     pub fn master(&self) -> &RedisServer {
         let named = self.sentinels.iter().find_map(|sentinel| sentinel.master());
-        let port = named.expect("a Sentinel that answers");
-        self.servers.iter().find(|server| server.port() == port).expect("a server of this set")
+        self.named(named.expect("a Sentinel that answers")).expect("a server of this set")
     }
 
     /// Has the Sentinels make a replica the master, and waits for it.
@@ -119,13 +195,22 @@ impl RedisSentinel {
     /// # Panics
     /// If they do not.
     pub fn wait_for_new_master(&self, old: &RedisServer) -> &RedisServer {
-        wait_for("new master", || {
+        let found = poll(FAILOVER_MAX, || {
             let mut named = self.sentinels.iter().filter_map(Sentinel::master);
-            let port = named.next().filter(|port| *port != old.port())?;
-            let new = self.servers.iter().find(|server| server.port() == port)?;
+            let port = named.next()?;
+            let new = self.named(port).filter(|new| new.port() != old.port())?;
             let agree = named.all(|other| other == port);
             (agree && new.info("role")? == "master").then_some(new)
+        });
+        found.unwrap_or_else(|| {
+            panic!("no new master within {FAILOVER_MAX:?}\n{}", self.sentinels[0].server.log())
         })
+    }
+
+    /// The server of an announced port.
+    fn named(&self, port: u16) -> Option<&RedisServer> {
+        let index = self.announced().iter().position(|announced| *announced == port)?;
+        self.servers.get(index)
     }
 
     /// Waits until each Sentinel finds a quorum and two replicas that follow the master.
@@ -149,26 +234,32 @@ impl RedisSentinel {
 crate::server::is_a_server!(Sentinel);
 
 impl Sentinel {
-    /// Starts one that knows all others and the servers from the beginning, which saves it seconds of asking.
-    fn launch(site: &Arc<Site>, port: Port, servers: &[RedisServer], sentinels: &[u16]) -> Sentinel {
+    /// Starts one that knows all others and the servers, by their ports, from the beginning, which saves it seconds of asking.
+    fn launch(
+        site: &Arc<Site>,
+        port: Port,
+        first: &RedisServer,
+        servers: &[u16],
+        sentinels: &[u16],
+    ) -> Sentinel {
         let own = port.number();
-        let master = servers[0].port();
+        let master = servers[0];
         let mut lines = vec![
-            if servers[0].options.tls { tls(own) } else { format!("port {own}") },
+            if first.options.tls { tls(own) } else { format!("port {own}") },
             format!("bind 127.0.0.1\nunixsocket socket\ndaemonize no\nsentinel myid {}", id(own)),
             format!("sentinel monitor {NAME} 127.0.0.1 {master} 2"),
             format!("sentinel down-after-milliseconds {NAME} 1000"),
             format!("sentinel failover-timeout {NAME} 5000\nsentinel parallel-syncs {NAME} 1"),
         ];
         for replica in &servers[1..] {
-            lines.push(format!("sentinel known-replica {NAME} 127.0.0.1 {}", replica.port()));
+            lines.push(format!("sentinel known-replica {NAME} 127.0.0.1 {replica}"));
         }
         for other in sentinels.iter().filter(|other| **other != own) {
             lines.push(format!("sentinel known-sentinel {NAME} 127.0.0.1 {other} {}", id(*other)));
         }
         let server = Server::start(site, &format!("sentinel-{own}"), |directory| {
-            if servers[0].options.tls {
-                certificates::take(servers[0].server.directory(), directory);
+            if first.options.tls {
+                certificates::take(first.server.directory(), directory);
             }
             let text = lines.join("\n") + "\n";
             fs::write(directory.join("sentinel.conf"), text).expect("a file of configuration");

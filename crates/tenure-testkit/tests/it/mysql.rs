@@ -12,6 +12,16 @@ fn start() -> MariaDbServer {
 }
 
 #[test]
+fn a_server_that_starts_takes_no_temporary_table_of_another() {
+    let first = start();
+    let mut connection = first.connect().unwrap();
+    connection.ask("CREATE TEMPORARY TABLE kept (value INT) ENGINE=MyISAM", &[]).unwrap();
+    start();
+    connection.ask("FLUSH TABLES", &[]).unwrap();
+    connection.ask("DROP TEMPORARY TABLE kept", &[]).unwrap();
+}
+
+#[test]
 fn a_server_answers_with_values_rows_and_refusals() {
     let server = start();
     assert!(server.port() >= 20_000);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use tenure_testkit::postgres::{PgBouncer, PostgresOptions, PostgresServer, shared};
+use tenure_testkit::postgres::{PgBouncer, PostgresOptions, PostgresPair, PostgresServer, shared};
 use tenure_testkit::{SqlConnection, is_alive, wait_for};
 
 fn start() -> PostgresServer {
@@ -188,4 +188,33 @@ fn a_shared_server_is_one() {
     let url = shared();
     assert_eq!(url, shared());
     assert!(url.starts_with("postgres://postgres@127.0.0.1:"));
+}
+
+#[test]
+fn what_a_pair_has_committed_survives_its_primary() {
+    let pair = PostgresPair::start(&PostgresOptions::default());
+    for round in 1..=2 {
+        let first = pair.primary().port();
+        let mut raw = pair.primary().connect().unwrap();
+        raw.run("CREATE TABLE IF NOT EXISTS kept (number bigint)");
+        raw.run(&format!("INSERT INTO kept VALUES ({round})"));
+        pair.failover();
+        assert_ne!(pair.primary().port(), first);
+        let mut raw = pair.primary().connect().unwrap();
+        assert_eq!(raw.run("SELECT count(*) FROM kept").first(), Some(round.to_string().as_str()));
+    }
+    pair.leave_behind();
+    let mut raw = pair.primary().connect().unwrap();
+    let inserting = std::thread::spawn(move || raw.run("INSERT INTO kept VALUES (3)"));
+    wait_for("a commit that waits for the standby", || {
+        let waiting = pair
+            .primary()
+            .connect()
+            .unwrap()
+            .run("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
+        (waiting.first() == Some("1")).then_some(())
+    });
+    assert!(!inserting.is_finished(), "no standby has it");
+    pair.heal();
+    inserting.join().unwrap();
 }

@@ -109,6 +109,34 @@ fn what_is_held_back_arrives_when_the_network_is_healed() {
 }
 
 #[test]
+fn one_connection_of_several_is_in_trouble() {
+    let (echo, proxy, mut first) = world();
+    let mut second = Client::connect(&proxy);
+    assert!(first.is_served() && second.is_served());
+    proxy.lose_one(3, false, true);
+    assert!(second.is_not_answered("heard") && first.is_served());
+    echo.wait_until_heard("heard");
+    proxy.heal();
+    assert!(second.is_cut() && first.is_served());
+    let mut second = Client::connect(&proxy);
+    assert!(second.is_served());
+    proxy.hold_back_one(1);
+    assert!(second.is_not_answered("late") && first.is_served());
+    proxy.heal();
+    assert_eq!(second.receive(PATIENCE), Ok(Some("late".to_owned())));
+    proxy.cut_one(0);
+    assert!(first.is_cut() && second.is_served());
+}
+
+#[test]
+fn a_client_is_sent_to_a_port_of_another_name() {
+    let (_echo, proxy, mut client) = world();
+    proxy.rename(&[(20005, 31000)]);
+    client.send("MOVED 1 127.0.0.1:20005");
+    assert_eq!(client.receive(PATIENCE), Ok(Some("MOVED 1 127.0.0.1:31000".to_owned())));
+}
+
+#[test]
 fn one_client_of_several_is_cut_off_by_what_it_says() {
     let echo = Echo::start();
     let proxy = Proxy::start(echo.address);

@@ -1,7 +1,7 @@
 //! A Sentinel set.
 
-use tenure_testkit::Reply;
-use tenure_testkit::redis::RedisSentinel;
+use tenure_testkit::redis::{RedisOptions, RedisSentinel};
+use tenure_testkit::{Reply, wait_for};
 
 #[test]
 fn sentinels_replace_a_dead_master_and_hand_over_when_told() {
@@ -23,4 +23,33 @@ fn sentinels_replace_a_dead_master_and_hand_over_when_told() {
     assert_eq!(third.command(&["GET", "key"]), "value");
     assert_eq!(set.master().port(), third.port());
     assert_ne!(second.port(), third.port());
+}
+
+#[test]
+fn a_master_whose_replicas_were_left_behind_is_replaced_by_one_that_lacks_its_writes() {
+    let set = RedisSentinel::start_separable(&RedisOptions::default());
+    let first = set.master();
+    first.command(&["SET", "early", "value"]);
+    let replica = set.servers().iter().find(|server| server.port() != first.port()).unwrap();
+    wait_for("the write on a replica", || (replica.command(&["GET", "early"]) == "value").then_some(()));
+    let index = set.servers().iter().position(|server| server.port() == first.port()).unwrap();
+    set.leave_behind(index);
+    first.command(&["SET", "late", "value"]);
+    first.kill();
+    let second = set.wait_for_new_master(first);
+    assert_eq!(
+        (second.command(&["GET", "early"]), second.command(&["GET", "late"])),
+        ("value".into(), "".into())
+    );
+    set.heal();
+    first.restart();
+    set.wait_until_ready();
+
+    let second = set.servers().iter().position(|server| server.port() == second.port()).unwrap();
+    set.cut_off(second);
+    let third = set.wait_for_new_master(&set.servers()[second]);
+    assert_eq!(set.servers()[second].info("role").as_deref(), Some("master"), "nobody can tell it");
+    assert_ne!(third.port(), set.servers()[second].port());
+    set.heal();
+    set.wait_until_ready();
 }
