@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tenure::fence::{self, Fence, Mark, Stale};
-use tenure::{ErrorKind, Lease, Mutex, Tenure, Token};
+use tenure::{ErrorKind, Lease, Mutex, Settings, Tenure, Token};
 use tenure_tower::FenceLayer;
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -262,6 +262,14 @@ async fn worker_ids(tenure: Tenure) -> Outcome {
         serve(ids).await
     })
     .await?;
+    Ok(())
+}
+
+async fn metrics() -> Outcome {
+    let settings = Settings::new().counts(true).scopes(["billing/*", "nightly-*"]);
+    let tenure = tenure::connect_with("redis://127.0.0.1", settings).await?;
+    let (address, counted) = ("127.0.0.1:9184".parse()?, tenure.clone());
+    let server = tenure_metrics::Server::start(&address, move || vec![counted.counts()])?;
     Ok(())
 }
 
