@@ -141,6 +141,14 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
+    /// Other versions of tenure read what this one writes. If this file must change, the tables need a new version, and `migrate` a way
+    /// to it.
+    #[test]
+    fn the_tables_are_made_as_they_always_were() {
+        let statements = [schema("tenure_"), crate::queues::text::schema("tenure_")].concat();
+        assert_eq!(statements.join(";\n") + ";\n", include_str!("dialect/tables-1.sql"), "the tables differ");
+    }
+
     #[test]
     fn rows_to_remove_are_joined_with() {
         assert_eq!(

@@ -5,7 +5,7 @@
 //! goes by another index, and it passes over whatever is locked.
 
 mod settle;
-mod text;
+pub(crate) mod text;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -268,3 +268,16 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
 pub(crate) fn literal(name: &str) -> String {
     name.replace('\'', "''")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Other versions of tenure read what this one writes. If this file must change, the tables need a new version, and `migrate` a way
+    /// to it.
+    #[test]
+    fn the_tables_are_made_as_they_always_were() {
+        let statements = [schema("tenure_"), crate::queues::text::schema("tenure_")].concat();
+        assert_eq!(statements.join(";\n") + ";\n", include_str!("dialect/tables-1.sql"), "the tables differ");
+    }
+}

@@ -1,7 +1,7 @@
 //! The queues' verbs as sets of rows: a transaction of each is one round trip.
 
 pub(crate) mod read;
-mod text;
+pub(crate) mod text;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

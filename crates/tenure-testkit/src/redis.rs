@@ -254,6 +254,46 @@ impl RedisServer {
         }
     }
 
+    /// Describes all keys, in order: the type, what is in it, and when it ends, in milliseconds since 1970 (-1: never).
+    pub fn dump(&self) -> String {
+        let text = |reply: &Reply| match reply {
+            Reply::Bytes(bytes) => bytes.escape_ascii().to_string(),
+            Reply::Integer(number) => number.to_string(),
+            other => format!("{other:?}"),
+        };
+        let mut keys: Vec<String> = self.ask(&["KEYS", "*"]).parts().iter().map(text).collect();
+        keys.sort();
+        let mut dump = String::new();
+        for key in keys {
+            let ask = |command: &[&str]| self.ask(&[&command[..1], &[&key], &command[1..]].concat());
+            let kind = text(&ask(&["TYPE"]));
+            // What has no order of its own is sorted.
+            let (read, each): (&[&str], usize) = match kind.as_str() {
+                "hash" => (&["HGETALL"], 2),
+                "set" => (&["SMEMBERS"], 1),
+                "list" => (&["LRANGE", "0", "-1"], 0),
+                "zset" => (&["ZRANGE", "0", "-1", "WITHSCORES"], 0),
+                "stream" => (&["XRANGE", "-", "+"], 0),
+                _ => (&["GET"], 0),
+            };
+            let read = ask(read);
+            let mut lines: Vec<String> = match &read {
+                Reply::List(parts) => parts
+                    .chunks(each.max(1))
+                    .map(|part| part.iter().map(text).collect::<Vec<_>>().join(" "))
+                    .collect(),
+                one => vec![text(one)],
+            };
+            if each > 0 {
+                lines.sort();
+            }
+            let ends = text(&ask(&["PEXPIRETIME"]));
+            dump += &format!("{key} {kind} until {ends}\n");
+            lines.iter().for_each(|line| dump += &format!("  {line}\n"));
+        }
+        dump
+    }
+
     /// Returns how often a command has been called, by its name in small letters.
     ///
     /// # Panics

@@ -507,3 +507,25 @@ fn a_hold_lasts_to_the_end_that_its_renewal_names() {
     )];
     assert_eq!(missed(&rules, check), [""; 0], "nothing differs without these rules");
 }
+
+/// Other versions of tenure read what this one writes. If this file must change, the layout needs a new number, and what reads the old one.
+#[test]
+fn layout_1_is_written_as_it_always_was() {
+    world(["", ""], Form::Function, |world| {
+        let mut bench = Bench::new(world);
+        // A mutex with those who wait for it, a semaphore, a slot pool with a slot that rests, a side of a read-write lock.
+        (1..4).for_each(|id| drop(bench.claim_mutex("m", id, HEARD)));
+        let (semaphore, slots, lock) = (Kind::Semaphore, Kind::SlotPool, Kind::RwLock);
+        for (name, id, kind, capacity) in [
+            ("s", 11, semaphore, 2),
+            ("s", 12, semaphore, 2),
+            ("p", 21, slots, 3),
+            ("l", 31, lock, CAPACITY_MAX),
+        ] {
+            drop(bench.claim(&[(name, id, HEARD, kind, capacity)]).remove(0).unwrap());
+        }
+        drop(bench.renew(&[("m", 1, false), ("m", 2, true)]));
+        drop(bench.release(&[("s", 11)]));
+        assert_eq!(bench.world.server.dump(), include_str!("layout-1.txt"), "the layout of locks differs");
+    });
+}

@@ -225,3 +225,27 @@ fn a_state_that_somebody_has_changed_costs_its_lane() {
     let rules = [("states are looked at", "if state and (#state < 122", "if false and (#state < 122")];
     assert_eq!(missed(&rules, check), [""; 0], "nothing differs without these rules");
 }
+
+/// Other versions of tenure read what this one writes. If this file must change, the layout needs a new number, and what reads the old one.
+#[test]
+fn layout_1_is_written_as_it_always_was() {
+    world(["", ""], true, |world| {
+        let mut bench = Bench::new(world, 1);
+        bench.push(None, 2, 3);
+        bench.push(Some("group"), 2, 3);
+        let dedup = Push {
+            queue: Name::new("q").unwrap(),
+            group: None,
+            payload: b"later".as_slice().into(),
+            delay: Duration::from_secs(60),
+            dedup: Some(Name::new("dedup").unwrap()),
+        };
+        bench.world.runtime.block_on(bench.world.queues.push(vec![dedup])).remove(0).unwrap();
+        assert_eq!(bench.take(3).items.len(), 3);
+        assert_eq!(bench.settle(ClaimId::new(0)), SettleAnswer::Settled);
+        let fail = Settlement::Fail { reason: "no such order".into() };
+        let settle = Settle { queue: Name::new("q").unwrap(), claim: ClaimId::new(1), settlement: fail };
+        bench.world.runtime.block_on(bench.world.queues.settle(vec![settle])).remove(0).unwrap();
+        assert_eq!(bench.world.server.dump(), include_str!("layout-1.txt"), "the layout of queues differs");
+    });
+}
