@@ -18,6 +18,7 @@ use crate::commands::status::Status;
 use crate::commands::watch::Watch;
 use crate::duration;
 use crate::exit::{self, Failure};
+use crate::metrics;
 
 /// Locks, leases and queues for programs, on the store you already run or on this machine alone.
 #[derive(Debug, Parser)]
@@ -48,9 +49,10 @@ Put a URL with a password in the environment variable TENURE_ENGINE: other users
 
 pub(crate) const ENVIRONMENT_HELP: &str = "\
 Environment:
-  TENURE_ENGINE  the engine, where --engine is not given
-  TENURE_LOG     what the library logs to stderr: debug, or tenure_core=trace
-  NO_COLOR       set to anything: no colour";
+  TENURE_ENGINE      the engine, where --engine is not given
+  TENURE_LOG         what is logged to stderr: debug, tenure_core=trace, tenure::audit=warn
+  TENURE_LOG_FORMAT  how: text (the default), or json, one object a line
+  NO_COLOR           set to anything: no colour";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -120,6 +122,9 @@ fn foreign_hint(error: &clap::Error, wrong: &str) -> Option<String> {
     Some(flag.1.to_owned())
 }
 
+/// What parsers of values say in place of an error.
+const HINTS: [&str; 2] = [duration::PARSE_HINT, metrics::ADDRESS_HINT];
+
 /// Turns what clap says about wrong usage into an error with a hint.
 pub(crate) fn usage_failure(error: &clap::Error) -> Failure {
     let text = error.render().to_string();
@@ -157,10 +162,8 @@ pub(crate) fn usage_failure(error: &clap::Error) -> Failure {
         (None, None) if is_extra => {
             (message, "quote what has spaces; `tenure help COMMAND` says what a command takes".to_owned())
         }
-        _ => match message.split_once(duration::PARSE_HINT) {
-            Some((message, _)) => {
-                (message.trim_end_matches(": ").to_owned(), duration::PARSE_HINT.to_owned())
-            }
+        _ => match HINTS.iter().find_map(|hint| Some((message.split_once(hint)?.0, hint))) {
+            Some((message, hint)) => (message.trim_end_matches(": ").to_owned(), (*hint).to_owned()),
             None => (message, "see `tenure --help`, and `tenure help COMMAND`".to_owned()),
         },
     };

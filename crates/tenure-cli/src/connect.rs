@@ -29,25 +29,42 @@ pub(crate) fn check_engine(engine: &str, messages: Messages) -> std::result::Res
 
 /// Connects and waits for it. Not for a process that still forks: a client has threads.
 pub(crate) fn connect_blocking(engine: &str) -> std::result::Result<Tenure, Failure> {
-    Ok(pollster::block_on(connect(engine, None))?)
+    Ok(pollster::block_on(connect(engine, Settings::new()))?)
 }
 
 /// Connects. Not for a process that still forks: a client has threads.
-pub(crate) async fn connect(engine: &str, label: Option<&str>) -> Result<Tenure> {
+pub(crate) async fn connect(engine: &str, settings: Settings) -> Result<Tenure> {
     log_if_wanted();
-    let settings = Settings::new().label(label.unwrap_or_default());
     tenure::connect_with(engine, settings).await
 }
 
-/// Writes the library's log to stderr if `TENURE_LOG` says what of it: `debug`, or `tenure_core=trace`.
+/// Writes the library's log to stderr if `TENURE_LOG` says what of it: `debug`, or `tenure_core=trace`. `TENURE_LOG_FORMAT=json`: as
+/// one JSON object a line.
 fn log_if_wanted() {
-    let Some(wanted) = std::env::var("TENURE_LOG").ok().filter(|wanted| !wanted.is_empty()) else { return };
-    let Ok(targets) = wanted.parse::<tracing_subscriber::filter::Targets>() else {
-        return Messages::TEXT.warning("TENURE_LOG is not understood: write `debug` or `tenure_core=trace`");
-    };
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::filter::Targets;
     use tracing_subscriber::layer::SubscriberExt;
     use tracing_subscriber::util::SubscriberInitExt;
+
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let is_json = match set("TENURE_LOG_FORMAT").as_deref() {
+        None | Some("text") => false,
+        Some("json") => true,
+        Some(_) => {
+            Messages::TEXT.warning("TENURE_LOG_FORMAT is not understood: write `json` or `text`");
+            false
+        }
+    };
+    let Some(wanted) = set("TENURE_LOG") else { return };
+    let Ok(targets) = wanted.parse::<Targets>() else {
+        return Messages::TEXT.warning("TENURE_LOG is not understood: write `debug` or `tenure_core=trace`");
+    };
     let layer = tracing_subscriber::fmt::layer().with_writer(|| Log);
+    let layer = match is_json {
+        // The fields of an event stand beside its message.
+        true => layer.json().flatten_event(true).with_current_span(false).boxed(),
+        false => layer.boxed(),
+    };
     // It fails only if there is a log already.
     drop(tracing_subscriber::registry().with(layer).with(targets).try_init());
 }

@@ -9,6 +9,7 @@ mod commands;
 mod connect;
 mod duration;
 mod exit;
+mod metrics;
 mod output;
 mod supervise;
 mod sys;

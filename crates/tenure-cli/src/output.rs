@@ -2,6 +2,7 @@
 //!
 //! stdout is data, stderr is messages. Colour only repeats what the text says.
 
+pub(crate) mod audit;
 pub(crate) mod data;
 pub(crate) mod holder;
 pub(crate) mod lines;

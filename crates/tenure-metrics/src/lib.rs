@@ -27,9 +27,11 @@ mod names;
 mod render;
 mod run_file;
 mod server;
+mod text_file;
 
 pub use bridge::Bridge;
 pub use names::{METRICS, Metric, MetricType};
 pub use render::{Format, render};
-pub use run_file::{Run, RunFile};
+pub use run_file::{Holding, Run, RunFile};
 pub use server::{Address, Server};
+pub use text_file::TextFile;

@@ -1,25 +1,31 @@
 //! What is known of a job that runs now and then, in a file for the textfile collector of node_exporter.
 //!
 //! A short run is gone before anybody scrapes it. So it leaves a file, one for each job, which is read before it is written: a run that
-//! found the lock held keeps the last success of the one before. It is written beside and renamed, under a lock of its own, so that
-//! a reader sees one whole page, and runs that end together lose nothing of each other.
+//! found the lock held keeps the last success of the one before, and runs that end together lose nothing of each other.
+//!
+//! Whether a run holds the lock is not remembered but seen: each run that does keeps a file beside locked, and the system unlocks it
+//! whatever ends the run. So a run that was killed is corrected by the next one, and the last of several that share a lock says that it was the last.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::FlockOperation;
 use tenure_core::clock::Timestamp;
 
 use crate::names::{self, Metric};
 use crate::render::{Format, Page};
+use crate::text_file::{TextFile, Turn, try_lock};
+
+/// How far a time may lie ahead of a later one. What lies further ahead was told by a clock that was wrong, and would hide all that comes until then.
+const AHEAD_MAX: Duration = Duration::from_secs(3600);
 
 /// What is known of a job. Fields that are `None` are not written.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Run {
-    /// Whether a run holds the lock now.
+    /// Whether a run holds the lock now. [`RunFile::update`] sees to it: what is set here is not written.
     pub is_running: bool,
     /// When a run last began to wait for the lock.
     pub last_start: Option<Timestamp>,
@@ -38,45 +44,95 @@ pub struct Run {
 }
 
 /// The file of one job.
+///
+/// # Examples
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use tenure_metrics::RunFile;
+///
+/// # let directory = std::env::temp_dir().join(format!("tenure-run-example-{}", std::process::id()));
+/// # std::fs::create_dir(&directory)?;
+/// # let now = tenure_core::clock::Timestamp::from_micros(1_000_000);
+/// let file = RunFile::new(&directory, "nightly-report");
+/// file.update(|run| run.last_start = Some(now))?;
+/// // The lock is acquired.
+/// let holding = file.hold(|_| {})?;
+/// // The work is done.
+/// drop(holding);
+/// file.update(|run| (run.last_success, run.last_exit_code) = (Some(now), Some(0)))?;
+/// assert_eq!(file.read().last_success, Some(now));
+/// # std::fs::remove_dir_all(&directory)
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RunFile {
     name: String,
-    path: PathBuf,
+    file: TextFile,
+}
+
+/// Says that this process holds the lock of the job, until it is dropped or the process ends.
+#[derive(Debug)]
+#[must_use = "without it no run holds the lock"]
+pub struct Holding {
+    _lock: File,
 }
 
 impl RunFile {
     /// Names the file of a job in a directory. Nothing is read or written yet.
     pub fn new(directory: &Path, name: &str) -> RunFile {
-        let file = format!("tenure_run_{}.prom", file_name(name));
-        RunFile { name: name.to_owned(), path: directory.join(file) }
+        let file = TextFile::new(directory, &format!("tenure_run_{}.prom", file_name(name)));
+        RunFile { name: name.to_owned(), file }
     }
 
     /// Returns where it is.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
-    /// Changes what is known of the job. Times of successes and starts that others have noted meanwhile never go back.
+    /// Changes what is known of the job. Times of starts and successes that others have noted meanwhile do not go back, but for those
+    /// more than an hour ahead, which a clock that was wrong has told.
     ///
     /// # Errors
-    /// What the system says of the directory. The file is as it was then.
+    /// What the system says of the directory; [`io::ErrorKind::TimedOut`] if another writer has stood still for 5 seconds. The file is as it was then.
     pub fn update(&self, change: impl FnOnce(&mut Run)) -> io::Result<()> {
-        let _lock = self.lock()?;
+        self.change(&self.file.turn()?, change)
+    }
+
+    /// As [`RunFile::update`], and says that this process holds the lock, for as long as what is returned lives.
+    ///
+    /// # Errors
+    /// As of [`RunFile::update`]. Then nobody is told that it holds.
+    pub fn hold(&self, change: impl FnOnce(&mut Run)) -> io::Result<Holding> {
+        let turn = self.file.turn()?;
+        let lock = self.file.open_beside("held")?;
+        if !try_lock(&lock, FlockOperation::NonBlockingLockShared)? {
+            // Others lock it so only in their turn.
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.change(&turn, change)?;
+        Ok(Holding { _lock: lock })
+    }
+
+    fn change(&self, turn: &Turn, change: impl FnOnce(&mut Run)) -> io::Result<()> {
         let before = self.read();
         let mut run = before;
         change(&mut run);
-        run.last_start = run.last_start.max(before.last_start);
-        run.last_success = run.last_success.max(before.last_success);
-        run.last_busy = run.last_busy.max(before.last_busy);
-        let beside = self.path.with_extension("prom.new");
-        let mut file = File::create(&beside)?;
-        file.write_all(self.text(&run).as_bytes())?;
-        std::fs::rename(&beside, &self.path)
+        run.is_running = self.is_held()?;
+        run.last_start = later(before.last_start, run.last_start);
+        run.last_success = later(before.last_success, run.last_success);
+        run.last_busy = later(before.last_busy, run.last_busy);
+        self.file.replace(turn, &self.text(&run))
+    }
+
+    /// Whether a process holds the lock of the job.
+    fn is_held(&self) -> io::Result<bool> {
+        let lock = self.file.open_beside("held")?;
+        Ok(!try_lock(&lock, FlockOperation::NonBlockingLockExclusive)?)
     }
 
     /// Reads what is known of the job; of a file that is not there or not ours, nothing.
     pub fn read(&self) -> Run {
-        let text = std::fs::read_to_string(&self.path).unwrap_or_default();
+        let text = std::fs::read_to_string(self.path()).unwrap_or_default();
         let number = |metric: Metric| {
             let line = text
                 .lines()
@@ -98,21 +154,6 @@ impl RunFile {
         }
     }
 
-    /// Waits for the lock of the file, which the file itself cannot bear since it is replaced.
-    fn lock(&self) -> io::Result<File> {
-        let lock = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(false)
-            .open(self.path.with_extension("prom.lock"))?;
-        loop {
-            match flock(&lock, FlockOperation::LockExclusive) {
-                Err(rustix::io::Errno::INTR) => {}
-                locked => return locked.map(|()| lock).map_err(io::Error::from),
-            }
-        }
-    }
-
     fn text(&self, run: &Run) -> String {
         let mut page = Page::default();
         let mut add = |metric, number: Option<f64>| {
@@ -130,6 +171,14 @@ impl RunFile {
         add(names::RUN_HOLD, run.last_hold.map(|time| time.as_secs_f64()));
         add(names::RUN_EXPECTED, run.expected.map(|time| time.as_secs_f64()));
         page.text(Format::Prometheus)
+    }
+}
+
+/// Returns the later of two times, unless it is the older one and cannot be.
+fn later(before: Option<Timestamp>, now: Option<Timestamp>) -> Option<Timestamp> {
+    match (before, now) {
+        (Some(before), Some(now)) if before.since(now) > AHEAD_MAX => Some(now),
+        _ => before.max(now),
     }
 }
 

@@ -6,7 +6,8 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, watch};
 
@@ -125,17 +128,31 @@ fn bind(address: &Address) -> io::Result<(Socket, Address)> {
             Ok((Socket::Tcp(TcpListener::from_std(listener)?), address))
         }
         Address::Unix(path) => {
-            // What a process left behind that was killed.
-            if std::os::unix::net::UnixStream::connect(path)
-                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-            {
-                std::fs::remove_file(path)?;
-            }
-            let listener = UnixListener::bind(path)?;
-            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+            remove_leftover(path)?;
+            let listener = UnixListener::from_std(bind_unix(path)?)?;
             Ok((Socket::Unix(listener), Address::Unix(path.clone())))
         }
     }
+}
+
+/// Removes what a process left behind that was killed. A file of another sort refuses connections as well, and stays.
+fn remove_leftover(path: &Path) -> io::Result<()> {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err_and(is_refused) {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// Binds a socket that nobody but this user can connect to, at any moment: it gets its rights before its name.
+fn bind_unix(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket.into())
 }
 
 async fn serve(socket: Socket, source: Source, mut stopped: watch::Receiver<()>) {

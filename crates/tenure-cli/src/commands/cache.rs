@@ -17,6 +17,7 @@ use tenure::{Error, ErrorKind, FetchedFrom, Tenure};
 use crate::connect::connect_blocking;
 use crate::duration::{TIME_HELP, parse_duration};
 use crate::exit::{self, Ended, Failure, Outcome};
+use crate::metrics::MetricsFlags;
 use crate::output::lines::{SHOW_FIRST, flush, write_line};
 use crate::output::messages::Messages;
 use crate::supervise::foreground::Foreground;
@@ -47,7 +48,7 @@ Examples:
 const CACHE_CODES: &str = "\
 Exit codes: 0 if an output was printed, that of CMD if it failed, or
   64     wrong usage
-  69     the engine is not available
+  69     the engine is not available, or the address of --metrics
   76     the lease was lost while CMD ran
   126    CMD cannot be executed
   127    CMD is not found
@@ -72,11 +73,13 @@ pub(crate) struct Cache {
     #[arg(long, conflicts_with_all = ["stale", "forget"])]
     pub(crate) refresh: bool,
     /// Drop the output that is kept, after whoever runs CMD now; no CMD is needed
-    #[arg(long, conflicts_with_all = ["stale", "json", "command"])]
+    #[arg(long, conflicts_with_all = ["stale", "json", "metrics", "command"])]
     pub(crate) forget: bool,
     /// Write to stderr, as one JSON object, whether the output is fresh, stale or loaded
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsFlags,
     /// The program and its arguments, after `--`
     #[arg(last = true, required_unless_present = "forget", value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
@@ -126,7 +129,8 @@ pub(crate) fn cache(mut cache: Cache, engine: &str) -> Outcome {
     let job = Job::new(std::mem::take(&mut cache.command), GRACE, OnLoss::Terminate);
     let program = job.program_text();
     // For ever, as a process does that waits for the value while another loads it.
-    let setup = Setup { job, engine, label: None, wait: None, messages: Messages::TEXT };
+    let (messages, metrics) = (Messages::TEXT, &cache.metrics);
+    let setup = Setup { job, engine, label: None, wait: None, messages, metrics };
     setup.with_keeper(|tenure, supervisor, retry| {
         Fetch { cache: &cache, program: &program, tenure, supervisor }.fetch_with_retries(retry)
     })

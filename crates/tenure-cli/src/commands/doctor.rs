@@ -6,6 +6,7 @@ use tenure::{Finding, Severity};
 
 use crate::connect::connect_blocking;
 use crate::exit::{self, Failure, Outcome};
+use crate::output::audit::{self, Act};
 use crate::output::data::{write_data, write_json};
 
 const AFTER_HELP: &str = "\
@@ -82,7 +83,12 @@ pub(crate) fn doctor(doctor: &Doctor, engine: &str) -> Outcome {
             ));
         }
         if doctor.purge {
-            let count = pollster::block_on(tenure.purge())?;
+            let answer = pollster::block_on(tenure.purge());
+            let act = Act { what: "doctor --purge", name: "", detail: "idle resources" };
+            audit::tell(&tenure, engine, &act, &answer, |count| {
+                format!("{} removed", count.unwrap_or_default())
+            });
+            let count = answer?;
             let text = count.map(|count| format!("{count} idle resource(s) removed"));
             done.push(good(
                 "purge",

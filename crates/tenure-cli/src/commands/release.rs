@@ -8,6 +8,7 @@ use tenure::{BreakAnswer, HoldView, Token};
 use crate::connect::connect_blocking;
 use crate::duration::format_duration;
 use crate::exit::{self, Failure, Outcome};
+use crate::output::audit::{self, Act};
 use crate::output::data::write_data;
 use crate::output::holder::{held, who};
 use crate::output::question;
@@ -61,8 +62,19 @@ pub(crate) fn release(release: &Release, engine: &str) -> Outcome {
     if !release.force && !question::ask(&question(release, hold))? {
         return Ok(exit::DECLINED);
     }
-    let answer = pollster::block_on(tenure.break_hold(&release.name, hold.token, release.now))?;
-    let free_in = match answer {
+    let answer = pollster::block_on(tenure.break_hold(&release.name, hold.token, release.now));
+    let detail = format!("token {}{}", hold.token, if release.now { ", at once" } else { "" });
+    audit::tell(
+        &tenure,
+        engine,
+        &Act { what: "release", name: &release.name, detail: &detail },
+        &answer,
+        |answer| match answer {
+            BreakAnswer::Broken { .. } => "broken".to_owned(),
+            BreakAnswer::Resting { .. } | BreakAnswer::NotHeld => "nothing was broken".to_owned(),
+        },
+    );
+    let free_in = match answer? {
         BreakAnswer::Broken { free_in } => free_in,
         BreakAnswer::Resting { free_in } => return Err(rests(release, free_in)),
         BreakAnswer::NotHeld if hold.token == Token::ZERO => {

@@ -5,6 +5,7 @@ use tenure::{Kind, View};
 
 use crate::connect::connect_blocking;
 use crate::exit::{self, Failure, Outcome};
+use crate::output::audit::{self, Act};
 use crate::output::data::write_data;
 use crate::output::question;
 
@@ -50,7 +51,15 @@ pub(crate) fn resize(resize: &Resize, engine: &str) -> Outcome {
             return Ok(exit::DECLINED);
         }
     }
-    pollster::block_on(tenure.resize(name, capacity))?;
+    let answer = pollster::block_on(tenure.resize(name, capacity));
+    audit::tell(
+        &tenure,
+        engine,
+        &Act { what: "resize", name, detail: &format!("{capacity} units") },
+        &answer,
+        |()| "done".to_owned(),
+    );
+    answer?;
     pollster::block_on(tenure.close());
     write_data(&match view {
         Some(view) => format!("{name:?} has {capacity} units now, in place of {}\n", view.capacity),

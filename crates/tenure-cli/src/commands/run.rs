@@ -7,6 +7,7 @@
 
 pub(crate) mod arguments;
 mod lock;
+mod record;
 mod waiting;
 
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::supervise::setup::Setup;
 use crate::supervise::supervised::Rules;
 use crate::supervise::supervisor::Supervisor;
 use arguments::Run;
+use record::RunRecord;
 use waiting::{Held, acquire};
 
 /// How long a candidate waits before it asks a store again that did not answer: it has waited for the answer, too.
@@ -38,11 +40,21 @@ pub(crate) fn run(mut arguments: Run, engine: &str, messages: Messages) -> Outco
     let (program, name) = (job.program_text(), job.program_name());
     let label = arguments.label.as_deref().unwrap_or(&name);
     let wait = arguments.wait.or(arguments.every.map(|_| Duration::ZERO));
-    let setup = Setup { job, engine, label: Some(label), wait, messages };
-    setup.with_keeper(|tenure, supervisor, retry| {
+    let setup = Setup { job, engine, label: Some(label), wait, messages, metrics: &arguments.metrics };
+    let Run { name, expected, .. } = &arguments;
+    let record = arguments.metrics_file.as_deref();
+    let record =
+        record.map(|directory| RunRecord::begin(directory, name, *expected, messages)).transpose()?;
+    let outcome = setup.with_keeper(|tenure, supervisor, retry| {
         warn_of_grain(tenure, &arguments, messages);
-        LockedRun { tenure, arguments: &arguments, program: &program, supervisor }.run(began_at, retry)
-    })
+        let record = record.as_ref().inspect(|record| record.write_in_background());
+        LockedRun { tenure, arguments: &arguments, program: &program, supervisor, record }
+            .run(began_at, retry)
+    });
+    if let Some(record) = record {
+        record.end(&outcome);
+    }
+    outcome
 }
 
 /// Warns if a dead client is noticed later than after the ttl: a short ttl is meant to let the next one run soon after that.
@@ -69,6 +81,7 @@ struct LockedRun<'a> {
     arguments: &'a Run,
     program: &'a str,
     supervisor: Supervisor<'a>,
+    record: Option<&'a RunRecord>,
 }
 
 impl LockedRun<'_> {
@@ -107,16 +120,18 @@ impl LockedRun<'_> {
 
     /// Acquires, works and releases.
     fn run_once(&self, began_at: Instant, wait: Option<Duration>) -> Result<u8, Ended> {
-        let LockedRun { tenure, arguments, program, supervisor } = *self;
+        let LockedRun { tenure, arguments, program, supervisor, record } = *self;
         let messages = supervisor.messages;
         let held = acquire(tenure, arguments, wait, supervisor)?;
         let lease = held.lease();
+        let waited = clock::now().since(began_at);
+        record.inspect(|record| record.granted(waited));
         messages.event(&JsonEvent::Granted {
             name: &arguments.name,
             token: lease.token().get(),
             slot: lease.slot(),
             claim: lease.claim().to_string(),
-            waited_ms: millis(clock::now().since(began_at)),
+            waited_ms: millis(waited),
         });
         if arguments.leader {
             messages.message(&format!("leading {:?} under token {}", arguments.name, lease.token()));
@@ -129,6 +144,7 @@ impl LockedRun<'_> {
         let outcome = work.run(tenure, variables, Streams::default());
         let was_asked_to_end = work.was_asked_to_end;
         drop(work);
+        record.inspect(|record| record.worked(&outcome));
         release(held, arguments, messages);
         outcome.map_err(|failure| match failure.code {
             exit::LOST if !was_asked_to_end => Ended::Lost(failure),

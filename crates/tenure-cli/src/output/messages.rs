@@ -30,6 +30,8 @@ pub(crate) enum JsonEvent<'a> {
         held_ms: Option<u64>,
         waiting: u32,
     },
+    /// What is counted is served to Prometheus.
+    Metrics { address: &'a str },
     /// The lock was acquired.
     Granted {
         name: &'a str,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{Error, ErrorKind, Tenure};
+use tenure::{Error, ErrorKind, Settings, Tenure};
 
 use super::events::Events;
 use super::job::Job;
@@ -12,6 +12,7 @@ use super::signals::Signals;
 use super::supervisor::Supervisor;
 use crate::connect::connect;
 use crate::exit::{Ended, Failure, Outcome};
+use crate::metrics::MetricsFlags;
 use crate::output::lines;
 use crate::output::messages::Messages;
 
@@ -27,6 +28,7 @@ pub(crate) struct Setup<'a> {
     /// How long a store that does not answer is asked again; `None` means for ever.
     pub(crate) wait: Option<Duration>,
     pub(crate) messages: Messages,
+    pub(crate) metrics: &'a MetricsFlags,
 }
 
 impl Setup<'_> {
@@ -54,13 +56,16 @@ impl Setup<'_> {
         // Before the client, which has threads.
         let (events, keepers) = start_keepers(&self.job, count)?;
         let Some(keeper) = keepers.first() else { return Err(keeper_gone()) };
+        let page = self.metrics.serve(self.messages)?;
         let mut retry = Retry::new(self.wait);
         let supervisor = Supervisor { events: &events, keeper, messages: self.messages };
         let tenure = match self.connect(&mut retry, supervisor) {
             Ok(tenure) => tenure,
             Err(ended) => return ended.outcome(),
         };
+        page.iter().for_each(|page| page.show(&tenure));
         let outcome = serve(&tenure, &events, keepers, retry);
+        drop(page);
         // What is still to be withdrawn or released is answered before the end, unless the store does not answer, or this process
         // is asked once more to end. Whatever cut it short: what is not released ends by itself.
         drop(events.until_ready(tenure.close(), || None, Some(CLOSE_MAX)));
@@ -71,8 +76,10 @@ impl Setup<'_> {
     /// wrong URL would wait for ever. One that says it is full has been reached.
     fn connect(&self, retry: &mut Retry, supervisor: Supervisor<'_>) -> Result<Tenure, Ended> {
         let Supervisor { events, keeper, .. } = supervisor;
+        let settings = self.metrics.set(Settings::new().label(self.label.unwrap_or_default()));
         loop {
-            let error = match events.until_ready(connect(self.engine, self.label), || Some(keeper), None)? {
+            let connecting = connect(self.engine, settings.clone());
+            let error = match events.until_ready(connecting, || Some(keeper), None)? {
                 Some(Ok(tenure)) => {
                     retry.reset();
                     return Ok(tenure);

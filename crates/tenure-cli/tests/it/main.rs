@@ -8,6 +8,7 @@ mod fence;
 mod kinds;
 mod leader;
 mod look;
+mod metrics;
 mod mutants;
 mod mysql;
 mod newcomer;

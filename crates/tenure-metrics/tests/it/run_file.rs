@@ -34,12 +34,14 @@ fn a_run_that_was_busy_keeps_the_last_success() {
     assert!(file.path().ends_with("tenure_run_nightly_2freport.prom"));
     file.update(|run| {
         run.last_start = Some(at(100));
-        run.is_running = true;
         run.expected = Some(Duration::from_secs(26 * 3600));
     })
     .expect("written");
+    let holding = file.hold(|_| {}).expect("written");
+    assert!(file.read().is_running);
+    drop(holding);
     file.update(|run| {
-        (run.is_running, run.last_success, run.last_exit_code) = (false, Some(at(160)), Some(0));
+        (run.last_success, run.last_exit_code) = (Some(at(160)), Some(0));
         (run.last_wait, run.last_hold) = (Some(Duration::from_millis(500)), Some(Duration::from_secs(60)));
     })
     .expect("written");
@@ -87,4 +89,43 @@ fn no_two_names_have_one_file() {
     let paths: std::collections::BTreeSet<_> =
         names.iter().map(|name| RunFile::new(&directory.0, name).path().to_owned()).collect();
     assert_eq!(paths.len(), names.len());
+}
+
+#[test]
+fn it_runs_while_one_of_those_that_share_the_lock_does() {
+    let directory = Directory::new("shared");
+    let file = RunFile::new(&directory.0, "job");
+    let (one, other) = (file.hold(|_| {}).expect("written"), file.hold(|_| {}).expect("written"));
+    drop(one);
+    file.update(|run| run.is_running = false).expect("written");
+    assert!(file.read().is_running, "the other one still runs");
+    drop(other);
+    file.update(|run| run.is_running = true).expect("written");
+    assert!(!file.read().is_running, "whatever it was told");
+}
+
+#[test]
+fn a_success_of_a_clock_that_was_wrong_does_not_hide_what_comes_later() {
+    let directory = Directory::new("clock");
+    let file = RunFile::new(&directory.0, "job");
+    for (told, known) in [(9_000, 9_000), (8_999, 9_000), (5_000, 5_000), (5_001, 5_001)] {
+        file.update(|run| run.last_success = Some(at(told))).expect("written");
+        assert_eq!(file.read().last_success, Some(at(known)), "after {told}");
+    }
+}
+
+#[test]
+fn another_user_may_read_it_whatever_the_umask_is() {
+    let directory = Directory::new("umask");
+    let file = RunFile::new(&directory.0, "job");
+    // The umask belongs to the process, which has other tests: what a writer left behind that was killed has no rights here.
+    std::fs::write(directory.0.join("tenure_run_job.prom.new"), "half a pa").expect("a file");
+    std::fs::set_permissions(
+        directory.0.join("tenure_run_job.prom.new"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o000),
+    )
+    .expect("set");
+    file.update(|_| {}).expect("written");
+    let mode = std::fs::metadata(file.path()).expect("it is there").permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o644);
 }

@@ -70,6 +70,8 @@ fn a_socket_of_a_killed_process_is_replaced_and_removed_at_the_end() {
     let answer =
         ask(UnixStream::connect(&path).expect("connects"), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let mode = std::fs::metadata(&path).expect("it is there").permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
     drop(server);
     assert!(!path.exists());
 }
@@ -80,4 +82,15 @@ fn what_is_no_address_says_what_is() {
         let error = text.parse::<Address>().expect_err("no address");
         assert!(error.contains("unix:/run/job.sock"), "{error}");
     }
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_not_removed() {
+    let path = std::env::temp_dir().join(format!("tenure-metrics-{}.txt", std::process::id()));
+    std::fs::write(&path, "mine").expect("a file");
+    let address: Address = format!("unix:{}", path.display()).parse().expect("an address");
+    let error = Server::start(&address, Vec::new).expect_err("something is there");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "mine");
+    std::fs::remove_file(&path).expect("it is there");
 }

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 
 use crate::duration::{TIME_HELP, parse_duration};
 use crate::exit;
+use crate::metrics::MetricsFlags;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Queue {
@@ -126,7 +127,7 @@ const WORK_CODES: &str = "\
 Exit codes:
   0      asked to stop; with --drain: nothing waits and nothing is in flight
   64     wrong usage
-  69     the engine is not available (without --drain: at the start)
+  69     the engine is not available (without --drain: at the start), or the address of --metrics
   126    CMD cannot be executed: its item was put back
   127    CMD is not found: its item was put back
   128+n  stopped by signal n in the middle of an item";
@@ -165,7 +166,7 @@ pub(crate) struct Work {
     #[arg(
         long,
         help = "Write events to stderr as JSON, one object a line, instead of messages. \
-        `event` is one of started, done, retried, dead, returned, lost, warning, error"
+        `event` is one of metrics, started, done, retried, dead, returned, lost, warning, error"
     )]
     pub(crate) json: bool,
     /// Show a message for each item, not only for those that failed
@@ -174,6 +175,8 @@ pub(crate) struct Work {
     /// Show no messages but errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsFlags,
     /// The program and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

@@ -6,13 +6,23 @@ use tenure::queue::ItemId;
 use super::arguments::{Purge, Replay};
 use crate::connect::connect_blocking;
 use crate::exit::{self, Failure, Outcome};
+use crate::output::audit::{self, Act};
 use crate::output::data::{write_data, write_json};
 use crate::output::question;
 
 /// Puts dead letters in line again.
 pub(crate) fn replay(replay: &Replay, engine: &str) -> Outcome {
     let tenure = connect_blocking(engine)?;
-    let count = pollster::block_on(tenure.queue(&replay.name).replay(replay.item.map(ItemId)))?;
+    let answer = pollster::block_on(tenure.queue(&replay.name).replay(replay.item.map(ItemId)));
+    let detail = which(replay.item, "dead letters");
+    audit::tell(
+        &tenure,
+        engine,
+        &Act { what: "queue replay", name: &replay.name, detail: &detail },
+        &answer,
+        |count| format!("{count} in line again"),
+    );
+    let count = answer?;
     pollster::block_on(tenure.close());
     let name = &replay.name;
     if let (Some(item), 0) = (replay.item, count) {
@@ -55,11 +65,19 @@ pub(crate) fn purge(purge: &Purge, engine: &str) -> Outcome {
         }
     }
     let mut count = 0;
+    let tell = |answer: &tenure::Result<u64>, what: &str| {
+        let act = Act { what: "queue purge", name, detail: &which(*item, what) };
+        audit::tell(&tenure, engine, &act, answer, |count| format!("{count} removed"));
+    };
     if is_waiting {
-        count += pollster::block_on(queue.purge(item.map(ItemId)))?;
+        let answer = pollster::block_on(queue.purge(item.map(ItemId)));
+        tell(&answer, "items that wait");
+        count += answer?;
     }
     if is_dead && (item.is_none() || count == 0) {
-        count += pollster::block_on(queue.purge_dead(item.map(ItemId)))?;
+        let answer = pollster::block_on(queue.purge_dead(item.map(ItemId)));
+        tell(&answer, "dead letters");
+        count += answer?;
     }
     pollster::block_on(tenure.close());
     if let (Some(item), 0) = (item, count) {
@@ -72,6 +90,11 @@ pub(crate) fn purge(purge: &Purge, engine: &str) -> Outcome {
         write_data(&format!("{} removed from {name:?}\n", counted(count, "item", "was", "were")))?;
     }
     Ok(0)
+}
+
+/// `item 17`, or what else is meant.
+fn which(item: Option<u64>, what: &str) -> String {
+    item.map_or_else(|| what.to_owned(), |item| format!("item {item} of the {what}"))
 }
 
 /// `1 item is`, `2 items are`.

@@ -19,7 +19,7 @@ pub(crate) fn work(mut arguments: Work, engine: &str, messages: Messages) -> Out
     let (program, name) = (job.program_text(), job.program_name());
     let label = arguments.label.as_deref().unwrap_or(&name);
     let wait = arguments.drain.then_some(Duration::ZERO);
-    let setup = Setup { job, engine, label: Some(label), wait, messages };
+    let setup = Setup { job, engine, label: Some(label), wait, messages, metrics: &arguments.metrics };
     // One keeper for each lane: a keeper has one piece of work.
     setup.with_keepers(arguments.parallel.into(), |tenure, events, keepers, _| {
         let mut queue = tenure.queue(&arguments.name).ttl(arguments.ttl).max_attempts(arguments.max_attempts);

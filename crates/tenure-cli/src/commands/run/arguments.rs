@@ -1,11 +1,13 @@
 //! The flags of `tenure run`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
 use crate::duration::{TIME_HELP, parse_duration};
+use crate::metrics::{HEADING, MetricsFlags};
 use crate::supervise::job::OnLoss;
 
 const RUN_HELP: &str = "\
@@ -42,12 +44,16 @@ Examples:
   tenure run backup --wait 0s -- ./backup.sh      now or not at all
   tenure run report --every 1h -- ./report.sh     once an hour, whichever machine's cron comes first
   tenure run api --slots 4 -- ./worker.sh         four at a time, numbered by TENURE_SLOT
-  tenure run scheduler --leader -- ./scheduler    one leader, and another when it dies";
+  tenure run scheduler --leader -- ./scheduler    one leader, and another when it dies
+  tenure run api --metrics 127.0.0.1:9184 -- ./api
+                                                  served to Prometheus for as long as it runs
+  tenure run report --metrics-file /var/lib/node_exporter --expected 26h -- ./report.sh
+                                                  when it last succeeded, for node_exporter";
 
 const RUN_CODES: &str = "\
 Exit codes: that of CMD, or
   64     wrong usage, or NAME is in use as another kind or with another number
-  69     the engine is not available
+  69     the engine is not available, or what --metrics or --metrics-file names
   75     not acquired in time; with --every: it ran within that time
   76     the lease was lost while CMD ran
   126    CMD cannot be executed
@@ -57,7 +63,7 @@ Exit codes: that of CMD, or
 const KIND: &str = "What NAME is, if not a mutex";
 
 const RUN_JSON_HELP: &str = "Write events to stderr as JSON, one object a line, instead of messages. \
-`event` is one of waiting, granted, started, lingering, lost, ended, released, warning, error";
+`event` is one of metrics, waiting, granted, started, lingering, lost, ended, released, warning, error";
 
 /// Run a program under a lock
 #[derive(Debug, Args)]
@@ -112,6 +118,14 @@ pub(crate) struct Run {
     /// Show no messages but errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
+    /// Keep what is known of the job in a file in DIR, for node_exporter: when it last began, succeeded, was busy
+    #[arg(long, value_name = "DIR", help_heading = HEADING)]
+    pub(crate) metrics_file: Option<PathBuf>,
+    /// How much time may pass between two successes, for the alert that one is missing
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "metrics_file", help_heading = HEADING)]
+    pub(crate) expected: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsFlags,
     /// The program and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
