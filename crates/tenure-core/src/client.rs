@@ -14,3 +14,4 @@ pub(crate) mod scopes;
 pub(crate) mod settings;
 pub(crate) mod teller;
 pub(crate) mod thread;
+pub(crate) mod trace;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LossReason;
+use crate::model::queue::item::{SettleAnswer, Settlement};
 
 /// An enum whose variants are the values of a label, and index arrays of numbers.
 macro_rules! words {
@@ -84,6 +85,13 @@ words! {
         Bond = "bond",
         /// The client's own thread has ended.
         Client = "client",
+    }
+}
+
+impl ClaimEnd {
+    /// Whether it counts against the success rate: its user wanted the lease, and got an error.
+    pub const fn is_failure(self) -> bool {
+        matches!(self, ClaimEnd::Timeout | ClaimEnd::Failed)
     }
 }
 
@@ -211,6 +219,29 @@ words! {
         Returned = "returned",
         /// It was lost, or nobody knows how it ended: the item is handed out again.
         Lost = "lost",
+    }
+}
+
+impl Settlement {
+    /// Returns how a delivery ends that it settles.
+    pub(crate) fn end(&self) -> DeliveryEnd {
+        match self {
+            Settlement::Ack => DeliveryEnd::Done,
+            Settlement::Retry { .. } => DeliveryEnd::Retried,
+            Settlement::Fail { .. } => DeliveryEnd::Dead,
+            Settlement::Return => DeliveryEnd::Returned,
+        }
+    }
+}
+
+impl DeliveryEnd {
+    /// Tells how it ended, of what was asked for and what the engine answered.
+    pub(crate) fn of(wanted: DeliveryEnd, answer: SettleAnswer) -> DeliveryEnd {
+        match answer {
+            SettleAnswer::Settled => wanted,
+            SettleAnswer::Buried => DeliveryEnd::Dead,
+            SettleAnswer::Lost => DeliveryEnd::Lost,
+        }
     }
 }
 

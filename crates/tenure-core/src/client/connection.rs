@@ -18,7 +18,7 @@ use crate::client::ledger::{Gauges, Identity, Ledger, Notices, Now};
 use crate::client::queue_client::QueueClient;
 use crate::client::scopes::Scopes;
 use crate::client::settings::Settings;
-use crate::client::teller::Teller;
+use crate::client::teller::{Teller, Telling};
 use crate::clock::{Clock, Instant, Timer};
 use crate::counts::{CallEnd, Counts, Primitive, Verb};
 use crate::engine::{DynEngine, Shard};
@@ -431,7 +431,8 @@ impl Shared {
     /// Tells an event that the ledger knows nothing of. The caller holds no lock.
     fn told(&self, level: Level, event: impl FnOnce() -> Event) {
         if is_wanted(self.teller.has_listener(), level) {
-            self.teller.tell(vec![Happened { engine: self.engine.name(), scope: None, event: event() }]);
+            let happened = Happened { engine: self.engine.name(), scope: None, event: event() };
+            self.teller.tell(vec![Telling { happened, span: None }]);
         }
     }
 }

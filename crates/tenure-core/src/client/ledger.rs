@@ -36,11 +36,12 @@ use slab::Slab;
 use crate::client::batch::Lane;
 use crate::client::lease_state::LeaseState;
 use crate::client::renewal::{GRAIN, Schedule};
+use crate::client::teller::Telling;
+use crate::client::trace::SharedSpan;
 use crate::clock::{Instant, Timestamp};
 use crate::counts::{ClaimEnd, ReleaseEnd};
 use crate::engine::{Incarnation, ReleaseAnswer, ReleaseRequest};
 use crate::error::{Error, ErrorKind, LossReason, Result};
-use crate::event::Happened;
 use crate::model::claim::{Busy, Claim, ClaimId, ClientId, Name, Published, Terms, Waiting};
 use crate::model::token::Token;
 pub(crate) use bonds::Bond;
@@ -90,6 +91,8 @@ pub(crate) struct AcquireRequest {
     pub(crate) floor: Token,
     /// In which scope it is counted.
     pub(crate) scope: u16,
+    /// The span of the claim, which goes to its entry.
+    pub(crate) span: Option<SharedSpan>,
 }
 
 /// How a request ended, if not in an error.
@@ -165,6 +168,8 @@ impl Entry {
 
 struct Pending {
     request: AcquireRequest,
+    /// Until the claim has ended.
+    span: Option<SharedSpan>,
     asked_at: Instant,
     /// When the first copy of the present claim was sent.
     first_sent: Option<Instant>,
@@ -219,6 +224,8 @@ pub(crate) struct Ledger {
     max_holds: HashMap<u32, Instant>,
     /// What is held only until something else is granted, by that.
     stakes: HashMap<u32, Vec<Key>>,
+    /// The spans of the holds that have one.
+    spans: HashMap<u32, SharedSpan>,
     /// The wakers of tasks that wait for releases to be answered.
     close_waiters: Vec<Waker>,
     /// Why nothing can be asked any more.
@@ -235,7 +242,7 @@ pub(crate) struct Notices {
     /// Deliveries that their users have not polled for, to be given back.
     pub(crate) uncollected: Vec<Arc<LeaseState>>,
     /// What has happened, to be told when all else is done: whoever hears of it may block.
-    pub(crate) happened: Vec<Happened>,
+    pub(crate) happened: Vec<Telling>,
 }
 
 impl Notices {
@@ -274,6 +281,7 @@ impl Ledger {
             bonds: HashMap::new(),
             max_holds: HashMap::new(),
             stakes: HashMap::new(),
+            spans: HashMap::new(),
             close_waiters: Vec::new(),
             closed: None,
             notices: Notices::default(),
@@ -297,7 +305,9 @@ impl Ledger {
         (key, Sent { key, claim: claim.id, at: now.at }, claim)
     }
 
-    fn enter(&mut self, now: &Now<'_>, request: AcquireRequest) -> Key {
+    fn enter(&mut self, now: &Now<'_>, mut request: AcquireRequest) -> Key {
+        // Not in the request, which is copied for what withdraws the claim.
+        let span = request.span.take();
         self.generation = self.generation.wrapping_add(1);
         let lease =
             Arc::new(LeaseState::new(request.resource.clone(), now.claim_id(), request.terms.clone()));
@@ -321,7 +331,9 @@ impl Ledger {
             loss: None,
             lease,
             pending: Some(Box::new(Pending {
+                wakes_when_queued: span.is_some(),
                 request,
+                span,
                 asked_at: now.at,
                 first_sent: None,
                 waiting: None,
@@ -331,7 +343,6 @@ impl Ledger {
                 is_unused: true,
                 release_until: Instant::NEVER,
                 waker: None,
-                wakes_when_queued: false,
                 is_woken: false,
                 is_detached: false,
             })),
@@ -389,6 +400,14 @@ impl Ledger {
         entry.phase == Phase::Held && (mutant!("late-deliveries-used") || !entry.lease.is_over(now))
     }
 
+    /// Keeps the span of something held, for what happens to it. Returns it if it is over.
+    pub(crate) fn keep_span(&mut self, key: Key, span: SharedSpan) -> Option<SharedSpan> {
+        match self.entry(key).is_some_and(|entry| entry.phase == Phase::Held) {
+            true => self.spans.insert(key.index, span),
+            false => Some(span),
+        }
+    }
+
     /// Lets go of a delivery. Says why if it is lost.
     pub(crate) fn disown(&mut self, now: &Now<'_>, key: Key) -> Option<LossReason> {
         let loss = self.loss(now, key);
@@ -435,11 +454,13 @@ impl Ledger {
             Phase::Ready if is_open => {
                 entry.phase = Phase::Held;
                 entry.collect_by = Instant::NEVER;
-                let asked_at = entry.pending.take().map_or(now.at, |pending| pending.asked_at);
+                let pending = entry.pending.take();
+                let (asked_at, span) =
+                    pending.map_or((now.at, None), |pending| (pending.asked_at, pending.span));
                 let lease = entry.lease.clone();
                 entry.began = self.watch.began(now.at);
                 let waited = now.at.since(asked_at);
-                self.watch.granted(entry.scope, lease.resource(), lease.token(), waited);
+                self.watch.granted((entry.scope, span), lease.resource(), lease.token(), waited);
                 self.by_claim.remove(&lease.claim());
                 self.stakes.remove(&key.index);
                 Some(Ok(ClaimOutcome::Lease(lease)))
@@ -529,7 +550,7 @@ impl Ledger {
             self.expire(now, key.index);
             let Entry { scope, began, lease, .. } = &self.entries[key.index as usize];
             let what = (lease.resource(), lease.token());
-            self.watch.released(*scope, what, ReleaseEnd::AlreadyLost, (*began, now.at));
+            self.watch.released((*scope, None), what, ReleaseEnd::AlreadyLost, (*began, now.at));
             self.remove(key.index);
             return Some(ReleaseAnswer::AlreadyLost);
         }
@@ -595,9 +616,10 @@ impl Ledger {
 
     /// A claim has ended without a lease.
     fn claim_ended(&mut self, now: &Now<'_>, index: u32, outcome: ClaimEnd) {
-        let Entry { scope, lease, pending, .. } = &self.entries[index as usize];
-        let asked_at = pending.as_ref().map_or(now.at, |pending| pending.asked_at);
-        self.watch.claim_ended(*scope, lease.resource(), outcome, now.at.since(asked_at));
+        let Entry { scope, lease, pending, .. } = &mut self.entries[index as usize];
+        let (asked_at, span) =
+            pending.as_mut().map_or((now.at, None), |pending| (pending.asked_at, pending.span.take()));
+        self.watch.claim_ended((*scope, span), lease.resource(), outcome, now.at.since(asked_at));
     }
 
     fn start_release(&mut self, now: &Now<'_>, index: u32, is_unused: bool) {
@@ -620,10 +642,12 @@ impl Ledger {
             wait: None,
             floor: Token::ZERO,
             scope: entry.scope,
+            span: None,
         };
         let pending = entry.pending.get_or_insert_with(|| {
             Box::new(Pending {
                 request,
+                span: None,
                 asked_at: now.at,
                 first_sent: None,
                 waiting: None,
@@ -670,6 +694,10 @@ impl Ledger {
         }
         if !self.max_holds.is_empty() {
             self.max_holds.remove(&index);
+        }
+        if !self.spans.is_empty() {
+            // Not the last copy, which would end the span here: the end of a lease has taken it, and a delivery has one.
+            self.spans.remove(&index);
         }
         let entry = self.entries.remove(index as usize);
         self.by_claim.remove(&entry.lease.claim());

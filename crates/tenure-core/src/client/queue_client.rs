@@ -74,13 +74,9 @@ pub(crate) struct Settling {
 impl Settling {
     /// Tells how the delivery ended, of the last answer. `None`: none came in time.
     fn outcome(&self, answer: Option<&Result<SettleAnswer>>) -> DeliveryEnd {
-        match (answer, &self.settle.settlement) {
-            (Some(Ok(SettleAnswer::Buried)), _) => DeliveryEnd::Dead,
-            (Some(Ok(SettleAnswer::Settled)), Settlement::Ack) => DeliveryEnd::Done,
-            (Some(Ok(SettleAnswer::Settled)), Settlement::Retry { .. }) => DeliveryEnd::Retried,
-            (Some(Ok(SettleAnswer::Settled)), Settlement::Fail { .. }) => DeliveryEnd::Dead,
-            (Some(Ok(SettleAnswer::Settled)), Settlement::Return) => DeliveryEnd::Returned,
-            (Some(Ok(SettleAnswer::Lost) | Err(_)) | None, _) => DeliveryEnd::Lost,
+        match answer {
+            Some(Ok(answer)) => DeliveryEnd::of(self.settle.settlement.end(), *answer),
+            Some(Err(_)) | None => DeliveryEnd::Lost,
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crate::client::trace::{self, SharedSpan};
 use crate::event::{Happened, Listener};
 
 /// The most events that wait to be told. A burst of losses after a failover fits in, and if nothing takes them they cost 1 MB.
@@ -30,6 +31,13 @@ pub(crate) fn mark_io_thread() {
     IS_IO.set(true);
 }
 
+/// An event that is to be told.
+pub(crate) struct Telling {
+    pub(crate) happened: Happened,
+    /// The span in which it is noted, and which it may end.
+    pub(crate) span: Option<SharedSpan>,
+}
+
 /// See the top of the file.
 pub(crate) struct Teller {
     listener: Option<Arc<dyn Listener>>,
@@ -47,7 +55,9 @@ struct Line {
 
 #[derive(Default)]
 struct State {
-    events: VecDeque<Happened>,
+    events: VecDeque<Telling>,
+    /// Spans of events that were dropped: they end where a subscriber may block.
+    orphans: Vec<SharedSpan>,
     is_telling: bool,
     is_closed: bool,
 }
@@ -68,18 +78,18 @@ impl Teller {
     }
 
     /// Tells events. The caller holds no lock.
-    pub(crate) fn tell(&self, events: Vec<Happened>) {
+    pub(crate) fn tell(&self, events: Vec<Telling>) {
         // What a listener brings about is told after it has returned: within it, one that claims at each grant would never end.
         if IS_IO.get() || IS_TELLING.get() {
-            events.into_iter().for_each(|happened| self.tell_later(happened));
+            events.into_iter().for_each(|telling| self.tell_later(telling));
         } else {
-            events.iter().for_each(|happened| tell_now(self.listener.as_deref(), happened));
+            events.into_iter().for_each(|telling| tell_now(self.listener.as_deref(), telling));
         }
     }
 
-    fn tell_later(&self, happened: Happened) {
+    fn tell_later(&self, telling: Telling) {
         let line = self.line.get_or_init(|| Line::begin(self.listener.clone()));
-        if !line.as_ref().is_some_and(|line| line.push(happened)) {
+        if !line.as_ref().is_some_and(|line| line.push(telling)) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -120,24 +130,29 @@ impl Line {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, happened: Happened) -> bool {
+    fn push(&self, telling: Telling) -> bool {
         let mut state = self.state();
         let has_room = state.events.len() < EVENTS_MAX;
         if has_room {
-            state.events.push_back(happened);
+            state.events.push_back(telling);
             drop(state);
             self.changed.notify_all();
+        } else {
+            state.orphans.extend(telling.span);
         }
         has_room
     }
 
     fn serve(&self, listener: Option<&dyn Listener>) {
-        while let Some(happened) = self.next() {
-            tell_now(listener, &happened);
+        while let Some(telling) = self.next() {
+            tell_now(listener, telling);
         }
     }
 
-    fn next(&self) -> Option<Happened> {
+    fn next(&self) -> Option<Telling> {
+        let orphans = std::mem::take(&mut self.state().orphans);
+        // Not under the lock: it may end them.
+        drop(orphans);
         let mut state = self.state();
         state.is_telling = false;
         self.changed.notify_all();
@@ -150,13 +165,16 @@ impl Line {
 }
 
 /// Tells one event. What panics in it ends there: a lease that was just granted must reach its user.
-fn tell_now(listener: Option<&dyn Listener>, happened: &Happened) {
+fn tell_now(listener: Option<&dyn Listener>, Telling { happened, span }: Telling) {
     let was_telling = IS_TELLING.replace(true);
     let told = catch_unwind(AssertUnwindSafe(|| {
         happened.event.log(happened.engine);
+        if let Some(span) = span {
+            trace::note(&span, &happened.event);
+        }
     }));
     let heard = catch_unwind(AssertUnwindSafe(|| {
-        listener.into_iter().for_each(|listener| listener.on_event(happened));
+        listener.into_iter().for_each(|listener| listener.on_event(&happened));
     }));
     IS_TELLING.set(was_telling);
     // The panic hook has shown it. What it carries may panic when it is dropped, and is rather leaked.
@@ -187,7 +205,8 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 mark_io_thread();
-                (0..EVENTS_MAX + 100).for_each(|_| teller.tell(vec![happened.clone()]));
+                let telling = || Telling { happened: happened.clone(), span: None };
+                (0..EVENTS_MAX + 100).for_each(|_| teller.tell(vec![telling()]));
             });
         });
         // The thread may have taken one already, which it is telling.

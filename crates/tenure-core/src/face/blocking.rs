@@ -37,6 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pollster::block_on;
+use tracing::Span;
 
 use crate::client::settings::Settings;
 use crate::clock::Clock;
@@ -280,7 +281,7 @@ impl From<Slot> for Lease {
 
 /// What the verbs below need of the types that have them. No other code has a use for it, so it has no public name.
 mod sealed {
-    use super::{Duration, Error, LockRequest, ReleaseAnswer, Result, Terms};
+    use super::{Duration, Error, LockRequest, ReleaseAnswer, Result, Span, Terms};
 
     /// What is taken by the four verbs.
     pub trait Primitive {
@@ -313,6 +314,8 @@ mod sealed {
         fn loss(&self) -> Option<Error>;
         /// Releases it.
         fn release(self) -> Result<ReleaseAnswer>;
+        /// In which the work is done.
+        fn span(&self) -> Span;
     }
 }
 
@@ -402,6 +405,10 @@ impl Releasable for lease::Lease {
     fn release(self) -> Result<ReleaseAnswer> {
         self.release_blocking()
     }
+
+    fn span(&self) -> Span {
+        lease::Lease::span(self)
+    }
 }
 
 impl Releasable for slot_pool::Slot {
@@ -412,6 +419,10 @@ impl Releasable for slot_pool::Slot {
     fn release(self) -> Result<ReleaseAnswer> {
         lease::Lease::from(self).release_blocking()
     }
+
+    fn span(&self) -> Span {
+        lease::Lease::span(self)
+    }
 }
 
 impl Releasable for all_of::Leases {
@@ -421,6 +432,11 @@ impl Releasable for all_of::Leases {
 
     fn release(self) -> Result<ReleaseAnswer> {
         block_on(self.release())
+    }
+
+    /// Each of them has one, beside the others.
+    fn span(&self) -> Span {
+        Span::none()
     }
 }
 
@@ -457,7 +473,7 @@ impl<P: Primitive> Blocking<P> {
     /// Those of [`Self::acquire`], and [`Lost`](crate::ErrorKind::Lost) if it was lost before the work was done.
     pub fn run<T>(&self, work: impl FnOnce(&P::Held) -> T) -> Result<T> {
         let held = self.0.take(None)?;
-        let done = work(&held);
+        let done = held.span().in_scope(|| work(&held));
         if let Some(lost) = held.loss() {
             return Err(lost);
         }
@@ -637,7 +653,7 @@ impl Blocking<election::Election> {
         loop {
             let term = block_on(self.0.campaign_on(has_led)).map(Blocking)?;
             has_led = true;
-            let done = work(&term);
+            let done = lease::Lease::span(&term).in_scope(|| work(&term));
             if term.is_lost() {
                 continue;
             }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use tracing::Instrument;
 
 use crate::client::connection::Connection;
 use crate::client::ledger::AcquireRequest;
@@ -130,7 +131,7 @@ impl Claimant {
         self.connection.shared.report_coarse_ttl(resource, self.terms.ttl);
         let (floor, terms) =
             (self.connection.shared.floor(resource), self.connection.shared.share(&self.terms));
-        Ok(AcquireRequest { resource: resource.clone(), terms, wait, floor, scope: self.scope })
+        Ok(AcquireRequest { resource: resource.clone(), terms, wait, floor, scope: self.scope, span: None })
     }
 }
 
@@ -158,10 +159,10 @@ fn tried<T>(acquired: Acquired, held: fn(Lease) -> Result<T>) -> Result<Option<T
     }
 }
 
-/// Works until the work is done, or drops it when the lease is lost.
+/// Works in the lease's span until the work is done, or drops it when the lease is lost.
 pub(crate) async fn until_lost<T>(lease: &Lease, work: impl Future<Output = T>) -> Result<T> {
     let lost = std::pin::pin!(lease.lost());
-    let work = std::pin::pin!(work);
+    let work = std::pin::pin!(work.instrument(lease.span()));
     match select(lost, work).await {
         Either::Left((lost, _)) => Err(lost),
         Either::Right((done, _)) => Ok(done),

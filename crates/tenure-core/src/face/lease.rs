@@ -8,12 +8,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tracing::Span;
 
 use crate::client::connection::Connection;
 use crate::client::lease_state::LeaseState;
 use crate::client::ledger::{AcquireRequest, Bond, ClaimOutcome, Key, Ledger, Now, QueuePosition};
+use crate::client::trace::{self, SharedSpan};
 use crate::clock::Instant;
-use crate::counts::Verb;
+use crate::counts::{Loss, Verb};
 use crate::engine::{DynEngine, ReleaseAnswer};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::model::claim::{Busy, ClaimId, Keep, Name, Published, VALUE_BYTES_MAX};
@@ -58,6 +60,7 @@ use crate::model::token::Token;
 /// let is_lost = lease.is_lost();
 /// let why = lease.loss_reason();
 /// let error = lease.lost().await;
+/// let span = lease.span();
 /// lease.release().await?;
 /// # Ok(()) }
 /// ```
@@ -67,6 +70,8 @@ pub struct Lease {
     key: Key,
     use_made: Use,
     is_released: bool,
+    /// In which the work is done, and noted what becomes of the hold.
+    span: Option<SharedSpan>,
 }
 
 /// Whether its user may have worked under a lease. One that was only held for a moment does not count for `min_hold`.
@@ -77,13 +82,43 @@ enum Use {
 }
 
 impl Lease {
-    fn new(connection: Arc<Connection>, state: Arc<LeaseState>, key: Key, use_made: Use) -> Lease {
-        Lease { connection, state, key, use_made, is_released: false }
+    fn new(
+        connection: Arc<Connection>,
+        state: Arc<LeaseState>,
+        key: Key,
+        use_made: Use,
+        span: Option<SharedSpan>,
+    ) -> Lease {
+        let lease = Lease { connection, state, key, use_made, is_released: false, span };
+        if let Some(span) = &lease.span {
+            let unkept = lease.connection.shared.with_ledger(|ledger, _| ledger.keep_span(key, span.clone()));
+            if unkept.is_some() {
+                // It was lost on its way here.
+                let reason = lease.loss_reason().unwrap_or(LossReason::NotRenewed);
+                trace::note_lost(span, Loss::of(reason, Duration::ZERO));
+            }
+        }
+        lease
     }
 
     /// The lease of a delivery, whose end its delivery sees to.
-    pub(crate) fn of_delivery(connection: Arc<Connection>, state: Arc<LeaseState>, key: Key) -> Lease {
-        Lease { connection, state, key, use_made: Use::Used, is_released: true }
+    pub(crate) fn of_delivery(
+        connection: Arc<Connection>,
+        state: Arc<LeaseState>,
+        key: Key,
+        span: Option<SharedSpan>,
+    ) -> Lease {
+        let mut lease = Lease::new(connection, state, key, Use::Used, span);
+        lease.is_released = true;
+        lease
+    }
+
+    /// Returns the span of the hold, to have work shown below it; one that nobody sees, if no subscriber of `tracing` wants spans of the
+    /// target `tenure_core::trace` at the level `debug`. What `run` is given to do is done in it.
+    ///
+    /// `let span = lease.span();`
+    pub fn span(&self) -> Span {
+        self.span.as_deref().cloned().unwrap_or_else(Span::none)
     }
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {
@@ -364,6 +399,9 @@ pub(crate) struct AcquireFuture {
     connection: Arc<Connection>,
     state: AcquireState,
     use_made: Use,
+    span: Option<SharedSpan>,
+    /// Whether the span says at which place the claim queues.
+    has_position: bool,
 }
 
 enum AcquireState {
@@ -374,22 +412,25 @@ enum AcquireState {
 
 impl AcquireFuture {
     pub(crate) fn new(connection: Arc<Connection>, request: Result<AcquireRequest>) -> AcquireFuture {
-        AcquireFuture { connection, state: AcquireState::New(Some(request)), use_made: Use::Used }
+        let state = AcquireState::New(Some(request));
+        AcquireFuture { connection, state, use_made: Use::Used, span: None, has_position: false }
     }
 
     /// Asks for several of one client, whose claims are sent together. Their leases count as unused until they
     /// are bound.
     pub(crate) fn together(
         connection: &Arc<Connection>,
-        requests: Vec<AcquireRequest>,
+        mut requests: Vec<AcquireRequest>,
     ) -> Vec<AcquireFuture> {
+        let spans: Vec<_> = requests.iter_mut().map(|request| begin_span(connection, request)).collect();
         let keys: Vec<Key> = connection.shared.update_ledger(|ledger, now| {
             requests.into_iter().map(|request| ledger.submit(now, request)).collect()
         });
         keys.into_iter()
-            .map(|key| {
-                let state = AcquireState::Claimed(key);
-                AcquireFuture { connection: connection.clone(), state, use_made: Use::Unused }
+            .zip(spans)
+            .map(|(key, span)| {
+                let (state, connection) = (AcquireState::Claimed(key), connection.clone());
+                AcquireFuture { connection, state, use_made: Use::Unused, span, has_position: false }
             })
             .collect()
     }
@@ -400,7 +441,8 @@ impl AcquireFuture {
         if let Some(engine) = shared.engine.blocking()
             && let AcquireState::New(request) = &mut self.state
         {
-            let request = request.take().expect("a new request is there")?;
+            let mut request = request.take().expect("a new request is there")?;
+            self.span = begin_span(&self.connection, &mut request);
             let (key, sent, claim) = shared.update_ledger(|ledger, now| ledger.submit_inline(now, request));
             self.state = AcquireState::Claimed(key);
             let answer = engine.claim(&claim);
@@ -425,7 +467,8 @@ impl AcquireFuture {
                 if needs_floor {
                     shared.raise_floor(state.resource(), state.token());
                 }
-                Ok(Acquired::Lease(Lease::new(self.connection.clone(), state, key, self.use_made)))
+                let span = trace::hold(self.connection.engine(), &state, self.span.as_deref());
+                Ok(Acquired::Lease(Lease::new(self.connection.clone(), state, key, self.use_made, span)))
             }
             ClaimOutcome::Busy(resource, busy) => {
                 if needs_floor {
@@ -464,12 +507,28 @@ impl AcquireFuture {
         }
     }
 
+    /// Notes the first place in the queue, if anybody follows.
+    fn note_position(&mut self, key: Key) {
+        let Some(span) = self.span.as_ref().filter(|_| !self.has_position) else { return };
+        let place = self.connection.shared.with_ledger(|ledger, _| ledger.place(key));
+        if let Some(place) = place {
+            trace::note_position(span, place.position);
+            self.has_position = true;
+        }
+    }
+
     fn place(&self) -> Option<QueuePosition> {
         match self.state {
             AcquireState::Claimed(key) => self.connection.shared.update_ledger(|ledger, _| ledger.place(key)),
             _ => None,
         }
     }
+}
+
+/// Begins the span of a claim in the present one, and gives it to the request.
+fn begin_span(connection: &Connection, request: &mut AcquireRequest) -> Option<SharedSpan> {
+    request.span = trace::acquire(connection.engine(), &request.resource, request.terms.kind);
+    request.span.clone()
 }
 
 impl Future for AcquireFuture {
@@ -479,7 +538,8 @@ impl Future for AcquireFuture {
         let shared = self.connection.shared.clone();
         let key = match &mut self.state {
             AcquireState::New(request) => match request.take().expect("a new request is there") {
-                Ok(request) => {
+                Ok(mut request) => {
+                    self.span = begin_span(&self.connection, &mut request);
                     let key = shared.update_ledger(|ledger, now| ledger.submit(now, request));
                     self.state = AcquireState::Claimed(key);
                     key
@@ -497,7 +557,10 @@ impl Future for AcquireFuture {
                 self.state = AcquireState::Done;
                 Poll::Ready(acquired.and_then(|acquired| self.acquired(key, acquired)))
             }
-            None => Poll::Pending,
+            None => {
+                self.note_position(key);
+                Poll::Pending
+            }
         }
     }
 }

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either, select};
+use tracing::{Instrument, Span};
 
 use crate::client::connection::Connection;
 use crate::client::handed_out::Parts;
-use crate::counts::Primitive;
+use crate::client::trace;
+use crate::counts::{DeliveryEnd, Primitive};
 use crate::engine::DynQueueEngine;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::face::claimant::{show, until_lost};
@@ -436,12 +438,14 @@ impl Queue {
     async fn take(&self, is_try: bool) -> Result<Option<Delivery>> {
         let name = self.name.clone()?;
         self.check().map_err(|error| error.with_resource(&name))?;
+        let span = trace::take(self.connection.engine(), &name);
         loop {
             let place = self.connection.enqueue_take((&name, self.scope), &self.rules, is_try);
-            let Some(handed_out) = place.handed_out().await? else { return Ok(None) };
+            let handed_out = place.handed_out().instrument(span.clone()).await?;
+            let Some(handed_out) = handed_out else { return Ok(None) };
             // One that came long before its task polled has gone back.
             if let Some(parts) = handed_out.collect() {
-                return Ok(Some(Delivery::new(parts)));
+                return Ok(Some(Delivery::new(parts, &span)));
             }
         }
     }
@@ -512,8 +516,10 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    fn new(Parts { connection, state, key, rules, item }: Parts) -> Delivery {
-        Delivery { lease: Lease::of_delivery(connection, state, key), rules, item, is_settled: false }
+    fn new(Parts { connection, state, key, rules, item }: Parts, take: &Span) -> Delivery {
+        let span = trace::work(connection.engine(), state.resource(), &item, take);
+        let lease = Lease::of_delivery(connection, state, key, span);
+        Delivery { lease, rules, item, is_settled: false }
     }
 
     /// Returns what was pushed.
@@ -651,9 +657,15 @@ impl Delivery {
 
     async fn settle(mut self, settlement: Settlement) -> Result<SettleAnswer> {
         self.is_settled = true;
+        let (work, wanted) = (self.lease.span(), settlement.end());
+        let settle =
+            trace::settle(self.lease.connection().engine(), self.lease.resource(), self.item.item, &work);
         let answer = self.start(settlement).map_err(|reason| self.lease.lost_error(reason))?;
         let gone = |_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
-        let answer = answer.await.map_err(gone)??;
+        let answer = answer.instrument(settle.clone()).await.map_err(gone)?;
+        let outcome = answer.as_ref().map_or(DeliveryEnd::Lost, |answer| DeliveryEnd::of(wanted, *answer));
+        trace::note_settled(&work, &settle, outcome);
+        let answer = answer?;
         if answer == SettleAnswer::Lost { Err(self.lease.lost_error(LossReason::Ended)) } else { Ok(answer) }
     }
 
@@ -678,7 +690,11 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         if !self.is_settled {
-            drop(self.start(self.retrying(self.retry_delay(), "its consumer let go of it")));
+            let settlement = self.retrying(self.retry_delay(), "its consumer let go of it");
+            let outcome = settlement.end();
+            if self.start(settlement).is_ok() {
+                trace::note_settled(&self.lease.span(), &Span::none(), outcome);
+            }
         }
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Faults {
     pub(crate) taken: Plan,
     /// The next pushes are carried out, and answered with this.
     pub(crate) pushed: Plan,
+    /// The next renewals are carried out, and answered with this.
+    pub(crate) unrenewed: Plan,
     /// The next settlements are answered with this, and not carried out.
     pub(crate) unsettled: Plan,
     /// Claims take so long.
@@ -114,7 +116,8 @@ impl Engine for Faulty {
     }
 
     async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
-        self.inner.renew(renewals).await
+        let answers = self.inner.renew(renewals).await;
+        answers.into_iter().map(|answer| self.faults.unrenewed.next(answer)).collect()
     }
 
     async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {

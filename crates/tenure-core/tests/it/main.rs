@@ -22,6 +22,7 @@ mod several;
 mod shards;
 mod shown;
 mod simulation;
+mod spans;
 mod step;
 mod window;
 mod world;

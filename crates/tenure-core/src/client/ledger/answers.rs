@@ -109,7 +109,7 @@ impl Ledger {
         if retry_at >= give_up_at {
             return self.fail_and_withdraw(now, index, Err(error));
         }
-        self.watch.repeated(Verb::Claim, entry.scope, entry.lease.resource(), &error);
+        self.watch.repeated(Verb::Claim, (entry.scope, None), entry.lease.resource(), &error);
         entry.attempt = entry.attempt.saturating_add(1);
         self.schedule.set(index, retry_at);
     }
@@ -231,7 +231,8 @@ impl Ledger {
     fn on_renew_failed(&mut self, now: &Now<'_>, index: u32, error: Error) {
         let entry = &mut self.entries[index as usize];
         let verb = if entry.phase == Phase::Waiting { Verb::Heartbeat } else { Verb::Renew };
-        self.watch.repeated(verb, entry.scope, entry.lease.resource(), &error);
+        let span = self.spans.get(&index).cloned();
+        self.watch.repeated(verb, (entry.scope, span), entry.lease.resource(), &error);
         let mut at = now.at + backoff::delay(entry.attempt, (now.random)());
         entry.attempt = entry.attempt.saturating_add(1);
         if entry.phase == Phase::Waiting {
@@ -263,6 +264,7 @@ impl Ledger {
         let (resource, token) = (entry.lease.resource().clone(), entry.lease.token());
         let (scope, began) = (entry.scope, entry.began);
         let pending = entry.pending.as_mut().expect("a release is pending");
+        let mut span = || if self.spans.is_empty() { None } else { self.spans.remove(&key.index) };
         match answer.map_err(|error| error.named(engine, Some(&resource))) {
             Ok(answer) => {
                 let outcome = match answer {
@@ -270,7 +272,8 @@ impl Ledger {
                     ReleaseAnswer::AlreadyLost => ReleaseEnd::AlreadyLost,
                 };
                 if token != Token::ZERO {
-                    self.watch.released(scope, (&resource, token), outcome, (began, pending.asked_at));
+                    let when = (began, pending.asked_at);
+                    self.watch.released((scope, span()), (&resource, token), outcome, when);
                 }
                 entry.phase = Phase::Ended;
                 pending.released = Some(Ok(answer));
@@ -282,9 +285,10 @@ impl Ledger {
                 if is_over {
                     entry.phase = Phase::Ended;
                     let what = (&resource, token);
-                    self.watch.released(scope, what, ReleaseEnd::GivenUp, (began, pending.asked_at));
+                    let when = (began, pending.asked_at);
+                    self.watch.released((scope, span()), what, ReleaseEnd::GivenUp, when);
                 } else {
-                    self.watch.repeated(Verb::Release, scope, &resource, &error);
+                    self.watch.repeated(Verb::Release, (scope, None), &resource, &error);
                 }
                 if !pending.is_detached && (is_over || retry_at >= pending.asked_at + answer_timeout) {
                     pending.released = Some(Err(error));
@@ -643,7 +647,8 @@ impl Ledger {
             let (what, of) =
                 ((entry.lease.resource(), entry.lease.token()), (entry.scope, entry.is_delivery));
             let when = (entry.began, entry.lease.last_deadline(), now.at);
-            self.watch.lost(of, what, reason, when);
+            let span = self.spans.remove(&index);
+            self.watch.lost(of, span, what, (reason, when));
         }
         entry.lease.end();
         self.notices.ended.push(entry.lease.clone());

@@ -56,7 +56,8 @@ impl Ledger {
             let Some(entry) = entry else { continue };
             let what = (entry.lease.resource(), entry.lease.token());
             let when = (entry.began, entry.lease.last_deadline(), now.at);
-            self.watch.lost((entry.scope, false), what, LossReason::LostWithSet, when);
+            let span = self.spans.remove(&key.index);
+            self.watch.lost((entry.scope, false), span, what, (LossReason::LostWithSet, when));
             entry.phase = Phase::LostWithSet;
             entry.loss = Some(LossReason::LostWithSet);
             entry.lease.end();

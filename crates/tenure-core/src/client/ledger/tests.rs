@@ -45,7 +45,7 @@ fn identity() -> Identity {
 fn request() -> AcquireRequest {
     let terms = Terms { ttl: TTL, ..Terms::of_mutex(Label::new("here", 1, "test", "")) };
     let resource = Name::new("x").expect("a good name");
-    AcquireRequest { resource, terms: Arc::new(terms), wait: None, floor: Token::ZERO, scope: 0 }
+    AcquireRequest { resource, terms: Arc::new(terms), wait: None, floor: Token::ZERO, scope: 0, span: None }
 }
 
 #[test]

@@ -9,6 +9,8 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::{Key, Ledger, Now, Phase, Sent};
+use crate::client::teller::Telling;
+use crate::client::trace::SharedSpan;
 use crate::clock::Instant;
 use crate::counts::{
     CallEnd, ClaimEnd, Counts, DeliveryEnd, FoundIn, LearnedBy, Loss, PushEnd, ReleaseEnd, Renewal, Scope,
@@ -53,7 +55,7 @@ pub(crate) struct Watch {
     has_listener: bool,
     /// There are none unless they are wanted.
     counts: Option<Box<Counts>>,
-    happened: Vec<Happened>,
+    happened: Vec<Telling>,
     /// When the client began, which grants are counted from.
     since: Instant,
     /// The time of day at the machine's boot, in microseconds, when it was last looked at: clocks of the day step.
@@ -69,10 +71,27 @@ impl Watch {
     /// Notes an event, if somebody wants to hear of it.
     fn tell(&mut self, level: Level, scope: Option<u16>, event: impl FnOnce() -> Event) {
         if is_wanted(self.has_listener, level) {
-            let counts = self.counts.as_ref();
-            let scope = scope.and_then(|scope| Some(&counts?.scopes.get(usize::from(scope))?.scope));
-            self.happened.push(Happened { engine: self.engine, scope: scope.cloned(), event: event() });
+            self.happen(scope, None, event());
         }
+    }
+
+    /// Notes an event, if somebody wants to hear of it or it is to be noted in a span.
+    fn tell_in(
+        &mut self,
+        level: Level,
+        (scope, span): (u16, Option<SharedSpan>),
+        event: impl FnOnce() -> Event,
+    ) {
+        if span.is_some() || is_wanted(self.has_listener, level) {
+            self.happen(Some(scope), span, event());
+        }
+    }
+
+    fn happen(&mut self, scope: Option<u16>, span: Option<SharedSpan>, event: Event) {
+        let counts = self.counts.as_ref();
+        let scope = scope.and_then(|scope| Some(&counts?.scopes.get(usize::from(scope))?.scope));
+        let happened = Happened { engine: self.engine, scope: scope.cloned(), event };
+        self.happened.push(Telling { happened, span });
     }
 
     /// Counts in a scope.
@@ -92,7 +111,7 @@ impl Watch {
     }
 
     /// Takes what is to be told.
-    pub(super) fn take(&mut self) -> Vec<Happened> {
+    pub(super) fn take(&mut self) -> Vec<Telling> {
         std::mem::take(&mut self.happened)
     }
 
@@ -101,20 +120,32 @@ impl Watch {
     }
 
     /// A lease has reached its user.
-    pub(super) fn granted(&mut self, scope: u16, resource: &Name, token: Token, waited: Duration) {
+    pub(super) fn granted(
+        &mut self,
+        (scope, span): (u16, Option<SharedSpan>),
+        resource: &Name,
+        token: Token,
+        waited: Duration,
+    ) {
         self.count(scope, |counts| {
             counts.claims[ClaimEnd::Granted as usize] += 1;
             counts.wait.add_time(waited);
         });
         let event = || Event::Granted { resource: resource.clone(), token, waited };
-        self.tell(Level::DEBUG, Some(scope), event);
+        self.tell_in(Level::DEBUG, (scope, span), event);
     }
 
     /// A claim has ended without a lease.
-    pub(super) fn claim_ended(&mut self, scope: u16, resource: &Name, outcome: ClaimEnd, waited: Duration) {
+    pub(super) fn claim_ended(
+        &mut self,
+        (scope, span): (u16, Option<SharedSpan>),
+        resource: &Name,
+        outcome: ClaimEnd,
+        waited: Duration,
+    ) {
         self.count(scope, |counts| counts.claims[outcome as usize] += 1);
         let event = || Event::ClaimEnded { resource: resource.clone(), outcome, waited };
-        self.tell(Level::DEBUG, Some(scope), event);
+        self.tell_in(Level::DEBUG, (scope, span), event);
     }
 
     /// The user of a lease has let go of it. Its release is to be sent.
@@ -126,7 +157,7 @@ impl Watch {
     /// A release has ended that began so long ago.
     pub(super) fn released(
         &mut self,
-        scope: u16,
+        of: (u16, Option<SharedSpan>),
         (resource, token): (&Name, Token),
         outcome: ReleaseEnd,
         (began, let_go_at): (Began, Instant),
@@ -136,11 +167,11 @@ impl Watch {
         let resource = || resource.clone();
         match outcome {
             ReleaseEnd::GivenUp => {
-                self.tell(Level::WARN, Some(scope), || Event::ReleaseFailed { resource: resource(), token });
+                self.tell_in(Level::WARN, of, || Event::ReleaseFailed { resource: resource(), token });
             }
             ReleaseEnd::Released | ReleaseEnd::AlreadyLost => {
                 let event = || Event::Released { resource: resource(), token, outcome, held };
-                self.tell(Level::DEBUG, Some(scope), event);
+                self.tell_in(Level::DEBUG, of, event);
             }
         }
     }
@@ -149,9 +180,9 @@ impl Watch {
     pub(super) fn lost(
         &mut self,
         (scope, is_delivery): (u16, bool),
+        span: Option<SharedSpan>,
         (resource, token): (&Name, Token),
-        reason: LossReason,
-        (began, deadline, now): (Began, Instant, Instant),
+        (reason, (began, deadline, now)): (LossReason, (Began, Instant, Instant)),
     ) {
         let (held, noticed_after) = (began.ago(self.since, now), now.since(deadline));
         // What was lost before its user had it is handed out again, and is no end of what the user has.
@@ -165,7 +196,7 @@ impl Watch {
             });
         }
         let event = || Event::Lost { resource: resource.clone(), token, reason, held, noticed_after };
-        self.tell(Level::WARN, Some(scope), event);
+        self.tell_in(Level::WARN, (scope, span), event);
     }
 
     pub(super) fn place_lost(&mut self, scope: u16, resource: &Name) {
@@ -177,12 +208,18 @@ impl Watch {
         self.tell(Level::WARN, Some(scope), || Event::SetAside { resource: resource.clone() });
     }
 
-    pub(super) fn repeated(&mut self, verb: Verb, scope: u16, resource: &Name, error: &Error) {
+    pub(super) fn repeated(
+        &mut self,
+        verb: Verb,
+        of: (u16, Option<SharedSpan>),
+        resource: &Name,
+        error: &Error,
+    ) {
         if verb == Verb::Renew {
             self.not_renewed(Renewal::Repeated);
         }
         let event = || Event::Repeated { verb, resource: resource.clone(), error: error.clone() };
-        self.tell(Level::TRACE, Some(scope), event);
+        self.tell_in(Level::TRACE, of, event);
     }
 
     /// A renewal was kept, with so much of its ttl left.
@@ -242,7 +279,7 @@ impl Ledger {
 
     /// A claim was refused before it was entered.
     pub(crate) fn refused(&mut self, scope: u16, resource: &Name) {
-        self.watch.claim_ended(scope, resource, ClaimEnd::Refused, Duration::ZERO);
+        self.watch.claim_ended((scope, None), resource, ClaimEnd::Refused, Duration::ZERO);
     }
 
     /// A call of the engine has ended.

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tracing::Instrument;
 
 use crate::client::connection::Connection;
+use crate::client::trace;
 use crate::counts::PushEnd;
 use crate::engine::queue::{Push as PushRequest, Pushed};
 use crate::error::{Error, ErrorKind, Result};
@@ -89,12 +91,14 @@ impl Push {
 
     async fn send(self) -> Result<Pushed> {
         let (queue, connection, scope) = (self.queue.clone()?, self.connection.clone(), self.scope);
-        let pushed = self.send_to(queue.clone()).await;
+        let span = trace::push(connection.engine(), &queue, self.group.as_deref(), self.payload.len());
+        let pushed = self.send_to(queue.clone()).instrument(span.clone()).await;
         let outcome = match &pushed {
             Ok(Pushed { is_duplicate: false, .. }) => PushEnd::Pushed,
             Ok(_) => PushEnd::Duplicate,
             Err(_) => PushEnd::Failed,
         };
+        trace::note_pushed(&span, pushed.as_ref().ok().map(|pushed| pushed.item), outcome.as_str());
         connection.shared.with_ledger(|ledger, _| ledger.pushed(scope, &queue, outcome));
         pushed
     }
