@@ -36,7 +36,7 @@ pub(crate) fn all(run: &mut Run) -> Outcome<()> {
     run.check("tidy", "cargo xtask tidy", tidy::check);
     let mut typos = run.program(&setup::typos(run).to_string_lossy());
     run.command("typos", &mut typos);
-    let mut clippy = run.cargo("clippy --workspace --all-targets -- -D warnings");
+    let mut clippy = run.cargo("clippy --workspace --all-targets --features tenure-cli/otlp -- -D warnings");
     run.command("clippy", &mut clippy);
     // Each set of features compiles half of all dependencies anew: the others are for `--each-feature`.
     let mut bare =

@@ -8,7 +8,7 @@ use crate::setup;
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
     setup::need(run, &[&setup::CC, &setup::NEXTEST])?;
-    let mut tests = run.cargo("nextest run --workspace --no-fail-fast");
+    let mut tests = run.cargo("nextest run --workspace --features tenure-cli/otlp --no-fail-fast");
     tests.env("SNAPSHOTS", "overwrite").env("TRYCMD", "overwrite");
     run.command("snapshots", &mut tests);
     let mut changed = run.program("git");

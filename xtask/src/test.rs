@@ -85,7 +85,7 @@ const AT_ONCE: usize = 2;
 
 /// The call of nextest for a scope.
 fn nextest(run: &Run, scope: &Scope, profile: &str) -> Outcome<Command> {
-    let mut command = run.cargo("nextest run --workspace --profile");
+    let mut command = run.cargo("nextest run --workspace --features tenure-cli/otlp --profile");
     command.arg(profile);
     // Tests of servers mostly wait.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);

@@ -5,6 +5,7 @@ use tenure::{Result, Settings, Tenure};
 use crate::exit::{self, Failure};
 use crate::output::lines::Log;
 use crate::output::messages::Messages;
+use crate::traces;
 
 /// The engine of this machine, which needs nothing.
 pub(crate) const ENGINE_DEFAULT: &str = "local:";
@@ -34,15 +35,15 @@ pub(crate) fn connect_blocking(engine: &str) -> std::result::Result<Tenure, Fail
 
 /// Connects. Not for a process that still forks: a client has threads.
 pub(crate) async fn connect(engine: &str, settings: Settings) -> Result<Tenure> {
-    log_if_wanted();
+    begin_log();
     tenure::connect_with(engine, settings).await
 }
 
 /// Writes the library's log to stderr if `TENURE_LOG` says what of it: `debug`, or `tenure_core=trace`. `TENURE_LOG_FORMAT=json`: as
-/// one JSON object a line.
-fn log_if_wanted() {
+/// one JSON object a line. Sends its spans to a collector, if there is one.
+fn begin_log() {
     use tracing_subscriber::Layer;
-    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::filter::{LevelFilter, Targets};
     use tracing_subscriber::layer::SubscriberExt;
     use tracing_subscriber::util::SubscriberInitExt;
 
@@ -55,16 +56,25 @@ fn log_if_wanted() {
             false
         }
     };
-    let Some(wanted) = set("TENURE_LOG") else { return };
-    let Ok(targets) = wanted.parse::<Targets>() else {
-        return Messages::TEXT.warning("TENURE_LOG is not understood: write `debug` or `tenure_core=trace`");
-    };
+    let targets = set("TENURE_LOG").and_then(|wanted| match wanted.parse::<Targets>() {
+        // Each line would begin with a span and all that is in it.
+        Ok(targets) if !wanted.contains(traces::SPANS) => {
+            Some(targets.with_target(traces::SPANS, LevelFilter::OFF))
+        }
+        Ok(targets) => Some(targets),
+        Err(_) => {
+            Messages::TEXT.warning("TENURE_LOG is not understood: write `debug` or `tenure_core=trace`");
+            None
+        }
+    });
     let layer = tracing_subscriber::fmt::layer().with_writer(|| Log);
     let layer = match is_json {
         // The fields of an event stand beside its message.
         true => layer.json().flatten_event(true).with_current_span(false).boxed(),
         false => layer.boxed(),
     };
+    let log = targets.map(|targets| layer.with_filter(targets));
     // It fails only if there is a log already.
-    drop(tracing_subscriber::registry().with(layer).with(targets).try_init());
+    drop(tracing_subscriber::registry().with(log).with(traces::layer()).try_init());
+    traces::begin();
 }

@@ -13,6 +13,7 @@ mod metrics;
 mod output;
 mod supervise;
 mod sys;
+mod traces;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         messages.failure(&failure);
         failure.code
     });
+    traces::end();
     lines::flush(FLUSH_MAX);
     ExitCode::from(code)
 }

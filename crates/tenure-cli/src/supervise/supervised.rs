@@ -15,6 +15,7 @@ use super::job::OnLoss;
 use super::keeper::{Keeper, Streams, keeper_gone};
 use crate::clock;
 use crate::exit::Failure;
+use crate::traces;
 
 /// How soon a lease that is nearly over is checked again where its work goes on without it.
 const CHECK_AGAIN: Duration = Duration::from_millis(10);
@@ -139,7 +140,8 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
         let lease = self.leased.lease();
         let lease =
             [("TENURE_TOKEN", lease.token().to_string()), ("TENURE_CLAIM", lease.claim().to_string())];
-        let environment = variables.into_iter().chain(lease);
+        let traced = traces::variables(self.leased.lease());
+        let environment = variables.into_iter().chain(traced).chain(lease);
         let environment = environment.map(|(name, value)| (name.to_owned(), value)).collect();
         keeper
             .start_work(self.countdown.kills_at(), environment, streams, life.as_ref())

@@ -23,5 +23,6 @@ mod servers;
 mod snapshots;
 mod stalled;
 mod terminal;
+mod traces;
 mod world;
 mod zookeeper;

@@ -6,4 +6,5 @@ mod pages;
 #[cfg(feature = "postgres")]
 mod pool;
 mod refunds;
+mod traces;
 mod web_service;
