@@ -80,6 +80,9 @@ pub(crate) const JAVA: Tool =
 /// Makes the certificates of servers under test.
 pub(crate) const OPENSSL: Tool =
     Tool { name: "openssl", probe: "openssl version", source: Source::Apt("openssl") };
+/// Reads the metrics and judges the alerts. The package may start a server: tests start their own.
+pub(crate) const PROMETHEUS: Tool =
+    Tool { name: "prometheus", probe: "promtool --version", source: Source::Apt("prometheus") };
 /// Runs the tests.
 pub(crate) const NEXTEST: Tool = Tool {
     name: "cargo-nextest",
@@ -131,8 +134,8 @@ const CHORES: [&Tool; 7] = [&CC, &FLOCK, &RUSTFMT, &CLIPPY, &NEXTEST, &TYPOS, &D
 /// What benches compare ours with, beside the clients that tests need.
 const FOR_BENCHES: [&Tool; 1] = [&BULLMQ];
 
-/// What the tests with Redis need.
-pub(crate) const FOR_REDIS: [&Tool; 6] = [&REDIS, &OPENSSL, &PYTHON, &NPM, &REDIS_PY, &REDLOCK];
+/// What the tests with Redis need. Prometheus scrapes clients of a Redis; what else needs it is tested wherever all engines are.
+pub(crate) const FOR_REDIS: [&Tool; 7] = [&REDIS, &OPENSSL, &PYTHON, &NPM, &REDIS_PY, &REDLOCK, &PROMETHEUS];
 /// What the tests with PostgreSQL need.
 pub(crate) const FOR_POSTGRES: [&Tool; 2] = [&POSTGRES, &PGBOUNCER];
 /// What the tests with MySQL need: MariaDB, since Debian has no MySQL.

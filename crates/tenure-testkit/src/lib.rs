@@ -18,6 +18,7 @@ pub mod mariadb;
 mod port;
 pub mod postgres;
 mod process;
+pub mod prometheus;
 mod proxy;
 pub mod redis;
 mod resp;

@@ -4,6 +4,7 @@
 mod etcd;
 mod mysql;
 mod postgres;
+mod prometheus;
 mod proxy;
 mod redis;
 mod zookeeper;
