@@ -4,6 +4,7 @@
 //! shows that it finds a violation, and an entry in [`RULES`].
 
 mod adding;
+mod alerts;
 mod conformance;
 mod engines;
 mod figures;
@@ -23,8 +24,9 @@ use crate::tree::Tree;
 /// What each rule looks like.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 21] = [
+const RULES: [Rule; 22] = [
     adding::lists_are_complete,
+    alerts::are_explained_and_tried,
     conformance::checks_are_listed,
     engines::standard_files,
     engines::suite_runs,
