@@ -166,6 +166,8 @@ impl Told<'_> {
                 }
             }
             Event::ReleaseFailed { .. } => self.count(names::RELEASES, ReleaseEnd::GivenUp.as_str()),
+            // What was lost before its user had it is no loss to anybody, and is not counted by the client either.
+            Event::Lost { held, .. } if held.is_zero() => {}
             Event::Lost { held, .. } if self.is_of_queue() => {
                 self.count(names::DELIVERIES, DeliveryEnd::Lost.as_str());
                 self.add_time(names::WORK, *held);

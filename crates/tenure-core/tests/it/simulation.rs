@@ -17,6 +17,7 @@
 
 mod beliefs;
 mod network;
+mod tally;
 mod time;
 mod users;
 
@@ -46,6 +47,8 @@ const CALM_AFTER: Duration = Duration::from_secs(10);
 const QUIET: Duration = Duration::from_secs(600);
 /// How many worlds are run, unless the environment says otherwise. `cargo xtask test --everything` runs a hundred times as many.
 const SEEDS: u64 = 100_000;
+/// In how many worlds what is counted is compared with what is told.
+const COUNTED: u64 = 1_000;
 /// Seeds whose worlds were broken once. A world is another one when its making changes: then a test of its own stays.
 const KEPT: &[u64] = &[2488, 16166];
 
@@ -99,10 +102,14 @@ pub(crate) struct World {
     trace: AtomicU64,
     /// How often anybody was served.
     served: AtomicU64,
+    /// Whether what clients count is compared with what they tell. That costs them something.
+    is_counted: bool,
+    /// How many events were compared.
+    compared: AtomicU64,
 }
 
 impl World {
-    fn new(seed: u64) -> Arc<World> {
+    fn new(seed: u64, is_counted: bool) -> Arc<World> {
         let time = Time::new(seed);
         let mut random = fastrand::Rng::with_seed(seed);
         let ttl = [100, 1_000, 9_000].map(Duration::from_millis)[random.usize(..3)];
@@ -138,6 +145,8 @@ impl World {
             pushing: Arc::default(),
             trace: AtomicU64::new(seed),
             served: AtomicU64::new(0),
+            is_counted,
+            compared: AtomicU64::new(0),
             time,
         })
     }
@@ -257,7 +266,7 @@ impl World {
 
 /// Runs the world of a seed, and returns what happened in it: how often anybody was served, and the sum of all events.
 fn run(seed: u64) -> (u64, u64) {
-    let world = World::new(seed);
+    let world = World::new(seed, false);
     let time = world.time.clone();
     if number("TENURE_SEED").is_some() {
         eprintln!(
@@ -301,6 +310,23 @@ mod in_every_world_a_believed_lease_is_held_and_everybody_is_served {
     }
 
     parts!(first 0 second 1 third 2 fourth 3 fifth 4 sixth 5 seventh 6 eighth 7);
+}
+
+#[test]
+fn in_each_world_the_numbers_of_a_client_are_those_of_its_events() {
+    let seeds = number("TENURE_SEED").map_or(0..COUNTED, |seed| seed..seed + 1);
+    let compared: u64 = seeds
+        .map(|seed| {
+            let world = World::new(seed, true);
+            let time = world.time.clone();
+            let ran = std::panic::AssertUnwindSafe(|| time.run(world.clone().live()));
+            std::panic::catch_unwind(ran)
+                .unwrap_or_else(|_| panic!("the world of TENURE_SEED={seed} is broken, or miscounted"));
+            world.compared.load(Ordering::Relaxed)
+        })
+        .sum();
+    println!("{compared} events");
+    assert!(compared > 100_000 || number("TENURE_SEED").is_some(), "only {compared} events prove little");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::beliefs::{Had, Item};
 use super::network::{BROKEN, Wire, connector};
+use super::tally::Tally;
 use super::time::{NodeClock, SharedClock};
 use super::{Play, USERS, World};
 
@@ -34,6 +35,8 @@ struct Life {
     clock: Arc<NodeClock>,
     tenure: Tenure,
     users: Vec<JoinHandle<()>>,
+    /// What the client has told, if that is compared.
+    tally: Option<Arc<Tally>>,
 }
 
 impl Node {
@@ -54,6 +57,8 @@ impl Node {
     pub(crate) async fn crash(&self) {
         let next = Life::start(&self.world, self.number).await;
         let gone = std::mem::replace(&mut *self.life(), next);
+        // What its users had stays with them.
+        gone.compare(&gone.tenure, false);
         gone.wire.die();
         gone.users.iter().for_each(JoinHandle::abort);
         drop(self.world.die(&gone.clock));
@@ -73,14 +78,19 @@ impl Node {
     /// Waits until its users have done what they had begun, and closes the client. Returns what it was connected by: a value that is
     /// refreshed behind its users keeps the client for longer than them.
     pub(crate) async fn finish(self) -> Arc<Wire> {
-        let life = self.life.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for user in life.users {
+        let mut life = self.life.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for user in std::mem::take(&mut life.users) {
             if let Err(error) = user.await {
                 self.world.time.fail(format!("a user of machine {} panicked: {error}", self.number));
             }
         }
-        life.tenure.close().await;
-        life.wire
+        let counted = life.tenure.clone();
+        life.tenure.clone().close().await;
+        life.compare(&counted, true);
+        let Life { tenure, wire, .. } = life;
+        drop(counted);
+        tenure.close().await;
+        wire
     }
 }
 
@@ -90,7 +100,12 @@ impl Life {
         let clock = NodeClock::new(&world.time, rate);
         let wire = Wire::new(world, &clock);
         let (connect, time) = (connector(wire.clone()), Arc::new(SharedClock(clock.clone())));
-        let tenure = Tenure::start_here(connect, time, Settings::default()).await.expect("it connects");
+        let tally = world.is_counted.then(Arc::<Tally>::default);
+        let settings = match &tally {
+            Some(tally) => Settings::new().counts(true).listener(tally.clone()),
+            None => Settings::default(),
+        };
+        let tenure = Tenure::start_here(connect, time, settings).await.expect("it connects");
         let users = (0..USERS).map(|user| {
             let user = User {
                 world: world.clone(),
@@ -102,7 +117,14 @@ impl Life {
             };
             tokio::spawn(user.live())
         });
-        Life { users: users.collect(), wire, clock, tenure }
+        Life { users: users.collect(), wire, clock, tenure, tally }
+    }
+
+    /// Compares what the client has counted with what it has told.
+    fn compare(&self, tenure: &Tenure, is_over: bool) {
+        let Some(tally) = &self.tally else { return };
+        let compared = tally.compare(&tenure.counts(), is_over);
+        self.wire.world.compared.fetch_add(compared, std::sync::atomic::Ordering::Relaxed);
     }
 }
 
