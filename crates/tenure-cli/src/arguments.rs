@@ -10,15 +10,16 @@ use crate::commands::completions::{Completions, Man};
 use crate::commands::doctor::Doctor;
 use crate::commands::elect::Elect;
 use crate::commands::fence::Fence;
+use crate::commands::metrics::Metrics;
 use crate::commands::queue::arguments::Queue;
 use crate::commands::release::Release;
 use crate::commands::resize::Resize;
 use crate::commands::run::arguments::Run;
 use crate::commands::status::Status;
 use crate::commands::watch::Watch;
+use crate::counting;
 use crate::duration;
 use crate::exit::{self, Failure};
-use crate::metrics;
 
 /// Locks, leases and queues for programs, on the store you already run or on this machine alone.
 #[derive(Debug, Parser)]
@@ -67,6 +68,7 @@ pub(crate) enum Command {
     Release(Release),
     Resize(Resize),
     Doctor(Doctor),
+    Metrics(Metrics),
     /// Refuse work whose lease is over, for scripts that write to files
     #[command(subcommand)]
     Fence(Fence),
@@ -123,7 +125,7 @@ fn foreign_hint(error: &clap::Error, wrong: &str) -> Option<String> {
 }
 
 /// What parsers of values say in place of an error.
-const HINTS: [&str; 2] = [duration::PARSE_HINT, metrics::ADDRESS_HINT];
+const HINTS: [&str; 2] = [duration::PARSE_HINT, counting::ADDRESS_HINT];
 
 /// Turns what clap says about wrong usage into an error with a hint.
 pub(crate) fn usage_failure(error: &clap::Error) -> Failure {

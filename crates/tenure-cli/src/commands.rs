@@ -5,6 +5,7 @@ pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod elect;
 pub(crate) mod fence;
+pub(crate) mod metrics;
 pub(crate) mod queue;
 pub(crate) mod release;
 pub(crate) mod resize;

@@ -7,9 +7,9 @@ mod arguments;
 mod clock;
 mod commands;
 mod connect;
+mod counting;
 mod duration;
 mod exit;
-mod metrics;
 mod output;
 mod supervise;
 mod sys;
@@ -21,7 +21,9 @@ use std::time::Duration;
 use arguments::{Arguments, Command};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use commands::{cache, completions, doctor, elect, fence, queue, release, resize, run, status, watch};
+use commands::{
+    cache, completions, doctor, elect, fence, metrics, queue, release, resize, run, status, watch,
+};
 use connect::{ENGINE_DEFAULT, check_engine};
 use exit::Outcome;
 use output::lines;
@@ -80,6 +82,7 @@ fn dispatch(arguments: Arguments, messages: Messages) -> Outcome {
         Command::Release(release) => release::release(&release, engine),
         Command::Resize(resize) => resize::resize(&resize, engine),
         Command::Doctor(doctor) => doctor::doctor(&doctor, engine),
+        Command::Metrics(metrics) => metrics::metrics(&metrics, engine),
         Command::Fence(fence::Fence::Check(check)) => fence::check(&check),
         Command::Completions(completions) => {
             completions::completions(&completions, engine, Arguments::command())

@@ -32,6 +32,7 @@ pub mod event;
 pub mod face;
 pub mod memory;
 pub mod model;
+pub mod survey;
 pub mod testing;
 
 pub use client::ledger::QueuePosition;

@@ -27,6 +27,7 @@ mod names;
 mod render;
 mod run_file;
 mod server;
+mod store;
 mod text_file;
 
 pub use bridge::Bridge;
@@ -34,4 +35,5 @@ pub use names::{METRICS, Metric, MetricType};
 pub use render::{Format, render};
 pub use run_file::{Holding, Run, RunFile};
 pub use server::{Address, Server};
+pub use store::render_store;
 pub use text_file::TextFile;

@@ -139,4 +139,24 @@ metrics! {
         "How long the last run that was not busy held the lock.";
     RUN_EXPECTED "tenure_run_expected_seconds" Gauge Most ["name"]
         "How much time may pass between two successes.";
+    STORE_HOLDS "tenure_store_holds" Gauge Sum ["engine" "kind" "scope"]
+        "Holds in the store, of all processes; of each name 1024 at most.";
+    STORE_RESTING "tenure_store_resting" Gauge Sum ["engine" "kind" "scope"]
+        "Grants that rest: nobody holds them, and nobody can be granted their units.";
+    STORE_WAITING "tenure_store_waiting" Gauge Sum ["engine" "kind" "scope"]
+        "Claims that wait, of all processes.";
+    STORE_OLDEST_HOLD "tenure_store_oldest_hold_seconds" Gauge Most ["engine" "kind" "scope"]
+        "Age of the oldest hold, but for those that are said to be long; 0 if there is none.";
+    STORE_QUEUE_ITEMS "tenure_store_queue_items" Gauge Sum ["engine" "queue" "state"]
+        "Items of queues.";
+    STORE_QUEUE_OLDEST "tenure_store_queue_oldest_seconds" Gauge Most ["engine" "queue" "state"]
+        "How long ago the first item was pushed that is in that state; 0 if none is.";
+    STORE_FINDINGS "tenure_store_findings" Gauge Sum ["engine" "severity" "what"]
+        "What the doctor has found: 1 for each finding.";
+    STORE_NAMES "tenure_store_names" Gauge Sum ["engine"]
+        "Names of locks and queues that the survey has looked at: of 50000 there may be more.";
+    SURVEY_TIME "tenure_survey_seconds" Gauge Most ["engine"]
+        "How long the survey took that says what is in the store.";
+    SURVEY_AGE "tenure_survey_age_seconds" Gauge Most ["engine"]
+        "How long ago it was over.";
 }

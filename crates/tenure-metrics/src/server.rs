@@ -80,7 +80,8 @@ enum Socket {
     Unix(UnixListener),
 }
 
-type Source = Arc<dyn Fn() -> Vec<Counts> + Send + Sync>;
+/// Makes the page in a format, if there is one.
+type Source = Arc<dyn Fn(Format) -> Option<String> + Send + Sync>;
 
 impl Server {
     /// Begins to serve what `source` returns when it is asked.
@@ -90,6 +91,18 @@ impl Server {
     pub fn start(
         address: &Address,
         source: impl Fn() -> Vec<Counts> + Send + Sync + 'static,
+    ) -> io::Result<Server> {
+        Server::start_with(address, move |format| Some(render(&source(), format)))
+    }
+
+    /// Begins to serve a page of one's own. `None`: there is nothing to show now, and the reader is told so by 503. While the page is
+    /// made, other readers wait.
+    ///
+    /// # Errors
+    /// As of [`Server::start`].
+    pub fn start_with(
+        address: &Address,
+        source: impl Fn(Format) -> Option<String> + Send + Sync + 'static,
     ) -> io::Result<Server> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let entered = runtime.enter();
@@ -215,6 +228,8 @@ fn respond(request: &Request<Incoming>, source: &Source) -> hyper::http::Result<
     }
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    let page = render(&source(), format);
+    let Some(page) = source(format) else {
+        return text(StatusCode::SERVICE_UNAVAILABLE, "there is nothing to show now\n");
+    };
     Response::builder().header(CONTENT_TYPE, format.content_type()).body(Full::new(Bytes::from(page)))
 }

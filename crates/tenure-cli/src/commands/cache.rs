@@ -15,9 +15,9 @@ use serde::Serialize;
 use tenure::{Error, ErrorKind, FetchedFrom, Tenure};
 
 use crate::connect::connect_blocking;
+use crate::counting::MetricsFlags;
 use crate::duration::{TIME_HELP, parse_duration};
 use crate::exit::{self, Ended, Failure, Outcome};
-use crate::metrics::MetricsFlags;
 use crate::output::lines::{SHOW_FIRST, flush, write_line};
 use crate::output::messages::Messages;
 use crate::supervise::foreground::Foreground;

@@ -11,8 +11,8 @@ use super::retry::Retry;
 use super::signals::Signals;
 use super::supervisor::Supervisor;
 use crate::connect::connect;
+use crate::counting::MetricsFlags;
 use crate::exit::{Ended, Failure, Outcome};
-use crate::metrics::MetricsFlags;
 use crate::output::lines;
 use crate::output::messages::Messages;
 

@@ -20,6 +20,7 @@ macro_rules! on_a_server {
         $crate::servers::on_a_server! { $world, nothing stays }
         $crate::servers::on_a_server! {
             $world:
+            a_survey_shows_what_rests,
             cache_runs_a_program_once,
             a_load_that_failed_keeps_nobody_waiting,
         }
@@ -41,6 +42,7 @@ macro_rules! on_a_server {
             slots_permits_and_readers_share_as_they_may,
             one_leads_and_elect_shows_who,
             a_queue_is_served_in_order_though_a_worker_is_killed,
+            a_survey_shows_what_is_in_the_store,
         }
     };
     ($world:path: $($check:ident,)*) => {
@@ -52,6 +54,7 @@ macro_rules! on_a_server {
         )*
     };
 }
+pub(crate) use crate::survey::{a_survey_shows_what_is_in_the_store, a_survey_shows_what_rests};
 pub(crate) use on_a_server;
 
 pub(crate) fn programs_exclude_each_other_and_tokens_grow(world: &World) {

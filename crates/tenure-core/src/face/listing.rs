@@ -35,8 +35,14 @@ impl Tenure {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
     pub async fn inspect_each(&self, prefix: &str) -> Result<Vec<(Name, Result<View>)>> {
+        self.inspect_some(prefix, usize::MAX).await
+    }
+
+    /// As [`Tenure::inspect_each`], of so many names: then the list ends, though there may be more.
+    pub(crate) async fn inspect_some(&self, prefix: &str, most: usize) -> Result<Vec<(Name, Result<View>)>> {
         let (prefix, engine) = (prefix.to_owned(), self.engine());
-        let all = list(&self.connection.shared, move |shared| Ok(shared.engine.inspect_all(prefix))).await?;
+        let shared = &self.connection.shared;
+        let all = list(shared, most, move |shared| Ok(shared.engine.inspect_all(prefix))).await?;
         // One without a name is not one resource that cannot be read: the list itself has failed.
         let named = |view: Result<View>| match view.map_err(|error| error.named(engine, None)) {
             Ok(view) => Ok((view.resource.clone(), Ok(view))),
@@ -70,9 +76,14 @@ impl Tenure {
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the engine has no queues; [`ErrorKind::Unavailable`] if it does not answer in time.
     pub async fn queues_each(&self, prefix: &str) -> Result<Vec<QueueLine>> {
+        self.queues_some(prefix, usize::MAX).await
+    }
+
+    /// As [`Tenure::queues_each`], of so many queues.
+    pub(crate) async fn queues_some(&self, prefix: &str, most: usize) -> Result<Vec<QueueLine>> {
         let shared = &self.connection.shared;
         let (prefix, engine) = (prefix.to_owned(), self.engine());
-        let all = list(shared, move |shared| Ok(shared.queues()?.queues_all(prefix))).await?;
+        let all = list(shared, most, move |shared| Ok(shared.queues()?.queues_all(prefix))).await?;
         let named = |(name, stats): QueueLine| {
             let stats = stats.map_err(|error| error.named(engine, Some(&name)));
             (name, stats)
@@ -89,9 +100,10 @@ fn by_name<T>(mut all: Vec<(Name, T)>) -> Vec<(Name, T)> {
 }
 
 /// Puts together what an engine lists, on the client's thread. Not the list but each page of it is waited for no longer than the
-/// answer timeout.
+/// answer timeout. It ends when it has so many.
 async fn list<T: Send + 'static>(
     shared: &Arc<Shared>,
+    most: usize,
     pages: impl for<'a> FnOnce(&'a Shared) -> Result<BoxStream<'a, Result<Vec<T>>>> + Send + 'static,
 ) -> Result<Vec<T>> {
     let asked = shared.clone();
@@ -101,9 +113,12 @@ async fn list<T: Send + 'static>(
         async move {
             let mut pages = pages(&asked)?;
             let mut all = Vec::new();
-            while let Some(page) = asked.in_time(pages.next()).await? {
+            while all.len() < most
+                && let Some(page) = asked.in_time(pages.next()).await?
+            {
                 all.extend(page?);
             }
+            all.truncate(most);
             Ok(all)
         },
         &shared.runtime,

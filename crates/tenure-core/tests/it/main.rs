@@ -24,5 +24,6 @@ mod shown;
 mod simulation;
 mod spans;
 mod step;
+mod survey;
 mod window;
 mod world;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use crate::counting::MetricsFlags;
 use crate::duration::{TIME_HELP, parse_duration};
 use crate::exit;
-use crate::metrics::MetricsFlags;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Queue {

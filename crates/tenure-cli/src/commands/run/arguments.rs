@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::counting::{HEADING, MetricsFlags};
 use crate::duration::{TIME_HELP, parse_duration};
-use crate::metrics::{HEADING, MetricsFlags};
 use crate::supervise::job::OnLoss;
 
 const RUN_HELP: &str = "\

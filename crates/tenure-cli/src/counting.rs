@@ -31,7 +31,7 @@ pub(crate) struct MetricsFlags {
     scopes_max: Option<usize>,
 }
 
-fn parse_address(text: &str) -> Result<Address, &'static str> {
+pub(crate) fn parse_address(text: &str) -> Result<Address, &'static str> {
     text.parse().map_err(|_| ADDRESS_HINT)
 }
 
@@ -62,7 +62,7 @@ impl MetricsFlags {
     }
 }
 
-fn not_served(address: &Address, error: &io::Error) -> Failure {
+pub(crate) fn not_served(address: &Address, error: &io::Error) -> Failure {
     let failure = Failure::system(&format!("serve metrics at {address}"), error);
     match error.kind() {
         io::ErrorKind::AddrInUse if matches!(address, Address::Tcp(_)) => {
