@@ -420,6 +420,8 @@ pub struct ScopeCounts {
     pub pushes: [u64; PushEnd::COUNT],
     /// How deliveries ended, of queues.
     pub deliveries: [u64; DeliveryEnd::COUNT],
+    /// How long ago items were due that were handed out for the first time, of queues.
+    pub delay: Histogram,
 }
 
 impl ScopeCounts {
@@ -439,6 +441,7 @@ impl ScopeCounts {
             load: Histogram::new(&LOAD),
             pushes: [0; PushEnd::COUNT],
             deliveries: [0; DeliveryEnd::COUNT],
+            delay: Histogram::new(&WAIT),
         }
     }
 
@@ -459,6 +462,7 @@ impl ScopeCounts {
         self.wait.merge(&other.wait);
         self.hold.merge(&other.hold);
         self.load.merge(&other.load);
+        self.delay.merge(&other.delay);
         self.waiting += other.waiting;
         self.leases += other.leases;
         self.places_lost += other.places_lost;

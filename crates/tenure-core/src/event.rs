@@ -159,6 +159,8 @@ pub enum Event {
         queue: Name,
         /// How often it has been handed out.
         attempt: u32,
+        /// How long ago it was due.
+        age: Duration,
     },
     /// A delivery was settled. One that the client finds lost before that is [`Event::Lost`].
     Settled {
@@ -275,8 +277,8 @@ impl Event {
             Event::Pushed { queue, outcome } => {
                 tracing::debug!(engine, resource = %queue, outcome = outcome.as_str(), "pushed");
             }
-            Event::Delivered { queue, attempt } => {
-                tracing::debug!(engine, resource = %queue, attempt, "delivered");
+            Event::Delivered { queue, attempt, age } => {
+                tracing::debug!(engine, resource = %queue, attempt, age_ms = ms(age), "delivered");
             }
             Event::Settled { queue, outcome, took } => tracing::debug!(
                 engine, resource = %queue, outcome = outcome.as_str(), took_ms = ms(took), "settled"

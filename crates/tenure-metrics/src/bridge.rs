@@ -212,6 +212,7 @@ impl Told<'_> {
                 }
             }
             Event::Pushed { outcome, .. } => self.count(names::PUSHES, outcome.as_str()),
+            Event::Delivered { attempt: 1, age, .. } => self.add_time(names::DELAY, *age),
             Event::Settled { outcome, took, .. } => {
                 self.count(names::DELIVERIES, outcome.as_str());
                 self.add_time(names::WORK, *took);

@@ -113,6 +113,8 @@ metrics! {
         "Deliveries of queues, by how they ended.";
     IN_FLIGHT "tenure_queue_in_flight" Gauge Sum ["engine" "queue"]
         "Deliveries that are with this process.";
+    DELAY "tenure_queue_delay_seconds" Histogram Sum ["engine" "queue"]
+        "From when an item was due to its first hand-out.";
     WORK "tenure_queue_work_seconds" Histogram Sum ["engine" "queue"]
         "From hand-out to settlement or loss.";
     SCOPES "tenure_scopes" Gauge Sum ["engine"]

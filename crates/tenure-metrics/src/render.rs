@@ -176,6 +176,7 @@ impl Page {
         let words = DeliveryEnd::ALL.iter().map(|end| end.as_str());
         self.add_words(names::DELIVERIES, &labels, words, &counts.deliveries);
         self.add(names::IN_FLIGHT, &labels, counts.leases as f64);
+        self.add_histogram(names::DELAY, &labels, &counts.delay);
         self.add_histogram(names::WORK, &labels, &counts.hold);
     }
 

@@ -240,7 +240,7 @@ impl MySql {
         ));
         script.add("SET @b = IF(@r <= @t, @t, -1)");
         let ready = script.add(&format!(
-            "SELECT id, HEX(grp), HEX(payload), attempts, token, rests_until FROM {item} FORCE INDEX (by_ready) \
+            "SELECT id, HEX(grp), HEX(payload), attempts, token, rests_until, due_at FROM {item} FORCE INDEX (by_ready) \
              WHERE queue = {queue} AND ready_at <= @b ORDER BY ready_at, id LIMIT {most} FOR UPDATE SKIP LOCKED"
         ));
         let state = script.add(&format!(
@@ -285,6 +285,7 @@ struct Ready {
     attempts: u32,
     token: Token,
     rests_until: i64,
+    due_at: Timestamp,
 }
 
 fn read_ready(row: &Row) -> Result<Ready, Fault> {
@@ -296,6 +297,7 @@ fn read_ready(row: &Row) -> Result<Ready, Fault> {
         attempts: columns.small()?,
         token: columns.token()?,
         rests_until: columns.number()?,
+        due_at: columns.moment()?,
     })
 }
 
@@ -362,7 +364,7 @@ impl QueueDatabase for MySql {
         let mut rows = Rows::default();
         let mut claims = claims.iter();
         for ready in looked.ready {
-            let Ready { id, group, payload, attempts, token, rests_until } = ready;
+            let Ready { id, group, payload, attempts, token, rests_until, due_at } = ready;
             if take.rules.attempts_max != 0 && attempts >= take.rules.attempts_max {
                 found.worn.push(ItemId(id.unsigned_abs()));
                 continue;
@@ -379,7 +381,17 @@ impl QueueDatabase for MySql {
             rows.add([id.to_string(), claim_literal(*claim), token_text, rests_until.to_string()]);
             self.hints.add(*claim, Known { id, queue: take.queue.clone(), group: group.clone() });
             let (item, attempt, ends_in) = (ItemId(id.unsigned_abs()), attempts + 1, take.rules.ttl);
-            found.items.push(Dispatched { claim: *claim, item, group, payload, attempt, token, ends_in });
+            let age = at.since(due_at);
+            found.items.push(Dispatched {
+                claim: *claim,
+                item,
+                group,
+                payload,
+                attempt,
+                token,
+                ends_in,
+                age,
+            });
         }
         let (now, mut rests) = (looked.now, looked.rests_until);
         let mut script = Script::default();

@@ -97,7 +97,7 @@ fn in_queue(bytes: &[u8]) {
     let take = Take { queue: name(), claims, client: ClientId::new(2), rules, floor: Token::ZERO };
     for value in values(bytes) {
         drop(queue::pushed(&value));
-        drop(queue::taken(&take, value.clone()));
+        drop(queue::taken(&take, NOW, value.clone()));
         for which in [Which::Live, Which::Dead] {
             drop(queue::view(which, NOW, value.clone()));
         }

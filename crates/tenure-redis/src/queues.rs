@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::stream::{BoxStream, Stream, StreamExt, TryStreamExt};
 use redis::{Cmd, Value};
+use tenure_core::clock::Timestamp;
 use tenure_core::engine::queue::{
     Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueLine, QueueStats,
     REASON_BYTES_MAX, Settle, SettleAnswer, Settlement, Take, Taken, Which,
@@ -51,7 +52,7 @@ struct Verb<R, A> {
     /// How many bytes a request adds to a call.
     bytes: fn(&R) -> usize,
     push: fn(&mut Cmd, &R),
-    answer: fn(&R, Value) -> std::result::Result<A, Unexpected>,
+    answer: fn(&R, Timestamp, Value) -> std::result::Result<A, Unexpected>,
     /// Whether the client is to be woken for what comes later.
     may_idle: bool,
     sending: Sending,
@@ -111,8 +112,8 @@ impl Queues {
                         Ok(())
                     };
                     for (request, item) in some.iter().zip(items) {
-                        let answer =
-                            (verb.answer)(request, item).map_err(|what| internal(verb.operation, &what));
+                        let answer = (verb.answer)(request, context.now, item)
+                            .map_err(|what| internal(verb.operation, &what));
                         let answer = is_acknowledged.clone().and(answer);
                         answers.push(answer);
                     }
@@ -252,7 +253,7 @@ impl QueueEngine for Queues {
             name: |push: &Push| &push.queue,
             bytes: |push| push.payload.len(),
             push: push_push,
-            answer: |_, item| answer::pushed(&item),
+            answer: |_, _, item| answer::pushed(&item),
             may_idle: false,
             sending: Sending::Replicated,
         };
@@ -287,7 +288,7 @@ impl QueueEngine for Queues {
             push: |cmd, renewal| {
                 cmd.arg(renewal.claim.to_string());
             },
-            answer: |_, item| match number(&item)? {
+            answer: |_, _, item| match number(&item)? {
                 0 => Ok(RenewAnswer::Lost),
                 micros => Ok(RenewAnswer::Renewed { ends_in: Duration::from_micros(micros) }),
             },
@@ -304,7 +305,7 @@ impl QueueEngine for Queues {
             name: |settle: &Settle| &settle.queue,
             bytes: |_| 0,
             push: push_settle,
-            answer: |_, item| match number(&item)? {
+            answer: |_, _, item| match number(&item)? {
                 0 => Ok(SettleAnswer::Lost),
                 1 => Ok(SettleAnswer::Settled),
                 _ => Ok(SettleAnswer::Buried),

@@ -30,7 +30,7 @@ impl HandedOut {
         let is_held = connection.shared.with_ledger(|ledger, now| {
             let is_held = ledger.hand_over(now.at, *key);
             if is_held {
-                ledger.delivered(*key, item.attempt);
+                ledger.delivered(*key, item.attempt, item.age);
             }
             is_held
         });

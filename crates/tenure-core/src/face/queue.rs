@@ -94,6 +94,7 @@ const PAGE: usize = 128;
 /// let payload = delivery.payload();
 /// let group = delivery.group();
 /// let attempt = delivery.attempt();
+/// let age = delivery.age();
 /// let item = delivery.item();
 /// let token = delivery.token();
 /// let claim = delivery.claim();
@@ -541,6 +542,14 @@ impl Delivery {
     /// `let attempt = delivery.attempt();`
     pub fn attempt(&self) -> u32 {
         self.item.attempt
+    }
+
+    /// Returns how long the item had been due when it was handed out, by the clock of the store: since its push and the delay that it was
+    /// pushed with, or its replay.
+    ///
+    /// `let age = delivery.age();`
+    pub fn age(&self) -> Duration {
+        self.item.age
     }
 
     /// Returns the number of the item: larger for each later push into the queue.

@@ -427,6 +427,8 @@ fn items_of_a_queue() {
     }
     assert_eq!(counts.lost, [0; Loss::COUNT], "a delivery is no lease");
     stage.hears("delivered", |event| matches!(event, Event::Delivered { attempt: 1, .. }));
+    stage.hears("delivered late", |event| matches!(event, Event::Delivered { age: SECOND, .. }));
+    assert_eq!((counts.delay.count(), counts.delay.sum()), (5, 4.0), "four of them a second late");
     let calls = stage.counts().calls;
     for verb in [Verb::Push, Verb::Take, Verb::Settle] {
         assert!(calls[verb as usize].ended[CallEnd::Answered as usize] > 0, "{verb:?}");

@@ -178,6 +178,7 @@ fn item(claim: ClaimId, ttl: Duration) -> Dispatched {
         token: Token::new(1),
         attempt: 1,
         ends_in: ttl,
+        age: Duration::ZERO,
     }
 }
 

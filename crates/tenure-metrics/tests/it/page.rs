@@ -74,6 +74,7 @@ fn what_the_program_did_is_on_the_page() {
         r#"tenure_queue_pushes_total{engine="memory",queue="refunds",outcome="duplicate"} 1"#,
         r#"tenure_queue_deliveries_total{engine="memory",queue="refunds",outcome="done"} 1"#,
         r#"tenure_queue_in_flight{engine="memory",queue="refunds"} 0"#,
+        r#"tenure_queue_delay_seconds_count{engine="memory",queue="refunds"} 1"#,
         r#"tenure_queue_work_seconds_count{engine="memory",queue="refunds"} 1"#,
         r#"tenure_requests_total{engine="memory",verb="push",outcome="answered"} 2"#,
         r#"tenure_request_items_sum{engine="memory",verb="settle"} 1"#,

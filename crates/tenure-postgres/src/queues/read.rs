@@ -39,7 +39,7 @@ fn maybe_name(row: &Row, at: usize) -> Result<Option<Name>, Fault> {
     name.map(Some).ok_or_else(|| Fault::internal("a stored name is none"))
 }
 
-/// Reads a row of a take: `id, claim, grp, payload, attempts, token`.
+/// Reads a row of a take: `id, claim, grp, payload, attempts, token`, one more, and `age`.
 pub(crate) fn dispatched(
     row: &Row,
     item: ItemId,
@@ -55,5 +55,6 @@ pub(crate) fn dispatched(
         attempt,
         token: Token::new(number(row, 5)?.unsigned_abs()),
         ends_in,
+        age: maybe_period(row, 7)?.unwrap_or_default(),
     })
 }

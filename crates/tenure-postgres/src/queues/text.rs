@@ -232,19 +232,19 @@ fn take(tables: &QueueTables, at_intervals: bool) -> String {
              attempts = i.attempts + 1, token = greatest(i.token + 1, t.now, CASE WHEN $7 <= t.now + {FLOOR_AHEAD} THEN $7 + 1 ELSE 0 END), \
              rests_until = {rests_until}, ready_at = greatest(t.now + $5, {rests_until}) \
            FROM n, t WHERE i.queue = $1 AND i.id = n.id \
-           RETURNING n.at, i.id, i.claim, i.grp, i.payload, i.attempts, i.token), \
+           RETURNING n.at, i.id, i.claim, i.grp, i.payload, i.attempts, i.token, t.now - i.due_at AS age), \
          {rest} \
          m AS MATERIALIZED (SELECT (SELECT ready_at FROM {item} WHERE queue = $1 AND ready_at IS NOT NULL \
            AND id NOT IN (SELECT id FROM c) ORDER BY ready_at, id LIMIT 1) AS ready_at) \
-         SELECT id, claim, grp, payload, attempts, token, NULL::bigint AS next_in FROM (SELECT * FROM u ORDER BY at) o \
+         SELECT id, claim, grp, payload, attempts, token, NULL::bigint AS next_in, age FROM (SELECT * FROM u ORDER BY at) o \
          UNION ALL \
-         SELECT id, NULL, NULL, NULL, attempts, NULL, NULL FROM c WHERE $8 > 0 AND attempts >= $8 \
+         SELECT id, NULL, NULL, NULL, attempts, NULL, NULL, NULL FROM c WHERE $8 > 0 AND attempts >= $8 \
          UNION ALL \
          SELECT NULL, NULL, NULL, NULL, NULL, \
            CASE WHEN m.ready_at <= t.now AND (SELECT count(*) FROM c) >= $3 \
              AND EXISTS (SELECT 1 FROM {idle} WHERE queue = $1 AND client <> $4 AND until > t.now) THEN 1 END, \
            greatest(least(m.ready_at, CASE WHEN EXISTS (SELECT 1 FROM u) THEN t.now + $5 END), \
-             {rests}, t.now + {LOCKED_POLL}) - t.now \
+             {rests}, t.now + {LOCKED_POLL}) - t.now, NULL \
            FROM t, m WHERE m.ready_at IS NOT NULL OR EXISTS (SELECT 1 FROM u)"
     )
 }
@@ -265,7 +265,7 @@ fn take_one(tables: &QueueTables) -> String {
          RETURNING i.id, i.claim, i.grp, i.payload, i.attempts, i.token, \
            CASE WHEN EXISTS (SELECT 1 FROM {idle} WHERE queue = $1 AND client <> $3 AND until > t.now) \
              THEN EXISTS (SELECT 1 FROM {item} r WHERE r.queue = $1 AND r.ready_at <= t.now AND r.id <> i.id) \
-             ELSE false END"
+             ELSE false END, t.now - i.due_at"
     )
 }
 

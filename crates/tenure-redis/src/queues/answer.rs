@@ -37,30 +37,35 @@ pub(crate) fn pushed(value: &Value) -> Result<Pushed> {
 /// An item as it is stored.
 struct Stored<'a> {
     pushed_at: Timestamp,
+    due_at: Timestamp,
     group: Option<Name>,
     payload: &'a [u8],
 }
 
 /// As [`stored`], and what was changed so that it cannot be read is a payload as it is.
 fn shown(value: &[u8]) -> Stored<'_> {
-    let damaged = Stored { pushed_at: Timestamp::from_micros(0), group: None, payload: value };
+    let never = Timestamp::from_micros(0);
+    let damaged = Stored { pushed_at: never, due_at: never, group: None, payload: value };
     stored(value).unwrap_or(damaged)
 }
 
 /// Reads an item: when it was pushed, until when it is held back, the group, a tab, the payload.
 fn stored(value: &[u8]) -> Option<Stored<'_>> {
-    let micros = |from: usize| std::str::from_utf8(value.get(from..from + 16)?).ok()?.parse::<u64>().ok();
+    let moment = |from: usize| {
+        let micros = std::str::from_utf8(value.get(from..from + 16)?).ok()?.parse::<u64>().ok()?;
+        Some(Timestamp::from_micros(micros))
+    };
     let rest = value.get(32..)?;
     let tab = rest.iter().position(|byte| *byte == b'\t')?;
     let group = match &rest[..tab] {
         [] => None,
         group => Some(Name::new(std::str::from_utf8(group).ok()?).ok()?),
     };
-    Some(Stored { pushed_at: Timestamp::from_micros(micros(0)?), group, payload: &rest[tab + 1..] })
+    Some(Stored { pushed_at: moment(0)?, due_at: moment(16)?, group, payload: &rest[tab + 1..] })
 }
 
 /// Reads what was handed out; none if the tokens are used up.
-pub(crate) fn taken(take: &Take, value: Value) -> Result<Option<Taken>> {
+pub(crate) fn taken(take: &Take, now: Timestamp, value: Value) -> Result<Option<Taken>> {
     let answer = array(value)?;
     let Some((look_in, fields)) = answer.split_first() else {
         return Err(Unexpected("an empty answer".to_owned()));
@@ -71,7 +76,8 @@ pub(crate) fn taken(take: &Take, value: Value) -> Result<Option<Taken>> {
     let mut items = Vec::with_capacity(fields.len() / 4);
     for (claim, item) in take.claims.iter().zip(fields.chunks_exact(4)) {
         let [id, attempt, token, value] = item else { continue };
-        let Stored { group, payload, .. } = stored(bytes(value)?).ok_or_else(|| unexpected(value))?;
+        let stored = stored(bytes(value)?).ok_or_else(|| unexpected(value))?;
+        let Stored { group, payload, due_at, .. } = stored;
         items.push(Dispatched {
             claim: *claim,
             item: ItemId(number(id)?),
@@ -80,6 +86,7 @@ pub(crate) fn taken(take: &Take, value: Value) -> Result<Option<Taken>> {
             attempt: u32::try_from(number(attempt)?).unwrap_or(u32::MAX),
             token: Token::new(number(token)?),
             ends_in: take.rules.ttl,
+            age: now.since(due_at),
         });
     }
     Ok(Some(Taken { items, look_in: period_if_any(look_in)? }))
@@ -121,7 +128,7 @@ fn digits(text: &[u8], from: usize, to: usize) -> Option<u64> {
 
 fn live_view(now: Timestamp, fields: &[Value]) -> Option<ItemView> {
     let [id, value, state, ready] = fields else { return None };
-    let Stored { pushed_at, group, payload } = shown(bytes(value).ok()?);
+    let Stored { pushed_at, group, payload, .. } = shown(bytes(value).ok()?);
     let state = bytes(state).ok()?;
     let since = |micros: u64| Timestamp::from_micros(micros).since(now);
     let (mut attempts, mut ends_in) = (0, Duration::ZERO);
@@ -149,7 +156,7 @@ fn dead_view(now: Timestamp, fields: &[Value]) -> Option<ItemView> {
     let attempts = u32::try_from(digits(letter, 16, 26)?).ok()?;
     let end = 29 + usize::try_from(digits(letter, 26, 29)?).ok()?;
     let reason = String::from_utf8_lossy(letter.get(29..end)?).into_owned();
-    let Stored { pushed_at, group, payload } = shown(letter.get(end..)?);
+    let Stored { pushed_at, group, payload, .. } = shown(letter.get(end..)?);
     let (item, payload): (_, Arc<[u8]>) = (ItemId(number(id).ok()?), payload.into());
     let (age, state) = (now.since(pushed_at), ItemState::Dead { reason, since });
     Some(ItemView { item, group, payload, attempts, age, state })

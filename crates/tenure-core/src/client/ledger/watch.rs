@@ -336,11 +336,14 @@ impl Ledger {
         self.watch.tell(Level::DEBUG, Some(scope), || Event::Pushed { queue: queue.clone(), outcome });
     }
 
-    /// A delivery has reached its user.
-    pub(crate) fn delivered(&mut self, key: Key, attempt: u32) {
+    /// A delivery has reached its user, so long after its item was due.
+    pub(crate) fn delivered(&mut self, key: Key, attempt: u32, age: Duration) {
         let Some(entry) = self.entries.get(key.index as usize) else { return };
         let queue = entry.lease.resource();
-        let event = || Event::Delivered { queue: queue.clone(), attempt };
+        if attempt == 1 {
+            self.watch.count(entry.scope, |counts| counts.delay.add_time(age));
+        }
+        let event = || Event::Delivered { queue: queue.clone(), attempt, age };
         self.watch.tell(Level::DEBUG, Some(entry.scope), event);
     }
 

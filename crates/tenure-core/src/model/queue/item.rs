@@ -132,6 +132,8 @@ pub struct Dispatched {
     pub token: Token,
     /// How long the delivery lives without renewal, from when the engine answered.
     pub ends_in: Duration,
+    /// How long ago it was due, by the clock of the store: since its push and the delay that it was pushed with, or its replay.
+    pub age: Duration,
 }
 
 /// What becomes of a delivery.

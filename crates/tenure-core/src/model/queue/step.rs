@@ -263,8 +263,9 @@ impl<'a, R: QueueRecord> Step<'a, R> {
             let attempt = lane.attempts;
             self.record.set_lane_of(claim, Some(&id))?;
             self.record.set_lane(&id, Some(&was), Some(lane))?;
-            let Item { id: item, group, payload, .. } = item;
-            return Ok(Some(Dispatched { claim, item, group, payload, attempt, token, ends_in: ttl }));
+            let Item { id: item, group, payload, due_at, .. } = item;
+            let age = self.now.since(due_at);
+            return Ok(Some(Dispatched { claim, item, group, payload, attempt, token, ends_in: ttl, age }));
         }
     }
 
