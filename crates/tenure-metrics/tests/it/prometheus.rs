@@ -4,10 +4,14 @@ mod breakages;
 mod redis;
 
 use std::fs::File;
+use std::future::IntoFuture;
 use std::process::Command;
+use std::time::Duration;
 
+use pollster::block_on;
 use tenure_core::Settings;
-use tenure_metrics::{Format, RunFile, render};
+use tenure_core::survey::Surveyor;
+use tenure_metrics::{Format, METRICS, RunFile, TextFile, render, render_store};
 use tenure_testkit::TestDirectory;
 use tenure_testkit::prometheus::promtool;
 
@@ -78,7 +82,27 @@ fn the_pages_keep_the_conventions_of_metrics() {
     std::fs::write(&page, render(&[tenure.counts()], Format::Prometheus)).expect("a file");
     let run = RunFile::new(directory.path(), "report");
     run.update(|run| run.last_exit_code = Some(0)).expect("a file");
-    for path in [page.as_path(), run.path()] {
+    let _held = block_on(tenure.mutex("billing/4711").acquire()).expect("free");
+    block_on(tenure.queue("refunds").push("two").into_future()).expect("pushed");
+    let surveyor = Surveyor::new(&tenure);
+    let survey = block_on(surveyor.latest()).expect("answers");
+    let findings = block_on(tenure.check()).expect("answers");
+    let counts = surveyor.count(&survey, &[]);
+    let store = TextFile::new(directory.path(), "tenure_store.prom");
+    let text = render_store(&counts, &findings, Duration::ZERO, Format::Prometheus);
+    // Each of its rows is there, so each is checked.
+    for metric in METRICS {
+        let is_of_store =
+            ["tenure_store_", "tenure_survey_"].iter().any(|start| metric.name.starts_with(start));
+        let is_client = ["tenure_store_up", "tenure_store_forgot_total"].contains(&metric.name);
+        assert!(
+            !is_of_store || is_client || text.contains(&format!("\n{}{{", metric.name)),
+            "{}",
+            metric.name
+        );
+    }
+    store.write(&text).expect("a file");
+    for path in [page.as_path(), run.path(), store.path()] {
         let page = File::open(path).expect("it was written");
         passes(promtool(directory.path()).args(["check", "metrics"]).stdin(page));
     }
