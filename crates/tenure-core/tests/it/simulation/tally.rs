@@ -113,6 +113,7 @@ impl Heard {
                 }
             }
             Event::Pushed { outcome, .. } => self.count(of("pushes", outcome.as_str())),
+            Event::Delivered { attempt: 1, age, .. } => self.add_time(of("delay", ""), *age),
             Event::Settled { outcome, took, .. } => {
                 self.count(of("deliveries", outcome.as_str()));
                 self.add_time(of("hold", ""), *took);
@@ -159,6 +160,7 @@ impl Counted {
             counted.histogram(of("wait "), &scope.wait);
             counted.histogram(of("hold "), &scope.hold);
             counted.histogram(of("load "), &scope.load);
+            counted.histogram(of("delay "), &scope.delay);
         }
         counted.words("releases", ReleaseEnd::ALL.iter().map(|end| end.as_str()), &counts.releases);
         counted.words("renewals", Renewal::ALL.iter().map(|end| end.as_str()), &counts.renewals);
