@@ -1,12 +1,17 @@
 //! As much of Prometheus's expressions as it takes to see which metrics and labels they name, and whether there are such.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::IntoFuture;
 use std::ops::Range;
 use std::path::Path;
+use std::time::Duration;
 
+use pollster::block_on;
 use tenure_core::Settings;
 use tenure_core::counts::Primitive;
-use tenure_metrics::{Format, METRICS, MetricType, render};
+use tenure_core::engine::{Finding, Severity};
+use tenure_core::survey::Surveyor;
+use tenure_metrics::{Format, METRICS, MetricType, render, render_store};
 
 use crate::page::{client, work};
 
@@ -188,6 +193,12 @@ impl Known {
         let (clock, _store, tenure) = client(Settings::new().counts(true));
         work(&clock, &tenure);
         let page = render(&[tenure.counts()], Format::Prometheus);
+        block_on(tenure.queue("refunds").push("two").into_future()).expect("pushed");
+        let finding = |severity| Finding::new(severity, "persistence", "");
+        let findings = [Severity::Good, Severity::Warning, Severity::Bad].map(finding);
+        let surveyor = Surveyor::new(&tenure);
+        let counts = surveyor.count(&block_on(surveyor.latest()).expect("a survey"), &[]);
+        let page = page + &render_store(&counts, &findings, Duration::ZERO, Format::Prometheus);
         for line in page.lines().filter(|line| !line.starts_with('#')) {
             let selector = &Expression::parse(line).selectors[0];
             for matcher in &selector.matchers {

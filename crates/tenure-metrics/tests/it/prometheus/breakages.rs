@@ -40,6 +40,7 @@ fn breakages(rule: &Rule) -> Vec<Breakage> {
     }
     for comparison in &parsed.comparisons {
         let other = match comparison.text {
+            "<" => ">=",
             ">" => "<=",
             ">=" => "<",
             "==" => "!=",

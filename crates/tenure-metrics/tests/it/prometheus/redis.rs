@@ -8,13 +8,15 @@ mod scraped;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::future::IntoFuture;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use pollster::block_on;
+use tenure_core::survey::Surveyor;
 use tenure_core::{Lease, Settings, Tenure};
-use tenure_metrics::{Address, METRICS, MetricType, Server};
+use tenure_metrics::{Address, Format, METRICS, MetricType, Server, render_store};
 use tenure_testkit::prometheus::promtool;
 use tenure_testkit::redis::{RedisOptions, RedisServer, Topology, shared};
 use tenure_testkit::{Proxy, TestDirectory, wait_for};
@@ -52,9 +54,14 @@ impl Program {
         stream.read_to_string(&mut answer).expect("answered");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-        let lines = body.lines().filter(|line| !line.starts_with('#'));
-        let series = lines.filter_map(|line| line.rsplit_once(' '));
-        Page(series.map(|(name, number)| (name.to_owned(), number.parse().expect("a number"))).collect())
+        Page::of(body)
+    }
+
+    /// Returns what a survey of its store says. (A surveyor would show the last one for a while.)
+    fn store(&self) -> Page {
+        let surveyor = Surveyor::new(&self.tenure);
+        let counts = surveyor.count(&block_on(surveyor.latest()).expect("it answers"), &[]);
+        Page::of(&render_store(&counts, &[], Duration::ZERO, Format::Prometheus))
     }
 
     /// Waits for a page with something.
@@ -73,6 +80,12 @@ fn connect(url: &str, settings: Settings) -> Tenure {
 struct Page(BTreeMap<String, f64>);
 
 impl Page {
+    fn of(text: &str) -> Page {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let series = lines.filter_map(|line| line.rsplit_once(' '));
+        Page(series.map(|(name, number)| (name.to_owned(), number.parse().expect("a number"))).collect())
+    }
+
     /// A figure: a name and some labels after `engine`. What is not there yet is nothing.
     fn figure(&self, name: &str, labels: &str) -> f64 {
         let comma = if labels.is_empty() { "" } else { "," };
@@ -366,4 +379,26 @@ fn a_redis_that_is_killed_is_down() {
     block_on(mutex.acquire_within(Duration::from_millis(100))).expect_err("nobody answers");
     let badly = program.page_with("failure", |page| page.figure("tenure_store_up", "") == 0.0);
     assert_fires("TenureStoreDown", &[], &[&before, &well, &badly], &[false, true], "engine: redis");
+}
+
+#[test]
+fn items_that_nobody_takes_are_seen_in_the_store() {
+    let server = RedisServer::start(RedisOptions::default());
+    let program = Program::start(&server.url());
+    let queue = program.tenure.queue("refunds");
+    let before = program.store();
+    for item in ["one", "two"] {
+        block_on(queue.push(item).into_future()).expect("pushed");
+    }
+    let delivery = block_on(queue.next()).expect("there is one");
+    let well = program.store();
+    block_on(delivery.ack()).expect("done");
+    let badly = program.store();
+    let items = |page: &Page, state: &str| {
+        page.figure("tenure_store_queue_items", &format!("queue=\"refunds\",state=\"{state}\""))
+    };
+    assert_eq!((items(&well, "waiting"), items(&well, "in_flight")), (1.0, 1.0));
+    assert_eq!((items(&badly, "waiting"), items(&badly, "in_flight")), (1.0, 0.0));
+    let labels = "engine: redis, queue: refunds";
+    assert_fires("TenureQueueUnserved", &[], &[&before, &well, &badly], &[false, true], labels);
 }
