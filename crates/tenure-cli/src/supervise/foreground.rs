@@ -245,6 +245,7 @@ impl<'a> Foreground<'a> {
         Failure::new(exit::LOST, message).with_hint(match loss {
             Loss::Broken => "see who holds it now with `tenure status`",
             Loss::NotRenewed => "try `tenure doctor`; a longer --ttl survives longer trouble",
+            Loss::StoodStill => "a longer --ttl survives a longer pause",
             Loss::MaxHold => "raise --max-hold, or make CMD shorter",
         })
     }

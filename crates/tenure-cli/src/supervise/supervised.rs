@@ -20,6 +20,9 @@ use crate::traces;
 /// How soon a lease that is nearly over is checked again where its work goes on without it.
 const CHECK_AGAIN: Duration = Duration::from_millis(10);
 
+/// How much too late a process may look after its lease and still be said to run: it may be busy.
+const STOOD_STILL: Duration = Duration::from_millis(250);
+
 /// The times of a lease, and what happens at its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
@@ -34,8 +37,10 @@ pub(crate) struct Rules {
 pub(crate) enum Loss {
     /// The engine said so.
     Broken,
-    /// Its deadline has come or is near.
+    /// Its deadline has come or is near: the engine does not answer.
     NotRenewed,
+    /// The same, and this process did not look in time.
+    StoodStill,
     /// It has been held for as long as it may be.
     MaxHold,
 }
@@ -45,8 +50,9 @@ impl Loss {
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Loss::Broken => "the engine has ended it: somebody broke it, or the store has forgotten it",
-            Loss::NotRenewed => {
-                "it was not renewed in time: the engine did not answer, or `tenure` was stopped"
+            Loss::NotRenewed => "it was not renewed in time: the engine did not answer",
+            Loss::StoodStill => {
+                "`tenure` stood still: it was stopped, or the machine slept or had no processor for it"
             }
             Loss::MaxHold => "it has been held for as long as --max-hold allows",
         }
@@ -86,6 +92,8 @@ pub(crate) struct Supervised<'a, L> {
     leased: L,
     rules: Rules,
     countdown: Countdown,
+    /// When it is to be looked at next.
+    looks_at: Instant,
     /// Ready when the lease is lost; `None` after that.
     lost: Option<Pin<Box<dyn Future<Output = tenure::Error> + 'a>>>,
     state: State,
@@ -102,6 +110,7 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
         Supervised {
             rules,
             countdown: Countdown::new(leased.lease(), rules.ttl, rules.grace),
+            looks_at: clock::now(),
             lost: Some(Box::pin(async move { watched.lease().lost().await })),
             leased,
             state: State::Held,
@@ -167,10 +176,12 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
             State::LossIgnored => return (None, None),
             State::Held if is_lost => self.cause_of_loss(),
             State::Held => match self.countdown.follow(lease, keeper) {
-                Some(pause) => return (Some(pause.max(Duration::from_millis(1))), None),
-                None if self.rules.on_loss == OnLoss::Ignore => return (Some(CHECK_AGAIN), None),
-                None if self.has_reached_max_hold(lease.deadline()) => Loss::MaxHold,
-                None => Loss::NotRenewed,
+                None if self.rules.on_loss != OnLoss::Ignore => self.cause_by_clock(),
+                pause => {
+                    let pause = pause.map_or(CHECK_AGAIN, |pause| pause.max(Duration::from_millis(1)));
+                    self.looks_at = clock::now() + pause;
+                    return (Some(pause), None);
+                }
             },
         };
         if self.rules.on_loss == OnLoss::Ignore {
@@ -184,9 +195,18 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
 
     fn cause_of_loss(&self) -> Loss {
         let last = self.leased.lease().deadline();
+        if clock::now() < last && !self.has_reached_max_hold(last) {
+            Loss::Broken
+        } else {
+            self.cause_by_clock()
+        }
+    }
+
+    /// Why a lease is over whose deadline has come or is near.
+    fn cause_by_clock(&self) -> Loss {
         match () {
-            () if self.has_reached_max_hold(last) => Loss::MaxHold,
-            () if clock::now() < last => Loss::Broken,
+            () if self.has_reached_max_hold(self.leased.lease().deadline()) => Loss::MaxHold,
+            () if clock::now() > self.looks_at + STOOD_STILL => Loss::StoodStill,
             () => Loss::NotRenewed,
         }
     }
@@ -221,7 +241,7 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
     pub(crate) fn loss(&self, is_overdue: bool) -> Option<Loss> {
         match self.state {
             State::Ending(loss) => loss,
-            State::Held | State::LossIgnored => is_overdue.then_some(Loss::NotRenewed),
+            State::Held | State::LossIgnored => is_overdue.then(|| self.cause_by_clock()),
         }
     }
 }

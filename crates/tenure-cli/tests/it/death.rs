@@ -83,7 +83,8 @@ fn stopped_tenure_loses_its_work_at_the_deadline_and_says_so_on_waking() {
     let output = finish(run);
     assert_eq!(code(&output), 76);
     assert!(stderr(&output).contains("error: lost the lease of \"x\""), "{output:?}");
-    assert!(stderr(&output).contains("hint: "), "{output:?}");
+    assert!(stderr(&output).contains("`tenure` stood still"), "{output:?}");
+    assert!(stderr(&output).contains("hint: a longer --ttl survives a longer pause"), "{output:?}");
 }
 
 #[test]

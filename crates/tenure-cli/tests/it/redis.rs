@@ -39,6 +39,7 @@ fn a_server_that_dies_takes_the_lease_along_by_its_deadline() {
     let output = finish(run);
     assert_eq!(code(&output), 76, "{output:?}");
     assert!(stderr(&output).contains("error: lost the lease of \"x\""), "{output:?}");
+    assert!(stderr(&output).contains(": the engine did not answer"), "{output:?}");
 }
 
 #[test]
