@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::LossReason;
-use crate::model::queue::item::{SettleAnswer, Settlement};
 
 /// An enum whose variants are the values of a label, and index arrays of numbers.
 macro_rules! words {
@@ -219,29 +218,6 @@ words! {
         Returned = "returned",
         /// It was lost, or nobody knows how it ended: the item is handed out again.
         Lost = "lost",
-    }
-}
-
-impl Settlement {
-    /// Returns how a delivery ends that it settles.
-    pub(crate) fn end(&self) -> DeliveryEnd {
-        match self {
-            Settlement::Ack => DeliveryEnd::Done,
-            Settlement::Retry { .. } => DeliveryEnd::Retried,
-            Settlement::Fail { .. } => DeliveryEnd::Dead,
-            Settlement::Return => DeliveryEnd::Returned,
-        }
-    }
-}
-
-impl DeliveryEnd {
-    /// Tells how it ended, of what was asked for and what the engine answered.
-    pub(crate) fn of(wanted: DeliveryEnd, answer: SettleAnswer) -> DeliveryEnd {
-        match answer {
-            SettleAnswer::Settled => wanted,
-            SettleAnswer::Buried => DeliveryEnd::Dead,
-            SettleAnswer::Lost => DeliveryEnd::Lost,
-        }
     }
 }
 

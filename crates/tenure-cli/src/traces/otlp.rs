@@ -60,7 +60,9 @@ fn is_wanted() -> bool {
 
 fn provider(collector: Collector) -> Result<SdkTracerProvider, String> {
     let exporter = SpanExporter::builder().with_http().with_http_client(collector);
-    let exporter = exporter.build().map_err(|error| error.to_string())?;
+    // What it says of a URL may have a password in it.
+    let exporter =
+        exporter.build().map_err(|_| "a variable OTEL_EXPORTER_OTLP_.. is not understood".to_owned())?;
     let resource = match std::env::var_os("OTEL_SERVICE_NAME") {
         Some(name) if !name.is_empty() => Resource::builder(),
         _ => Resource::builder().with_service_name("tenure"),
@@ -133,7 +135,10 @@ pub(crate) fn end() {
     command.with_subscriber(|(id, dispatch)| dispatch.exit(id));
     drop(command);
     let ended = provider.shutdown_with_timeout(SHUT_DOWN_MAX).err().map(|error| error.to_string());
-    if let Some(error) = collector.last_error().or(ended) {
+    let error = collector.last_error().or(ended);
+    // To drop its runtime would wait for a resolver that hangs.
+    std::mem::forget(collector);
+    if let Some(error) = error {
         Messages::TEXT.warning(&format!("no spans are sent: {error}"));
     }
 }

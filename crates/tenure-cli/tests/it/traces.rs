@@ -174,9 +174,11 @@ fn a_collector_that_is_away_or_hangs_costs_a_second_at_the_end() {
     let world = World::new();
     let hangs = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = hangs.local_addr().expect("an address").port();
-    for endpoint in
-        ["http://127.0.0.1:1".to_owned(), format!("http://127.0.0.1:{port}"), "nonsense".to_owned()]
-    {
+    for endpoint in [
+        "http://127.0.0.1:1".to_owned(),
+        format!("http://127.0.0.1:{port}"),
+        "http://me:secret@[nonsense".to_owned(),
+    ] {
         let mut command = world.tenure(&["run", "x", "--", "sh", "-c", "exit 7"]);
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint);
         let began = now();
@@ -184,6 +186,7 @@ fn a_collector_that_is_away_or_hangs_costs_a_second_at_the_end() {
         assert_in_time(began.elapsed(), Duration::from_secs(4));
         assert_eq!(code(&output), 7, "{output:?}");
         assert!(stderr(&output).contains("no spans are sent: "), "it is told: {output:?}");
+        assert!(!stderr(&output).contains("secret"), "{output:?}");
     }
 }
 

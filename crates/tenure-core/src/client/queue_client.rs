@@ -15,6 +15,7 @@ use crate::client::backoff;
 use crate::client::connection::{Connection, Shared};
 use crate::client::handed_out::{HandedOut, Parts};
 use crate::client::lease_state::LeaseState;
+use crate::client::trace::SharedSpan;
 use crate::clock::Instant;
 use crate::counts::{CallEnd, DeliveryEnd, Verb};
 use crate::engine::queue::{
@@ -65,18 +66,32 @@ pub(crate) struct Settling {
     late_until: Instant,
     /// How often it found nothing to return. From the first time on, no caller waits for it.
     late_misses: u8,
-    /// In which scope it is counted and how long its user had it, if a user had it.
-    had: Option<(u16, Duration)>,
+    /// What is told of its end, if a user had it.
+    had: Option<Had>,
     /// The caller that waits for the answer, until it has it.
     waiter: Option<oneshot::Sender<Result<SettleAnswer>>>,
+}
+
+/// A delivery that a user had.
+pub(crate) struct Had {
+    /// In which scope it is counted.
+    pub(crate) scope: u16,
+    /// How long its user had it.
+    pub(crate) took: Duration,
+    /// The span of the work on it, which ends with it.
+    pub(crate) span: Option<SharedSpan>,
 }
 
 impl Settling {
     /// Tells how the delivery ended, of the last answer. `None`: none came in time.
     fn outcome(&self, answer: Option<&Result<SettleAnswer>>) -> DeliveryEnd {
-        match answer {
-            Some(Ok(answer)) => DeliveryEnd::of(self.settle.settlement.end(), *answer),
-            Some(Err(_)) | None => DeliveryEnd::Lost,
+        match (answer, &self.settle.settlement) {
+            (Some(Ok(SettleAnswer::Buried)), _) => DeliveryEnd::Dead,
+            (Some(Ok(SettleAnswer::Settled)), Settlement::Ack) => DeliveryEnd::Done,
+            (Some(Ok(SettleAnswer::Settled)), Settlement::Retry { .. }) => DeliveryEnd::Retried,
+            (Some(Ok(SettleAnswer::Settled)), Settlement::Fail { .. }) => DeliveryEnd::Dead,
+            (Some(Ok(SettleAnswer::Settled)), Settlement::Return) => DeliveryEnd::Returned,
+            (Some(Ok(SettleAnswer::Lost) | Err(_)) | None, _) => DeliveryEnd::Lost,
         }
     }
 
@@ -215,7 +230,7 @@ impl Shared {
         self: &Arc<Shared>,
         settle: Settle,
         until: Instant,
-        had: Option<(u16, Duration)>,
+        had: Option<Had>,
     ) -> oneshot::Receiver<Result<SettleAnswer>> {
         let (sender, answer) = oneshot::channel();
         self.begin_settling(settle, (until, Instant::default()), had, Some(sender));
@@ -234,7 +249,7 @@ impl Shared {
         &self,
         settle: Settle,
         (until, late_until): (Instant, Instant),
-        had: Option<(u16, Duration)>,
+        had: Option<Had>,
         waiter: Option<oneshot::Sender<Result<SettleAnswer>>>,
     ) {
         self.queue_client.settling.fetch_add(1, Ordering::AcqRel);
@@ -295,9 +310,9 @@ impl Shared {
             .with_hint("it was settled, or it is handed out again"))),
             answer => Some(answer),
         };
-        if let Some((scope, took)) = settling.had {
+        if let Some(had) = settling.had.take() {
             let (queue, outcome) = (&settling.settle.queue, settling.outcome(answer.as_ref()));
-            self.with_ledger(|ledger, _| ledger.settled(scope, queue, outcome, took));
+            self.with_ledger(|ledger, _| ledger.settled(had, queue, outcome));
         }
         if let Some(answer) = answer {
             settling.answer(answer);

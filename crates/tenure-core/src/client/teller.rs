@@ -6,12 +6,13 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::client::trace::{self, SharedSpan};
+use tracing::Span;
+
+use crate::client::trace::{self, SharedSpan, quietly};
 use crate::event::{Happened, Listener};
 
 /// The most events that wait to be told. A burst of losses after a failover fits in, and if nothing takes them they cost 1 MB.
@@ -57,7 +58,7 @@ struct Line {
 struct State {
     events: VecDeque<Telling>,
     /// Spans of events that were dropped: they end where a subscriber may block.
-    orphans: Vec<SharedSpan>,
+    orphans: Vec<Span>,
     is_telling: bool,
     is_closed: bool,
 }
@@ -89,7 +90,15 @@ impl Teller {
 
     fn tell_later(&self, telling: Telling) {
         let line = self.line.get_or_init(|| Line::begin(self.listener.clone()));
-        if !line.as_ref().is_some_and(|line| line.push(telling)) {
+        let is_in_line = match line {
+            Some(line) => line.push(telling),
+            None => {
+                // No thread may end it: it is rather leaked.
+                std::mem::forget(telling.span);
+                false
+            }
+        };
+        if !is_in_line {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -138,7 +147,8 @@ impl Line {
             drop(state);
             self.changed.notify_all();
         } else {
-            state.orphans.extend(telling.span);
+            // Only the last copy ends one: others go on, and there may be any number of events of each.
+            state.orphans.extend(telling.span.and_then(Arc::into_inner));
         }
         has_room
     }
@@ -150,9 +160,11 @@ impl Line {
     }
 
     fn next(&self) -> Option<Telling> {
+        // Not dropped under the lock, since that ends them.
         let orphans = std::mem::take(&mut self.state().orphans);
-        // Not under the lock: it may end them.
-        drop(orphans);
+        for orphan in orphans {
+            quietly(|| drop(orphan));
+        }
         let mut state = self.state();
         state.is_telling = false;
         self.changed.notify_all();
@@ -167,18 +179,14 @@ impl Line {
 /// Tells one event. What panics in it ends there: a lease that was just granted must reach its user.
 fn tell_now(listener: Option<&dyn Listener>, Telling { happened, span }: Telling) {
     let was_telling = IS_TELLING.replace(true);
-    let told = catch_unwind(AssertUnwindSafe(|| {
+    quietly(|| {
         happened.event.log(happened.engine);
         if let Some(span) = span {
             trace::note(&span, &happened.event);
         }
-    }));
-    let heard = catch_unwind(AssertUnwindSafe(|| {
-        listener.into_iter().for_each(|listener| listener.on_event(&happened));
-    }));
+    });
+    quietly(|| listener.into_iter().for_each(|listener| listener.on_event(&happened)));
     IS_TELLING.set(was_telling);
-    // The panic hook has shown it. What it carries may panic when it is dropped, and is rather leaked.
-    [told, heard].into_iter().filter_map(Result::err).for_each(std::mem::forget);
 }
 
 #[cfg(test)]
@@ -193,6 +201,26 @@ mod tests {
         fn on_event(&self, _: &Happened) {
             drop(self.0.lock());
         }
+    }
+
+    #[test]
+    fn the_span_of_an_event_that_is_dropped_is_kept_only_if_it_is_the_last_copy() {
+        let line = Line::default();
+        let resource = Name::new("x").expect("a good name");
+        let telling = |span: SharedSpan| Telling {
+            happened: Happened {
+                engine: "none",
+                scope: None,
+                event: Event::PlaceLost { resource: resource.clone() },
+            },
+            span: Some(span),
+        };
+        let held = Arc::new(Span::none());
+        (0..EVENTS_MAX).for_each(|_| assert!(line.push(telling(held.clone()))));
+        (0..EVENTS_MAX).for_each(|_| assert!(!line.push(telling(held.clone()))));
+        assert_eq!(line.state().orphans.len(), 0, "the holder ends it");
+        assert!(!line.push(telling(Arc::new(Span::none()))));
+        assert_eq!(line.state().orphans.len(), 1, "the thread that tells ends it");
     }
 
     #[test]

@@ -121,6 +121,11 @@ impl Lease {
         self.span.as_deref().cloned().unwrap_or_else(Span::none)
     }
 
+    /// The same, if there is one.
+    pub(crate) fn shared_span(&self) -> Option<&SharedSpan> {
+        self.span.as_ref()
+    }
+
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }

@@ -9,8 +9,9 @@ use tracing::{Instrument, Span};
 
 use crate::client::connection::Connection;
 use crate::client::handed_out::Parts;
+use crate::client::queue_client::Had;
 use crate::client::trace;
-use crate::counts::{DeliveryEnd, Primitive};
+use crate::counts::Primitive;
 use crate::engine::DynQueueEngine;
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::face::claimant::{show, until_lost};
@@ -666,15 +667,11 @@ impl Delivery {
 
     async fn settle(mut self, settlement: Settlement) -> Result<SettleAnswer> {
         self.is_settled = true;
-        let (work, wanted) = (self.lease.span(), settlement.end());
-        let settle =
-            trace::settle(self.lease.connection().engine(), self.lease.resource(), self.item.item, &work);
         let answer = self.start(settlement).map_err(|reason| self.lease.lost_error(reason))?;
+        let (engine, queue) = (self.lease.connection().engine(), self.lease.resource());
+        let span = trace::settle(engine, queue, self.item.item, self.lease.shared_span());
         let gone = |_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
-        let answer = answer.instrument(settle.clone()).await.map_err(gone)?;
-        let outcome = answer.as_ref().map_or(DeliveryEnd::Lost, |answer| DeliveryEnd::of(wanted, *answer));
-        trace::note_settled(&work, &settle, outcome);
-        let answer = answer?;
+        let answer = answer.instrument(span).await.map_err(gone)??;
         if answer == SettleAnswer::Lost { Err(self.lease.lost_error(LossReason::Ended)) } else { Ok(answer) }
     }
 
@@ -692,6 +689,8 @@ impl Delivery {
             return Err(reason);
         }
         let settle = Settle { queue: self.lease.resource().clone(), claim: self.item.claim, settlement };
+        let span = self.lease.shared_span().cloned();
+        let had = had.map(|(scope, took)| Had { scope, took, span });
         Ok(shared.start_settling(settle, until, had))
     }
 }
@@ -699,11 +698,7 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         if !self.is_settled {
-            let settlement = self.retrying(self.retry_delay(), "its consumer let go of it");
-            let outcome = settlement.end();
-            if self.start(settlement).is_ok() {
-                trace::note_settled(&self.lease.span(), &Span::none(), outcome);
-            }
+            drop(self.start(self.retrying(self.retry_delay(), "its consumer let go of it")));
         }
     }
 }

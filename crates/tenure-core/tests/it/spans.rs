@@ -48,6 +48,29 @@ impl Visit for Seen {
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<Seen>>>);
 
+/// Panics whenever it is told of a span.
+struct Panics;
+
+impl Subscriber for Panics {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "tenure_core::trace"
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        panic!("never happy")
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
 thread_local! {
     static ENTERED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
@@ -281,4 +304,35 @@ fn an_item_is_followed_from_its_push_to_its_settlement() {
     drop(block_on(queue.next()).expect("taken"));
     let ended = |count: usize| recorder.wait("tenure work", count).pop().expect("one").1;
     assert_eq!(ended(2).is("tenure.ended"), "retried");
+}
+
+#[test]
+fn a_subscriber_that_panics_takes_no_lease_and_no_item() {
+    tracing::subscriber::set_global_default(Panics).expect("each test has a process");
+    let tenure = connect();
+    let mutex = tenure.mutex("m");
+    for _ in 0..2 {
+        let lease = block_on(mutex.acquire()).expect("free");
+        block_on(lease.release()).expect("released");
+    }
+    let queue = tenure.queue("refunds");
+    for _ in 0..2 {
+        block_on(async { queue.push("order").await }).expect("pushed");
+    }
+    block_on(async { queue.next().await?.ack().await }).expect("done");
+    block_on(async { queue.next().await?.put_back().await }).expect("returned");
+    assert_eq!(block_on(queue.depth()).expect("answers"), 1);
+}
+
+#[test]
+fn the_work_on_an_item_ends_as_its_settlement_does_though_nobody_waits_for_that() {
+    let recorder = Recorder::start();
+    let tenure = connect();
+    let queue = tenure.queue("refunds");
+    block_on(async { queue.push("order").await }).expect("pushed");
+    let delivery = block_on(queue.next()).expect("taken");
+    let mut acknowledged = Box::pin(delivery.ack());
+    assert!(acknowledged.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    drop(acknowledged);
+    assert_eq!(recorder.wait("tenure work", 1)[0].1.is("tenure.ended"), "done");
 }

@@ -69,6 +69,12 @@ impl Collector {
     }
 }
 
+/// Returns the host and the port of a URL, without a user and a password.
+fn host_of(uri: &Uri) -> &str {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
+}
+
 /// Sends one request, and reads its answer.
 async fn exchange(
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -78,8 +84,7 @@ async fn exchange(
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     let (mut parts, body) = request.into_parts();
-    let authority = uri.authority().ok_or("the URL of the collector has no host")?;
-    parts.headers.insert(hyper::header::HOST, authority.as_str().parse()?);
+    parts.headers.insert(hyper::header::HOST, host_of(uri).parse()?);
     parts.uri = uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
     let answer = sender.send_request(Request::from_parts(parts, Full::new(body))).await?;
     let (parts, body) = answer.into_parts();

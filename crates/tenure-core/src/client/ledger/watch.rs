@@ -9,6 +9,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::{Key, Ledger, Now, Phase, Sent};
+use crate::client::queue_client::Had;
 use crate::client::teller::Telling;
 use crate::client::trace::SharedSpan;
 use crate::clock::Instant;
@@ -348,12 +349,14 @@ impl Ledger {
     }
 
     /// A delivery that its user had was settled. A loss that the ledger has noticed is counted there.
-    pub(crate) fn settled(&mut self, scope: u16, queue: &Name, outcome: DeliveryEnd, took: Duration) {
+    pub(crate) fn settled(&mut self, had: Had, queue: &Name, outcome: DeliveryEnd) {
+        let Had { scope, took, span } = had;
         self.watch.count(scope, |counts| {
             counts.deliveries[outcome as usize] += 1;
             counts.hold.add_time(took);
         });
-        self.watch.tell(Level::DEBUG, Some(scope), || Event::Settled { queue: queue.clone(), outcome, took });
+        let event = || Event::Settled { queue: queue.clone(), outcome, took };
+        self.watch.tell_in(Level::DEBUG, (scope, span), event);
     }
 
     /// Returns how long the user of a delivery has had it.
