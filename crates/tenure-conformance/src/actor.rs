@@ -15,6 +15,7 @@
 //! | `consume` queue ttl_ms count | `item` payload token from until, before it acknowledges each; `done` |
 //! | `hold` queue ttl_ms | `item` payload token, and it keeps the delivery |
 //! | `settle` | `settled`, or `failed` error |
+//! | `detach` name ttl_ms | `detached` bytes, in hexadecimal digits, or `failed` error |
 //! | `die` place passes | `armed` |
 //!
 //! A form is that of [`Form`]; the slot is missing where there is none.
@@ -32,7 +33,7 @@ use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use tenure_core::clock::Instant;
 use tenure_core::engine::{Connect, Reach};
-use tenure_core::{Delivery, Lease, Queue, Settings, Tenure, Token};
+use tenure_core::{Delivery, Detached, Lease, Queue, Settings, Tenure, Token};
 use tokio::sync::mpsc;
 
 use crate::Setup;
@@ -229,6 +230,28 @@ pub(crate) fn granted_in(answer: &str) -> Option<Granted> {
     Some(Granted { token, slot: numbers.next().and_then(|slot| slot.parse().ok()) })
 }
 
+/// Reads what an actor has detached.
+pub(crate) fn detached_in(answer: &str) -> Option<Detached> {
+    let digits = answer.strip_prefix("detached\t")?;
+    let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(byte).collect();
+    postcard::from_bytes(&bytes?).ok()
+}
+
+/// Takes a mutex and detaches it.
+fn detach(tenure: &Tenure, name: &str, ttl: &str) -> String {
+    let ttl = Duration::from_millis(ttl.parse().expect("the check sends a number"));
+    let detached = pollster::block_on(tenure.mutex(name).ttl(ttl).acquire()).and_then(Lease::detach);
+    match detached {
+        Ok(detached) => {
+            let bytes = postcard::to_allocvec(&detached).expect("it is written in any format");
+            let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("detached\t{digits}")
+        }
+        Err(error) => format!("failed\t{error}"),
+    }
+}
+
 fn start_thread(connect: Connect, say: mpsc::UnboundedSender<String>) -> Body {
     let life = Life::of_thread();
     let connect = life.connector(connect);
@@ -342,6 +365,7 @@ fn perform(connect: Connect, life: &Life, commands: impl Iterator<Item = String>
                 Some(Err(error)) => say(format!("failed\t{}", error.kind().as_str())),
                 None => say("failed\tno such delivery".to_owned()),
             },
+            ["detach", name, ttl] => say(detach(&tenure, name, ttl)),
             ["die", place, passes] => {
                 life.die_at(place, passes.parse().expect("the check sends a number"));
                 say("armed".to_owned());

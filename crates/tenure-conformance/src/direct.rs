@@ -84,6 +84,7 @@ impl Direct {
             wait: false,
             floor: Token::ZERO,
             floor_forced: false,
+            may_be_known: false,
         }
     }
 

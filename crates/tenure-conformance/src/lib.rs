@@ -54,6 +54,7 @@ pub mod late_slot;
 pub mod queue_crew;
 pub mod queue_model;
 
+pub mod adoption;
 pub mod any_of;
 pub mod cancellation;
 pub mod claims;
@@ -230,6 +231,26 @@ macro_rules! for_each_check {
                 only_its_own_claim_releases_a_hold,
                 a_batch_is_answered_in_order,
                 a_value_is_published_only_under_its_hold,
+            }
+            adoption {
+                another_client_keeps_what_was_detached,
+                every_kind_is_attached_as_it_was,
+                a_client_attaches_what_it_has_detached,
+                what_is_detached_ends_after_its_ttl,
+                waiters_keep_their_order,
+                a_killed_client_leaves_what_it_has_detached,
+                another_client_is_refused_where_a_claim_cannot_move,
+                holds_are_renewed_by_their_ids,
+                holds_are_released_by_their_ids,
+                max_hold_counts_on,
+                an_id_of_the_callers_own_is_one_claim,
+                an_id_of_the_callers_own_is_one_place,
+                an_id_of_another_client_is_refused_where_a_claim_cannot_move,
+                another_client_finishes_a_delivery,
+                a_client_finishes_what_it_has_detached,
+                a_detached_delivery_comes_again,
+                deliveries_are_renewed_and_settled_by_their_ids,
+                a_delivery_of_another_client_is_refused_where_it_cannot_move,
             }
             cancellation {
                 an_acquire_dropped_at_any_moment_leaves_nothing,

@@ -160,6 +160,10 @@ impl Engine for Mortal {
         self.call("renew.before", "renew.after", |engine| engine.renew(renewals)).await
     }
 
+    async fn adopt(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        self.call("renew.before", "renew.after", |engine| engine.adopt(renewals)).await
+    }
+
     async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
         self.call("release.before", "release.after", |engine| engine.release(releases)).await
     }
@@ -237,6 +241,10 @@ impl QueueEngine for Mortal {
 
     async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         self.call_queues("renew.before", "renew.after", |queues| queues.renew(renewals)).await
+    }
+
+    async fn adopt(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        self.call_queues("renew.before", "renew.after", |queues| queues.adopt(renewals)).await
     }
 
     async fn settle(&self, settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {

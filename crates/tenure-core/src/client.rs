@@ -1,5 +1,6 @@
 //! What a connected client remembers, batches, sends and renews: all behind the face that users call.
 
+pub(crate) mod adoption;
 mod alarm;
 pub(crate) mod backoff;
 pub(crate) mod batch;

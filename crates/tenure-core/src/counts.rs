@@ -382,8 +382,13 @@ pub struct ScopeCounts {
     pub leases: u64,
     /// The age of the oldest of them.
     pub leases_oldest: Duration,
-    /// From grant to release or loss; of deliveries, to settlement or loss.
+    /// From grant to release or loss; of deliveries, to settlement or loss. One that is detached ends here, and one that is attached
+    /// begins.
     pub hold: Histogram,
+    /// How many leases or deliveries were detached.
+    pub detached: u64,
+    /// How many that were detached are renewed by this client since.
+    pub attached: u64,
     /// Why leases were lost.
     pub lost: [u64; Loss::COUNT],
     /// How many waiters lost their place.
@@ -411,6 +416,8 @@ impl ScopeCounts {
             leases: 0,
             leases_oldest: Duration::ZERO,
             hold: Histogram::new(&HOLD),
+            detached: 0,
+            attached: 0,
             lost: [0; Loss::COUNT],
             places_lost: 0,
             found: [0; FoundIn::COUNT],
@@ -424,7 +431,8 @@ impl ScopeCounts {
     /// Whether anything was asked for in it.
     pub fn is_used(&self) -> bool {
         let sums = [&self.claims[..], &self.found, &self.pushes, &self.deliveries];
-        self.leases + self.waiting > 0 || sums.iter().any(|counts| counts.iter().any(|count| *count > 0))
+        self.leases + self.waiting + self.attached > 0
+            || sums.iter().any(|counts| counts.iter().any(|count| *count > 0))
     }
 
     /// Adds what was counted of other names with the same label.
@@ -442,6 +450,8 @@ impl ScopeCounts {
         self.waiting += other.waiting;
         self.leases += other.leases;
         self.places_lost += other.places_lost;
+        self.detached += other.detached;
+        self.attached += other.attached;
         self.waiting_oldest = self.waiting_oldest.max(other.waiting_oldest);
         self.leases_oldest = self.leases_oldest.max(other.leases_oldest);
     }

@@ -65,6 +65,15 @@ pub enum HandOver {
     Asked,
 }
 
+/// Which clients can renew a hold, a waiter or a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adopts {
+    /// Every one that reaches the store: what was claimed lives in the store alone.
+    AnyClient,
+    /// Only the one that made the claim, which lives no longer than that client.
+    SameClient,
+}
+
 /// What an engine can do. It chooses conformance checks and fills the documents' table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -103,6 +112,10 @@ pub struct Capability {
     pub tells_waiters: bool,
     /// Whether a holder that was killed is noticed at once, without waiting for its ttl.
     pub notices_death: bool,
+    /// Which clients can renew a hold or a waiter ([`Engine::adopt`]).
+    pub adopts: Adopts,
+    /// Why no other client can, for the error of one that tries; empty: nothing is to be said.
+    pub adopts_reason: &'static str,
     /// The most waiters of one resource.
     pub waiters_max: u32,
     /// Whether tokens need the client's floor to survive a loss of the store's memory.
@@ -145,6 +158,8 @@ impl Capability {
             hand_over: HandOver::Window,
             tells_waiters: true,
             notices_death: false,
+            adopts: Adopts::AnyClient,
+            adopts_reason: "",
             waiters_max: WAITERS_MAX,
             needs_floor: false,
             raises_tokens: true,
@@ -285,6 +300,16 @@ pub trait Engine: Send + Sync + 'static {
     /// A client renews what it holds and what waits in calls of their own: a place may cost more, and be worth a
     /// longer wait, than a lease can bear.
     fn renew(&self, renewals: Vec<RenewRequest>) -> impl Future<Output = Vec<Result<RenewAnswer>>> + Send;
+
+    /// As [`Engine::renew`], of claims that this client may not have made: it can renew them from now on, and what lives by its client
+    /// lives by this one. The requests say that they are about waiters, so that a hold is answered with its whole grant, which is as it
+    /// was: token, slot and order stay.
+    ///
+    /// An engine whose claims cannot go from one client to another ([`Adopts::SameClient`]) answers as `renew` does where the claim
+    /// is this client's, and refuses with [`adopts_elsewhere`] where it is another's.
+    fn adopt(&self, renewals: Vec<RenewRequest>) -> impl Future<Output = Vec<Result<RenewAnswer>>> + Send {
+        self.renew(renewals)
+    }
 
     /// Ends holds and withdraws waiters.
     fn release(
@@ -498,6 +523,13 @@ pub fn refused(claim: &Claim, refusal: Refusal) -> Error {
         Refusal::Invalid(why) => (ErrorKind::Invalid, why.to_owned(), "see the limits of the kind"),
     };
     Error::new(kind, "claim", message).with_hint(hint).with_no_effect()
+}
+
+/// Says that a claim is another client's, and cannot be this one's, for the reason that the capability has. The error is without effect.
+pub fn adopts_elsewhere(operation: &'static str, reason: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, operation, format!("it is another client's: {reason}"))
+        .with_hint("do it in that client, or use an engine on which any client can")
+        .with_no_effect()
 }
 
 /// Translates what `step` answers to a renewal into what an engine answers.

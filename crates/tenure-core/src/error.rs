@@ -32,6 +32,8 @@ pub enum ErrorKind {
     Lost,
     /// Nothing is held: the wait was over first. Try again or give up.
     Timeout,
+    /// The claim has an id that a user gave it, and what it held or waited for has ended: the id is used up. Claim anew, with another.
+    Finished,
     /// The outcome is unknown. The library has repeated the request until its time was up.
     Unavailable,
     /// The name is in use with another kind or capacity: fix the code, or resize the resource.
@@ -50,6 +52,7 @@ impl ErrorKind {
         match self {
             ErrorKind::Lost => "lost",
             ErrorKind::Timeout => "timeout",
+            ErrorKind::Finished => "finished",
             ErrorKind::Unavailable => "unavailable",
             ErrorKind::Conflict => "conflict",
             ErrorKind::Invalid => "invalid",

@@ -87,6 +87,22 @@ pub enum Event {
         /// How long its user had it; zero if no user had it.
         held: Duration,
     },
+    /// A lease or a delivery was detached: its hold goes on in the store, and this client renews it no more.
+    Detached {
+        /// The resource.
+        resource: Name,
+        /// The token.
+        token: Token,
+        /// How long its user had it.
+        held: Duration,
+    },
+    /// This client renews from now on what was detached.
+    Attached {
+        /// The resource.
+        resource: Name,
+        /// The token, which is as it was.
+        token: Token,
+    },
     /// A lease was lost, or a delivery.
     Lost {
         /// The resource.
@@ -271,6 +287,10 @@ impl Event {
     /// The rest of [`Event::log`].
     fn log_more(&self, engine: &'static str) {
         match self {
+            Event::Detached { resource, token, held } => tracing::debug!(
+                engine, %resource, %token, held_ms = ms(held), "detached"
+            ),
+            Event::Attached { resource, token } => tracing::debug!(engine, %resource, %token, "attached"),
             Event::Found { key, source, took, .. } => tracing::debug!(
                 engine, resource = %key, source = source.as_str(), took_ms = ms(took), "value found"
             ),

@@ -3,6 +3,7 @@
 pub mod all_of;
 pub mod any_of;
 pub mod blocking;
+pub mod detached;
 pub mod election;
 pub mod lease;
 mod listing;

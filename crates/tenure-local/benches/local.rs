@@ -115,6 +115,7 @@ fn claim(name: &Name, terms: &Arc<Terms>, client: ClientId) -> Claim {
         wait: false,
         floor: Token::ZERO,
         floor_forced: false,
+        may_be_known: false,
     }
 }
 

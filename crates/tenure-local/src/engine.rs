@@ -9,13 +9,14 @@ use futures_util::stream::BoxStream;
 use tenure_core::clock::Clock;
 use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{
-    BlockingEngine, BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, Reach,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, claim_answer, renew_answer,
+    Adopts, BlockingEngine, BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, Reach,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, adopts_elsewhere, claim_answer,
+    renew_answer,
 };
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use tenure_core::model::inspect::View;
-use tenure_core::model::step::{Break, Publish, Renew, Resize, Vanish};
+use tenure_core::model::step::{Break, Command, Publish, Renew, RenewOwn, Resize, Vanish};
 use tenure_core::model::token::Token;
 use tenure_core::testing::failpoint;
 use tokio::io::Interest;
@@ -36,6 +37,8 @@ use crate::place::fork::{ClosedOnFork, is_forked};
 use crate::store::{Store, Transaction};
 
 pub(crate) const ENGINE: &str = "local";
+/// Why no client can renew what another has claimed.
+pub(crate) const BOUND: &str = "what a process holds ends with that process, at once";
 /// How many rounds of dead holders one claim waits out: each ends all that are dead at that moment, so a second one
 /// is rare, and the heartbeat finds the rest.
 const DEAD_ROUNDS_MAX: usize = 64;
@@ -46,7 +49,7 @@ const DISK_MAX: Duration = Duration::from_secs(30);
 
 /// A client of the `local` engine.
 pub struct Local {
-    client: ClientId,
+    pub(crate) client: ClientId,
     capability: Capability,
     pub(crate) queue_capability: QueueCapability,
     pub(crate) worker: Arc<Worker>,
@@ -89,11 +92,15 @@ impl Local {
         let mut capability = Capability::of_step();
         capability.reach = Reach::Machine;
         capability.notices_death = true;
+        capability.adopts = Adopts::SameClient;
+        capability.adopts_reason = BOUND;
         capability.batch_max = BATCH_MAX;
         let mut queue_capability = QueueCapability::of_step();
         queue_capability.is_durable = true;
         queue_capability.answer_max = DISK_MAX;
         queue_capability.batch_max = BATCH_MAX;
+        queue_capability.adopts = Adopts::SameClient;
+        queue_capability.adopts_reason = BOUND;
         Ok(Local { client, capability, queue_capability, worker, inbox, observers, watcher, listener, life })
     }
 
@@ -196,6 +203,29 @@ fn begin(worker: &Worker, client: ClientId, _setup: &Setup) -> Result<(Life, Own
     Ok((life, bell))
 }
 
+/// Carries out a claim. Answers `None` if another client has claimed under its id, which a user gave it.
+fn enter(
+    transaction: &mut Transaction<'_>,
+    claim: &Claim,
+) -> Result<Done<Option<<Claim as Command>::Answer>>, Failure> {
+    let mut before = Vec::new();
+    if claim.may_be_known {
+        let Done { answer, depends_on, woken } =
+            transaction.step(&claim.resource, &RenewOwn(claim.id, claim.client))?;
+        if answer.is_none() {
+            return Ok(Done { answer: None, depends_on, woken });
+        }
+        before = woken;
+    }
+    let Done { answer, depends_on, woken } = transaction.step(&claim.resource, claim)?;
+    before.extend(woken);
+    Ok(Done { answer: Some(answer), depends_on, woken: before })
+}
+
+fn elsewhere() -> Error {
+    adopts_elsewhere("claim", BOUND)
+}
+
 /// Ends what dead clients hold that a claim waits for or was refused for, and asks again.
 fn past_the_dead<A>(
     store: &Store,
@@ -238,9 +268,10 @@ impl Engine for Local {
                 "claim",
                 claims,
                 |claim| &claim.resource,
-                |transaction, claim| transaction.step(&claim.resource, claim),
+                enter,
                 |store, claim, done| {
-                    Ok((claim_answer(claim, done.answer, store.incarnation)?, done.depends_on))
+                    let answer = done.answer.ok_or_else(elsewhere)?;
+                    Ok((claim_answer(claim, answer, store.incarnation)?, done.depends_on))
                 },
             )
             .await;
@@ -268,6 +299,33 @@ impl Engine for Local {
             .await;
         let answers = ids.iter().zip(answers).map(|((name, id), answer)| {
             let (answer, depends_on) = answer?;
+            let is_waiting = matches!(answer, RenewAnswer::Waiting(..));
+            self.watch(name, *id, is_waiting.then_some(&*depends_on));
+            Ok(answer)
+        });
+        answers.collect()
+    }
+
+    async fn adopt(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        let ids: Vec<_> = renewals.iter().map(|renewal| (renewal.resource.clone(), renewal.claim)).collect();
+        let asked = renewals.into_iter().map(|renewal| (self.client, renewal)).collect();
+        let answers = self
+            .submit(
+                "renew",
+                asked,
+                |(_, renewal): &(ClientId, RenewRequest)| &renewal.resource,
+                |transaction, (client, renewal)| {
+                    transaction.step(&renewal.resource, &RenewOwn(renewal.claim, *client))
+                },
+                |store, (_, renewal), done| {
+                    let answer = done.answer.map(|renewed| renew_answer(renewal, renewed, store.incarnation));
+                    Ok((answer, done.depends_on))
+                },
+            )
+            .await;
+        let answers = ids.iter().zip(answers).map(|((name, id), answer)| {
+            let (answer, depends_on) = answer?;
+            let answer = answer.ok_or_else(|| adopts_elsewhere("renew", BOUND))?;
             let is_waiting = matches!(answer, RenewAnswer::Waiting(..));
             self.watch(name, *id, is_waiting.then_some(&*depends_on));
             Ok(answer)

@@ -17,14 +17,15 @@ use tenure_core::engine::queue::{
     ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
     Taken, Which,
 };
-use tenure_core::engine::{RenewAnswer, RenewRequest};
+use tenure_core::engine::{RenewAnswer, RenewRequest, adopts_elsewhere};
 use tenure_core::error::Result;
 use tenure_core::model::claim::{ClientId, Name};
+use tenure_core::model::queue::record::QueueRecord;
 use tenure_core::model::queue::step::{self, Calls};
 
 use crate::client::job::BATCH_MAX;
 use crate::client::wake::News;
-use crate::engine::Local;
+use crate::engine::{BOUND, Local};
 use crate::error::Failure;
 use crate::store::Transaction;
 use rows::QueueRows;
@@ -182,6 +183,20 @@ impl Transaction<'_> {
         Ok(ends_in.flatten().map_or(RenewAnswer::Lost, |ends_in| RenewAnswer::Renewed { ends_in }))
     }
 
+    /// Answers `None` if another client has the item.
+    fn queue_renew_own(
+        &mut self,
+        renewal: &RenewRequest,
+        client: ClientId,
+    ) -> Result<Option<RenewAnswer>, Failure> {
+        let owned = self.with_queue(&renewal.resource, false, |queue, _| queue.claims_of(client))?;
+        let is_own = owned.is_some_and(|claims| claims.contains(&renewal.claim));
+        match self.queue_renew(renewal)? {
+            RenewAnswer::Renewed { .. } if !is_own => Ok(None),
+            answer => Ok(Some(answer)),
+        }
+    }
+
     fn queue_settle(&mut self, settle: &Settle) -> Result<SettleAnswer, Failure> {
         let settled = self.with_queue(&settle.queue, false, |queue, now| {
             step::settle(queue, settle.claim, &settle.settlement, now)
@@ -295,6 +310,15 @@ impl QueueEngine for Local {
 
     async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         self.in_queues("renew", renewals, |transaction, renewal| transaction.queue_renew(renewal)).await
+    }
+
+    async fn adopt(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        let client = self.client;
+        let answers = self.in_queues("renew", renewals, move |transaction, renewal| {
+            transaction.queue_renew_own(renewal, client)
+        });
+        let answers = answers.await.into_iter();
+        answers.map(|answer| answer?.ok_or_else(|| adopts_elsewhere("renew", BOUND))).collect()
     }
 
     async fn settle(&self, settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {

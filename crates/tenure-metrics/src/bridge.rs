@@ -165,6 +165,8 @@ impl Told<'_> {
                     self.add_time(names::HOLD, *held);
                 }
             }
+            Event::Detached { held, .. } if self.is_of_queue() => self.add_time(names::WORK, *held),
+            Event::Detached { held, .. } => self.add_time(names::HOLD, *held),
             Event::ReleaseFailed { .. } => self.count(names::RELEASES, ReleaseEnd::GivenUp.as_str()),
             // What was lost before its user had it is no loss to anybody, and is not counted by the client either.
             Event::Lost { held, .. } if held.is_zero() => {}

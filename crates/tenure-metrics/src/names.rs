@@ -74,7 +74,7 @@ metrics! {
     LEASES_OLDEST "tenure_leases_oldest_seconds" Gauge Most ["engine" "kind" "scope"]
         "Age of the oldest lease that this process holds; 0 if it holds none.";
     HOLD "tenure_hold_seconds" Histogram Sum ["engine" "kind" "scope"]
-        "From grant to release or loss.";
+        "From grant, or from when it was attached, to release, loss or detachment.";
     LOST "tenure_leases_lost_total" Counter Sum ["engine" "kind" "scope" "reason"]
         "Leases that were lost: the work behind them was interrupted.";
     RELEASES "tenure_releases_total" Counter Sum ["engine" "outcome"]

@@ -1,5 +1,6 @@
 //! The rules of locks: lines of claims, of which the first ones hold.
 
+pub(crate) mod adopt;
 pub(crate) mod claim;
 pub(crate) mod observe;
 pub(crate) mod operate;

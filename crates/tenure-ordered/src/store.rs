@@ -58,6 +58,8 @@ pub enum Entered {
     In(Mine, Look),
     /// It is not, since it would not hold.
     Out(Look),
+    /// It is in the line already, and ends with another client.
+    Elsewhere,
     /// The claim was released before: it is not let in any more.
     Finished,
     /// The session had ended before: nothing was entered.

@@ -46,7 +46,16 @@ fn claim(bytes: &[u8]) {
     let terms = Terms::of_mutex(Label::new("host", 1, "program", "text"));
     let (id, client) = (ClaimId::new(1), ClientId::new(2));
     let (resource, terms) = (name(), Arc::new(terms));
-    let claim = Claim { resource, id, client, terms, wait: true, floor: Token::ZERO, floor_forced: false };
+    let claim = Claim {
+        resource,
+        id,
+        client,
+        terms,
+        wait: true,
+        floor: Token::ZERO,
+        floor_forced: false,
+        may_be_known: false,
+    };
     for value in values(bytes) {
         answer::foreign(&value);
         drop(answer::claimed(&claim, NOW, value.clone()));

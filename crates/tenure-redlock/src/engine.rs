@@ -13,8 +13,8 @@ use futures_util::future::join;
 use futures_util::stream::BoxStream;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{
-    BreakAnswer, Capability, ClaimAnswer, Engine, Finding, HandOver, Reach, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest, SlotOrder, Wake,
+    Adopts, BreakAnswer, Capability, ClaimAnswer, Engine, Finding, HandOver, Reach, ReleaseAnswer,
+    ReleaseRequest, RenewAnswer, RenewRequest, SlotOrder, Wake, adopts_elsewhere,
 };
 use tenure_core::model::claim::{Claim, ClaimId, Keep, Kind, Name};
 use tenure_core::model::inspect::View;
@@ -57,6 +57,9 @@ fn capability(max_ttl: Duration) -> Capability {
     capability.slot_order = SlotOrder::AnyFree;
     capability.ttl_max = max_ttl;
     capability.hand_over = HandOver::Asked;
+    capability.adopts = Adopts::SameClient;
+    capability.adopts_reason =
+        "only the client that asked all servers knows on which of them its claim may be";
     capability.needs_floor = true;
     capability.remembers_ends = false;
     // Of a minority of the servers.
@@ -88,7 +91,13 @@ impl Redlock {
         let mut answers: BTreeMap<usize, Result<ClaimAnswer>> = BTreeMap::new();
         let (mut asked, mut held) = (Vec::new(), Vec::new());
         for (at, claim) in claims.iter().enumerate() {
-            if let Err(error) = self.quorum.check(claim) {
+            let is_known = self.quorum.owned().get(claim.id).is_some();
+            let mut checked = self.quorum.check(claim);
+            if claim.may_be_known && !is_known && checked.is_ok() {
+                let elsewhere = self.check_elsewhere(claim.resource.clone(), claim.id).await;
+                checked = elsewhere.map_err(Error::with_no_effect);
+            }
+            if let Err(error) = checked {
                 answers.insert(at, Err(error));
                 continue;
             }
@@ -179,6 +188,30 @@ impl Redlock {
         answers.into_values().collect()
     }
 
+    async fn adopt_all(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        let mut answers = self.renew_all(renewals.clone()).await;
+        for (renewal, answer) in renewals.into_iter().zip(&mut answers) {
+            if matches!(answer, Ok(RenewAnswer::Lost))
+                && let Err(error) = self.check_elsewhere(renewal.resource, renewal.claim).await
+            {
+                *answer = Err(error);
+            }
+        }
+        answers
+    }
+
+    /// Finds out whether another client has claimed under an id.
+    async fn check_elsewhere(&self, resource: Name, claim: ClaimId) -> Result<()> {
+        let is_of = |view: &View| {
+            let waiters = view.waiters.iter().map(|waiter| Some(waiter.claim));
+            view.holds.iter().map(|hold| hold.claim).chain(waiters).any(|other| other == Some(claim))
+        };
+        match self.view(resource).await?.as_ref().is_some_and(is_of) {
+            true => Err(adopts_elsewhere("adopt", self.capability.adopts_reason)),
+            false => Ok(()),
+        }
+    }
+
     /// Takes a claim out of all queues.
     fn withdraw(&self, own: Own) {
         self.quorum.owned().remove(own.claim.id);
@@ -206,6 +239,10 @@ impl Engine for Redlock {
 
     async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         self.renew_all(renewals).await
+    }
+
+    async fn adopt(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        self.adopt_all(renewals).await
     }
 
     async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {

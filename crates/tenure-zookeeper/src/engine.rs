@@ -8,7 +8,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::stream::BoxStream;
 use tenure_core::clock::Instant;
-use tenure_core::engine::{Capability, DynQueueEngine, Finding, HandOver, Incarnation, Reach, SlotOrder};
+use tenure_core::engine::{
+    Adopts, Capability, DynQueueEngine, Finding, HandOver, Incarnation, Reach, SlotOrder,
+};
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::model::claim::{ClaimId, ClientId, Keep, Kind, Name, Terms};
 use tenure_core::model::line::{Line, Place, Resized, Rest, TakenSlot};
@@ -95,6 +97,8 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<ZooKeep
 
 fn capability(timeout: Duration) -> Capability {
     let mut capability = Capability::of_step();
+    capability.adopts = Adopts::SameClient;
+    capability.adopts_reason = "an entry is a node that ends with the session in which its client made it, and cannot go to another session";
     capability.reach = Reach::Network;
     capability.slot_order = SlotOrder::AnyFree;
     capability.has_rests = false;

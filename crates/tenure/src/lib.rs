@@ -19,15 +19,16 @@ pub mod testing;
 mod url;
 
 pub use tenure_core::clock::Instant;
-pub use tenure_core::engine::{BreakAnswer, Capability, Finding, Severity};
+pub use tenure_core::engine::{Adopts, BreakAnswer, Capability, Finding, Severity};
 pub use tenure_core::error::plain;
 pub use tenure_core::model::claim::{Kind, Printable};
 pub use tenure_core::model::inspect::{HoldView, View, WaiterView};
 pub use tenure_core::{
-    Acquire, AllOf, AnyOf, Busy, ClaimId, Delivery, Election, Error, ErrorKind, Fetched, FetchedFrom, Label,
-    Leader, Leaders, Lease, Leases, LockRequest, LossReason, Mutex, Name, Observer, Push, Queue,
-    QueuePosition, ReadLock, ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot,
-    SlotPool, Tenure, Term, Token, WriteLock,
+    Acquire, AllOf, AnyOf, Busy, ClaimId, Delivery, Detached, DetachedClaims, DetachedDeliveries,
+    DetachedDelivery, Election, Error, ErrorKind, Fetched, FetchedFrom, Kept, Label, Leader, Leaders, Lease,
+    Leases, LockRequest, LossReason, Mutex, Name, Observer, Push, Queue, QueuePosition, ReadLock,
+    ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool, Tenure, Term, Token,
+    WriteLock,
 };
 #[cfg(feature = "etcd")]
 pub use tenure_etcd as etcd;

@@ -44,6 +44,7 @@ pub(super) async fn call_scripts(
             wait: true,
             floor: Token::ZERO,
             floor_forced: false,
+            may_be_known: false,
         });
     }
     // The server has it already if the engine was measured before.

@@ -20,7 +20,7 @@ const AT_ONCE: usize = 16;
 /// No check may take longer, whatever the engine does.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(60);
 
-use Breakage::{Calls, OwnWorld, PromisesMore, Queues, Record};
+use Breakage::{AdoptsMore, Calls, OwnWorld, PromisesMore, Queues, Record};
 
 /// Which check fails on which breakage, saying what.
 #[rustfmt::skip]
@@ -136,6 +136,41 @@ const BREAKAGES: &[(&str, Breakage, &str)] = &[
     ("claims::a_batch_is_answered_in_order", Calls(Call::BatchesReversed), "out of order"),
     ("claims::a_value_is_published_only_under_its_hold", Record(Rule::ValuesOfAnybody), "cannot publish"),
     ("claims::a_value_is_published_only_under_its_hold", Calls(Call::ValuesForgotten), "value is seen"),
+    ("adoption::another_client_keeps_what_was_detached", OwnWorld, "is attached"),
+    ("adoption::another_client_keeps_what_was_detached", Calls(Call::AdoptionsForgotten), "is attached"),
+    ("adoption::another_client_keeps_what_was_detached", Calls(Call::AdoptionsGrant), "is attached"),
+    ("adoption::another_client_keeps_what_was_detached", Record(Rule::HoldsEndEarly), "is renewed|is attached"),
+    ("adoption::every_kind_is_attached_as_it_was", Calls(Call::AdoptionsForgotten), "is attached"),
+    ("adoption::every_kind_is_attached_as_it_was", Record(Rule::CapacityIgnored), "joins a writer"),
+    ("adoption::a_client_attaches_what_it_has_detached", Calls(Call::AdoptionsForgotten), "is attached"),
+    ("adoption::a_client_attaches_what_it_has_detached", Record(Rule::CapacityIgnored), "not refused"),
+    ("adoption::what_is_detached_ends_after_its_ttl", Record(Rule::HoldsNeverEnd), "was detached ends"),
+    ("adoption::what_is_detached_ends_after_its_ttl", Record(Rule::HoldsEndEarly), "too early"),
+    ("adoption::what_is_detached_ends_after_its_ttl", Calls(Call::RenewalsSayYes), "an attachment is answered"),
+    ("adoption::waiters_keep_their_order", Record(Rule::LastComeFirstServed), "first in line"),
+    ("adoption::waiters_keep_their_order", Calls(Call::AdoptionsForgotten), "is attached"),
+    ("adoption::a_killed_client_leaves_what_it_has_detached", Record(Rule::HoldsNeverEnd), "nobody attached ends"),
+    ("adoption::a_killed_client_leaves_what_it_has_detached", Calls(Call::AdoptionsForgotten), "is attached"),
+    ("adoption::another_client_is_refused_where_a_claim_cannot_move", AdoptsMore, "cannot renew"),
+    ("adoption::holds_are_renewed_by_their_ids", Calls(Call::AdoptionsLie), "not refused|lives on"),
+    ("adoption::holds_are_renewed_by_their_ids", Calls(Call::AdoptionsOfAnybody), "nobody holds"),
+    ("adoption::holds_are_renewed_by_their_ids", Calls(Call::AdoptionsForgotten), "lives on"),
+    ("adoption::holds_are_released_by_their_ids", Calls(Call::ReleasesIgnored), "release by its id|free at once"),
+    ("adoption::holds_are_released_by_their_ids", Calls(Call::ReleasesSayYes), "release by its id"),
+    ("adoption::an_id_of_the_callers_own_is_one_claim", Calls(Call::IdsAnew), "granted again|not within|Finished"),
+    ("adoption::an_id_of_the_callers_own_is_one_claim", Record(Rule::FinishedForgotten), "used up is granted"),
+    ("adoption::an_id_of_the_callers_own_is_one_place", Calls(Call::IdsAnew), "keeps its place"),
+    ("adoption::an_id_of_another_client_is_refused_where_a_claim_cannot_move", AdoptsMore, "takes the id"),
+    ("adoption::another_client_finishes_a_delivery", Queues(Line::AdoptionsForgotten), "is attached"),
+    ("adoption::another_client_finishes_a_delivery", Queues(Line::AcksIgnored), "is done"),
+    ("adoption::a_client_finishes_what_it_has_detached", Queues(Line::AdoptionsForgotten), "is attached"),
+    ("adoption::a_client_finishes_what_it_has_detached", Queues(Line::AcksIgnored), "is done"),
+    ("adoption::a_detached_delivery_comes_again", Queues(Line::EndsLate), "handed out again"),
+    ("adoption::a_detached_delivery_comes_again", Queues(Line::AdoptionsLie), "that has ended is attached"),
+    ("adoption::deliveries_are_renewed_and_settled_by_their_ids", Queues(Line::AdoptionsLie), "nobody has|two consumers"),
+    ("adoption::deliveries_are_renewed_and_settled_by_their_ids", Queues(Line::AcksIgnored), "one answer for each"),
+    ("adoption::a_delivery_of_another_client_is_refused_where_it_cannot_move", AdoptsMore, "cannot renew"),
+    ("adoption::max_hold_counts_on", Calls(Call::LimitsIgnored), "max_hold ends"),
     ("cancellation::an_acquire_dropped_at_any_moment_leaves_nothing", Calls(Call::ReleasesIgnored), "is left"),
     ("cancellation::a_wait_dropped_at_any_moment_leaves_nothing", Record(Rule::WithdrawalsIgnored), "not within|no place is left"),
     ("cancellation::a_wait_dropped_at_any_moment_leaves_nothing", Calls(Call::ReleasesIgnored), "not within"),

@@ -8,9 +8,10 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use tenure_core::clock::{Clock, SystemClock};
+use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{
-    BreakAnswer, Capability, ClaimAnswer, Connect, DynEngine, DynQueueEngine, Engine, Finding, Incarnation,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake,
+    Adopts, BreakAnswer, Capability, ClaimAnswer, Connect, DynEngine, DynQueueEngine, Engine, Finding,
+    Incarnation, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake,
 };
 use tenure_core::model::claim::{CAPACITY_MAX, Claim, Grant, Keep, Kind, Waiting};
 use tenure_core::model::inspect::View;
@@ -99,6 +100,14 @@ pub(crate) enum Call {
     PresentUnseen,
     /// Observers are told what is, and no changes.
     ChangesUnseen,
+    /// What is to be renewed by another client is not found.
+    AdoptionsForgotten,
+    /// The client that is to renew from now on is told of a hold that goes on, and it does not.
+    AdoptionsLie,
+    /// Whatever is to be renewed by another client, the answer is whoever holds.
+    AdoptionsOfAnybody,
+    /// An adoption is a new grant.
+    AdoptionsGrant,
     /// A third of all requests or their answers are lost, and every call takes a while. That is no fault of an
     /// engine: clients must bear it.
     LinesLossy,
@@ -111,6 +120,8 @@ pub(crate) enum Fault {
     PromisesMore,
     /// It says that it knows mutexes only, which is no fault.
     OnlyMutexes,
+    /// It says that claims end with their clients, and has any client renew them.
+    AdoptsMore,
     /// Calls go wrong.
     Call(Call),
     /// Queues go wrong.
@@ -129,10 +140,16 @@ impl Fault {
         connect.around(move |engine| {
             let mut capability = engine.capability().clone();
             capability.notices_death |= self == Fault::PromisesMore;
+            if self == Fault::AdoptsMore {
+                capability.adopts = Adopts::SameClient;
+            }
             if self == Fault::OnlyMutexes {
                 capability.kinds = &[Kind::Mutex];
             }
-            BrokenEngine { engine, capability, fault: self, shared }
+            let queues = engine.queues().expect("the engine memory has queues");
+            let mut queue_capability = queues.capability().clone();
+            queue_capability.adopts = capability.adopts;
+            BrokenEngine { engine, capability, queue_capability, fault: self, shared }
         })
     }
 }
@@ -140,6 +157,7 @@ impl Fault {
 pub(crate) struct BrokenEngine {
     pub(crate) engine: Arc<dyn DynEngine>,
     capability: Capability,
+    pub(crate) queue_capability: QueueCapability,
     fault: Fault,
     shared: Arc<Forgetful>,
 }
@@ -279,6 +297,21 @@ impl BrokenEngine {
         if fate == 1 { lost() } else { answers }
     }
 
+    /// Answers renewals as the resources are seen, and renews nothing.
+    async fn as_seen(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        let mut answers = Vec::new();
+        for renewal in renewals {
+            let view = self.engine.view(renewal.resource).await.ok().flatten();
+            let holds = view.map_or(Vec::new(), |view| view.holds);
+            let hold = holds.into_iter().find(|hold| hold.claim == Some(renewal.claim));
+            let granted = |token, slot| Grant { token, slot, ends_in: Duration::from_secs(30) };
+            answers
+                .push(Ok(hold
+                    .map_or(RenewAnswer::Lost, |hold| RenewAnswer::Granted(granted(hold.token, hold.slot)))));
+        }
+        answers
+    }
+
     /// Refuses a kind that is not the first one of the name.
     fn first_kind(&self, claim: &Claim) -> Result<()> {
         let kind = (claim.terms.kind, claim.terms.capacity);
@@ -335,6 +368,31 @@ impl Engine for BrokenEngine {
         renewals.iter_mut().for_each(|renewal| renewal.resource = self.name(&renewal.resource));
         let call = async { self.engine.renew(renewals).await };
         let answers = self.over_lines(count, call).await;
+        answers.into_iter().map(|answer| answer.map(|answer| self.renewed(answer))).collect()
+    }
+
+    async fn adopt(&self, mut renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        renewals.iter_mut().for_each(|renewal| renewal.resource = self.name(&renewal.resource));
+        if self.is(Call::AdoptionsLie) {
+            return self.as_seen(renewals).await;
+        }
+        let mut answers = self.engine.adopt(renewals.clone()).await;
+        for (renewal, answer) in renewals.into_iter().zip(&mut answers) {
+            let granted =
+                |token| RenewAnswer::Granted(Grant { token, slot: None, ends_in: Duration::from_secs(30) });
+            match (&*answer, self.fault) {
+                (_, Fault::Call(Call::AdoptionsForgotten)) => *answer = Ok(RenewAnswer::Lost),
+                (Ok(RenewAnswer::Granted(grant)), Fault::Call(Call::AdoptionsGrant)) => {
+                    *answer = Ok(granted(Token::new(grant.token.get() + 1)));
+                }
+                (Ok(RenewAnswer::Lost), Fault::Call(Call::AdoptionsOfAnybody)) => {
+                    let view = self.engine.view(renewal.resource).await.ok().flatten();
+                    let token = view.map_or(Token::new(7), |view| view.last_token);
+                    *answer = Ok(granted(token));
+                }
+                _ => {}
+            }
+        }
         answers.into_iter().map(|answer| answer.map(|answer| self.renewed(answer))).collect()
     }
 

@@ -26,6 +26,10 @@ pub(crate) enum Line {
     Untold,
     /// Renewals are answered, and nothing is renewed.
     RenewalsLie,
+    /// What another client is to renew is not found.
+    AdoptionsForgotten,
+    /// What another client is to renew is answered to go on, whatever it is, and is not renewed.
+    AdoptionsLie,
     /// A delivery does not end for an hour.
     EndsLate,
     /// A settlement that came too late is answered as if it had not.
@@ -66,7 +70,7 @@ impl BrokenEngine {
 
 impl QueueEngine for BrokenEngine {
     fn capability(&self) -> &QueueCapability {
-        self.whole().capability()
+        &self.queue_capability
     }
 
     async fn push(&self, mut pushes: Vec<Push>) -> Vec<Result<Pushed>> {
@@ -123,6 +127,17 @@ impl QueueEngine for BrokenEngine {
             return renewals.iter().map(|_| Ok(RenewAnswer::Renewed { ends_in })).collect();
         }
         self.whole().renew(renewals).await
+    }
+
+    async fn adopt(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        let ends_in = Duration::from_secs(30);
+        match self.line() {
+            Some(Line::AdoptionsForgotten) => renewals.iter().map(|_| Ok(RenewAnswer::Lost)).collect(),
+            Some(Line::AdoptionsLie) => {
+                renewals.iter().map(|_| Ok(RenewAnswer::Renewed { ends_in })).collect()
+            }
+            _ => self.whole().adopt(renewals).await,
+        }
     }
 
     async fn settle(&self, mut settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>> {

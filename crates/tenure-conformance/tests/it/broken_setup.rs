@@ -21,6 +21,8 @@ pub(crate) enum Breakage {
     PromisesMore,
     /// The engine knows mutexes only, and says so: nothing is wrong with it.
     OnlyMutexes,
+    /// The engine says that claims end with their clients, and has any client renew them.
+    AdoptsMore,
     /// What is asked or answered is changed on the way.
     Calls(Call),
     /// What is asked of queues, or answered, is changed on the way.
@@ -59,6 +61,7 @@ impl Setup for Broken {
             Breakage::OwnWorld => Store::new(Arc::new(SystemClock)).connector(),
             Breakage::PromisesMore => Fault::PromisesMore.connector(memory, self.store.clone().connector()),
             Breakage::OnlyMutexes => Fault::OnlyMutexes.connector(memory, self.store.clone().connector()),
+            Breakage::AdoptsMore => Fault::AdoptsMore.connector(memory, self.store.clone().connector()),
             Breakage::Calls(call) => Fault::Call(call).connector(memory, self.store.clone().connector()),
             Breakage::Queues(line) => Fault::Queue(line).connector(memory, self.store.clone().connector()),
             Breakage::Record(_) => self.store.clone().connector(),

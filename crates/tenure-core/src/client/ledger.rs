@@ -20,6 +20,7 @@
 
 mod answers;
 mod bonds;
+mod detached;
 mod lanes;
 mod sending;
 #[cfg(test)]
@@ -45,6 +46,7 @@ use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::model::claim::{Busy, Claim, ClaimId, ClientId, Name, Published, Terms, Waiting};
 use crate::model::token::Token;
 pub(crate) use bonds::Bond;
+pub(crate) use detached::{Holding, NotEntered, in_use};
 pub(crate) use lanes::{Lanes, ShardOf};
 pub(crate) use watch::Gauges;
 use watch::{Began, Watch};
@@ -55,7 +57,7 @@ pub(crate) fn margin(period: Duration) -> Duration {
 }
 
 /// The local end of something that was sent at `sent` and was answered to end after `ends_in`.
-fn deadline(sent: Instant, ends_in: Duration) -> Instant {
+pub(crate) fn deadline(sent: Instant, ends_in: Duration) -> Instant {
     sent + ends_in.saturating_sub(margin(ends_in))
 }
 
@@ -85,6 +87,8 @@ pub(crate) struct Sent {
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireRequest {
     pub(crate) resource: Name,
+    /// The id that its user has given to the claim, if not a new one.
+    pub(crate) claim: Option<ClaimId>,
     pub(crate) terms: Arc<Terms>,
     /// How long to queue. `None`: for ever. Zero: not at all.
     pub(crate) wait: Option<Duration>,
@@ -136,6 +140,8 @@ struct Entry {
     is_unconfirmed: bool,
     /// It is a delivery of a queue, which is renewed there.
     is_delivery: bool,
+    /// Its user has given the id, so there is no other that could take its place.
+    is_given: bool,
     /// When an uncollected grant goes back: other waiters would wait for ever behind a future that is never polled.
     collect_by: Instant,
     /// In which scope it is counted.
@@ -187,7 +193,7 @@ struct Pending {
     /// The engine woke it since it was last answered.
     is_woken: bool,
     /// The user does not wait for the result of the release.
-    is_detached: bool,
+    is_unawaited: bool,
 }
 
 /// What a ledger is made for.
@@ -215,6 +221,8 @@ pub(crate) struct Ledger {
     entries: Slab<Entry>,
     generation: u32,
     by_claim: HashMap<ClaimId, u32>,
+    /// The entries whose ids users have given, from claiming until their release is answered.
+    given_ids: HashMap<ClaimId, u32>,
     schedule: Schedule,
     /// What waits to be sent.
     lanes: Lanes,
@@ -276,6 +284,7 @@ impl Ledger {
             entries: Slab::new(),
             generation: 0,
             by_claim: HashMap::new(),
+            given_ids: HashMap::new(),
             schedule: Schedule::default(),
             lanes,
             bonds: HashMap::new(),
@@ -292,8 +301,10 @@ impl Ledger {
     /// Enters a request. Its claim is in the lane, but not yet sent.
     pub(crate) fn submit(&mut self, now: &Now<'_>, request: AcquireRequest) -> Key {
         let key = self.enter(now, request);
-        self.entries[key.index as usize].is_busy = true;
-        self.enqueue(Lane::Claims, key);
+        if self.entries[key.index as usize].phase == Phase::Claiming {
+            self.entries[key.index as usize].is_busy = true;
+            self.enqueue(Lane::Claims, key);
+        }
         key
     }
 
@@ -309,14 +320,15 @@ impl Ledger {
         // Not in the request, which is copied for what withdraws the claim.
         let span = request.span.take();
         self.generation = self.generation.wrapping_add(1);
-        let lease =
-            Arc::new(LeaseState::new(request.resource.clone(), now.claim_id(), request.terms.clone()));
+        let given = request.claim;
+        let is_in_use = given.is_some_and(|claim| self.given_ids.contains_key(&claim));
+        let claim = given.filter(|_| !is_in_use).unwrap_or_else(|| now.claim_id());
+        let lease = Arc::new(LeaseState::new(request.resource.clone(), claim, request.terms.clone()));
         let give_up_at = match request.wait {
             Some(wait) if !wait.is_zero() => now.at + wait,
             _ => Instant::NEVER,
         };
         let may_wait = request.wait != Some(Duration::ZERO);
-        let claim = lease.claim();
         let entry = Entry {
             generation: self.generation,
             phase: Phase::Claiming,
@@ -324,6 +336,7 @@ impl Ledger {
             has_stray_copy: false,
             is_unconfirmed: false,
             is_delivery: false,
+            is_given: given.is_some(),
             collect_by: Instant::NEVER,
             scope: request.scope,
             began: Began::default(),
@@ -344,10 +357,19 @@ impl Ledger {
                 release_until: Instant::NEVER,
                 waker: None,
                 is_woken: false,
-                is_detached: false,
+                is_unawaited: false,
             })),
         };
         let index = self.entries.insert(entry) as u32;
+        if is_in_use {
+            let engine = self.identity.engine;
+            let error = in_use().named(engine, Some(self.entries[index as usize].lease.resource()));
+            self.fail(now, index, Err(error));
+            return Key { index, generation: self.entries[index as usize].generation };
+        }
+        if given.is_some() {
+            self.given_ids.insert(claim, index);
+        }
         if may_wait {
             self.by_claim.insert(claim, index);
         }
@@ -355,41 +377,6 @@ impl Ledger {
             self.schedule.set(index, give_up_at);
         }
         Key { index, generation: self.generation }
-    }
-
-    /// Enters a delivery of a queue that was taken by a request sent at `sent`. Returns `None` if it is over already,
-    /// or if the client's thread is gone and could not renew it.
-    pub(crate) fn adopt(
-        &mut self,
-        now: &Now<'_>,
-        lease: LeaseState,
-        (token, sent, ends_in): (Token, Instant, Duration),
-        scope: u16,
-    ) -> Option<(Key, Arc<LeaseState>)> {
-        lease.grant(token, None, lease_deadline(&lease, sent, ends_in));
-        if self.closed.is_some() || lease.is_over(now.at + GRAIN) {
-            return None;
-        }
-        self.watch.check_token(now, scope, lease.resource(), token);
-        self.generation = self.generation.wrapping_add(1);
-        let (generation, lease) = (self.generation, Arc::new(lease));
-        let index = self.entries.insert(Entry {
-            generation,
-            phase: Phase::Held,
-            is_busy: false,
-            has_stray_copy: false,
-            is_unconfirmed: false,
-            is_delivery: true,
-            collect_by: now.at + lease.terms().ttl,
-            scope,
-            began: Began::default(),
-            attempt: 0,
-            loss: None,
-            lease: lease.clone(),
-            pending: None,
-        }) as u32;
-        self.schedule_renewal(now, index);
-        Some((Key { index, generation }, lease))
     }
 
     /// The user of a delivery has got it. Says whether it is still held.
@@ -447,6 +434,9 @@ impl Ledger {
             // The moment at which the lease reaches its user: the last one to find that it came too late.
             Phase::Ready if is_open && entry.lease.is_over(now.at + GRAIN) => {
                 self.claim_anew(now, key.index, true);
+                if self.entries[key.index as usize].phase == Phase::Failed {
+                    return self.poll(now, key, waker);
+                }
                 self.keep_waker(key.index, waker);
                 None
             }
@@ -530,8 +520,8 @@ impl Ledger {
     }
 
     /// Begins to release a held lease. Returns the answer if there is nothing to send.
-    pub(crate) fn release(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
-        let answer = self.begin_release(now, key, is_detached);
+    pub(crate) fn release(&mut self, now: &Now<'_>, key: Key, is_unawaited: bool) -> Option<ReleaseAnswer> {
+        let answer = self.begin_release(now, key, is_unawaited);
         if answer.is_none() {
             self.enqueue(Lane::Releases, key);
         }
@@ -539,7 +529,7 @@ impl Ledger {
     }
 
     /// As [`Ledger::release`], for a caller that sends the request itself.
-    fn begin_release(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
+    fn begin_release(&mut self, now: &Now<'_>, key: Key, is_unawaited: bool) -> Option<ReleaseAnswer> {
         let Some(entry) = self.entry(key) else { return Some(ReleaseAnswer::AlreadyLost) };
         let is_over = match entry.phase {
             Phase::Held | Phase::Ended => entry.lease.is_over(now.at),
@@ -556,14 +546,14 @@ impl Ledger {
         }
         self.prepare_release(now, key.index, false);
         if let Some(pending) = &mut self.entries[key.index as usize].pending {
-            pending.is_detached = is_detached;
+            pending.is_unawaited = is_unawaited;
         }
         None
     }
 
     /// As [`Ledger::release`], for a grant that was not used: it does not count for `min_hold`.
-    pub(crate) fn give_back(&mut self, now: &Now<'_>, key: Key, is_detached: bool) -> Option<ReleaseAnswer> {
-        let answer = self.release(now, key, is_detached);
+    pub(crate) fn give_back(&mut self, now: &Now<'_>, key: Key, is_unawaited: bool) -> Option<ReleaseAnswer> {
+        let answer = self.release(now, key, is_unawaited);
         if answer.is_none()
             && let Some(pending) = &mut self.entries[key.index as usize].pending
         {
@@ -592,7 +582,7 @@ impl Ledger {
                 if entry.phase == Phase::Ended {
                     self.remove(key.index);
                 } else if let Some(pending) = &mut entry.pending {
-                    pending.is_detached = true;
+                    pending.is_unawaited = true;
                 }
                 Some(released)
             }
@@ -604,12 +594,12 @@ impl Ledger {
     }
 
     /// The user does not wait for the result of this release any more.
-    pub(crate) fn detach(&mut self, key: Key) {
+    pub(crate) fn stop_awaiting(&mut self, key: Key) {
         let Some(entry) = self.entry(key) else { return };
         if entry.phase == Phase::Ended {
             self.remove(key.index);
         } else if let Some(pending) = &mut entry.pending {
-            pending.is_detached = true;
+            pending.is_unawaited = true;
             pending.waker = None;
         }
     }
@@ -638,6 +628,7 @@ impl Ledger {
         let until = now.at + entry.lease.terms().ttl.max(self.identity.answer_timeout);
         let request = AcquireRequest {
             resource: entry.lease.resource().clone(),
+            claim: None,
             terms: entry.lease.terms().clone(),
             wait: None,
             floor: Token::ZERO,
@@ -659,11 +650,11 @@ impl Ledger {
                 waker: None,
                 wakes_when_queued: false,
                 is_woken: false,
-                is_detached: is_unused,
+                is_unawaited: is_unused,
             })
         });
         pending.is_unused = is_unused;
-        pending.is_detached = is_unused;
+        pending.is_unawaited = is_unused;
         pending.release_until = until;
         pending.asked_at = now.at;
         // A claim that is in its lane or under way is a copy that may arrive after this release.
@@ -701,6 +692,9 @@ impl Ledger {
         }
         let entry = self.entries.remove(index as usize);
         self.by_claim.remove(&entry.lease.claim());
+        if !self.given_ids.is_empty() && self.given_ids.get(&entry.lease.claim()) == Some(&index) {
+            self.given_ids.remove(&entry.lease.claim());
+        }
         entry.lease.end();
     }
 }

@@ -15,6 +15,7 @@ use crate::client::backoff;
 use crate::client::connection::{Connection, Shared};
 use crate::client::handed_out::{HandedOut, Parts};
 use crate::client::lease_state::LeaseState;
+use crate::client::ledger::Holding;
 use crate::client::trace::SharedSpan;
 use crate::clock::Instant;
 use crate::counts::{CallEnd, DeliveryEnd, Verb};
@@ -24,7 +25,7 @@ use crate::engine::queue::{
 };
 use crate::engine::{DynQueueEngine, Wake};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::claim::{ClaimId, Name, Terms};
+use crate::model::claim::{ClaimId, Grant, Name, Terms};
 use crate::model::step::FINISHED_MEMORY;
 
 /// How often an idle client polls an engine that does not wake consumers.
@@ -534,7 +535,7 @@ impl QueuePoller {
     /// Hands an item to the first task in line that still wants one, or back to the queue if none does.
     fn hand_to_next(&self, sent: Instant, item: Dispatched) {
         let (claim, until) = (item.claim, sent + item.ends_in);
-        let Some(mut handed_out) = self.adopt(sent, item) else {
+        let Some(mut handed_out) = self.enter(sent, item) else {
             let settle = Settle { queue: self.queue.clone(), claim, settlement: Settlement::Return };
             return self.shared.begin_settling(settle, (until, Instant::default()), None, None);
         };
@@ -558,7 +559,7 @@ impl QueuePoller {
     }
 
     /// Enters what was taken in the ledger, which renews it from now on. Returns `None` if it is over, or the client has no user any more.
-    fn adopt(&self, sent: Instant, item: Dispatched) -> Option<HandedOut> {
+    fn enter(&self, sent: Instant, item: Dispatched) -> Option<HandedOut> {
         let connection = self.connection.upgrade()?;
         let terms = Terms {
             ttl: self.rules.ttl,
@@ -567,9 +568,9 @@ impl QueuePoller {
         };
         let terms = self.shared.share(&Arc::new(terms));
         let lease = LeaseState::new(self.queue.clone(), item.claim, terms);
-        let granted = (item.token, sent, item.ends_in);
-        let (key, state) =
-            self.shared.update_ledger(|ledger, now| ledger.adopt(now, lease, granted, self.scope))?;
+        let grant = Grant { token: item.token, slot: None, ends_in: item.ends_in };
+        let holding = Holding { lease, grant, sent, scope: self.scope };
+        let (key, state) = self.shared.update_ledger(|ledger, now| ledger.enter_delivery(now, holding))?;
         Some(HandedOut::new(Parts { connection, state, key, rules: self.rules.clone(), item }))
     }
 

@@ -201,6 +201,7 @@ pub(crate) fn note(span: &Span, event: &Event) {
         }
         Event::Released { outcome: ReleaseEnd::AlreadyLost, .. } => note_end(span, "lost", true),
         Event::Released { outcome, .. } => note_end(span, outcome.as_str(), false),
+        Event::Detached { .. } => note_end(span, "detached", false),
         Event::ReleaseFailed { .. } => note_end(span, ReleaseEnd::GivenUp.as_str(), false),
         Event::Lost { reason, noticed_after, .. } => note_lost(span, Loss::of(*reason, *noticed_after)),
         Event::Repeated { verb: Verb::Renew, error, .. } => {

@@ -64,6 +64,7 @@ object_form! {
     later {
         fn claim(claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>>;
         fn renew(renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>>;
+        fn adopt(renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>>;
         fn release(releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>>;
         fn publish(resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool>;
         fn inspect(prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>>;
@@ -87,6 +88,7 @@ object_form! {
         fn push(pushes: Vec<Push>) -> Vec<Result<Pushed>>;
         fn take(takes: Vec<Take>) -> Vec<Result<Taken>>;
         fn renew(renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>>;
+        fn adopt(renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>>;
         fn settle(settlements: Vec<Settle>) -> Vec<Result<SettleAnswer>>;
         fn queues(prefix: String, after: Option<Name>, most: usize) -> Result<Vec<(Name, QueueStats)>>;
         fn stats(queue: Name) -> Result<QueueStats>;

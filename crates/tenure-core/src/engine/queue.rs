@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream};
 
-use crate::engine::{RenewAnswer, RenewRequest};
+use crate::engine::{Adopts, RenewAnswer, RenewRequest};
 use crate::error::Result;
 use crate::model::claim::Name;
 pub use crate::model::queue::item::*;
@@ -46,6 +46,10 @@ pub struct QueueCapability {
     pub is_durable: bool,
     /// Whether what was pushed and answered survives the failover of a store's server.
     pub survives_failover: bool,
+    /// Which clients can renew a delivery ([`QueueEngine::adopt`]).
+    pub adopts: Adopts,
+    /// Why no other client can, for the error of one that tries; empty: nothing is to be said.
+    pub adopts_reason: &'static str,
     /// The most pushes, takes, renewals or settlements in one call.
     pub batch_max: usize,
     /// How long a push, a take or a settlement may take: a client waits so long, if that is longer than its answer timeout. For a
@@ -64,6 +68,8 @@ impl QueueCapability {
             tells_consumers: true,
             is_durable: false,
             survives_failover: false,
+            adopts: Adopts::AnyClient,
+            adopts_reason: "",
             batch_max: 128,
             answer_max: Duration::ZERO,
         }
@@ -84,6 +90,12 @@ pub trait QueueEngine: Send + Sync {
 
     /// Extends deliveries: `Renewed` or `Lost`.
     fn renew(&self, renewals: Vec<RenewRequest>) -> impl Future<Output = Vec<Result<RenewAnswer>>> + Send;
+
+    /// As [`QueueEngine::renew`], of deliveries that this client may not have taken: it can renew them from now on. As
+    /// [`Engine::adopt`](crate::engine::Engine::adopt) where a delivery cannot go from one client to another.
+    fn adopt(&self, renewals: Vec<RenewRequest>) -> impl Future<Output = Vec<Result<RenewAnswer>>> + Send {
+        self.renew(renewals)
+    }
 
     /// Ends deliveries.
     fn settle(&self, settlements: Vec<Settle>) -> impl Future<Output = Vec<Result<SettleAnswer>>> + Send;

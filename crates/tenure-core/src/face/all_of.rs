@@ -302,6 +302,14 @@ pub(crate) fn checked<'a>(
                 "name all from the client whose `all` or `any` is called",
             );
         }
+        if claimant.has_given_id() {
+            return invalid(
+                format!(
+                    "{resource:?} has a claim id, and what is one of several may be claimed more than once"
+                ),
+                "leave `claim_id` out",
+            );
+        }
         if !names.insert(resource.clone()) {
             return invalid(
                 format!("{resource:?} is wanted twice, and would wait for itself"),

@@ -47,9 +47,10 @@ use crate::face::all_of::LockRequest;
 use crate::face::{
     all_of, any_of, election, lease, mutex, rw_lock, semaphore, single_flight, slot_pool, tenure,
 };
-use crate::model::claim::Terms;
+use crate::model::claim::{ClaimId, Terms};
 use sealed::{Configured, Held, Lock, Primitive, Releasable};
 
+mod detached;
 mod queue;
 
 pub use queue::{Delivery, Push, Queue};
@@ -281,7 +282,7 @@ impl From<Slot> for Lease {
 
 /// What the verbs below need of the types that have them. No other code has a use for it, so it has no public name.
 mod sealed {
-    use super::{Duration, Error, LockRequest, ReleaseAnswer, Result, Span, Terms};
+    use super::{ClaimId, Duration, Error, LockRequest, ReleaseAnswer, Result, Span, Terms};
 
     /// What is taken by the four verbs.
     pub trait Primitive {
@@ -303,6 +304,8 @@ mod sealed {
     pub trait Configured {
         /// The terms of its claims.
         fn terms(&mut self) -> &mut Terms;
+        /// Gives its one claim an id.
+        fn set_claim(&mut self, id: ClaimId);
     }
 
     /// What is held, and kept in the background.
@@ -385,6 +388,10 @@ macro_rules! configured {
         $(impl Configured for $primitive {
             fn terms(&mut self) -> &mut Terms {
                 self.claimant.terms()
+            }
+
+            fn set_claim(&mut self, id: ClaimId) {
+                self.claimant.set_claim(id);
             }
         })*
     };

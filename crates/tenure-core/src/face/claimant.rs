@@ -17,13 +17,15 @@ use crate::client::ledger::AcquireRequest;
 use crate::counts::Primitive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::lease::{Acquire, AcquireFuture, Acquired, Lease, unasked_value};
-use crate::model::claim::{Kind, Name, Terms};
+use crate::model::claim::{ClaimId, Kind, Name, Terms};
 
 /// Asks for units of one resource, again and again on the same terms.
 #[derive(Clone)]
 pub(crate) struct Claimant {
     connection: Arc<Connection>,
     name: Result<Name>,
+    /// The id of the one claim that it makes, if a user has given one.
+    claim: Option<ClaimId>,
     terms: Arc<Terms>,
     /// In which scope it is counted.
     scope: u16,
@@ -34,7 +36,7 @@ impl Claimant {
     pub(crate) fn new(connection: Arc<Connection>, name: &str, primitive: Primitive) -> Claimant {
         let (terms, name) = (connection.shared.terms.clone(), Name::new(name));
         let scope = connection.shared.scope(primitive, name.as_ref().ok());
-        Claimant { connection, name, terms, scope }
+        Claimant { connection, name, claim: None, terms, scope }
     }
 
     /// Asks for one unit of another kind of resource.
@@ -47,6 +49,15 @@ impl Claimant {
     /// Returns the terms, to be changed.
     pub(crate) fn terms(&mut self) -> &mut Terms {
         Arc::make_mut(&mut self.terms)
+    }
+
+    pub(crate) fn set_claim(&mut self, claim: ClaimId) {
+        self.claim = Some(claim);
+    }
+
+    /// Whether a user has given the id of its claim.
+    pub(crate) fn has_given_id(&self) -> bool {
+        self.claim.is_some()
     }
 
     /// Returns in which scope it is counted.
@@ -131,7 +142,8 @@ impl Claimant {
         self.connection.shared.report_coarse_ttl(resource, self.terms.ttl);
         let (floor, terms) =
             (self.connection.shared.floor(resource), self.connection.shared.share(&self.terms));
-        Ok(AcquireRequest { resource: resource.clone(), terms, wait, floor, scope: self.scope, span: None })
+        let (resource, claim) = (resource.clone(), self.claim);
+        Ok(AcquireRequest { resource, claim, terms, wait, floor, scope: self.scope, span: None })
     }
 }
 
@@ -247,6 +259,34 @@ macro_rules! settings {
     };
 }
 
+/// The setting that gives the one claim of a primitive its id.
+macro_rules! claim_id {
+    () => {
+        /// Gives the claim an id of the caller's own: 128 random bits, used for one acquisition, in place of those that the client makes
+        /// (default). For a server that passes on what others ask for, who repeat a request that was not answered.
+        ///
+        /// `let lease = lock.claim_id(id).acquire_within(Duration::from_secs(5)).await?;`
+        ///
+        /// The same id repeated, by this client or another one, is the same claim: while it holds it gets the same grant, and while it
+        /// waits the same place. After its end it gets [`Finished`](crate::ErrorKind::Finished) for 60 s, and after that it
+        /// would be a new claim. Repeat it with the same settings: what was asked for first counts.
+        ///
+        /// A client has one claim of an id at a time: a second one gets [`Invalid`](crate::ErrorKind::Invalid) until the first one is released or
+        /// withdrawn. What would be claimed anew under another id (a place that was lost, a grant that came too late) ends with `Finished`.
+        /// None of several ([`Tenure::all`](crate::Tenure::all), [`Tenure::any`](crate::Tenure::any)) has an id of its own.
+        ///
+        /// # Engines
+        /// Where [`Capability::adopts`](crate::engine::Capability::adopts) is `SameClient`, an id that another client holds or waits under is
+        /// [`Unsupported`](crate::ErrorKind::Unsupported). Where [`Capability::remembers_ends`](crate::engine::Capability::remembers_ends) is false, the
+        /// end of a hold that ended by itself is forgotten, and its id is that of a new claim at once.
+        #[must_use]
+        pub fn claim_id(mut self, id: $crate::model::claim::ClaimId) -> Self {
+            self.claimant.set_claim(id);
+            self
+        }
+    };
+}
+
 /// Three of the verbs. `$units` is what is taken, in words; `$held` what its users are given, which `$of` makes of
 /// a lease.
 macro_rules! verbs {
@@ -331,4 +371,4 @@ macro_rules! run {
     };
 }
 
-pub(crate) use {debug, run, settings, verbs};
+pub(crate) use {claim_id, debug, run, settings, verbs};

@@ -47,9 +47,11 @@ use crate::model::token::Token;
 ///
 /// Each method in a line:
 /// ```no_run
-/// # async fn f(lock: tenure_core::Mutex) -> tenure_core::Result<()> {
+/// # async fn f(tenure: tenure_core::Tenure, lock: tenure_core::Mutex) -> tenure_core::Result<()> {
 /// # let acquire = lock.acquire();
 /// let place = acquire.place();
+/// let id = acquire.detach();
+/// # let acquire = lock.acquire();
 /// # let lease = acquire.await?;
 /// let token = lease.token();
 /// let name = lease.resource();
@@ -61,6 +63,8 @@ use crate::model::token::Token;
 /// let why = lease.loss_reason();
 /// let error = lease.lost().await;
 /// let span = lease.span();
+/// let detached = lease.detach()?;
+/// # let Some(lease) = tenure.attach(&detached).await? else { return Ok(()) };
 /// lease.release().await?;
 /// # Ok(()) }
 /// ```
@@ -99,6 +103,24 @@ impl Lease {
             }
         }
         lease
+    }
+
+    /// The lease of a hold that was detached.
+    pub(crate) fn attached(connection: Arc<Connection>, state: Arc<LeaseState>, key: Key) -> Lease {
+        let span = trace::hold(connection.engine(), &state, None);
+        Lease::new(connection, state, key, Use::Used, span)
+    }
+
+    /// Lets it go without a release, unless it is lost. Returns how much of its `max_hold` is left.
+    pub(crate) fn depart(mut self) -> Result<(Arc<LeaseState>, Option<Duration>)> {
+        let key = self.key;
+        match self.connection.shared.update_ledger(|ledger, now| ledger.depart(now, key)) {
+            Ok(max_hold_left) => {
+                self.is_released = true;
+                Ok((self.state.clone(), max_hold_left))
+            }
+            Err(reason) => Err(self.lost_error(reason)),
+        }
     }
 
     /// The lease of a delivery, whose end its delivery sees to.
@@ -307,12 +329,12 @@ impl Lease {
         &mut self,
         ledger: &mut Ledger,
         now: &Now<'_>,
-        is_detached: bool,
+        is_unawaited: bool,
     ) -> Option<ReleaseAnswer> {
         self.is_released = true;
         match self.use_made {
-            Use::Used => ledger.release(now, self.key, is_detached),
-            Use::Unused => ledger.give_back(now, self.key, is_detached),
+            Use::Used => ledger.release(now, self.key, is_unawaited),
+            Use::Unused => ledger.give_back(now, self.key, is_unawaited),
         }
     }
 
@@ -386,7 +408,7 @@ impl Drop for Releasing {
     fn drop(&mut self) {
         if !self.is_done {
             let key = self.key;
-            self.connection.shared.update_ledger(|ledger, _| ledger.detach(key));
+            self.connection.shared.update_ledger(|ledger, _| ledger.stop_awaiting(key));
         }
     }
 }
@@ -443,7 +465,9 @@ impl AcquireFuture {
     /// Asks on the caller's own thread where the engine can, and blocks until it is decided.
     pub(crate) fn block(mut self) -> Result<Acquired> {
         let shared = self.connection.shared.clone();
-        if let Some(engine) = shared.engine.blocking()
+        // An id that was given may be in use, which the ledger finds when it enters the claim.
+        let is_given = matches!(&self.state, AcquireState::New(Some(Ok(request))) if request.claim.is_some());
+        if let Some(engine) = shared.engine.blocking().filter(|_| !is_given)
             && let AcquireState::New(request) = &mut self.state
         {
             let mut request = request.take().expect("a new request is there")?;
@@ -614,6 +638,24 @@ impl<T> Acquire<T> {
     /// `let place = acquire.place();`
     pub fn place(&self) -> Option<QueuePosition> {
         self.acquire.place()
+    }
+
+    /// Lets go of the wait without withdrawing the claim. Returns its id, if anything was asked for.
+    ///
+    /// `let id = acquire.detach();`
+    ///
+    /// Nobody keeps its place any more, and the engine does so for as long as for any silent waiter (15 s, or the ttl if that is less);
+    /// a grant that comes meanwhile goes back after the confirm window (5 s, or the ttl if that is less). Until then, a claim with the
+    /// same [`claim_id`](crate::Mutex::claim_id) has the place, in any client where `tenure.capability().adopts` is
+    /// [`AnyClient`](crate::engine::Adopts::AnyClient).
+    pub fn detach(mut self) -> Option<ClaimId> {
+        match std::mem::replace(&mut self.acquire.state, AcquireState::Done) {
+            AcquireState::Claimed(key) => {
+                let shared = &self.acquire.connection.shared;
+                shared.update_ledger(|ledger, now| ledger.depart_early(now, key))
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn block(self) -> Result<T> {

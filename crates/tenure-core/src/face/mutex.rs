@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::client::connection::Connection;
 use crate::counts::Primitive;
 use crate::error::Result;
-use crate::face::claimant::{Claimant, debug, run, settings, verbs};
+use crate::face::claimant::{Claimant, claim_id, debug, run, settings, verbs};
 use crate::face::lease::{Acquire, Lease};
 
 /// A lock with one holder at a time, by name.
@@ -36,6 +36,10 @@ use crate::face::lease::{Acquire, Lease};
 /// let lock = lock.min_hold(Duration::from_secs(60));
 /// let lock = lock.lock_delay(Duration::from_secs(10));
 /// let lock = lock.label("night run");
+/// # let again = lock.clone();
+/// # let id = tenure_core::ClaimId::new(u128::MAX);
+/// let lease = lock.claim_id(id).acquire_within(Duration::from_secs(5)).await?;
+/// # let lock = again;
 /// let lease = lock.try_acquire().await?;
 /// let lease = lock.acquire().await?;
 /// let lease = lock.acquire_within(Duration::from_secs(5)).await?;
@@ -60,6 +64,7 @@ impl Mutex {
     }
 
     settings!("the mutex");
+    claim_id!();
     verbs!("the lock", Lease, Ok);
     run!("the lock");
 }

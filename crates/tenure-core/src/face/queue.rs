@@ -23,6 +23,7 @@ use crate::engine::queue::{
     Dispatched, Interval, ItemId, ItemView, QueueStats, Rules, Settle, SettleAnswer, Settlement, Which,
 };
 
+pub mod detached;
 mod push;
 pub(crate) mod serve;
 

@@ -422,6 +422,8 @@ pub struct Claim {
     pub floor: Token,
     /// Take the floor even if it lies far ahead of the store's clock (an operator's override).
     pub floor_forced: bool,
+    /// Its id is not this client's own, but was given by a user: another client may have made the claim before.
+    pub may_be_known: bool,
 }
 
 /// An engine's yes.

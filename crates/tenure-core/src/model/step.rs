@@ -299,6 +299,35 @@ impl Command for Renew {
     }
 }
 
+/// As [`Renew`], of a claim of one client alone. Answers `None` if it is another's: for stores in which a claim lives no longer than its
+/// client.
+#[derive(Clone, Copy, Debug)]
+pub struct RenewOwn(pub ClaimId, pub ClientId);
+
+impl Command for RenewOwn {
+    type Answer = Option<Renewed>;
+
+    fn claim(&self) -> Option<ClaimId> {
+        Some(self.0)
+    }
+
+    fn on_nothing(&self) -> ControlFlow<Self::Answer, Head> {
+        ControlFlow::Break(Some(Renewed::Lost))
+    }
+
+    fn run<R: Record>(&self, step: &mut Step<'_, R>) -> Result<Self::Answer, R::Error> {
+        let holder = step.record.hold_of(self.0)?.map(|hold| hold.client);
+        let whose = match holder {
+            None => step.record.waiter_of(self.0)?.map(|waiter| waiter.client),
+            holder => holder,
+        };
+        if whose.is_some_and(|client| client != self.1) {
+            return Ok(None);
+        }
+        Renew(self.0).run(step).map(Some)
+    }
+}
+
 /// Ends a hold or withdraws a waiter; and says what is known about other copies of the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {

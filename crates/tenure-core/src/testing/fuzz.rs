@@ -158,6 +158,7 @@ mod own {
             wait: true,
             floor: Token::ZERO,
             floor_forced: false,
+            may_be_known: false,
         }
     }
 

@@ -105,6 +105,7 @@ fn claim_of(kind: Kind, capacity: u32, claim: u64) -> Claim {
         wait: true,
         floor: Token::ZERO,
         floor_forced: false,
+        may_be_known: false,
     }
 }
 

@@ -61,6 +61,7 @@ fn claim(number: u128, kind: Kind, capacity: u32, heavy: u32) -> Claim {
         wait: true,
         floor: Token::ZERO,
         floor_forced: false,
+        may_be_known: false,
     }
 }
 

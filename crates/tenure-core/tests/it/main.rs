@@ -2,6 +2,7 @@
 
 mod client;
 mod counts;
+mod detached;
 mod events;
 mod examples;
 mod face_docs;

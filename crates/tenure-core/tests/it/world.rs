@@ -267,6 +267,7 @@ impl World {
             wait: ask.wait,
             floor: Token::new(floor),
             floor_forced,
+            may_be_known: false,
         }
     }
 }
@@ -495,6 +496,7 @@ fn garbage_claim() -> impl Strategy<Value = Claim> {
                 wait,
                 floor: Token::new(floor),
                 floor_forced,
+                may_be_known: false,
             }
         },
     )

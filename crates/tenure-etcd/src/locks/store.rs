@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::stream::BoxStream;
 use tenure_core::clock::{Clock, Instant, SystemClock};
-use tenure_core::engine::{Capability, DynQueueEngine, Finding, HandOver, Incarnation, Reach, SlotOrder};
+use tenure_core::engine::{
+    Adopts, Capability, DynQueueEngine, Finding, HandOver, Incarnation, Reach, SlotOrder,
+};
 use tenure_core::model::claim::{ClaimId, ClientId, Keep, Name, Terms};
 use tenure_core::model::line::{Entry, Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::model::token::Token;
@@ -226,6 +228,11 @@ impl Etcd {
         }
         self.forget_resize(&claim.resource, &line, keys);
         let order = line.place(claim.id).map(|place| place.order);
+        let own_lease = lease_of(entrance.session_id);
+        let place = self.keys.place(&claim.resource, claim.id);
+        if claim.may_be_known && keys.iter().any(|key| key.key == place && key.lease != own_lease) {
+            return Some(Entered::Elsewhere);
+        }
         let would_hold = line.would_hold(&claim.terms) == Ok(true);
         let keys_count = keys.len() as u64;
         let look = Look { line, revision: u64::try_from(revision).unwrap_or_default(), keys: keys_count };
@@ -504,6 +511,8 @@ fn capability(layout: Layout) -> Capability {
     capability.ttl_grain = Duration::from_secs(1);
     capability.ttl_grain_reason = "leases of etcd last whole seconds";
     capability.hand_over = HandOver::Session;
+    capability.adopts = Adopts::SameClient;
+    capability.adopts_reason = "an entry ends with the lease of etcd under which its client made it";
     capability.waiters_max = WAITERS_MAX;
     capability.raises_tokens = false;
     capability.remembers_ends = false;

@@ -17,8 +17,8 @@ use tenure_core::model::claim::{Claim, ClaimId, ClientId, Name};
 use tenure_core::model::inspect::{View, inspect};
 use tenure_core::model::record::{DecodeError, PlainRecord, Record, Waiter};
 use tenure_core::model::step::{
-    Break, Claimed, Command, Publish, Release, Renew, Renewed, Resize, Settle, Transition, Vanish, forget_at,
-    step,
+    Break, Claimed, Command, Publish, Release, Renew, RenewOwn, Renewed, Resize, Settle, Transition, Vanish,
+    forget_at, step,
 };
 
 use crate::client::wake::News;
@@ -468,6 +468,22 @@ impl Watchful for Renew {
         match answer {
             Renewed::Waiting(_) => ahead_of(record, self.0),
             Renewed::Held(_) | Renewed::Lost => Ok(Vec::new()),
+        }
+    }
+}
+
+impl Watchful for RenewOwn {
+    fn depends_on<R: Queue>(&self, answer: &Self::Answer, record: &R) -> Result<Vec<ClientId>, Failure>
+    where
+        Failure: From<R::Error>,
+    {
+        match answer {
+            Some(renewed) => Renew(self.0).depends_on(renewed, record),
+            // With that client it ends, and then it is nobody's.
+            None => match record.hold_of(self.0)? {
+                Some(hold) => Ok(vec![hold.client]),
+                None => Ok(record.waiter_of(self.0)?.map(|waiter| waiter.client).into_iter().collect()),
+            },
         }
     }
 }

@@ -189,6 +189,7 @@ pub(crate) fn claim_of(client: ClientId, name: &str, wait: bool, kind: Kind, cap
         wait,
         floor: Token::ZERO,
         floor_forced: false,
+        may_be_known: false,
     }
 }
 

@@ -53,11 +53,13 @@ impl<S: Store> Shared<S> {
             let owned = self.owned();
             claims.iter().partition(|claim| owned.has_ended(claim.id) || owned.get(claim.id).is_some())
         };
+        let elsewhere = self.claims_elsewhere(&new).await;
+        let new: Vec<&Claim> = new.into_iter().filter(|claim| !elsewhere.contains_key(&claim.id)).collect();
         let fresh = self.fresh_values(&new).await;
         let new: Vec<&Claim> = new.into_iter().filter(|claim| !fresh.contains_key(&claim.id)).collect();
         let (known, new) = join(self.claim_again(&known), self.claim_new(&new)).await;
         let mut answers: BTreeMap<ClaimId, Result<ClaimAnswer>> =
-            known.into_iter().chain(new).chain(fresh).collect();
+            known.into_iter().chain(new).chain(fresh).chain(elsewhere).collect();
         let missing = || Err(Error::new(ErrorKind::Internal, "claim", "a claim was left out"));
         claims.iter().map(|claim| answers.remove(&claim.id).unwrap_or_else(missing)).collect()
     }
@@ -154,6 +156,7 @@ impl<S: Store> Shared<S> {
                     None => Ok(ClaimAnswer::Busy(look.line.busy(SystemClock.time_of_day()))),
                 });
             }
+            Ok(Entered::Elsewhere) => return Judged::Answered(Err(self.is_elsewhere())),
             Ok(Entered::Finished) => return Judged::Answered(Ok(ClaimAnswer::Finished)),
             Ok(Entered::Dead) => {
                 let dead = "the client's session_id in the store had just ended";
@@ -165,6 +168,11 @@ impl<S: Store> Shared<S> {
         let refused = if self.owned().has_ended(claim.id) {
             // It was released while it entered, and the releasing call may not have seen it.
             Some(Ok(ClaimAnswer::Finished))
+        } else if claim.may_be_known
+            && look.line.places().iter().filter(|place| place.entry.claim == claim.id).count() > 1
+        {
+            // Another client has entered it since this one looked.
+            Some(Err(self.is_elsewhere()))
         } else if claim.floor >= mine.token {
             Some(Err(floor_ahead(claim.floor, mine.token)))
         } else if let Some(fresh) = fresh_value(claim, &look) {

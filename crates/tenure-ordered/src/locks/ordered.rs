@@ -133,6 +133,10 @@ impl<S: Store> Engine for Ordered<S> {
         self.shared.renew_all(&renewals).await
     }
 
+    async fn adopt(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
+        self.shared.adopt_all(&renewals).await
+    }
+
     async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
         self.shared.release_all(&releases).await
     }

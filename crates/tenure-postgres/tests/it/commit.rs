@@ -107,6 +107,7 @@ fn a_release_that_comes_too_late_is_told_and_remembered() {
             wait: false,
             floor: Token::ZERO,
             floor_forced: false,
+            may_be_known: false,
         };
         let granted = engine.claim(vec![claim.clone()]).await.remove(0).expect("an answer");
         assert!(matches!(granted, ClaimAnswer::Granted(_)), "{granted:?}");

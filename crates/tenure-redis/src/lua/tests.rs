@@ -275,6 +275,7 @@ impl<'a, 'b> Pair<'a, 'b> {
             wait: random.bool(),
             floor,
             floor_forced: random.u8(0..4) == 0,
+            may_be_known: false,
         };
         self.claims.push(claim.clone());
         claim
@@ -686,7 +687,16 @@ fn a_batch_is_answered_as_its_requests_one_by_one() {
                     Token::new(EPOCH.as_micros() as u64 + random.u64(0..3) * 1_000_000),
                 );
                 let (client, wait) = (ClientId::new(1), random.bool());
-                let claim = Claim { resource, id, client, terms, wait, floor, floor_forced: random.bool() };
+                let claim = Claim {
+                    resource,
+                    id,
+                    client,
+                    terms,
+                    wait,
+                    floor,
+                    floor_forced: random.bool(),
+                    may_be_known: false,
+                };
                 (claim.resource.clone(), claim)
             }));
             let releases = Vec::from_iter((0..count).map(|_| {

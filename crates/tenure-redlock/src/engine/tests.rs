@@ -32,6 +32,7 @@ fn claim(id: u128, name: &str) -> Claim {
         wait: false,
         floor: Token::ZERO,
         floor_forced: false,
+        may_be_known: false,
     }
 }
 

@@ -651,6 +651,7 @@ mod tests {
             wait: false,
             floor: Token::ZERO,
             floor_forced: false,
+            may_be_known: false,
         };
         let mut poll = Poll::new(Own::new(claim, 7, SystemClock.now(), &Copies::new(3)), None, 3);
         poll.answers[0] = Some(NodeAnswer::Busy(refusal("a", 7)));

@@ -195,6 +195,7 @@ mod tests {
             wait: false,
             floor: Token::ZERO,
             floor_forced: false,
+            may_be_known: false,
         };
         Own::new(claim, 0, SystemClock.now(), &Copies::new(3))
     }

@@ -46,6 +46,7 @@ async fn all<D: Database>(database: &D, attempt: &mut &'static str) -> Result<&'
         wait: false,
         floor: Token::ZERO,
         floor_forced: false,
+        may_be_known: false,
     };
     // By one statement, where the database has such.
     let short = claim();

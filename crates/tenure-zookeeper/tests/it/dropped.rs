@@ -20,7 +20,16 @@ const PATIENCE: std::ops::Range<u64> = 0..30;
 fn claim(client: ClientId, resource: &Name, terms: Terms) -> Claim {
     let id = ClaimId::new(u128::from(SystemClock.random()) << 64 | u128::from(SystemClock.random()));
     let (resource, terms) = (resource.clone(), Arc::new(terms));
-    Claim { resource, id, client, terms, wait: true, floor: Token::ZERO, floor_forced: false }
+    Claim {
+        resource,
+        id,
+        client,
+        terms,
+        wait: true,
+        floor: Token::ZERO,
+        floor_forced: false,
+        may_be_known: false,
+    }
 }
 
 fn mutex() -> Terms {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tenure::fence::{self, Fence, Mark, Stale};
-use tenure::{ErrorKind, Lease, Mutex, Settings, Tenure, Token};
+use tenure::{Detached, ErrorKind, Lease, Mutex, Settings, Tenure, Token};
 use tenure_tower::FenceLayer;
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -42,6 +42,51 @@ async fn cache_stampede(tenure: Tenure, fetch_rates: impl AsyncFn() -> Outcome<V
     let rates =
         tenure.single_flight("rates").fresh(Duration::from_secs(600)).serve_stale(Duration::from_secs(3600));
     let found = rates.get_or_refresh(async |_lease| fetch_rates().await).await?;
+    Ok(())
+}
+
+async fn detached_by_a_request(tenure: Tenure, jobs: tenure::Queue, busy: impl Fn() -> Outcome) -> Outcome {
+    let billing = tenure.mutex("billing/4711").ttl(Duration::from_secs(60));
+    let Some(lease) = billing.try_acquire().await? else { return busy() };
+    let job = serde_json::to_vec(&lease.detach()?)?;
+    jobs.push(job).await?;
+    Ok(())
+}
+
+async fn detached_to_a_worker(
+    tenure: Tenure,
+    jobs: tenure::Queue,
+    charge: impl AsyncFn(Token) -> Outcome,
+    begin_again: impl Fn(&tenure::Name),
+) -> Outcome {
+    let delivery = jobs.next().await?;
+    let detached: Detached = serde_json::from_slice(delivery.payload())?;
+    match tenure.attach(&detached).await? {
+        Some(lease) => {
+            charge(lease.token()).await?;
+            lease.release().await?;
+        }
+        None => begin_again(detached.resource()), // it lay in line for longer than its ttl
+    }
+    delivery.ack().await?;
+    Ok(())
+}
+
+async fn detached_deliveries(jobs: tenure::Queue) -> Outcome {
+    let detached = jobs.next().await?.detach()?;
+    // elsewhere:
+    if let Some(delivery) = jobs.attach(&detached).await? {
+        delivery.ack().await?;
+    }
+    Ok(())
+}
+
+async fn detached_for_others(tenure: Tenure, id: tenure::ClaimId) -> Outcome {
+    let lease = tenure.mutex("billing/4711").claim_id(id).acquire_within(Duration::from_secs(25)).await?;
+    let token = lease.token();
+    let detached = lease.detach()?; // its client renews it from now on
+    // at each of its client's renewals:
+    let kept = tenure.detached().renew(vec![(detached.resource().clone(), id)]).await;
     Ok(())
 }
 

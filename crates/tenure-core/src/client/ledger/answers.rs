@@ -290,7 +290,7 @@ impl Ledger {
                 } else {
                     self.watch.repeated(Verb::Release, (scope, None), &resource, &error);
                 }
-                if !pending.is_detached && (is_over || retry_at >= pending.asked_at + answer_timeout) {
+                if !pending.is_unawaited && (is_over || retry_at >= pending.asked_at + answer_timeout) {
                     pending.released = Some(Err(error));
                 }
                 if !is_over {
@@ -303,8 +303,8 @@ impl Ledger {
         if entry.phase == Phase::Ended {
             self.notices.wakers.append(&mut self.close_waiters);
         }
-        let is_detached = entry.pending.as_ref().is_none_or(|pending| pending.is_detached);
-        if entry.phase == Phase::Ended && is_detached {
+        let is_unawaited = entry.pending.as_ref().is_none_or(|pending| pending.is_unawaited);
+        if entry.phase == Phase::Ended && is_unawaited {
             self.remove(key.index);
         }
     }
@@ -483,6 +483,9 @@ impl Ledger {
     /// Starts a request over with a new claim id, at the end of the queue. The old one is withdrawn if it may be held, now or when
     /// a copy of it arrives.
     pub(super) fn claim_anew(&mut self, now: &Now<'_>, index: u32, may_hold: bool) {
+        if self.entries[index as usize].is_given {
+            return self.end_given(now, index, may_hold);
+        }
         self.start_over(now, index, may_hold);
         let key = Key { index, generation: self.entries[index as usize].generation };
         self.enqueue(Lane::Claims, key);
@@ -517,6 +520,11 @@ impl Ledger {
     /// Gives back a grant that its user has not collected for a ttl, and with it what is held only for its sake. No
     /// claim is sent before its user polls: a future that is never polled must not take a turn again and again.
     fn set_aside(&mut self, now: &Now<'_>, index: u32) {
+        if self.entries[index as usize].is_given {
+            let Entry { scope, lease, .. } = &self.entries[index as usize];
+            self.watch.set_aside(*scope, lease.resource());
+            return self.end_given(now, index, true);
+        }
         self.start_over(now, index, true);
         let entry = &mut self.entries[index as usize];
         entry.phase = Phase::SetAside;
@@ -538,12 +546,18 @@ impl Ledger {
         &mut self,
         now: &Now<'_>,
         lease: Arc<LeaseState>,
-        request: AcquireRequest,
+        mut request: AcquireRequest,
         has_stray_copy: bool,
     ) {
+        let given = request.claim.take();
         let key = self.enter(now, request);
         let entry = &mut self.entries[key.index as usize];
         self.by_claim.remove(&entry.lease.claim());
+        if let Some(claim) = given {
+            // Nobody else here can use it before the release is answered.
+            entry.is_given = true;
+            self.given_ids.insert(claim, key.index);
+        }
         entry.lease = lease;
         entry.has_stray_copy = has_stray_copy;
         entry.phase = Phase::Ready;
@@ -591,7 +605,7 @@ impl Ledger {
     }
 
     /// Ends a request of which nothing is held.
-    fn fail(&mut self, now: &Now<'_>, index: u32, result: Result<ClaimOutcome>) {
+    pub(super) fn fail(&mut self, now: &Now<'_>, index: u32, result: Result<ClaimOutcome>) {
         let outcome = end_of(&result, |outcome| match outcome {
             ClaimOutcome::Lease(_) => ClaimEnd::Granted,
             ClaimOutcome::Busy(..) => ClaimEnd::Busy,
@@ -613,7 +627,7 @@ impl Ledger {
     }
 
     /// Ends a request that the engine may know of.
-    fn fail_and_withdraw(&mut self, now: &Now<'_>, index: u32, result: Result<ClaimOutcome>) {
+    pub(super) fn fail_and_withdraw(&mut self, now: &Now<'_>, index: u32, result: Result<ClaimOutcome>) {
         let entry = &self.entries[index as usize];
         let lease = entry.lease.clone();
         let request = entry.pending.as_ref().expect("a request is pending").request.clone();

@@ -59,6 +59,7 @@ impl Ledger {
             wait: pending.request.wait != Some(Duration::ZERO),
             floor: pending.request.floor,
             floor_forced: false,
+            may_be_known: entry.is_given,
         }
     }
 
@@ -115,7 +116,8 @@ impl Ledger {
         let entry = &self.entries[index as usize];
         let release = Release {
             claim: entry.lease.claim(),
-            maybe_in_flight: entry.has_stray_copy && !mutant!("stray-copies-forgotten"),
+            // An id that was given is used once, wherever it is asked for.
+            maybe_in_flight: entry.is_given || entry.has_stray_copy && !mutant!("stray-copies-forgotten"),
             is_unused: entry.pending.as_ref().is_some_and(|pending| pending.is_unused),
         };
         ReleaseRequest { resource: entry.lease.resource().clone(), release }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::{AcquireRequest, ClaimOutcome, Identity, Key, Ledger, Now, ShardOf};
+use super::{AcquireRequest, ClaimOutcome, Holding, Identity, Key, Ledger, NotEntered, Now, Sent, ShardOf};
 use crate::client::batch::Lane;
 use crate::client::lease_state::LeaseState;
 use crate::client::queue_client::Pushing;
 use crate::clock::{Instant, Timestamp};
 use crate::engine::queue::Push;
 use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Shard, Wake};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, LossReason};
 use crate::model::claim::{Busy, ClaimId, ClientId, Grant, Label, Name, Terms, Waiting};
 use crate::model::token::Token;
 
@@ -45,7 +45,15 @@ fn identity() -> Identity {
 fn request() -> AcquireRequest {
     let terms = Terms { ttl: TTL, ..Terms::of_mutex(Label::new("here", 1, "test", "")) };
     let resource = Name::new("x").expect("a good name");
-    AcquireRequest { resource, terms: Arc::new(terms), wait: None, floor: Token::ZERO, scope: 0, span: None }
+    AcquireRequest {
+        resource,
+        claim: None,
+        terms: Arc::new(terms),
+        wait: None,
+        floor: Token::ZERO,
+        scope: 0,
+        span: None,
+    }
 }
 
 #[test]
@@ -348,10 +356,199 @@ fn a_delivery_that_has_ended_is_not_handed_to_its_user() {
     for (passes, is_held) in [(TTL / 2, true), (TTL, false)] {
         let mut ledger = ledger();
         let lease = LeaseState::new(resource.clone(), ClaimId::new(1), terms.clone());
-        let adopted = ledger.adopt(&now(at), lease, (Token::new(1), at, TTL), 0);
-        let (key, _) = adopted.expect("it has just begun");
+        let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+        let entered = ledger.enter_delivery(&now(at), Holding { lease, grant, sent: at, scope: 0 });
+        let (key, _) = entered.expect("it has just begun");
         assert_eq!(ledger.hand_over(at + passes, key), is_held, "after {passes:?}, while nobody has looked");
     }
+}
+
+/// Has a lease granted, and a renewal of it sent.
+fn renewing(ledger: &mut Ledger, at: Instant) -> (Key, Sent, Arc<LeaseState>) {
+    let key = ledger.submit(&now(at), request());
+    let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+    ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Granted(grant)));
+    let Some(Ok(ClaimOutcome::Lease(lease))) = ledger.poll(&now(at), key, None) else {
+        panic!("it was granted")
+    };
+    ledger.on_due(&now(at + TTL / 2));
+    let (renewals, _) = ledger.take_renewals(at + TTL / 2, Lane::Renewals, Shard(0), 1);
+    (key, renewals[0], lease)
+}
+
+#[test]
+fn an_answer_that_comes_after_a_lease_was_detached_brings_nothing_back() {
+    for answer in
+        [Ok(RenewAnswer::Renewed { ends_in: TTL }), Err(Error::new(ErrorKind::Unavailable, "renew", "lost"))]
+    {
+        let mut ledger = ledger();
+        let at = Instant::default() + Duration::from_secs(3600);
+        let (key, renewal, lease) = renewing(&mut ledger, at);
+        assert!(ledger.depart(&now(at + TTL / 2), key).is_ok());
+        ledger.on_renew(&now(at + TTL / 2), renewal, answer);
+        assert!(lease.is_over(at), "nobody here holds it");
+        assert_eq!(ledger.next_due(), Instant::NEVER, "nothing is renewed");
+        assert_eq!(ledger.lines(), [], "nothing is sent");
+        assert!(ledger.depart(&now(at), key).is_err(), "it is detached once");
+    }
+}
+
+#[test]
+fn an_answer_from_before_a_lease_was_detached_does_not_move_the_attached_one() {
+    let mut ledger = ledger();
+    let at = Instant::default() + Duration::from_secs(3600);
+    let (key, renewal, lease) = renewing(&mut ledger, at);
+    assert!(ledger.depart(&now(at + TTL / 2), key).is_ok());
+    let attach = |ledger: &mut Ledger| {
+        let lease = LeaseState::new(lease.resource().clone(), lease.claim(), lease.terms().clone());
+        let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL / 2 };
+        ledger.attach(&now(at + TTL / 2), Holding { lease, grant, sent: at + TTL / 2, scope: 0 }, None)
+    };
+    let (_, again) = attach(&mut ledger).unwrap_or_else(|_| panic!("it is held"));
+    let deadline = again.deadline();
+    ledger.on_renew(&now(at + TTL / 2), renewal, Ok(RenewAnswer::Renewed { ends_in: TTL }));
+    assert_eq!(again.deadline(), deadline, "the answer was to another lease");
+    assert!(deadline < at + TTL, "a deadline is counted from when the answered request was sent");
+    assert!(matches!(attach(&mut ledger), Err(NotEntered::InUse)), "one client has one lease of a claim");
+}
+
+#[test]
+fn a_lease_that_is_lost_is_not_detached() {
+    let mut ledger = ledger();
+    let at = Instant::default() + Duration::from_secs(3600);
+    let (key, ..) = renewing(&mut ledger, at);
+    assert_eq!(ledger.depart(&now(at + TTL), key), Err(LossReason::NotRenewed), "before anybody has noticed");
+    assert_eq!(ledger.depart(&now(at + TTL), key), Err(LossReason::NotRenewed), "and again");
+}
+
+#[test]
+fn what_was_attached_is_remembered_as_finished_when_it_is_released() {
+    let mut ledger = ledger();
+    let at = Instant::default() + Duration::from_secs(3600);
+    let AcquireRequest { resource, terms, .. } = request();
+    let lease = LeaseState::new(resource, ClaimId::new(1), terms);
+    let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+    let attached = ledger.attach(&now(at), Holding { lease, grant, sent: at, scope: 0 }, Some(TTL / 2));
+    let (key, lease) = attached.unwrap_or_else(|_| panic!("it is held"));
+    assert_eq!(ledger.releases_begun(), []);
+    ledger.on_due(&now(at + TTL / 3));
+    let (renewals, _) = ledger.take_renewals(at + TTL / 3, Lane::Renewals, Shard(0), 1);
+    ledger.on_renew(&now(at + TTL / 3), renewals[0], Ok(RenewAnswer::Renewed { ends_in: TTL }));
+    let deadline = lease.deadline();
+    assert!(
+        deadline > at + TTL / 3 && deadline <= at + TTL / 2,
+        "what is left of its max_hold counts here, too"
+    );
+    assert!(ledger.release(&now(at + TTL / 3), key, false).is_none(), "there is something to send");
+    let (_, releases) = ledger.take_releases(at + TTL / 3, Shard(0), 1);
+    assert!(releases[0].release.maybe_in_flight, "a copy of the claim may be under way from whoever made it");
+}
+
+/// Asks under an id that a user has given.
+fn given(id: u128) -> AcquireRequest {
+    AcquireRequest { claim: Some(ClaimId::new(id)), ..request() }
+}
+
+fn kind_of_end(ledger: &mut Ledger, at: Instant, key: Key) -> Option<ErrorKind> {
+    ledger.poll(&now(at), key, None).and_then(|ended| ended.err()).map(|error| error.kind())
+}
+
+#[test]
+fn an_id_that_was_given_is_never_replaced() {
+    // What the store says of the waiter or the holder, and what is done when it is too late.
+    type Ends = fn(&mut Ledger, Instant, Key, Sent);
+    let cases: [(&str, bool, Ends); 4] = [
+        ("the id was used before", false, |ledger, at, _, sent| {
+            ledger.on_claim(&now(at), sent, Ok(ClaimAnswer::Finished));
+        }),
+        ("its place is lost", false, |ledger, at, _, sent| {
+            let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
+            ledger.on_claim(&now(at), sent, Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
+            ledger.on_renew(&now(at), sent, Ok(RenewAnswer::Lost));
+        }),
+        ("its grant came too late", true, |ledger, at, _, sent| {
+            let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+            ledger.on_claim(&now(at + TTL), sent, Ok(ClaimAnswer::Granted(grant)));
+        }),
+        ("nobody has collected its grant", true, |ledger, at, _, sent| {
+            let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+            ledger.on_claim(&now(at), sent, Ok(ClaimAnswer::Granted(grant)));
+            ledger.on_renew(
+                &now(at + TTL / 2),
+                Sent { at: at + TTL / 2, ..sent },
+                Ok(RenewAnswer::Renewed { ends_in: TTL }),
+            );
+            ledger.on_due(&now(at + TTL));
+        }),
+    ];
+    for (case, is_withdrawn, ends) in cases {
+        let mut ledger = ledger();
+        let at = Instant::default() + Duration::from_secs(3600);
+        let key = ledger.submit(&now(at), given(4711));
+        let (sent, claims) = ledger.take_claims(at, Shard(0), 1, 1);
+        assert!(claims[0].may_be_known && claims[0].id == ClaimId::new(4711), "{case}");
+        ends(&mut ledger, at, key, sent[0]);
+        assert_eq!(kind_of_end(&mut ledger, at + TTL, key), Some(ErrorKind::Finished), "{case}");
+        let (anew, _) = ledger.take_claims(at + TTL, Shard(0), 1, 1);
+        assert!(anew.is_empty(), "{case}: nothing is claimed anew");
+        let (_, releases) = ledger.take_releases(at + TTL, Shard(0), 2);
+        assert_eq!(releases.len(), usize::from(is_withdrawn), "{case}");
+        assert!(releases.iter().all(|request| request.release.claim == ClaimId::new(4711)), "{case}");
+        assert!(
+            releases.iter().all(|request| request.release.maybe_in_flight),
+            "{case}: it is remembered as used"
+        );
+    }
+}
+
+#[test]
+fn an_id_is_used_once_at_a_time() {
+    let mut ledger = ledger();
+    let at = Instant::default() + Duration::from_secs(3600);
+    let first = ledger.submit(&now(at), given(7));
+    let second = ledger.submit(&now(at), given(7));
+    assert_eq!(kind_of_end(&mut ledger, at, second), Some(ErrorKind::Invalid), "it is in use");
+    let other = ledger.submit(&now(at), given(8));
+    assert!(ledger.poll(&now(at), other, None).is_none(), "another id is another claim");
+    let (sent, claims) = ledger.take_claims(at, Shard(0), 4, 4);
+    assert_eq!(claims.iter().map(|claim| claim.id.bits()).collect::<Vec<_>>(), [7, 8]);
+    let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
+    ledger.on_claim(&now(at), sent[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
+    // The wake of the first one still finds it: the second one has not taken its place in any list.
+    let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+    let wake = Wake::Granted { claim: ClaimId::new(7), grant, incarnation: Incarnation(1) };
+    ledger.on_wake(&now(at), wake);
+    assert!(matches!(ledger.poll(&now(at), first, None), Some(Ok(ClaimOutcome::Lease(_)))));
+    assert!(ledger.release(&now(at), first, false).is_none(), "there is something to send");
+    let third = ledger.submit(&now(at), given(7));
+    assert_eq!(
+        kind_of_end(&mut ledger, at, third),
+        Some(ErrorKind::Invalid),
+        "its release is not answered yet"
+    );
+    let (releases, _) = ledger.take_releases(at, Shard(0), 1);
+    ledger.on_release(&now(at), releases[0], Ok(ReleaseAnswer::Released));
+    assert!(ledger.poll_release(first, None).is_some());
+    let fourth = ledger.submit(&now(at), given(7));
+    assert!(ledger.poll(&now(at), fourth, None).is_none(), "the store says what has become of it");
+}
+
+#[test]
+fn a_wait_that_was_detached_is_neither_withdrawn_nor_kept() {
+    let mut ledger = ledger();
+    let at = Instant::default() + Duration::from_secs(3600);
+    let key = ledger.submit(&now(at), given(7));
+    assert_eq!(ledger.depart_early(&now(at), key), None, "nothing was asked");
+    assert!(ledger.take_claims(at, Shard(0), 1, 1).0.is_empty(), "and nothing will be");
+    let key = ledger.submit(&now(at), given(7));
+    let (sent, _) = ledger.take_claims(at, Shard(0), 1, 1);
+    let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
+    ledger.on_claim(&now(at), sent[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
+    assert_eq!(ledger.depart_early(&now(at), key), Some(ClaimId::new(7)));
+    assert_eq!((ledger.next_due(), ledger.lines()), (Instant::NEVER, vec![]), "nothing is sent");
+    ledger.submit(&now(at), given(7));
+    assert_eq!(ledger.take_claims(at, Shard(0), 1, 1).1[0].id, ClaimId::new(7), "it may be asked for again");
 }
 
 /// Asks without waiting, has the first copy of the claim go unanswered if there is to be a stray one, and answers.

@@ -177,6 +177,28 @@ impl Watch {
         }
     }
 
+    /// The user of a lease or a delivery has detached it.
+    pub(super) fn detached(
+        &mut self,
+        (scope, span): (u16, Option<SharedSpan>),
+        (resource, token): (&Name, Token),
+        (began, now): (Began, Instant),
+    ) {
+        let held = began.ago(self.since, now);
+        self.count(scope, |counts| {
+            counts.detached += 1;
+            counts.hold.add_time(held);
+        });
+        let event = || Event::Detached { resource: resource.clone(), token, held };
+        self.tell_in(Level::DEBUG, (scope, span), event);
+    }
+
+    /// What was detached has a user here.
+    pub(super) fn attached(&mut self, scope: u16, resource: &Name, token: Token) {
+        self.count(scope, |counts| counts.attached += 1);
+        self.tell(Level::DEBUG, Some(scope), || Event::Attached { resource: resource.clone(), token });
+    }
+
     /// A lease or a delivery was lost.
     pub(super) fn lost(
         &mut self,
@@ -430,7 +452,9 @@ pub(super) fn end_of<T>(result: &Result<T, Error>, of_answer: impl FnOnce(&T) ->
         Ok(answer) => of_answer(answer),
         Err(error) => match error.kind() {
             ErrorKind::Timeout => ClaimEnd::Timeout,
-            ErrorKind::Conflict | ErrorKind::Invalid | ErrorKind::Unsupported => ClaimEnd::Refused,
+            ErrorKind::Finished | ErrorKind::Conflict | ErrorKind::Invalid | ErrorKind::Unsupported => {
+                ClaimEnd::Refused
+            }
             _ => ClaimEnd::Failed,
         },
     }

@@ -66,6 +66,15 @@ impl Heard {
                     self.add_time(of("hold", ""), *held);
                 }
             }
+            Event::Detached { resource, token, held } => {
+                self.had.remove(&(resource.clone(), *token));
+                self.count(of("detached", ""));
+                self.add_time(of("hold", ""), *held);
+            }
+            Event::Attached { resource, token } => {
+                self.had.insert((resource.clone(), *token));
+                self.count(of("attached", ""));
+            }
             Event::ReleaseFailed { resource, token } => {
                 self.count(format!("releases {}", ReleaseEnd::GivenUp.as_str()));
                 if self.had.remove(&(resource.clone(), *token)) {
@@ -157,6 +166,8 @@ impl Counted {
             let ends = DeliveryEnd::ALL.iter().map(|end| end.as_str());
             counted.words(&of("deliveries"), ends, &scope.deliveries);
             counted.add(of("places lost "), scope.places_lost);
+            counted.add(of("detached "), scope.detached);
+            counted.add(of("attached "), scope.attached);
             counted.histogram(of("wait "), &scope.wait);
             counted.histogram(of("hold "), &scope.hold);
             counted.histogram(of("load "), &scope.load);

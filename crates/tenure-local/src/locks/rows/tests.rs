@@ -131,6 +131,7 @@ fn random_order(random: &mut fastrand::Rng, name: &Name, kind: Kind, capacity: u
                 wait: random.u32(0..3) > 0,
                 floor: if random.u32(0..20) == 0 { Token::new(token.get() + 1000) } else { Token::ZERO },
                 floor_forced: false,
+                may_be_known: false,
             })
         }
         9..=13 => Order::Renew(Renew(id)),
@@ -348,6 +349,7 @@ fn waiting(name: &Name, number: u128) -> Claim {
         wait: true,
         floor: Token::ZERO,
         floor_forced: false,
+        may_be_known: false,
     }
 }
 

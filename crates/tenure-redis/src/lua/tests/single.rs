@@ -25,6 +25,7 @@ fn claim_of(name: &str, id: u128, client: u64, terms: Terms) -> Claim {
         wait: true,
         floor: Token::ZERO,
         floor_forced: false,
+        may_be_known: false,
     }
 }
 

@@ -14,6 +14,7 @@ fn claim(id: u128) -> Claim {
         wait: true,
         floor: Token::ZERO,
         floor_forced: false,
+        may_be_known: false,
     }
 }
 

@@ -1,0 +1,234 @@
+//! What was detached: how it is written, what is read, and what the store makes of what somebody has changed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pollster::block_on;
+use serde_json::{Value, json};
+use tenure_core::memory::Store;
+use tenure_core::testing::virtual_clock::VirtualClock;
+use tenure_core::{
+    ClaimId, Detached, Error, ErrorKind, Event, Happened, Kept, Lease, Listener, ReleaseAnswer, Settings,
+    Tenure,
+};
+
+const TTL: Duration = Duration::from_secs(9);
+
+fn connect(store: &Arc<Store>, clock: &VirtualClock, settings: Settings) -> Tenure {
+    let connecting = Tenure::start(store.clone().connector(), Arc::new(clock.clone()), settings);
+    block_on(connecting).expect("connects")
+}
+
+/// Two clients of a store of their own, on a clock that stands.
+fn two() -> (VirtualClock, Tenure, Tenure) {
+    let clock = VirtualClock::new(7);
+    let store = Store::new(Arc::new(clock.clone()));
+    let (one, other) = (connect(&store, &clock, Settings::new()), connect(&store, &clock, Settings::new()));
+    (clock, one, other)
+}
+
+fn held(tenure: &Tenure, name: &str) -> Lease {
+    block_on(tenure.mutex(name).ttl(TTL).acquire()).expect("free")
+}
+
+fn written(detached: &Detached) -> Value {
+    serde_json::to_value(detached).expect("it is written in any format")
+}
+
+/// Reads it with other values in these fields.
+fn changed(detached: &Detached, with: &Value) -> Result<Detached, String> {
+    let mut written = written(detached);
+    for (field, value) in with.as_object().expect("an object") {
+        written[field] = value.clone();
+    }
+    serde_json::from_value(written).map_err(|error| error.to_string())
+}
+
+#[test]
+fn it_is_written_in_format_1() {
+    let (_, one, _) = two();
+    let slot = block_on(one.slot_pool("ids", 3).ttl(TTL).max_hold(TTL * 2).acquire()).expect("free");
+    let (claim, token) = (slot.claim(), slot.token());
+    let detached = Lease::from(slot).detach().expect("it is held");
+    let expected = json!({
+        "format": 1, "engine": "memory", "name": "ids", "claim": claim.to_string(), "token": token.get(), "slot": 0,
+        "kind": "slot_pool", "ttl_ms": 9000, "max_hold_left_ms": 18000, "bound_to": null,
+    });
+    assert_eq!(written(&detached), expected);
+    let text = serde_json::to_string(&detached).expect("text");
+    assert_eq!(serde_json::from_str::<Detached>(&text).expect("it is read"), detached);
+}
+
+#[test]
+fn what_cannot_be_right_is_not_read() {
+    let (_, one, _) = two();
+    let detached = held(&one, "x").detach().expect("it is held");
+    for (with, said) in [
+        (json!({ "format": 2 }), "its format is 2, and this version reads 1"),
+        (json!({ "name": "" }), "the name is empty"),
+        (json!({ "claim": "no number" }), "not a hexadecimal number"),
+        (json!({ "kind": "lock" }), "no kind that is known"),
+        // It is divided by, to find out how often to renew.
+        (json!({ "ttl_ms": 0 }), "out of range"),
+        (json!({ "ttl_ms": u64::MAX }), "out of range"),
+        (json!({ "bound_to": "" }), "not a hexadecimal number"),
+        (json!({ "token": -1 }), "u64"),
+    ] {
+        let refused = changed(&detached, &with).expect_err("it is not read");
+        assert!(refused.contains(said), "{with}: {refused}");
+    }
+}
+
+#[test]
+fn the_store_says_what_is_held_whatever_somebody_has_written() {
+    let (_, one, other) = two();
+    let others = held(&one, "others");
+    let detached = held(&one, "mine").detach().expect("it is held");
+    for with in [
+        json!({ "token": detached.token().get() + 1 }),
+        json!({ "token": 0 }),
+        json!({ "name": "others" }),
+        json!({ "name": "nobodys" }),
+        json!({ "claim": ClaimId::new(4711).to_string() }),
+        // Somebody else's lease, by its claim, under a name that is ours.
+        json!({ "claim": others.claim().to_string(), "token": others.token().get() }),
+    ] {
+        let changed = changed(&detached, &with).expect("it can be read");
+        assert!(block_on(other.attach(&changed)).expect("it is answered").is_none(), "{with} is attached");
+    }
+    let lease =
+        block_on(other.attach(&detached)).expect("it is answered").expect("what it was is still held");
+    assert_eq!((lease.token(), lease.claim()), (detached.token(), detached.claim()));
+    assert!(!others.is_lost());
+}
+
+#[test]
+fn a_longer_ttl_than_the_stores_lengthens_nothing() {
+    let (clock, one, other) = two();
+    let detached = held(&one, "x").detach().expect("it is held");
+    let forged = changed(&detached, &json!({ "ttl_ms": 3_600_000 })).expect("it can be read");
+    let lease = block_on(other.attach(&forged)).expect("it is answered").expect("it is held");
+    assert!(lease.expires_in() < TTL, "the store keeps it for its own ttl: {:?}", lease.expires_in());
+    clock.advance(TTL);
+    assert!(lease.is_lost());
+}
+
+#[test]
+fn what_is_of_another_engine_or_bound_to_another_client_is_refused_before_anything_is_sent() {
+    let (_, one, other) = two();
+    let detached = held(&one, "x").detach().expect("it is held");
+    let refused = |with: Value| -> Error {
+        let changed = changed(&detached, &with).expect("it can be read");
+        block_on(other.attach(&changed)).expect_err("it is refused")
+    };
+    let elsewhere = refused(json!({ "engine": "redis" }));
+    assert_eq!(elsewhere.kind(), ErrorKind::Invalid);
+    assert_eq!(elsewhere.to_string(), "attach \"x\" on memory: it was detached on redis");
+    let bound = refused(json!({ "bound_to": "00000000000000ff" }));
+    assert_eq!(bound.kind(), ErrorKind::Unsupported, "{bound}");
+    assert!(bound.hint().is_some(), "it says what to do");
+}
+
+#[test]
+fn another_store_has_never_heard_of_it() {
+    let (_, one, _) = two();
+    let (_, elsewhere, _) = two();
+    let detached = held(&one, "x").detach().expect("it is held");
+    assert!(block_on(elsewhere.attach(&detached)).expect("it is answered").is_none());
+}
+
+#[test]
+fn a_lease_that_is_lost_is_not_detached() {
+    let (clock, one, _) = two();
+    let lease = held(&one, "x");
+    clock.advance(TTL);
+    let lost = lease.detach().expect_err("it is over");
+    assert_eq!(lost.kind(), ErrorKind::Lost, "{lost}");
+}
+
+#[test]
+fn a_client_that_ends_does_not_release_what_it_has_detached() {
+    let (clock, one, other) = two();
+    let detached = held(&one, "x").detach().expect("it is held");
+    block_on(one.close());
+    assert!(block_on(other.mutex("x").try_acquire()).expect("it is answered").is_none(), "it is held on");
+    clock.advance(TTL / 2);
+    let lease = block_on(other.attach(&detached)).expect("it is answered").expect("it is held");
+    assert!(lease.expires_in() > TTL / 2, "it was renewed by the attachment");
+    assert_eq!(block_on(lease.release()).expect("it is answered"), ReleaseAnswer::Released);
+}
+
+#[test]
+fn what_is_detached_and_attached_is_counted_and_told() {
+    struct Told(std::sync::Mutex<Vec<String>>);
+    impl Listener for Told {
+        fn on_event(&self, happened: &Happened) {
+            let word = match &happened.event {
+                Event::Detached { held, .. } => format!("detached after {held:?}"),
+                Event::Attached { .. } => "attached".to_owned(),
+                Event::Lost { .. } => "lost".to_owned(),
+                _ => return,
+            };
+            self.0.lock().expect("no panic").push(word);
+        }
+    }
+    let clock = VirtualClock::new(7);
+    let store = Store::new(Arc::new(clock.clone()));
+    let told = Arc::new(Told(Default::default()));
+    let tenure = connect(&store, &clock, Settings::new().counts(true).listener(told.clone()));
+    let count = || {
+        let counts = tenure.counts();
+        let scope = counts.scopes.first().cloned().expect("one mutex was named");
+        (scope.leases, scope.detached, scope.attached, scope.hold.count())
+    };
+    let lease = held(&tenure, "x");
+    assert_eq!(count(), (1, 0, 0, 0));
+    let detached = lease.detach().expect("it is held");
+    assert_eq!(count(), (0, 1, 0, 1), "nobody here holds it");
+    let lease = block_on(tenure.attach(&detached)).expect("it is answered").expect("it is held");
+    assert_eq!(count(), (1, 1, 1, 1));
+    block_on(lease.release()).expect("it is answered");
+    assert_eq!(count(), (0, 1, 1, 2));
+    assert_eq!(*told.0.lock().expect("no panic"), ["detached after 0ns", "attached"]);
+}
+
+#[test]
+fn a_thousand_ids_are_renewed_and_each_has_its_own_answer() {
+    let (_, one, other) = two();
+    let mut held_by_id = Vec::new();
+    for number in 0..1000 {
+        let detached = held(&one, &format!("x{number}")).detach().expect("it is held");
+        held_by_id.push((detached.resource().clone(), detached.claim()));
+    }
+    // Every third is somebody else's, or nobody's.
+    for (_, claim) in held_by_id.iter_mut().step_by(3) {
+        *claim = ClaimId::new(claim.bits() ^ 1);
+    }
+    let kept = block_on(other.detached().renew(held_by_id.clone()));
+    assert_eq!(kept.len(), 1000);
+    for (at, kept) in kept.into_iter().enumerate() {
+        let is_held = matches!(kept.expect("it is answered"), Some(Kept::Held { .. }));
+        assert_eq!(is_held, at % 3 != 0, "number {at}");
+    }
+    let released = block_on(other.detached().release(held_by_id));
+    for (at, answer) in released.into_iter().enumerate() {
+        let is_released = answer.expect("it is answered") == ReleaseAnswer::Released;
+        assert_eq!(is_released, at % 3 != 0, "number {at}");
+    }
+}
+
+#[test]
+fn a_waiter_is_kept_by_its_id() {
+    let (_, one, other) = two();
+    let lease = held(&one, "x");
+    let mut waiting = Box::pin(one.mutex("x").ttl(TTL).acquire());
+    assert!(block_on(futures_util::future::poll_immediate(&mut waiting)).is_none(), "it waits");
+    crate::client::eventually("it has its place", || waiting.place().is_some());
+    let view = block_on(other.view("x")).expect("it is answered").expect("it is held");
+    let claim = view.waiters[0].claim;
+    let kept = block_on(other.detached().renew(vec![(lease.resource().clone(), claim)]));
+    assert_eq!(
+        kept.into_iter().next().expect("one").expect("it is answered"),
+        Some(Kept::Waiting { position: 1 })
+    );
+}
