@@ -234,6 +234,7 @@ macro_rules! for_each_check {
             }
             adoption {
                 another_client_keeps_what_was_detached,
+                a_hold_goes_there_and_back,
                 every_kind_is_attached_as_it_was,
                 a_client_attaches_what_it_has_detached,
                 what_is_detached_ends_after_its_ttl,

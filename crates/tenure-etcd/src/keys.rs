@@ -281,6 +281,11 @@ fn read_rest(text: &str) -> Option<Rest> {
     Some(Rest { order, entry, slot: slot.parse().ok() })
 }
 
+/// Reads for how long the units of a hold rest if its client vanishes.
+pub(crate) fn delay_of(value: &[u8]) -> Option<std::time::Duration> {
+    Some(read_rest(std::str::from_utf8(value).ok()?)?.entry.about?.lasts)
+}
+
 fn read_slot(key: &KeyValue, rest: &[u8], text: &str) -> Option<TakenSlot> {
     let number = std::str::from_utf8(rest.get(1..)?).ok()?.parse().ok()?;
     let token = Token::new(u64::try_from(key.create_revision).ok()?);

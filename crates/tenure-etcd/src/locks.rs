@@ -1,5 +1,6 @@
 //! Lines of claims as ranges of keys.
 
+mod adopt;
 pub(crate) mod look;
 pub(crate) mod store;
 pub(crate) mod wake;

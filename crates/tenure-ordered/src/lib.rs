@@ -34,6 +34,6 @@ pub use queues::{
     Removal, Rewritten, Snapshot, Standing, Unread, Value, clock_of_head, is_apart,
 };
 pub use store::{
-    Entered, Entrance, Leaving, Left, Look, Mine, Presence, Resting, Rule, SessionId, Store, Wait,
+    Adopted, Entered, Entrance, Leaving, Left, Look, Mine, Presence, Resting, Rule, SessionId, Store, Wait,
 };
 pub use wake::Wakes;

@@ -51,6 +51,17 @@ pub struct Look {
     pub keys: u64,
 }
 
+/// What came of taking an entry over.
+#[derive(Clone, Debug)]
+pub enum Adopted {
+    /// It is this client's from now on, as it was.
+    Mine(Mine, Arc<Terms>),
+    /// It ends with another client.
+    Elsewhere,
+    /// There is none, or an operator has broken it.
+    Gone,
+}
+
 /// How an entrance ended.
 #[derive(Clone, Debug)]
 pub enum Entered {
@@ -81,6 +92,8 @@ pub struct Mine {
     pub session_id: SessionId,
     /// The slot that it took.
     pub slot: Option<u32>,
+    /// How often a client has taken the entry over from another one, in a store where that writes it.
+    pub adoptions: u32,
 }
 
 /// What a waiter of this client waits for.
@@ -193,6 +206,16 @@ pub trait Store: Send + Sync + 'static {
             let looks: BTreeMap<&Name, Result<Look>> = names.into_iter().zip(looks).collect();
             let look = |(wait, _): &(&Wait, bool)| looks[&wait.mine.resource].clone().map(Some);
             waits.iter().map(look).collect()
+        }
+    }
+
+    /// Takes over the entry of a claim that another client has made: it keeps its number and its slot, and ends with this client from now
+    /// on. A store whose entries cannot go from one session to another says whether it is there.
+    fn adopt(&self, name: &Name, claim: ClaimId) -> impl Future<Output = Result<Adopted>> + Send {
+        async move {
+            let look = self.look(vec![name], false).await.pop().transpose()?;
+            let is_there = look.is_some_and(|look| look.line.place(claim).is_some());
+            Ok(if is_there { Adopted::Elsewhere } else { Adopted::Gone })
         }
     }
 

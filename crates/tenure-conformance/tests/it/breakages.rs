@@ -140,6 +140,8 @@ const BREAKAGES: &[(&str, Breakage, &str)] = &[
     ("adoption::another_client_keeps_what_was_detached", Calls(Call::AdoptionsForgotten), "is attached"),
     ("adoption::another_client_keeps_what_was_detached", Calls(Call::AdoptionsGrant), "is attached"),
     ("adoption::another_client_keeps_what_was_detached", Record(Rule::HoldsEndEarly), "is renewed|is attached"),
+    ("adoption::a_hold_goes_there_and_back", Calls(Call::AdoptionsForgotten), "is attached"),
+    ("adoption::a_hold_goes_there_and_back", Record(Rule::HoldsEndEarly), "is renewed|is attached"),
     ("adoption::every_kind_is_attached_as_it_was", Calls(Call::AdoptionsForgotten), "is attached"),
     ("adoption::every_kind_is_attached_as_it_was", Record(Rule::CapacityIgnored), "joins a writer"),
     ("adoption::a_client_attaches_what_it_has_detached", Calls(Call::AdoptionsForgotten), "is attached"),

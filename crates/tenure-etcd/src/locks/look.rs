@@ -142,7 +142,7 @@ impl Etcd {
             let is_mine = |key: &&KeyValue| u64::try_from(key.create_revision) == Ok(mine.order);
             Ok(match range.kvs.first().filter(is_mine) {
                 None => Presence::Gone,
-                Some(key) if key.version == version(mine.slot) => Presence::Here,
+                Some(key) if key.version == version(mine) => Presence::Here,
                 Some(_) => Presence::Broken,
             })
         };

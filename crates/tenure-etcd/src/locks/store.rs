@@ -14,7 +14,8 @@ use tenure_core::model::line::{Entry, Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_ordered::{
-    Entered, Entrance, Leaving, Left, Look, Mine, Presence, Queues, Rule, SessionId, Store, Wait, Wakes,
+    Adopted, Entered, Entrance, Leaving, Left, Look, Mine, Presence, Queues, Rule, SessionId, Store, Wait,
+    Wakes,
 };
 
 use crate::client::endpoints::{Endpoints, deadline};
@@ -105,14 +106,20 @@ pub(crate) fn is_there(key: Vec<u8>, order: u64) -> Compare {
     Compare::of(key, CompareResult::Equal, Target::Create(i64::try_from(order).unwrap_or(i64::MAX)))
 }
 
-/// An entry is written once when it is made, and once more when it takes a slot. Whatever else writes it breaks it.
-pub(crate) fn version(slot: Option<u32>) -> i64 {
-    1 + i64::from(slot.is_some())
+/// An entry is written once when it is made, once more when it takes a slot, and once whenever another client takes it over. Whatever
+/// else writes it breaks it.
+pub(crate) fn version(mine: &Mine) -> i64 {
+    1 + i64::from(mine.slot.is_some()) + i64::from(mine.adoptions)
 }
 
-/// No operator has marked the entry, and it has taken no other slot than this.
-fn is_untouched(key: Vec<u8>, slot: Option<u32>) -> Compare {
-    Compare::of(key, CompareResult::Equal, Target::Version(version(slot)))
+/// No operator has marked the entry, it has taken no other slot than is known, and no other client has it.
+fn is_untouched(key: Vec<u8>, mine: Option<&Mine>) -> Compare {
+    Compare::of(key, CompareResult::Equal, Target::Version(mine.map_or(1, version)))
+}
+
+/// The entry ends with the lease under which this client has it: no other client has taken it over.
+fn is_own(key: Vec<u8>, mine: &Mine) -> Compare {
+    Compare::of(key, CompareResult::Equal, Target::Lease(lease_of(mine.session_id)))
 }
 
 /// Writes an entry as it is, so that a client that has read it before finds it changed.
@@ -245,6 +252,8 @@ impl Etcd {
             token: taken.map_or(Token::new(order), |slot| slot.token),
             session_id: entrance.session_id,
             slot: taken.map(|slot| slot.number),
+
+            adoptions: 0,
         };
         Some(Entered::In(mine, look))
     }
@@ -315,12 +324,15 @@ impl Etcd {
         }
         let compare = match seen {
             Some(seen) if leaving.is_over || !seen.is_broken => {
-                Compare::of(place, CompareResult::Equal, Target::Version(seen.version))
+                Compare::of(place.clone(), CompareResult::Equal, Target::Version(seen.version))
             }
-            None if leaving.is_over => Compare::of(place, CompareResult::NotEqual, Target::Create(0)),
-            _ => is_untouched(place, slot),
+            None if leaving.is_over => Compare::of(place.clone(), CompareResult::NotEqual, Target::Create(0)),
+            _ => is_untouched(place.clone(), leaving.mine.as_ref()),
         };
-        Ok(TxnRequest { compare: vec![compare], success, failure })
+        // A client that has let go of it must not end what another has taken over.
+        let own = leaving.mine.as_ref().filter(|mine| mine.session_id != SessionId(0));
+        let compare = std::iter::once(compare).chain(own.map(|mine| is_own(place, mine))).collect();
+        Ok(TxnRequest { compare, success, failure })
     }
 
     /// Finds the slots of claims that may have taken one, and how their entries were then.
@@ -346,6 +358,8 @@ impl Etcd {
                     token: taken.map_or(Token::new(place.order), |slot| slot.token),
                     session_id: SessionId(0),
                     slot: taken.map(|slot| slot.number),
+
+                    adoptions: 0,
                 });
             }
             known.push((leaving, seen));
@@ -448,7 +462,7 @@ impl Etcd {
                 vec![again(kept, value, lease), freshness, delete(held)]
             }
         };
-        let compare = vec![is_there(place.clone(), mine.order), is_untouched(place, mine.slot)];
+        let compare = vec![is_there(place.clone(), mine.order), is_untouched(place, Some(mine))];
         let answer = self.call(TxnRequest { compare, success, failure: Vec::new() }).await?;
         let before = |response: &ResponseOp| match &response.response {
             Some(Answered::Put(put)) => put.prev_kv.iter().map(|key| key.lease).collect::<Vec<_>>(),
@@ -511,8 +525,6 @@ fn capability(layout: Layout) -> Capability {
     capability.ttl_grain = Duration::from_secs(1);
     capability.ttl_grain_reason = "leases of etcd last whole seconds";
     capability.hand_over = HandOver::Session;
-    capability.adopts = Adopts::SameClient;
-    capability.adopts_reason = "an entry ends with the lease of etcd under which its client made it";
     capability.waiters_max = WAITERS_MAX;
     capability.raises_tokens = false;
     capability.remembers_ends = false;
@@ -522,6 +534,9 @@ fn capability(layout: Layout) -> Capability {
     if layout == Layout::Etcdctl {
         capability.kinds = &[tenure_core::model::claim::Kind::Mutex];
         capability.has_rests = false;
+        capability.adopts = Adopts::SameClient;
+        capability.adopts_reason =
+            "beside keys of others an entry stays under the lease of etcd under which its client made it";
     }
     capability
 }
@@ -557,6 +572,16 @@ impl Store for Etcd {
     async fn look(&self, names: Vec<&Name>, is_detailed: bool) -> Vec<Result<Look>> {
         let batches = names.chunks(OPERATIONS_MAX / 2).map(|batch| self.read_line_batch(batch, is_detailed));
         join_all(batches).await.into_iter().flatten().collect()
+    }
+
+    async fn adopt(&self, name: &Name, claim: ClaimId) -> Result<Adopted> {
+        for _ in 0..TRIES {
+            let adopted = self.adopt_once(name, claim).await.map_err(failed("adopt"))?;
+            if let Some(adopted) = adopted {
+                return Ok(adopted);
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "adopt", "its entry was written each time in between"))
     }
 
     async fn find(&self, mine: Vec<Mine>) -> Vec<Result<Presence>> {
@@ -608,7 +633,7 @@ impl Store for Etcd {
                     (self.keys.place(&mine.resource, mine.claim), self.keys.slot(&mine.resource, number));
                 let free = Compare::is_absent(key.clone());
                 let compare =
-                    vec![free, is_there(place.clone(), mine.order), is_untouched(place.clone(), None)];
+                    vec![free, is_there(place.clone(), mine.order), is_untouched(place.clone(), Some(mine))];
                 let taken = put(key, mine.claim.to_string().into_bytes(), lease_of(mine.session_id));
                 let success = vec![taken, touch(place)];
                 let transaction = TxnRequest { compare, success, failure: Vec::new() };

@@ -1,66 +1,92 @@
 //! Renewing claims that this client may not have made.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use futures_util::future::join;
-use tenure_core::engine::{ClaimAnswer, RenewAnswer, RenewRequest, adopts_elsewhere};
-use tenure_core::model::claim::{Claim, ClaimId, Name};
-use tenure_core::{Error, Result};
+use futures_util::future::join_all;
+use tenure_core::engine::{Adopts, ClaimAnswer, RenewAnswer, RenewRequest, adopts_elsewhere};
+use tenure_core::model::claim::{Claim, ClaimId};
+use tenure_core::{Error, ErrorKind, Result};
 
-use crate::locks::ordered::Shared;
-use crate::store::{Look, Store};
+use crate::locks::ordered::{Shared, now};
+use crate::locks::own::Own;
+use crate::store::{Adopted, Store};
 
 impl<S: Store> Shared<S> {
     pub(crate) async fn adopt_all(&self, requests: &[RenewRequest]) -> Vec<Result<RenewAnswer>> {
-        let is_known = |request: &&RenewRequest| {
-            let owned = self.owned();
-            owned.get(request.claim).is_some() || owned.has_ended(request.claim)
-        };
-        let (known, others): (Vec<&RenewRequest>, Vec<&RenewRequest>) = requests.iter().partition(is_known);
-        let known: Vec<RenewRequest> = known.into_iter().cloned().collect();
-        let (renewed, found) = join(self.renew_all(&known), self.find_elsewhere(&others)).await;
+        let _changing = self.changing();
+        let unknown = requests.iter().filter(|request| !self.is_known(request.claim));
+        let mut refused = self.take_over(unknown).await;
         let mut answers: BTreeMap<ClaimId, Result<RenewAnswer>> =
-            known.iter().map(|request| request.claim).zip(renewed).chain(found).collect();
-        let gone = || Ok(RenewAnswer::Lost);
-        requests.iter().map(|request| answers.remove(&request.claim).unwrap_or_else(gone)).collect()
+            self.renew_known(requests.iter().filter(|request| !refused.contains_key(&request.claim))).await;
+        // Another client may have had what this one had before.
+        let is_lost =
+            |request: &&RenewRequest| matches!(answers.get(&request.claim), Some(Ok(RenewAnswer::Lost)));
+        if self.store.capability().adopts == Adopts::AnyClient {
+            let lost: Vec<&RenewRequest> = requests.iter().filter(is_lost).collect();
+            refused.extend(self.take_over(lost.iter().copied()).await);
+            answers.extend(self.renew_known(lost.into_iter()).await);
+        }
+        answers.extend(refused.into_iter().map(|(claim, error)| (claim, Err(error))));
+        let left_out = || Err(Error::new(ErrorKind::Internal, "renew", "one was left out"));
+        requests.iter().map(|request| answers.get(&request.claim).cloned().unwrap_or_else(left_out)).collect()
     }
 
+    async fn renew_known<'a>(
+        &self,
+        requests: impl Iterator<Item = &'a RenewRequest>,
+    ) -> BTreeMap<ClaimId, Result<RenewAnswer>> {
+        let requests: Vec<RenewRequest> = requests.cloned().collect();
+        let answers = if requests.is_empty() { Vec::new() } else { self.renew_all(&requests).await };
+        requests.iter().map(|request| request.claim).zip(answers).collect()
+    }
+
+    fn is_known(&self, claim: ClaimId) -> bool {
+        let owned = self.owned();
+        owned.get(claim).is_some() || owned.has_ended(claim)
+    }
+
+    /// Takes claims over that other clients have entered. Those that are there now are known as this client's. Returns why not, for
+    /// those that cannot be.
+    async fn take_over(&self, requests: impl Iterator<Item = &RenewRequest>) -> BTreeMap<ClaimId, Error> {
+        let start = now();
+        let adopted = requests
+            .map(async |request| (request.claim, self.store.adopt(&request.resource, request.claim).await));
+        let mut refused = BTreeMap::new();
+        for (claim, adopted) in join_all(adopted).await {
+            match adopted {
+                // Copies of its entrance may be under way from anywhere.
+                Ok(Adopted::Mine(mine, terms)) => self.owned().put(Own::waiting(mine, terms, start, true)),
+                Ok(Adopted::Gone) => {}
+                Ok(Adopted::Elsewhere) => drop(refused.insert(claim, self.is_elsewhere())),
+                Err(error) => drop(refused.insert(claim, error)),
+            }
+        }
+        refused
+    }
+
+    /// Says that another client has entered a claim.
     pub(crate) fn is_elsewhere(&self) -> Error {
-        adopts_elsewhere("adopt", self.store.capability().adopts_reason)
+        let capability = self.store.capability();
+        match capability.adopts {
+            Adopts::AnyClient => {
+                Error::new(ErrorKind::Unavailable, "claim", "another client has entered it just now")
+            }
+            Adopts::SameClient => adopts_elsewhere("adopt", capability.adopts_reason),
+        }
     }
 
-    /// Answers claims whose ids were given, if other clients have entered them.
+    /// Takes over claims whose ids were given, where other clients have entered them. Answers those that it cannot.
     pub(crate) async fn claims_elsewhere(&self, claims: &[&Claim]) -> BTreeMap<ClaimId, Result<ClaimAnswer>> {
-        let may_be = |claim: &&&Claim| claim.may_be_known && !self.owned().may_be_in(claim.id);
+        let is_asked = |claim: &&&Claim| {
+            claim.may_be_known && !self.is_known(claim.id) && !self.owned().may_be_in(claim.id)
+        };
         let request = |claim: &&Claim| RenewRequest {
             resource: claim.resource.clone(),
             claim: claim.id,
             is_waiter: true,
         };
-        let asked: Vec<RenewRequest> = claims.iter().filter(may_be).map(request).collect();
-        let found = self.find_elsewhere(&asked.iter().collect::<Vec<_>>()).await;
-        let is_there = |(claim, answer): (ClaimId, Result<RenewAnswer>)| {
-            Some((claim, Err(answer.err()?.with_no_effect())))
-        };
-        found.into_iter().filter_map(is_there).collect()
-    }
-
-    /// Looks for claims of other clients, whose entries end with those.
-    async fn find_elsewhere(&self, requests: &[&RenewRequest]) -> Vec<(ClaimId, Result<RenewAnswer>)> {
-        if requests.is_empty() {
-            return Vec::new();
-        }
-        let names: BTreeSet<&Name> = requests.iter().map(|request| &request.resource).collect();
-        let looks = self.store.look(names.iter().copied().collect(), false).await;
-        let looks: BTreeMap<&Name, Result<Look>> = names.into_iter().zip(looks).collect();
-        let answer = |request: &&RenewRequest| {
-            let answer = match &looks[&request.resource] {
-                Ok(look) if look.line.place(request.claim).is_some() => Err(self.is_elsewhere()),
-                Ok(_) => Ok(RenewAnswer::Lost),
-                Err(error) => Err(error.clone()),
-            };
-            (request.claim, answer)
-        };
-        requests.iter().map(answer).collect()
+        let asked: Vec<RenewRequest> = claims.iter().filter(is_asked).map(request).collect();
+        let refused = self.take_over(asked.iter()).await;
+        refused.into_iter().map(|(claim, error)| (claim, Err(error.with_no_effect()))).collect()
     }
 }

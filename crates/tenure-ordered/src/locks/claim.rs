@@ -49,11 +49,11 @@ impl<S: Store> Shared<S> {
     /// Answers claims for different resources.
     async fn claim_round(&self, claims: Vec<&Claim>) -> Vec<Result<ClaimAnswer>> {
         let _changing = self.changing();
+        let elsewhere = self.claims_elsewhere(&claims).await;
         let (known, new): (Vec<&Claim>, Vec<&Claim>) = {
             let owned = self.owned();
             claims.iter().partition(|claim| owned.has_ended(claim.id) || owned.get(claim.id).is_some())
         };
-        let elsewhere = self.claims_elsewhere(&new).await;
         let new: Vec<&Claim> = new.into_iter().filter(|claim| !elsewhere.contains_key(&claim.id)).collect();
         let fresh = self.fresh_values(&new).await;
         let new: Vec<&Claim> = new.into_iter().filter(|claim| !fresh.contains_key(&claim.id)).collect();

@@ -107,6 +107,8 @@ impl Inner {
             token: Token::new(czxid.cast_unsigned()),
             session_id: session.session_id,
             slot: None,
+
+            adoptions: 0,
         };
         let line = seen.line();
         let line = match line.standing(claim.id) {
