@@ -68,6 +68,7 @@ pub mod mutex;
 pub mod observe;
 pub mod period;
 pub mod queue;
+pub mod queue_context;
 pub mod rw_lock;
 pub mod semaphore;
 pub mod several;
@@ -358,6 +359,11 @@ macro_rules! for_each_check {
                 processes_share_a_queue_in_order,
                 a_killed_client_loses_nothing,
                 it_behaves_like_the_model,
+            }
+            queue_context {
+                a_context_comes_with_each_delivery,
+                a_context_is_that_of_its_item,
+                a_batch_keeps_contexts_apart,
             }
             death {
                 a_killed_holder_is_replaced,

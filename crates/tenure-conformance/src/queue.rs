@@ -34,7 +34,7 @@ fn rules(ttl: Duration) -> Arc<Rules> {
 }
 
 /// A push of a text by hand.
-fn push_of(queue: &Name, group: Option<&str>, payload: &str) -> Push {
+pub(crate) fn push_of(queue: &Name, group: Option<&str>, payload: &str) -> Push {
     let group = group.map(|group| Name::new(group).expect("a good name"));
     Push {
         queue: queue.clone(),
@@ -42,10 +42,11 @@ fn push_of(queue: &Name, group: Option<&str>, payload: &str) -> Push {
         payload: payload.as_bytes().into(),
         delay: Duration::ZERO,
         dedup: None,
+        context: None,
     }
 }
 
-fn text(delivery: &Delivery) -> String {
+pub(crate) fn text(delivery: &Delivery) -> String {
     String::from_utf8_lossy(delivery.payload()).into_owned()
 }
 
@@ -59,16 +60,16 @@ async fn push_all(queue: &Queue, group: Option<&str>, payloads: &[&str]) {
 }
 
 /// Takes what must be ready or become ready.
-async fn next(setup: &dyn Setup, queue: &Queue) -> Delivery {
+pub(crate) async fn next(setup: &dyn Setup, queue: &Queue) -> Delivery {
     setup.within("an item is handed out", queue.next()).await.expect("an item is handed out")
 }
 
 /// Tries to take once.
-async fn try_next(setup: &dyn Setup, queue: &Queue) -> Option<Delivery> {
+pub(crate) async fn try_next(setup: &dyn Setup, queue: &Queue) -> Option<Delivery> {
     setup.within("a try is answered", queue.try_next()).await.expect("a try is answered")
 }
 
-async fn ack(setup: &dyn Setup, delivery: Delivery) {
+pub(crate) async fn ack(setup: &dyn Setup, delivery: Delivery) {
     setup.within("an ack is answered", delivery.ack()).await.expect("a delivery is acknowledged");
 }
 
@@ -301,7 +302,7 @@ pub async fn a_stopped_consumers_ack_is_refused(setup: &dyn Setup) {
     ack(setup, again).await;
 }
 
-fn queue_name(queue: &Queue) -> String {
+pub(crate) fn queue_name(queue: &Queue) -> String {
     queue.name().expect("a good name").as_str().to_owned()
 }
 

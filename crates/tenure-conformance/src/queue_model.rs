@@ -11,7 +11,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::queue::{
-    Interval, ItemId, ItemState, ItemView, Push, Rules, Settle, SettleAnswer, Settlement, Take, Which,
+    Dispatched, Interval, ItemContext, ItemId, ItemState, ItemView, Push, Rules, Settle, SettleAnswer,
+    Settlement, Take, Which,
 };
 use tenure_core::engine::{DynEngine, DynQueueEngine, RenewAnswer, RenewRequest};
 use tenure_core::model::claim::{ClaimId, ClientId, Label, Name};
@@ -116,6 +117,8 @@ impl Pair<'_> {
                 delay: if self.random.u8(0..12) == 0 { LONG } else { Duration::ZERO },
                 dedup: (self.random.u8(0..4) == 0)
                     .then(|| Name::new(&format!("d{}", self.random.u8(0..30))).expect("a name")),
+                context: (self.random.u8(0..3) == 0)
+                    .then(|| ItemContext::new(&format!("c{}", self.random.u8(..))).expect("a context")),
             })
             .collect();
         let answers = self.engine.push(pushes.clone()).await;
@@ -155,18 +158,12 @@ impl Pair<'_> {
         let mut answers = self.engine.take(vec![take.clone()]).await;
         let taken = answers.pop().expect("an answer").expect("it takes");
         let Ok((expected, _)) = step::take(&mut self.model, &take, self.now);
-        let seen: Vec<_> = taken
-            .items
-            .iter()
-            .map(|one| {
-                (one.claim, self.model_of(one.item), one.group.clone(), one.payload.clone(), one.attempt)
-            })
-            .collect();
-        let wanted: Vec<_> = expected
-            .items
-            .iter()
-            .map(|one| (one.claim, one.item, one.group.clone(), one.payload.clone(), one.attempt))
-            .collect();
+        let told = |item: ItemId, one: &Dispatched| {
+            let (group, payload, context) = (one.group.clone(), one.payload.clone(), one.context.clone());
+            (one.claim, item, group, payload, context, one.attempt)
+        };
+        let seen: Vec<_> = taken.items.iter().map(|one| told(self.model_of(one.item), one)).collect();
+        let wanted: Vec<_> = expected.items.iter().map(|one| told(one.item, one)).collect();
         assert_eq!(seen, wanted, "{take:?}");
         for one in taken.items {
             self.claims.push(one.claim);
@@ -303,14 +300,11 @@ impl Pair<'_> {
                 ItemState::Behind => "behind".to_owned(),
                 ItemState::InFlight { .. } => "in flight".to_owned(),
             };
-            let seen: Vec<_> = seen
-                .iter()
-                .map(|view| (self.model_of(view.item), view.group.clone(), view.attempts, state(view)))
-                .collect();
-            let wanted: Vec<_> = wanted
-                .iter()
-                .map(|view| (view.item, view.group.clone(), view.attempts, state(view)))
-                .collect();
+            let told = |item: ItemId, view: &ItemView| {
+                (item, view.group.clone(), view.context.clone(), view.attempts, state(view))
+            };
+            let seen: Vec<_> = seen.iter().map(|view| told(self.model_of(view.item), view)).collect();
+            let wanted: Vec<_> = wanted.iter().map(|view| told(view.item, view)).collect();
             assert_eq!(seen, wanted, "{which:?}");
         }
     }
@@ -378,6 +372,7 @@ async fn push_all(engine: &dyn DynEngine, queue: &Name, client: usize, crowd: Cr
                 payload: format!("{group} {client} {number}").into_bytes().into(),
                 delay: Duration::ZERO,
                 dedup: None,
+                context: None,
             }
         });
         for pushed in queues.push(pushes.collect()).await {

@@ -1,6 +1,7 @@
 //! The engine: what of it is MySQL's own.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tenure_core::Result;
 use tenure_core::engine::queue::QueueCapability;
@@ -29,6 +30,8 @@ pub struct MySql {
     pub(crate) queue_tables: QueueTables,
     /// Where the items are that this client has.
     pub(crate) hints: Hints,
+    /// Whether the tables of the queues have a column of contexts, as far as this client knows.
+    pub(crate) keeps_contexts: AtomicBool,
     inbox: Inbox,
 }
 
@@ -55,7 +58,18 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> 
     let (queue_capability, queue_tables) =
         (tenure_sql::queue_capability(false), QueueTables::new(&config.prefix));
     let hints = Hints::default();
-    let database = MySql { pool, config, tables, capability, queue_capability, queue_tables, hints, inbox };
+    let keeps_contexts = AtomicBool::new(false);
+    let database = MySql {
+        pool,
+        config,
+        tables,
+        capability,
+        queue_capability,
+        queue_tables,
+        hints,
+        keeps_contexts,
+        inbox,
+    };
     Ok(Hosted::with_queues(database, purges))
 }
 

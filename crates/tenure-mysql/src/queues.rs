@@ -8,12 +8,14 @@ mod settle;
 pub(crate) mod text;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::queue::{
-    DEDUP_MEMORY, Dispatched, Interval, ItemId, Push, Pushed, QueueCapability, Settle, Take, Which,
+    DEDUP_MEMORY, Dispatched, Interval, ItemContext, ItemId, Push, Pushed, QueueCapability, Settle, Take,
+    Which,
 };
 use tenure_core::model::claim::{ClaimId, Name};
 use tenure_core::model::token::Token;
@@ -22,7 +24,7 @@ use tenure_sql::{
     QueueTables, Row, Settled, claim_bytes, client_number, micros, read_name, signed,
 };
 
-pub(crate) use text::schema;
+pub(crate) use text::{contexts, schema};
 
 use crate::dialect::{MySqlDialect, joined};
 use crate::engine::MySql;
@@ -67,6 +69,11 @@ fn answer(answers: &[Vec<Row>], at: usize) -> &[Row] {
 fn first(answers: &[Vec<Row>], at: usize) -> Result<Columns<'_>, Fault> {
     let row = answer(answers, at).first();
     row.map(Columns::of).ok_or_else(|| Fault::internal("a question was not answered"))
+}
+
+/// One more column in a list.
+pub(super) fn and(is_there: bool, more: &'static str) -> &'static str {
+    if is_there { more } else { "" }
 }
 
 fn claim_literal(claim: ClaimId) -> String {
@@ -160,17 +167,24 @@ impl MySql {
         }
         self.lock_groups(script, heads.keys().copied());
         script.add(&format!("SET @t = {CLOCK}"));
+        let keeps_contexts = self.keeps_contexts();
         let mut rows = Rows::default();
         for push in pushes {
             let due_at = format!("@t + {}", micros(push.delay));
             let group = push.group.as_ref().map_or("NULL".to_owned(), |group| literal(bytes(group)));
             let ready_at = if push.group.is_some() { "NULL".to_owned() } else { due_at.clone() };
             let (queue, payload) = (literal(bytes(&push.queue)), literal(&push.payload));
-            rows.add([queue, group, payload, "@t".to_owned(), due_at, ready_at]);
+            let context = push
+                .context
+                .as_ref()
+                .map_or("NULL".to_owned(), |context| literal(context.as_str().as_bytes()));
+            let context = if keeps_contexts { format!(",{context}") } else { String::new() };
+            rows.add([queue, group, payload, "@t".to_owned(), due_at, ready_at + &context]);
         }
         script.add(&format!(
-            "INSERT INTO {item} (queue, grp, payload, pushed_at, due_at, ready_at) VALUES {}",
-            rows.0
+            "INSERT INTO {item} (queue, grp, payload, pushed_at, due_at, ready_at{context}) VALUES {}",
+            rows.0,
+            context = and(keeps_contexts, ", context"),
         ));
         script.add("SET @f = LAST_INSERT_ID(), @s = @@auto_increment_increment");
         let mut first = Rows::default();
@@ -240,8 +254,9 @@ impl MySql {
         ));
         script.add("SET @b = IF(@r <= @t, @t, -1)");
         let ready = script.add(&format!(
-            "SELECT id, HEX(grp), HEX(payload), attempts, token, rests_until, due_at FROM {item} FORCE INDEX (by_ready) \
-             WHERE queue = {queue} AND ready_at <= @b ORDER BY ready_at, id LIMIT {most} FOR UPDATE SKIP LOCKED"
+            "SELECT id, HEX(grp), HEX(payload), attempts, token, rests_until, due_at{context} FROM {item} FORCE INDEX (by_ready) \
+             WHERE queue = {queue} AND ready_at <= @b ORDER BY ready_at, id LIMIT {most} FOR UPDATE SKIP LOCKED",
+            context = and(self.keeps_contexts(), ", HEX(context)")
         ));
         let state = script.add(&format!(
             "SELECT @t, @r, (SELECT ready_at FROM {item} FORCE INDEX (by_ready) WHERE queue = {queue} AND ready_at > @b \
@@ -286,6 +301,7 @@ struct Ready {
     token: Token,
     rests_until: i64,
     due_at: Timestamp,
+    context: Option<ItemContext>,
 }
 
 fn read_ready(row: &Row) -> Result<Ready, Fault> {
@@ -298,6 +314,9 @@ fn read_ready(row: &Row) -> Result<Ready, Fault> {
         token: columns.token()?,
         rests_until: columns.number()?,
         due_at: columns.moment()?,
+        // Tables that an older version made have no such column.
+        context: if row.len() > 7 { columns.maybe_bytes()? } else { None }
+            .and_then(|bytes| ItemContext::from_stored(&bytes)),
     })
 }
 
@@ -319,7 +338,14 @@ impl QueueDatabase for MySql {
     }
 
     async fn ensure_queues(&self) -> Result<(), Fault> {
-        migrate::ensure_queues(&self.pool, &self.config.prefix).await
+        migrate::ensure_queues(&self.pool, &self.config.prefix).await?;
+        let keeps_contexts = migrate::ensure_contexts(&self.pool, &self.config.prefix).await?;
+        self.keeps_contexts.store(keeps_contexts, Ordering::Release);
+        Ok(())
+    }
+
+    fn keeps_contexts(&self) -> bool {
+        self.keeps_contexts.load(Ordering::Acquire)
     }
 
     async fn enter(&self, pushes: &[&Push], _: &Calls) -> Result<Entered, Fault> {
@@ -364,7 +390,7 @@ impl QueueDatabase for MySql {
         let mut rows = Rows::default();
         let mut claims = claims.iter();
         for ready in looked.ready {
-            let Ready { id, group, payload, attempts, token, rests_until, due_at } = ready;
+            let Ready { id, group, payload, attempts, token, rests_until, due_at, context } = ready;
             if take.rules.attempts_max != 0 && attempts >= take.rules.attempts_max {
                 found.worn.push(ItemId(id.unsigned_abs()));
                 continue;
@@ -387,6 +413,7 @@ impl QueueDatabase for MySql {
                 item,
                 group,
                 payload,
+                context,
                 attempt,
                 token,
                 ends_in,
@@ -462,6 +489,7 @@ impl QueueDatabase for MySql {
         let QueueTables { dead, item: items, .. } = &self.queue_tables;
         let name = literal(bytes(queue));
         let one = item.map_or(String::new(), |item| format!("AND id = {}", signed(item.0)));
+        let context = and(self.keeps_contexts(), ", context");
         let mut connection = self.connection().await?;
         let mut script = Script::begin();
         let found = script.add(&format!(
@@ -482,8 +510,8 @@ impl QueueDatabase for MySql {
         let mut gone = Rows::default();
         for id in &ids {
             script.add(&format!(
-                "INSERT INTO {items} (queue, grp, payload, pushed_at, due_at, ready_at) \
-                 SELECT queue, grp, payload, pushed_at, @t, IF(grp IS NULL, @t, NULL) FROM {dead} FORCE INDEX (PRIMARY) \
+                "INSERT INTO {items} (queue, grp, payload, pushed_at, due_at, ready_at{context}) \
+                 SELECT queue, grp, payload, pushed_at, @t, IF(grp IS NULL, @t, NULL){context} FROM {dead} FORCE INDEX (PRIMARY) \
                  WHERE queue = {name} AND id = {id}"
             ));
             script.add("SET @f = LAST_INSERT_ID()");

@@ -1,7 +1,7 @@
 //! The engine: what of it is PostgreSQL's own.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure_core::engine::queue::QueueCapability;
@@ -46,6 +46,9 @@ pub struct Postgres {
     capability: Capability,
     pub(crate) queue_capability: QueueCapability,
     pub(crate) texts: Texts,
+    /// The same for tables of the queues that an older version made, while they have no column of contexts.
+    pub(crate) texts_of_old: Texts,
+    pub(crate) keeps_contexts: AtomicBool,
     pub(crate) plain_texts: PlainTexts,
     pub(crate) loners: Loners,
     inbox: Arc<Inbox>,
@@ -91,7 +94,8 @@ async fn connect_once(config: Config, client: ClientId) -> std::result::Result<P
     capability.tells_waiters = false;
     capability.batch_max = BATCH_MAX;
     let tables = Tables { deletes: config.purges, ..Tables::new(&place) };
-    let (texts, queue_capability) = (Texts::new(&place, &config.prefix), tenure_sql::queue_capability(false));
+    let [texts, texts_of_old] = [true, false].map(|keeps| Texts::new(&place, &config.prefix, keeps));
+    let queue_capability = tenure_sql::queue_capability(false);
     let (loners, plain_texts) = (Loners::default(), PlainTexts::new(&tables));
     let mut database = Postgres {
         connections,
@@ -100,6 +104,8 @@ async fn connect_once(config: Config, client: ClientId) -> std::result::Result<P
         capability,
         queue_capability,
         texts,
+        texts_of_old,
+        keeps_contexts: AtomicBool::new(false),
         plain_texts,
         loners,
         inbox,

@@ -9,6 +9,8 @@ use crate::dialect::{literal, schema};
 
 /// Held while the tables are made: two clients that make the same table at once disturb each other.
 const MIGRATION_LOCK: i64 = 0x7465_6e75_7265;
+/// How long a table is waited for that gets a column: so long all others wait behind that. In milliseconds.
+const ALTER_WAIT_MS: u32 = 300;
 
 /// Returns what the names of the tables begin with, as statements have them: with the schema, since no search path is trusted
 /// later on. That is the one of the settings; else the one that the user's own path leads to, or would make tables in.
@@ -55,6 +57,32 @@ pub(crate) async fn ensure_queues(connections: &Connections, prefix: &str) -> Re
     make_unless(connections, prefix, crate::queues::schema(prefix), Some(&last)).await
 }
 
+/// Gives the tables of the queues their column of contexts, if an older version has made them, and says whether they have it. A user
+/// who may not change tables goes on without, and so does one who would have to wait: other clients would wait behind it.
+pub(crate) async fn ensure_contexts(connections: &Connections, prefix: &str) -> Result<bool, Fault> {
+    let mut connection = connections.lend(Purpose::Any).await?;
+    let has = format!(
+        "SELECT count(*) = 2 FROM pg_attribute WHERE attname = 'context' AND NOT attisdropped \
+         AND attrelid IN (to_regclass('{0}queue_item'), to_regclass('{0}queue_dead'))",
+        literal(prefix)
+    );
+    let found = connection.run(has).await?;
+    if found.into_iter().flatten().flatten().flatten().next().as_deref() == Some("t") {
+        connection.keep();
+        return Ok(true);
+    }
+    for statement in crate::queues::contexts(prefix) {
+        if let Err(fault) =
+            connection.run(format!("SET LOCAL lock_timeout = {ALTER_WAIT_MS}; {statement}")).await
+        {
+            tracing::debug!(?fault, "the tables of the queues have no column of contexts, and get none now");
+            return Ok(false);
+        }
+    }
+    connection.keep();
+    Ok(true)
+}
+
 /// Whether the tables are there. Those of another version are an error.
 fn is_known(found: Option<String>, known: u32, prefix: &str) -> Result<bool, Fault> {
     match found {
@@ -91,7 +119,13 @@ pub(crate) async fn migrate(connections: &Connections, prefix: &str) -> Result<(
 
 /// Makes the tables of the queues.
 pub(crate) async fn migrate_queues(connections: &Connections, prefix: &str) -> Result<(), Fault> {
-    make(connections, prefix, crate::queues::schema(prefix)).await
+    make(connections, prefix, crate::queues::schema(prefix)).await?;
+    let mut connection = connections.lend(Purpose::Any).await?;
+    for statement in crate::queues::contexts(prefix) {
+        connection.run(statement).await?;
+    }
+    connection.keep();
+    Ok(())
 }
 
 async fn make(connections: &Connections, prefix: &str, tables: Vec<String>) -> Result<(), Fault> {

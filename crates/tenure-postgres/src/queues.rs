@@ -4,6 +4,7 @@ pub(crate) mod read;
 pub(crate) mod text;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tenure_sql::{
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-pub(crate) use text::{Texts, schema};
+pub(crate) use text::{Texts, contexts, schema};
 
 use crate::client::connection::{Bound, PooledConnection};
 use crate::engine::Postgres;
@@ -41,6 +42,10 @@ enum Kind {
 
 fn bytes(name: &Name) -> &[u8] {
     name.as_str().as_bytes()
+}
+
+fn context(push: &Push) -> Option<&[u8]> {
+    push.context.as_ref().map(|context| context.as_str().as_bytes())
 }
 
 fn all_bytes(claims: &[ClaimId]) -> Vec<[u8; 16]> {
@@ -98,6 +103,11 @@ fn pushed(rows: &[Row], count: usize) -> Result<Vec<Pushed>, Fault> {
 }
 
 impl Postgres {
+    /// Returns the statements for the tables as they are, as far as this client knows.
+    pub(crate) fn texts(&self) -> &Texts {
+        if self.keeps_contexts() { &self.texts } else { &self.texts_of_old }
+    }
+
     /// Carries out a transaction, and returns the rows of its last statement.
     async fn transact(&self, statements: &[Bound<'_>], calls: &Calls) -> Result<Vec<Row>, Fault> {
         let connection = self.connections.lend(Purpose::Any).await?;
@@ -120,11 +130,11 @@ impl Postgres {
         let alone: [Value<'_>; 2] = [(&one.first(), Type::BYTEA), (&own, Type::INT8)];
         match one.len() {
             0 => {}
-            1 => behind.push((&self.texts.wake_one, &alone)),
-            _ => behind.push((&self.texts.wake, values[0])),
+            1 => behind.push((&self.texts().wake_one, &alone)),
+            _ => behind.push((&self.texts().wake, values[0])),
         }
         if !watcher.is_empty() {
-            behind.push((&self.texts.wake_watchers, values[1]));
+            behind.push((&self.texts().wake_watchers, values[1]));
         }
         let mut answers = connection.transact(self.owns_sessions(), statements, &behind).await?;
         connection.keep();
@@ -135,26 +145,31 @@ impl Postgres {
     async fn enter_plain(&self, pushes: &[&Push], calls: &Calls) -> Result<Entered, Fault> {
         let own = client_number(self.inbox().client());
         let watchers = Calls { one: Vec::new(), watchers: calls.watchers.clone() };
+        let texts = self.texts();
+        let given = if texts.keeps_contexts { 5 } else { 4 };
         let rows = if let [push] = pushes {
-            let (queue, delay) = (bytes(&push.queue), micros(push.delay));
-            let values: [Value<'_>; 4] = [
+            let (queue, delay, context) = (bytes(&push.queue), micros(push.delay), context(push));
+            let values: [Value<'_>; 5] = [
                 (&queue, Type::BYTEA),
                 (&&*push.payload, Type::BYTEA),
                 (&delay, Type::INT8),
                 (&own, Type::INT8),
+                (&context, Type::BYTEA),
             ];
-            self.transact(&[(&self.texts.push_one, &values)], &watchers).await?
+            self.transact(&[(&texts.push_one, &values[..given])], &watchers).await?
         } else {
             let queues: Vec<&[u8]> = pushes.iter().map(|push| bytes(&push.queue)).collect();
             let payloads: Vec<&[u8]> = pushes.iter().map(|push| &*push.payload).collect();
             let delays: Vec<i64> = pushes.iter().map(|push| micros(push.delay)).collect();
-            let values: [Value<'_>; 4] = [
+            let contexts: Vec<Option<&[u8]>> = pushes.iter().map(|push| context(push)).collect();
+            let values: [Value<'_>; 5] = [
                 (&queues, Type::BYTEA_ARRAY),
                 (&payloads, Type::BYTEA_ARRAY),
                 (&delays, Type::INT8_ARRAY),
                 (&own, Type::INT8),
+                (&contexts, Type::BYTEA_ARRAY),
             ];
-            self.transact(&[(&self.texts.push, &values)], &watchers).await?
+            self.transact(&[(&texts.push, &values[..given])], &watchers).await?
         };
         let pushed = pushed(&rows, pushes.len())?;
         let one = calls.one.clone();
@@ -186,7 +201,7 @@ impl Postgres {
             (&floor, Type::INT8),
             (&attempts, Type::INT8),
         ];
-        let rows = self.transact_alone(&[(&self.texts.take_one, &values)]).await?;
+        let rows = self.transact_alone(&[(&self.texts().take_one, &values)]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let item = ItemId(number(row, 0)?.unsigned_abs());
         let items = vec![self.dispatched(row, item, claim, take.rules.ttl)?];
@@ -216,7 +231,8 @@ impl Postgres {
     async fn hand_out_at_intervals(&self, queue: &[u8], take: &[Value<'_>]) -> Result<Vec<Row>, Fault> {
         // Each take from this queue stands in line for the row in which its rest is noted.
         let head: [Value<'_>; 1] = [(&queue, Type::BYTEA)];
-        self.transact_alone(&[(&self.texts.lock_head, &head), (&self.texts.take_at_intervals, take)]).await
+        self.transact_alone(&[(&self.texts().lock_head, &head), (&self.texts().take_at_intervals, take)])
+            .await
     }
 }
 
@@ -230,7 +246,14 @@ impl QueueDatabase for Postgres {
     }
 
     async fn ensure_queues(&self) -> Result<(), Fault> {
-        migrate::ensure_queues(&self.connections, &self.place).await
+        migrate::ensure_queues(&self.connections, &self.place).await?;
+        let keeps_contexts = migrate::ensure_contexts(&self.connections, &self.place).await?;
+        self.keeps_contexts.store(keeps_contexts, Ordering::Release);
+        Ok(())
+    }
+
+    fn keeps_contexts(&self) -> bool {
+        self.keeps_contexts.load(Ordering::Acquire)
     }
 
     async fn enter(&self, pushes: &[&Push], calls: &Calls) -> Result<Entered, Fault> {
@@ -243,17 +266,22 @@ impl QueueDatabase for Postgres {
         let payloads: Vec<&[u8]> = pushes.iter().map(|push| &*push.payload).collect();
         let delays: Vec<i64> = pushes.iter().map(|push| micros(push.delay)).collect();
         let dedups: Vec<Option<&[u8]>> = pushes.iter().map(|push| push.dedup.as_ref().map(bytes)).collect();
-        let values: [Value<'_>; 5] = [
+        let contexts: Vec<Option<&[u8]>> = pushes.iter().map(|push| context(push)).collect();
+        let texts = self.texts();
+        let mut values: Vec<Value<'_>> = vec![
             (&queues, Type::BYTEA_ARRAY),
             (&payloads, Type::BYTEA_ARRAY),
             (&delays, Type::INT8_ARRAY),
             (&groups, Type::BYTEA_ARRAY),
-            (&dedups, Type::BYTEA_ARRAY),
         ];
-        let statement: Bound<'_> = match has_dedups {
-            false => (&self.texts.push_groups, &values[..4]),
-            true => (&self.texts.push_all, &values),
-        };
+        if texts.keeps_contexts {
+            values.push((&contexts, Type::BYTEA_ARRAY));
+        }
+        if has_dedups {
+            values.push((&dedups, Type::BYTEA_ARRAY));
+        }
+        let statement: Bound<'_> =
+            (if has_dedups { &texts.push_all } else { &texts.push_groups }, values.as_slice());
         let rows = self.transact(&[statement], calls).await?;
         Ok(Entered { pushed: pushed(&rows, pushes.len())?, calls_later: false })
     }
@@ -292,7 +320,7 @@ impl QueueDatabase for Postgres {
         ];
         let rows = match is_of_queue {
             true => self.hand_out_at_intervals(queue, &values).await?,
-            false => self.transact_alone(&[(&self.texts.take, &values)]).await?,
+            false => self.transact_alone(&[(&self.texts().take, &values)]).await?,
         };
         let mut found = Found::default();
         for row in &rows {
@@ -315,7 +343,7 @@ impl QueueDatabase for Postgres {
         let ids = all_bytes(claims);
         let ids = slices(&ids);
         let connection = self.connections.lend(Purpose::Renewal).await?;
-        let renew: &[Bound<'_>] = &[(&self.texts.renew, &[(&ids, Type::BYTEA_ARRAY)])];
+        let renew: &[Bound<'_>] = &[(&self.texts().renew, &[(&ids, Type::BYTEA_ARRAY)])];
         let rows = self.transact_on(connection, renew, &Calls::default()).await?;
         let read = |row: &Row| {
             let claim = claim(row, 0)?.ok_or_else(|| Fault::internal("a claim is missing"))?;
@@ -356,8 +384,8 @@ impl QueueDatabase for Postgres {
         ];
         let is_plain = kinds.iter().all(|kind| *kind == Kind::Ack as i64);
         let settle: Bound<'_> = match is_plain {
-            true => (&self.texts.acknowledge, &values[..2]),
-            false => (&self.texts.settle, &values),
+            true => (&self.texts().acknowledge, &values[..2]),
+            false => (&self.texts().settle, &values),
         };
         let are_alone = is_plain && self.loners.are(&claims);
         let one: Option<[Value<'_>; 2]> = match (&queues[..], &ids[..]) {
@@ -365,9 +393,9 @@ impl QueueDatabase for Postgres {
             _ => None,
         };
         let rows = match (are_alone, &one) {
-            (true, Some(one)) => self.transact_alone(&[(&self.texts.acknowledge_one, one)]).await?,
-            (true, None) => self.transact_alone(&[(&self.texts.acknowledge_alone, &values[..2])]).await?,
-            (false, _) => self.transact_alone(&[(&self.texts.lock_groups, &lock), settle]).await?,
+            (true, Some(one)) => self.transact_alone(&[(&self.texts().acknowledge_one, one)]).await?,
+            (true, None) => self.transact_alone(&[(&self.texts().acknowledge_alone, &values[..2])]).await?,
+            (false, _) => self.transact_alone(&[(&self.texts().lock_groups, &lock), settle]).await?,
         };
         self.loners.forget(&claims);
         let mut settled = Settled::default();
@@ -396,7 +424,7 @@ impl QueueDatabase for Postgres {
             (&reason, Type::BYTEA),
         ];
         let statements: [Bound<'_>; 2] =
-            [(&self.texts.lock_groups_of, &values[..2]), (&self.texts.dead_letter, &values)];
+            [(&self.texts().lock_groups_of, &values[..2]), (&self.texts().dead_letter, &values)];
         self.transact_alone(&statements).await.map(drop)
     }
 
@@ -405,7 +433,7 @@ impl QueueDatabase for Postgres {
         let item = item.map(|item| signed(item.0));
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let values: [Value<'_>; 3] = [(&queue, Type::BYTEA), (&item, Type::INT8), (&most, Type::INT8)];
-        Ok(self.transact_alone(&[(&self.texts.replay, &values)]).await?.len())
+        Ok(self.transact_alone(&[(&self.texts().replay, &values)]).await?.len())
     }
 
     async fn remove(&self, queue: &Name, which: Which, items: &[ItemId]) -> Result<usize, Fault> {
@@ -414,10 +442,10 @@ impl QueueDatabase for Postgres {
         let values: [Value<'_>; 2] = [(&queue, Type::BYTEA), (&items, Type::INT8_ARRAY)];
         let rows = match which {
             Which::Live => {
-                let lock = (&*self.texts.lock_groups_of, &values[..]);
-                self.transact_alone(&[lock, (&self.texts.withdraw, &values)]).await?
+                let lock = (&*self.texts().lock_groups_of, &values[..]);
+                self.transact_alone(&[lock, (&self.texts().withdraw, &values)]).await?
             }
-            Which::Dead => self.transact_alone(&[(&self.texts.remove_dead, &values)]).await?,
+            Which::Dead => self.transact_alone(&[(&self.texts().remove_dead, &values)]).await?,
         };
         Ok(rows.len())
     }
@@ -425,7 +453,7 @@ impl QueueDatabase for Postgres {
     async fn note_idle(&self, queue: &Name) -> Result<usize, Fault> {
         let (queue, own) = (bytes(queue), client_number(self.inbox().client()));
         let values: [Value<'_>; 2] = [(&queue, Type::BYTEA), (&own, Type::INT8)];
-        let rows = self.transact_alone(&[(&self.texts.note_idle, &values)]).await?;
+        let rows = self.transact_alone(&[(&self.texts().note_idle, &values)]).await?;
         let row = rows.first().ok_or_else(|| Fault::internal("an idle client was not noted"))?;
         Ok(usize::try_from(number(row, 0)?).unwrap_or(0))
     }
@@ -433,7 +461,7 @@ impl QueueDatabase for Postgres {
     async fn unnote_idle(&self, queue: &Name) -> Result<(), Fault> {
         let (queue, own) = (bytes(queue), client_number(self.inbox().client()));
         let values: [Value<'_>; 2] = [(&queue, Type::BYTEA), (&own, Type::INT8)];
-        self.transact_alone(&[(&self.texts.unnote_idle, &values)]).await.map(drop)
+        self.transact_alone(&[(&self.texts().unnote_idle, &values)]).await.map(drop)
     }
 
     async fn call(&self, calls: &Calls) -> Result<(), Fault> {

@@ -22,7 +22,8 @@ pub const INBOX: &str = "tenure.1.inbox:";
 pub const CHANGES: &str = "tenure.1.changes:";
 
 /// The letters of a queue's keys.
-const QUEUE_KEYS: [char; 14] = ['b', 'l', 'g', 'n', 'i', 'o', 'c', 'z', 'j', 'u', 'd', 't', 'y', 'm'];
+const QUEUE_KEYS: [char; 16] =
+    ['b', 'l', 'g', 'n', 'i', 'o', 'c', 'z', 'j', 'u', 'd', 't', 'y', 'm', 'p', 'f'];
 
 /// The key of a resource and its slot (0 unless on Cluster).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -122,7 +123,7 @@ impl Keys {
     /// Returns the keys of a queue, in the order in which its scripts take them: the book, the lanes and their
     /// states, the numbers of the items and the items, those behind the first of their group, the claims, the groups
     /// that rest, the idle clients and how long they are, the dedup ids and how long, the numbers of the dead letters
-    /// and the letters.
+    /// and the letters, what travels with either, and the numbers of those that have it.
     pub(crate) fn of_queue(&self, key: &Key) -> [String; QUEUE_KEYS.len()] {
         let tag = self.tag(key.slot);
         QUEUE_KEYS.map(|letter| format!("{OWN}{letter}:{tag}{}", key.text))

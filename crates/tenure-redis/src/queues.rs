@@ -9,8 +9,8 @@ use futures_util::stream::{BoxStream, Stream, StreamExt, TryStreamExt};
 use redis::{Cmd, Value};
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::queue::{
-    Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueLine, QueueStats,
-    REASON_BYTES_MAX, Settle, SettleAnswer, Settlement, Take, Taken, Which,
+    Interval, ItemContext, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueLine,
+    QueueStats, REASON_BYTES_MAX, Settle, SettleAnswer, Settlement, Take, Taken, Which,
 };
 use tenure_core::engine::{RenewAnswer, RenewRequest};
 use tenure_core::model::claim::Name;
@@ -203,7 +203,9 @@ fn micros(period: Duration) -> u64 {
 
 fn push_push(cmd: &mut Cmd, push: &Push) {
     let text = |name: &Option<Name>| name.as_ref().map_or(String::new(), Name::to_string);
-    cmd.arg(text(&push.group)).arg(micros(push.delay)).arg(text(&push.dedup)).arg(&*push.payload);
+    let context = push.context.as_ref().map_or("", ItemContext::as_str);
+    cmd.arg(text(&push.group)).arg(micros(push.delay)).arg(text(&push.dedup));
+    cmd.arg(context).arg(&*push.payload);
 }
 
 fn push_take(cmd: &mut Cmd, take: &Take) {

@@ -97,8 +97,12 @@ pub trait QueueDatabase: Database {
     /// The names of the queues' tables.
     fn queue_tables(&self) -> &QueueTables;
 
-    /// Makes the tables of the queues if they are not there, and refuses those of another version.
+    /// Makes the tables of the queues if they are not there, gives those of an older version what they lack, if this user may, and refuses
+    /// those of another version.
     fn ensure_queues(&self) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Whether the tables keep contexts: those that an older version made do not before [`ensure_queues`](Self::ensure_queues) has changed them.
+    fn keeps_contexts(&self) -> bool;
 
     /// Puts items in line, and wakes the clients that it concerns. No dedup id comes twice.
     fn enter(&self, pushes: &[&Push], calls: &Calls) -> impl Future<Output = Result<Entered, Fault>> + Send;

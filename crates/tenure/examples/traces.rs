@@ -1,9 +1,15 @@
-//! A request in a trace: how long it waited for its lock, and what it did while it held it. `cargo run --example traces`
+//! A request in a trace: how long it waited for its lock, what it did while it held it, and who worked on what it left in line.
+//! `cargo run --example traces`
 
-use opentelemetry::trace::TracerProvider;
+use std::collections::HashMap;
+
+use opentelemetry::propagation::TextMapPropagator;
+use opentelemetry::trace::{TraceContextExt, TracerProvider};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanExporter};
 use tenure::Tenure;
-use tracing::{Instrument, Subscriber};
+use tracing::{Instrument, Span, Subscriber};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -25,6 +31,29 @@ async fn pay(tenure: &Tenure, order: u32) -> tenure::Result<()> {
         .await
 }
 
+/// What it leaves for later. The item takes the span of its push with it.
+async fn enqueue(tenure: &Tenure) -> tenure::Result<()> {
+    let jobs = tenure.queue("receipts");
+    let push = jobs.push("order 4711").context_with(|| {
+        let mut carried = HashMap::new();
+        TraceContextPropagator::new().inject_context(&Span::current().context(), &mut carried);
+        carried.remove("traceparent")
+    });
+    push.await?;
+    Ok(())
+}
+
+/// What another program does later, in a trace of its own that is linked to the push.
+async fn work(tenure: &Tenure) -> tenure::Result<()> {
+    let delivery = tenure.queue("receipts").next().await?;
+    if let Some(traceparent) = delivery.context() {
+        let carried = HashMap::from([("traceparent".to_owned(), traceparent.to_owned())]);
+        let push = TraceContextPropagator::new().extract(&carried);
+        delivery.lease().span().add_link(push.span().span_context().clone());
+    }
+    delivery.ack().await
+}
+
 /// Serves one request, with its spans to this exporter.
 pub(crate) fn served(exporter: impl SpanExporter + 'static) -> Result<(), Box<dyn std::error::Error>> {
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter).build();
@@ -36,7 +65,12 @@ pub(crate) fn served(exporter: impl SpanExporter + 'static) -> Result<(), Box<dy
 
 async fn requests() -> tenure::Result<()> {
     let tenure = tenure::connect("memory:").await?;
-    pay(&tenure, 4711).instrument(tracing::info_span!("POST /orders")).await?;
+    let request = async {
+        pay(&tenure, 4711).await?;
+        enqueue(&tenure).await
+    };
+    request.instrument(tracing::info_span!("POST /orders")).await?;
+    work(&tenure).await?;
     tenure.close().await;
     Ok(())
 }

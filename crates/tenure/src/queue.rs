@@ -2,6 +2,7 @@
 //! [`Delivery`](crate::Delivery).
 
 pub use tenure_core::engine::queue::{
-    DEDUP_MEMORY, ItemId, ItemState, ItemView, PAYLOAD_BYTES_MAX, Pushed, QueueCapability, QueueStats,
+    CONTEXT_BYTES_MAX, DEDUP_MEMORY, ItemContext, ItemId, ItemState, ItemView, PAYLOAD_BYTES_MAX, Pushed,
+    QueueCapability, QueueStats,
 };
 pub use tenure_core::face::queue::{ATTEMPTS_DEFAULT, PARALLEL_MAX};

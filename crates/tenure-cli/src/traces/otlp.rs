@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use opentelemetry::propagation::TextMapPropagator;
-use opentelemetry::trace::TracerProvider;
+use opentelemetry::trace::{TraceContextExt, TracerProvider};
 use opentelemetry_otlp::{SpanExporter, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
@@ -117,14 +117,36 @@ pub(crate) fn begin() {
     traces.command = span;
 }
 
+/// Returns what tells others of a span.
+fn carried_by(span: &Span) -> HashMap<String, String> {
+    let mut carried = HashMap::new();
+    TraceContextPropagator::new().inject_context(&span.context(), &mut carried);
+    carried
+}
+
+/// Returns what tells others of the span that this is called in, if there is a collector.
+pub(crate) fn here() -> Option<String> {
+    traces().as_ref()?;
+    carried_by(&Span::current()).remove("traceparent")
+}
+
+/// Links the work on an item to the push that its context names.
+pub(crate) fn link(lease: &Lease, context: &str) {
+    let carried = HashMap::from([("traceparent".to_owned(), context.to_owned())]);
+    let context = TraceContextPropagator::new().extract(&carried);
+    let push = context.span().span_context().clone();
+    if push.is_valid() {
+        lease.span().add_link(push);
+    }
+}
+
 /// Returns the variables by which CMD learns of the span in which it works. Without a collector it keeps those of this process.
 pub(crate) fn variables(lease: &Lease) -> Vec<(&'static str, String)> {
     let span = lease.span();
     if span.is_disabled() || traces().is_none() {
         return Vec::new();
     }
-    let mut carried = HashMap::<String, String>::new();
-    TraceContextPropagator::new().inject_context(&span.context(), &mut carried);
+    let mut carried = carried_by(&span);
     let variable = |(carrier, variable)| Some((variable, carried.remove(carrier)?));
     CARRIERS.into_iter().filter_map(variable).collect()
 }

@@ -131,6 +131,39 @@ fn cmd_finds_what_it_works_on_in_its_environment() {
 }
 
 #[test]
+fn what_travels_with_an_item_is_in_cmds_environment() {
+    const OF_CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067ab0cd902e7-01";
+    const OF_WORKER: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let world = World::new();
+    let push = |flags: &[&str]| {
+        let mut command = world.tenure(&[&["queue", "push", "q", "x"], flags].concat());
+        // Whoever runs the tests may have a collector.
+        command.env_remove("OTEL_EXPORTER_OTLP_ENDPOINT").env("TRACEPARENT", OF_CALLER);
+        command.output().expect("it starts")
+    };
+    for flags in [&["--context", "request 7"][..], &["--context", ""], &[]] {
+        assert_eq!(code(&push(flags)), 0);
+    }
+    let listed = json(&world, &["peek", "q"]);
+    let contexts: Vec<_> =
+        listed.as_array().expect("a list").iter().map(|item| item.get("context")).collect();
+    assert_eq!(contexts, [Some(&"request 7".into()), None, Some(&OF_CALLER.into())]);
+    let script = "echo \"$TENURE_CONTEXT,$TRACEPARENT,$TRACESTATE\"";
+    let mut work = world.tenure(&["queue", "work", "q", "--drain", "--json", "--", "sh", "-c", script]);
+    work.env_remove("OTEL_EXPORTER_OTLP_ENDPOINT")
+        .env("TRACEPARENT", OF_WORKER)
+        .env("TRACESTATE", "of=worker");
+    let output = work.output().expect("it starts");
+    let expected =
+        format!("request 7,{OF_WORKER},of=worker\n,{OF_WORKER},of=worker\n{OF_CALLER},{OF_CALLER},\n");
+    assert_eq!(stdout(&output), expected);
+    assert!(stderr(&output).contains("\"context\":\"request 7\""), "{output:?}");
+    let output = push(&["--context", &"x".repeat(129)]);
+    assert_eq!(code(&output), 64, "{output:?}");
+    assert!(stderr(&output).contains("129 bytes"), "{output:?}");
+}
+
+#[test]
 fn a_duplicate_is_answered_with_the_first_item() {
     let world = World::new();
     let first = push(&world, "x", &["a", "--dedup", "d"]);

@@ -197,3 +197,24 @@ fn without_a_collector_the_program_has_the_callers_span() {
     let output = command.env("TRACEPARENT", "as it is").env_remove("OTEL_EXPORTER_OTLP_ENDPOINT").output();
     assert_eq!(stdout(&output.expect("it starts")), "as it is\n");
 }
+
+#[test]
+fn the_work_on_an_item_is_linked_to_its_push() {
+    let (world, collector) = (World::new(), Collector::start());
+    let output = collector.tenure(&world, &["queue", "push", "refunds", "order 4711"]).output();
+    assert_eq!(code(&output.expect("it starts")), 0);
+    let of_push = collector.spans()["push refunds"].clone();
+    let traceparent = format!("00-{TRACE}-{}-01", hex(&of_push.span_id));
+    let listed = stdout(&world.output(&["queue", "peek", "refunds", "--json"]));
+    assert!(listed.contains(&traceparent), "{listed}");
+    let script = "echo $TENURE_CONTEXT $TRACEPARENT";
+    let arguments = ["queue", "work", "refunds", "--drain", "--", "sh", "-c", script];
+    let output = collector.tenure(&world, &arguments).output().expect("it starts");
+    let spans = collector.spans();
+    let work = &spans["work refunds"];
+    assert_eq!(stdout(&output), format!("{traceparent} 00-{TRACE}-{}-01\n", hex(&work.span_id)));
+    let links: Vec<_> = work.links.iter().map(|link| link.span_id.clone()).collect();
+    // The first is the take, of which there is another, in vain.
+    assert_eq!(links[1..], [of_push.span_id]);
+    assert_eq!(attribute(work, "tenure.context"), traceparent);
+}

@@ -52,6 +52,12 @@ pub(crate) enum Line {
     ReturnsCount,
     /// Payloads are text.
     PayloadsText,
+    /// Contexts are lost.
+    ContextsLost,
+    /// Each item has the context of the first one of its call.
+    ContextsMixed,
+    /// A context comes with the first delivery alone.
+    ContextsOnce,
     /// Nothing is ever counted.
     Uncounted,
     /// The pushes of one call are done in reverse, and answered as if they had not.
@@ -80,11 +86,16 @@ impl QueueEngine for BrokenEngine {
                 Some(Line::OneGroup) => push.group = Some(Name::new("all").expect("a good name")),
                 Some(Line::DelaysIgnored) => push.delay = Duration::ZERO,
                 Some(Line::DedupIgnored) => push.dedup = None,
+                Some(Line::ContextsLost) => push.context = None,
                 Some(Line::PayloadsText) => {
                     push.payload = String::from_utf8_lossy(&push.payload).as_bytes().into();
                 }
                 _ => {}
             }
+        }
+        if self.goes_wrong(Line::ContextsMixed) {
+            let one = pushes.iter().find_map(|push| push.context.clone());
+            pushes.iter_mut().for_each(|push| push.context.clone_from(&one));
         }
         if self.goes_wrong(Line::BatchesReversed) {
             pushes.reverse();
@@ -108,6 +119,9 @@ impl QueueEngine for BrokenEngine {
         for (queue, taken) in queues.iter().zip(&mut taken) {
             let Ok(taken) = taken else { continue };
             for item in &mut taken.items {
+                if self.goes_wrong(Line::ContextsOnce) && item.attempt > 1 {
+                    item.context = None;
+                }
                 if self.goes_wrong(Line::TokensRepeat) {
                     item.token = Token::new(7);
                 }

@@ -16,7 +16,7 @@ use tracing::{Level, Span};
 
 use crate::client::lease_state::LeaseState;
 use crate::counts::{DeliveryEnd, Loss, ReleaseEnd, Verb};
-use crate::engine::queue::{Dispatched, ItemId};
+use crate::engine::queue::{Dispatched, ItemContext, ItemId};
 use crate::event::{Event, is_wanted};
 use crate::model::claim::{Kind, Name};
 
@@ -135,13 +135,14 @@ pub(crate) fn work(engine: &str, queue: &Name, item: &Dispatched, take: &Span) -
         take.record("messaging.message.id", tracing::field::display(item.item));
     });
     let group = item.group.as_ref().map(Name::as_str);
+    let context = item.context.as_ref().map(ItemContext::as_str);
     let span = shared(|| {
         tracing::debug_span!(
             target: TARGET, "tenure work", otel.name = format!("work {queue}"), otel.kind = "consumer",
             otel.status_code = Empty, messaging.system = "tenure", messaging.operation.name = "work",
             messaging.operation.type = "process", messaging.destination.name = %queue,
             messaging.message.id = %item.item, messaging.message.body.size = item.payload.len(),
-            tenure.engine = engine, tenure.group = group, tenure.attempt = item.attempt,
+            tenure.engine = engine, tenure.group = group, tenure.context = context, tenure.attempt = item.attempt,
             tenure.claim = %item.claim, tenure.token = item.token.get(), tenure.ended = Empty,
             tenure.loss_reason = Empty
         )

@@ -20,7 +20,8 @@ use crate::model::claim::{ClaimId, Name, PERIOD_MAX, Period, TTL_DEFAULT, TTL_MA
 use crate::model::token::Token;
 
 use crate::engine::queue::{
-    Dispatched, Interval, ItemId, ItemView, QueueStats, Rules, Settle, SettleAnswer, Settlement, Which,
+    Dispatched, Interval, ItemContext, ItemId, ItemView, QueueStats, Rules, Settle, SettleAnswer, Settlement,
+    Which,
 };
 
 pub mod detached;
@@ -79,6 +80,7 @@ const PAGE: usize = 128;
 /// queue.push("order 4711").group("merchant 17").await?;
 /// queue.push("reminder").delay(Duration::from_secs(3600)).await?;
 /// queue.push("order 4711").dedup("order-4711").await?;
+/// queue.push("order 4711").context("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067ab0cd902e7-01").await?;
 /// let delivery = queue.try_next().await?;
 /// let delivery = queue.next_within(Duration::from_secs(5)).await?;
 /// let done = queue.run(async |delivery| work(delivery.payload())).await?;
@@ -96,6 +98,7 @@ const PAGE: usize = 128;
 /// let payload = delivery.payload();
 /// let group = delivery.group();
 /// let attempt = delivery.attempt();
+/// let context = delivery.context();
 /// let age = delivery.age();
 /// let item = delivery.item();
 /// let token = delivery.token();
@@ -537,6 +540,13 @@ impl Delivery {
     /// `let group = delivery.group();`
     pub fn group(&self) -> Option<&str> {
         self.item.group.as_ref().map(Name::as_str)
+    }
+
+    /// Returns what its producer had travel with it ([`Push::context`]): a W3C `traceparent`, say.
+    ///
+    /// `let context = delivery.context();`
+    pub fn context(&self) -> Option<&str> {
+        self.item.context.as_ref().map(ItemContext::as_str)
     }
 
     /// Returns how often the item has been handed out: 1 for the first time.

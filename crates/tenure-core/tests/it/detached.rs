@@ -232,3 +232,24 @@ fn a_waiter_is_kept_by_its_id() {
         Some(Kept::Waiting { position: 1 })
     );
 }
+
+#[test]
+fn what_travels_with_an_item_goes_along_when_its_delivery_is_detached() {
+    let (_, one, other) = two();
+    let (from, to) = (one.queue("q"), other.queue("q"));
+    block_on(async { from.push("work").context("00-1-2-01").await }).expect("pushed");
+    let detached = block_on(from.next()).expect("taken").detach().expect("it is held");
+    let mut written = serde_json::to_value(&detached).expect("it is written in any format");
+    let detached = serde_json::from_value(written.clone()).expect("it is read");
+    let delivery = block_on(to.attach(&detached)).expect("answered").expect("it goes on");
+    assert_eq!(delivery.context(), Some("00-1-2-01"));
+    drop(delivery.detach().expect("it is held"));
+    // As it was written by those who knew no contexts.
+    written.as_object_mut().expect("an object").remove("context");
+    let detached = serde_json::from_value(written.clone()).expect("it is read");
+    let delivery = block_on(from.attach(&detached)).expect("answered").expect("it goes on");
+    assert_eq!((delivery.payload(), delivery.context()), (&b"work"[..], None));
+    written["context"] = json!("x".repeat(129));
+    let refused = serde_json::from_value::<tenure_core::DetachedDelivery>(written).expect_err("it is none");
+    assert!(refused.to_string().contains("129 bytes"), "{refused}");
+}

@@ -175,6 +175,7 @@ fn item(claim: ClaimId, ttl: Duration) -> Dispatched {
         item: ItemId(1),
         group: None,
         payload: Arc::from(*b"x"),
+        context: None,
         token: Token::new(1),
         attempt: 1,
         ends_in: ttl,

@@ -7,13 +7,13 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::queue::{
-    DEDUP_MEMORY, Dispatched, Interval, ItemId, ItemState, Push, Rules, Settle, SettleAnswer, Settlement,
-    Take, Which,
+    CONTEXT_BYTES_MAX, DEDUP_MEMORY, Dispatched, Interval, ItemContext, ItemId, ItemState, Push, Rules,
+    Settle, SettleAnswer, Settlement, Take, Which,
 };
 use tenure_core::model::claim::{ClaimId, ClientId};
 use tenure_core::model::queue::record::PlainQueue;
 use tenure_core::model::queue::step;
-use tenure_core::{Label, Name, Token};
+use tenure_core::{ErrorKind, Label, Name, Token};
 
 const TTL: Duration = Duration::from_millis(500);
 
@@ -32,6 +32,7 @@ fn push_of(group: u8, payload: u64, delay: Duration) -> Push {
         payload: payload.to_be_bytes().as_slice().into(),
         delay,
         dedup: None,
+        context: None,
     }
 }
 
@@ -425,4 +426,30 @@ fn a_queue_that_is_empty_leaves_nothing() {
     now = now + TTL;
     let Ok(_) = step::take(&mut queue, &take_of(1, Vec::new(), &rules), now);
     assert!(queue.is_idle(), "{queue:?}");
+}
+
+#[test]
+fn what_is_no_context_is_refused_before_anything_is_pushed() {
+    // page: docs/primitives/queue.md "what travels with the item, up to 128"
+    let longest = "x".repeat(CONTEXT_BYTES_MAX);
+    assert_eq!(ItemContext::new(&longest).expect("128 bytes").as_str(), longest);
+    let tenure = pollster::block_on(tenure_core::memory::connect("contexts")).expect("it connects");
+    let queue = tenure.queue("q");
+    for (context, why) in [
+        (format!("{longest}x").as_str(), "the context has 129 bytes, 128 are allowed"),
+        ("", "the context is empty"),
+        ("two\nlines", "not printable ASCII"),
+        ("\u{7f}", "not printable ASCII"),
+        ("ä", "not printable ASCII"),
+    ] {
+        let text = context.to_owned();
+        let pushes = [queue.push("x").context(context), queue.push("x").context_with(|| Some(text))];
+        for push in pushes {
+            let error = pollster::block_on(push.into_future()).expect_err("it is none");
+            assert_eq!((error.kind(), error.resource()), (ErrorKind::Invalid, Some(&name("q"))));
+            assert!(error.to_string().contains(why) && error.hint().is_some(), "{error}");
+        }
+        assert_eq!(ItemContext::from_stored(context.as_bytes()), None);
+    }
+    assert!(pollster::block_on(queue.is_empty()).expect("an answer"));
 }

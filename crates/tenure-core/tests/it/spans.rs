@@ -270,14 +270,16 @@ fn an_item_is_followed_from_its_push_to_its_settlement() {
     let recorder = Recorder::start();
     let tenure = connect();
     let queue = tenure.queue("refunds");
-    let pushed = block_on(async { queue.push("order 4711").group("merchant 17").await }).expect("pushed");
+    let context = || ENTERED.with_borrow(|entered| Some(format!("span {}", entered.last()?)));
+    let push = async { queue.push("order 4711").group("merchant 17").context_with(context).await };
+    let pushed = block_on(push).expect("pushed");
     let work = async |_: &tenure_core::Delivery| {
         tracing::info_span!(target: "user", "work").in_scope(|| Ok::<_, String>(()))
     };
     block_on(queue.run(work)).expect("taken").expect("done");
 
     let one = |name: &str| recorder.wait(name, 1).remove(0);
-    let (_, push) = one("tenure push");
+    let (push_id, push) = one("tenure push");
     let ((take_id, take), (work_id, work)) = (one("tenure take"), one("tenure work"));
     let (_, settle) = one("tenure settle");
     for (span, operation, kind) in [
@@ -298,6 +300,11 @@ fn an_item_is_followed_from_its_push_to_its_settlement() {
     assert_eq!((work.is("tenure.attempt"), work.is("tenure.ended")), ("1", "done"));
     assert_eq!((&work.follows[..], settle.parent), (&[take_id][..], Some(work_id)));
     assert_eq!(one("work").1.parent, Some(work_id), "the work is done within its span");
+    assert_eq!(
+        work.is("tenure.context"),
+        format!("span {push_id}"),
+        "the push is the span that was asked for"
+    );
 
     // One that its consumer lets go of, and one that is lost.
     block_on(async { queue.push("order 1").await }).expect("pushed");

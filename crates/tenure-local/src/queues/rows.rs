@@ -15,12 +15,16 @@
 //! | dead letter | item | attempts, when, why, and the item |
 //! | dedup id, its end | id; time, id | what is remembered |
 //!
+//! What travels with an item stands apart, at `t<id><item>`: an item's row ends with its payload, so there is no room in it that a client
+//! of before would not take for payload. Such a client removes an item and leaves its context. So each change of a queue looks at two
+//! contexts, from where the last one stopped (`t`), of whichever queue, and removes those whose items are gone.
+//!
 //! An invariant: an index row is written and removed together with the row that it points to, by the functions that set
 //! lanes, items and dedup ids, and by nothing else.
 
 use heed::{RoTxn, RwTxn, WithoutTls};
 use tenure_core::clock::Timestamp;
-use tenure_core::engine::queue::ItemId;
+use tenure_core::engine::queue::{ItemContext, ItemId};
 use tenure_core::model::claim::{ClaimId, ClientId, Name};
 use tenure_core::model::queue::record::{Dead, Head, Item, Lane, LaneId, QueueRecord, Remembered};
 
@@ -28,6 +32,11 @@ use crate::error::Failure;
 use crate::locks::resource::read_name;
 use crate::locks::rows::{KeyAndValue, ROW, decode, encode, read_claim, read_number};
 use crate::place::environment::Rows;
+
+/// The first byte of the keys of contexts; alone, the key of where the last sweep of them stopped.
+const CONTEXT: u8 = b't';
+/// How many contexts a change of a queue looks at whether their items are still there: more than a push adds.
+const SWEPT_MAX: usize = 2;
 
 /// What a row is. The order is part of the stored format.
 #[derive(Clone, Copy)]
@@ -116,7 +125,7 @@ fn read_item(id: ItemId, mut bytes: &[u8]) -> Result<Item, Failure> {
     let group = if group.is_empty() { None } else { Some(read_name(group)?) };
     let pushed_at = Timestamp::from_micros(u64::from_le_bytes(take(&mut bytes)?));
     let due_at = Timestamp::from_micros(u64::from_le_bytes(take(&mut bytes)?));
-    Ok(Item { id, group, payload: bytes.into(), pushed_at, due_at })
+    Ok(Item { id, group, payload: bytes.into(), context: None, pushed_at, due_at })
 }
 
 fn write_dead(dead: &Dead) -> Vec<u8> {
@@ -159,6 +168,9 @@ impl<'t, 'a> QueueRows<'t, 'a> {
 
     /// Writes what was kept back. Says whether anything changed since it was opened.
     pub(crate) fn close(mut self) -> Result<bool, Failure> {
+        if self.is_changed || self.head != self.stored {
+            self.sweep_contexts()?;
+        }
         if self.head != self.stored {
             let bytes = encode(&self.head)?;
             self.put(&self.key(What::Head), &bytes)?;
@@ -183,6 +195,7 @@ impl<'t, 'a> QueueRows<'t, 'a> {
 
     /// Removes what is left of an idle queue.
     pub(crate) fn remove(mut self) -> Result<(), Failure> {
+        self.sweep_contexts()?;
         self.delete(&self.key(What::Head))
     }
 
@@ -253,6 +266,63 @@ impl<'t, 'a> QueueRows<'t, 'a> {
         };
         let row = self.first_behind(what, &key)?;
         row.map(|(key, value)| Ok((ItemId(read_number(key)?), value))).transpose()
+    }
+
+    fn context_key(id: u64, item: ItemId) -> Key {
+        Key(Vec::with_capacity(17)).with(&[CONTEXT]).number(id).number(item.0)
+    }
+
+    fn context(&self, item: ItemId) -> Result<Option<ItemContext>, Failure> {
+        Ok(self.get(&QueueRows::context_key(self.id, item))?.and_then(ItemContext::from_stored))
+    }
+
+    fn with_context(&self, item: Item) -> Result<Item, Failure> {
+        Ok(Item { context: self.context(item.id)?, ..item })
+    }
+
+    /// Stores the context of an item that is put somewhere.
+    fn put_context(&mut self, item: &Item) -> Result<(), Failure> {
+        let Some(context) = &item.context else { return Ok(()) };
+        self.put(&QueueRows::context_key(self.id, item.id), context.as_str().as_bytes())
+    }
+
+    fn delete_context(&mut self, item: &Item) -> Result<(), Failure> {
+        match item.context {
+            Some(_) => self.delete(&QueueRows::context_key(self.id, item.id)),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes what clients have left that know no contexts.
+    fn sweep_contexts(&mut self) -> Result<(), Failure> {
+        let stopped = Key(vec![CONTEXT]);
+        let was = self.get(&stopped)?.map(|rest| Key(vec![CONTEXT]).with(rest));
+        let (mut from, had) = (was.unwrap_or(Key(vec![CONTEXT])), self.get(&stopped)?.is_some());
+        for _ in 0..SWEPT_MAX {
+            let row = self.rows.get_greater_than(self.txn(), &from.0)?;
+            let Some(rest) = row.and_then(|(key, _)| key.strip_prefix(&[CONTEXT][..])) else {
+                // The next one begins anew.
+                return if had { self.delete(&stopped) } else { Ok(()) };
+            };
+            let key = Key(vec![CONTEXT]).with(rest);
+            if !self.has_item_of(rest)? {
+                self.delete(&key)?;
+            }
+            from = key;
+        }
+        self.put(&stopped, &from.0[1..])
+    }
+
+    /// Whether the item of a context is in its queue, or a dead letter.
+    fn has_item_of(&self, context: &[u8]) -> Result<bool, Failure> {
+        for what in [What::Item, What::Dead] {
+            let Some((id, item)) = context.split_at_checked(8) else { return Ok(false) };
+            let key = Key(Vec::with_capacity(32)).with(&[ROW]).with(id).with(&[what as u8]).with(item);
+            if self.get(&key)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Sets which client has the first item of a lane.
@@ -333,11 +403,14 @@ impl QueueRecord for QueueRows<'_, '_> {
     }
 
     fn item(&mut self, id: ItemId) -> Result<Option<Item>, Failure> {
-        self.get(&self.key(What::Item).number(id.0))?.map(|bytes| read_item(id, bytes)).transpose()
+        let item =
+            self.get(&self.key(What::Item).number(id.0))?.map(|bytes| read_item(id, bytes)).transpose()?;
+        item.map(|item| self.with_context(item)).transpose()
     }
 
     fn item_after(&mut self, after: Option<ItemId>) -> Result<Option<Item>, Failure> {
-        self.after(What::Item, after)?.map(|(id, bytes)| read_item(id, bytes)).transpose()
+        let item = self.after(What::Item, after)?.map(|(id, bytes)| read_item(id, bytes)).transpose()?;
+        item.map(|item| self.with_context(item)).transpose()
     }
 
     fn item_of(&mut self, group: &Name, after: ItemId) -> Result<Option<ItemId>, Failure> {
@@ -350,6 +423,7 @@ impl QueueRecord for QueueRows<'_, '_> {
     fn put_item(&mut self, item: Item) -> Result<(), Failure> {
         let mut bytes = Vec::with_capacity(64 + item.payload.len());
         write_item(&item, &mut bytes);
+        self.put_context(&item)?;
         self.put(&self.key(What::Item).number(item.id.0), &bytes)?;
         match &item.group {
             Some(group) => self.put(&self.group(group).number(item.id.0), &[]),
@@ -360,6 +434,7 @@ impl QueueRecord for QueueRows<'_, '_> {
     fn remove_item(&mut self, id: ItemId) -> Result<Option<Item>, Failure> {
         let Some(item) = self.item(id)? else { return Ok(None) };
         self.delete(&self.key(What::Item).number(id.0))?;
+        self.delete_context(&item)?;
         if let Some(group) = &item.group {
             self.delete(&self.group(group).number(id.0))?;
         }
@@ -367,10 +442,12 @@ impl QueueRecord for QueueRows<'_, '_> {
     }
 
     fn dead_after(&mut self, after: Option<ItemId>) -> Result<Option<Dead>, Failure> {
-        self.after(What::Dead, after)?.map(|(id, bytes)| read_dead(id, bytes)).transpose()
+        let dead = self.after(What::Dead, after)?.map(|(id, bytes)| read_dead(id, bytes)).transpose()?;
+        dead.map(|dead| Ok(Dead { item: self.with_context(dead.item)?, ..dead })).transpose()
     }
 
     fn put_dead(&mut self, dead: Dead) -> Result<(), Failure> {
+        self.put_context(&dead.item)?;
         self.put(&self.key(What::Dead).number(dead.item.id.0), &write_dead(&dead))
     }
 
@@ -380,6 +457,8 @@ impl QueueRecord for QueueRows<'_, '_> {
             return Ok(None);
         };
         self.delete(&key)?;
+        let dead = Dead { item: self.with_context(dead.item)?, ..dead };
+        self.delete_context(&dead.item)?;
         Ok(Some(dead))
     }
 
@@ -416,3 +495,6 @@ impl QueueRecord for QueueRows<'_, '_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

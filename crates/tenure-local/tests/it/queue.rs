@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tenure_core::clock::{Clock, Instant, SystemClock, Timer, Timestamp};
 use tenure_core::engine::queue::{
-    Dispatched, Interval, ItemId, Push, Pushed, QueueStats, Rules, Settle, SettleAnswer, Settlement, Take,
-    Taken, Which,
+    Dispatched, Interval, ItemContext, ItemId, Push, Pushed, QueueStats, Rules, Settle, SettleAnswer,
+    Settlement, Take, Taken, Which,
 };
 use tenure_core::engine::{DynQueueEngine, Engine, RenewAnswer, RenewRequest};
 use tenure_core::error::Result;
@@ -131,6 +131,7 @@ pub(crate) fn push(queue: &str, group: &str, payload: &str) -> Push {
         payload: payload.as_bytes().into(),
         delay: Duration::ZERO,
         dedup: None,
+        context: None,
     }
 }
 
@@ -200,6 +201,8 @@ impl Twins {
                 push.delay = if self.random.u8(..) < 60 { self.period() } else { Duration::ZERO };
                 let dedup = self.random.usize(0..20);
                 push.dedup = (dedup < 4).then(|| name(["d", "e", "dd", "f"][dedup]));
+                push.context = (self.random.u8(..) < 80)
+                    .then(|| ItemContext::new(&format!("c{}", self.random.u8(..))).unwrap());
                 push
             })
             .collect();

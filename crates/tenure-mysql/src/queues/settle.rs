@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use tenure_core::engine::queue::{ItemId, Settle, SettleAnswer, Settlement, cut_reason};
 use tenure_core::model::claim::{ClaimId, Name};
 use tenure_core::model::queue::step::WORN_OUT;
-use tenure_sql::{Columns, Connection, Database, Dialect, Fault, QueueTables, Row, Settled, micros, signed};
+use tenure_sql::{
+    Columns, Connection, Database, Dialect, Fault, QueueDatabase, QueueTables, Row, Settled, micros, signed,
+};
 
 use crate::dialect::{MySqlDialect, joined};
 use crate::engine::MySql;
 use crate::queues::text::{Rows, Script, bytes, literal};
-use crate::queues::{CLOCK, Known, answer, claim_literal, first};
+use crate::queues::{CLOCK, Known, and, answer, claim_literal, first};
 
 /// An item whose row is locked.
 #[derive(Debug)]
@@ -231,6 +233,7 @@ impl MySql {
         let (mut kept, mut gone, mut up) = (Rows::default(), Rows::default(), Rows::default());
         let (mut resting, mut done) = (Rows::default(), Rows::default());
         let mut script = Script::default();
+        let context = and(self.keeps_contexts(), ", context");
         for (locked, known, fate) in fates {
             let id = locked.id.to_string();
             match fate {
@@ -239,8 +242,8 @@ impl MySql {
                     continue;
                 }
                 Fate::Dead(reason) => drop(script.add(&format!(
-                    "INSERT INTO {dead} (queue, id, grp, payload, pushed_at, attempts, reason, died_at) \
-                     SELECT queue, id, grp, payload, pushed_at, attempts, {}, {now} FROM {item} FORCE INDEX (PRIMARY) WHERE id = {id}",
+                    "INSERT INTO {dead} (queue, id, grp, payload, pushed_at, attempts, reason, died_at{context}) \
+                     SELECT queue, id, grp, payload, pushed_at, attempts, {}, {now}{context} FROM {item} FORCE INDEX (PRIMARY) WHERE id = {id}",
                     literal(reason.as_bytes())
                 ))),
                 Fate::Gone => {}

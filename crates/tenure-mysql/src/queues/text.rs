@@ -61,7 +61,7 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
              grp VARBINARY(255), payload MEDIUMBLOB NOT NULL, pushed_at BIGINT NOT NULL, due_at BIGINT NOT NULL, \
              ready_at BIGINT, attempts BIGINT NOT NULL DEFAULT 0, token BIGINT NOT NULL DEFAULT 0, \
              rests_until BIGINT NOT NULL DEFAULT 0, claim VARBINARY(16), client BIGINT, expires_at BIGINT, ttl BIGINT, \
-             label VARBINARY(1024), KEY by_ready (queue, ready_at, id), KEY by_claim (claim), KEY by_group (queue, grp, id)) {end}"
+             label VARBINARY(1024), context VARBINARY(255), KEY by_ready (queue, ready_at, id), KEY by_claim (claim), KEY by_group (queue, grp, id)) {end}"
         ),
         format!(
             "CREATE TABLE IF NOT EXISTS {group} (queue VARBINARY(255) NOT NULL, grp VARBINARY(255) NOT NULL, first BIGINT, \
@@ -71,7 +71,7 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
         format!(
             "CREATE TABLE IF NOT EXISTS {dead} (queue VARBINARY(255) NOT NULL, id BIGINT NOT NULL, grp VARBINARY(255), \
              payload MEDIUMBLOB NOT NULL, pushed_at BIGINT NOT NULL, attempts BIGINT NOT NULL, \
-             reason VARBINARY(1024) NOT NULL, died_at BIGINT NOT NULL, PRIMARY KEY (queue, id)) {end}"
+             reason VARBINARY(1024) NOT NULL, died_at BIGINT NOT NULL, context VARBINARY(255), PRIMARY KEY (queue, id)) {end}"
         ),
         format!(
             "CREATE TABLE IF NOT EXISTS {dedup} (queue VARBINARY(255) NOT NULL, dedup VARBINARY(255) NOT NULL, \
@@ -83,4 +83,14 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
         format!("CREATE TABLE IF NOT EXISTS {version} (version INT NOT NULL PRIMARY KEY) {end}"),
         format!("INSERT INTO {version} VALUES ({QUEUE_VERSION}) ON DUPLICATE KEY UPDATE version = version"),
     ]
+}
+
+/// The tables that keep contexts, and the statements that give them the column if an older version has made them: a column that is not
+/// named by its statements changes nothing for an older client.
+pub(crate) fn contexts(prefix: &str) -> [(String, String); 2] {
+    let QueueTables { item, dead, .. } = QueueTables::new(prefix);
+    [item, dead].map(|table| {
+        let add = format!("ALTER TABLE {table} ADD COLUMN context VARBINARY(255)");
+        (table, add)
+    })
 }

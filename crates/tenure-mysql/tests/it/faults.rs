@@ -42,7 +42,7 @@ fn names() -> Vec<String> {
 
 /// Makes a user without any of the rights that let a superuser pass, and a database where it has these rights alone: in
 /// `test` everybody has all. Returns the URLs for it and for the superuser.
-fn plain_user(server: &MariaDbServer, rights: &str) -> (String, String) {
+pub(crate) fn plain_user(server: &MariaDbServer, rights: &str) -> (String, String) {
     let mut admin = raw(server);
     admin.run("CREATE DATABASE locks");
     admin.run("CREATE USER worker@'%'");

@@ -3,11 +3,15 @@
 use std::sync::Arc;
 
 use tenure_conformance::queue_model::{Crowd, agrees_with_the_model, crowd};
+use tenure_core::ErrorKind;
 use tenure_core::engine::DynEngine;
 use tenure_core::model::claim::ClientId;
-use tenure_testkit::mariadb;
+use tenure_testkit::SqlConnection;
+use tenure_testkit::mariadb::{self, MariaDbOptions, MariaDbServer};
 
 use crate::conformance::connector;
+use crate::crew::connect;
+use crate::faults::plain_user;
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
@@ -42,4 +46,88 @@ fn nothing_is_lost_or_doubled_in_a_crowd() {
     for (groups, items) in [(50, 300), (3, 100)] {
         crowd(&runtime, &engines, &name("crowd"), Crowd { groups, items, workers: 2 });
     }
+}
+
+/// Makes of the tables what an older version made, which knew no contexts.
+fn age(raw: &mut SqlConnection, database: &str) {
+    raw.run(&format!("ALTER TABLE {database}.tenure_queue_item DROP COLUMN context"));
+    raw.run(&format!("ALTER TABLE {database}.tenure_queue_dead DROP COLUMN context"));
+}
+
+/// Pushes an item with a context, and says with what it comes.
+async fn carried(queue: &tenure_core::Queue) -> tenure_core::Result<Option<String>> {
+    queue.push("x").context("c").await?;
+    let delivery = queue.next().await?;
+    let context = delivery.context().map(str::to_owned);
+    delivery.ack().await?;
+    Ok(context)
+}
+
+#[test]
+fn tables_of_an_older_version_get_their_column_of_contexts() {
+    let server = MariaDbServer::start(&MariaDbOptions::default());
+    let mut raw = server.connect().expect("the server takes one more");
+    let (of_worker, url) = plain_user(&server, "SELECT, INSERT, UPDATE, DELETE");
+    pollster::block_on(async { connect(&url).queue("q").is_empty().await }).expect("the tables are made");
+    age(&mut raw, "locks");
+    let worker = connect(&of_worker);
+    let queue = worker.queue("q");
+    pollster::block_on(async {
+        queue.push("x").await?;
+        queue.push("y").group("g").dedup("y").await?;
+        assert_eq!(queue.items(None, 9).await?.len(), 2);
+        queue.next().await?.retry_after(std::time::Duration::ZERO).await?;
+        queue.next().await?.fail("never").await?;
+        queue.next().await?.ack().await?;
+        assert_eq!(queue.replay(None).await?, 1);
+        queue.next().await?.ack().await
+    })
+    .expect("who may not change the tables goes on without");
+    let refused = pollster::block_on(carried(&queue)).expect_err("it would be lost");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("doctor --migrate")), "{refused:?}");
+    assert!(pollster::block_on(queue.is_empty()).expect("an answer"), "it was pushed");
+
+    // While somebody reads the whole table, say for a backup, all goes on, and nobody waits for long.
+    let mut reader = server.connect().expect("the server takes one more");
+    reader.run("BEGIN");
+    reader.run("SELECT count(*) FROM locks.tenure_queue_item");
+    let owner = connect(&url);
+    pollster::block_on(async {
+        owner.queue("q").push("x").await?;
+        owner.queue("q").next().await?.ack().await
+    })
+    .expect("it goes on without");
+    reader.run("COMMIT");
+    let carries = pollster::block_on(carried(&owner.queue("q"))).expect("the tables are changed");
+    assert_eq!(carries.as_deref(), Some("c"));
+    // Who has not noticed yet is as a client of before.
+    pollster::block_on(async {
+        let of_owner = owner.queue("q");
+        of_owner.push("x").context("c").await?;
+        let delivery = queue.next().await?;
+        assert_eq!((delivery.payload(), delivery.context()), (&b"x"[..], None));
+        delivery.put_back().await?;
+        let delivery = of_owner.next().await?;
+        assert_eq!(delivery.context(), Some("c"), "it is there still");
+        delivery.ack().await?;
+        queue.push("y").await?;
+        let delivery = of_owner.next().await?;
+        assert_eq!((delivery.payload(), delivery.context()), (&b"y"[..], None));
+        delivery.ack().await
+    })
+    .expect("they share the queue");
+    let carries = pollster::block_on(carried(&queue)).expect("that is noticed");
+    assert_eq!(carries.as_deref(), Some("c"), "and by who began without");
+}
+
+#[test]
+fn an_operator_gives_tables_their_column_of_contexts() {
+    let server = MariaDbServer::start(&MariaDbOptions::default());
+    let mut raw = server.connect().expect("the server takes one more");
+    pollster::block_on(async { connect(&server.url()).queue("q").is_empty().await }).expect("they are made");
+    age(&mut raw, "test");
+    pollster::block_on(connect(&server.url()).migrate()).expect("it may");
+    let columns = "SELECT count(*) FROM information_schema.columns WHERE column_name = 'context' AND table_schema = 'test'";
+    assert_eq!(raw.run(columns).first(), Some("2"));
 }

@@ -489,7 +489,7 @@ impl<S: QueueStore> Queues<S> {
             let (parcel, payload) = Payload::pack(&push.payload, *number);
             let delay = if push.delay.is_zero() { push.delay } else { push.delay + context.doubt() };
             let (queue, group, dedup) = (push.queue.clone(), push.group.clone(), push.dedup.clone());
-            let packed = Push { queue, group, payload, delay, dedup };
+            let packed = Push { queue, group, payload, delay, dedup, context: push.context.clone() };
             let (pushed, calls) = step::push(&mut context.rows, &packed, context.now)?;
             if let (Payload::External(body), false) = (parcel, pushed.is_duplicate) {
                 context.rows.put_body(body, push.payload.clone());

@@ -5,21 +5,24 @@
 //! | `l<lane>` | the lane; a lane is `g<group>` or `i<item>` |
 //! | `p<when it is ready><its first item><lane>` | the lane again: the first of these is handed out next |
 //! | `c<claim>` | the lane of which it has the first item |
-//! | `i<item>` | group, times, and the payload or where it is |
+//! | `i<item>` | group, times, and the payload or where it is; and behind that the context, if it has one |
 //! | `b<number>` | a large payload |
 //! | `n<group> <item>` | nothing: the order within a group |
-//! | `d<item>` | attempts, when, why, and the item |
+//! | `d<item>` | attempts, when, why, and the item; and behind that the context |
 //! | `u<dedup id>`, `v<until><dedup id>` | what is remembered; nothing |
 //!
 //! Numbers are 16 hexadecimal digits. What looks like a space is 0x1f, which no name has. The head stands apart, and
 //! bears the number of the format of all of them.
+//!
+//! A context came later than this format. Readers of before stop where the payload ends, and do not see it; what an item has
+//! without one is what it always was. One that they bury or replay they write without its context.
 //!
 //! Payloads beyond [`INLINE_MAX`] have rows of their own, which stay where they are when an item dies or comes back.
 //! In the model an item's payload is what [`Payload`] says, so that no step has to carry bytes that it does not need.
 
 use serde::{Deserialize, Serialize};
 use tenure_core::clock::Timestamp;
-use tenure_core::engine::queue::ItemId;
+use tenure_core::engine::queue::{ItemContext, ItemId};
 use tenure_core::model::claim::{ClaimId, ClientId, Name};
 use tenure_core::model::queue::record::{Dead, Head, Item, Lane, LaneId, Overdue, QueueRecord, Remembered};
 
@@ -111,6 +114,20 @@ fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, NotLoaded> {
     postcard::from_bytes(bytes).map_err(|_| NotLoaded::Damaged("a row cannot be read"))
 }
 
+/// Reads what may have a context behind it.
+fn read_with_context<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, Option<ItemContext>), NotLoaded> {
+    let damaged = NotLoaded::Damaged("a row cannot be read");
+    let (value, rest) = postcard::take_from_bytes(bytes).map_err(|_| damaged)?;
+    let context = postcard::from_bytes::<&[u8]>(rest).ok().and_then(ItemContext::from_stored);
+    Ok((value, context))
+}
+
+fn write_with_context<T: Serialize>(value: &T, context: Option<&ItemContext>) -> Result<Value, NotLoaded> {
+    let Some(context) = context else { return write(value) };
+    let bytes = postcard::to_allocvec(&(value, context.as_str().as_bytes()));
+    Ok(bytes.map_err(|_| NotLoaded::Damaged("a row cannot be written"))?.into())
+}
+
 fn write<T: Serialize>(value: &T) -> Result<Value, NotLoaded> {
     let bytes = postcard::to_allocvec(value).map_err(|_| NotLoaded::Damaged("a row cannot be written"))?;
     Ok(bytes.into())
@@ -184,10 +201,15 @@ fn stored(item: &Item) -> StoredItem<'_> {
     }
 }
 
-fn item_of(id: ItemId, stored: &StoredItem<'_>) -> Result<Item, NotLoaded> {
+fn item_of(id: ItemId, stored: &StoredItem<'_>, context: Option<ItemContext>) -> Result<Item, NotLoaded> {
     let group = stored.group.map(|group| read_name(group.as_bytes())).transpose()?;
     let (pushed_at, due_at) = (stored.pushed_at, stored.due_at);
-    Ok(Item { id, group, payload: stored.payload.into(), pushed_at, due_at })
+    Ok(Item { id, group, payload: stored.payload.into(), context, pushed_at, due_at })
+}
+
+fn read_item(id: ItemId, value: &[u8]) -> Result<Item, NotLoaded> {
+    let (stored, context) = read_with_context(value)?;
+    item_of(id, &stored, context)
 }
 
 /// Which rows a step will read first.
@@ -336,10 +358,10 @@ impl Rows<'_> {
     }
 
     fn dead(id: ItemId, value: &Value) -> Result<Dead, NotLoaded> {
-        let stored: StoredDead<'_> = read(value)?;
+        let (stored, context): (StoredDead<'_>, _) = read_with_context(value)?;
         let reason = stored.reason.to_owned();
         let (attempts, died_at) = (stored.attempts, stored.died_at);
-        Ok(Dead { item: item_of(id, &stored.item)?, attempts, reason, died_at })
+        Ok(Dead { item: item_of(id, &stored.item, context)?, attempts, reason, died_at })
     }
 }
 
@@ -413,7 +435,7 @@ impl QueueRecord for Rows<'_> {
     }
 
     fn item(&mut self, id: ItemId) -> Result<Option<Item>, NotLoaded> {
-        self.one(&ahead::item(id))?.map(|value| item_of(id, &read(&value)?)).transpose()
+        self.one(&ahead::item(id))?.map(|value| read_item(id, &value)).transpose()
     }
 
     fn first_item(&mut self, id: ItemId) -> Result<Option<Item>, NotLoaded> {
@@ -423,7 +445,7 @@ impl QueueRecord for Rows<'_> {
 
     fn item_after(&mut self, after: Option<ItemId>) -> Result<Option<Item>, NotLoaded> {
         let Some((key, value)) = self.first(&ahead::after('i', after, PAGE))? else { return Ok(None) };
-        item_of(ItemId(read_number(&key[1..])?), &read(&value)?).map(Some)
+        read_item(ItemId(read_number(&key[1..])?), &value).map(Some)
     }
 
     fn item_of(&mut self, group: &Name, after: ItemId) -> Result<Option<ItemId>, NotLoaded> {
@@ -437,7 +459,7 @@ impl QueueRecord for Rows<'_> {
         if let Some(group) = &item.group {
             self.row_cache.set(group_key(group, item.id.0), Some([].into()));
         }
-        let value = write(&stored(&item))?;
+        let value = write_with_context(&stored(&item), item.context.as_ref())?;
         self.row_cache.set(ahead::item(item.id).from, Some(value));
         Ok(())
     }
@@ -465,7 +487,7 @@ impl QueueRecord for Rows<'_> {
             reason: &dead.reason,
             item: stored(&dead.item),
         };
-        let value = write(&stored)?;
+        let value = write_with_context(&stored, dead.item.context.as_ref())?;
         self.row_cache.set(key('d', &[&number(dead.item.id.0)]), Some(value));
         Ok(())
     }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tenure_core::clock::{Clock, SystemClock, Timestamp};
 use tenure_core::engine::queue::{
-    Interval, Push, QueueCapability, QueueEngine, Rules, Settle, SettleAnswer, Settlement, Take, Taken, Which,
+    Interval, ItemContext, Push, QueueCapability, QueueEngine, Rules, Settle, SettleAnswer, Settlement, Take,
+    Taken, Which,
 };
 use tenure_core::engine::{RenewAnswer, RenewRequest};
 use tenure_core::model::claim::{ClaimId, ClientId, Label, Name};
@@ -145,7 +146,7 @@ fn rules(interval: Interval) -> Arc<Rules> {
 
 fn push(group: Option<&str>, payload: Vec<u8>) -> Push {
     let group = group.map(|group| Name::new(group).unwrap());
-    Push { queue: queue(), group, payload: payload.into(), delay: Duration::ZERO, dedup: None }
+    Push { queue: queue(), group, payload: payload.into(), delay: Duration::ZERO, dedup: None, context: None }
 }
 
 fn take(client: u64, count: usize, interval: Interval) -> Take {
@@ -178,6 +179,7 @@ async fn ask(
             let mut push = push(group, vec![pick(256) as u8; size]);
             push.delay = SECOND * pick(3) as u32;
             push.dedup = (pick(4) == 0).then(|| Name::new(&format!("id{}", pick(6))).unwrap());
+            push.context = (pick(3) == 0).then(|| ItemContext::new(&format!("c{}", pick(9))).unwrap());
             let answer = client.push(vec![push.clone()]).await.pop().unwrap().unwrap();
             assert_eq!(answer, step::push(model, &push, now).unwrap().0, "{push:?}");
         }
@@ -422,5 +424,80 @@ fn what_is_stored_can_be_read_by_other_versions() {
         client.settle(vec![settle(taken.items[1].claim, failed)]).await;
         let dump = dump(&shared.lock().unwrap());
         assert_eq!(dump, include_str!("tests/rows.txt"), "the format has changed: give it another number");
+    });
+}
+
+/// What a client reads that knows no contexts.
+mod before {
+    use serde::Deserialize;
+    use tenure_core::clock::Timestamp;
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "all of it is to be read")]
+    pub(super) struct Item<'a> {
+        pub(super) group: Option<&'a str>,
+        pushed_at: Timestamp,
+        due_at: Timestamp,
+        pub(super) payload: &'a [u8],
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "all of it is to be read")]
+    pub(super) struct Dead<'a> {
+        attempts: u32,
+        died_at: Timestamp,
+        pub(super) reason: &'a str,
+        #[serde(borrow)]
+        pub(super) item: Item<'a>,
+    }
+}
+
+/// The value of the only row whose key begins so.
+fn row(shared: &Mutex<Shared>, what: u8) -> Value {
+    let shared = shared.lock().unwrap();
+    let mut rows = shared.rows.iter().filter(|(key, _)| key[0] == what);
+    let (_, value) = rows.next().expect("a row");
+    assert!(rows.next().is_none(), "another row");
+    value.clone()
+}
+
+#[test]
+fn a_context_stands_behind_what_those_before_read() {
+    run(async {
+        let context = ItemContext::new("00-1-2-01").unwrap();
+        for payload in [b"small".to_vec(), vec![7; 5000]] {
+            let values = [None, Some(&context)].map(|context| {
+                let (shared, clients) = clients(1, u64::MAX);
+                let client = clients.into_iter().next().unwrap();
+                (shared, client, Push { context: context.cloned(), ..push(Some("g"), payload.clone()) })
+            });
+            let mut rows = Vec::new();
+            for (shared, client, push) in values {
+                client.push(vec![push.clone()]).await.pop().unwrap().unwrap();
+                let item = row(&shared, b'i');
+                let read: before::Item<'_> = postcard::from_bytes(&item).unwrap();
+                assert_eq!(read.group, Some("g"));
+                assert!(read.payload[0] == 1 || read.payload[1..] == *b"small", "{read:?}");
+                let taken = one_take(&client, take(1, 1, Interval::Off)).await.items.remove(0);
+                assert_eq!((&*taken.payload, &taken.context), (&payload[..], &push.context));
+                client.settle(vec![settle(taken.claim, Settlement::Fail { reason: "why".to_owned() })]).await;
+                let dead = row(&shared, b'd');
+                let read: before::Dead<'_> = postcard::from_bytes(&dead).unwrap();
+                assert_eq!((read.reason, read.item.group), ("why", Some("g")));
+                let views = client.items(queue(), Which::Dead, None, 9).await.unwrap();
+                assert_eq!((&*views[0].payload, &views[0].context), (&payload[..], &push.context));
+                assert_eq!(client.replay(queue(), None, 9).await.unwrap(), 1);
+                let taken = one_take(&client, take(1, 1, Interval::Off)).await.items.remove(0);
+                assert_eq!((&*taken.payload, &taken.context), (&payload[..], &push.context));
+                rows.push([item, dead]);
+            }
+            let behind = [&[9], &b"00-1-2-01"[..]].concat();
+            for (without, with) in rows[0].iter().zip(&rows[1]) {
+                // The number of a large payload is random.
+                let same = without.len() - if payload.len() > 1024 { 9 } else { 0 };
+                assert_eq!(with[..same], without[..same], "all that was there is there");
+                assert_eq!(with[without.len()..], behind);
+            }
+        }
     });
 }

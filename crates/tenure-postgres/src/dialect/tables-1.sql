@@ -8,13 +8,13 @@ CREATE TABLE IF NOT EXISTS tenure_slot (name bytea NOT NULL, number bigint NOT N
 CREATE TABLE IF NOT EXISTS tenure_version (version integer PRIMARY KEY);
 INSERT INTO tenure_version VALUES (1) ON CONFLICT DO NOTHING;
 CREATE SEQUENCE IF NOT EXISTS tenure_queue_number;
-CREATE TABLE IF NOT EXISTS tenure_queue_item (queue bytea NOT NULL, id bigint NOT NULL, grp bytea, payload bytea NOT NULL, pushed_at bigint NOT NULL, due_at bigint NOT NULL, ready_at bigint, attempts bigint NOT NULL DEFAULT 0, token bigint NOT NULL DEFAULT 0, rests_until bigint NOT NULL DEFAULT 0, claim bytea, client bigint, expires_at bigint, ttl bigint, label bytea, PRIMARY KEY (queue, id));
+CREATE TABLE IF NOT EXISTS tenure_queue_item (queue bytea NOT NULL, id bigint NOT NULL, grp bytea, payload bytea NOT NULL, pushed_at bigint NOT NULL, due_at bigint NOT NULL, ready_at bigint, attempts bigint NOT NULL DEFAULT 0, token bigint NOT NULL DEFAULT 0, rests_until bigint NOT NULL DEFAULT 0, claim bytea, client bigint, expires_at bigint, ttl bigint, label bytea, context bytea, PRIMARY KEY (queue, id));
 CREATE INDEX IF NOT EXISTS tenure_queue_item_ready ON tenure_queue_item (queue, ready_at, id) WHERE ready_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS tenure_queue_item_claim ON tenure_queue_item (claim) WHERE claim IS NOT NULL;
 CREATE INDEX IF NOT EXISTS tenure_queue_item_grp ON tenure_queue_item (queue, grp, id) WHERE grp IS NOT NULL;
 CREATE TABLE IF NOT EXISTS tenure_queue_group (queue bytea NOT NULL, grp bytea NOT NULL, first bigint, token bigint NOT NULL DEFAULT 0, rests_until bigint NOT NULL DEFAULT 0, PRIMARY KEY (queue, grp));
 CREATE INDEX IF NOT EXISTS tenure_queue_group_rest ON tenure_queue_group (rests_until) WHERE first IS NULL;
-CREATE TABLE IF NOT EXISTS tenure_queue_dead (queue bytea NOT NULL, id bigint NOT NULL, grp bytea, payload bytea NOT NULL, pushed_at bigint NOT NULL, attempts bigint NOT NULL, reason bytea NOT NULL, died_at bigint NOT NULL, PRIMARY KEY (queue, id));
+CREATE TABLE IF NOT EXISTS tenure_queue_dead (queue bytea NOT NULL, id bigint NOT NULL, grp bytea, payload bytea NOT NULL, pushed_at bigint NOT NULL, attempts bigint NOT NULL, reason bytea NOT NULL, died_at bigint NOT NULL, context bytea, PRIMARY KEY (queue, id));
 CREATE TABLE IF NOT EXISTS tenure_queue_dedup (queue bytea NOT NULL, dedup bytea NOT NULL, item bigint NOT NULL, until bigint NOT NULL, PRIMARY KEY (queue, dedup));
 CREATE INDEX IF NOT EXISTS tenure_queue_dedup_until ON tenure_queue_dedup (until);
 CREATE TABLE IF NOT EXISTS tenure_queue_head (queue bytea PRIMARY KEY, rests_until bigint NOT NULL);

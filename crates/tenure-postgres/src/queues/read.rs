@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::engine::queue::{Dispatched, ItemId};
+use tenure_core::engine::queue::{Dispatched, ItemContext, ItemId};
 use tenure_core::model::claim::{ClaimId, Name};
 use tenure_core::model::token::Token;
 use tenure_sql::Fault;
@@ -39,7 +39,15 @@ fn maybe_name(row: &Row, at: usize) -> Result<Option<Name>, Fault> {
     name.map(Some).ok_or_else(|| Fault::internal("a stored name is none"))
 }
 
-/// Reads a row of a take: `id, claim, grp, payload, attempts, token`, one more, and `age`.
+/// Reads a context, of tables that have the column.
+fn context(row: &Row, at: usize) -> Result<Option<ItemContext>, Fault> {
+    if row.len() <= at {
+        return Ok(None);
+    }
+    Ok(row.try_get::<_, Option<&[u8]>>(at).map_err(strange)?.and_then(ItemContext::from_stored))
+}
+
+/// Reads a row of a take: `id, claim, grp, payload, attempts, token`, one more, `age`, and the context, if it is kept.
 pub(crate) fn dispatched(
     row: &Row,
     item: ItemId,
@@ -52,6 +60,7 @@ pub(crate) fn dispatched(
         item,
         group: maybe_name(row, 2)?,
         payload: row.try_get::<_, &[u8]>(3).map_err(strange)?.into(),
+        context: context(row, 8)?,
         attempt,
         token: Token::new(number(row, 5)?.unsigned_abs()),
         ends_in,

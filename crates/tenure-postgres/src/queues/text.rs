@@ -22,19 +22,21 @@ const LOCKED_POLL: i64 = 5_000;
 #[derive(Debug)]
 pub(crate) struct Texts {
     pub(crate) tables: QueueTables,
-    /// `queues, payloads, delays, client`: `id, is_duplicate, is_for_idle` for each, in order. The last one: a client
-    /// other than this one is idle there.
+    /// Whether the tables keep contexts. Those that an older version made do not before they are changed.
+    pub(crate) keeps_contexts: bool,
+    /// `queues, payloads, delays, client`, and the contexts, if they are kept: `id, is_duplicate, is_for_idle` for each, in order.
+    /// The last one: a client other than this one is idle there.
     pub(crate) push: String,
-    /// `queue, payload, delay, client`: the same for one item.
+    /// `queue, payload, delay, client`, and the context: the same for one item.
     pub(crate) push_one: String,
-    /// `queues, payloads, delays`, then groups, then dedup ids: `id, is_duplicate` for each, in order.
+    /// `queues, payloads, delays`, then groups, contexts, if they are kept, and dedup ids: `id, is_duplicate` for each, in order.
     pub(crate) push_groups: String,
     pub(crate) push_all: String,
     /// `queue, claims, most, client, ttl, label, floor, attempts_max, period`: `id, claim, grp, payload, attempts, token,
-    /// next_in`. A row without a claim is of an item that is worn out; the one without an id says how the queue stands.
+    /// next_in, age`, and the context, if it is kept. A row without a claim is of an item that is worn out; the one without an id says how the queue stands.
     pub(crate) take: String,
-    /// `queue, claim, client, ttl, label, floor, attempts_max`: `id, claim, grp, payload, attempts, token, is_for_others` of
-    /// one item. No row: it takes the long statement to say why.
+    /// `queue, claim, client, ttl, label, floor, attempts_max`: `id, claim, grp, payload, attempts, token, is_for_others,
+    /// age` of one item, and its context. No row: it takes the long statement to say why.
     pub(crate) take_one: String,
     /// The same behind `lock_head`, for a client that keeps an interval of the whole queue.
     pub(crate) take_at_intervals: String,
@@ -72,31 +74,33 @@ pub(crate) struct Texts {
 
 impl Texts {
     /// `place` is what the names of the tables begin with, `prefix` those of the channels.
-    pub(crate) fn new(place: &str, prefix: &str) -> Texts {
+    pub(crate) fn new(place: &str, prefix: &str, keeps_contexts: bool) -> Texts {
         let tables = QueueTables::new(place);
+        let column = Column(keeps_contexts);
         Texts {
-            push: push(&tables, false, false),
-            push_one: push_one(&tables),
-            push_groups: push(&tables, true, false),
-            push_all: push(&tables, true, true),
-            take: take(&tables, false),
-            take_one: take_one(&tables),
-            take_at_intervals: take(&tables, true),
+            keeps_contexts,
+            push: push(&tables, column),
+            push_one: push_one(&tables, column),
+            push_groups: push_groups(&tables, column, false),
+            push_all: push_groups(&tables, column, true),
+            take: take(&tables, column, false),
+            take_one: take_one(&tables, column),
+            take_at_intervals: take(&tables, column, true),
             lock_head: lock_head(&tables),
             renew: renew(&tables),
             lock_groups: lock_groups(&tables, "i.claim = ANY($1)"),
-            acknowledge: settle(&tables, false),
+            acknowledge: acknowledge(&tables),
             acknowledge_alone: acknowledge_alone(&tables),
             acknowledge_one: acknowledge_one(&tables),
-            settle: settle(&tables, true),
+            settle: settle(&tables, column),
             lock_groups_of: lock_groups(&tables, "i.queue = $1 AND i.id = ANY($2)"),
-            dead_letter: dead_letter(&tables),
+            dead_letter: dead_letter(&tables, column),
             withdraw: withdraw(&tables),
             remove_dead: format!(
                 "DELETE FROM {} WHERE queue = $1 AND id = ANY($2) RETURNING id",
                 tables.dead
             ),
-            replay: replay(&tables),
+            replay: replay(&tables, column),
             note_idle: note_idle(&tables),
             unnote_idle: unnote_idle(&tables, prefix),
             wake: wake(&tables, prefix),
@@ -107,42 +111,59 @@ impl Texts {
     }
 }
 
+/// The column of contexts, where the tables have it.
+#[derive(Clone, Copy)]
+struct Column(bool);
+
+impl Column {
+    /// One more column, or value, in a list.
+    fn and(self, more: &'static str) -> &'static str {
+        if self.0 { more } else { "" }
+    }
+}
+
 /// The sequence, as a function takes it.
 fn number(tables: &QueueTables) -> String {
     format!("'{}'", literal(&tables.number))
 }
 
-fn push(tables: &QueueTables, has_groups: bool, has_dedups: bool) -> String {
+fn push(tables: &QueueTables, column: Column) -> String {
+    let item = &tables.item;
+    let number = number(tables);
+    let is_for_idle = is_for_idle(tables);
+    let (context, v_context, contexts) =
+        (column.and(", context"), column.and(", v.context"), column.and(", $5"));
+    format!(
+        "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now) \
+         INSERT INTO {item} AS i (queue, id, payload, pushed_at, due_at, ready_at{context}) \
+         SELECT v.queue, nextval({number}), v.payload, t.now, t.now + v.delay, t.now + v.delay{v_context} \
+         FROM unnest($1, $2, $3{contexts}) WITH ORDINALITY AS v(queue, payload, delay{context}, at), t ORDER BY v.at \
+         RETURNING i.id, false, {is_for_idle}"
+    )
+}
+
+fn push_groups(tables: &QueueTables, column: Column, has_dedups: bool) -> String {
     let QueueTables { item, dedup, .. } = tables;
     let number = number(tables);
-    if !has_groups {
-        let is_for_idle = is_for_idle(tables);
-        return format!(
-            "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now) \
-             INSERT INTO {item} AS i (queue, id, payload, pushed_at, due_at, ready_at) \
-             SELECT v.queue, nextval({number}), v.payload, t.now, t.now + v.delay, t.now + v.delay \
-             FROM unnest($1, $2, $3) WITH ORDINALITY AS v(queue, payload, delay, at), t ORDER BY v.at \
-             RETURNING i.id, false, {is_for_idle}"
-        );
-    }
-    let (arrays, columns) = match has_dedups {
-        true => ("$1, $2, $3, $4, $5", "queue, payload, delay, grp, dedup"),
-        false => ("$1, $2, $3, $4", "queue, payload, delay, grp"),
-    };
+    let mut columns = vec!["queue", "payload", "delay", "grp"];
+    columns.extend(column.0.then_some("context"));
+    columns.extend(has_dedups.then_some("dedup"));
+    let arrays: Vec<String> = (1..=columns.len()).map(|at| format!("${at}")).collect();
+    let (arrays, columns) = (arrays.join(", "), columns.join(", "));
     let all = format!(
         "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
          a AS MATERIALIZED (SELECT nextval({number}) AS id, s.*, t.now AS pushed_at, t.now + s.delay AS due_at \
            FROM (SELECT * FROM unnest({arrays}) WITH ORDINALITY AS v({columns}, at) ORDER BY at) s, t), "
     );
     if !has_dedups {
-        let enter = enter(tables, "a");
+        let enter = enter(tables, column, "a");
         return format!("{all} {enter} SELECT id, false FROM a ORDER BY at");
     }
     let memory = DEDUP_MEMORY.as_micros();
     let is_known = format!(
         "d.until > {CLOCK} OR EXISTS (SELECT 1 FROM {item} i WHERE i.queue = d.queue AND i.id = d.item)"
     );
-    let enter = enter(tables, "w");
+    let enter = enter(tables, column, "w");
     format!(
         "{all} \
          k AS (INSERT INTO {dedup} AS d (queue, dedup, item, until) \
@@ -166,31 +187,33 @@ fn is_for_idle(tables: &QueueTables) -> String {
     )
 }
 
-fn push_one(tables: &QueueTables) -> String {
+fn push_one(tables: &QueueTables, column: Column) -> String {
+    let (context, value) = (column.and(", context"), column.and(", $5"));
     let (item, number) = (&tables.item, number(tables));
     let is_for_idle = is_for_idle(tables);
     format!(
-        "INSERT INTO {item} AS i (queue, id, payload, pushed_at, due_at, ready_at) \
-         SELECT $1, nextval({number}), $2, t.now, t.now + $3, t.now + $3 FROM (SELECT {CLOCK} AS now) t \
+        "INSERT INTO {item} AS i (queue, id, payload, pushed_at, due_at, ready_at{context}) \
+         SELECT $1, nextval({number}), $2, t.now, t.now + $3, t.now + $3{value} FROM (SELECT {CLOCK} AS now) t \
          RETURNING i.id, false, {is_for_idle}"
     )
 }
 
-/// Puts what is in a query into the lines: `id, queue, grp, payload, pushed_at, due_at`.
+/// Puts what is in a query into the lines: `id, queue, grp, payload, pushed_at, due_at`, and the context.
 ///
 /// The group's row is locked by this, made if need be, and says which transaction was there first: what is stored by
 /// then, and not when the statement began.
-fn enter(tables: &QueueTables, from: &str) -> String {
+fn enter(tables: &QueueTables, column: Column, from: &str) -> String {
+    let (context, v_context) = (column.and(", context"), column.and(", v.context"));
     let QueueTables { item, group, .. } = tables;
     format!(
         "g AS (INSERT INTO {group} AS g (queue, grp, first) \
            SELECT queue, grp, min(id) FROM {from} WHERE grp IS NOT NULL GROUP BY queue, grp ORDER BY queue, grp \
            ON CONFLICT (queue, grp) DO UPDATE SET first = coalesce(g.first, excluded.first) \
            RETURNING queue, grp, first, token, rests_until), \
-         e AS (INSERT INTO {item} (queue, id, grp, payload, pushed_at, due_at, ready_at, token, rests_until) \
+         e AS (INSERT INTO {item} (queue, id, grp, payload, pushed_at, due_at, ready_at, token, rests_until{context}) \
            SELECT v.queue, v.id, v.grp, v.payload, v.pushed_at, v.due_at, \
              CASE WHEN v.grp IS NULL THEN v.due_at WHEN g.first = v.id THEN greatest(v.due_at, g.rests_until) END, \
-             coalesce(g.token, 0), coalesce(g.rests_until, 0) \
+             coalesce(g.token, 0), coalesce(g.rests_until, 0){v_context} \
            FROM {from} v LEFT JOIN g ON g.queue = v.queue AND g.grp = v.grp)"
     )
 }
@@ -203,7 +226,9 @@ fn lock_head(tables: &QueueTables) -> String {
     )
 }
 
-fn take(tables: &QueueTables, at_intervals: bool) -> String {
+fn take(tables: &QueueTables, column: Column, at_intervals: bool) -> String {
+    let (i_context, context, none) =
+        (column.and(", i.context"), column.and(", context"), column.and(", NULL"));
     let QueueTables { item, head, idle, .. } = tables;
     let rest = match at_intervals {
         true => format!(
@@ -232,26 +257,27 @@ fn take(tables: &QueueTables, at_intervals: bool) -> String {
              attempts = i.attempts + 1, token = greatest(i.token + 1, t.now, CASE WHEN $7 <= t.now + {FLOOR_AHEAD} THEN $7 + 1 ELSE 0 END), \
              rests_until = {rests_until}, ready_at = greatest(t.now + $5, {rests_until}) \
            FROM n, t WHERE i.queue = $1 AND i.id = n.id \
-           RETURNING n.at, i.id, i.claim, i.grp, i.payload, i.attempts, i.token, t.now - i.due_at AS age), \
+           RETURNING n.at, i.id, i.claim, i.grp, i.payload, i.attempts, i.token, t.now - i.due_at AS age{i_context}), \
          {rest} \
          m AS MATERIALIZED (SELECT (SELECT ready_at FROM {item} WHERE queue = $1 AND ready_at IS NOT NULL \
            AND id NOT IN (SELECT id FROM c) ORDER BY ready_at, id LIMIT 1) AS ready_at) \
-         SELECT id, claim, grp, payload, attempts, token, NULL::bigint AS next_in, age FROM (SELECT * FROM u ORDER BY at) o \
+         SELECT id, claim, grp, payload, attempts, token, NULL::bigint AS next_in, age{context} FROM (SELECT * FROM u ORDER BY at) o \
          UNION ALL \
-         SELECT id, NULL, NULL, NULL, attempts, NULL, NULL, NULL FROM c WHERE $8 > 0 AND attempts >= $8 \
+         SELECT id, NULL, NULL, NULL, attempts, NULL, NULL, NULL{none} FROM c WHERE $8 > 0 AND attempts >= $8 \
          UNION ALL \
          SELECT NULL, NULL, NULL, NULL, NULL, \
            CASE WHEN m.ready_at <= t.now AND (SELECT count(*) FROM c) >= $3 \
              AND EXISTS (SELECT 1 FROM {idle} WHERE queue = $1 AND client <> $4 AND until > t.now) THEN 1 END, \
            greatest(least(m.ready_at, CASE WHEN EXISTS (SELECT 1 FROM u) THEN t.now + $5 END), \
-             {rests}, t.now + {LOCKED_POLL}) - t.now, NULL \
+             {rests}, t.now + {LOCKED_POLL}) - t.now, NULL{none} \
            FROM t, m WHERE m.ready_at IS NOT NULL OR EXISTS (SELECT 1 FROM u)"
     )
 }
 
 /// What most takes come down to: one item, no interval. Of an item that is worn out it makes nothing: the long statement
 /// says that it stands in the way.
-fn take_one(tables: &QueueTables) -> String {
+fn take_one(tables: &QueueTables, column: Column) -> String {
+    let i_context = column.and(", i.context");
     let QueueTables { item, head, idle, .. } = tables;
     format!(
         "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
@@ -265,7 +291,7 @@ fn take_one(tables: &QueueTables) -> String {
          RETURNING i.id, i.claim, i.grp, i.payload, i.attempts, i.token, \
            CASE WHEN EXISTS (SELECT 1 FROM {idle} WHERE queue = $1 AND client <> $3 AND until > t.now) \
              THEN EXISTS (SELECT 1 FROM {item} r WHERE r.queue = $1 AND r.ready_at <= t.now AND r.id <> i.id) \
-             ELSE false END, t.now - i.due_at"
+             ELSE false END, t.now - i.due_at{i_context}"
     )
 }
 
@@ -324,13 +350,11 @@ fn acknowledge_one(tables: &QueueTables) -> String {
     )
 }
 
-fn settle(tables: &QueueTables, has_all: bool) -> String {
-    let QueueTables { item, dead, .. } = tables;
+fn acknowledge(tables: &QueueTables) -> String {
+    let item = &tables.item;
     let advance = advance(tables);
-    let begin = format!("WITH t AS MATERIALIZED (SELECT {CLOCK} + {BEGUN} AS now)");
-    if !has_all {
-        return format!(
-            "{begin}, \
+    format!(
+        "WITH t AS MATERIALIZED (SELECT {CLOCK} + {BEGUN} AS now), \
              l AS MATERIALIZED (SELECT i.queue, i.id, i.grp, i.claim FROM {item} i \
                JOIN unnest($1, $2) AS v(queue, claim) ON v.claim = i.claim AND v.queue = i.queue \
                WHERE i.claim = ANY($2) AND i.expires_at > {CLOCK} ORDER BY i.id FOR UPDATE OF i), \
@@ -339,10 +363,16 @@ fn settle(tables: &QueueTables, has_all: bool) -> String {
              {advance} \
              SELECT l.claim, 0::bigint, CASE WHEN up.ready_at <= t.now THEN 1::bigint ELSE 0 END, l.queue \
              FROM l CROSS JOIN t LEFT JOIN up ON up.queue = l.queue AND up.grp = l.grp"
-        );
-    }
+    )
+}
+
+fn settle(tables: &QueueTables, column: Column) -> String {
+    let QueueTables { item, dead, .. } = tables;
+    let advance = advance(tables);
+    let (context, i_context, o_context) =
+        (column.and(", context"), column.and(", i.context"), column.and(", o.context"));
     format!(
-        "{begin}, \
+        "WITH t AS MATERIALIZED (SELECT {CLOCK} + {BEGUN} AS now), \
          l AS MATERIALIZED (SELECT i.queue, i.id, i.grp, i.claim, v.kind, v.after, v.reason, \
              (v.kind IN (0, 2) OR v.kind = 1 AND v.most > 0 AND i.attempts >= v.most) AS goes \
            FROM {item} i JOIN unnest($1, $2, $3, $4, $5, $6) AS v(queue, claim, kind, after, most, reason) \
@@ -353,9 +383,9 @@ fn settle(tables: &QueueTables, has_all: bool) -> String {
              ready_at = greatest(t.now + l.after, i.rests_until) \
            FROM l, t WHERE i.queue = l.queue AND i.id = l.id AND NOT l.goes RETURNING i.queue, i.id, i.ready_at), \
          gone AS (DELETE FROM {item} i USING l WHERE i.queue = l.queue AND i.id = l.id AND l.goes \
-           RETURNING i.queue, i.id, i.grp, i.token, i.rests_until, i.ready_at, i.payload, i.pushed_at, i.attempts), \
-         died AS (INSERT INTO {dead} (queue, id, grp, payload, pushed_at, attempts, reason, died_at) \
-           SELECT o.queue, o.id, o.grp, o.payload, o.pushed_at, o.attempts, l.reason, t.now \
+           RETURNING i.queue, i.id, i.grp, i.token, i.rests_until, i.ready_at, i.payload, i.pushed_at, i.attempts{i_context}), \
+         died AS (INSERT INTO {dead} (queue, id, grp, payload, pushed_at, attempts, reason, died_at{context}) \
+           SELECT o.queue, o.id, o.grp, o.payload, o.pushed_at, o.attempts, l.reason, t.now{o_context} \
            FROM gone o JOIN l ON l.queue = o.queue AND l.id = o.id CROSS JOIN t WHERE l.kind <> 0), \
          {advance} \
          SELECT l.claim, CASE WHEN l.kind = 1 AND l.goes THEN 1::bigint ELSE 0 END, \
@@ -365,7 +395,9 @@ fn settle(tables: &QueueTables, has_all: bool) -> String {
     )
 }
 
-fn dead_letter(tables: &QueueTables) -> String {
+fn dead_letter(tables: &QueueTables, column: Column) -> String {
+    let (context, i_context, o_context) =
+        (column.and(", context"), column.and(", i.context"), column.and(", o.context"));
     let QueueTables { item, dead, .. } = tables;
     let advance = advance(tables);
     format!(
@@ -373,9 +405,9 @@ fn dead_letter(tables: &QueueTables) -> String {
          l AS MATERIALIZED (SELECT id FROM {item} WHERE queue = $1 AND id = ANY($2) AND attempts >= $3 \
            AND ready_at <= (SELECT now FROM t) ORDER BY id FOR UPDATE), \
          gone AS (DELETE FROM {item} i USING l WHERE i.queue = $1 AND i.id = l.id \
-           RETURNING i.queue, i.id, i.grp, i.token, i.rests_until, i.ready_at, i.payload, i.pushed_at, i.attempts), \
-         died AS (INSERT INTO {dead} (queue, id, grp, payload, pushed_at, attempts, reason, died_at) \
-           SELECT o.queue, o.id, o.grp, o.payload, o.pushed_at, o.attempts, $4, t.now FROM gone o, t), \
+           RETURNING i.queue, i.id, i.grp, i.token, i.rests_until, i.ready_at, i.payload, i.pushed_at, i.attempts{i_context}), \
+         died AS (INSERT INTO {dead} (queue, id, grp, payload, pushed_at, attempts, reason, died_at{context}) \
+           SELECT o.queue, o.id, o.grp, o.payload, o.pushed_at, o.attempts, $4, t.now{o_context} FROM gone o, t), \
          {advance} \
          SELECT id FROM gone"
     )
@@ -395,15 +427,16 @@ fn withdraw(tables: &QueueTables) -> String {
     )
 }
 
-fn replay(tables: &QueueTables) -> String {
+fn replay(tables: &QueueTables, column: Column) -> String {
+    let (d_context, s_context) = (column.and(", d.context"), column.and(", s.context"));
     let (dead, number) = (&tables.dead, number(tables));
-    let enter = enter(tables, "a");
+    let enter = enter(tables, column, "a");
     format!(
         "WITH t AS MATERIALIZED (SELECT {CLOCK} AS now), \
          l AS MATERIALIZED (SELECT id FROM {dead} WHERE queue = $1 AND ($2 IS NULL OR id = $2) ORDER BY id LIMIT $3 FOR UPDATE), \
          x AS (DELETE FROM {dead} d USING l WHERE d.queue = $1 AND d.id = l.id \
-           RETURNING d.queue, d.id, d.grp, d.payload, d.pushed_at), \
-         a AS MATERIALIZED (SELECT nextval({number}) AS id, s.queue, s.grp, s.payload, s.pushed_at, (SELECT now FROM t) AS due_at \
+           RETURNING d.queue, d.id, d.grp, d.payload, d.pushed_at{d_context}), \
+         a AS MATERIALIZED (SELECT nextval({number}) AS id, s.queue, s.grp, s.payload, s.pushed_at, (SELECT now FROM t) AS due_at{s_context} \
            FROM (SELECT * FROM x ORDER BY id) s), \
          {enter} \
          SELECT id FROM a"
@@ -487,7 +520,7 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
             "CREATE TABLE IF NOT EXISTS {item} (queue bytea NOT NULL, id bigint NOT NULL, grp bytea, \
              payload bytea NOT NULL, pushed_at bigint NOT NULL, due_at bigint NOT NULL, ready_at bigint, \
              attempts bigint NOT NULL DEFAULT 0, token bigint NOT NULL DEFAULT 0, rests_until bigint NOT NULL DEFAULT 0, \
-             claim bytea, client bigint, expires_at bigint, ttl bigint, label bytea, PRIMARY KEY (queue, id))"
+             claim bytea, client bigint, expires_at bigint, ttl bigint, label bytea, context bytea, PRIMARY KEY (queue, id))"
         ),
         format!(
             "CREATE INDEX IF NOT EXISTS {index}item_ready ON {item} (queue, ready_at, id) WHERE ready_at IS NOT NULL"
@@ -504,7 +537,7 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
         format!(
             "CREATE TABLE IF NOT EXISTS {dead} (queue bytea NOT NULL, id bigint NOT NULL, grp bytea, \
              payload bytea NOT NULL, pushed_at bigint NOT NULL, attempts bigint NOT NULL, reason bytea NOT NULL, \
-             died_at bigint NOT NULL, PRIMARY KEY (queue, id))"
+             died_at bigint NOT NULL, context bytea, PRIMARY KEY (queue, id))"
         ),
         format!(
             "CREATE TABLE IF NOT EXISTS {dedup} (queue bytea NOT NULL, dedup bytea NOT NULL, item bigint NOT NULL, \
@@ -519,4 +552,12 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
         format!("CREATE TABLE IF NOT EXISTS {version} (version integer PRIMARY KEY)"),
         format!("INSERT INTO {version} VALUES ({QUEUE_VERSION}) ON CONFLICT DO NOTHING"),
     ]
+}
+
+/// The statements that give tables of version 1 their column of contexts, which what wrote them first did not have: a column that is not
+/// named by its statements changes nothing for an older client. Each is a transaction by itself, as a client may lock items before
+/// dead letters, or the other way round.
+pub(crate) fn contexts(prefix: &str) -> [String; 2] {
+    let QueueTables { item, dead, .. } = QueueTables::new(prefix);
+    [&item, &dead].map(|table| format!("ALTER TABLE {table} ADD COLUMN IF NOT EXISTS context bytea"))
 }

@@ -200,3 +200,90 @@ mod alone {
         );
     }
 }
+
+/// Makes of the tables what an older version made, which knew no contexts.
+fn age(raw: &mut SqlConnection) {
+    raw.run("ALTER TABLE tenure_queue_item DROP COLUMN context");
+    raw.run("ALTER TABLE tenure_queue_dead DROP COLUMN context");
+}
+
+/// Pushes an item with a context, and says with what it comes.
+async fn carried(queue: &tenure_core::Queue) -> tenure_core::Result<Option<String>> {
+    queue.push("x").context("c").await?;
+    let delivery = queue.next().await?;
+    let context = delivery.context().map(str::to_owned);
+    delivery.ack().await?;
+    Ok(context)
+}
+
+#[test]
+fn tables_of_an_older_version_get_their_column_of_contexts() {
+    let (server, mut raw) = start();
+    let (url, of_worker) = (server.url(), server.url().replace("//postgres@", "//worker@"));
+    pollster::block_on(async { connect(&url).queue("q").is_empty().await }).expect("the tables are made");
+    age(&mut raw);
+    raw.run("CREATE ROLE worker LOGIN");
+    raw.run("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO worker");
+    raw.run("GRANT USAGE ON SEQUENCE tenure_queue_number TO worker");
+    let worker = connect(&of_worker);
+    let queue = worker.queue("q");
+    pollster::block_on(async {
+        queue.push("x").await?;
+        queue.push("y").group("g").dedup("y").await?;
+        assert_eq!(queue.items(None, 9).await?.len(), 2);
+        queue.next().await?.retry_after(std::time::Duration::ZERO).await?;
+        queue.next().await?.fail("never").await?;
+        queue.next().await?.ack().await?;
+        assert_eq!(queue.replay(None).await?, 1);
+        queue.next().await?.ack().await
+    })
+    .expect("who may not change the tables goes on without");
+    let refused = pollster::block_on(carried(&queue)).expect_err("it would be lost");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.hint().is_some_and(|hint| hint.contains("doctor --migrate")), "{refused:?}");
+    assert!(pollster::block_on(queue.is_empty()).expect("an answer"), "it was pushed");
+
+    // While somebody reads the whole table, say for a backup, all goes on, and nobody waits for long.
+    let mut reader = server.connect().expect("the server takes one more");
+    reader.run("BEGIN");
+    reader.run("SELECT count(*) FROM tenure_queue_item");
+    let owner = connect(&url);
+    pollster::block_on(async {
+        owner.queue("q").push("x").await?;
+        owner.queue("q").next().await?.ack().await
+    })
+    .expect("it goes on without");
+    reader.run("COMMIT");
+    let carries = pollster::block_on(carried(&owner.queue("q"))).expect("the tables are changed");
+    assert_eq!(carries.as_deref(), Some("c"));
+    // Who has not noticed yet is as a client of before.
+    pollster::block_on(async {
+        let of_owner = owner.queue("q");
+        of_owner.push("x").context("c").await?;
+        let delivery = queue.next().await?;
+        assert_eq!((delivery.payload(), delivery.context()), (&b"x"[..], None));
+        delivery.put_back().await?;
+        let delivery = of_owner.next().await?;
+        assert_eq!(delivery.context(), Some("c"), "it is there still");
+        delivery.ack().await?;
+        queue.push("y").await?;
+        let delivery = of_owner.next().await?;
+        assert_eq!((delivery.payload(), delivery.context()), (&b"y"[..], None));
+        delivery.ack().await
+    })
+    .expect("they share the queue");
+    let carries = pollster::block_on(carried(&queue)).expect("that is noticed");
+    assert_eq!(carries.as_deref(), Some("c"), "and by who began without");
+}
+
+#[test]
+fn an_operator_gives_tables_their_column_of_contexts() {
+    let (server, mut raw) = start();
+    pollster::block_on(async { connect(&server.url()).queue("q").is_empty().await }).expect("they are made");
+    age(&mut raw);
+    let client = connect(&server.url());
+    pollster::block_on(client.migrate()).expect("it may");
+    let columns = "SELECT count(*) FROM pg_attribute WHERE attname = 'context' AND NOT attisdropped \
+                   AND attrelid IN ('tenure_queue_item'::regclass, 'tenure_queue_dead'::regclass)";
+    assert_eq!(raw.run(columns).first(), Some("2"));
+}

@@ -19,6 +19,8 @@ local function open()
 end
 
 local DEDUP_MEMORY, CONSUMER_LIFE, BOOK_LIFE_MS = 300000000, 15000000, 3600000
+-- How long contexts outlive the last use of the queue by a client that knows them: 60 days, or half of it where there was no need to say so.
+local CONTEXT_LIFE_MS = 5184000000
 -- The byte before the name of a group in a lane, and in the values of items the one behind it: names hold no control characters.
 local COLON, TAB = 58, '\t'
 local ZERO = '0000000000000000'
@@ -28,10 +30,13 @@ local NOBODY = '--------------------------------'
 local NAME, INBOX, PUBLISH
 local BOOK, LANES, STATES, NUMBERS, ITEMS, BEHIND, CLAIMS
 local RESTS, IDLE, IDLE_ENDS, DEDUPS, DEDUP_ENDS, DEAD, LETTERS
+local CONTEXTS, CONTEXT_NUMBERS
 local now, now_text
 -- The number of the last item, the last token, and until when the whole queue rests; read when first needed.
 local last_item, last_token, rests_until, is_book_new
-local has_idle, has_rests, has_dedups
+local has_idle, has_rests, has_dedups, has_contexts
+-- Until when items are held back that this call gave contexts.
+local contexts_due
 -- What is yet to be written, by command and key; and who is to be told that something is ready.
 local pending, targets, called
 -- The moment for which the first two of the idle watch: as it is, and as it is stored. Nil: it was not read.
@@ -51,19 +56,24 @@ local function begin(KEYS, ARGV)
   BOOK, LANES, STATES, NUMBERS, ITEMS, BEHIND, CLAIMS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
   RESTS, IDLE, IDLE_ENDS, DEDUPS, DEDUP_ENDS, DEAD, LETTERS =
     KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+  CONTEXTS, CONTEXT_NUMBERS = KEYS[15], KEYS[16]
   local clock = call('TIME')
   now = clock[1] * 1000000 + clock[2]
   now_text = padded(now)
   last_item, is_book_new = nil, false
   pending, called = {}, {}
-  watched, was_watched = nil, nil
-  targets = { CLAIMS, STATES, LANES, BEHIND, ITEMS, NUMBERS, STATES, CLAIMS, LANES, BEHIND, ITEMS, NUMBERS }
-  local unusual = call('EXISTS', IDLE, RESTS, DEDUPS)
-  has_idle, has_rests, has_dedups = false, false, false
+  watched, was_watched, contexts_due = nil, nil, 0
+  targets = {
+    CLAIMS, STATES, LANES, BEHIND, ITEMS, NUMBERS, CONTEXTS, CONTEXT_NUMBERS,
+    STATES, CLAIMS, LANES, BEHIND, ITEMS, NUMBERS, CONTEXTS, CONTEXT_NUMBERS,
+  }
+  local unusual = call('EXISTS', IDLE, RESTS, DEDUPS, CONTEXTS)
+  has_idle, has_rests, has_dedups, has_contexts = false, false, false, false
   if unusual > 0 then
     has_idle = call('EXISTS', IDLE) == 1
     has_rests = call('EXISTS', RESTS) == 1
     has_dedups = call('EXISTS', DEDUPS) == 1
+    has_contexts = call('EXISTS', CONTEXTS) == 1
   end
 end
 
@@ -87,8 +97,13 @@ end
 
 -- What can be written in one command for many items is, at the end: a command costs more than what it does.
 local DEL_CLAIMS, DEL_STATES, DEL_LANES, DEL_BEHIND, DEL_ITEMS, DEL_NUMBERS = 1, 2, 3, 4, 5, 6
-local SET_STATES, SET_CLAIMS, SET_LANES, SET_BEHIND, SET_ITEMS, SET_NUMBERS = 7, 8, 9, 10, 11, 12
-local COMMANDS = { 'HDEL', 'HDEL', 'ZREM', 'ZREM', 'HDEL', 'ZREM', 'HSET', 'HSET', 'ZADD', 'ZADD', 'HSET', 'ZADD' }
+local DEL_CONTEXTS, DEL_CONTEXT_NUMBERS = 7, 8
+local SET_STATES, SET_CLAIMS, SET_LANES, SET_BEHIND, SET_ITEMS, SET_NUMBERS = 9, 10, 11, 12, 13, 14
+local SET_CONTEXTS, SET_CONTEXT_NUMBERS = 15, 16
+local COMMANDS = {
+  'HDEL', 'HDEL', 'ZREM', 'ZREM', 'HDEL', 'ZREM', 'HDEL', 'ZREM',
+  'HSET', 'HSET', 'ZADD', 'ZADD', 'HSET', 'ZADD', 'HSET', 'ZADD',
+}
 local function later(what, one, other)
   local list = pending[what]
   if not list then
@@ -100,7 +115,7 @@ local function later(what, one, other)
   if other then list[count + 2] = other end
 end
 local function flush()
-  for what = 1, 12 do
+  for what = 1, 16 do
     local list = pending[what]
     if list then call(unpack(list)) end
   end
@@ -238,6 +253,39 @@ local function enter(lane, is_behind, number, due, value)
   set_ready(lane, number, max(due, rests))
 end
 
+-- What travels with items stands apart, by their numbers: a client of before takes all behind the tab for payload. Such a client removes
+-- an item and leaves its context, so contexts end by themselves, pushes remove what they find without an item, and an empty queue has none.
+local function forget_context(number)
+  if not has_contexts then return end
+  later(DEL_CONTEXTS, number)
+  later(DEL_CONTEXT_NUMBERS, number)
+end
+local function add_context(number, context)
+  has_contexts = true
+  later(SET_CONTEXTS, number, context)
+  later(SET_CONTEXT_NUMBERS, number, number)
+end
+-- Looks at more contexts than were added, and removes those whose items are gone. Where it begins is as good as chance: there is no order
+-- in which they are left behind. No command is called for this that users made for an earlier version may not call.
+local function sweep_contexts(count)
+  local from = last_item % max(call('ZCARD', CONTEXT_NUMBERS), 1)
+  for _, number in ipairs(call('ZRANGE', CONTEXT_NUMBERS, from, from + count - 1)) do
+    if not call('ZSCORE', NUMBERS, number) and not call('ZSCORE', DEAD, number) then forget_context(number) end
+  end
+  flush()
+end
+-- Lets contexts live on for as long as their queue is used.
+local function keep_contexts()
+  if call('EXISTS', NUMBERS, DEAD) == 0 then
+    call('DEL', CONTEXTS, CONTEXT_NUMBERS)
+  elseif contexts_due > now or call('PTTL', CONTEXTS) < CONTEXT_LIFE_MS / 2 then
+    local ends = floor(max(contexts_due, now) / 1000) + CONTEXT_LIFE_MS
+    for _, key in ipairs({ CONTEXTS, CONTEXT_NUMBERS }) do
+      if call('PEXPIREAT', key, ends, 'GT') == 0 then call('PEXPIREAT', key, ends, 'NX') end
+    end
+  end
+end
+
 -- Removes a lane's first item; the next one can be handed out.
 local function advance(lane, first, rests)
   later(DEL_ITEMS, first)
@@ -257,7 +305,7 @@ local function advance(lane, first, rests)
 end
 
 -- Makes a lane's first item a dead letter: when it died, how often it had been handed out, the length of the reason, the reason,
--- the item. Returns how long that is.
+-- the item. Its context stays. Returns how long that is.
 local function bury(lane, first, rests, attempts, reason)
   local value = call('HGET', ITEMS, first)
   -- Without a value somebody has removed it.
@@ -277,6 +325,7 @@ local function finish()
     call('SET', BOOK, padded(last_item) .. padded(last_token) .. padded(rests_until), 'PX', life)
   end
   -- What is remembered of the ids of items lives on for as long as there may be such items.
+  if has_contexts then keep_contexts() end
   if has_dedups and call('EXISTS', NUMBERS) == 0 then
     call('PEXPIRE', DEDUPS, DEDUP_MEMORY / 1000, 'NX')
     call('PEXPIRE', DEDUP_ENDS, DEDUP_MEMORY / 1000, 'NX')

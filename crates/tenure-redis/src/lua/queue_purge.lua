@@ -10,9 +10,12 @@ local function withdraw(number)
     call('ZREM', BEHIND, behind_of(sub(lane, 2), number, sub(value, 17, 32)))
     call('HDEL', ITEMS, number)
     call('ZREM', NUMBERS, number)
+    forget_context(number)
+    flush()
     return true
   end
   if state and claim_of(state) ~= NOBODY then return false end
+  forget_context(number)
   advance(lane, number, state and rests_of(state) or 0)
   flush()
   return true
@@ -20,6 +23,8 @@ end
 
 local function erase(number)
   call('HDEL', LETTERS, number)
+  forget_context(number)
+  flush()
   return call('ZREM', DEAD, number) == 1
 end
 

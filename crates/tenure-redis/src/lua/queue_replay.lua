@@ -16,6 +16,11 @@ operation('replay', { 'allow-oom' }, function(KEYS, ARGV)
       -- What cannot be read any more is put in line as it is, for people to look at.
       if not find(value, TAB, 33, true) or find(sub(value, 1, 32), '%D') then value = now_text .. now_text .. TAB .. value end
       local number = next_item()
+      local context = has_contexts and call('HGET', CONTEXTS, dead)
+      if context then
+        forget_context(dead)
+        add_context(number, context)
+      end
       local lane = lane_of(number, value)
       local is_behind = is_group(lane) and call('HEXISTS', STATES, lane) == 1
       enter(lane, is_behind, number, now, sub(value, 1, 16) .. now_text .. sub(value, 33))

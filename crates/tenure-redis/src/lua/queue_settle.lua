@@ -7,6 +7,7 @@ local function settle(ARGV, at, lane, state)
   local what = ARGV[at]
   if what == 'a' then
     advance(lane, first, rests)
+    forget_context(first)
     return 1
   end
   local attempts = attempts_of(state)

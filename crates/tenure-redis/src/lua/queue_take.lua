@@ -1,7 +1,7 @@
 -- Hands out what is ready. Takes, for each consumer: its client, the ttl, the kind of interval (- q g) and its period, after how
 -- many attempts an item is dead (0: never), the floor, the label, how many claims there are, and the claims. Answers each with
--- after how long to look again (-1: not asked for, -2: the tokens are used up), and then four for each item: its number,
--- attempt, token, and value.
+-- after how long to look again (-1: not asked for, -2: the tokens are used up), and then five for each item: its number,
+-- attempt, token, context (empty: none) and value.
 
 -- How many lanes are looked at in one step, how many values are read at once, after how many bytes a call has answered
 -- enough, and how many items it buries: a call must not block the server for long.
@@ -33,8 +33,8 @@ local function hand_out(rules, claims, given, answer)
     firsts[at] = sub(member, 1, 16)
     lanes[at] = member == firsts[at] and member or sub(member, 17)
   end
-  local states, values = states_of(lanes), {}
-  local count, written = 0, 4 * given + 1
+  local states, values, contexts = states_of(lanes), {}, {}
+  local count, written = 0, 5 * given + 1
   for at, first in ipairs(firsts) do
     if bytes_left <= 0 or last_token >= TOKEN_MAX then break end
     local lane, state = lanes[at], states[at]
@@ -50,6 +50,9 @@ local function hand_out(rules, claims, given, answer)
       -- A few at a time: they may be large, and no more is to be read than is answered.
       local last = min(at + READ_AT_ONCE, #firsts + 1) - 1
       for behind, value in ipairs(call('HMGET', ITEMS, unpack(firsts, at, last))) do values[at + behind - 1] = value end
+      if has_contexts then
+        for behind, context in ipairs(call('HMGET', CONTEXTS, unpack(firsts, at, last))) do contexts[at + behind - 1] = context end
+      end
     end
     local value = values[at]
     if is_worn_out or not value or not is_item(lane, value) then
@@ -74,9 +77,9 @@ local function hand_out(rules, claims, given, answer)
       .. format('%010d', attempts + 1) .. rules.ttl_text .. rules.label)
     later(SET_CLAIMS, claim, lane)
     later(SET_LANES, ready, members[at])
-    answer[written + 1], answer[written + 2], answer[written + 3], answer[written + 4] =
-      first, attempts + 1, last_token, value
-    written, count = written + 4, at
+    answer[written + 1], answer[written + 2], answer[written + 3], answer[written + 4], answer[written + 5] =
+      first, attempts + 1, last_token, contexts[at] or '', value
+    written, count = written + 5, at
     bytes_left = bytes_left - #value
   end
   if rules.interval == 'q' and count > 0 then rests_until = now + rules.period end

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::queue::{
-    Dispatched, ItemId, ItemState, ItemView, Pushed, QueueStats, Take, Taken, Which,
+    Dispatched, ItemContext, ItemId, ItemState, ItemView, Pushed, QueueStats, Take, Taken, Which,
 };
 use tenure_core::model::claim::{Label, Name};
 use tenure_core::model::token::Token;
@@ -73,9 +73,9 @@ pub(crate) fn taken(take: &Take, now: Timestamp, value: Value) -> Result<Option<
     if *look_in == Value::Int(-2) {
         return Ok(None);
     }
-    let mut items = Vec::with_capacity(fields.len() / 4);
-    for (claim, item) in take.claims.iter().zip(fields.chunks_exact(4)) {
-        let [id, attempt, token, value] = item else { continue };
+    let mut items = Vec::with_capacity(fields.len() / 5);
+    for (claim, item) in take.claims.iter().zip(fields.chunks_exact(5)) {
+        let [id, attempt, token, context, value] = item else { continue };
         let stored = stored(bytes(value)?).ok_or_else(|| unexpected(value))?;
         let Stored { group, payload, due_at, .. } = stored;
         items.push(Dispatched {
@@ -83,6 +83,7 @@ pub(crate) fn taken(take: &Take, now: Timestamp, value: Value) -> Result<Option<
             item: ItemId(number(id)?),
             group,
             payload: payload.into(),
+            context: ItemContext::from_stored(bytes(context)?),
             attempt: u32::try_from(number(attempt)?).unwrap_or(u32::MAX),
             token: Token::new(number(token)?),
             ends_in: take.rules.ttl,
@@ -127,7 +128,7 @@ fn digits(text: &[u8], from: usize, to: usize) -> Option<u64> {
 }
 
 fn live_view(now: Timestamp, fields: &[Value]) -> Option<ItemView> {
-    let [id, value, state, ready] = fields else { return None };
+    let [id, context, value, state, ready] = fields else { return None };
     let Stored { pushed_at, group, payload, .. } = shown(bytes(value).ok()?);
     let state = bytes(state).ok()?;
     let since = |micros: u64| Timestamp::from_micros(micros).since(now);
@@ -145,12 +146,14 @@ fn live_view(now: Timestamp, fields: &[Value]) -> Option<ItemView> {
         }
         ready => ItemState::Waiting { ready_in: since(number(ready).ok()?) },
     };
-    let item = ItemId(number(id).ok()?);
-    Some(ItemView { item, group, payload: payload.into(), attempts, age: now.since(pushed_at), state })
+    let (item, context) = (ItemId(number(id).ok()?), ItemContext::from_stored(bytes(context).ok()?));
+    let (payload, age) = (payload.into(), now.since(pushed_at));
+    Some(ItemView { item, group, payload, context, attempts, age, state })
 }
 
 fn dead_view(now: Timestamp, fields: &[Value]) -> Option<ItemView> {
-    let [id, letter] = fields else { return None };
+    let [id, context, letter] = fields else { return None };
+    let context = ItemContext::from_stored(bytes(context).ok()?);
     let letter = bytes(letter).ok()?;
     let since = now.since(Timestamp::from_micros(digits(letter, 0, 16)?));
     let attempts = u32::try_from(digits(letter, 16, 26)?).ok()?;
@@ -159,5 +162,5 @@ fn dead_view(now: Timestamp, fields: &[Value]) -> Option<ItemView> {
     let Stored { pushed_at, group, payload, .. } = shown(letter.get(end..)?);
     let (item, payload): (_, Arc<[u8]>) = (ItemId(number(id).ok()?), payload.into());
     let (age, state) = (now.since(pushed_at), ItemState::Dead { reason, since });
-    Some(ItemView { item, group, payload, attempts, age, state })
+    Some(ItemView { item, group, payload, context, attempts, age, state })
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use redis::PubSub;
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::queue::{
-    Interval, ItemId, ItemState, Push, QueueEngine, QueueStats, Rules, Settle, SettleAnswer, Settlement,
-    Take, Which,
+    Interval, ItemContext, ItemId, ItemState, Push, QueueEngine, QueueStats, Rules, Settle, SettleAnswer,
+    Settlement, Take, Which,
 };
 use tenure_core::engine::{RenewAnswer, RenewRequest};
 use tenure_core::model::claim::{ClaimId, ClientId, Label, Name};
@@ -29,6 +29,7 @@ use crate::config::Config;
 use crate::engine::Redis;
 use crate::keys::INBOX;
 
+mod before;
 mod single;
 
 /// Where all tests of time begin.
@@ -134,7 +135,9 @@ impl<'a, 'b> Pair<'a, 'b> {
             Duration::from_micros(if self.random.u8(0..4) == 0 { self.random.u64(..3_000_000) } else { 0 });
         let name = |text: &str| Name::new(text).unwrap();
         let (group, dedup) = (group.map(name), dedup.map(name));
-        Push { queue: self.name.clone(), group, payload: payload.into(), delay, dedup }
+        let context = (self.random.u8(0..3) == 0)
+            .then(|| ItemContext::new(&format!("context {}", self.random.u8(..))).unwrap());
+        Push { queue: self.name.clone(), group, payload: payload.into(), delay, dedup, context }
     }
 
     fn take(&mut self) {
@@ -434,6 +437,18 @@ const WEAKER: &[(&str, &str, &str)] = &[
     ),
     ("an old delivery is forgotten", "if claim ~= NOBODY then later(DEL_CLAIMS, claim) end", ""),
     ("what is in flight is not removed", "if state and claim_of(state) ~= NOBODY then return false end", ""),
+    (
+        "a context is kept",
+        "add_context(number, context)\n        contexts, contexts_due",
+        "contexts, contexts_due",
+    ),
+    ("and comes back with its item", "forget_context(dead)\n        add_context(number, context)", ""),
+    (
+        "a dead letter keeps it",
+        "    bury(lane, first, rests, attempts, ARGV[at + 1])",
+        "    bury(lane, first, rests, attempts, ARGV[at + 1])\n    forget_context(first)",
+    ),
+    ("each item has its own", "contexts[at + behind - 1] = context", "contexts[behind] = context"),
     (
         "a replayed item is new",
         "local number = next_item()\n      local lane",

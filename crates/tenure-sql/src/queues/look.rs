@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::clock::Timestamp;
-use tenure_core::engine::queue::{ItemId, ItemState, ItemView, QueueStats, Which};
+use tenure_core::engine::queue::{ItemContext, ItemId, ItemState, ItemView, QueueStats, Which};
 use tenure_core::model::claim::{Label, Name};
 
 use crate::database::{Connection, Row};
@@ -131,12 +131,13 @@ pub(crate) async fn items<D: QueueDatabase>(
         Which::Dead => (&tables.dead, format!("died_at, {}", hex("reason"))),
     };
     let statement = format!(
-        "SELECT {clock}, id, {}, {}, attempts, pushed_at, {more} FROM {table} WHERE queue = {} AND id > {} ORDER BY id LIMIT {most}",
+        "SELECT {clock}, id, {}, {}, {context}, attempts, pushed_at, {more} FROM {table} WHERE queue = {} AND id > {} ORDER BY id LIMIT {most}",
         hex("grp"),
         hex("payload"),
         names::<D::Dialect>([queue]),
         signed(after.unwrap_or_default().0),
         clock = clock::<D>(),
+        context = if database.keeps_contexts() { hex("context") } else { "NULL".to_owned() },
     );
     let mut connection = database.connection().await?;
     let answers = connection.run(statement).await?;
@@ -149,6 +150,7 @@ fn view(row: &Row, which: Which) -> Result<ItemView, Fault> {
     let (now, item) = (columns.moment()?, ItemId(columns.unsigned()?));
     let group = columns.maybe_bytes()?.map(|bytes| read_name(&bytes)).transpose()?;
     let payload: Arc<[u8]> = columns.bytes()?.into();
+    let context = columns.maybe_bytes()?.and_then(|bytes| ItemContext::from_stored(&bytes));
     let (attempts, pushed_at) = (columns.small()?, columns.moment()?);
     let state = match which {
         Which::Dead => {
@@ -170,5 +172,5 @@ fn view(row: &Row, which: Which) -> Result<ItemView, Fault> {
             }
         }
     };
-    Ok(ItemView { item, group, payload, attempts, age: now.since(pushed_at), state })
+    Ok(ItemView { item, group, payload, context, attempts, age: now.since(pushed_at), state })
 }

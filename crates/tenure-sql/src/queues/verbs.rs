@@ -59,7 +59,14 @@ impl<D: QueueDatabase> Queues for Queued<D> {
     fn forget(&self) -> BoxFuture<'_, std::result::Result<(), Fault>> {
         Box::pin(async {
             // Otherwise the tables may not be there.
-            if self.is_ready.initialized() { forget(&*self.database).await } else { Ok(()) }
+            if !self.is_ready.initialized() {
+                return Ok(());
+            }
+            if !self.database.keeps_contexts() {
+                // Somebody who may change the tables may have done so.
+                self.database.ensure_queues().await?;
+            }
+            forget(&*self.database).await
         })
     }
 }
@@ -130,22 +137,33 @@ impl<D: QueueDatabase> Queued<D> {
         Ok(pushed)
     }
 
+    /// Whether contexts are kept by now.
+    async fn learn_contexts(&self) -> bool {
+        let database = &self.database;
+        database.keeps_contexts() || (database.ensure_queues().await.is_ok() && database.keeps_contexts())
+    }
+
     async fn push_all(&self, pushes: &[Push]) -> Vec<std::result::Result<Pushed, Fault>> {
         if let Err(fault) = self.open().await {
             return pushes.iter().map(|_| Err(fault.clone())).collect();
         }
+        let lacks_contexts = pushes.iter().any(|push| push.context.is_some()) && !self.learn_contexts().await;
+        let refused = |push: &Push| (lacks_contexts && push.context.is_some()).then(|| Err(no_contexts()));
+        let mut answers: Vec<Option<std::result::Result<Pushed, Fault>>> =
+            pushes.iter().map(refused).collect();
         // Of those with the same dedup id, the first one counts.
         let mut firsts: HashMap<(&Name, &Name), usize> = HashMap::new();
         let first_of: Vec<usize> = pushes
             .iter()
             .enumerate()
             .map(|(at, push)| match &push.dedup {
-                Some(dedup) => *firsts.entry((&push.queue, dedup)).or_insert(at),
-                None => at,
+                Some(dedup) if answers[at].is_none() => *firsts.entry((&push.queue, dedup)).or_insert(at),
+                _ => at,
             })
             .collect();
-        let mut answers: Vec<Option<std::result::Result<Pushed, Fault>>> = vec![None; pushes.len()];
-        let mut rest = (0..pushes.len()).filter(|at| first_of[*at] == *at).peekable();
+        let asked: Vec<usize> =
+            (0..pushes.len()).filter(|at| first_of[*at] == *at && answers[*at].is_none()).collect();
+        let mut rest = asked.into_iter().peekable();
         while rest.peek().is_some() {
             let (mut chunk, mut bytes) = (Vec::new(), 0);
             while let Some(at) =
@@ -443,6 +461,15 @@ impl<D: QueueDatabase> QueueEngine for Queued<D> {
     async fn purge(&self, queue: Name, which: Which, item: Option<ItemId>, most: usize) -> Result<usize> {
         let purged = self.purge_all(&queue, which, item, most).await;
         purged.map_err(|fault| fault.to_error("purge"))
+    }
+}
+
+/// An item without its context would be one whose work nobody can follow.
+fn no_contexts() -> Fault {
+    Fault::Failed {
+        kind: ErrorKind::Unsupported,
+        message: "an older version made the tables of the queues, without a column for contexts".to_owned(),
+        hint: "let a user who may change them run `tenure doctor --migrate`, or push without a context",
     }
 }
 

@@ -42,7 +42,10 @@ Items of one group are handed out one at a time, in the order of their pushes. I
 
 If the answer is lost (exit code 69), it is not known whether the item is in line. With --dedup it can be pushed again without harm: \
 the id is remembered while the item is in the queue and for five minutes at least, and a second push is answered with the \
-number of the first.";
+number of the first.
+
+A context travels with an item to whoever takes it: the `traceparent` of the push, so that a trace shows both, or the TRACEPARENT that this \
+was given, or any TEXT.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Push {
@@ -60,6 +63,9 @@ pub(crate) struct Push {
     /// Push it once under this id
     #[arg(long, value_name = "ID", conflicts_with = "lines")]
     pub(crate) dedup: Option<String>,
+    /// What travels with the item, up to 128 printable characters; empty: nothing [default: the span, or TRACEPARENT]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) context: Option<String>,
     /// Push each line of stdin as an item, without its line end; end at the first line that fails
     #[arg(long)]
     pub(crate) lines: bool,
@@ -110,7 +116,8 @@ Examples:
 const WORK_HELP: &str = "\
 Takes items of the queue NAME as they become ready, and runs CMD for each. CMD gets the payload on stdin, and in its environment \
 TENURE_NAME (the queue), TENURE_ITEM (the item's number), TENURE_GROUP (empty: none), TENURE_ATTEMPT (1 for the first time), and \
-TENURE_TOKEN and TENURE_CLAIM, by which what CMD writes to can refuse a write that comes too late.
+TENURE_TOKEN and TENURE_CLAIM, by which what CMD writes to can refuse a write that comes too late. What travelled with the item is in \
+TENURE_CONTEXT, and in TRACEPARENT if it is one and no span of the work is sent.
 
 If CMD exits with 0, the item is done. Otherwise it is handed out again: after 1 s, 2 s, 4 s, up to 5 minutes, or after exit code 75 \
 as --retry-after says; its group waits meanwhile. After --max-attempts it is a dead letter, with the exit code as its reason \

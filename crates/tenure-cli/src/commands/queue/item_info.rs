@@ -40,6 +40,8 @@ pub(super) struct ItemInfo {
     group: Option<String>,
     attempt: u32,
     token: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<String>,
 }
 
 impl ItemInfo {
@@ -47,7 +49,8 @@ impl ItemInfo {
     pub(super) fn of(delivery: &Delivery) -> ItemInfo {
         let group = delivery.group().map(str::to_owned);
         let (item, token) = (delivery.item().0, delivery.token().get());
-        ItemInfo { item, group, attempt: delivery.attempt(), token }
+        let context = delivery.context().map(str::to_owned);
+        ItemInfo { item, group, attempt: delivery.attempt(), token, context }
     }
 }
 

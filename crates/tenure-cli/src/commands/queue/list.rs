@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tenure::Name;
-use tenure::queue::{ItemState, ItemView, QueueStats};
+use tenure::queue::{ItemContext, ItemState, ItemView, QueueStats};
 
 use super::arguments::{Ls, Peek};
 use crate::connect::connect_blocking;
@@ -42,6 +42,8 @@ struct ItemJson<'a> {
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dead_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<&'a str>,
     bytes: usize,
     /// `None` if it is not UTF-8.
     payload: Option<&'a str>,
@@ -64,6 +66,7 @@ impl<'a> ItemJson<'a> {
             ends_in_ms: None,
             reason: None,
             dead_ms: None,
+            context: view.context.as_ref().map(ItemContext::as_str),
             bytes: view.payload.len(),
             payload,
             payload_hex: payload.is_none().then(hex),

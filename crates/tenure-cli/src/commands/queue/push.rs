@@ -14,6 +14,7 @@ use crate::connect::connect_blocking;
 use crate::exit::{self, Failure, Outcome};
 use crate::output::data::write_data;
 use crate::output::messages::Messages;
+use crate::traces;
 
 /// How many lines are pushed together, at most: they share round trips.
 const BATCH_MAX: usize = 128;
@@ -83,7 +84,11 @@ fn with_settings(push: &Push, mut pushing: tenure::Push) -> tenure::Push {
     if let Some(id) = &push.dedup {
         pushing = pushing.dedup(id);
     }
-    pushing
+    match push.context.as_deref() {
+        None => pushing.context_with(traces::of_push),
+        Some("") => pushing,
+        Some(context) => pushing.context(context),
+    }
 }
 
 fn write_pushed(push: &Push, pushed: &Pushed, line: Option<u64>) -> Result<(), Failure> {

@@ -32,6 +32,7 @@ use crate::supervise::keeper::{Keeper, Streams, keeper_gone};
 use crate::supervise::signals::{Stopped, stop};
 use crate::supervise::supervised::{Rules, Supervised};
 use crate::supervise::work::Work as Processes;
+use crate::traces;
 
 /// How long a lane waits before it asks a store again that did not answer: it has waited for the answer, too.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -261,6 +262,9 @@ impl<'a> WorkerPool<'a> {
         self.has_warned_no_answer = false;
         self.progress.on_item();
         let info = ItemInfo::of(&delivery);
+        if let Some(context) = delivery.context() {
+            traces::link(delivery.lease(), context);
+        }
         let Work { ttl, grace, .. } = *self.arguments;
         let rules = Rules { ttl, grace, max_hold: None, on_loss: OnLoss::Terminate };
         let supervised = Supervised::new(Arc::new(delivery), rules);
@@ -456,12 +460,13 @@ fn start(
     supervised: &Supervised<'static, Arc<Delivery>>,
 ) -> std::result::Result<(), Failure> {
     let delivery = supervised.leased();
-    let variables = vec![
+    let mut variables = vec![
         ("TENURE_NAME", name.to_owned()),
         ("TENURE_ITEM", delivery.item().to_string()),
         ("TENURE_GROUP", delivery.group().unwrap_or_default().to_owned()),
         ("TENURE_ATTEMPT", delivery.attempt().to_string()),
     ];
+    variables.extend(traces::of_item(delivery.context()));
     let input = input(delivery.payload()).map_err(|error| Failure::system("hand over a payload", error))?;
     let streams = Streams { input: Some(&input), output: None };
     supervised.start(keeper, tenure, variables, streams)

@@ -596,8 +596,14 @@ fn a_push_does_not_outlive_the_thread_that_would_send_it() {
     let pushing = || {
         let (waiter, answer) = oneshot::channel();
         let queue = Name::new("q").expect("a good name");
-        let push =
-            Push { queue, payload: Arc::from(*b"work"), group: None, delay: Duration::ZERO, dedup: None };
+        let push = Push {
+            queue,
+            payload: Arc::from(*b"work"),
+            group: None,
+            delay: Duration::ZERO,
+            dedup: None,
+            context: None,
+        };
         (Pushing { push, waiter }, answer)
     };
     let (waiting, mut answer) = pushing();

@@ -266,6 +266,18 @@ impl Blocking<queue::Push> {
         Blocking(self.0.delay(delay))
     }
 
+    /// Has a text travel with it (see [`queue::Push::context`]).
+    #[must_use = "nothing is pushed before it is sent"]
+    pub fn context(self, context: &str) -> Push {
+        Blocking(self.0.context(context))
+    }
+
+    /// As [`Push::context`], and asked for in the span of the push (see [`queue::Push::context_with`]).
+    #[must_use = "nothing is pushed before it is sent"]
+    pub fn context_with(self, context: impl FnOnce() -> Option<String> + Send + 'static) -> Push {
+        Blocking(self.0.context_with(context))
+    }
+
     /// Pushes it once under this id (see [`queue::Push::dedup`]).
     #[must_use = "nothing is pushed before it is sent"]
     pub fn dedup(self, id: &str) -> Push {

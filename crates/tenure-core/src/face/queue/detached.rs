@@ -13,7 +13,7 @@ use crate::client::handed_out::Parts;
 use crate::client::lease_state::LeaseState;
 use crate::client::ledger::{Holding, NotEntered, deadline, in_use};
 use crate::clock::Instant;
-use crate::engine::queue::{Dispatched, ItemId, Rules, Settle, SettleAnswer, Settlement};
+use crate::engine::queue::{Dispatched, ItemContext, ItemId, Rules, Settle, SettleAnswer, Settlement};
 use crate::engine::{Adopts, RenewAnswer, RenewRequest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::detached::{
@@ -29,7 +29,7 @@ use crate::model::token::Token;
 /// Nobody renews the delivery meanwhile. If nobody attaches it, the item is handed out again a ttl after the last renewal.
 ///
 /// # Guarantees
-/// The store says whether the delivery goes on. What this carries of the item (payload, group, attempt, token) is as it was written: keep
+/// The store says whether the delivery goes on. What this carries of the item (payload, context, group, attempt, token) is as it was written: keep
 /// it where only programs of yours write. **Attach it once**: see [`Detached`](crate::Detached), of which all else holds here, too.
 ///
 /// # Examples
@@ -81,6 +81,9 @@ struct Written {
     age_ms: u64,
     ttl_ms: u64,
     bound_to: Option<String>,
+    /// Not in what was written by those who knew no contexts.
+    #[serde(default)]
+    context: Option<String>,
 }
 
 impl From<DetachedDelivery> for Written {
@@ -98,6 +101,7 @@ impl From<DetachedDelivery> for Written {
             age_ms: millis(item.age),
             ttl_ms: millis(ttl),
             bound_to: bound_to.map(|client| client.to_string()),
+            context: item.context.map(|context| context.as_str().to_owned()),
         }
     }
 }
@@ -116,6 +120,7 @@ impl TryFrom<Written> for DetachedDelivery {
             item: ItemId(written.item),
             group: written.group.map(|group| Name::new(&group)).transpose()?,
             payload: written.payload.into(),
+            context: written.context.map(|context| ItemContext::new(&context)).transpose()?,
             attempt: written.attempt,
             token: Token::new(written.token),
             ends_in: Duration::ZERO,

@@ -11,15 +11,33 @@ use tracing::Instrument;
 use crate::client::connection::Connection;
 use crate::client::trace;
 use crate::counts::PushEnd;
-use crate::engine::queue::{Push as PushRequest, Pushed};
+use crate::engine::queue::{ItemContext, Push as PushRequest, Pushed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::claimant::show;
 use crate::model::claim::{Name, PERIOD_MAX, Period};
 
+/// What is to travel with an item.
+enum Context {
+    None,
+    Text(String),
+    /// In the span of the push, when that is there.
+    AskedFor(Box<dyn FnOnce() -> Option<String> + Send>),
+}
+
+impl Context {
+    fn into_text(self) -> Option<String> {
+        match self {
+            Context::None => None,
+            Context::Text(text) => Some(text),
+            Context::AskedFor(ask) => ask(),
+        }
+    }
+}
+
 /// A push that has not been sent yet: its settings, then `.await`.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] for a payload, group, delay or dedup id out of range; [`ErrorKind::Unavailable`] if it is not known whether it
+/// [`ErrorKind::Invalid`] for a payload, group, delay, dedup id or context out of range; [`ErrorKind::Unavailable`] if it is not known whether it
 /// was pushed; [`ErrorKind::Unsupported`] if the engine has no queues, or takes no more items into this one.
 ///
 /// # Cancel safety
@@ -35,6 +53,7 @@ pub struct Push {
     group: Option<String>,
     delay: Duration,
     dedup: Option<String>,
+    context: Context,
     scope: u16,
 }
 
@@ -59,6 +78,7 @@ impl Push {
             group: None,
             delay: Duration::ZERO,
             dedup: None,
+            context: Context::None,
             scope,
         }
     }
@@ -86,6 +106,26 @@ impl Push {
     /// `queue.push("order 4711").dedup("order-4711").await?;`
     pub fn dedup(mut self, id: &str) -> Push {
         self.dedup = Some(id.to_owned());
+        self
+    }
+
+    /// Has a text travel with it, which whoever takes it finds in [`Delivery::context`](crate::Delivery::context): 1 to 128 characters
+    /// of printable ASCII, meant for a W3C `traceparent`.
+    ///
+    /// `queue.push("order 4711").context("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067ab0cd902e7-01").await?;`
+    ///
+    /// It is in every delivery of the item, also of one that was a dead letter. Of a duplicate it goes nowhere: the item
+    /// keeps that of its first push.
+    pub fn context(mut self, context: &str) -> Push {
+        self.context = Context::Text(context.to_owned());
+        self
+    }
+
+    /// As [`Push::context`], and asked for in the span of the push, so that a consumer's work can be linked to it. `None`: none.
+    ///
+    /// `queue.push("order 4711").context_with(|| Some(traceparent(&Span::current()))).await?;`
+    pub fn context_with(mut self, context: impl FnOnce() -> Option<String> + Send + 'static) -> Push {
+        self.context = Context::AskedFor(Box::new(context));
         self
     }
 
@@ -124,7 +164,10 @@ impl Push {
         };
         let group = named(self.group.as_ref(), "group")?;
         let dedup = named(self.dedup.as_ref(), "dedup id")?;
-        shared.push(PushRequest { queue, group, payload: self.payload, delay: self.delay, dedup }).await
+        let context = self.context.into_text().map(|text| ItemContext::new(&text)).transpose();
+        let context = context.map_err(|error| error.with_resource(&queue))?;
+        let (payload, delay) = (self.payload, self.delay);
+        shared.push(PushRequest { queue, group, payload, delay, dedup, context }).await
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Error, ErrorKind};
 use crate::model::claim::{ClaimId, ClientId, Label, Name};
 use crate::model::token::Token;
 
@@ -38,6 +39,48 @@ impl std::fmt::Display for ItemId {
     }
 }
 
+/// The longest context of an item, in bytes: a W3C `traceparent` has 55.
+pub const CONTEXT_BYTES_MAX: usize = 128;
+
+/// What travels with an item beside its payload, for whoever follows work through many programs: a W3C `traceparent`, say.
+///
+/// 1 to 128 characters of ASCII that can be printed. So it is the same text in a header, a variable of the environment, JSON and a log,
+/// and every store keeps it without a word about charsets.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ItemContext(Arc<str>);
+
+impl ItemContext {
+    /// Checks a context.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if it is empty, longer than [`CONTEXT_BYTES_MAX`], or holds anything but printable ASCII.
+    pub fn new(text: &str) -> Result<ItemContext, Error> {
+        let wrong = if text.is_empty() {
+            "the context is empty".to_owned()
+        } else if text.len() > CONTEXT_BYTES_MAX {
+            format!("the context has {} bytes, {CONTEXT_BYTES_MAX} are allowed", text.len())
+        } else if !text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+            "the context holds what is not printable ASCII".to_owned()
+        } else {
+            return Ok(ItemContext(text.into()));
+        };
+        let hint = format!(
+            "a context has 1 to {CONTEXT_BYTES_MAX} characters of printable ASCII, as a `traceparent` has"
+        );
+        Err(Error::new(ErrorKind::Invalid, "push", wrong).with_hint(hint))
+    }
+
+    /// Returns what a store gave back. What somebody has changed there so that it is none costs the context, never the item.
+    pub fn from_stored(bytes: &[u8]) -> Option<ItemContext> {
+        ItemContext::new(std::str::from_utf8(bytes).ok()?).ok()
+    }
+
+    /// Returns it as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// A push of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Push {
@@ -51,6 +94,8 @@ pub struct Push {
     pub delay: Duration,
     /// The id under which it is pushed once.
     pub dedup: Option<Name>,
+    /// What travels with it.
+    pub context: Option<ItemContext>,
 }
 
 /// The answer to a push.
@@ -126,6 +171,8 @@ pub struct Dispatched {
     pub group: Option<Name>,
     /// What was pushed.
     pub payload: Arc<[u8]>,
+    /// What travels with it.
+    pub context: Option<ItemContext>,
     /// How often it has been handed out: 1 for the first time.
     pub attempt: u32,
     /// Larger than that of every earlier delivery of the group.
@@ -215,6 +262,8 @@ pub struct ItemView {
     pub group: Option<Name>,
     /// What was pushed.
     pub payload: Arc<[u8]>,
+    /// What travels with it.
+    pub context: Option<ItemContext>,
     /// How often it has been handed out.
     pub attempts: u32,
     /// How long ago it was pushed.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::item::ItemId;
+use super::item::{ItemContext, ItemId};
 use crate::clock::Timestamp;
 use crate::model::claim::{ClaimId, ClientId, Label, Name};
 use crate::model::token::Token;
@@ -109,6 +109,8 @@ pub struct Item {
     pub group: Option<Name>,
     /// What was pushed.
     pub payload: Arc<[u8]>,
+    /// What travels with it: the context of the first push, if a dedup id was pushed again.
+    pub context: Option<ItemContext>,
     /// When it was pushed.
     pub pushed_at: Timestamp,
     /// Until when it is held back.

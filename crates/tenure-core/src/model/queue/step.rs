@@ -133,6 +133,7 @@ impl<'a, R: QueueRecord> Step<'a, R> {
             id,
             group: push.group.clone(),
             payload: push.payload.clone(),
+            context: push.context.clone(),
             pushed_at: self.now,
             due_at: self.now + push.delay,
         };
@@ -263,9 +264,20 @@ impl<'a, R: QueueRecord> Step<'a, R> {
             let attempt = lane.attempts;
             self.record.set_lane_of(claim, Some(&id))?;
             self.record.set_lane(&id, Some(&was), Some(lane))?;
-            let Item { id: item, group, payload, due_at, .. } = item;
+            let Item { id: item, group, payload, context, due_at, .. } = item;
             let age = self.now.since(due_at);
-            return Ok(Some(Dispatched { claim, item, group, payload, attempt, token, ends_in: ttl, age }));
+            let ends_in = ttl;
+            return Ok(Some(Dispatched {
+                claim,
+                item,
+                group,
+                payload,
+                context,
+                attempt,
+                token,
+                ends_in,
+                age,
+            }));
         }
     }
 
@@ -584,8 +596,8 @@ pub fn items<R: QueueRecord>(
             }
         };
         after = Some(item.id);
-        let Item { id, group, payload, pushed_at, .. } = item;
-        views.push(ItemView { item: id, group, payload, attempts, age: now.since(pushed_at), state });
+        let Item { id: item, group, payload, context, pushed_at, .. } = item;
+        views.push(ItemView { item, group, payload, context, attempts, age: now.since(pushed_at), state });
     }
     Ok(views)
 }
@@ -624,7 +636,8 @@ mod tests {
     }
 
     fn item(delay: Duration) -> Push {
-        Push { queue: Name::new("q").unwrap(), group: None, payload: Arc::new([]), delay, dedup: None }
+        let queue = Name::new("q").unwrap();
+        Push { queue, group: None, payload: Arc::new([]), delay, dedup: None, context: None }
     }
 
     #[test]

@@ -27,6 +27,7 @@ impl<'a, 'b> Bench<'a, 'b> {
             payload: vec![b'x'; size].into(),
             delay: Duration::ZERO,
             dedup: None,
+            context: None,
         };
         let pushed = self.world.runtime.block_on(self.world.queues.push(vec![push; count]));
         pushed.into_iter().map(|pushed| pushed.unwrap().item).collect()
@@ -71,7 +72,7 @@ fn key(letter: char) -> String {
 }
 
 /// Returns the rules without which a check passes all the same.
-fn missed(
+pub(super) fn missed(
     rules: &[(&'static str, &str, &str)],
     check: impl Fn(&mut World<'_>) + std::panic::RefUnwindSafe,
 ) -> Vec<&'static str> {
@@ -239,6 +240,9 @@ fn layout_1_is_written_as_it_always_was() {
             payload: b"later".as_slice().into(),
             delay: Duration::from_secs(60),
             dedup: Some(Name::new("dedup").unwrap()),
+            context: Some(
+                ItemContext::new("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067ab0cd902e7-01").unwrap(),
+            ),
         };
         bench.world.runtime.block_on(bench.world.queues.push(vec![dedup])).remove(0).unwrap();
         assert_eq!(bench.take(3).items.len(), 3);
