@@ -104,10 +104,11 @@ impl Dialect for PostgresDialect {
     fn wait_plain(tables: &Tables, rows: &str) -> Option<String> {
         let clock = Self::CLOCK;
         let Tables { resource, claim, .. } = tables;
+        let may_be_new = may_be_new(tables, "v.claim");
         // On the row itself, where they are evaluated again if it had to be waited for. What else is looked for may be older; then
         // the unique index of claims refuses a second copy, and a hold that has ended is found by the first heartbeat.
         let may_wait = format!(
-            "r.kind = 1 AND r.used > 0 AND r.waiting < {WAITERS_MAX} AND (r.finished_until IS NULL OR r.finished_until <= {clock}) \
+            "r.kind = 1 AND r.used > 0 AND r.waiting < {WAITERS_MAX} AND {may_be_new} \
              AND (r.observed_until IS NULL OR r.observed_until <= {clock}) AND r.last_token < 9223372036854775807"
         );
         Some(format!(
@@ -178,9 +179,23 @@ impl Dialect for PostgresDialect {
     }
 }
 
+/// Whether the claim is not remembered as finished, in a condition on the row `r` of its resource.
+///
+/// A statement that has waited for the row looks for finished claims as of before: one that was withdrawn meanwhile would be granted
+/// after all. So that look counts only if the row is the very one that the statement saw when it began, for whoever remembers
+/// a claim writes the row of its resource, too.
+fn may_be_new(tables: &Tables, claim: &str) -> String {
+    let (clock, Tables { resource, finished, .. }) = (PostgresDialect::CLOCK, tables);
+    format!(
+        "CASE WHEN r.finished_until IS NULL OR r.finished_until <= {clock} THEN true \
+         ELSE r.ctid = (SELECT s.ctid FROM {resource} s WHERE s.name = r.name) \
+           AND NOT EXISTS (SELECT 1 FROM {finished} f WHERE f.name = r.name AND f.claim = {claim}) END"
+    )
+}
+
 /// Claims what is free of the rows of `source`, which are as for [`Dialect::claim_plain`].
 pub(crate) fn claim_plain(tables: &Tables, source: &str) -> String {
-    let clock = PostgresDialect::CLOCK;
+    let (clock, may_be_new) = (PostgresDialect::CLOCK, may_be_new(tables, "excluded.plain_claim"));
     let Tables { resource, claim, .. } = tables;
     // All conditions are on the row itself: they are evaluated again if it had to be waited for.
     format!(
@@ -190,7 +205,7 @@ pub(crate) fn claim_plain(tables: &Tables, source: &str) -> String {
            WHERE v.floor <= {clock} + {FLOOR_AHEAD} ORDER BY v.name \
            ON CONFLICT (name) DO UPDATE SET kind = 1, capacity = 1, used = 1, entries = 1, forget_at = excluded.forget_at, \
              last_token = greatest(r.last_token + 1, excluded.last_token, {clock}), plain_claim = excluded.plain_claim \
-           WHERE r.used = 0 AND r.waiting = 0 AND r.entries = 0 AND r.fresh_slots = 0 AND r.finished_until IS NULL \
+           WHERE r.used = 0 AND r.waiting = 0 AND r.entries = 0 AND r.fresh_slots = 0 AND {may_be_new} \
              AND r.value_token IS NULL AND (r.observed_until IS NULL OR r.observed_until <= {clock}) \
            RETURNING r.name, r.last_token) \
          INSERT INTO {claim} (name, place, token, claim, client, weight, granted_at, expires_at, is_confirmed, ttl, \

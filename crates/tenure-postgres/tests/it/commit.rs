@@ -87,44 +87,119 @@ fn a_free_mutex_is_claimed_and_released_by_a_statement_each() {
     assert_eq!(count(&text, "ORDER BY name FOR UPDATE"), 0, "no transaction around `step`");
 }
 
+/// What is remembered of a claim that was withdrawn counts for copies of that claim alone.
+#[test]
+fn a_mutex_whose_claim_was_withdrawn_is_claimed_by_a_statement_still() {
+    let server = PostgresServer::start(&PostgresOptions::default().setting("log_statement", "all"));
+    let log = || std::fs::read_to_string(server.directory().join("log")).expect("the server's log");
+    run_with_engine(&server, async |engine| {
+        let name = Name::new("x").expect("a name");
+        withdraw(&engine, &name, ClaimId::new(1)).await;
+        let before = log().len();
+        for number in 2..5 {
+            let id = ClaimId::new(number);
+            let granted = engine.claim(vec![claim_of("x", id)]).await.remove(0).expect("an answer");
+            assert!(matches!(granted, ClaimAnswer::Granted(_)), "{granted:?}");
+            let waits = Claim { wait: true, ..claim_of("x", ClaimId::new(number + 100)) };
+            let waiting = engine.claim(vec![waits.clone()]).await.remove(0).expect("an answer");
+            assert!(matches!(waiting, ClaimAnswer::Waiting(..)), "{waiting:?}");
+            assert_eq!(release(&engine, &name, waits.id, false).await, ReleaseAnswer::Released);
+            assert_eq!(release(&engine, &name, id, false).await, ReleaseAnswer::Released);
+        }
+        let text = log().split_off(before);
+        let long: Vec<&str> = text.lines().filter(|line| line.contains("ORDER BY name FOR UPDATE")).collect();
+        assert_eq!(long.len(), 3, "only waiters that go take a transaction: {long:?}");
+    });
+}
+
+/// A copy of a claim that comes while the claim is withdrawn waits for the row, and knows of nothing that was remembered since.
+#[test]
+fn a_late_copy_that_waited_for_its_withdrawal_is_not_granted() {
+    const COPIES: u128 = 40;
+    let server = PostgresServer::start(&PostgresOptions::default());
+    run_with_engine(&server, async |engine| {
+        let mut other = server.connect().expect("it answers");
+        let mut watcher = server.connect().expect("it answers");
+        let mut waited = 0;
+        for id in 0..COPIES {
+            let claim = claim_of("x", ClaimId::new(1000 + id));
+            withdraw(&engine, &claim.resource, ClaimId::new(5000 + id)).await;
+            // As a withdrawal does it.
+            let micros = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 60000000";
+            other.run("BEGIN");
+            other.run(&format!("UPDATE tenure_resource SET finished_until = {micros}"));
+            other.run(&format!(
+                "INSERT INTO tenure_finished VALUES ('x', decode('{:032x}', 'hex'), {micros})",
+                1000 + id
+            ));
+            let engine_too = engine.clone();
+            let copy = claim.clone();
+            let answer = tokio::spawn(async move { engine_too.claim(vec![copy]).await.remove(0) });
+            // It waits for some milliseconds only, and asks in a transaction then: either way it is not granted.
+            let is_waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+            while !answer.is_finished() && watcher.run(is_waiting).first() == Some("0") {
+                tokio::task::yield_now().await;
+            }
+            waited += u32::from(!answer.is_finished());
+            other.run("COMMIT");
+            let answer = answer.await.expect("no panic").expect("an answer");
+            assert!(matches!(answer, ClaimAnswer::Finished), "{answer:?}");
+        }
+        assert!(waited > 0, "some copy has waited");
+    });
+}
+
 /// The short path ends a hold that was over already as `step` does: a late copy of its claim is not granted.
 #[test]
 fn a_release_that_comes_too_late_is_told_and_remembered() {
     let server = PostgresServer::start(&PostgresOptions::default());
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    runtime.expect("a runtime").block_on(async {
-        let client = ClientId::new(1);
-        let engine: Arc<dyn DynEngine> =
-            connector(&server.url()).open(client).await.expect("the server is there");
-        let ttl = Duration::from_millis(200);
-        let terms = Arc::new(Terms { ttl, ..Terms::of_mutex(Label::new("host", 1, "program", "")) });
-        let (resource, id) = (Name::new("x").expect("a name"), ClaimId::new(17));
-        let claim = Claim {
-            resource: resource.clone(),
-            id,
-            client,
-            terms,
-            wait: false,
-            floor: Token::ZERO,
-            floor_forced: false,
-            may_be_known: false,
-        };
+    run_with_engine(&server, async |engine| {
+        let (name, id, ttl) = (Name::new("x").expect("a name"), ClaimId::new(17), Duration::from_millis(200));
+        let mut claim = claim_of("x", id);
+        claim.terms = Arc::new(Terms { ttl, ..Terms::clone(&claim.terms) });
         let granted = engine.claim(vec![claim.clone()]).await.remove(0).expect("an answer");
         assert!(matches!(granted, ClaimAnswer::Granted(_)), "{granted:?}");
         pause(2 * ttl);
-        let release = Release { claim: id, maybe_in_flight: false, is_unused: false };
-        let released = engine.release(vec![ReleaseRequest { resource, release }]).await.remove(0);
-        assert_eq!(released.expect("an answer"), ReleaseAnswer::AlreadyLost);
+        assert_eq!(release(&engine, &name, id, false).await, ReleaseAnswer::AlreadyLost);
         let again = engine.claim(vec![claim]).await.remove(0).expect("an answer");
         assert!(matches!(again, ClaimAnswer::Finished), "{again:?}");
     });
 }
 
-#[test]
-fn the_longest_names_of_tables_and_channels_fit() {
-    let server = PostgresServer::start(&PostgresOptions::default());
-    let names = format!("schema=s{}&prefix=p{}_", "1".repeat(14), "2".repeat(29));
-    let (a, b) = [0, 1].map(|_| connect(&format!("{}?{names}", server.url()))).into();
-    assert!(a.capability().tells_waiters && b.capability().tells_waiters, "both hear");
-    pollster::block_on(async { b.mutex("x").acquire().await?.release().await }).expect("it is free");
+const CLIENT: ClientId = ClientId::new(1);
+
+fn run_with_engine(server: &PostgresServer, work: impl AsyncFnOnce(Arc<dyn DynEngine>)) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        work(connector(&server.url()).open(CLIENT).await.expect("the server is there")).await;
+    });
+}
+
+fn claim_of(name: &str, id: ClaimId) -> Claim {
+    Claim {
+        resource: Name::new(name).expect("a name"),
+        id,
+        client: CLIENT,
+        terms: Arc::new(Terms::of_mutex(Label::new("host", 1, "program", ""))),
+        wait: false,
+        floor: Token::ZERO,
+        floor_forced: false,
+        may_be_known: false,
+    }
+}
+
+async fn release(
+    engine: &Arc<dyn DynEngine>,
+    name: &Name,
+    claim: ClaimId,
+    maybe_in_flight: bool,
+) -> ReleaseAnswer {
+    let release = Release { claim, maybe_in_flight, is_unused: false };
+    let request = ReleaseRequest { resource: name.clone(), release };
+    engine.release(vec![request]).await.remove(0).expect("an answer")
+}
+
+/// Withdraws a claim that may be under way.
+async fn withdraw(engine: &Arc<dyn DynEngine>, name: &Name, claim: ClaimId) {
+    assert_eq!(release(engine, name, claim, true).await, ReleaseAnswer::AlreadyLost);
 }

@@ -4,8 +4,8 @@
 //! A transaction around `step` is two round trips and some ten statements. For the commonest of all cases the answer of
 //! `step` is known beforehand, so one statement does it all, where the dialect has one that can: it says itself under
 //! which condition it applies, and whatever it does not answer takes the long way. The resource's row says whose
-//! *plain* hold the record consists of, if it is nothing else: no other table needs to be read, for what
-//! a statement sees there may be older than the row it has waited for.
+//! *plain* hold the record consists of, if it is nothing else but claims that are remembered as finished: what a statement sees in
+//! other tables may be older than the row it has waited for.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -25,8 +25,7 @@ use crate::text::{Columns, Dialect, Values, claim_bytes, client_number, micros, 
 /// Whose hold the record consists of, if that is all there is to it.
 pub(crate) fn plain_claim(window: &Window, entries: i64) -> Option<ClaimId> {
     let head = window.head().ok()??;
-    let is_alone =
-        head.kind == Kind::Mutex && entries == 1 && head.waiting == 0 && window.last_finished().is_none();
+    let is_alone = head.kind == Kind::Mutex && entries == 1 && head.waiting == 0;
     if !is_alone || window.value().ok()?.is_some() {
         return None;
     }
