@@ -336,10 +336,16 @@ fn the_work_on_an_item_ends_as_its_settlement_does_though_nobody_waits_for_that(
     let recorder = Recorder::start();
     let tenure = connect();
     let queue = tenure.queue("refunds");
-    block_on(async { queue.push("order").await }).expect("pushed");
-    let delivery = block_on(queue.next()).expect("taken");
-    let mut acknowledged = Box::pin(delivery.ack());
-    assert!(acknowledged.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    drop(acknowledged);
-    assert_eq!(recorder.wait("tenure work", 1)[0].1.is("tenure.ended"), "done");
+    // The answer may come before the first poll returns: then with another one.
+    for count in 1.. {
+        block_on(async { queue.push("order").await }).expect("pushed");
+        let delivery = block_on(queue.next()).expect("taken");
+        let mut acknowledged = Box::pin(delivery.ack());
+        let is_dropped = acknowledged.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+        drop(acknowledged);
+        assert_eq!(recorder.wait("tenure work", count)[count - 1].1.is("tenure.ended"), "done");
+        if is_dropped {
+            break;
+        }
+    }
 }

@@ -141,6 +141,8 @@ struct User {
 
 impl User {
     async fn live(self) {
+        // Through its pauses too: what it pushes behind one is to be worked off.
+        let producing = (self.world.play == Play::Queues && self.user == 0).then(|| self.world.begin_push());
         while self.world.is_faulty() {
             self.idle().await;
             let done = match self.world.play {
@@ -153,6 +155,7 @@ impl User {
             };
             self.expect_fair(done);
         }
+        drop(producing);
         if matches!(self.world.play, Play::Locks | Play::Sets | Play::Elections) {
             self.clock
                 .sleep(Duration::from_nanos(self.world.calm_at().saturating_sub(self.world.time.now())))
@@ -378,7 +381,6 @@ impl User {
         if self.draw(|random| random.u8(..8)) == 0 {
             push = push.delay(self.period(2.0));
         }
-        let _pushing = self.world.begin_push();
         push.await?;
         self.world.beliefs().items.pushed(item);
         Ok(())
