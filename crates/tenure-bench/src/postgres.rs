@@ -1,4 +1,4 @@
-//! The engine `postgres` on one server, beside bare statements on as many connections.
+//! The engine `postgres` on one server, beside bare statements, prepared, on as many connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +16,10 @@ use crate::sql::{
 
 /// What every lock with an expiry comes down to: a row that is taken if it is not there or has ended, and is deleted.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS bare (name text PRIMARY KEY, claim text NOT NULL, expires_at timestamptz NOT NULL)";
+const TAKE: &str = "INSERT INTO bare VALUES ($1, $2, clock_timestamp() + interval '30 s') \
+     ON CONFLICT (name) DO UPDATE SET claim = excluded.claim, expires_at = excluded.expires_at \
+     WHERE bare.expires_at < clock_timestamp() RETURNING claim";
+const GIVE: &str = "DELETE FROM bare WHERE name = $1 AND claim = $2";
 
 pub(crate) fn uncontended(report: &mut Report) -> Outcome {
     for (fsync, commits) in [("on", "commits synced"), ("off", "commits not synced")] {
@@ -47,15 +51,13 @@ async fn bare_pairs(server: &PostgresServer, tasks: usize) -> Result<Measured, B
     for user in 0..tasks {
         let (pool, pairs) = (pool.clone(), pairs.clone());
         users.spawn(async move {
-            let take = format!(
-                "INSERT INTO bare VALUES ('bench/{user}', 'c{user}', clock_timestamp() + interval '30 s') \
-                 ON CONFLICT (name) DO UPDATE SET claim = excluded.claim, expires_at = excluded.expires_at \
-                 WHERE bare.expires_at < clock_timestamp() RETURNING claim"
-            );
-            let give = format!("DELETE FROM bare WHERE name = 'bench/{user}' AND claim = 'c{user}'");
+            let (name, claim) = (format!("bench/{user}"), format!("c{user}"));
             loop {
-                pool.get().await?.simple_query(&take).await?;
-                pool.get().await?.simple_query(&give).await?;
+                for text in [TAKE, GIVE] {
+                    let connection = pool.get().await?;
+                    let plan = connection.prepare_cached(text).await?;
+                    connection.query(&plan, &[&name, &claim]).await?;
+                }
                 pairs.fetch_add(1, Ordering::Relaxed);
             }
         });

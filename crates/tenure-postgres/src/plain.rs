@@ -13,18 +13,24 @@ use crate::queues::read::strange;
 /// How many rows such a statement is for at most. Their plan joins each row with each, and a batch shares the time of planning a text.
 const KEPT_MAX: usize = 64;
 
-/// The statements, whose rows come as arrays.
+/// The statements. Those for one have it as their parameters, those for several have arrays: that costs the server a seventh more.
 pub(crate) struct PlainTexts {
+    claim_one: String,
     claim: String,
+    release_one: String,
     release: String,
 }
 
 impl PlainTexts {
     pub(crate) fn new(tables: &Tables) -> PlainTexts {
-        let source = |arrays: &str| format!("SELECT * FROM unnest({arrays}) WHERE {WAITS_LITTLE}");
+        let one = |values: &str| format!("SELECT {values} WHERE {WAITS_LITTLE}");
+        let several = |arrays: &str| format!("SELECT * FROM unnest({arrays}) WHERE {WAITS_LITTLE}");
+        let (of_claim, of_release) = ("$1, $2, $3, $4, $5, $6", "$1, $2");
         PlainTexts {
-            claim: claim_plain(tables, &source("$1, $2, $3, $4, $5, $6")),
-            release: release_plain(tables, &source("$1, $2")),
+            claim_one: claim_plain(tables, &one(of_claim)),
+            claim: claim_plain(tables, &several(of_claim)),
+            release_one: release_plain(tables, &one(of_release), true),
+            release: release_plain(tables, &several(of_release), false),
         }
     }
 }
@@ -48,6 +54,17 @@ async fn claim(postgres: &Postgres, claims: &[&Claim]) -> Result<Vec<Row>, Fault
     let clients: Vec<i64> = claims.iter().map(|claim| client_number(claim.client)).collect();
     let ttls: Vec<i64> = claims.iter().map(|claim| micros(claim.terms.ttl)).collect();
     let labels: Vec<&[u8]> = claims.iter().map(|claim| claim.terms.label.as_str().as_bytes()).collect();
+    if let ([name], [id], [label]) = (&names[..], &ids[..], &labels[..]) {
+        let values: [Value<'_>; 6] = [
+            (name, Type::BYTEA),
+            (&floors[0], Type::INT8),
+            (id, Type::BYTEA),
+            (&clients[0], Type::INT8),
+            (&ttls[0], Type::INT8),
+            (label, Type::BYTEA),
+        ];
+        return transact::<i64>(postgres, &postgres.plain_texts.claim_one, &values).await;
+    }
     let values: [Value<'_>; 6] = [
         (&names, Type::BYTEA_ARRAY),
         (&floors, Type::INT8_ARRAY),
@@ -63,6 +80,10 @@ async fn release(postgres: &Postgres, releases: &[(&Name, ClaimId)]) -> Result<V
     let names: Vec<&[u8]> = releases.iter().map(|(name, _)| name.as_str().as_bytes()).collect();
     let ids: Vec<[u8; 16]> = releases.iter().map(|(_, claim)| claim_bytes(*claim)).collect();
     let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
+    if let ([name], [id]) = (&names[..], &ids[..]) {
+        let values: [Value<'_>; 2] = [(name, Type::BYTEA), (id, Type::BYTEA)];
+        return transact::<i32>(postgres, &postgres.plain_texts.release_one, &values).await;
+    }
     let values: [Value<'_>; 2] = [(&names, Type::BYTEA_ARRAY), (&ids, Type::BYTEA_ARRAY)];
     transact::<i32>(postgres, &postgres.plain_texts.release, &values).await
 }

@@ -70,6 +70,9 @@ fn the_short_path_is_planned_once_and_waits_little() {
     pollster::block_on(async {
         for _ in 0..3 {
             tenure.mutex("m").acquire().await?.release().await?;
+            let names: Vec<String> = (0..8).map(|index| format!("m{index}")).collect();
+            let held = try_join_all(names.iter().map(|name| tenure.mutex(name.as_str()).acquire())).await?;
+            try_join_all(held.into_iter().map(Lease::release)).await?;
         }
         Ok::<_, tenure_core::Error>(())
     })
@@ -79,13 +82,16 @@ fn the_short_path_is_planned_once_and_waits_little() {
         [("WITH v (name, floor, claim", "Insert on tenure_resource"), ("WITH v (name, claim)", "LockRows")]
     {
         let plans: Vec<&str> = log.split("\tQuery Text: ").filter(|plan| plan.starts_with(begins)).collect();
-        assert_eq!(plans.len(), 3, "{begins}");
-        for plan in plans {
-            assert!(plan.contains("Function Scan on unnest"), "{plan}");
-            assert!(
-                plan.contains("Filter: (set_config('lock_timeout'::text, '50'::text, true) IS NOT NULL)"),
-                "{plan}"
-            );
+        let (of_several, of_one): (Vec<&str>, Vec<&str>) =
+            plans.into_iter().partition(|plan| plan.contains("Function Scan on unnest"));
+        assert!(of_one.len() >= 3 && !of_several.is_empty(), "{begins}");
+        let waits_little = "Filter: (set_config('lock_timeout'::text, '50'::text, true) IS NOT NULL)";
+        for plan in of_one {
+            // The one row is read before what is joined with it can be locked.
+            assert!(plan.contains(&format!("One-Time {waits_little}")), "{plan}");
+        }
+        for plan in of_several {
+            assert!(plan.contains(waits_little), "{plan}");
             let plan = &plan[plan.find(locks).expect("it locks rows")..];
             assert!(
                 plan.find("Sort Key")
