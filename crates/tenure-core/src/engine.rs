@@ -133,9 +133,11 @@ pub struct Capability {
     /// The most claims of one resource in one call: more would be entered one after the other, and all of the call's claims
     /// wait for the last of them.
     pub resource_batch_max: usize,
-    /// How many calls of one verb may be under way to one shard at a time. More than one only where they are executed in the
-    /// order in which they were sent: what a program asks for one after the other stands in the queue like that.
+    /// How many calls of one verb may be under way to one shard at a time.
     pub calls_max: usize,
+    /// Whether calls of one verb to one shard are executed in the order in which they were sent. Where they are not, the client
+    /// has claims of one resource in one call at a time: what a program asks for one after the other stands in the queue like that.
+    pub keeps_call_order: bool,
 }
 
 impl Capability {
@@ -168,6 +170,7 @@ impl Capability {
             batch_max: 128,
             resource_batch_max: 128,
             calls_max: 1,
+            keeps_call_order: true,
         }
     }
 }

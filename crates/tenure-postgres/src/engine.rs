@@ -23,6 +23,8 @@ use crate::{doctor, migrate, plain};
 const ENGINE: &str = "postgres";
 /// How many claims, renewals or releases go into one transaction.
 const BATCH_MAX: usize = 512;
+/// How many calls of a verb are under way at a time.
+const CALLS_MAX: usize = 2;
 /// How long one waits for what one said to oneself. What takes longer will not come.
 const ECHO_MAX: Duration = Duration::from_millis(500);
 /// Or so many times what it took to connect, which is longer where the server or this machine has much to do.
@@ -93,6 +95,8 @@ async fn connect_once(config: Config, client: ClientId) -> std::result::Result<P
     capability.needs_floor = true;
     capability.tells_waiters = false;
     capability.batch_max = BATCH_MAX;
+    capability.calls_max = CALLS_MAX;
+    capability.keeps_call_order = false;
     let tables = Tables { deletes: config.purges, ..Tables::new(&place) };
     let [texts, texts_of_old] = [true, false].map(|keeps| Texts::new(&place, &config.prefix, keeps));
     let queue_capability = tenure_sql::queue_capability(false);

@@ -59,6 +59,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant("release-of-any-hold", "a late release ends the hold of somebody else", WORLDS),
     mutant("capacity-off-by-one", "one more unit is granted than there is", WORLDS),
     mutant("newcomers-overtake", "who comes when units are free is granted before those who wait", WORLDS),
+    mutant(
+        "claims-overtake",
+        "claims of one resource are in several calls that are executed side by side",
+        core("claims_of_one_resource_are_in_one"),
+    ),
     mutant("last-in-first-out", "who has waited shortest is granted first", WORLDS),
     mutant("max-hold-ignored", "renewals put the end of a hold off beyond `max_hold`", WORLDS),
     mutant(

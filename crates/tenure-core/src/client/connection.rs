@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tracing::Level;
 
 use crate::client::alarm::Alarms;
-use crate::client::batch::no_answer;
+use crate::client::batch::{Following, no_answer};
 use crate::client::floors::Floors;
 use crate::client::ledger::{Gauges, Identity, Ledger, Notices, Now};
 use crate::client::queue_client::QueueClient;
@@ -379,7 +379,10 @@ impl Shared {
                 since: clock.now(),
                 answer_timeout: settings.answer_timeout,
                 silence_max: engine.capability().silence_max,
-                calls_max: engine.capability().calls_max,
+                following: Following {
+                    calls_max: engine.capability().calls_max,
+                    is_ordered: engine.capability().keeps_call_order,
+                },
                 shard_of: {
                     let engine = engine.clone();
                     Box::new(move |resource| {

@@ -27,14 +27,14 @@ mod sending;
 mod tests;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use slab::Slab;
 
-use crate::client::batch::Lane;
+use crate::client::batch::{Following, Lane};
 use crate::client::lease_state::LeaseState;
 use crate::client::renewal::{GRAIN, Schedule};
 use crate::client::teller::Telling;
@@ -210,8 +210,8 @@ pub(crate) struct Identity {
     pub(crate) answer_timeout: Duration,
     /// How long a hold lives whose client is not heard of, however long its ttl.
     pub(crate) silence_max: Duration,
-    /// How many calls of one lane may be under way to one shard.
-    pub(crate) calls_max: usize,
+    /// How calls of one lane to one shard follow each other.
+    pub(crate) following: Following,
     pub(crate) shard_of: ShardOf,
 }
 
@@ -226,6 +226,8 @@ pub(crate) struct Ledger {
     schedule: Schedule,
     /// What waits to be sent.
     lanes: Lanes,
+    /// The resources that claims under way are about, where calls are executed side by side.
+    claiming: HashSet<Name>,
     /// The bonds of the few entries that have one.
     bonds: HashMap<u32, Arc<Bond>>,
     /// When the leases of the few entries with a `max_hold` end at the latest.
@@ -276,7 +278,7 @@ impl Now<'_> {
 
 impl Ledger {
     pub(crate) fn new(identity: Identity) -> Ledger {
-        let lanes = Lanes::new(identity.calls_max);
+        let lanes = Lanes::new(identity.following);
         let Identity { engine, has_listener, is_counting, since, .. } = identity;
         let watch = Watch::new(engine, has_listener, is_counting, since);
         Ledger {
@@ -287,6 +289,7 @@ impl Ledger {
             given_ids: HashMap::new(),
             schedule: Schedule::default(),
             lanes,
+            claiming: HashSet::new(),
             bonds: HashMap::new(),
             max_holds: HashMap::new(),
             stakes: HashMap::new(),

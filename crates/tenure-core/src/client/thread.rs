@@ -14,7 +14,7 @@ use crate::client::teller::mark_io_thread;
 use crate::clock::{Clock, Instant, Timer};
 use crate::engine::{Connect, DynEngine, Shard, Wake};
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::claim::ClientId;
+use crate::model::claim::{ClientId, Name};
 
 /// Nothing is pushed or taken before the engine is found to have queues.
 const HAS_QUEUES: &str = "an engine of whose queues something is asked has queues";
@@ -142,8 +142,10 @@ impl Loop {
 
     /// Whether a call may go out in a lane to a shard, if there is anything to send.
     fn may_call(&self, lane: Lane, shard: Shard) -> bool {
-        let under_way = self.calls.iter().filter(|call| (call.lane, call.shard) == (lane, shard)).count();
-        under_way == 0 || self.shared.ledger().may_follow(under_way, lane, shard)
+        let in_line = self.calls.iter().filter(|call| (call.lane, call.shard) == (lane, shard));
+        let (under_way, in_call) =
+            in_line.fold((0, 0), |(under_way, in_call), call| (under_way + 1, call.count.max(in_call)));
+        under_way == 0 || self.shared.ledger().may_follow((under_way, in_call), lane, shard)
     }
 
     /// Ready if the engine has news, or if there may be something to do.
@@ -176,8 +178,14 @@ fn start_call(shared: &Arc<Shared>, lane: Lane, shard: Shard, now: Instant) -> O
         Lane::Claims => {
             let most_of_one = engine.capability().resource_batch_max;
             let (sent, claims) = shared.ledger().take_claims(now, shard, most, most_of_one);
+            let resources: Vec<Name> = claims.iter().map(|claim| claim.resource.clone()).collect();
             let answers = async move { engine.claim(claims).await };
-            Call::new(shared, line, sent, answers, to_ledger(Ledger::on_claim))
+            Call::new(shared, line, sent, answers, move |shared, answered| {
+                shared.with_ledger(|ledger, now| {
+                    answered.for_each(|(sent, answer)| ledger.on_claim(now, sent, answer));
+                    ledger.end_claiming(&resources);
+                });
+            })
         }
         Lane::Renewals | Lane::Heartbeats | Lane::Deliveries => {
             let (sent, renewals) = shared.ledger().take_renewals(now, lane, shard, most);

@@ -119,6 +119,7 @@ impl World {
         let store_time = Arc::new(SharedClock(store_clock.clone()));
         let store = if may_step { Store::on_wall_clock(store_time) } else { Store::new(store_time) };
         let play = PLAYS[random.usize(..PLAYS.len())];
+        let (calls_max, keeps_call_order) = [(1, true), (2, true), (2, false)][random.usize(..3)];
         let may_forget = matches!(play, Play::Locks | Play::Sets);
         Arc::new(World {
             store,
@@ -128,7 +129,8 @@ impl World {
                 lost: [0, 2, 8][random.usize(..3)],
                 late: [0, 1, 10][random.usize(..3)],
                 failed: [0, 3][random.usize(..2)],
-                calls_max: [1, 2][random.usize(..2)],
+                calls_max,
+                keeps_call_order,
             },
             play,
             kind: random.u8(..4),
@@ -191,12 +193,12 @@ impl World {
         self.note(1 << 40);
     }
 
-    /// A push is under way for as long as this is kept.
+    /// Somebody may push for as long as this is kept.
     pub(crate) fn begin_push(&self) -> Arc<()> {
         self.pushing.clone()
     }
 
-    /// Returns how many pushes are under way.
+    /// Returns how many may push.
     pub(crate) fn pushing(&self) -> usize {
         Arc::strong_count(&self.pushing) - 1
     }

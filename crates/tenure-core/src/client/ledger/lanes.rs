@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use slab::Slab;
 
 use super::{Entry, Key, Ledger};
-use crate::client::batch::{Lane, Lines};
+use crate::client::batch::{Following, Lane, Lines};
 use crate::client::queue_client::{Pushing, Settling};
 use crate::engine::Shard;
 use crate::model::claim::Name;
@@ -21,10 +21,10 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Has up to `calls_max` calls about entries under way to one shard, and one of pushes or settlements.
-    pub(super) fn new(calls_max: usize) -> Lanes {
-        let of_entries = std::array::from_fn(|_| Lines::new(calls_max));
-        Lanes { of_entries, settlements: Lines::new(1), pushes: Lines::new(1) }
+    /// Calls about entries follow each other like this. Of pushes and settlements one is under way to one shard.
+    pub(super) fn new(following: Following) -> Lanes {
+        let of_entries = std::array::from_fn(|_| Lines::new(following));
+        Lanes { of_entries, settlements: Lines::new(Following::ALONE), pushes: Lines::new(Following::ALONE) }
     }
 }
 
@@ -106,12 +106,12 @@ impl Ledger {
         listed
     }
 
-    /// Whether a call may go out in a line behind so many.
-    pub(crate) fn may_follow(&self, under_way: usize, lane: Lane, shard: Shard) -> bool {
+    /// Whether a call may go out in a line while so many are under way, the largest of them of `in_call` requests.
+    pub(crate) fn may_follow(&self, (under_way, in_call): (usize, usize), lane: Lane, shard: Shard) -> bool {
         match lane {
-            Lane::Settlements => self.lanes.settlements.may_follow(under_way, shard),
-            Lane::Pushes => self.lanes.pushes.may_follow(under_way, shard),
-            of_entry => self.lanes.of_entries[of_entry as usize].may_follow(under_way, shard),
+            Lane::Settlements => self.lanes.settlements.may_follow(under_way, in_call, shard),
+            Lane::Pushes => self.lanes.pushes.may_follow(under_way, in_call, shard),
+            of_entry => self.lanes.of_entries[of_entry as usize].may_follow(under_way, in_call, shard),
         }
     }
 
@@ -124,6 +124,6 @@ impl Ledger {
 
     /// Takes what waits for queues, since nothing is sent any more.
     pub(super) fn close_lanes(&mut self) -> Lanes {
-        std::mem::replace(&mut self.lanes, Lanes::new(1))
+        std::mem::replace(&mut self.lanes, Lanes::new(Following::ALONE))
     }
 }

@@ -7,7 +7,7 @@ use super::{Ledger, Phase, Sent};
 use crate::client::batch::Lane;
 use crate::clock::Instant;
 use crate::engine::{ReleaseRequest, RenewRequest, Shard};
-use crate::model::claim::Claim;
+use crate::model::claim::{Claim, Name};
 use crate::model::step::Release;
 
 impl Ledger {
@@ -21,14 +21,22 @@ impl Ledger {
     ) -> (Vec<Sent>, Vec<Claim>) {
         let (mut sent, mut claims) = (Vec::new(), Vec::new());
         let (mut taken, mut later) = (HashMap::new(), VecDeque::new());
+        let is_side_by_side = self.identity.following.is_side_by_side();
+        // Whatever is left in the line is not looked at whenever anything happens.
         while claims.len() < most
+            && later.len() < most
             && let Some(key) = self.next(Lane::Claims, shard)
         {
             if self.entry(key).is_none_or(|entry| entry.phase != Phase::Claiming) {
                 continue;
             }
+            let resource = self.entries[key.index as usize].lease.resource();
+            if is_side_by_side && self.claiming.contains(resource) {
+                later.push_back(key);
+                continue;
+            }
             if most_of_one < most {
-                let resource = self.entries[key.index as usize].lease.resource().clone();
+                let resource = resource.clone();
                 let count = taken.entry(resource).or_insert(0_usize);
                 *count += 1;
                 if *count > most_of_one {
@@ -42,7 +50,17 @@ impl Ledger {
         }
         // They keep their places before those that came after them.
         self.put_back(Lane::Claims, shard, later);
+        if is_side_by_side && !mutant!("claims-overtake") {
+            self.claiming.extend(claims.iter().map(|claim| claim.resource.clone()));
+        }
         (sent, claims)
+    }
+
+    /// Claims of these resources are not under way any more.
+    pub(crate) fn end_claiming(&mut self, resources: &[Name]) {
+        for resource in resources {
+            self.claiming.remove(resource);
+        }
     }
 
     pub(super) fn claim_to_send(&mut self, index: u32, now: Instant) -> Claim {

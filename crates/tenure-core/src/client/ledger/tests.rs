@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::{AcquireRequest, ClaimOutcome, Holding, Identity, Key, Ledger, NotEntered, Now, Sent, ShardOf};
-use crate::client::batch::Lane;
+use crate::client::batch::{Following, Lane};
 use crate::client::lease_state::LeaseState;
 use crate::client::queue_client::Pushing;
 use crate::clock::{Instant, Timestamp};
@@ -37,7 +37,7 @@ fn identity() -> Identity {
         since: Instant::default(),
         answer_timeout: Duration::from_secs(2),
         silence_max: crate::model::claim::TTL_MAX,
-        calls_max: 1,
+        following: Following::ALONE,
         shard_of: Box::new(|_| Shard(0)),
     }
 }
@@ -250,6 +250,38 @@ fn a_call_takes_so_many_claims_of_one_resource_and_keeps_the_order() {
     assert_eq!(names(8), ["a", "b"]);
     assert_eq!(names(1), ["a"]);
     assert_eq!(names(8), ["a", "b"], "who was left stands before who came later");
+}
+
+#[test]
+fn claims_of_one_resource_are_in_one_of_the_calls_side_by_side() {
+    let following = Following { calls_max: 2, is_ordered: false };
+    let mut ledger = Ledger::new(Identity { following, ..identity() });
+    let random = std::cell::Cell::new(0);
+    let random = || {
+        random.set(random.get() + 1);
+        random.get()
+    };
+    let at = Instant::default() + Duration::from_secs(3600);
+    let now = Now { at, random: &random, time_of_day: &Timestamp::default };
+    let [a, b] = ["a", "b"].map(|name| Name::new(name).expect("a short name is one"));
+    for resource in [&a, &a, &b, &a] {
+        ledger.submit(&now, AcquireRequest { resource: resource.clone(), ..request() });
+    }
+    let names = |ledger: &mut Ledger, most| {
+        let (_, claims) = ledger.take_claims(at, Shard(0), most, most);
+        claims.iter().map(|claim| claim.resource.as_str().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&mut ledger, 1), ["a"]);
+    assert!(ledger.may_follow((1, 4), Lane::Claims, Shard(0)));
+    assert!(!ledger.may_follow((2, 4), Lane::Claims, Shard(0)), "two are under way");
+    assert!(
+        !ledger.may_follow((1, 64), Lane::Claims, Shard(0)),
+        "it would carry much less than the call beside it"
+    );
+    assert_eq!(names(&mut ledger, 8), ["b"], "the others would overtake, or be overtaken");
+    assert_eq!(names(&mut ledger, 8), [""; 0]);
+    ledger.end_claiming(&[a]);
+    assert_eq!(names(&mut ledger, 8), ["a", "a"]);
 }
 
 /// A ledger whose resources are on the shard that is stored in the atomic, and a claim of each of these names in it.

@@ -66,6 +66,8 @@ pub(crate) struct Weather {
     pub(crate) failed: u8,
     /// How many calls of a verb a client has under way to a shard.
     pub(crate) calls_max: usize,
+    /// Whether they arrive in the order in which they were sent.
+    pub(crate) keeps_call_order: bool,
 }
 
 /// The machine of a client: what it is connected by, and whether it is still there.
@@ -174,7 +176,7 @@ impl Wire {
         }
         let mut at = time.now() + self.delay().as_nanos() as u64;
         at = at.max(self.world.hung_until(shard));
-        if self.world.weather.calls_max > 1 {
+        if self.world.weather.calls_max > 1 && self.world.weather.keeps_call_order {
             let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
             let last = arrivals.entry((verb, shard)).or_insert(0);
             at = at.max(*last);
@@ -273,6 +275,7 @@ pub(crate) fn connector(wire: Arc<Wire>) -> Connect {
     wire.world.store.clone().connector().around(move |store| {
         let mut capability = store.capability().clone();
         capability.calls_max = wire.world.weather.calls_max;
+        capability.keeps_call_order = wire.world.weather.keeps_call_order;
         // As any engine says whose store may forget: what is left then is its clock, and that may be set back.
         capability.needs_floor = wire.world.memory == Memory::Forgets;
         let (sender, wakes) = mpsc::unbounded_channel();
