@@ -1,9 +1,11 @@
-//! What it costs to count: pairs of acquire and release on an engine that only says yes, so that nothing else is measured.
+//! What it costs to count: pairs of acquire and release on an engine that only says yes, so that nothing else is measured, and on two that
+//! users have.
 
 use std::sync::Arc;
 
 use tenure_core::engine::Connect;
 use tenure_core::{Settings, Tenure, blocking};
+use tenure_testkit::TestDirectory;
 
 use crate::measure::{Outcome, median, timed};
 use crate::report::{Report, Target};
@@ -37,6 +39,29 @@ pub(crate) fn on_and_off(report: &mut Report) -> Outcome {
         "counts off".to_owned(),
         named,
         Target::None,
+    );
+    local(report, pairs)?;
+    crate::redis::counted(report)
+}
+
+/// What it costs a thread on the engine of one machine.
+fn local(report: &mut Report, pairs: u32) -> Outcome {
+    let directory = TestDirectory::new();
+    let url = format!("local:{}", directory.path().join("place").display());
+    let connect = |is_on| tenure::blocking::connect_with(&url, Settings::new().counts(is_on));
+    let (off, on) = (connect(false)?, connect(true)?);
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        without.push(nanoseconds(&off, pairs / 4, false)?);
+        with.push(nanoseconds(&on, pairs / 4, false)?);
+    }
+    let (without, with) = (median(&without), median(&with));
+    report.add(
+        "counts on: local, blocking",
+        format!("{:.0} k pairs/s", 1e6 / with),
+        format!("counts off: {:.0} k pairs/s", 1e6 / without),
+        without / with,
+        Target::AtLeast(0.93, "≥ 0.93"),
     );
     Ok(())
 }

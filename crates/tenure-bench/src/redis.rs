@@ -28,7 +28,7 @@ pub(crate) use contended::contended;
 pub(crate) use hand_over::hand_over;
 pub(crate) use million::a_million_leases;
 pub(crate) use queue::queue;
-pub(crate) use uncontended::uncontended;
+pub(crate) use uncontended::{counted, uncontended};
 
 /// How a task ends.
 type Done = Result<(), Box<dyn std::error::Error + Send + Sync>>;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::Settings;
+
 use super::peers::{call_scripts, use_rslock};
 use super::{Done, Measured, Place, Tally, Users, measure, one_worker};
 use crate::measure::{Outcome, median};
@@ -51,7 +53,8 @@ pub(crate) fn uncontended(report: &mut Report) -> Outcome {
     for level in &LEVELS {
         let (mut ours, mut rslock, mut scripts) = (Side::default(), Side::default(), Side::default());
         for _ in 0..ROUNDS {
-            ours.add(&one_worker()?.block_on(tenure_pairs(&place, level.tasks))?);
+            let settings = Settings::new();
+            ours.add(&one_worker()?.block_on(tenure_pairs(&place, level.tasks, settings))?);
             rslock.add(&one_worker()?.block_on(rslock_pairs(&place, level.tasks))?);
             scripts.add(&one_worker()?.block_on(script_pairs(&place, level))?);
         }
@@ -107,9 +110,34 @@ impl Side {
     }
 }
 
-async fn tenure_pairs(place: &Place, tasks: usize) -> Result<Measured, Box<dyn std::error::Error>> {
+/// What it costs a crowd that its client counts.
+pub(crate) fn counted(report: &mut Report) -> Outcome {
+    const TASKS: usize = 1024;
+    let place = Place::start()?;
+    let (mut off, mut on) = (Side::default(), Side::default());
+    for _ in 0..2 * ROUNDS {
+        for (side, is_on) in [(&mut off, false), (&mut on, true)] {
+            let pairs = tenure_pairs(&place, TASKS, Settings::new().counts(is_on));
+            side.add(&one_worker()?.block_on(pairs)?);
+        }
+    }
+    report.add(
+        &format!("counts on: redis, {TASKS} tasks"),
+        on.text(),
+        format!("counts off: {}", off.text()),
+        on.rate() / off.rate(),
+        Target::AtLeast(0.97, "≥ 0.97"),
+    );
+    Ok(())
+}
+
+async fn tenure_pairs(
+    place: &Place,
+    tasks: usize,
+    settings: Settings,
+) -> Result<Measured, Box<dyn std::error::Error>> {
     place.clear();
-    let tenure = tenure::connect(&place.url()).await?;
+    let tenure = tenure::connect_with(&place.url(), settings).await?;
     let (tally, mut users) = (Tally::new(tasks), Users::new());
     for user in 0..tasks {
         let (mutex, tally) = (tenure.mutex(&format!("bench/{user}")), tally.clone());
