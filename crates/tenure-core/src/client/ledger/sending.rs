@@ -22,9 +22,10 @@ impl Ledger {
         let (mut sent, mut claims) = (Vec::new(), Vec::new());
         let (mut taken, mut later) = (HashMap::new(), VecDeque::new());
         let is_side_by_side = self.identity.following.is_side_by_side();
-        // Whatever is left in the line is not looked at whenever anything happens.
+        // A long line of claims that a call is under way for is not looked through whenever anything happens.
+        let mut passed_over = 0;
         while claims.len() < most
-            && later.len() < most
+            && passed_over < most
             && let Some(key) = self.next(Lane::Claims, shard)
         {
             if self.entry(key).is_none_or(|entry| entry.phase != Phase::Claiming) {
@@ -32,6 +33,7 @@ impl Ledger {
             }
             let resource = self.entries[key.index as usize].lease.resource();
             if is_side_by_side && self.claiming.contains(resource) {
+                passed_over += 1;
                 later.push_back(key);
                 continue;
             }

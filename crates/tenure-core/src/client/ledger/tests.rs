@@ -250,6 +250,13 @@ fn a_call_takes_so_many_claims_of_one_resource_and_keeps_the_order() {
     assert_eq!(names(8), ["a", "b"]);
     assert_eq!(names(1), ["a"]);
     assert_eq!(names(8), ["a", "b"], "who was left stands before who came later");
+    // However many ask for one, the others do not wait for them.
+    for name in ["a"; 20].iter().chain(&["b"]) {
+        let resource = Name::new(name).expect("a short name is one");
+        ledger.submit(&now, AcquireRequest { resource, ..request() });
+    }
+    let (_, claims) = ledger.take_claims(at, Shard(0), 8, 1);
+    assert_eq!(claims.len(), 2, "one of the crowd, and the one behind it");
 }
 
 #[test]
