@@ -23,6 +23,7 @@ use tokio::runtime::Runtime;
 
 use crate::crew::now as instant;
 use tenure_core::testing::busy::assert_in_time;
+use tenure_core::testing::random::another_seed;
 
 const SHORT: Duration = Duration::from_micros(1);
 const LONG: Duration = Duration::from_secs(3600);
@@ -65,8 +66,8 @@ pub(crate) async fn agree(
     steps: usize,
     has_short_ttls: bool,
 ) {
-    let seed = fastrand::u64(..);
-    println!("queue {queue}, seed {seed}");
+    println!("queue {queue}");
+    let seed = another_seed();
     let mut pair = Pair {
         engine,
         client,
@@ -138,7 +139,7 @@ impl Pair<'_> {
     }
 
     async fn take(&mut self) {
-        let attempts_max = if self.random.u8(0..3) == 0 { 2 } else { 0 };
+        let attempts_max = if self.random.u8(0..3) == 0 && self.worn_groups() < 2 { 2 } else { 0 };
         let is_short = self.has_short_ttls && attempts_max == 0 && self.random.u8(0..4) == 0;
         let label = Label::new("h", 1, "p", "");
         let is_coarse = self.engine.capability().interval_min > SHORT;
@@ -173,6 +174,16 @@ impl Pair<'_> {
                 assert!(last.is_none_or(|last| last < one.token), "{last:?} before {one:?}");
             }
         }
+    }
+
+    /// How many groups have a first item that was handed out twice and is ready. One take of an engine may bury several such
+    /// at different moments, and then what is behind them is ready in another order than in the model, where it is one moment.
+    fn worn_groups(&mut self) -> usize {
+        let is_worn = |view: &&ItemView| {
+            let is_waiting = matches!(view.state, ItemState::Waiting { .. });
+            is_waiting && view.group.is_some() && view.attempts >= 2
+        };
+        self.known(Which::Live).iter().filter(is_worn).count()
     }
 
     fn some_claims(&mut self) -> Vec<ClaimId> {

@@ -19,7 +19,11 @@ const COUNT: usize = 3;
 /// the Sentinels split their votes or a phase was late, as on a busy machine.
 const FAILOVER_MAX: Duration = Duration::from_secs(60);
 
-/// A master, two replicas and three Sentinels, of which two must agree. They miss a server after 1 s.
+/// How long a server may be silent before a Sentinel misses it. It asks a master that it has just heard of for the first time
+/// after 1 s, and counts its silence from the beginning: with 1 s it would miss every other new master, and replace it at once.
+const DOWN_AFTER: Duration = Duration::from_millis(1500);
+
+/// A master, two replicas and three Sentinels, of which two must agree. They miss a server after 1.5 s.
 ///
 /// As everywhere, a failover that nobody asked for begins no sooner than twice the failover timeout (10 s here)
 /// after the last one, and an old master that comes back is made a replica after 8 s.
@@ -248,7 +252,7 @@ impl Sentinel {
             if first.options.tls { tls(own) } else { format!("port {own}") },
             format!("bind 127.0.0.1\nunixsocket socket\ndaemonize no\nsentinel myid {}", id(own)),
             format!("sentinel monitor {NAME} 127.0.0.1 {master} 2"),
-            format!("sentinel down-after-milliseconds {NAME} 1000"),
+            format!("sentinel down-after-milliseconds {NAME} {}", DOWN_AFTER.as_millis()),
             format!("sentinel failover-timeout {NAME} 5000\nsentinel parallel-syncs {NAME} 1"),
         ];
         for replica in &servers[1..] {
