@@ -13,8 +13,9 @@ use std::time::Duration;
 /// The most bytes that wait to be written. What does not fit is dropped, and counted.
 const WAITING_BYTES_MAX: usize = 256 * 1024;
 
-/// How long the output of CMD waits for earlier messages, so that they come first.
-pub(crate) const SHOW_FIRST: Duration = Duration::from_millis(20);
+/// How long the output of CMD waits for earlier messages, so that they come first. Nothing waits where stderr is read, but for
+/// the thread that writes there, which on a busy machine has its turn late.
+pub(crate) const SHOW_FIRST: Duration = Duration::from_millis(100);
 
 /// What waits to be written.
 struct Queue {
