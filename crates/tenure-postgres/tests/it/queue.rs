@@ -242,6 +242,13 @@ fn tables_of_an_older_version_get_their_column_of_contexts() {
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.hint().is_some_and(|hint| hint.contains("doctor --migrate")), "{refused:?}");
     assert!(pollster::block_on(queue.is_empty()).expect("an answer"), "it was pushed");
+    let unasked = pollster::block_on(async {
+        queue.push("x").context_with(|| Some("c".to_owned())).await?;
+        let delivery = queue.next().await?;
+        let context = delivery.context().map(str::to_owned);
+        delivery.ack().await.map(|()| context)
+    });
+    assert_eq!(unasked.expect("who traces breaks nothing"), None);
 
     // While somebody reads the whole table, say for a backup, all goes on, and nobody waits for long.
     let mut reader = server.connect().expect("the server takes one more");

@@ -122,6 +122,7 @@ impl Push {
     }
 
     /// As [`Push::context`], and asked for in the span of the push, so that a consumer's work can be linked to it. `None`: none.
+    /// Where the store keeps none (tables that an older version made), the item is pushed without, by a second round trip.
     ///
     /// `queue.push("order 4711").context_with(|| Some(traceparent(&Span::current()))).await?;`
     pub fn context_with(mut self, context: impl FnOnce() -> Option<String> + Send + 'static) -> Push {
@@ -164,10 +165,22 @@ impl Push {
         };
         let group = named(self.group.as_ref(), "group")?;
         let dedup = named(self.dedup.as_ref(), "dedup id")?;
+        let may_go_without = matches!(self.context, Context::AskedFor(_));
         let context = self.context.into_text().map(|text| ItemContext::new(&text)).transpose();
         let context = context.map_err(|error| error.with_resource(&queue))?;
         let (payload, delay) = (self.payload, self.delay);
-        shared.push(PushRequest { queue, group, payload, delay, dedup, context }).await
+        let mut request = PushRequest { queue, group, payload, delay, dedup, context };
+        if !may_go_without || request.context.is_none() {
+            return shared.push(request).await;
+        }
+        match shared.push(request.clone()).await {
+            // Whoever traces a program may not break it: nobody said that this item must carry a context.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                request.context = None;
+                shared.push(request).await
+            }
+            pushed => pushed,
+        }
     }
 }
 
