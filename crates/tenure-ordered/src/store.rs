@@ -210,9 +210,16 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Takes over the entry of a claim that another client has made: it keeps its number and its slot, and ends with this client from now
-    /// on. A store whose entries cannot go from one session to another says whether it is there.
-    fn adopt(&self, name: &Name, claim: ClaimId) -> impl Future<Output = Result<Adopted>> + Send {
+    /// on. `moving` hears of it, and whether it holds, before it is asked for: nobody may hear of the answer. A store whose entries cannot go from one session
+    /// to another says whether it is there.
+    fn adopt(
+        &self,
+        name: &Name,
+        claim: ClaimId,
+        moving: impl Fn(&Mine, &Arc<Terms>, bool) + Send + Sync,
+    ) -> impl Future<Output = Result<Adopted>> + Send {
         async move {
+            drop(moving);
             let look = self.look(vec![name], false).await.pop().transpose()?;
             let is_there = look.is_some_and(|look| look.line.place(claim).is_some());
             Ok(if is_there { Adopted::Elsewhere } else { Adopted::Gone })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tenure_core::model::claim::{ClaimId, HoldLimits, Name, Terms};
-use tenure_core::model::line::Entry;
+use tenure_core::model::line::{Entry, Standing};
 use tenure_core::model::token::Token;
 use tenure_ordered::{Adopted, Mine};
 
@@ -15,7 +15,12 @@ use crate::locks::store::{Etcd, is_there, ranges, read};
 
 impl Etcd {
     /// Puts an entry under a lease of this client, with its slot and what was published under it. `None`: it was written in between.
-    pub(super) async fn adopt_once(&self, name: &Name, claim: ClaimId) -> Result<Option<Adopted>, Fault> {
+    pub(super) async fn adopt_once(
+        &self,
+        name: &Name,
+        claim: ClaimId,
+        moving: impl Fn(&Mine, &Arc<Terms>, bool) + Send + Sync,
+    ) -> Result<Option<Adopted>, Fault> {
         let (key, held) = (self.keys.place(name, claim), self.keys.held_value(name, claim));
         let success = vec![read(range(self.keys.line(name))), read(get(held.clone()))];
         let answer = self.call(TxnRequest { success, ..TxnRequest::default() }).await?;
@@ -55,7 +60,6 @@ impl Etcd {
             compare.push(Compare::of(held.clone(), CompareResult::NotEqual, Target::Create(0)));
             success.push(move_here(held));
         }
-        let answer = self.call(TxnRequest { compare, success, failure: Vec::new() }).await?;
         let slot = taken.as_ref().map(|slot| slot.number);
         let adoptions = u32::try_from(entry.version - i64::from(slot.is_some())).unwrap_or(u32::MAX);
         let mine = Mine {
@@ -67,6 +71,9 @@ impl Etcd {
             slot,
             adoptions,
         };
-        Ok(answer.succeeded.then(|| Adopted::Mine(mine, Arc::new(terms))))
+        let terms = Arc::new(terms);
+        moving(&mine, &terms, matches!(line.standing(claim), Some(Standing::Holds)));
+        let answer = self.call(TxnRequest { compare, success, failure: Vec::new() }).await?;
+        Ok(answer.succeeded.then_some(Adopted::Mine(mine, terms)))
     }
 }

@@ -574,9 +574,14 @@ impl Store for Etcd {
         join_all(batches).await.into_iter().flatten().collect()
     }
 
-    async fn adopt(&self, name: &Name, claim: ClaimId) -> Result<Adopted> {
+    async fn adopt(
+        &self,
+        name: &Name,
+        claim: ClaimId,
+        moving: impl Fn(&Mine, &Arc<Terms>, bool) + Send + Sync,
+    ) -> Result<Adopted> {
         for _ in 0..TRIES {
-            let adopted = self.adopt_once(name, claim).await.map_err(failed("adopt"))?;
+            let adopted = self.adopt_once(name, claim, &moving).await.map_err(failed("adopt"))?;
             if let Some(adopted) = adopted {
                 return Ok(adopted);
             }

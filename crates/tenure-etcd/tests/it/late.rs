@@ -6,7 +6,7 @@ use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::etcd::{EtcdCluster, EtcdOptions, EtcdServer};
 use tenure_testkit::{Loss, Proxy, wait_for};
 
-use crate::crew::{assert_nothing_is_left, connect, hasty, keys, pause, take, with_hasty};
+use crate::crew::{assert_nothing_is_left, connect, hasty, keys, lease_of, pause, take, with_hasty};
 
 const TTL: Duration = Duration::from_secs(20);
 
@@ -116,4 +116,26 @@ mod alone {
         assert_nothing_is_left(&server);
         assert!(now().since(back) < ttl / 2, "it ended with its lease only, after {:?}", now().since(back));
     }
+}
+
+/// A client has moved an entry under its own etcd lease, which it keeps alive for another, and never hears of it.
+#[test]
+fn a_hold_whose_attaching_was_not_answered_ends_though_the_etcd_lease_lives() {
+    let ttl = Duration::from_secs(6);
+    let server = EtcdServer::start(&EtcdOptions::default());
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let (first, third) = (connect(&server.url()), connect(&server.url()));
+    let second = connect(&format!("etcd://127.0.0.1:{}", proxy.port()));
+    let other = take(&second, "other", ttl);
+    let detached = take(&first, "m", ttl).detach().expect("it is held");
+    // Only what moves the entry names it.
+    proxy.lose_replies(1000, format!("line/m\x1fc{}", detached.claim()).as_bytes(), Loss::Cut);
+    let refused = pollster::block_on(second.attach(&detached)).expect_err("nobody answers");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+    let etcd_lease = lease_of(&server, "other", other.claim());
+    assert_eq!(lease_of(&server, "m", detached.claim()), etcd_lease, "it was carried out");
+    proxy.heal();
+    let next = pollster::block_on(third.mutex("m").ttl(ttl).acquire_within(4 * ttl));
+    drop(next.expect("what nobody renews ends"));
+    assert!(!other.is_lost(), "it is renewed all the while");
 }

@@ -1,15 +1,16 @@
 //! Renewing claims that this client may not have made.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tenure_core::engine::{Adopts, ClaimAnswer, RenewAnswer, RenewRequest, adopts_elsewhere};
-use tenure_core::model::claim::{Claim, ClaimId};
+use tenure_core::model::claim::{Claim, ClaimId, Terms};
 use tenure_core::{Error, ErrorKind, Result};
 
 use crate::locks::ordered::{Shared, now};
 use crate::locks::own::Own;
-use crate::store::{Adopted, Store};
+use crate::store::{Adopted, Mine, Store};
 
 impl<S: Store> Shared<S> {
     pub(crate) async fn adopt_all(&self, requests: &[RenewRequest]) -> Vec<Result<RenewAnswer>> {
@@ -49,13 +50,15 @@ impl<S: Store> Shared<S> {
     /// those that cannot be.
     async fn take_over(&self, requests: impl Iterator<Item = &RenewRequest>) -> BTreeMap<ClaimId, Error> {
         let start = now();
-        let adopted = requests
-            .map(async |request| (request.claim, self.store.adopt(&request.resource, request.claim).await));
+        let moving = |mine: &Mine, terms: &Arc<Terms>, holds: bool| {
+            self.owned().is_moving(Own::adopted(mine.clone(), terms.clone(), start), holds, start);
+        };
+        let adopting =
+            requests.map(async |one| (one.claim, self.store.adopt(&one.resource, one.claim, moving).await));
         let mut refused = BTreeMap::new();
-        for (claim, adopted) in join_all(adopted).await {
-            match adopted {
-                // Copies of its entrance may be under way from anywhere.
-                Ok(Adopted::Mine(mine, terms)) => self.owned().put(Own::waiting(mine, terms, start, true)),
+        for (claim, answer) in join_all(adopting).await {
+            match answer {
+                Ok(Adopted::Mine(mine, terms)) => self.owned().put(Own::adopted(mine, terms, start)),
                 Ok(Adopted::Gone) => {}
                 Ok(Adopted::Elsewhere) => drop(refused.insert(claim, self.is_elsewhere())),
                 Err(error) => drop(refused.insert(claim, error)),

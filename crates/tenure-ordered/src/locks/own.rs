@@ -57,6 +57,11 @@ impl Own {
         Own { mine, terms, granted_at, ends_at, is_broken, has_value, has_rest, may_come_later, stood: None }
     }
 
+    /// Returns an entry that another client has made. Copies of its entrance may be under way from anywhere, and it may have published.
+    pub(crate) fn adopted(mine: Mine, terms: Arc<Terms>, now: Instant) -> Own {
+        Own { has_value: true, ..Own::waiting(mine, terms, now, true) }
+    }
+
     /// Its line was read at `now`, and it waits in it. Returns what for.
     pub(crate) fn waits(&mut self, waiting: Waiting, look: &Look, now: Instant) -> Wait {
         let blockers = look.line.blockers(self.mine.claim);
@@ -155,6 +160,8 @@ pub(crate) struct Owned {
     ended: HashMap<ClaimId, Instant>,
     /// What must leave and has not yet.
     leaving: HashMap<ClaimId, Leaving>,
+    /// Entries that were to be taken over from other clients, which is not answered; and when they leave unless it is by then.
+    moving: HashMap<ClaimId, (Instant, Leaving)>,
 }
 
 impl Owned {
@@ -168,6 +175,7 @@ impl Owned {
 
     pub(crate) fn put(&mut self, own: Own) {
         self.unsure.remove(&own.mine.claim);
+        self.moving.remove(&own.mine.claim);
         self.claims.insert(own.mine.claim, own);
     }
 
@@ -185,6 +193,16 @@ impl Owned {
     /// An entrance is sent: until it is answered, the claim may be in, also if the caller is dropped meanwhile.
     pub(crate) fn is_unsure(&mut self, claim: ClaimId, now: Instant) {
         self.unsure.entry(claim).or_insert(now);
+    }
+
+    /// Another client's entry is asked for at `now`. If nobody hears of the answer it is this client's, whose session goes on for
+    /// others, and nobody renews it: so it leaves when nobody can believe in it any more.
+    pub(crate) fn is_moving(&mut self, own: Own, holds: bool, now: Instant) {
+        let (claim, ends_at) = (own.mine.claim, now + own.terms.ttl);
+        let rest = (holds && own.has_rest).then_some(own.terms.limits.lock_delay);
+        // A note that its id is finished would end a claim that was not moved. Where it is another's still, it does not leave.
+        let leaving = Leaving { may_come_later: false, may_have_slot: false, ..own.leaving(rest) };
+        self.moving.insert(claim, (ends_at, leaving));
     }
 
     /// An entrance was answered: the claim is not in.
@@ -219,6 +237,8 @@ impl Owned {
         gone.into_iter().for_each(|claim| drop(self.end(claim, now)));
         self.leaving
             .retain(|_, leaving| leaving.mine.as_ref().is_none_or(|mine| mine.session_id != session_id));
+        self.moving
+            .retain(|_, (_, leaving)| leaving.mine.as_ref().is_none_or(|mine| mine.session_id != session_id));
     }
 
     /// Takes what is not wanted any more, or could not leave before.
@@ -229,12 +249,17 @@ impl Owned {
             self.claims.values().filter(|own| own.ends_at <= now).map(|own| own.mine.claim).collect();
         let mut leaving: Vec<Leaving> = std::mem::take(&mut self.leaving).into_values().collect();
         leaving.extend(due.into_iter().filter_map(|claim| self.end(claim, now)).map(Own::over));
+        leaving.extend(self.moving.extract_if(|_, (at, _)| *at <= now).map(|(_, (_, leaving))| leaving));
         leaving
     }
 
     /// Whether there is nothing to sweep.
     pub(crate) fn is_idle(&self) -> bool {
-        self.claims.is_empty() && self.leaving.is_empty() && self.ended.is_empty() && self.unsure.is_empty()
+        self.claims.is_empty()
+            && self.leaving.is_empty()
+            && self.ended.is_empty()
+            && self.unsure.is_empty()
+            && self.moving.is_empty()
     }
 }
 
