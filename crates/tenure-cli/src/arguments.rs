@@ -20,6 +20,7 @@ use crate::commands::watch::Watch;
 use crate::counting;
 use crate::duration;
 use crate::exit::{self, Failure};
+use crate::listing::alert;
 
 /// Locks, leases and queues for programs, on the store you already run or on this machine alone.
 #[derive(Debug, Parser)]
@@ -125,7 +126,7 @@ fn foreign_hint(error: &clap::Error, wrong: &str) -> Option<String> {
 }
 
 /// What parsers of values say in place of an error.
-const HINTS: [&str; 2] = [duration::PARSE_HINT, counting::ADDRESS_HINT];
+const HINTS: [&str; 3] = [duration::PARSE_HINT, counting::ADDRESS_HINT, alert::ALERT_HINT];
 
 /// Turns what clap says about wrong usage into an error with a hint.
 pub(crate) fn usage_failure(error: &clap::Error) -> Failure {

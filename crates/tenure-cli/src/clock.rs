@@ -16,3 +16,18 @@ pub(crate) fn time_of_day() -> SystemTime {
     let now = clock_gettime(ClockId::Realtime);
     SystemTime::UNIX_EPOCH + Duration::new(now.tv_sec.max(0) as u64, now.tv_nsec as u32)
 }
+
+/// Waits, on a thread on which nothing else has to be done. A signal that is caught does not shorten it.
+pub(crate) fn rest(time: Duration) {
+    let until = now() + time;
+    loop {
+        let left = until.since(now());
+        if left.is_zero() {
+            return;
+        }
+        let left =
+            rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        // It ends early at a signal, and has no other error.
+        let _ = rustix::thread::nanosleep(&left);
+    }
+}

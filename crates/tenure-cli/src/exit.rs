@@ -16,14 +16,14 @@ pub(crate) const LOST: u8 = 76;
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// There is no such program, as shells have it.
 pub(crate) const NOT_FOUND: u8 = 127;
-/// A question was answered with no.
+/// A question was answered with no, or a store is not as it should be.
 pub(crate) const DECLINED: u8 = 1;
 
 /// The exit codes of all commands, as `--help` lists them.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    done (run, cache: the exit code of CMD; 128+n if signal n ended it)
-  1    the answer is no: nobody leads, or a question was answered with no
+  1    the answer is no: nobody leads, a question was answered with no, or an alert is breached
   64   wrong usage, or the name is in use as another kind
   69   the engine is not available
   75   not acquired in time

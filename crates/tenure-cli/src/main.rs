@@ -10,6 +10,7 @@ mod connect;
 mod counting;
 mod duration;
 mod exit;
+mod listing;
 mod output;
 mod supervise;
 mod sys;

@@ -6,7 +6,7 @@ pub mod blocking;
 pub mod detached;
 pub mod election;
 pub mod lease;
-mod listing;
+pub mod listing;
 pub mod mutex;
 pub mod observer;
 pub mod queue;

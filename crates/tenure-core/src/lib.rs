@@ -47,6 +47,7 @@ pub use face::blocking;
 pub use face::detached::{Detached, DetachedClaims, Kept};
 pub use face::election::{Election, Leader, Leaders, Term};
 pub use face::lease::{Acquire, Lease};
+pub use face::listing::Pages;
 pub use face::mutex::Mutex;
 pub use face::observer::Observer;
 pub use face::queue::detached::{DetachedDeliveries, DetachedDelivery};

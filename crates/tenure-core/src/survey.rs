@@ -52,6 +52,7 @@ const ITEMS_MAX: usize = 512;
 /// ```
 pub struct Surveyor {
     tenure: Tenure,
+    prefix: String,
     last: tokio::sync::Mutex<Last>,
     scopes: Mutex<Labels>,
 }
@@ -214,9 +215,17 @@ impl Surveyor {
         let scopes = Scopes::new(settings.scopes.clone(), settings.scopes_max);
         Surveyor {
             tenure: tenure.clone(),
+            prefix: String::new(),
             last: tokio::sync::Mutex::default(),
             scopes: Mutex::new(Labels { scopes, begun: Vec::new() }),
         }
+    }
+
+    /// Looks only at the locks and queues whose names begin with `prefix` (default: empty, at all).
+    #[must_use]
+    pub fn prefix(mut self, prefix: &str) -> Surveyor {
+        prefix.clone_into(&mut self.prefix);
+        self
     }
 
     /// Returns a survey: a new one if there may be one, else the last one, or the error that came in its place. Who asks while one
@@ -249,11 +258,11 @@ impl Surveyor {
     async fn look(&self) -> Result<Survey> {
         // One more than are shown tells whether there are more.
         let mut lines = match self.tenure.queue_capability() {
-            Some(_) => self.tenure.queues_some("", NAMES_MAX + 1).await?,
+            Some(_) => self.tenure.queues_some(&self.prefix, NAMES_MAX + 1).await?,
             None => Vec::new(),
         };
         let room = NAMES_MAX.saturating_sub(lines.len());
-        let mut locks = self.tenure.inspect_some("", room + 1).await?;
+        let mut locks = self.tenure.inspect_some(&self.prefix, room + 1).await?;
         let is_whole = lines.len() <= NAMES_MAX && locks.len() <= room;
         lines.truncate(NAMES_MAX);
         locks.truncate(room);

@@ -22,6 +22,7 @@ mod run;
 mod servers;
 mod snapshots;
 mod stalled;
+mod status;
 mod survey;
 mod terminal;
 mod traces;

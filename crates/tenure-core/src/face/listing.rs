@@ -1,12 +1,16 @@
 //! Lists of all that an engine has: as long as they are, and although one thing in them cannot be read.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
+use futures_util::future::{Either, select};
 use futures_util::stream::BoxStream;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::client::connection::Shared;
+use crate::client::connection::{Connection, Shared};
 use crate::engine::queue::{QueueLine, QueueStats};
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::tenure::Tenure;
@@ -43,15 +47,15 @@ impl Tenure {
         let (prefix, engine) = (prefix.to_owned(), self.engine());
         let shared = &self.connection.shared;
         let all = list(shared, most, move |shared| Ok(shared.engine.inspect_all(prefix))).await?;
-        // One without a name is not one resource that cannot be read: the list itself has failed.
-        let named = |view: Result<View>| match view.map_err(|error| error.named(engine, None)) {
-            Ok(view) => Ok((view.resource.clone(), Ok(view))),
-            Err(error) => match error.resource().cloned() {
-                Some(name) => Ok((name, Err(error))),
-                None => Err(error),
-            },
-        };
-        Ok(by_name(all.into_iter().map(named).collect::<Result<_>>()?))
+        Ok(by_name(all.into_iter().map(|view| named(view, engine)).collect::<Result<_>>()?))
+    }
+
+    /// As [`Tenure::inspect_each`], but some at a time, as the engine lists them: for whoever shows the first before the last is
+    /// known, or keeps none of them.
+    ///
+    /// `let mut pages = tenure.inspect_pages("billing/");`
+    pub fn inspect_pages(&self, prefix: &str) -> Pages {
+        Pages::new(&self.connection, prefix.to_owned())
     }
 
     /// Lists the queues whose names begin with `prefix` (empty: all), by name, and what is in them.
@@ -89,6 +93,88 @@ impl Tenure {
             (name, stats)
         };
         Ok(by_name(all.into_iter().map(named).collect()))
+    }
+}
+
+/// What an engine lists, some at a time (see [`Tenure::inspect_pages`]).
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("pages-example").await?;
+/// # let _held = tenure.mutex("billing/4711").acquire().await?;
+/// let mut pages = tenure.inspect_pages("billing/");
+/// let mut names = 0;
+/// while let Some(page) = pages.next().await { names += page?.len(); }
+/// assert_eq!(names, 1);
+/// # Ok(()) }) }
+/// ```
+pub struct Pages {
+    pages: mpsc::Receiver<Result<Vec<Result<View>>>>,
+    /// An engine may list one twice.
+    seen: HashSet<Name>,
+    connection: Arc<Connection>,
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages").field("engine", &self.connection.engine()).finish_non_exhaustive()
+    }
+}
+
+impl Pages {
+    /// Reads on the client's thread, one page ahead, for as long as this is kept.
+    fn new(connection: &Arc<Connection>, prefix: String) -> Pages {
+        let (sender, pages) = mpsc::channel(1);
+        let shared = connection.shared.clone();
+        connection.shared.runtime.spawn(async move {
+            let mut pages = shared.engine.inspect_all(prefix);
+            // A reader that is gone ends this at once: a list may be long.
+            let mut is_gone = std::pin::pin!(sender.closed());
+            loop {
+                let next = std::pin::pin!(shared.in_time(pages.next()));
+                let page = match select(next, &mut is_gone).await {
+                    Either::Left((Ok(Some(page)), _)) => page,
+                    Either::Left((Err(error), _)) => Err(error),
+                    Either::Left((Ok(None), _)) | Either::Right(_) => return,
+                };
+                let is_over = page.is_err();
+                if sender.send(page).await.is_err() || is_over {
+                    return;
+                }
+            }
+        });
+        Pages { pages, seen: HashSet::new(), connection: connection.clone() }
+    }
+
+    /// Waits for the next ones, in the engine's own order, none of them twice. None: that was all. They may be few, or none, before the end.
+    ///
+    /// `while let Some(page) = pages.next().await { names += page?.len(); }`
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the engine does not answer in time: the list is not whole, and ends.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost by dropping it.
+    pub async fn next(&mut self) -> Option<Result<Vec<(Name, Result<View>)>>> {
+        let (engine, seen) = (self.connection.engine(), &mut self.seen);
+        let page = self.pages.recv().await?.map_err(|error| error.named(engine, None));
+        let page = page.and_then(|page| page.into_iter().map(|view| named(view, engine)).collect());
+        Some(page.map(|mut page: Vec<(Name, Result<View>)>| {
+            page.retain(|(name, _)| seen.insert(name.clone()));
+            page
+        }))
+    }
+}
+
+/// Adds its name to an entry of a list. One without a name is not one resource that cannot be read: the list itself has failed.
+fn named(view: Result<View>, engine: &'static str) -> Result<(Name, Result<View>)> {
+    match view.map_err(|error| error.named(engine, None)) {
+        Ok(view) => Ok((view.resource.clone(), Ok(view))),
+        Err(error) => match error.resource().cloned() {
+            Some(name) => Ok((name, Err(error))),
+            None => Err(error),
+        },
     }
 }
 

@@ -83,6 +83,7 @@ use crate::model::token::Token;
 /// let findings = tenure.check().await?;
 /// let views = tenure.inspect("billing/").await?;
 /// let each = tenure.inspect_each("billing/").await?;
+/// let mut pages = tenure.inspect_pages("billing/");
 /// let queues = tenure.queues("").await?;
 /// let each = tenure.queues_each("").await?;
 /// let made = tenure.migrate().await?;

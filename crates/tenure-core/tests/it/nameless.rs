@@ -219,6 +219,13 @@ fn every_verb_of_locks_names_engine_and_resource() {
         is_named(tenure.observe("a").expect("a name").next().await.expect("an error"), Some("a"));
         is_named(tenure.inspect("").await, None);
         is_named(tenure.inspect("u").await, Some("unreadable"));
+        let mut pages = tenure.inspect_pages("");
+        is_named(pages.next().await.expect("an error"), None);
+        assert!(pages.next().await.is_none(), "a list that has failed is over");
+        let mut pages = tenure.inspect_pages("u");
+        let mut page =
+            pages.next().await.expect("a page").expect("one that cannot be read is no failure of the list");
+        is_named(page.remove(0).1, Some("unreadable"));
         is_named(tenure.migrate().await, None);
         is_named(tenure.purge().await, None);
         is_named(tenure.share_life(1), None);

@@ -126,6 +126,39 @@ fn a_survey_shows_what_all_processes_hold_and_wait_for() {
 }
 
 #[test]
+fn a_survey_of_a_prefix_looks_at_nothing_else() {
+    let (_clock, tenure, other) = clients(Duration::ZERO, Settings::new());
+    let names = ["billing/1", "billing/2", "other"];
+    let held = names.map(|name| block_on(other.mutex(name).acquire()).expect("free"));
+    for name in ["billing/mails", "mails"] {
+        block_on(other.queue(name).push("one").into_future()).expect("pushed");
+    }
+    let survey = block_on(Surveyor::new(&tenure).prefix("billing/").latest()).expect("answers");
+    let seen: Vec<&str> = survey.locks.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(seen, names[..2]);
+    assert!(survey.queues.len() == 1 && survey.queues[0].name.as_str() == "billing/mails");
+    drop(held);
+}
+
+#[test]
+fn what_is_held_is_listed_page_by_page_each_name_once() {
+    let (_clock, tenure, other) = clients(Duration::ZERO, Settings::new());
+    let names: Vec<String> = (0..300).map(|number| format!("n{number:03}")).collect();
+    let held: Vec<_> =
+        names.iter().map(|name| block_on(other.mutex(name).acquire()).expect("free")).collect();
+    let mut pages = tenure.inspect_pages("n");
+    let (mut seen, mut count) = (Vec::new(), 0);
+    while let Some(page) = block_on(pages.next()) {
+        let page = page.expect("answers");
+        count += usize::from(!page.is_empty());
+        seen.extend(page.into_iter().map(|(name, _)| name.to_string()));
+    }
+    assert!(count > 1, "the first are there before the last are known");
+    assert_eq!(seen, names);
+    drop(held);
+}
+
+#[test]
 fn a_survey_that_is_young_is_not_taken_again() {
     let (clock, tenure, _other) = clients(Duration::ZERO, Settings::new());
     let surveyor = Surveyor::new(&tenure);

@@ -8,7 +8,8 @@ use super::arguments::{Ls, Peek};
 use crate::connect::connect_blocking;
 use crate::duration::{format_duration, millis};
 use crate::exit::Outcome;
-use crate::output::data::{table, write_data, write_json};
+use crate::listing::table::Table;
+use crate::output::data::{write_data, write_json};
 use crate::output::holder::Holder;
 
 /// How much of a payload or a reason a table shows, in characters.
@@ -135,7 +136,8 @@ pub(crate) fn list_queues(ls: &Ls, engine: &str) -> Outcome {
             [name.to_string()].into_iter().chain(counts).chain([next]).collect()
         })
         .collect();
-    write_data(&table(&["QUEUE", "WAITING", "IN FLIGHT", "DEAD", "NEXT IN"], &[1, 2, 3, 4], &rows))?;
+    let headings = ["QUEUE", "WAITING", "IN FLIGHT", "DEAD", "NEXT IN"];
+    write_data(&Table::new(&headings, &[1, 2, 3, 4]).render(&rows))?;
     Ok(0)
 }
 
@@ -188,7 +190,7 @@ fn write_items(
         let (attempts, age) = (item.attempts.to_string(), format_duration(item.age));
         vec![item.item.to_string(), group, state(item), attempts, age, shorten(&item.payload)]
     };
-    write_data(&table(headings, &[3, 4], &items.iter().map(row).collect::<Vec<_>>()))?;
+    write_data(&Table::new(headings, &[3, 4]).render(&items.iter().map(row).collect::<Vec<_>>()))?;
     Ok(0)
 }
 
