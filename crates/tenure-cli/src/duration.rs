@@ -33,6 +33,11 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Returns milliseconds and thousandths of them, for a time that may be less than one.
+pub(crate) fn thousandths(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1000.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

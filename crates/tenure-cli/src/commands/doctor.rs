@@ -1,10 +1,14 @@
 //! `tenure doctor`: whether the engine can be trusted.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde::Serialize;
-use tenure::{Finding, Severity};
+use tenure::{Finding, Severity, Tenure};
 
+use crate::clock;
 use crate::connect::connect_blocking;
+use crate::duration::thousandths;
 use crate::exit::{self, Failure, Outcome};
 use crate::output::audit::{self, Act};
 use crate::output::data::{write_data, write_json};
@@ -18,6 +22,9 @@ Exit codes:
   0    no finding is bad
   64   wrong usage
   69   a finding is bad, or the engine is not available";
+
+/// How often one name is looked at.
+const LOOKS: usize = 3;
 
 /// What other commands say of this one.
 const OWN_HINT: &str = "try `tenure doctor`";
@@ -35,7 +42,7 @@ pub(crate) struct Doctor {
     /// Then remove the rows of idle resources, where they stay behind (with `?purge=off`)
     #[arg(long)]
     pub(crate) purge: bool,
-    /// Write a JSON array of objects with `severity` (good, warning, bad), `what`, `found` and `hint`
+    /// Write a JSON array of objects with `severity` (good, warning, bad), `what`, `found`, `hint` and, one of them, `answer_ms`
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -47,6 +54,9 @@ struct FindingJson {
     what: String,
     found: String,
     hint: Option<String>,
+    /// How long a call took, in milliseconds and thousandths of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer_ms: Option<f64>,
 }
 
 impl FindingJson {
@@ -60,12 +70,25 @@ impl FindingJson {
             what: finding.what.to_owned(),
             found: finding.found,
             hint: finding.hint,
+            answer_ms: None,
         }
     }
 }
 
 fn good(what: &str, found: String) -> FindingJson {
-    FindingJson { severity: "good", what: what.to_owned(), found, hint: None }
+    FindingJson { severity: "good", what: what.to_owned(), found, hint: None, answer_ms: None }
+}
+
+/// Looks at one name several times, and tells how long the quickest answer took: the first ones also load what the store runs.
+fn answer(tenure: &Tenure) -> tenure::Result<FindingJson> {
+    let mut quickest = Duration::MAX;
+    for _ in 0..LOOKS {
+        let began = clock::now();
+        pollster::block_on(tenure.view("tenure"))?;
+        quickest = quickest.min(clock::now().since(began));
+    }
+    let answer_ms = thousandths(quickest);
+    Ok(FindingJson { answer_ms: Some(answer_ms), ..good("answer", format!("after {answer_ms} ms")) })
 }
 
 /// Shows what the engine found out about its store.
@@ -95,6 +118,7 @@ pub(crate) fn doctor(doctor: &Doctor, engine: &str) -> Outcome {
                 text.unwrap_or("there is nothing to do: nothing stays behind".to_owned()),
             ));
         }
+        done.push(answer(&tenure)?);
         let found = pollster::block_on(tenure.check())?;
         Ok(done.into_iter().chain(found.into_iter().map(FindingJson::of)).collect::<Vec<_>>())
     });
@@ -104,7 +128,13 @@ pub(crate) fn doctor(doctor: &Doctor, engine: &str) -> Outcome {
         Err(Failure { message, hint, .. }) => {
             let hint = hint.map(|hint| hint.replace(OWN_HINT, "").trim_end().to_owned());
             let hint = hint.filter(|hint| !hint.is_empty());
-            findings.push(FindingJson { severity: "bad", what: "connect".to_owned(), found: message, hint });
+            findings.push(FindingJson {
+                severity: "bad",
+                what: "connect".to_owned(),
+                found: message,
+                hint,
+                answer_ms: None,
+            });
         }
     }
     if doctor.json {
@@ -118,7 +148,7 @@ pub(crate) fn doctor(doctor: &Doctor, engine: &str) -> Outcome {
 
 fn text(findings: &[FindingJson]) -> String {
     let mut text = String::new();
-    for FindingJson { severity, what, found, hint } in findings {
+    for FindingJson { severity, what, found, hint, .. } in findings {
         text.push_str(&format!("{severity:<7}  {what}: {found}\n"));
         if let Some(hint) = hint {
             text.push_str(&format!("         hint: {hint}\n"));

@@ -143,6 +143,46 @@ fn watch_shows_each_change_as_it_happens() {
 }
 
 #[test]
+fn watch_shows_changes_of_many_names() {
+    let world = World::new();
+    let before = world.start_run(&["jobs/a"], "echo $$ > a; while ! test -e go; do sleep 0.01; done");
+    world.pid("a");
+    let mut watch = world.start(&["watch", "jobs/", "--json"]);
+    let mut lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
+    let mut next = || -> serde_json::Value {
+        let line = lines.next().expect("a line").expect("a line");
+        serde_json::from_str(&line).expect("JSON")
+    };
+    let first = next();
+    assert_eq!((&first["name"], &first["event"]), (&"jobs/a".into(), &"held".into()), "{first}");
+    assert_eq!(first["holder"]["pid"], before.id());
+    // What has another beginning is not shown.
+    let _other = world.start_run(&["other"], "echo $$ > other; sleep 60");
+    world.pid("other");
+    let after = world.start_run(&["jobs/b"], "echo $$ > b; sleep 60");
+    world.pid("b");
+    let granted = next();
+    assert_eq!((&granted["name"], &granted["event"]), (&"jobs/b".into(), &"granted".into()), "{granted}");
+    assert_eq!(granted["holder"]["pid"], after.id());
+    fs::write(world.path("go"), "").expect("a file");
+    let seen = [next(), next()].map(|change| (change["name"].clone(), change["event"].clone()));
+    assert_eq!(seen, [("jobs/a".into(), "ended".into()), ("jobs/a".into(), "idle".into())]);
+    assert_eq!(code(&finish(before)), 0);
+    signal(watch.id(), Signal::TERM);
+    finish(watch);
+    // As text, a line bears the name.
+    let mut watch = world.start(&["watch", "--prefix", ""]);
+    let mut lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
+    let mut line = || lines.next().expect("a line").expect("a line");
+    assert!(line().contains("Z  jobs/b  held      token "));
+    assert!(line().contains("Z  other  held      token "));
+    signal(watch.id(), Signal::TERM);
+    finish(watch);
+    let nothing = world.output(&["watch"]);
+    assert_eq!(code(&nothing), 64, "{nothing:?}");
+}
+
+#[test]
 fn doctor_says_what_it_finds() {
     let world = World::new();
     let output = world.output(&["doctor"]);
@@ -152,6 +192,10 @@ fn doctor_says_what_it_finds() {
     let findings: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
     assert_eq!(findings[0]["severity"], "good");
     assert_eq!(findings[0]["what"], "engine");
+    assert!(findings[0].get("answer_ms").is_none(), "a field of its own finding alone");
+    let answer = findings.as_array().and_then(|all| all.iter().find(|finding| finding["what"] == "answer"));
+    let took = answer.and_then(|answer| answer["answer_ms"].as_f64()).expect("a number");
+    assert!(took > 0.0 && took < 2000.0, "{took}");
 }
 
 #[test]

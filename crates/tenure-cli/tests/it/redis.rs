@@ -3,6 +3,7 @@
 //! The tests share one server, each with a prefix of its own; those that break a server start their own.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -122,6 +123,31 @@ fn doctor_says_what_it_finds() {
         serde_json::from_slice(&world.output(&["doctor", "--json"]).stdout).expect("JSON");
     let of = |what: &str| findings.as_array()?.iter().find(|finding| finding["what"] == what).cloned();
     assert_eq!(of("memory").expect("a finding")["severity"], "good");
+}
+
+#[test]
+fn watch_of_many_goes_on_when_the_server_is_back() {
+    let server = RedisServer::start(RedisOptions::default());
+    let world = World::on(server.url());
+    let mut watch = world.start(&["watch", "jobs/", "--json"]);
+    let mut lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
+    let mut next = || -> serde_json::Value {
+        serde_json::from_str(&lines.next().expect("a line").expect("a line")).expect("JSON")
+    };
+    let holder = world.start_run(&["jobs/a"], "echo $$ > pid; sleep 60");
+    world.pid("pid");
+    assert_eq!(next()["event"], "granted");
+    server.kill();
+    let mut warnings = BufReader::new(watch.stderr.take().expect("a pipe")).lines();
+    let warning = warnings.next().expect("a warning").expect("a warning");
+    assert!(warning.starts_with("warning: ") && warning.ends_with("; looking again"), "{warning}");
+    server.restart();
+    // It has forgotten everything, and its holder has ended its work.
+    assert_eq!(next()["event"], "ended");
+    assert_eq!(next()["event"], "idle");
+    signal(watch.id(), Signal::TERM);
+    finish(watch);
+    drop(holder);
 }
 
 #[test]
