@@ -15,6 +15,7 @@ use crate::commands::queue::arguments::Queue;
 use crate::commands::release::Release;
 use crate::commands::resize::Resize;
 use crate::commands::run::arguments::Run;
+use crate::commands::serve::Serve;
 use crate::commands::status::Status;
 use crate::commands::watch::Watch;
 use crate::counting;
@@ -70,6 +71,7 @@ pub(crate) enum Command {
     Resize(Resize),
     Doctor(Doctor),
     Metrics(Metrics),
+    Serve(Box<Serve>),
     /// Refuse work whose lease is over, for scripts that write to files
     #[command(subcommand)]
     Fence(Fence),
@@ -98,7 +100,7 @@ const FOREIGN_FLAGS: [(&str, &str); 8] = [
 ];
 
 /// What other tools call a command, and what it is called here.
-const FOREIGN_COMMANDS: [(&[&str], &str); 7] = [
+const FOREIGN_COMMANDS: [(&[&str], &str); 8] = [
     (&["list", "ls", "ps", "locks", "show", "who"], "status"),
     (&["lock", "acquire", "exec", "with", "flock", "try"], "run"),
     (&["unlock", "free", "break", "kill", "del", "rm"], "release"),
@@ -106,6 +108,7 @@ const FOREIGN_COMMANDS: [(&[&str], &str); 7] = [
     (&["push", "enqueue"], "queue push"),
     (&["work", "worker", "consume"], "queue work"),
     (&["check", "ping", "test"], "doctor"),
+    (&["server", "http", "daemon", "listen"], "serve"),
 ];
 
 /// Returns what was meant by what other tools have.

@@ -10,5 +10,6 @@ pub(crate) mod queue;
 pub(crate) mod release;
 pub(crate) mod resize;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod watch;

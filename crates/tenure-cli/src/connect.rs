@@ -35,13 +35,19 @@ pub(crate) fn connect_blocking(engine: &str) -> std::result::Result<Tenure, Fail
 
 /// Connects. Not for a process that still forks: a client has threads.
 pub(crate) async fn connect(engine: &str, settings: Settings) -> Result<Tenure> {
-    begin_log();
+    begin_log(None);
+    tenure::connect_with(engine, settings).await
+}
+
+/// Connects for a server, which logs something also where `TENURE_LOG` does not say what.
+pub(crate) async fn connect_server(engine: &str, settings: Settings, log: &str) -> Result<Tenure> {
+    begin_log(Some(log));
     tenure::connect_with(engine, settings).await
 }
 
 /// Writes the library's log to stderr if `TENURE_LOG` says what of it: `debug`, or `tenure_core=trace`. `TENURE_LOG_FORMAT=json`: as
 /// one JSON object a line. Sends its spans to a collector, if there is one.
-fn begin_log() {
+fn begin_log(default: Option<&str>) {
     use tracing_subscriber::Layer;
     use tracing_subscriber::filter::{LevelFilter, Targets};
     use tracing_subscriber::layer::SubscriberExt;
@@ -56,7 +62,8 @@ fn begin_log() {
             false
         }
     };
-    let targets = set("TENURE_LOG").and_then(|wanted| match wanted.parse::<Targets>() {
+    let wanted = set("TENURE_LOG").or(default.map(str::to_owned));
+    let targets = wanted.and_then(|wanted| match wanted.parse::<Targets>() {
         // Each line would begin with a span and all that is in it.
         Ok(targets) if !wanted.contains(traces::SPANS) => {
             Some(targets.with_target(traces::SPANS, LevelFilter::OFF))

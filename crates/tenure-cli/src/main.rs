@@ -23,7 +23,7 @@ use arguments::{Arguments, Command};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use commands::{
-    cache, completions, doctor, elect, fence, metrics, queue, release, resize, run, status, watch,
+    cache, completions, doctor, elect, fence, metrics, queue, release, resize, run, serve, status, watch,
 };
 use connect::{ENGINE_DEFAULT, check_engine};
 use exit::Outcome;
@@ -68,8 +68,11 @@ fn is_asked_for(kind: ErrorKind) -> bool {
 
 fn dispatch(arguments: Arguments, messages: Messages) -> Outcome {
     let engine = arguments.engine.as_deref().unwrap_or(ENGINE_DEFAULT);
-    let needs_engine =
-        !matches!(arguments.command, Command::Fence(_) | Command::Completions(_) | Command::Man(_));
+    let needs_engine = match &arguments.command {
+        Command::Fence(_) | Command::Completions(_) | Command::Man(_) => false,
+        Command::Serve(serve) => serve.needs_engine(),
+        _ => true,
+    };
     if needs_engine {
         check_engine(engine, messages)?;
     }
@@ -84,6 +87,7 @@ fn dispatch(arguments: Arguments, messages: Messages) -> Outcome {
         Command::Resize(resize) => resize::resize(&resize, engine),
         Command::Doctor(doctor) => doctor::doctor(&doctor, engine),
         Command::Metrics(metrics) => metrics::metrics(&metrics, engine),
+        Command::Serve(serve) => serve::serve(*serve, engine),
         Command::Fence(fence::Fence::Check(check)) => fence::check(&check),
         Command::Completions(completions) => {
             completions::completions(&completions, engine, Arguments::command())

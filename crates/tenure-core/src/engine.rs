@@ -533,6 +533,7 @@ pub fn adopts_elsewhere(operation: &'static str, reason: &str) -> Error {
     Error::new(ErrorKind::Unsupported, operation, format!("it is another client's: {reason}"))
         .with_hint("do it in that client, or use an engine on which any client can")
         .with_no_effect()
+        .of_another_client()
 }
 
 /// Translates what `step` answers to a renewal into what an engine answers.

@@ -131,6 +131,7 @@ struct Inner {
     busy: Option<Busy>,
     loss: Option<LossReason>,
     has_no_effect: bool,
+    is_elsewhere: bool,
     source: Option<std::sync::Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -148,6 +149,7 @@ impl Error {
             busy: None,
             loss: None,
             has_no_effect: false,
+            is_elsewhere: false,
             source: None,
         }))
     }
@@ -208,6 +210,13 @@ impl Error {
         self
     }
 
+    /// States that what was asked for is another client's, on an engine where claims live with their clients.
+    #[must_use]
+    pub(crate) fn of_another_client(mut self) -> Error {
+        self.0.is_elsewhere = true;
+        self
+    }
+
     /// Adds the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Error {
@@ -228,6 +237,12 @@ impl Error {
     /// Whether it is known that the request changed nothing in the store (see [`Error::with_no_effect`]).
     pub fn has_no_effect(&self) -> bool {
         self.0.has_no_effect
+    }
+
+    /// Whether the claim, the hold or the delivery is another client's, which alone can do what was asked for
+    /// ([`Adopts::SameClient`](crate::engine::Adopts::SameClient)): ask there.
+    pub fn is_of_another_client(&self) -> bool {
+        self.0.is_elsewhere
     }
 
     /// Returns what to do about it, in words.

@@ -54,7 +54,7 @@ pub use face::queue::detached::{DetachedDeliveries, DetachedDelivery};
 pub use face::queue::{Delivery, Push, Queue};
 pub use face::rw_lock::{ReadLock, RwLock, WriteLock};
 pub use face::semaphore::Semaphore;
-pub use face::single_flight::{Fetched, FetchedFrom, SingleFlight};
+pub use face::single_flight::{Fetched, FetchedFrom, LoadTurn, SingleFlight};
 pub use face::slot_pool::{Slot, SlotPool};
 pub use face::tenure::Tenure;
 pub use model::claim::{Busy, ClaimId, Label, Name};

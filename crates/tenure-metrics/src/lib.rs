@@ -34,6 +34,6 @@ pub use bridge::Bridge;
 pub use names::{METRICS, Metric, MetricType};
 pub use render::{Format, render};
 pub use run_file::{Holding, Run, RunFile};
-pub use server::{Address, Server};
+pub use server::{Address, Listener, Server};
 pub use store::render_store;
 pub use text_file::TextFile;

@@ -59,6 +59,29 @@ impl FromStr for Address {
     }
 }
 
+impl Address {
+    /// Begins to listen there, in a runtime of tokio. Returns the address, too: a port that was not chosen is the one that the system has. A
+    /// socket in the file system is this user's alone from its first moment, and one that a killed process has left is replaced.
+    ///
+    /// # Errors
+    /// What the system says: the address is in use, or not this machine's.
+    pub fn listen(&self) -> io::Result<(Listener, Address)> {
+        match self {
+            Address::Tcp(address) => {
+                let listener = std::net::TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                let address = Address::Tcp(listener.local_addr()?);
+                Ok((Listener::Tcp(TcpListener::from_std(listener)?), address))
+            }
+            Address::Unix(path) => {
+                remove_leftover(path)?;
+                let listener = UnixListener::from_std(bind_unix(path)?)?;
+                Ok((Listener::Unix(listener), Address::Unix(path.clone())))
+            }
+        }
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -75,8 +98,12 @@ pub struct Server {
     stop: watch::Sender<()>,
 }
 
-enum Socket {
+/// A socket that others connect to.
+#[derive(Debug)]
+pub enum Listener {
+    /// By TCP.
     Tcp(TcpListener),
+    /// In the file system.
     Unix(UnixListener),
 }
 
@@ -106,7 +133,7 @@ impl Server {
     ) -> io::Result<Server> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let entered = runtime.enter();
-        let (socket, address) = bind(address)?;
+        let (socket, address) = address.listen()?;
         drop(entered);
         let (stop, stopped) = watch::channel(());
         let source: Source = Arc::new(source);
@@ -132,22 +159,6 @@ impl Drop for Server {
     }
 }
 
-fn bind(address: &Address) -> io::Result<(Socket, Address)> {
-    match address {
-        Address::Tcp(address) => {
-            let listener = std::net::TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
-            let address = Address::Tcp(listener.local_addr()?);
-            Ok((Socket::Tcp(TcpListener::from_std(listener)?), address))
-        }
-        Address::Unix(path) => {
-            remove_leftover(path)?;
-            let listener = UnixListener::from_std(bind_unix(path)?)?;
-            Ok((Socket::Unix(listener), Address::Unix(path.clone())))
-        }
-    }
-}
-
 /// Removes what a process left behind that was killed. A file of another sort refuses connections as well, and stays.
 fn remove_leftover(path: &Path) -> io::Result<()> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
@@ -168,15 +179,17 @@ fn bind_unix(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     Ok(socket.into())
 }
 
-async fn serve(socket: Socket, source: Source, mut stopped: watch::Receiver<()>) {
+async fn serve(socket: Listener, source: Source, mut stopped: watch::Receiver<()>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let accepted = async {
             // Never closed.
             let place = places.clone().acquire_owned().await;
             let connection = match &socket {
-                Socket::Tcp(listener) => listener.accept().await.map(|(stream, _)| Connection::Tcp(stream)),
-                Socket::Unix(listener) => listener.accept().await.map(|(stream, _)| Connection::Unix(stream)),
+                Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Connection::Tcp(stream)),
+                Listener::Unix(listener) => {
+                    listener.accept().await.map(|(stream, _)| Connection::Unix(stream))
+                }
             };
             (place, connection)
         };

@@ -26,7 +26,7 @@ pub use tenure_core::model::inspect::{HoldView, View, WaiterView};
 pub use tenure_core::{
     Acquire, AllOf, AnyOf, Busy, ClaimId, Delivery, Detached, DetachedClaims, DetachedDeliveries,
     DetachedDelivery, Election, Error, ErrorKind, Fetched, FetchedFrom, Kept, Label, Leader, Leaders, Lease,
-    Leases, LockRequest, LossReason, Mutex, Name, Observer, Pages, Push, Queue, QueuePosition, ReadLock,
+    Leases, LoadTurn, LockRequest, LossReason, Mutex, Name, Observer, Pages, Push, Queue, QueuePosition, ReadLock,
     ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool, Tenure, Term, Token,
     WriteLock,
 };

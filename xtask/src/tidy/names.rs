@@ -12,12 +12,13 @@ const BANNED: [&str; 9] =
     ["session", "guard", "handle", "permit", "owner", "provider", "driver", "backend", "watchdog"];
 
 /// Crates whose names users meet. Inside an engine the store's own words are right: a ZooKeeper session, a lock's guard.
-const FACES: [&str; 6] = [
+const FACES: [&str; 7] = [
     "crates/tenure/",
     "crates/tenure-cli/",
     "crates/tenure-core/",
     "crates/tenure-fence/",
     "crates/tenure-metrics/",
+    "crates/tenure-serve/",
     "crates/tenure-tower/",
 ];
 

@@ -17,7 +17,8 @@ use crate::client::ledger::AcquireRequest;
 use crate::counts::Primitive;
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::lease::{Acquire, AcquireFuture, Acquired, Lease, unasked_value};
-use crate::model::claim::{ClaimId, Kind, Name, Terms};
+use crate::model::claim::{ClaimId, Kind, Label, Name, Terms};
+use crate::model::token::Token;
 
 /// Asks for units of one resource, again and again on the same terms.
 #[derive(Clone)]
@@ -27,6 +28,8 @@ pub(crate) struct Claimant {
     /// The id of the one claim that it makes, if a user has given one.
     claim: Option<ClaimId>,
     terms: Arc<Terms>,
+    /// The largest token that its user knows of.
+    floor: Token,
     /// In which scope it is counted.
     scope: u16,
 }
@@ -36,7 +39,7 @@ impl Claimant {
     pub(crate) fn new(connection: Arc<Connection>, name: &str, primitive: Primitive) -> Claimant {
         let (terms, name) = (connection.shared.terms.clone(), Name::new(name));
         let scope = connection.shared.scope(primitive, name.as_ref().ok());
-        Claimant { connection, name, claim: None, terms, scope }
+        Claimant { connection, name, claim: None, terms, floor: Token::ZERO, scope }
     }
 
     /// Asks for one unit of another kind of resource.
@@ -53,6 +56,15 @@ impl Claimant {
 
     pub(crate) fn set_claim(&mut self, claim: ClaimId) {
         self.claim = Some(claim);
+    }
+
+    pub(crate) fn set_floor(&mut self, floor: Token) {
+        self.floor = floor;
+    }
+
+    /// Sets the whole label.
+    pub(crate) fn set_whole_label(&mut self, label: Label) {
+        self.terms().label = label;
     }
 
     /// Whether a user has given the id of its claim.
@@ -140,8 +152,10 @@ impl Claimant {
                 .with_engine(engine.name()));
         }
         self.connection.shared.report_coarse_ttl(resource, self.terms.ttl);
-        let (floor, terms) =
-            (self.connection.shared.floor(resource), self.connection.shared.share(&self.terms));
+        let (floor, terms) = (
+            self.connection.shared.floor(resource).max(self.floor),
+            self.connection.shared.share(&self.terms),
+        );
         let (resource, claim) = (resource.clone(), self.claim);
         Ok(AcquireRequest { resource, claim, terms, wait, floor, scope: self.scope, span: None })
     }
@@ -259,7 +273,22 @@ macro_rules! settings {
     };
 }
 
-/// The setting that gives the one claim of a primitive its id.
+/// The setting that shows others a label of somebody else.
+macro_rules! labelled {
+    () => {
+        /// Shows others this label in place of the client's own (default). For a server that passes on what others ask for, and knows who
+        /// they are.
+        ///
+        /// `let lock = lock.labelled(label);`
+        #[must_use]
+        pub fn labelled(mut self, label: $crate::model::claim::Label) -> Self {
+            self.claimant.set_whole_label(label);
+            self
+        }
+    };
+}
+
+/// The settings of one claim that is passed on for somebody else, who may repeat it.
 macro_rules! claim_id {
     () => {
         /// Gives the claim an id of the caller's own: 128 random bits, used for one acquisition, in place of those that the client makes
@@ -282,6 +311,16 @@ macro_rules! claim_id {
         #[must_use]
         pub fn claim_id(mut self, id: $crate::model::claim::ClaimId) -> Self {
             self.claimant.set_claim(id);
+            self
+        }
+
+        /// Raises the floor of this claim: its grant gets a larger token (default: the largest that this client has seen). For a token that who
+        /// asks has seen and this client has not. [`Tenure::raise_floor`](crate::Tenure::raise_floor) raises it for all claims of the client.
+        ///
+        /// `let lock = lock.floor(token);`
+        #[must_use]
+        pub fn floor(mut self, token: $crate::model::token::Token) -> Self {
+            self.claimant.set_floor(token);
             self
         }
     };
@@ -371,4 +410,4 @@ macro_rules! run {
     };
 }
 
-pub(crate) use {claim_id, debug, run, settings, verbs};
+pub(crate) use {claim_id, debug, labelled, run, settings, verbs};

@@ -12,11 +12,13 @@ use crate::client::lease_state::LeaseState;
 use crate::client::ledger::{Holding, NotEntered, deadline, in_use};
 use crate::clock::Instant;
 use crate::counts::Primitive;
-use crate::engine::{Adopts, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, adopts_elsewhere};
+use crate::engine::{
+    Adopts, DynEngine, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, adopts_elsewhere,
+};
 use crate::error::{Error, ErrorKind, Result};
-use crate::face::lease::Lease;
+use crate::face::lease::{Lease, check_value};
 use crate::face::tenure::Tenure;
-use crate::model::claim::{ClaimId, ClientId, Grant, Kind, Name, TTL_MAX, TTL_MIN, Terms};
+use crate::model::claim::{ClaimId, ClientId, Grant, Keep, Kind, Name, TTL_MAX, TTL_MIN, Terms};
 use crate::model::step::Release;
 use crate::model::token::Token;
 
@@ -422,6 +424,10 @@ async fn attach_once(connection: &Arc<Connection>, detached: &Detached) -> Resul
 /// # let held = both;
 /// let answers = tenure.detached().release(held).await;
 /// # }
+/// # async fn g(tenure: tenure_core::Tenure, name: Name, claim: ClaimId) -> tenure_core::Result<()> {
+/// # let (bytes, keep) = (std::sync::Arc::from(*b"17.50"), tenure_core::model::claim::Keep::WhileHeld);
+/// let is_held = tenure.detached().publish(name, claim, bytes, keep).await?;
+/// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct DetachedClaims {
@@ -497,5 +503,24 @@ impl DetachedClaims {
         let request = |(resource, claim)| ReleaseRequest { resource, release: release(claim) };
         let heard = shared.release_many(claims.into_iter().map(request).collect()).await;
         heard.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    /// Sets the value of the resource under a hold; it goes with the hold, or is kept for a while. Answers whether the claim holds: if not,
+    /// nothing was set.
+    ///
+    /// `let is_held = tenure.detached().publish(name, claim, bytes, keep).await?;`
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a value of more than 256 KiB; [`ErrorKind::Unavailable`] if the outcome is unknown: publish it again.
+    ///
+    /// # Cost
+    /// One round trip.
+    pub async fn publish(&self, name: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
+        let shared = &self.connection.shared;
+        shared.check_process()?;
+        check_value(&bytes, &name)?;
+        let about = name.clone();
+        let publish = async move |engine: Arc<dyn DynEngine>| engine.publish(name, claim, bytes, keep).await;
+        shared.on_thread(Some(&about), publish).await
     }
 }

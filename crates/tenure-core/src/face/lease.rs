@@ -49,6 +49,8 @@ use crate::model::token::Token;
 /// ```no_run
 /// # async fn f(tenure: tenure_core::Tenure, lock: tenure_core::Mutex) -> tenure_core::Result<()> {
 /// # let acquire = lock.acquire();
+/// # let mut acquire = acquire;
+/// let first = acquire.answered().await;
 /// let place = acquire.place();
 /// let id = acquire.detach();
 /// # let acquire = lock.acquire();
@@ -60,6 +62,7 @@ use crate::model::token::Token;
 /// let left = lease.expires_in();
 /// let deadline = lease.deadline();
 /// let is_lost = lease.is_lost();
+/// let is_confirmed = lease.is_confirmed();
 /// let why = lease.loss_reason();
 /// let error = lease.lost().await;
 /// let span = lease.span();
@@ -208,6 +211,14 @@ impl Lease {
         self.state.is_over(self.connection.shared.clock.now())
     }
 
+    /// Whether the engine has heard of this client since the grant. A lease that was handed over may be used before that, and ends after the
+    /// confirm window (5 s, or the ttl if that is less) if its first renewal does not arrive.
+    ///
+    /// `let is_confirmed = lease.is_confirmed();`
+    pub fn is_confirmed(&self) -> bool {
+        self.connection.shared.with_ledger(|ledger, _| ledger.is_confirmed(self.key))
+    }
+
     /// Returns why the lease is lost, or `None` if it is held.
     ///
     /// `let why = lease.loss_reason();`
@@ -236,15 +247,7 @@ impl Lease {
     /// Sets the value of the resource; it goes with the hold, or is kept for a while.
     pub(crate) async fn publish(&self, bytes: Arc<[u8]>, keep: Keep) -> Result<()> {
         let shared = &self.connection.shared;
-        let invalid = |message: String, hint: String| {
-            Err(Error::new(ErrorKind::Invalid, "publish", message)
-                .with_resource(self.resource())
-                .with_hint(hint))
-        };
-        if bytes.len() > VALUE_BYTES_MAX {
-            let hint = format!("a value has up to {VALUE_BYTES_MAX} bytes; publish where the data lies");
-            return invalid(format!("the value has {} bytes", bytes.len()), hint);
-        }
+        check_value(&bytes, self.resource())?;
         let (name, claim) = (self.resource().clone(), self.claim());
         let publish = async move |engine: Arc<dyn DynEngine>| engine.publish(name, claim, bytes, keep).await;
         match shared.on_thread(Some(self.resource()), publish).await? {
@@ -615,6 +618,8 @@ pub struct Acquire<T = Lease> {
     acquire: AcquireFuture,
     /// Makes of the lease what the primitive gives its users.
     held: fn(Lease) -> Result<T>,
+    /// The same of a fresh value, for a claim that accepts one.
+    fresh: fn(Published) -> Result<T>,
 }
 
 impl<T> fmt::Debug for Acquire<T> {
@@ -625,12 +630,17 @@ impl<T> fmt::Debug for Acquire<T> {
 
 impl<T> Acquire<T> {
     pub(crate) fn new(acquire: AcquireFuture, held: fn(Lease) -> Result<T>) -> Acquire<T> {
-        Acquire { acquire, held }
+        Acquire { acquire, held, fresh: |_| Err(unasked_value()) }
+    }
+
+    /// Has a fresh value answer as well.
+    pub(crate) fn or_fresh(self, fresh: fn(Published) -> Result<T>) -> Acquire<T> {
+        Acquire { fresh, ..self }
     }
 
     /// Waits for the same, but makes something else of the lease.
     pub(crate) fn with<U>(self, held: fn(Lease) -> Result<U>) -> Acquire<U> {
-        Acquire { acquire: self.acquire, held }
+        Acquire::new(self.acquire, held)
     }
 
     /// Returns the place in the queue, once the engine has answered with it.
@@ -638,6 +648,21 @@ impl<T> Acquire<T> {
     /// `let place = acquire.place();`
     pub fn place(&self) -> Option<QueuePosition> {
         self.acquire.place()
+    }
+
+    /// Waits for the engine's first answer only. `None`: the claim is in the queue, and this future goes on waiting for it.
+    ///
+    /// `let first = acquire.answered().await;`
+    ///
+    /// # Errors
+    /// Those of the wait itself.
+    ///
+    /// # Panics
+    /// If it has been answered before, as a future that is polled after it was ready.
+    pub async fn answered(&mut self) -> Option<Result<T>> {
+        let acquired = self.acquire.answered().await?;
+        let (connection, held, fresh) = (&self.acquire.connection, self.held, self.fresh);
+        Some(acquired.and_then(|acquired| decided(connection, acquired, held, fresh)))
     }
 
     /// Lets go of the wait without withdrawing the claim. Returns its id, if anything was asked for.
@@ -661,7 +686,7 @@ impl<T> Acquire<T> {
     pub(crate) fn block(self) -> Result<T> {
         let connection = self.acquire.connection.clone();
         let acquired = self.acquire.block()?;
-        lease_or_timeout(&connection, acquired).and_then(self.held)
+        decided(&connection, acquired, self.held, self.fresh)
     }
 }
 
@@ -670,11 +695,20 @@ impl<T> Future for Acquire<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         Pin::new(&mut self.acquire).poll(cx).map(|acquired| {
-            acquired
-                .and_then(|acquired| lease_or_timeout(&self.acquire.connection, acquired))
-                .and_then(self.held)
+            acquired.and_then(|acquired| decided(&self.acquire.connection, acquired, self.held, self.fresh))
         })
     }
+}
+
+/// Refuses a value that is too large to be published.
+pub(crate) fn check_value(bytes: &[u8], resource: &Name) -> Result<()> {
+    if bytes.len() <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!("the value has {} bytes", bytes.len());
+    Err(Error::new(ErrorKind::Invalid, "publish", message)
+        .with_resource(resource)
+        .with_hint(format!("a value has up to {VALUE_BYTES_MAX} bytes; publish where the data lies")))
 }
 
 /// A fresh value answers only claims that accept one.
@@ -683,11 +717,16 @@ pub(crate) fn unasked_value() -> Error {
 }
 
 /// Only a claim that does not wait is refused as busy: then its wait was over at once.
-fn lease_or_timeout(connection: &Connection, acquired: Acquired) -> Result<Lease> {
+fn decided<T>(
+    connection: &Connection,
+    acquired: Acquired,
+    held: fn(Lease) -> Result<T>,
+    fresh: fn(Published) -> Result<T>,
+) -> Result<T> {
     match acquired {
-        Acquired::Lease(lease) => Ok(lease),
+        Acquired::Lease(lease) => held(lease),
         Acquired::Busy(resource, busy) => Err(timeout(connection, &resource, *busy)),
-        Acquired::Fresh(_) => Err(unasked_value()),
+        Acquired::Fresh(value) => fresh(value),
     }
 }
 

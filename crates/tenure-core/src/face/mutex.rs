@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::client::connection::Connection;
 use crate::counts::Primitive;
 use crate::error::Result;
-use crate::face::claimant::{Claimant, claim_id, debug, run, settings, verbs};
+use crate::face::claimant::{Claimant, claim_id, debug, labelled, run, settings, verbs};
 use crate::face::lease::{Acquire, Lease};
 
 /// A lock with one holder at a time, by name.
@@ -38,6 +38,9 @@ use crate::face::lease::{Acquire, Lease};
 /// let lock = lock.label("night run");
 /// # let again = lock.clone();
 /// # let id = tenure_core::ClaimId::new(u128::MAX);
+/// # let (label, token) = (tenure_core::Label::new("a", 7, "billing", ""), tenure_core::Token::ZERO);
+/// let lock = lock.labelled(label);
+/// let lock = lock.floor(token);
 /// let lease = lock.claim_id(id).acquire_within(Duration::from_secs(5)).await?;
 /// # let lock = again;
 /// let lease = lock.try_acquire().await?;
@@ -64,6 +67,7 @@ impl Mutex {
     }
 
     settings!("the mutex");
+    labelled!();
     claim_id!();
     verbs!("the lock", Lease, Ok);
     run!("the lock");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::client::connection::Connection;
 use crate::counts::Primitive;
 use crate::error::Result;
-use crate::face::claimant::{Claimant, claim_id, debug, run, settings, verbs};
+use crate::face::claimant::{Claimant, claim_id, debug, labelled, run, settings, verbs};
 use crate::face::lease::{Acquire, Lease};
 use crate::model::claim::{CAPACITY_MAX, Kind};
 
@@ -53,6 +53,7 @@ impl RwLock {
     }
 
     settings!("what a side holds");
+    labelled!();
     claim_id!();
 
     /// Names the side of readers, which share it, with the settings made so far.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::client::connection::Connection;
 use crate::counts::Primitive;
 use crate::error::Result;
-use crate::face::claimant::{Claimant, claim_id, debug, run, settings, verbs};
+use crate::face::claimant::{Claimant, claim_id, debug, labelled, run, settings, verbs};
 use crate::face::lease::{Acquire, Lease};
 use crate::model::claim::Kind;
 
@@ -68,6 +68,7 @@ impl Semaphore {
     }
 
     settings!("the units");
+    labelled!();
     claim_id!();
     verbs!("its weight in units", Lease, Ok);
     run!("its weight in units");

@@ -10,9 +10,9 @@ use crate::client::connection::Connection;
 use crate::clock::Instant;
 use crate::counts::{FoundIn, Primitive};
 use crate::error::{Error, ErrorKind, Result};
-use crate::face::claimant::{Claimant, until_lost};
-use crate::face::lease::{Acquired, Lease};
-use crate::model::claim::{Keep, Name, Period, Published};
+use crate::face::claimant::{Claimant, labelled, until_lost};
+use crate::face::lease::{Acquire, Acquired, Lease};
+use crate::model::claim::{ClaimId, Keep, Name, Period, Published};
 use crate::model::token::Token;
 
 use joint::{Answer, Found, Joint, Loading, Turn, Wanted, join};
@@ -48,6 +48,8 @@ use joint::{Answer, Found, Joint, Loading, Turn, Wanted, join};
 /// let found = price.get_or_refresh(async |_lease| load().await).await?;
 /// let found = price.refresh(async |_lease| load().await).await?;
 /// price.forget().await?;
+/// # let (id, wait) = (tenure_core::ClaimId::new(7), Duration::from_secs(5));
+/// let turn = price.turn_within(id, wait).await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -87,7 +89,38 @@ pub enum FetchedFrom {
     Loaded(Token),
 }
 
+/// The value, or the turn to load it. See [`SingleFlight::turn_within`].
+#[derive(Debug)]
+pub enum LoadTurn {
+    /// It is fresh.
+    Fresh(Published),
+    /// It is not, and nobody else loads it: load and publish it under this lease.
+    Load(Lease),
+}
+
 impl SingleFlight {
+    labelled!();
+
+    /// Asks for the value, or for the turn to load it: for a server whose clients load, and which keeps nothing of them. Waits up to `wait`
+    /// while another one loads; zero does not wait. The claim has an id of the caller's own, as [`Mutex::claim_id`](crate::Mutex::claim_id)
+    /// says.
+    ///
+    /// `let turn = price.turn_within(id, wait).await?;`
+    ///
+    /// The value is published under the lease, or by its id ([`DetachedClaims::publish`](crate::DetachedClaims::publish)).
+    ///
+    /// # Errors
+    /// As [`Mutex::acquire_within`](crate::Mutex::acquire_within), and [`ErrorKind::Unsupported`] if the engine keeps no values.
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::acquire`](crate::Mutex::acquire).
+    pub fn turn_within(&self, id: ClaimId, wait: Duration) -> Acquire<LoadTurn> {
+        let mut claimant = self.claimant.clone();
+        claimant.set_claim(id);
+        let acquire = claimant.acquire(Some(wait), |lease| Ok(LoadTurn::Load(lease)));
+        acquire.or_fresh(|value| Ok(LoadTurn::Fresh(value)))
+    }
+
     pub(crate) fn new(connection: Arc<Connection>, key: &str) -> SingleFlight {
         let mut claimant = Claimant::new(connection.clone(), key, Primitive::SingleFlight);
         claimant.terms().unless_fresh = true;

@@ -9,7 +9,7 @@ use crate::client::connection::Connection;
 use crate::counts::Primitive;
 use crate::engine::ReleaseAnswer;
 use crate::error::{Error, ErrorKind, Result};
-use crate::face::claimant::{Claimant, claim_id, debug, finish, settings, until_lost, verbs};
+use crate::face::claimant::{Claimant, claim_id, debug, finish, labelled, settings, until_lost, verbs};
 use crate::face::lease::{Acquire, Lease};
 use crate::model::claim::Kind;
 
@@ -64,6 +64,7 @@ impl SlotPool {
     }
 
     settings!("the slot");
+    labelled!();
     claim_id!();
     verbs!("a slot", Slot, Slot::new);
 

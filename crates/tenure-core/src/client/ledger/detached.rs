@@ -127,6 +127,11 @@ impl Ledger {
         self.given_ids.contains_key(&claim)
     }
 
+    /// Whether the engine has heard of the holder since the grant.
+    pub(crate) fn is_confirmed(&mut self, key: Key) -> bool {
+        entry_of(&mut self.entries, key).is_none_or(|entry| !entry.is_unconfirmed)
+    }
+
     /// Ends a request whose id was given: it is used up. What it may hold is withdrawn, now or when a copy of it arrives.
     pub(super) fn end_given(&mut self, now: &Now<'_>, index: u32, may_hold: bool) {
         let entry = &self.entries[index as usize];

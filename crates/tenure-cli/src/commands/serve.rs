@@ -1,0 +1,206 @@
+//! `tenure serve`: locks over HTTP, for programs in any language.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tenure::Settings;
+use tenure_metrics::Address;
+use tenure_serve::{Options, Server, Tls};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::connect::connect_server;
+use crate::counting::{MetricsFlags, parse_address};
+use crate::duration::parse_duration;
+use crate::exit::{self, Failure, Outcome, of_signal};
+use crate::output::data::write_data;
+use crate::output::messages::Messages;
+
+const SERVE_HELP: &str = "\
+Offers the engine's locks over HTTP: a program in any language takes, renews and releases them, and the store keeps all that is true. \
+More than one of it may serve a store.
+
+Without --tokens whoever reaches it may take every lock, so it listens at this machine alone.";
+
+const SERVE_AFTER_HELP: &str = "\
+Examples:
+  tenure serve                                            at 127.0.0.1:7070, for this machine
+  tenure serve --listen unix:/run/tenure.sock             for this user
+  tenure serve token billing --allow 'claim billing/'     a token, and its entry for tokens.toml
+  tenure serve --listen 0.0.0.0:7070 --tokens tokens.toml --tls-cert cert.pem --tls-key key.pem
+
+Signals:
+  TERM, INT  say so at /readyz, let nobody new in, finish what is open, end; the second one ends it at once
+  HUP        read the file of tokens again
+
+Exit codes:
+  0    ended as it was told to
+  64   wrong usage, or the file of tokens or a certificate is no good
+  69   the engine or the address is not available";
+
+/// What is logged where `TENURE_LOG` does not say what: a line for each request, and what operators do.
+const LOG: &str = "tenure::http=info,tenure::audit=warn,tenure_core=warn";
+/// The files that a process has open beside its connections: the store's connections, timers, the log.
+const FILES_BESIDE: u64 = 500;
+/// The connections of a server that has as many files as it may use.
+const CONNECTIONS: u64 = 12_000;
+
+/// Offer the locks over HTTP, for programs in any language
+#[derive(Debug, Args)]
+#[command(long_about = SERVE_HELP, after_help = SERVE_AFTER_HELP, args_conflicts_with_subcommands = true)]
+pub(crate) struct Serve {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// Listen at ADDR: 127.0.0.1:7070, or unix:/run/tenure.sock
+    #[arg(long, value_name = "ADDR", value_parser = parse_address, default_value = "127.0.0.1:7070")]
+    listen: Address,
+    /// Let in who has a token of FILE (mode 0600), which is read again when it changes
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// Speak TLS with the certificate in FILE (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Know clients by certificates of the authorities in FILE; the others need tokens
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+    /// A name by which clients reach it, beside localhost and its addresses; may be given again
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+    /// How long open requests may take when it ends
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "20s")]
+    drain: Duration,
+    /// Change nothing: show only
+    #[arg(long)]
+    read_only: bool,
+    #[command(flatten)]
+    metrics: MetricsFlags,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make a token, and its entry for the file of tokens
+    Token(Token),
+}
+
+#[derive(Debug, Args)]
+struct Token {
+    /// Whose it is: shown as the program that holds a lock
+    name: String,
+    /// What it may do: `claim billing/` (a prefix), `claim =nightly` (one name), `read` (everything); give it again for more
+    #[arg(long, value_name = "RULE", required = true)]
+    allow: Vec<String>,
+}
+
+impl Serve {
+    /// Whether it asks the engine.
+    pub(crate) fn needs_engine(&self) -> bool {
+        self.action.is_none()
+    }
+
+    fn options(&self) -> Options {
+        let mut options = Options::new(self.listen.clone()).drain(self.drain).read_only(self.read_only);
+        for name in &self.host {
+            options = options.host(name);
+        }
+        if let Some(tokens) = &self.tokens {
+            options = options.tokens(tokens);
+        }
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => options.tls(Tls {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_authorities: self.tls_client_ca.clone(),
+            }),
+            _ => options,
+        }
+    }
+}
+
+/// Serves until a signal ends it.
+pub(crate) fn serve(serve: Serve, engine: &str) -> Outcome {
+    if let Some(Action::Token(token)) = &serve.action {
+        return make_token(token);
+    }
+    raise_files();
+    let page = serve.metrics.serve(Messages::TEXT)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::system("start the server", error))?;
+    runtime.block_on(async {
+        let settings = serve.metrics.set(Settings::new());
+        let tenure = connect_server(engine, settings, LOG).await?;
+        if let Some(page) = &page {
+            page.show(&tenure);
+        }
+        let server = Server::bind(tenure, serve.options())?;
+        Messages::TEXT.message(&format!("serving at {}", server.address()));
+        run(server).await
+    })
+}
+
+/// Runs a server, and tells it of signals.
+async fn run(server: Server) -> Outcome {
+    let listen = |kind| signal(kind).map_err(|error| Failure::system("wait for signals", error));
+    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let mut hang_up = listen(SignalKind::hangup())?;
+    let control = server.control();
+    let mut serving = tokio::spawn(server.run());
+    let mut is_ending = false;
+    loop {
+        let ends = async |signal: &mut Signal, kind: SignalKind| {
+            // It never ends.
+            signal.recv().await;
+            kind
+        };
+        let kind = tokio::select! {
+            done = &mut serving => {
+                return done.map(|()| 0).map_err(|error| Failure::system("serve", error));
+            }
+            _ = hang_up.recv() => {
+                control.reload();
+                continue;
+            }
+            kind = ends(&mut terminate, SignalKind::terminate()) => kind,
+            kind = ends(&mut interrupt, SignalKind::interrupt()) => kind,
+        };
+        if is_ending {
+            return Ok(of_signal(kind.as_raw_value()));
+        }
+        is_ending = true;
+        Messages::TEXT.message("ending: nobody new is let in");
+        control.drain();
+    }
+}
+
+/// The token goes to stdout first and alone on its line, so that a script can keep it; the entry follows.
+fn make_token(token: &Token) -> Outcome {
+    let secret = tenure_serve::secret(&token.allow).map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidInput => Failure::new(exit::USAGE, error.to_string())
+            .with_hint("a rule is a verb and names: `claim billing/`, `claim =nightly`, `read`"),
+        _ => Failure::system("make a token", error),
+    })?;
+    write_data(&format!("{}\n\n{}", secret.token(), secret.entry(&token.name, &token.allow)))?;
+    Ok(0)
+}
+
+/// Lets this process have as many files open as the system allows it.
+fn raise_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let has = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    if has.is_some_and(|files| files < CONNECTIONS + FILES_BESIDE) {
+        let files = has.unwrap_or_default();
+        Messages::TEXT.warning(&format!(
+            "this process may have {files} files open, and {} are needed for {CONNECTIONS} connections: raise LimitNOFILE",
+            CONNECTIONS + FILES_BESIDE
+        ));
+    }
+}

@@ -1,0 +1,134 @@
+//! The accept loop: our own, since the deadlines of handshakes and heads have no place in `axum::serve`.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tenure_metrics::Listener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+
+use crate::access::{Peer, certificate};
+use crate::drain::Stage;
+use crate::front::Front;
+use crate::limits::{CONNECTIONS_MAX, HANDSHAKE_MAX, HEAD_BYTES_MAX, HEADERS_MAX, IDLE_MAX};
+use crate::pace::{Pace, Paced};
+use crate::pause::pause;
+
+/// How often the loop says that it turns.
+const TURN: Duration = Duration::from_secs(1);
+/// How long it rests after an error of the system: no more files, say.
+const REST: Duration = Duration::from_millis(100);
+
+enum Accepted {
+    Tcp(TcpStream, IpAddr),
+    Unix(tokio::net::UnixStream),
+}
+
+/// The connections that there may be.
+#[derive(Clone, Debug)]
+pub(crate) struct Places(Arc<Semaphore>);
+
+impl Places {
+    pub(crate) fn new() -> Places {
+        Places(Arc::new(Semaphore::new(CONNECTIONS_MAX)))
+    }
+
+    /// Waits until all connections have ended.
+    pub(crate) async fn are_free(&self) {
+        // Never closed.
+        drop(self.0.acquire_many(CONNECTIONS_MAX as u32).await);
+    }
+}
+
+/// Accepts until the server leaves.
+pub(crate) async fn serve(listener: Listener, front: Arc<Front>, tls: Option<TlsAcceptor>, places: Places) {
+    loop {
+        front.app.health.turned();
+        let next = async {
+            let place = places.0.clone().acquire_owned().await;
+            (place, accept(&listener).await)
+        };
+        let (place, accepted) = tokio::select! {
+            biased;
+            () = front.app.drain.reached(Stage::Leaving) => return,
+            next = next => next,
+            () = pause(TURN) => continue,
+        };
+        match (place, accepted) {
+            (Ok(place), Ok(accepted)) => {
+                tokio::spawn(begin(accepted, front.clone(), tls.clone(), place));
+            }
+            _ => pause(REST).await,
+        }
+    }
+}
+
+async fn accept(listener: &Listener) -> std::io::Result<Accepted> {
+    match listener {
+        Listener::Tcp(listener) => listener
+            .accept()
+            .await
+            .map(|(stream, address)| Accepted::Tcp(stream, address.ip().to_canonical())),
+        Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
+    }
+}
+
+async fn begin(accepted: Accepted, front: Arc<Front>, tls: Option<TlsAcceptor>, place: OwnedSemaphorePermit) {
+    match accepted {
+        Accepted::Unix(stream) => talk(stream, front, Peer::default()).await,
+        Accepted::Tcp(stream, address) => {
+            // An answer is one small write. It fails on a connection that is gone already.
+            stream.set_nodelay(true).ok();
+            let peer = Peer { address: Some(address), names: Vec::new() };
+            match tls {
+                None => talk(stream, front, peer).await,
+                Some(tls) => {
+                    if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
+                        let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                        let names = shown.map(certificate::names).unwrap_or_default();
+                        talk(stream, front, Peer { names, ..peer }).await;
+                    }
+                }
+            }
+        }
+    }
+    drop(place);
+}
+
+/// Serves one connection. What goes wrong with it is its client's.
+async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin, front: Arc<Front>, peer: Peer) {
+    let pace = Arc::new(Pace::default());
+    let (paced, of_service) = (Paced::new(stream, pace.clone()), pace);
+    let service = service_fn(|request| {
+        of_service.serving();
+        let (front, peer, pace) = (&front, &peer, &of_service);
+        async move {
+            let response = front.respond(request, peer).await;
+            pace.idle();
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(IDLE_MAX);
+    builder.max_headers(HEADERS_MAX).max_buf_size(HEAD_BYTES_MAX);
+    let mut served = pin!(builder.serve_connection(TokioIo::new(paced), service));
+    let ended = tokio::select! {
+        biased;
+        ended = served.as_mut() => ended,
+        () = front.app.drain.reached(Stage::Leaving) => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::trace!(target: "tenure::http", %error, "a connection has ended");
+    }
+}

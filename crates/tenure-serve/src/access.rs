@@ -1,0 +1,191 @@
+//! Who may do what: a token or a certificate, and what its entry in the file of tokens allows.
+//!
+//! The id of a claim is no secret, since it is in the store: each verb is checked against the *name*.
+
+pub(crate) mod certificate;
+pub(crate) mod file;
+pub(crate) mod origin;
+pub(crate) mod rate;
+pub(crate) mod rules;
+pub(crate) mod table;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hyper::HeaderMap;
+use hyper::header::AUTHORIZATION;
+use tenure_core::Name;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::limits::{ADDRESSES_MAX, GUESSES_OF_ADDRESS, RATE_OF_TOKEN, WAITING_OF_TOKEN_MAX};
+use crate::problem::{FORBIDDEN, Problem, RATE, UNAUTHORIZED};
+use rate::Rates;
+use rules::Verb;
+use table::{Entry, Key, Table};
+
+/// Who sent a request, as far as it is verified.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    access: Arc<Access>,
+    /// `None`: nobody is asked who they are.
+    known: Option<(Key, Arc<Entry>)>,
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Caller").field(&self.name()).finish()
+    }
+}
+
+impl Caller {
+    /// The name in the file of tokens; none where there is no file.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.known.as_ref().map(|(_, entry)| &*entry.name)
+    }
+
+    /// Refuses what is not allowed.
+    pub(crate) fn may(&self, verb: Verb, name: &Name) -> Result<(), Problem> {
+        if self.access.is_read_only && verb.changes() {
+            return Err(Problem::new(FORBIDDEN, "this server is read-only"));
+        }
+        let Some((_, entry)) = &self.known else { return Ok(()) };
+        if entry.rules.allow(verb, Some(name.as_str())) {
+            return Ok(());
+        }
+        let (verb, who) = (verb.as_str(), &entry.name);
+        Err(Problem::new(FORBIDDEN, format!("{who:?} may not {verb} {:?}", name.as_str()))
+            .with_hint(format!("an operator adds `{verb} …` to `allow` of its entry in the file of tokens"))
+            .about(name.as_str()))
+    }
+
+    /// Waits until this caller may no more do what it could.
+    pub(crate) async fn revoked(&self, verb: Verb, name: &Name) -> Problem {
+        let Some((key, _)) = &self.known else { return std::future::pending().await };
+        let mut tables = self.access.tables.subscribe();
+        loop {
+            let allowed = {
+                let table = tables.borrow_and_update();
+                let entry = table.find(key);
+                entry.is_some_and(|entry| entry.rules.allow(verb, Some(name.as_str())))
+            };
+            if !allowed {
+                return Problem::new(UNAUTHORIZED, "the token was taken away or has expired")
+                    .about(name.as_str());
+            }
+            // The sender lives as long as the server.
+            if tables.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// The most requests of this caller that may wait, with the key under which they are counted; none where nobody is asked who they are.
+    pub(crate) fn waiting_max(&self) -> Option<(&str, usize)> {
+        let (_, entry) = self.known.as_ref()?;
+        Some((&entry.name, entry.waiting.unwrap_or(WAITING_OF_TOKEN_MAX)))
+    }
+}
+
+/// What is known of the other end of a connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peer {
+    /// `None`: it came by a socket of the file system.
+    pub(crate) address: Option<IpAddr>,
+    /// The names that its certificate was given, if it has one that was verified.
+    pub(crate) names: Vec<String>,
+}
+
+/// Who may do what now.
+pub(crate) struct Access {
+    tables: watch::Sender<Arc<Table>>,
+    /// Without a file everybody who reaches the server may do everything.
+    is_open: bool,
+    is_read_only: bool,
+    rates: Mutex<Rates<String>>,
+    guesses: Mutex<Rates<IpAddr>>,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").field("is_open", &self.is_open).finish_non_exhaustive()
+    }
+}
+
+impl Access {
+    pub(crate) fn new(table: Option<Table>, is_read_only: bool) -> Access {
+        let is_open = table.is_none();
+        Access {
+            tables: watch::Sender::new(Arc::new(table.unwrap_or_default())),
+            is_open,
+            is_read_only,
+            rates: Mutex::new(Rates::new(usize::MAX)),
+            guesses: Mutex::new(Rates::new(ADDRESSES_MAX)),
+        }
+    }
+
+    /// From now on this table is in force.
+    pub(crate) fn replace(&self, table: Table) {
+        self.tables.send_replace(Arc::new(table));
+    }
+
+    /// Has everything that is open look whether it still may: the time of a token may be over.
+    pub(crate) fn look_again(&self) {
+        self.tables.send_modify(|_| {});
+    }
+
+    /// Finds out who sends a request.
+    pub(crate) fn caller(self: &Arc<Access>, headers: &HeaderMap, peer: &Peer) -> Result<Caller, Problem> {
+        if self.is_open {
+            return Ok(Caller { access: self.clone(), known: None });
+        }
+        let now = Instant::now();
+        let unknown = |detail: &str| {
+            Problem::new(UNAUTHORIZED, detail)
+                .with_hint("send a token of this server: Authorization: Bearer tnr_…")
+        };
+        let table = self.tables.borrow().clone();
+        let sent = headers.get(AUTHORIZATION);
+        let key = match sent {
+            Some(sent) => {
+                // Somebody who guesses learns nothing more, be it right by now.
+                if let Some(address) = peer.address
+                    && lock(&self.guesses).is_used_up(&address, GUESSES_OF_ADDRESS, now)
+                {
+                    return Err(Problem::new(RATE, "too many tokens of this address were wrong")
+                        .with_retry_after(std::time::Duration::from_secs(1)));
+                }
+                sent.to_str().ok().and_then(bearer).map(Key::of_token)
+            }
+            None => table.key_of_certificate(&peer.names),
+        };
+        let found = key.and_then(|key| table.find(&key).map(|entry| (key, entry.clone())));
+        let Some((key, entry)) = found else {
+            if let (Some(address), true) = (peer.address, sent.is_some()) {
+                lock(&self.guesses).take(address, GUESSES_OF_ADDRESS, now);
+            }
+            return Err(unknown(match sent {
+                Some(_) => "the token is not known, or has expired",
+                None => "no token was sent",
+            }));
+        };
+        let most = entry.rate.unwrap_or(RATE_OF_TOKEN);
+        if !lock(&self.rates).take(entry.name.clone(), most, now) {
+            return Err(Problem::new(RATE, format!("{:?} may send {most} requests a second", entry.name))
+                .with_retry_after(std::time::Duration::from_secs(1)));
+        }
+        Ok(Caller { access: self.clone(), known: Some((key, entry)) })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // A panic elsewhere cannot leave it half-changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The token in a header, `Bearer tnr_…`.
+fn bearer(header: &str) -> Option<&str> {
+    let (scheme, token) = header.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}

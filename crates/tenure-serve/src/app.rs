@@ -1,0 +1,47 @@
+//! What all requests share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{Label, Result, Tenure};
+
+use crate::access::{Access, Caller};
+use crate::drain::Drain;
+use crate::health::Health;
+use crate::limits::CALL_MAX;
+use crate::open_claims::OpenClaims;
+use crate::problem::{Problem, UNAVAILABLE};
+use crate::waiting::Waiting;
+
+pub(crate) struct App {
+    pub(crate) tenure: Tenure,
+    pub(crate) access: Arc<Access>,
+    pub(crate) drain: Drain,
+    pub(crate) health: Health,
+    pub(crate) open_claims: Arc<OpenClaims>,
+    pub(crate) waiting: Arc<Waiting>,
+}
+
+impl App {
+    /// The label of what somebody holds: the program is the verified name of the token.
+    pub(crate) fn label(&self, caller: &Caller, text: &str) -> Label {
+        let own = self.tenure.label();
+        Label::new(own.host(), own.pid(), caller.name().unwrap_or(own.program()), text)
+    }
+
+    /// Asks the store something that waits for nobody, for no longer than a call may take.
+    pub(crate) async fn call<T>(
+        &self,
+        asked: impl Future<Output = Result<T>>,
+    ) -> std::result::Result<T, Problem> {
+        match tokio::time::timeout(CALL_MAX, asked).await {
+            Ok(answer) => self.health.heard(answer).map_err(Problem::from),
+            Err(_) => Err(too_long(CALL_MAX)),
+        }
+    }
+}
+
+pub(crate) fn too_long(patience: Duration) -> Problem {
+    Problem::new(UNAVAILABLE, format!("the store has not answered within {patience:?}"))
+        .with_hint("repeat the same request, with the same id")
+}

@@ -1,0 +1,126 @@
+//! What is in a request: its body and its query.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Query;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Body as _;
+use hyper::header::CONTENT_TYPE;
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Request};
+use serde::de::DeserializeOwned;
+use tenure_core::ClaimId;
+
+use crate::limits::{BODY_BYTES_MAX, BODY_MAX};
+use crate::problem::{INVALID, MEDIA_TYPE, Problem, TOO_LARGE, TOO_SLOW};
+
+/// Reads a JSON body.
+pub(crate) async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Problem> {
+    let (parts, body) = request.into_parts();
+    if !is_json(&parts.headers) {
+        return Err(Problem::new(MEDIA_TYPE, "the body is not said to be JSON")
+            .with_hint("send Content-Type: application/json (curl --json)")
+            .last());
+    }
+    let bytes = collect(body, BODY_MAX).await?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Problem::new(INVALID, format!("the body is not understood: {error}"))
+            .with_hint("see docs/operating/serve.md for the fields; periods are whole milliseconds (`_ms`)")
+    })
+}
+
+/// Whether a body is JSON by its own word. What a form of a web page can send is not.
+fn is_json(headers: &HeaderMap) -> bool {
+    let said = headers.get(CONTENT_TYPE).and_then(|said| said.to_str().ok()).unwrap_or_default();
+    let essence = said.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+}
+
+async fn collect(body: Body, within: Duration) -> Result<hyper::body::Bytes, Problem> {
+    let too_large =
+        || Problem::new(TOO_LARGE, format!("the body has more than {BODY_BYTES_MAX} bytes")).last();
+    // What is said beforehand need not be read.
+    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return Err(too_large());
+    }
+    match tokio::time::timeout(within, Limited::new(body, BODY_BYTES_MAX).collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(Problem::new(INVALID, "the body ended before its end").last()),
+        Err(_) => Err(Problem::new(TOO_SLOW, format!("the body took more than {within:?}")).last()),
+    }
+}
+
+/// Reads the query of a request.
+pub(crate) fn query<T: DeserializeOwned>(parts: &Parts) -> Result<T, Problem> {
+    let read = Query::try_from_uri(&parts.uri);
+    read.map(|Query(query)| query).map_err(|error| {
+        Problem::new(INVALID, format!("the query is not understood: {}", error.body_text()))
+            .with_hint("names are in the query, encoded: ?name=billing%2F4711")
+    })
+}
+
+/// Reads the id of a claim, which its client has made: 32 digits, so that nobody sends a number that is not random.
+pub(crate) fn claim_id(text: &str) -> Result<ClaimId, Problem> {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let id = Some(text).filter(|text| text.len() == 32 && text.bytes().all(is_digit));
+    id.and_then(|text| text.parse().ok()).ok_or_else(|| {
+        Problem::new(INVALID, "the id of a claim is 32 hexadecimal digits in lower case")
+            .with_hint("make 128 random bits for each claim: openssl rand -hex 16")
+    })
+}
+
+/// Bytes that come as text or in base64.
+pub(crate) fn bytes(text: Option<String>, base64: Option<String>, field: &str) -> Result<Vec<u8>, Problem> {
+    match (text, base64) {
+        (Some(text), None) => Ok(text.into_bytes()),
+        (None, Some(encoded)) => STANDARD
+            .decode(encoded)
+            .map_err(|_| Problem::new(INVALID, format!("`{field}_base64` is not base64"))),
+        _ => Err(Problem::new(INVALID, format!("give either `{field}` or `{field}_base64`"))),
+    }
+}
+
+/// The same the other way: the name of the field, and what it holds.
+pub(crate) fn shown(bytes: &[u8], field: &str) -> (String, String) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (field.to_owned(), text.to_owned()),
+        Err(_) => (format!("{field}_base64"), STANDARD.encode(bytes)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_has_32_digits() {
+        assert!(claim_id("6f00000000000000000000000000000a").is_ok());
+        for bad in [
+            "",
+            "6f",
+            "6F00000000000000000000000000000A",
+            "+f00000000000000000000000000000a",
+            "6f00000000000000000000000000000aa",
+        ] {
+            assert!(claim_id(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_text_where_they_can_be() {
+        for (given, field, text) in
+            [(&b"17.50"[..], "value", "17.50"), (&[0xff, 0x00][..], "value_base64", "/wA=")]
+        {
+            let (name, shown) = shown(given, "value");
+            assert_eq!((&*name, &*shown), (field, text));
+            let (plain, encoded) = if name == "value" { (Some(shown), None) } else { (None, Some(shown)) };
+            assert_eq!(bytes(plain, encoded, "value").expect("bytes"), given);
+        }
+        assert!(bytes(None, None, "value").is_err());
+        assert!(bytes(Some(String::new()), Some(String::new()), "value").is_err());
+    }
+}

@@ -1,0 +1,52 @@
+//! What anybody may cost this process. Each has a test (`tests/it/limits.rs`) or is held where it is used.
+
+use std::time::Duration;
+
+/// How long a TLS handshake may take.
+pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+/// How long the first line and the headers of a request may take, from the first byte, and on a new connection from its beginning.
+pub(crate) const HEAD_MAX: Duration = Duration::from_secs(5);
+/// How long a connection may rest between two requests: longer than common proxies keep theirs (60 s), so that they close it and not we.
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(75);
+/// The most bytes of the first line and the headers.
+pub(crate) const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// The most headers.
+pub(crate) const HEADERS_MAX: usize = 64;
+/// The largest body. A push of a queue has up to 1 MiB of payloads, and claims have a thousandth of that.
+pub(crate) const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// How long a body may take.
+pub(crate) const BODY_MAX: Duration = Duration::from_secs(10);
+/// How long a call may take that waits for nobody, once its body is there.
+pub(crate) const CALL_MAX: Duration = Duration::from_secs(5);
+/// How long a reader may read nothing of an answer.
+pub(crate) const STALL_MAX: Duration = Duration::from_secs(10);
+/// The most connections. Others wait in the line of the system.
+pub(crate) const CONNECTIONS_MAX: usize = 12_000;
+/// The most requests that wait for something at a time.
+pub(crate) const WAITING_MAX: usize = 10_000;
+/// The most of them with one token.
+pub(crate) const WAITING_OF_TOKEN_MAX: usize = 1_000;
+/// The most requests a second with one token.
+pub(crate) const RATE_OF_TOKEN: u32 = 500;
+/// The most requests a second that an address may send with a token that does not exist.
+pub(crate) const GUESSES_OF_ADDRESS: u32 = 20;
+/// How many addresses are remembered for that. With more, all are forgotten: a table that only grows is a leak.
+pub(crate) const ADDRESSES_MAX: usize = 10_000;
+/// The most claims of one `POST /v1/claims/renew`.
+pub(crate) const RENEWALS_MAX: usize = 256;
+
+/// How long a request waits, if it does not say.
+pub(crate) const POLL_DEFAULT: Duration = Duration::from_secs(25);
+/// The longest: below the 60 s at which common proxies cut.
+pub(crate) const POLL_MAX: Duration = Duration::from_secs(50);
+/// How long the place of a client is kept that went away while it waited, if it does not say.
+pub(crate) const LINGER_DEFAULT: Duration = Duration::from_secs(2);
+/// The longest: for as long as a store keeps the place of a silent waiter.
+pub(crate) const LINGER_MAX: Duration = Duration::from_secs(15);
+
+/// How often the file of tokens is looked at. What a removed token had open ends within that.
+pub(crate) const RELOAD_EVERY: Duration = Duration::from_secs(2);
+/// How long `/readyz` has said no before the first connection is refused: so long do balancers take to hear of it.
+pub(crate) const NOTICE: Duration = Duration::from_secs(3);
+/// How old an answer of the store may be for `/readyz`, and a turn of the accept loop for `/healthz`.
+pub(crate) const FRESH: Duration = Duration::from_secs(5);

@@ -1,0 +1,96 @@
+//! How a server is set up.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tenure_metrics::Address;
+
+/// The settings of a server.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use tenure_serve::Options;
+///
+/// let options = Options::new("127.0.0.1:0".parse()?).drain(Duration::from_secs(5)).host("locks.example");
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) listen: Address,
+    pub(crate) tokens: Option<PathBuf>,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) hosts: Vec<String>,
+    pub(crate) drain: Duration,
+    pub(crate) is_read_only: bool,
+    pub(crate) waiting_max: usize,
+}
+
+/// The files of a server's certificate.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// The certificate and what leads to its authority, in PEM.
+    pub certificate: PathBuf,
+    /// Its private key, in PEM.
+    pub key: PathBuf,
+    /// The authorities of clients, in PEM. A client that has a certificate of them is known by its names.
+    pub client_authorities: Option<PathBuf>,
+}
+
+impl Options {
+    /// Listens at an address, which without [`Options::tokens`] must be of this machine alone.
+    pub fn new(listen: Address) -> Options {
+        Options {
+            listen,
+            tokens: None,
+            tls: None,
+            hosts: Vec::new(),
+            drain: Duration::from_secs(20),
+            is_read_only: false,
+            waiting_max: crate::limits::WAITING_MAX,
+        }
+    }
+
+    /// Lets in whoever has a token of this file (default: everybody who reaches it). The file is its owner's alone, and is read again when it
+    /// changes.
+    #[must_use]
+    pub fn tokens(mut self, file: impl Into<PathBuf>) -> Options {
+        self.tokens = Some(file.into());
+        self
+    }
+
+    /// Speaks TLS (default: plain HTTP).
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Options {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Adds a name by which clients reach it (default: `localhost` and any address).
+    #[must_use]
+    pub fn host(mut self, name: &str) -> Options {
+        self.hosts.push(name.to_owned());
+        self
+    }
+
+    /// Sets how long requests may take that are open when it ends (default 20 s).
+    #[must_use]
+    pub fn drain(mut self, drain: Duration) -> Options {
+        self.drain = drain;
+        self
+    }
+
+    /// Refuses whatever changes the store (default: no).
+    #[must_use]
+    pub fn read_only(mut self, is_read_only: bool) -> Options {
+        self.is_read_only = is_read_only;
+        self
+    }
+
+    /// Sets how many requests may wait at a time (default 10,000). More: more memory, 20 KiB for each.
+    #[must_use]
+    pub fn waiting_max(mut self, most: usize) -> Options {
+        self.waiting_max = most;
+        self
+    }
+}

@@ -1,0 +1,9 @@
+//! The tests of the server, by real sockets.
+
+mod access;
+mod claims;
+mod drain;
+mod http;
+mod instances;
+mod limits;
+mod waiting;
