@@ -26,9 +26,9 @@ pub use tenure_core::model::inspect::{HoldView, View, WaiterView};
 pub use tenure_core::{
     Acquire, AllOf, AnyOf, Busy, ClaimId, Delivery, Detached, DetachedClaims, DetachedDeliveries,
     DetachedDelivery, Election, Error, ErrorKind, Fetched, FetchedFrom, Kept, Label, Leader, Leaders, Lease,
-    Leases, LoadTurn, LockRequest, LossReason, Mutex, Name, Observer, Pages, Push, Queue, QueuePosition, ReadLock,
-    ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool, Tenure, Term, Token,
-    WriteLock,
+    Leases, LoadTurn, LockRequest, LossReason, Mutex, Name, Observer, Pages, Push, Queue, QueuePosition,
+    ReadLock, ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool, Tenure, Term,
+    Token, WriteLock,
 };
 #[cfg(feature = "etcd")]
 pub use tenure_etcd as etcd;
