@@ -15,7 +15,7 @@ const FLOORS: [(&str, f64); 1] = [("xtask", 60.0)];
 /// Measures and compares with the floors.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
-    setup::need(run, &[&setup::CC, &setup::TARPAULIN])?;
+    setup::need(run, &[&setup::CC, &setup::TMUX, &setup::TARPAULIN])?;
     setup::need(run, &setup::of_engines())?;
     let mut cover = run.cargo("tarpaulin --engine llvm --workspace --skip-clean --out Lcov");
     cover.args(["--output-dir", "target/cover", "--target-dir", "target/tarpaulin"]);

@@ -83,6 +83,8 @@ pub(crate) const OPENSSL: Tool =
 /// Reads the metrics and judges the alerts. The package may start a server: tests start their own.
 pub(crate) const PROMETHEUS: Tool =
     Tool { name: "prometheus", probe: "promtool --version", source: Source::Apt("prometheus") };
+/// A terminal for what is drawn on one.
+pub(crate) const TMUX: Tool = Tool { name: "tmux", probe: "tmux -V", source: Source::Apt("tmux") };
 /// Runs the tests.
 pub(crate) const NEXTEST: Tool = Tool {
     name: "cargo-nextest",
@@ -129,7 +131,7 @@ pub(crate) const BULLMQ: Tool =
     Tool { name: "bullmq", probe: "", source: Source::Node(&["bullmq@5.61.0", "ioredis@5.8.2"]) };
 
 /// What no engine needs, but `ci` and `bench`.
-const CHORES: [&Tool; 7] = [&CC, &FLOCK, &RUSTFMT, &CLIPPY, &NEXTEST, &TYPOS, &DENY];
+const CHORES: [&Tool; 8] = [&CC, &FLOCK, &TMUX, &RUSTFMT, &CLIPPY, &NEXTEST, &TYPOS, &DENY];
 
 /// What benches compare ours with, beside the clients that tests need.
 const FOR_BENCHES: [&Tool; 1] = [&BULLMQ];

@@ -57,7 +57,7 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
 
 /// Runs the tests of a scope with a profile of nextest; the doc tests too, unless engines were named.
 fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
-    setup::need(run, &[&setup::CC, &setup::NEXTEST])?;
+    setup::need(run, &[&setup::CC, &setup::TMUX, &setup::NEXTEST])?;
     setup::need(run, &scope.tools())?;
     let mut tests = nextest(run, scope, profile)?;
     run.command("tests", &mut tests);

@@ -17,6 +17,7 @@ use crate::commands::resize::Resize;
 use crate::commands::run::arguments::Run;
 use crate::commands::serve::Serve;
 use crate::commands::status::Status;
+use crate::commands::top::Top;
 use crate::commands::watch::Watch;
 use crate::counting;
 use crate::duration;
@@ -66,6 +67,7 @@ pub(crate) enum Command {
     Cache(Box<Cache>),
     Elect(Elect),
     Status(Status),
+    Top(Top),
     Watch(Watch),
     Release(Release),
     Resize(Resize),

@@ -12,4 +12,5 @@ pub(crate) mod resize;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod watch;

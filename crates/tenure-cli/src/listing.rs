@@ -35,6 +35,7 @@ pub(crate) mod tests {
         let mut view = View::new(name.clone(), Kind::Mutex, 1);
         view.holds = vec![hold(seconds, 30)];
         view.waiting = waiting;
+        view.last_token = view.holds[0].token;
         (name, Ok(view))
     }
 

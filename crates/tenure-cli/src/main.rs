@@ -23,7 +23,7 @@ use arguments::{Arguments, Command};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use commands::{
-    cache, completions, doctor, elect, fence, metrics, queue, release, resize, run, serve, status, watch,
+    cache, completions, doctor, elect, fence, metrics, queue, release, resize, run, serve, status, top, watch,
 };
 use connect::{ENGINE_DEFAULT, check_engine};
 use exit::Outcome;
@@ -82,6 +82,7 @@ fn dispatch(arguments: Arguments, messages: Messages) -> Outcome {
         Command::Cache(cache) => cache::cache(*cache, engine),
         Command::Elect(elect) => elect::elect(&elect, engine),
         Command::Status(status) => status::status(&status, engine),
+        Command::Top(top) => top::top(&top, engine),
         Command::Watch(watch) => watch::watch(&watch, engine),
         Command::Release(release) => release::release(&release, engine),
         Command::Resize(resize) => resize::resize(&resize, engine),

@@ -6,7 +6,7 @@
 //! and in what is run. See `docs/adr/0009-keeper-process.md`.
 #![allow(
     unsafe_code,
-    reason = "fork, pre_exec, getpgrp, getpgid, getsid, sigprocmask, sigaction, signalfd; see the ADR"
+    reason = "fork, pre_exec, getpgrp, getpgid, getsid, raise, sigprocmask, sigaction, signalfd; see the ADR"
 )]
 
 use std::io;
@@ -149,6 +149,13 @@ impl SignalSet {
             if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
         }
     }
+}
+
+/// Sends a signal to this thread alone. Another thread that reads signals from a descriptor cannot take it away.
+pub(crate) fn raise(signal: Signal) {
+    // SAFETY: the call only sends a signal; it fails for a number that is none.
+    let code = unsafe { libc::raise(signal.as_raw()) };
+    assert_eq!(code, 0, "a thread can always signal itself");
 }
 
 /// Whether a signal is ignored.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use tenure::{BreakAnswer, HoldView, Token};
+use tenure::{BreakAnswer, HoldView, Tenure, Token};
 
 use crate::connect::connect_blocking;
 use crate::duration::format_duration;
@@ -59,21 +59,10 @@ pub(crate) fn release(release: &Release, engine: &str) -> Outcome {
     if hold.claim.is_none() && !release.now {
         return Err(rests(release, hold.ends_in));
     }
-    if !release.force && !question::ask(&question(release, hold))? {
+    if !release.force && !question::ask(&question(&release.name, hold, release.now))? {
         return Ok(exit::DECLINED);
     }
-    let answer = pollster::block_on(tenure.break_hold(&release.name, hold.token, release.now));
-    let detail = format!("token {}{}", hold.token, if release.now { ", at once" } else { "" });
-    audit::tell(
-        &tenure,
-        engine,
-        &Act { what: "release", name: &release.name, detail: &detail },
-        &answer,
-        |answer| match answer {
-            BreakAnswer::Broken { .. } => "broken".to_owned(),
-            BreakAnswer::Resting { .. } | BreakAnswer::NotHeld => "nothing was broken".to_owned(),
-        },
-    );
+    let answer = break_hold(&tenure, engine, &release.name, hold.token, release.now);
     let free_in = match answer? {
         BreakAnswer::Broken { free_in } => free_in,
         BreakAnswer::Resting { free_in } => return Err(rests(release, free_in)),
@@ -116,15 +105,34 @@ fn meant<'a>(release: &Release, holds: &'a [HoldView]) -> Result<&'a HoldView, F
     }
 }
 
+/// Breaks a hold, and writes it to the log.
+pub(crate) fn break_hold(
+    tenure: &Tenure,
+    engine: &str,
+    name: &str,
+    token: Token,
+    at_once: bool,
+) -> tenure::Result<BreakAnswer> {
+    let answer = pollster::block_on(tenure.break_hold(name, token, at_once));
+    let detail = format!("token {token}{}", if at_once { ", at once" } else { "" });
+    audit::tell(tenure, engine, &Act { what: "release", name, detail: &detail }, &answer, |answer| {
+        match answer {
+            BreakAnswer::Broken { .. } => "broken".to_owned(),
+            BreakAnswer::Resting { .. } | BreakAnswer::NotHeld => "nothing was broken".to_owned(),
+        }
+    });
+    answer
+}
+
 /// Asks with what comes of it.
-fn question(release: &Release, hold: &HoldView) -> String {
-    let (name, ends_in) = (&release.name, format_duration(hold.ends_in));
+pub(crate) fn question(name: &str, hold: &HoldView, at_once: bool) -> String {
+    let ends_in = format_duration(hold.ends_in);
     if hold.claim.is_none() {
         return format!(
             "Nobody holds {name:?}; it rests for {ends_in} more.\nWork that has lost it may not have ended.\nFree it now?"
         );
     }
-    let comes = match release.now {
+    let comes = match at_once {
         true => {
             "The lock is free at once, and two may work at the same time until the holder notices.".to_owned()
         }

@@ -19,6 +19,25 @@ pub(crate) enum Sort {
 }
 
 impl Sort {
+    /// The orders, in the order in which one follows the other.
+    pub(crate) const ALL: [Sort; 4] = [Sort::Held, Sort::Waiting, Sort::Ends, Sort::Name];
+
+    /// Returns the one that follows.
+    pub(crate) fn next(self) -> Sort {
+        let at = Sort::ALL.iter().position(|sort| *sort == self).unwrap_or_default();
+        Sort::ALL[(at + 1) % Sort::ALL.len()]
+    }
+
+    /// Returns the word for it, as its flag has it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Sort::Name => "name",
+            Sort::Held => "held",
+            Sort::Waiting => "waiting",
+            Sort::Ends => "ends",
+        }
+    }
+
     /// Sorts a list. What is alike is in the order of names.
     pub(crate) fn sort(self, lines: &mut [Line]) {
         lines.sort_by_cached_key(|line| self.key(line));
@@ -71,5 +90,14 @@ mod tests {
         }
         Sort::Held.sort(&mut lines);
         assert_eq!(names(&lines), ["held", "rests"]);
+    }
+
+    #[test]
+    fn the_orders_follow_each_other_in_a_circle() {
+        let mut seen = vec![Sort::Held];
+        while seen.len() < 5 {
+            seen.push(seen[seen.len() - 1].next());
+        }
+        assert_eq!((&seen[..4], seen[4]), (&Sort::ALL[..], Sort::Held));
     }
 }

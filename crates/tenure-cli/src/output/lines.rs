@@ -5,7 +5,7 @@
 //! queue. stderr itself is not made non-blocking: that would make it so for every process that shares it, CMD first.
 
 use std::collections::VecDeque;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,6 +27,7 @@ struct Queue {
 }
 
 static IS_IN_BACKGROUND: AtomicBool = AtomicBool::new(false);
+static IS_HELD: AtomicBool = AtomicBool::new(false);
 static QUEUE: Mutex<Queue> = Mutex::new(Queue {
     waiting: VecDeque::new(),
     bytes: 0,
@@ -45,6 +46,26 @@ pub(crate) fn write_in_background() {
     IS_IN_BACKGROUND.store(true, Ordering::Release);
 }
 
+/// From now on lines for stderr wait, if it is a terminal on which something is drawn.
+pub(crate) fn hold() {
+    IS_HELD.store(io::stderr().is_terminal(), Ordering::Release);
+}
+
+/// Writes what has waited, and from now on everything.
+pub(crate) fn let_go() {
+    if IS_HELD.swap(false, Ordering::AcqRel) {
+        let (waiting, dropped) = {
+            let mut queue = queue();
+            queue.bytes = 0;
+            (std::mem::take(&mut queue.waiting), std::mem::take(&mut queue.dropped))
+        };
+        waiting.iter().for_each(|bytes| write_now(bytes));
+        if dropped > 0 {
+            write_now(self::dropped(dropped, None).as_bytes());
+        }
+    }
+}
+
 /// Writes a line to stderr. If it cannot be written, there is no place to report that.
 pub(crate) fn write_line(line: &str) {
     write(format!("{line}\n").into_bytes());
@@ -52,7 +73,8 @@ pub(crate) fn write_line(line: &str) {
 
 /// Writes bytes to stderr.
 pub(super) fn write(bytes: Vec<u8>) {
-    if !IS_IN_BACKGROUND.load(Ordering::Acquire) {
+    let is_held = IS_HELD.load(Ordering::Acquire);
+    if !IS_IN_BACKGROUND.load(Ordering::Acquire) && !is_held {
         return write_now(&bytes);
     }
     let mut queue = queue();
@@ -62,7 +84,7 @@ pub(super) fn write(bytes: Vec<u8>) {
     }
     queue.bytes += bytes.len();
     queue.waiting.push_back(bytes);
-    if !queue.has_thread {
+    if !queue.has_thread && !is_held {
         queue.has_thread = true;
         let started = std::thread::Builder::new().name("tenure-stderr".to_owned()).spawn(write_all);
         if started.is_err() {

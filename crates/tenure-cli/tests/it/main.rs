@@ -25,6 +25,7 @@ mod stalled;
 mod status;
 mod survey;
 mod terminal;
+mod top;
 mod traces;
 mod world;
 mod zookeeper;

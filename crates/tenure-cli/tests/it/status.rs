@@ -66,7 +66,7 @@ fn a_list_is_sorted_and_filtered_and_says_how_much_there_is() {
 }
 
 #[test]
-fn a_list_is_written_while_it_is_read() {
+fn a_list_is_written_while_it_is_read_on_redis() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(server.url());
     let tenure = connect(&world);
@@ -91,7 +91,7 @@ fn a_list_is_written_while_it_is_read() {
 }
 
 #[test]
-fn it_looks_again_and_goes_on_while_the_store_is_away() {
+fn it_looks_again_and_goes_on_while_the_store_is_away_on_redis() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(server.url());
     let mut watch = world.start(&["status", "--watch", "20ms", "--json"]);
@@ -189,7 +189,7 @@ fn an_alert_is_an_exit_code_and_a_line_and_silence_is_good() {
 }
 
 #[test]
-fn an_alert_about_what_nobody_knows_is_no_silence() {
+fn an_alert_about_what_nobody_knows_is_no_silence_on_redis() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(format!("{}?prefix=tenure", server.url()));
     server.command(&["SET", "tenure.1.v:tenure:bad", "theirs"]);
