@@ -19,6 +19,7 @@ mod postgres;
 mod queue;
 mod redis;
 mod run;
+mod serve;
 mod servers;
 mod snapshots;
 mod stalled;

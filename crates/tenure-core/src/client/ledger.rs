@@ -89,6 +89,8 @@ pub(crate) struct AcquireRequest {
     pub(crate) resource: Name,
     /// The id that its user has given to the claim, if not a new one.
     pub(crate) claim: Option<ClaimId>,
+    /// Its user lets others repeat the claim, so it is never withdrawn but by its user.
+    pub(crate) is_left: bool,
     pub(crate) terms: Arc<Terms>,
     /// How long to queue. `None`: for ever. Zero: not at all.
     pub(crate) wait: Option<Duration>,
@@ -509,6 +511,12 @@ impl Ledger {
     /// Drops a request whose user is gone. What it may hold is released.
     pub(crate) fn cancel(&mut self, now: &Now<'_>, key: Key) {
         let Some(entry) = self.entry(key) else { return };
+        if entry.pending.as_ref().is_some_and(|pending| pending.request.is_left)
+            && entry.phase != Phase::Releasing
+        {
+            self.leave(now, key);
+            return;
+        }
         let (phase, is_unsent) =
             (entry.phase, entry.pending.as_ref().is_some_and(|pending| pending.first_sent.is_none()));
         if matches!(phase, Phase::Claiming | Phase::Waiting | Phase::Ready | Phase::SetAside) {
@@ -632,6 +640,7 @@ impl Ledger {
         let request = AcquireRequest {
             resource: entry.lease.resource().clone(),
             claim: None,
+            is_left: false,
             terms: entry.lease.terms().clone(),
             wait: None,
             floor: Token::ZERO,

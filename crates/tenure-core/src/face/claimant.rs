@@ -27,6 +27,8 @@ pub(crate) struct Claimant {
     name: Result<Name>,
     /// The id of the one claim that it makes, if a user has given one.
     claim: Option<ClaimId>,
+    /// Whether that is never withdrawn but by the user.
+    is_left: bool,
     terms: Arc<Terms>,
     /// The largest token that its user knows of.
     floor: Token,
@@ -39,7 +41,7 @@ impl Claimant {
     pub(crate) fn new(connection: Arc<Connection>, name: &str, primitive: Primitive) -> Claimant {
         let (terms, name) = (connection.shared.terms.clone(), Name::new(name));
         let scope = connection.shared.scope(primitive, name.as_ref().ok());
-        Claimant { connection, name, claim: None, terms, floor: Token::ZERO, scope }
+        Claimant { connection, name, claim: None, is_left: false, terms, floor: Token::ZERO, scope }
     }
 
     /// Asks for one unit of another kind of resource.
@@ -56,6 +58,10 @@ impl Claimant {
 
     pub(crate) fn set_claim(&mut self, claim: ClaimId) {
         self.claim = Some(claim);
+    }
+
+    pub(crate) fn set_left(&mut self) {
+        self.is_left = true;
     }
 
     pub(crate) fn set_floor(&mut self, floor: Token) {
@@ -157,7 +163,8 @@ impl Claimant {
             self.connection.shared.share(&self.terms),
         );
         let (resource, claim) = (resource.clone(), self.claim);
-        Ok(AcquireRequest { resource, claim, terms, wait, floor, scope: self.scope, span: None })
+        let is_left = self.is_left;
+        Ok(AcquireRequest { resource, claim, is_left, terms, wait, floor, scope: self.scope, span: None })
     }
 }
 
@@ -311,6 +318,18 @@ macro_rules! claim_id {
         #[must_use]
         pub fn claim_id(mut self, id: $crate::model::claim::ClaimId) -> Self {
             self.claimant.set_claim(id);
+            self
+        }
+
+        /// Leaves the claim where it is when this client ends a wait without a lease: when the wait is dropped or over, or failed (default: it is
+        /// withdrawn). For a server whose clients repeat an id at another one, and may hold by it there: what this one knows is too old
+        /// to end that. What nobody asks for again lapses by itself, a hold after its ttl; [`DetachedClaims::release`](crate::DetachedClaims::release)
+        /// ends it.
+        ///
+        /// `let lock = lock.left_in_store();`
+        #[must_use]
+        pub fn left_in_store(mut self) -> Self {
+            self.claimant.set_left();
             self
         }
 

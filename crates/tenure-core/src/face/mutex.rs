@@ -41,6 +41,7 @@ use crate::face::lease::{Acquire, Lease};
 /// # let (label, token) = (tenure_core::Label::new("a", 7, "billing", ""), tenure_core::Token::ZERO);
 /// let lock = lock.labelled(label);
 /// let lock = lock.floor(token);
+/// let lock = lock.left_in_store();
 /// let lease = lock.claim_id(id).acquire_within(Duration::from_secs(5)).await?;
 /// # let lock = again;
 /// let lease = lock.try_acquire().await?;

@@ -103,7 +103,7 @@ impl SingleFlight {
 
     /// Asks for the value, or for the turn to load it: for a server whose clients load, and which keeps nothing of them. Waits up to `wait`
     /// while another one loads; zero does not wait. The claim has an id of the caller's own, as [`Mutex::claim_id`](crate::Mutex::claim_id)
-    /// says.
+    /// says, and is left in the store as [`Mutex::left_in_store`](crate::Mutex::left_in_store) says.
     ///
     /// `let turn = price.turn_within(id, wait).await?;`
     ///
@@ -113,10 +113,11 @@ impl SingleFlight {
     /// As [`Mutex::acquire_within`](crate::Mutex::acquire_within), and [`ErrorKind::Unsupported`] if the engine keeps no values.
     ///
     /// # Cancel safety
-    /// As [`Mutex::acquire`](crate::Mutex::acquire).
+    /// Dropping the future withdraws nothing.
     pub fn turn_within(&self, id: ClaimId, wait: Duration) -> Acquire<LoadTurn> {
         let mut claimant = self.claimant.clone();
         claimant.set_claim(id);
+        claimant.set_left();
         let acquire = claimant.acquire(Some(wait), |lease| Ok(LoadTurn::Load(lease)));
         acquire.or_fresh(|value| Ok(LoadTurn::Fresh(value)))
     }

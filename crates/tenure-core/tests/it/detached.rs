@@ -253,3 +253,69 @@ fn what_travels_with_an_item_goes_along_when_its_delivery_is_detached() {
     let refused = serde_json::from_value::<tenure_core::DetachedDelivery>(written).expect_err("it is none");
     assert!(refused.to_string().contains("129 bytes"), "{refused}");
 }
+
+#[test]
+fn a_claim_that_is_left_in_the_store_is_never_withdrawn_by_its_client() {
+    let (_, one, other) = two();
+    let id = ClaimId::new(77);
+    let held = held(&one, "a");
+    for wait in [false, true] {
+        let mut waits = one.mutex("a").ttl(TTL).claim_id(id).left_in_store().acquire();
+        assert!(block_on(waits.answered()).is_none(), "it waits");
+        match wait {
+            true => drop(waits.detach()),
+            false => drop(waits),
+        }
+        let view = block_on(other.view("a")).expect("a view").expect("it is held");
+        assert_eq!((view.waiting, view.waiters[0].claim), (1, id));
+    }
+    block_on(held.release()).expect("released");
+    let lease = block_on(other.mutex("a").ttl(TTL).claim_id(id).acquire()).expect("its place was kept");
+    let token = lease.token();
+    // Another client may hold by the same id: dropping the wait for it must not end that.
+    let mut again = one.mutex("a").ttl(TTL).claim_id(id).left_in_store().acquire();
+    let same = block_on(again.answered()).expect("an answer").expect("a grant");
+    assert_eq!((same.token(), same.is_confirmed()), (token, true));
+    same.detach().expect("it is held");
+    assert!(!lease.is_lost());
+    let kept = block_on(other.detached().renew(vec![(lease.resource().clone(), id)]));
+    assert!(matches!(kept[..], [Ok(Some(Kept::Held { .. }))]), "{kept:?}");
+}
+
+#[test]
+fn what_a_server_sets_is_of_that_claim_alone() {
+    let (_, one, _) = two();
+    let label = tenure_core::Label::new("b", 7, "billing", "run 7");
+    let first = held(&one, "a");
+    let floor = tenure_core::Token::new(first.token().get() + 1000);
+    block_on(first.release()).expect("released");
+    let second = block_on(one.mutex("a").labelled(label.clone()).floor(floor).acquire()).expect("free");
+    assert!(second.token() > floor);
+    let view = block_on(one.view("a")).expect("a view").expect("it is held");
+    assert_eq!(view.holds[0].label, label);
+}
+
+#[test]
+fn a_value_is_published_by_the_id_that_holds_and_answers_the_next_turn() {
+    use tenure_core::LoadTurn;
+    use tenure_core::model::claim::Keep;
+
+    let (_, one, other) = two();
+    let (loader, reader) = (ClaimId::new(78), ClaimId::new(79));
+    let price = one.single_flight("price");
+    let turn = block_on(price.turn_within(loader, Duration::ZERO)).expect("a turn");
+    let LoadTurn::Load(lease) = turn else { panic!("nothing is loaded") };
+    let (name, token) = (lease.resource().clone(), lease.token());
+    lease.detach().expect("it is held");
+    let keep = Keep::For { fresh: TTL, stale: Duration::ZERO };
+    let publish =
+        |claim, bytes: &[u8]| block_on(other.detached().publish(name.clone(), claim, bytes.into(), keep));
+    assert!(!publish(reader, b"1").expect("an answer"), "who does not hold sets nothing");
+    assert!(publish(loader, b"17.50").expect("an answer"));
+    let too_large = publish(loader, &[0; 256 * 1024 + 1]).expect_err("it is too large");
+    assert_eq!(too_large.kind(), ErrorKind::Invalid);
+    match block_on(other.single_flight("price").turn_within(reader, Duration::ZERO)).expect("an answer") {
+        LoadTurn::Fresh(value) => assert_eq!((&*value.bytes, value.token), (&b"17.50"[..], token)),
+        LoadTurn::Load(_) => panic!("it is fresh"),
+    }
+}

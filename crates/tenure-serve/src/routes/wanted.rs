@@ -196,7 +196,8 @@ impl Asking {
 /// Applies the settings that all kinds have.
 macro_rules! settled {
     ($primitive:expr, $wanted:expr, $id:expr, $label:expr) => {{
-        let mut primitive = $primitive.ttl($wanted.ttl).labelled($label).claim_id($id).floor($wanted.floor);
+        let mut primitive =
+            $primitive.ttl($wanted.ttl).labelled($label).claim_id($id).left_in_store().floor($wanted.floor);
         if let Some(period) = $wanted.limits.max_hold {
             primitive = primitive.max_hold(period);
         }

@@ -3,14 +3,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use tenure_core::testing::busy::assert_in_time;
 use tenure_serve::{Secret, Server, secret};
 use tenure_testkit::TestDirectory;
 
-use crate::http::{Serving, anywhere, ask, new_id, until, until_waiting};
+use crate::http::{Serving, anywhere, ask, new_id, now, until, until_waiting};
 
 struct Tokens {
     _directory: TestDirectory,
@@ -43,11 +43,6 @@ fn made(name: &str, allow: &[&str]) -> (Secret, String) {
 
 fn bearer(secret: &Secret) -> String {
     format!("authorization: Bearer {}\r\n", secret.token())
-}
-
-#[allow(clippy::disallowed_methods, reason = "real time: that of the client")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 #[test]

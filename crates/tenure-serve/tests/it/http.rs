@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tenure_core::{Tenure, memory};
@@ -138,7 +138,7 @@ pub(crate) fn ask(address: SocketAddr, request: &str, headers: &str, body: Optio
     read(&mut open(address, request, headers, body))
 }
 
-fn open(address: SocketAddr, request: &str, headers: &str, body: Option<&Value>) -> TcpStream {
+pub(crate) fn open(address: SocketAddr, request: &str, headers: &str, body: Option<&Value>) -> TcpStream {
     let body = body.map(Value::to_string).unwrap_or_default();
     let said = if body.is_empty() { "" } else { "content-type: application/json\r\n" };
     let head = format!(
@@ -163,6 +163,12 @@ pub(crate) fn read(stream: &mut impl Read) -> Answer {
         head: head.to_owned(),
         body: serde_json::from_str(body).unwrap_or(Value::Null),
     }
+}
+
+/// The time of the client.
+#[allow(clippy::disallowed_methods, reason = "real time: that of the client")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
 }
 
 /// A new id of a claim.

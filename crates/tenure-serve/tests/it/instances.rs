@@ -1,10 +1,15 @@
 //! Several instances on one store, and answers that are lost.
 
-use serde_json::json;
-use tenure_testkit::redis::{self, Topology};
-use tenure_testkit::{TestDirectory, postgres};
+use std::io::Read;
+use std::net::SocketAddr;
+use std::time::Duration;
 
-use crate::http::{Serving, anywhere, new_id, until_waiting};
+use serde_json::{Value, json};
+use tenure_core::testing::busy::assert_in_time;
+use tenure_testkit::redis::{self, Topology};
+use tenure_testkit::{Loss, Proxy, TestDirectory, postgres};
+
+use crate::http::{Serving, anywhere, new_id, now, open, until, until_waiting};
 
 fn two(url: &str) -> (Serving, Serving) {
     (Serving::url(url, anywhere()), Serving::url(url, anywhere()))
@@ -61,4 +66,66 @@ fn what_lives_in_another_instance_is_said_to() {
         let elsewhere = other.send(&request, &body);
         assert_eq!((elsewhere.status, elsewhere.kind()), (421, "elsewhere"), "{elsewhere:?}");
     }
+}
+
+#[test]
+fn a_client_whose_answers_are_lost_repeats_and_has_one_grant() {
+    let server = Serving::url(&redis::shared(Topology::Single), anywhere());
+    let proxy = Proxy::start(server.address);
+    let by_proxy = SocketAddr::from(([127, 0, 0, 1], proxy.port()));
+    let (id, name) = (new_id(), new_id());
+    let body = json!({"name": name});
+    // Each request arrives, and its answer does not.
+    let lose = |request: &str, body: Option<&Value>| {
+        proxy.lose_replies(1, id.as_bytes(), Loss::Cut);
+        let mut stream = open(by_proxy, request, "", body);
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).ok();
+        assert_eq!(said, b"", "the answer is lost");
+    };
+    let put = format!("PUT /v1/claims/{id}");
+    lose(&put, Some(&body));
+    lose(&put, Some(&body));
+    let granted = server.send(&put, &body);
+    assert_eq!(granted.status, 200);
+    let view = pollster::block_on(server.tenure.view(&name)).expect("a view").expect("it is held");
+    assert_eq!((view.holds.len(), view.waiting), (1, 0));
+    assert_eq!(view.holds[0].token.get(), granted.token());
+    lose(&format!("POST /v1/claims/{id}/renew"), Some(&body));
+    lose(&format!("DELETE /v1/claims/{id}?name={name}"), None);
+    let released = server.ask(&format!("DELETE /v1/claims/{id}?name={name}"));
+    assert_eq!((released.status, &released.body), (200, &json!({"released": false})));
+    assert_eq!(server.send(&put, &body).kind(), "finished");
+}
+
+#[test]
+fn a_store_that_is_silent_is_told_in_time_and_the_same_request_is_good_later() {
+    let url = redis::shared(Topology::Single);
+    let port: u16 =
+        url.rsplit(':').next().and_then(|port| port.trim_end_matches('/').parse().ok()).expect("a port");
+    let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], port)));
+    let server = Serving::url(&format!("redis://127.0.0.1:{}", proxy.port()), anywhere());
+    let other = Serving::url(&url, anywhere());
+    let (id, name) = (new_id(), new_id());
+    let (put, body) = (format!("PUT /v1/claims/{id}"), json!({"name": name}));
+    // What is asked arrives, on connections that there are, and is not answered.
+    let warm = new_id();
+    assert_eq!(server.send(&format!("PUT /v1/claims/{warm}"), &json!({"name": warm})).status, 200);
+    proxy.drop_replies();
+    let began = now();
+    for request in [put.clone(), format!("POST /v1/claims/{id}/renew")] {
+        let silent = server.send(&request, &body);
+        assert_eq!((silent.status, silent.kind()), (503, "unavailable"), "{silent:?}");
+        assert_eq!(silent.body["resource"], name);
+    }
+    assert_in_time(began.elapsed(), Duration::from_secs(10));
+    proxy.heal();
+    proxy.cut();
+    // The claim was not withdrawn: another instance may have answered by now. The same request finds it.
+    let held =
+        pollster::block_on(other.tenure.view(&name)).expect("a view").expect("what was asked has arrived");
+    let granted = until("an answer", || Some(server.send(&put, &body)).filter(|answer| answer.status != 503));
+    assert_eq!((granted.status, granted.token()), (200, held.holds[0].token.get()), "{granted:?}");
+    let elsewhere = other.send(&put, &body);
+    assert_eq!((elsewhere.status, elsewhere.token()), (200, granted.token()));
 }

@@ -2,17 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use tenure_core::testing::busy::assert_in_time;
 
-use crate::http::{PATIENCE, Serving, anywhere, new_id, read};
-
-#[allow(clippy::disallowed_methods, reason = "real time: that of the client")]
-fn now() -> Instant {
-    Instant::now()
-}
+use crate::http::{PATIENCE, Serving, anywhere, new_id, now, read};
 
 fn connect(server: &Serving) -> TcpStream {
     let stream = TcpStream::connect(server.address).expect("a connection");

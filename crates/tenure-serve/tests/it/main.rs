@@ -6,4 +6,5 @@ mod drain;
 mod http;
 mod instances;
 mod limits;
+mod tls;
 mod waiting;

@@ -1,12 +1,12 @@
 //! Claims that wait, and clients that go away.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tenure_core::testing::busy::assert_in_time;
 use tenure_testkit::TestDirectory;
 
-use crate::http::{Serving, anywhere, new_id, until, until_waiting};
+use crate::http::{Serving, anywhere, new_id, now, until, until_waiting};
 
 fn put(id: &str) -> String {
     format!("PUT /v1/claims/{id}")
@@ -14,11 +14,6 @@ fn put(id: &str) -> String {
 
 fn delete(id: &str, name: &str) -> String {
     format!("DELETE /v1/claims/{id}?name={name}")
-}
-
-#[allow(clippy::disallowed_methods, reason = "real time: that of the client")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 /// A server on a store where claims live with the client that made them.

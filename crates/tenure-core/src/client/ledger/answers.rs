@@ -633,7 +633,8 @@ impl Ledger {
         let request = entry.pending.as_ref().expect("a request is pending").request.clone();
         let has_stray_copy = entry.has_stray_copy || entry.phase == Phase::Claiming;
         self.fail(now, index, result);
-        if !mutant!("failed-claims-not-withdrawn") {
+        // Another client may hold by it: what this one knows is too old to end that.
+        if !request.is_left && !mutant!("failed-claims-not-withdrawn") {
             self.release_orphan(now, lease, request, has_stray_copy);
         }
     }

@@ -161,6 +161,14 @@ impl Ledger {
         (is_sent && phase != Phase::SetAside).then_some(claim)
     }
 
+    /// Lets go of a request whose claim is left in the store.
+    pub(super) fn leave(&mut self, now: &Now<'_>, key: Key) {
+        // Of one that has ended already its user wants to know nothing more.
+        if self.depart_early(now, key).is_none() && entry_of(&mut self.entries, key).is_some() {
+            self.remove(key.index);
+        }
+    }
+
     /// Lets a lease or a delivery go without ending it: nothing more is sent about it. Returns how much of its `max_hold` is left, or why
     /// it is lost.
     pub(crate) fn depart(&mut self, now: &Now<'_>, key: Key) -> Result<Option<Duration>, LossReason> {

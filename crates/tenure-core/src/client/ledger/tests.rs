@@ -48,6 +48,7 @@ fn request() -> AcquireRequest {
     AcquireRequest {
         resource,
         claim: None,
+        is_left: false,
         terms: Arc::new(terms),
         wait: None,
         floor: Token::ZERO,
