@@ -60,6 +60,11 @@ impl Caller {
             .about(name.as_str()))
     }
 
+    /// Whether it is allowed, where something is left out otherwise and nothing refused.
+    pub(crate) fn allows(&self, verb: Verb, name: &Name) -> bool {
+        self.known.as_ref().is_none_or(|(_, entry)| entry.rules.allow(verb, Some(name.as_str())))
+    }
+
     /// Waits until this caller may no more do what it could.
     pub(crate) async fn revoked(&self, verb: Verb, name: &Name) -> Problem {
         let Some((key, _)) = &self.known else { return std::future::pending().await };

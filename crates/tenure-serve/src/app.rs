@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::survey::Surveyor;
 use tenure_core::{Label, Result, Tenure};
 
 use crate::access::{Access, Caller};
@@ -15,6 +16,8 @@ use crate::waiting::Waiting;
 
 pub(crate) struct App {
     pub(crate) tenure: Tenure,
+    /// For lists: many readers cost the store as much as one.
+    pub(crate) surveyor: Surveyor,
     pub(crate) access: Arc<Access>,
     pub(crate) drain: Drain,
     pub(crate) health: Health,

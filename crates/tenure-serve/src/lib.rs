@@ -47,6 +47,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::survey::Surveyor;
 use tenure_core::{Error, ErrorKind, Result, Tenure};
 use tenure_metrics::{Address, Listener};
 use tokio::runtime::Handle as Runtime;
@@ -141,6 +142,7 @@ impl Server {
             Error::new(ErrorKind::Unsupported, "serve", format!("cannot listen at {}: {why}", options.listen))
         })?;
         let app = App {
+            surveyor: Surveyor::new(&tenure),
             tenure,
             access: Arc::new(Access::new(table, options.is_read_only)),
             drain: Drain::new(),

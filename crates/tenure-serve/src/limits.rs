@@ -35,6 +35,15 @@ pub(crate) const ADDRESSES_MAX: usize = 10_000;
 /// The most claims of one `POST /v1/claims/renew`.
 pub(crate) const RENEWALS_MAX: usize = 256;
 
+/// The most items of one `POST /v1/queue/push`: as many as one call of the store takes.
+pub(crate) const PUSHES_MAX: usize = 128;
+/// The most items of one `POST /v1/queue/take`.
+pub(crate) const TAKES_MAX: usize = 16;
+/// The most entries of a list.
+pub(crate) const LIST_MAX: usize = 500;
+/// After how long an item is handed out again, if whoever gives it back does not say.
+pub(crate) const RETRY_DEFAULT: Duration = Duration::from_secs(1);
+
 /// How long a request waits, if it does not say.
 pub(crate) const POLL_DEFAULT: Duration = Duration::from_secs(25);
 /// The longest: below the 60 s at which common proxies cut.

@@ -3,7 +3,9 @@
 pub(crate) mod claims;
 pub(crate) mod health;
 pub(crate) mod held;
+pub(crate) mod items;
 pub(crate) mod problems;
+pub(crate) mod queues;
 pub(crate) mod wanted;
 
 use std::sync::Arc;
@@ -26,6 +28,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/claims/{claim}/renew", post(held::renew))
         .route("/v1/claims/{claim}/value", put(held::publish))
         .route("/v1/claims/renew", post(held::renew_many))
+        .route("/v1/queue/push", post(queues::push))
+        .route("/v1/queue/take", post(queues::take))
+        .route("/v1/deliveries/{claim}/{act}", post(queues::settle))
+        .route("/v1/queues", get(items::queues))
+        .route("/v1/queue/items", get(items::items))
+        .route("/v1/queue/replay", post(items::replay))
+        .route("/v1/queue/purge", post(items::purge))
         .route("/v1/problems/{kind}", get(problems::problem))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))

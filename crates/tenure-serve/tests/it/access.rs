@@ -12,17 +12,21 @@ use tenure_testkit::TestDirectory;
 
 use crate::http::{Serving, anywhere, ask, new_id, now, until, until_waiting};
 
-struct Tokens {
+pub(crate) struct Tokens {
     _directory: TestDirectory,
     file: PathBuf,
 }
 
 impl Tokens {
-    fn new(entries: &str) -> Tokens {
+    pub(crate) fn new(entries: &str) -> Tokens {
         let directory = TestDirectory::new();
         let file = directory.path().join("tokens.toml");
         write(&file, entries);
         Tokens { _directory: directory, file }
+    }
+
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
     }
 }
 
@@ -34,14 +38,14 @@ fn write(file: &Path, entries: &str) {
     fs::rename(new, file).expect("its name");
 }
 
-fn made(name: &str, allow: &[&str]) -> (Secret, String) {
+pub(crate) fn made(name: &str, allow: &[&str]) -> (Secret, String) {
     let allow: Vec<String> = allow.iter().map(|&line| line.to_owned()).collect();
     let secret = secret(&allow).expect("a token");
     let entry = secret.entry(name, &allow);
     (secret, entry)
 }
 
-fn bearer(secret: &Secret) -> String {
+pub(crate) fn bearer(secret: &Secret) -> String {
     format!("authorization: Bearer {}\r\n", secret.token())
 }
 

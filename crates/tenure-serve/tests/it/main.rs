@@ -6,5 +6,6 @@ mod drain;
 mod http;
 mod instances;
 mod limits;
+mod queues;
 mod tls;
 mod waiting;
