@@ -7,13 +7,13 @@ use tenure_core::Result;
 use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::model::claim::ClientId;
-use tenure_sql::{Database, Fault, Hosted, Inbox, Notification, Purpose, QueueTables, Tables};
+use tenure_sql::{Database, Fault, Hosted, Inbox, Notification, Plain, Purpose, QueueTables, Row, Tables};
 
 use crate::client::connection::{Pool, PooledConnection};
 use crate::config::Config;
 use crate::dialect::MySqlDialect;
 use crate::queues::Hints;
-use crate::{doctor, migrate};
+use crate::{doctor, migrate, plain};
 
 const ENGINE: &str = "mysql";
 /// How many claims, renewals or releases go into one transaction. Lists of more than a thousand are what servers
@@ -85,6 +85,10 @@ impl Database for MySql {
 
     fn close(&self) {
         self.pool.close();
+    }
+
+    async fn run_plain(&self, work: Plain<'_>) -> Option<std::result::Result<Vec<Row>, Fault>> {
+        Some(tenure_sql::run_text(self, plain::text(&self.tables, work)?).await)
     }
 
     fn tables(&self) -> &Tables {

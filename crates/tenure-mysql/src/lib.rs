@@ -27,6 +27,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod migrate;
+mod plain;
 mod queues;
 
 pub use config::Config;

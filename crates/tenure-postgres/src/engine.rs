@@ -198,7 +198,7 @@ impl Database for Postgres {
         self.connections.lend(want).await
     }
 
-    async fn run_kept(&self, work: Plain<'_>) -> Option<std::result::Result<Vec<Row>, Fault>> {
+    async fn run_plain(&self, work: Plain<'_>) -> Option<std::result::Result<Vec<Row>, Fault>> {
         plain::run(self, work).await
     }
 

@@ -55,12 +55,12 @@ pub trait Database: Send + Sync + 'static {
         self.lend(Purpose::Any)
     }
 
-    /// Carries out a statement of the short path whose plan the server has kept since an earlier one, and returns its rows. None:
-    /// it is to be sent as a text.
+    /// Carries out the short path in the database's own way, and returns its rows. None: it is to be sent as the text of the dialect, if
+    /// there is one.
     ///
     /// # Errors
     /// [`Fault::Locked`] or [`Fault::GivenUp`] if nothing was executed since others have rows locked.
-    fn run_kept(&self, work: Plain<'_>) -> impl Future<Output = Option<Result<Vec<Row>, Fault>>> + Send {
+    fn run_plain(&self, work: Plain<'_>) -> impl Future<Output = Option<Result<Vec<Row>, Fault>>> + Send {
         let _ = work;
         async { None }
     }

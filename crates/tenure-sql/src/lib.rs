@@ -46,7 +46,7 @@ pub use doctor::try_out;
 pub use fault::Fault;
 pub use hosted::Hosted;
 pub use locks::load::read_name;
-pub use locks::plain::Plain;
+pub use locks::plain::{Plain, run_text};
 pub use locks::purge::{FORGET_GRAIN, LOOK_AFTER};
 pub use pause::pause;
 pub use queues::{

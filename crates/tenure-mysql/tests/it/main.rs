@@ -5,6 +5,7 @@ mod crew;
 mod crowd;
 mod faults;
 mod load;
+mod plain;
 mod queue;
 mod settings;
 mod way;

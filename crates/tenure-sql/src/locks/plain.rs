@@ -72,7 +72,7 @@ pub(crate) async fn claim<D: Database>(
         first.entry(&claim.resource).or_insert(claim);
     }
     let plain: Vec<&Claim> = first.values().copied().filter(|claim| is_plain(claim)).collect();
-    let granted = match database.run_kept(Plain::Claims(&plain)).await {
+    let granted = match database.run_plain(Plain::Claims(&plain)).await {
         Some(rows) => unless_late(rows)?,
         None => {
             let rows = claim_rows::<D>(plain.iter());
@@ -152,7 +152,7 @@ pub(crate) async fn release<D: Database>(
     }
     let known = first.into_iter().filter(|(_, release)| !release.maybe_in_flight);
     let plain: Vec<(&Name, ClaimId)> = known.map(|(name, release)| (name, release.claim)).collect();
-    let ended = match database.run_kept(Plain::Releases(&plain)).await {
+    let ended = match database.run_plain(Plain::Releases(&plain)).await {
         Some(rows) => unless_late(rows)?,
         None => {
             let mut rows = String::new();
@@ -185,14 +185,18 @@ fn push_row(rows: &mut String, fill: impl FnOnce(&mut Values<'_>)) {
 /// Runs a statement, and returns the rows of all that it says. No statement, no rows.
 async fn run<D: Database>(database: &D, statement: Option<String>) -> Result<Vec<Row>, Fault> {
     let Some(statement) = statement else { return Ok(Vec::new()) };
+    unless_late(run_text(database, statement).await)
+}
+
+/// Runs a text that is a whole transaction, and returns the rows of all its statements.
+///
+/// # Errors
+/// As those of [`Connection::run`].
+pub async fn run_text<D: Database>(database: &D, text: String) -> Result<Vec<Row>, Fault> {
     let mut connection = database.connection().await?;
-    match connection.run(statement).await {
-        Ok(answers) => {
-            connection.keep();
-            Ok(answers.into_iter().flatten().collect())
-        }
-        Err(fault) => unless_late(Err(fault)),
-    }
+    let answers = connection.run(text).await?;
+    connection.keep();
+    Ok(answers.into_iter().flatten().collect())
 }
 
 /// No rows where others had them locked: nothing was executed, and the long way waits, or tries again.
