@@ -65,7 +65,9 @@ fn a_later_request_takes_the_claim_over_from_an_earlier_one() {
     let first = server.begin(&put(&waiter), &body);
     until_waiting(&server.tenure, "a", 1);
     let second = server.begin(&put(&waiter), &body);
+    let began = now();
     assert_eq!(first.answer().status, 202, "it has let go");
+    assert_in_time(began.elapsed(), Duration::from_secs(2));
     until_waiting(&server.tenure, "a", 1);
     server.ask(&delete(&holder, "a"));
     assert_eq!(second.answer().status, 200);
