@@ -60,6 +60,19 @@ impl Caller {
             .about(name.as_str()))
     }
 
+    /// Refuses what is about no name in particular, unless it is allowed for all of them.
+    pub(crate) fn may_for_all(&self, verb: Verb) -> Result<(), Problem> {
+        match &self.known {
+            Some((_, entry)) if !entry.rules.allow(verb, None) => {
+                let (verb, who) = (verb.as_str(), &entry.name);
+                Err(Problem::new(FORBIDDEN, format!("{who:?} may not {verb} everything")).with_hint(format!(
+                    "an operator adds `{verb}` to `allow` of its entry in the file of tokens"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether it is allowed, where something is left out otherwise and nothing refused.
     pub(crate) fn allows(&self, verb: Verb, name: &Name) -> bool {
         self.known.as_ref().is_none_or(|(_, entry)| entry.rules.allow(verb, Some(name.as_str())))

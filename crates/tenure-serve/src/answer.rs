@@ -26,6 +26,13 @@ pub(crate) fn json(status: u16, value: &impl Serialize) -> Response {
     response
 }
 
+/// Makes a response that says nothing but that it is so.
+pub(crate) fn empty() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
 /// A hold as it is answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {

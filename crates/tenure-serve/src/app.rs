@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::clock::{Clock, Instant, SystemClock};
+use tenure_core::engine::Finding;
 use tenure_core::survey::Surveyor;
 use tenure_core::{Label, Result, Tenure};
 
 use crate::access::{Access, Caller};
 use crate::drain::Drain;
 use crate::health::Health;
-use crate::limits::CALL_MAX;
+use crate::limits::{CALL_MAX, DOCTOR_EVERY};
 use crate::open_claims::OpenClaims;
 use crate::problem::{Problem, UNAVAILABLE};
 use crate::waiting::Waiting;
@@ -23,6 +25,7 @@ pub(crate) struct App {
     pub(crate) health: Health,
     pub(crate) open_claims: Arc<OpenClaims>,
     pub(crate) waiting: Arc<Waiting>,
+    pub(crate) findings: tokio::sync::Mutex<Option<(Instant, Arc<[Finding]>)>>,
 }
 
 impl App {
@@ -30,6 +33,18 @@ impl App {
     pub(crate) fn label(&self, caller: &Caller, text: &str) -> Label {
         let own = self.tenure.label();
         Label::new(own.host(), own.pid(), caller.name().unwrap_or(own.program()), text)
+    }
+
+    /// Looks whether the store can be trusted, unless somebody has of late. All who ask meanwhile have the same findings.
+    pub(crate) async fn findings(&self) -> std::result::Result<Arc<[Finding]>, Problem> {
+        let mut last = self.findings.lock().await;
+        let now = SystemClock.now();
+        if let Some((_, findings)) = last.as_ref().filter(|(at, _)| now.since(*at) < DOCTOR_EVERY) {
+            return Ok(findings.clone());
+        }
+        let findings: Arc<[Finding]> = self.call(self.tenure.check()).await?.into();
+        *last = Some((now, findings.clone()));
+        Ok(findings)
     }
 
     /// Asks the store something that waits for nobody, for no longer than a call may take.

@@ -14,7 +14,7 @@ use hyper::{HeaderMap, Request};
 use serde::de::DeserializeOwned;
 use tenure_core::ClaimId;
 
-use crate::limits::{BODY_BYTES_MAX, BODY_MAX};
+use crate::limits::{BODY_BYTES_MAX, BODY_MAX, LIST_MAX};
 use crate::problem::{INVALID, MEDIA_TYPE, Problem, TOO_LARGE, TOO_SLOW};
 
 /// Reads a JSON body.
@@ -61,6 +61,15 @@ pub(crate) fn query<T: DeserializeOwned>(parts: &Parts) -> Result<T, Problem> {
         Problem::new(INVALID, format!("the query is not understood: {}", error.body_text()))
             .with_hint("names are in the query, encoded: ?name=billing%2F4711")
     })
+}
+
+/// How many entries a list has: what was asked for, or as many as it may have.
+pub(crate) fn limited(limit: Option<usize>) -> Result<usize, Problem> {
+    match limit {
+        None => Ok(LIST_MAX),
+        Some(limit) if (1..=LIST_MAX).contains(&limit) => Ok(limit),
+        Some(_) => Err(Problem::new(INVALID, format!("`limit` is 1 to {LIST_MAX}"))),
+    }
 }
 
 /// Reads the id of a claim, which its client has made: 32 digits, so that nobody sends a number that is not random.

@@ -25,6 +25,7 @@ mod accept;
 mod access;
 mod answer;
 mod app;
+mod audit;
 mod body;
 mod drain;
 mod front;
@@ -149,6 +150,7 @@ impl Server {
             health: Health::new(),
             open_claims: Arc::new(OpenClaims::new(Runtime::current())),
             waiting: Arc::new(Waiting::new(options.waiting_max)),
+            findings: tokio::sync::Mutex::default(),
         };
         Ok(Server { app: Arc::new(app), listener, address, options, tls, reload: Arc::default() })
     }

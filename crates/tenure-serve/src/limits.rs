@@ -39,6 +39,8 @@ pub(crate) const RENEWALS_MAX: usize = 256;
 pub(crate) const PUSHES_MAX: usize = 128;
 /// The most items of one `POST /v1/queue/take`.
 pub(crate) const TAKES_MAX: usize = 16;
+/// How often the store is asked whether it can be trusted, at most.
+pub(crate) const DOCTOR_EVERY: Duration = Duration::from_secs(10);
 /// The most entries of a list.
 pub(crate) const LIST_MAX: usize = 500;
 /// After how long an item is handed out again, if whoever gives it back does not say.

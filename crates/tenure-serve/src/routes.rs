@@ -6,6 +6,7 @@ pub(crate) mod held;
 pub(crate) mod items;
 pub(crate) mod problems;
 pub(crate) mod queues;
+pub(crate) mod resources;
 pub(crate) mod wanted;
 
 use std::sync::Arc;
@@ -28,6 +29,12 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/claims/{claim}/renew", post(held::renew))
         .route("/v1/claims/{claim}/value", put(held::publish))
         .route("/v1/claims/renew", post(held::renew_many))
+        .route("/v1/resource", get(resources::resource))
+        .route("/v1/resources", get(resources::resources))
+        .route("/v1/leader", get(resources::leader))
+        .route("/v1/resource/break", post(resources::break_hold))
+        .route("/v1/resource/resize", post(resources::resize))
+        .route("/v1/doctor", get(resources::doctor))
         .route("/v1/queue/push", post(queues::push))
         .route("/v1/queue/take", post(queues::take))
         .route("/v1/deliveries/{claim}/{act}", post(queues::settle))

@@ -7,7 +7,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::Response;
-use hyper::{Request, StatusCode};
+use hyper::Request;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tenure_core::model::claim::Keep;
@@ -15,7 +15,7 @@ use tenure_core::{ClaimId, Kept, Name, ReleaseAnswer};
 
 use crate::access::Caller;
 use crate::access::rules::Verb;
-use crate::answer::{Hold, json, noted};
+use crate::answer::{Hold, empty, json, noted};
 use crate::app::App;
 use crate::body::{bytes, claim_id, query, read};
 use crate::limits::RENEWALS_MAX;
@@ -172,11 +172,7 @@ pub(crate) async fn publish(
     let claims = app.tenure.detached();
     let published = claims.publish(name.clone(), id, value.into(), keep);
     match app.call(published).await? {
-        true => {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::NO_CONTENT;
-            Ok(noted(response, &name, 0))
-        }
+        true => Ok(noted(empty(), &name, 0)),
         false => Err(Problem::lost(name.as_str())),
     }
 }

@@ -18,20 +18,11 @@ use crate::access::Caller;
 use crate::access::rules::Verb;
 use crate::answer::{json, noted};
 use crate::app::App;
-use crate::body::{query, read, shown};
+use crate::audit::audit;
+use crate::body::{limited, query, read, shown};
 use crate::holder::holder;
-use crate::limits::LIST_MAX;
 use crate::millis::millis;
 use crate::problem::{INVALID, Problem};
-
-/// How many entries a list has: what was asked for, or as many as it may have.
-fn limited(limit: Option<usize>) -> Result<usize, Problem> {
-    match limit {
-        None => Ok(LIST_MAX),
-        Some(limit) if (1..=LIST_MAX).contains(&limit) => Ok(limit),
-        Some(_) => Err(Problem::new(INVALID, format!("`limit` is 1 to {LIST_MAX}"))),
-    }
-}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -183,9 +174,9 @@ pub(crate) async fn replay(
         return Err(Problem::new(INVALID, "`which` means nothing here: only dead letters are replayed"));
     }
     let (queue, item) = (app.tenure.queue(name.as_str()), body.item()?);
-    let count = app.call(queue.replay(item)).await?;
-    tracing::info!(target: "tenure::audit", by = caller.name(), queue = name.as_str(), count, "replayed dead letters");
-    Ok(noted(json(200, &json!({"count": count})), &name, 0))
+    let count = app.call(queue.replay(item)).await;
+    audit(&caller, "replay", &name, &meant(item), count.is_ok());
+    Ok(noted(json(200, &json!({"count": count?})), &name, 0))
 }
 
 /// `POST /v1/queue/purge`: items, or dead letters, are removed for good.
@@ -198,11 +189,15 @@ pub(crate) async fn purge(
     let name = Name::new(&body.queue)?;
     caller.may(Verb::Operate, &name)?;
     let (queue, item) = (app.tenure.queue(name.as_str()), body.item()?);
-    let count = match body.which {
-        Some(Which::Live) => app.call(queue.purge(item)).await?,
-        Some(Which::Dead) => app.call(queue.purge_dead(item)).await?,
+    let (count, act) = match body.which {
+        Some(Which::Live) => (app.call(queue.purge(item)).await, "purge"),
+        Some(Which::Dead) => (app.call(queue.purge_dead(item)).await, "purge of dead letters"),
         None => return Err(Problem::new(INVALID, "say `which`: \"live\" or \"dead\"")),
     };
-    tracing::info!(target: "tenure::audit", by = caller.name(), queue = name.as_str(), count, "purged items");
-    Ok(noted(json(200, &json!({"count": count})), &name, 0))
+    audit(&caller, act, &name, &meant(item), count.is_ok());
+    Ok(noted(json(200, &json!({"count": count?})), &name, 0))
+}
+
+fn meant(item: Option<ItemId>) -> String {
+    item.map_or_else(|| "all".to_owned(), |item| format!("item {item}"))
 }

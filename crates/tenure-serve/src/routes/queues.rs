@@ -6,7 +6,6 @@ use std::time::Duration;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::future::join_all;
 use hyper::Request;
@@ -17,7 +16,7 @@ use tenure_core::{ClaimId, Delivery, Name, Queue};
 
 use crate::access::Caller;
 use crate::access::rules::Verb;
-use crate::answer::{json, noted};
+use crate::answer::{empty, json, noted};
 use crate::app::App;
 use crate::body::{bytes, claim_id, read, shown};
 use crate::drain::Stage;
@@ -208,12 +207,6 @@ fn handed_over(delivery: Delivery) -> Option<Value> {
     });
     value[field] = json!(payload);
     delivery.detach().ok().map(|_| value)
-}
-
-fn empty() -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    response
 }
 
 #[derive(Debug, Deserialize)]

@@ -7,5 +7,6 @@ mod http;
 mod instances;
 mod limits;
 mod queues;
+mod resources;
 mod tls;
 mod waiting;
