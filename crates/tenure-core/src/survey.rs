@@ -7,7 +7,7 @@
 //!
 //! Rejected: a survey in the background, which goes on when nobody looks; and counting in the store, which each claim would pay for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::engine::queue::{ItemState, QueueStats, Which};
 use crate::error::{ErrorKind, Result};
 use crate::face::tenure::Tenure;
 use crate::model::claim::{Kind, Name};
-use crate::model::inspect::View;
+use crate::model::inspect::{Change, View, changes};
 
 /// The most names that a survey looks at. Their views take some 50 MB.
 pub const NAMES_MAX: usize = 50_000;
@@ -455,6 +455,32 @@ impl Survey {
             waiting: waiting(&later) - waiting(&earlier),
             items: items(self) as i64 - items(before) as i64,
         }
+    }
+}
+
+impl Survey {
+    /// Tells what has happened to each name since an earlier survey, by name. Of a name that could not be read then or cannot be now, and of
+    /// one that a survey which is not whole has left out, nothing is known.
+    pub fn changes<'a>(&'a self, before: &'a Survey) -> Vec<(&'a Name, Vec<Change<'a>>)> {
+        let names = |survey: &'a Survey| -> BTreeMap<&'a Name, Option<&'a View>> {
+            survey.locks.iter().map(|(name, view)| (name, view.as_ref().ok())).collect()
+        };
+        let (old, new) = (names(before), names(self));
+        // `None`: it is not known how it was. `Some(None)`: it was idle.
+        let look = |names: &BTreeMap<&'a Name, Option<&'a View>>, is_whole: bool, name: &Name| match names
+            .get(name)
+        {
+            Some(view) => view.map(Some),
+            None => is_whole.then_some(None),
+        };
+        let gone = old.keys().filter(|name| !new.contains_key(*name));
+        let all: BTreeSet<&Name> = new.keys().chain(gone).copied().collect();
+        let changes = all.into_iter().filter_map(|name| {
+            let one = look(&old, before.is_whole, name)?;
+            let changes = changes(one, look(&new, self.is_whole, name)?);
+            (!changes.is_empty()).then_some((name, changes))
+        });
+        changes.collect()
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use crate::limits::{ADDRESSES_MAX, GUESSES_OF_ADDRESS, RATE_OF_TOKEN, WAITING_OF_TOKEN_MAX};
 use crate::problem::{FORBIDDEN, Problem, RATE, UNAUTHORIZED};
 use rate::Rates;
-use rules::Verb;
+use rules::{Rules, Verb};
 use table::{Entry, Key, Table};
 
 /// Who sent a request, as far as it is verified.
@@ -43,6 +43,11 @@ impl Caller {
     /// The name in the file of tokens; none where there is no file.
     pub(crate) fn name(&self) -> Option<&str> {
         self.known.as_ref().map(|(_, entry)| &*entry.name)
+    }
+
+    /// What it may do; none where everybody may do everything.
+    pub(crate) fn rules(&self) -> Option<&Rules> {
+        self.known.as_ref().map(|(_, entry)| &entry.rules)
     }
 
     /// Refuses what is not allowed.
@@ -76,6 +81,34 @@ impl Caller {
     /// Whether it is allowed, where something is left out otherwise and nothing refused.
     pub(crate) fn allows(&self, verb: Verb, name: &Name) -> bool {
         self.known.as_ref().is_none_or(|(_, entry)| entry.rules.allow(verb, Some(name.as_str())))
+    }
+
+    /// Refuses what is about the names with a prefix, if it is allowed for none of them.
+    pub(crate) fn may_some(&self, verb: Verb, prefix: &str) -> Result<(), Problem> {
+        match &self.known {
+            Some((_, entry)) if !entry.rules.allow_some(verb, prefix) => {
+                let (verb, who) = (verb.as_str(), &entry.name);
+                Err(Problem::new(
+                    FORBIDDEN,
+                    format!("{who:?} may {verb} nothing that begins with {prefix:?}"),
+                )
+                .with_hint(format!(
+                    "an operator adds `{verb} …` to `allow` of its entry in the file of tokens"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until the entry of this caller has been changed or taken away, or has expired.
+    pub(crate) async fn changed(&self) {
+        let Some((key, entry)) = &self.known else { return std::future::pending().await };
+        let mut tables = self.access.tables.subscribe();
+        let is_another = |table: &Arc<Table>| table.find(key).is_none_or(|now| now != entry);
+        if tables.wait_for(is_another).await.is_err() {
+            // The sender lives as long as the server.
+            std::future::pending().await
+        }
     }
 
     /// Waits until this caller may no more do what it could.

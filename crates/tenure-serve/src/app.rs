@@ -10,6 +10,7 @@ use tenure_core::{Label, Result, Tenure};
 
 use crate::access::{Access, Caller};
 use crate::drain::Drain;
+use crate::events::Events;
 use crate::health::Health;
 use crate::limits::{CALL_MAX, DOCTOR_EVERY};
 use crate::open_claims::OpenClaims;
@@ -19,12 +20,15 @@ use crate::waiting::Waiting;
 pub(crate) struct App {
     pub(crate) tenure: Tenure,
     /// For lists: many readers cost the store as much as one.
-    pub(crate) surveyor: Surveyor,
+    pub(crate) surveyor: Arc<Surveyor>,
+    /// For streams: many readers cost the store as much as one.
+    pub(crate) events: Events,
     pub(crate) access: Arc<Access>,
     pub(crate) drain: Drain,
     pub(crate) health: Health,
     pub(crate) open_claims: Arc<OpenClaims>,
     pub(crate) waiting: Arc<Waiting>,
+    pub(crate) streams: Arc<Waiting>,
     pub(crate) findings: tokio::sync::Mutex<Option<(Instant, Arc<[Finding]>)>>,
 }
 

@@ -28,6 +28,7 @@ mod app;
 mod audit;
 mod body;
 mod drain;
+mod events;
 mod front;
 mod health;
 mod holder;
@@ -63,6 +64,7 @@ mod secret;
 use access::{Access, file};
 use app::App;
 use drain::{Drain, Stage};
+use events::Events;
 use front::Front;
 use health::Health;
 use open_claims::OpenClaims;
@@ -142,14 +144,17 @@ impl Server {
             let why = tenure_core::error::plain(&error.to_string());
             Error::new(ErrorKind::Unsupported, "serve", format!("cannot listen at {}: {why}", options.listen))
         })?;
+        let surveyor = Arc::new(Surveyor::new(&tenure));
         let app = App {
-            surveyor: Surveyor::new(&tenure),
+            events: Events::new(&tenure, surveyor.clone(), &Runtime::current()),
+            surveyor,
             tenure,
             access: Arc::new(Access::new(table, options.is_read_only)),
             drain: Drain::new(),
             health: Health::new(),
             open_claims: Arc::new(OpenClaims::new(Runtime::current())),
-            waiting: Arc::new(Waiting::new(options.waiting_max)),
+            waiting: Arc::new(Waiting::new("requests wait", options.waiting_max)),
+            streams: Arc::new(Waiting::new("streams are open", options.streams_max)),
             findings: tokio::sync::Mutex::default(),
         };
         Ok(Server { app: Arc::new(app), listener, address, options, tls, reload: Arc::default() })

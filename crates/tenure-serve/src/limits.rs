@@ -24,7 +24,12 @@ pub(crate) const STALL_MAX: Duration = Duration::from_secs(10);
 pub(crate) const CONNECTIONS_MAX: usize = 12_000;
 /// The most requests that wait for something at a time.
 pub(crate) const WAITING_MAX: usize = 10_000;
-/// The most of them with one token.
+/// The most streams of events.
+pub(crate) const STREAMS_MAX: usize = 1_000;
+/// After how long a stream on which nothing happens has a comment: proxies cut what is silent for longer, and a reader that is gone is
+/// noticed by it.
+pub(crate) const COMMENT_EVERY: Duration = Duration::from_secs(15);
+/// The most requests of one token that wait, and the most streams.
 pub(crate) const WAITING_OF_TOKEN_MAX: usize = 1_000;
 /// The most requests a second with one token.
 pub(crate) const RATE_OF_TOKEN: u32 = 500;

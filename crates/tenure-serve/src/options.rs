@@ -24,6 +24,7 @@ pub struct Options {
     pub(crate) drain: Duration,
     pub(crate) is_read_only: bool,
     pub(crate) waiting_max: usize,
+    pub(crate) streams_max: usize,
 }
 
 /// The files of a server's certificate.
@@ -48,6 +49,7 @@ impl Options {
             drain: Duration::from_secs(20),
             is_read_only: false,
             waiting_max: crate::limits::WAITING_MAX,
+            streams_max: crate::limits::STREAMS_MAX,
         }
     }
 
@@ -91,6 +93,13 @@ impl Options {
     #[must_use]
     pub fn waiting_max(mut self, most: usize) -> Options {
         self.waiting_max = most;
+        self
+    }
+
+    /// Sets how many streams of events may be open at a time (default 1,000). More: more memory, 20 KiB for each.
+    #[must_use]
+    pub fn streams_max(mut self, most: usize) -> Options {
+        self.streams_max = most;
         self
     }
 }

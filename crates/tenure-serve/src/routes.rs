@@ -1,6 +1,7 @@
 //! What can be asked: a file for each sort of thing. A row of `docs/operating/serve.md` for each route.
 
 pub(crate) mod claims;
+pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod held;
 pub(crate) mod items;
@@ -31,6 +32,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/claims/renew", post(held::renew_many))
         .route("/v1/resource", get(resources::resource))
         .route("/v1/resources", get(resources::resources))
+        .route("/v1/events", get(events::events))
         .route("/v1/leader", get(resources::leader))
         .route("/v1/resource/break", post(resources::break_hold))
         .route("/v1/resource/resize", post(resources::resize))

@@ -1,4 +1,4 @@
-//! How many requests wait, in all and of each token.
+//! How many requests wait and how many streams are open, in all and of each token.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +12,8 @@ const AGAIN_IN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Waiting {
+    /// Of what it has places.
+    what: &'static str,
     most: usize,
     counts: Mutex<Counts>,
 }
@@ -30,8 +32,8 @@ pub(crate) struct WaitingPlace {
 }
 
 impl Waiting {
-    pub(crate) fn new(most: usize) -> Waiting {
-        Waiting { most, counts: Mutex::default() }
+    pub(crate) fn new(what: &'static str, most: usize) -> Waiting {
+        Waiting { what, most, counts: Mutex::default() }
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -43,14 +45,14 @@ impl Waiting {
     pub(crate) fn enter(self: &Arc<Waiting>, caller: &Caller) -> Result<WaitingPlace, Problem> {
         let mut counts = self.counts();
         if counts.all >= self.most {
-            return Err(Problem::new(OVERLOADED, format!("{} requests wait, and no more may", self.most))
+            return Err(Problem::new(OVERLOADED, format!("{} {}, and no more may", self.most, self.what))
                 .with_retry_after(AGAIN_IN));
         }
         let token = caller.waiting_max();
         if let Some((name, most)) = token {
             let count = counts.of_tokens.entry(name.to_owned()).or_default();
             if *count >= most {
-                return Err(Problem::new(RATE, format!("{most} requests of {name:?} wait, and no more may"))
+                return Err(Problem::new(RATE, format!("of {name:?} {most} {}, and no more may", self.what))
                     .with_retry_after(AGAIN_IN));
             }
             *count += 1;

@@ -1,13 +1,12 @@
 //! `tenure watch`: each change of one lock, one line each; and of many, as surveys show them.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tenure::{HoldView, Name, Printable, Tenure, Token, View};
-use tenure_core::survey::{NAMES_MAX, Survey, Surveyor};
+use tenure::{HoldView, Printable, Tenure, Token, View};
+use tenure_core::model::inspect;
+use tenure_core::survey::{NAMES_MAX, Surveyor};
 
 use crate::clock;
 use crate::connect::connect_blocking;
@@ -103,15 +102,18 @@ pub(crate) fn watch(watch: &Watch, engine: &str) -> Outcome {
 
 fn watch_one(name: &str, form: Form, tenure: &Tenure) -> Outcome {
     let mut changes = tenure.observe(name)?;
-    let mut is_first = true;
-    let mut before: Option<View> = None;
+    let mut before: Option<Option<View>> = None;
     while let Some(view) = pollster::block_on(changes.next()) {
         let view = view?;
-        if !write(name, compare(before.as_ref(), view.as_ref(), is_first), form)? {
+        let happened = match &before {
+            None => inspect::at_first(view.as_ref()),
+            Some(before) => inspect::changes(before.as_ref(), view.as_ref()),
+        };
+        // A slow reader may have missed views in between.
+        if !write(name, &happened, form)? {
             return Ok(0);
         }
-        is_first = false;
-        before = view;
+        before = Some(view);
     }
     Ok(0)
 }
@@ -124,8 +126,10 @@ fn watch_many(prefix: &str, form: Form, tenure: &Tenure) -> Outcome {
         let text = format!("there are more than {NAMES_MAX} names, and the rest of them is not watched");
         Messages::TEXT.warning(&text);
     }
-    for (name, view) in readable(&before) {
-        if !write(name.as_str(), compare(None, Some(view), true), form)? {
+    for (name, view) in &before.locks {
+        if let Ok(view) = view
+            && !write(name.as_str(), &inspect::at_first(Some(view)), form)?
+        {
             return Ok(0);
         }
     }
@@ -142,41 +146,18 @@ fn watch_many(prefix: &str, form: Form, tenure: &Tenure) -> Outcome {
             }
         };
         is_away = false;
-        if !Arc::ptr_eq(&before, &survey) && !write_differences(&before, &survey, form)? {
-            return Ok(0);
+        for (name, changes) in survey.changes(&before) {
+            if !write(name.as_str(), &changes, form)? {
+                return Ok(0);
+            }
         }
         before = survey;
     }
 }
 
-/// The names of a survey that can be read, and what is held of them.
-fn readable(survey: &Survey) -> BTreeMap<&Name, &View> {
-    survey.locks.iter().filter_map(|(name, view)| Some((name, view.as_ref().ok()?))).collect()
-}
-
-/// Writes what is another than before, by name. Of what could not be read before or cannot now, nothing is known.
-fn write_differences(before: &Survey, after: &Survey, form: Form) -> Result<bool, Failure> {
-    let (old, new) = (readable(before), readable(after));
-    let is_unknown = |survey: &Survey, name: &Name| {
-        survey.locks.iter().any(|(other, view)| other == name && view.is_err())
-    };
-    let gone = old.keys().filter(|name| !new.contains_key(*name));
-    let names: std::collections::BTreeSet<&Name> = new.keys().chain(gone).copied().collect();
-    for name in names {
-        let (one, other) = (old.get(name).copied(), new.get(name).copied());
-        if (one.is_none() && is_unknown(before, name)) || (other.is_none() && is_unknown(after, name)) {
-            continue;
-        }
-        if !write(name.as_str(), compare(one, other, false), form)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
 /// Writes changes of a lock. Returns whether there still is a reader.
-fn write(name: &str, changes: Vec<(Change<'_>, Option<u32>)>, form: Form) -> Result<bool, Failure> {
-    for (change, slot) in changes {
+fn write(name: &str, changes: &[inspect::Change<'_>], form: Form) -> Result<bool, Failure> {
+    for (change, slot) in changes.iter().filter_map(written) {
         let at = humantime::format_rfc3339_millis(clock::time_of_day()).to_string();
         let line = if form == Form::Json {
             let line = Line { at, name, change, slot };
@@ -193,45 +174,31 @@ fn write(name: &str, changes: Vec<(Change<'_>, Option<u32>)>, form: Form) -> Res
     Ok(true)
 }
 
-/// Returns what happened between two views, and to which slot. A slow reader may have missed views in between.
-fn compare<'a>(
-    before: Option<&'a View>,
-    after: Option<&'a View>,
-    is_first: bool,
-) -> Vec<(Change<'a>, Option<u32>)> {
-    let holds = |view: Option<&'a View>| view.map(|view| &*view.holds).unwrap_or_default();
-    let has = |holds: &[HoldView], hold: &HoldView| {
-        holds.iter().any(|other| other.token == hold.token && other.claim == hold.claim)
-    };
-    let (old, new) = (holds(before), holds(after));
-    let mut changes = Vec::new();
-    for hold in old {
-        if hold.claim.is_some() && !has(new, hold) {
-            let (token, holder) = (hold.token, Holder::of(&hold.label));
-            changes.push((Change::Ended { token, holder }, hold.slot));
+/// Returns a change as it is written, and the slot that it is about.
+fn written<'a>(change: &inspect::Change<'a>) -> Option<(Change<'a>, Option<u32>)> {
+    let of = |hold: &'a HoldView| (hold.token, Holder::of(&hold.label), millis(hold.ends_in));
+    Some(match *change {
+        inspect::Change::Held(hold) => {
+            let (token, holder, ends_in_ms) = of(hold);
+            (Change::Held { token, holder, held_ms: millis(hold.held_for), ends_in_ms }, hold.slot)
         }
-    }
-    for hold in new {
-        if has(old, hold) {
-            continue;
+        inspect::Change::Granted(hold) => {
+            let (token, holder, ends_in_ms) = of(hold);
+            (Change::Granted { token, holder, ends_in_ms }, hold.slot)
         }
-        let (token, holder) = (hold.token, Holder::of(&hold.label));
-        let ends_in_ms = millis(hold.ends_in);
-        let change = match hold.claim {
-            None => Change::Resting { token, holder, ends_in_ms },
-            Some(_) if is_first => Change::Held { token, holder, held_ms: millis(hold.held_for), ends_in_ms },
-            Some(_) => Change::Granted { token, holder, ends_in_ms },
-        };
-        changes.push((change, hold.slot));
-    }
-    let waiting = |view: Option<&View>| view.map_or(0, |view| view.waiting);
-    if waiting(before) != waiting(after) {
-        changes.push((Change::Waiting { waiting: waiting(after) }, None));
-    }
-    if after.is_none() && (before.is_some() || is_first) {
-        changes.push((Change::Idle, None));
-    }
-    changes
+        inspect::Change::Ended(hold) => {
+            let (token, holder, _) = of(hold);
+            (Change::Ended { token, holder }, hold.slot)
+        }
+        inspect::Change::Resting(hold) => {
+            let (token, holder, ends_in_ms) = of(hold);
+            (Change::Resting { token, holder, ends_in_ms }, hold.slot)
+        }
+        inspect::Change::Waiting(waiting) => (Change::Waiting { waiting }, None),
+        inspect::Change::Idle => (Change::Idle, None),
+        // Of a later version of the library.
+        _ => return None,
+    })
 }
 
 fn text(change: &Change<'_>) -> String {

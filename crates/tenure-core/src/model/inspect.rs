@@ -112,6 +112,78 @@ impl WaiterView {
     }
 }
 
+/// What happened to a resource between two looks at it.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// use tenure_core::model::inspect::{Change, changes};
+///
+/// # let tenure = tenure_core::memory::connect("change-example").await?;
+/// let before = tenure.view("billing/4711").await?;
+/// let held = tenure.mutex("billing/4711").acquire().await?;
+/// let after = tenure.view("billing/4711").await?;
+/// for change in changes(before.as_ref(), after.as_ref()) {
+///     if let Change::Granted(hold) = change {
+///         println!("granted to {} under token {}", hold.label, hold.token);
+///         assert_eq!(hold.token, held.token());
+///     }
+/// }
+/// # Ok(()) }) }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change<'a> {
+    /// It was held already at the first look.
+    Held(&'a HoldView),
+    /// A claim was granted.
+    Granted(&'a HoldView),
+    /// A hold ended: it was released or broken, its holder died, or it was not renewed.
+    Ended(&'a HoldView),
+    /// Units rest: they are not held, and not granted yet.
+    Resting(&'a HoldView),
+    /// Another number of claims waits.
+    Waiting(u32),
+    /// It is not held, and no claim waits.
+    Idle,
+}
+
+/// Tells what happened between two looks at a resource. What came and went in between is not seen.
+pub fn changes<'a>(before: Option<&'a View>, after: Option<&'a View>) -> Vec<Change<'a>> {
+    let (mut changes, old, new) = (Vec::new(), holds(before), holds(after));
+    let has = |holds: &[HoldView], hold: &HoldView| {
+        holds.iter().any(|other| other.token == hold.token && other.claim == hold.claim)
+    };
+    let ended = old.iter().filter(|hold| hold.claim.is_some() && !has(new, hold));
+    changes.extend(ended.map(Change::Ended));
+    changes.extend(new.iter().filter(|hold| !has(old, hold)).map(|hold| match hold.claim {
+        None => Change::Resting(hold),
+        Some(_) => Change::Granted(hold),
+    }));
+    let waiting = |view: Option<&View>| view.map_or(0, |view| view.waiting);
+    if waiting(before) != waiting(after) {
+        changes.push(Change::Waiting(waiting(after)));
+    }
+    if after.is_none() && before.is_some() {
+        changes.push(Change::Idle);
+    }
+    changes
+}
+
+/// Tells how a resource is at the first look, as changes are told.
+pub fn at_first(view: Option<&View>) -> Vec<Change<'_>> {
+    let Some(view) = view else { return vec![Change::Idle] };
+    let held = |hold| match hold {
+        Change::Granted(hold) => Change::Held(hold),
+        other => other,
+    };
+    changes(None, Some(view)).into_iter().map(held).collect()
+}
+
+fn holds(view: Option<&View>) -> &[HoldView] {
+    view.map(|view| &*view.holds).unwrap_or_default()
+}
+
 /// Whether two views show the same, but for how long ago and how much longer: an observer is not notified of that.
 pub fn shows_the_same(one: Option<&View>, other: Option<&View>) -> bool {
     let (Some(one), Some(other)) = (one, other) else { return one.is_none() && other.is_none() };

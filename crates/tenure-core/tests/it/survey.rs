@@ -9,9 +9,10 @@ use pollster::block_on;
 use tenure_core::clock::{Clock, Instant, Timer, Timestamp};
 use tenure_core::counts::Primitive;
 use tenure_core::memory::Store;
-use tenure_core::survey::{NAMES_MAX, StoreCounts, Surveyor};
+use tenure_core::model::inspect::Change;
+use tenure_core::survey::{NAMES_MAX, StoreCounts, Survey, Surveyor};
 use tenure_core::testing::virtual_clock::VirtualClock;
-use tenure_core::{Settings, Tenure};
+use tenure_core::{Error, ErrorKind, Name, Settings, Tenure};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -227,4 +228,44 @@ fn of_more_names_than_it_may_look_at_a_survey_says_so() {
     assert_eq!((with_queue.queues.len(), with_queue.is_whole), (1, false));
     assert_eq!(with_queue.scopes[0].primitive, Primitive::Mutex);
     drop((held, one_more));
+}
+
+#[test]
+fn what_happened_between_two_surveys_is_told_and_of_what_is_not_known_nothing() {
+    let (clock, one, other) = clients(Duration::ZERO, Settings::new());
+    let (surveyor, wait) = (Surveyor::new(&one), || clock.advance(60 * SECOND));
+    let stays = block_on(other.mutex("stays").ttl(600 * SECOND).acquire()).expect("a lease");
+    let goes = block_on(other.mutex("goes").ttl(600 * SECOND).acquire()).expect("a lease");
+    let before = block_on(surveyor.latest()).expect("a survey");
+    block_on(goes.release()).expect("its end");
+    let _comes = block_on(other.mutex("comes").ttl(600 * SECOND).acquire()).expect("a lease");
+    wait();
+    let after = block_on(surveyor.latest()).expect("a survey");
+    let told = |before: &Survey, after: &Survey| {
+        let words = |change: &Change<'_>| match change {
+            Change::Granted(_) => "granted",
+            Change::Ended(_) => "ended",
+            Change::Idle => "idle",
+            _ => "more",
+        };
+        let changes = after.changes(before).into_iter();
+        let line = |(name, changes): (&Name, Vec<Change<'_>>)| {
+            format!("{name:?} {}", changes.iter().map(words).collect::<Vec<_>>().join(" "))
+        };
+        changes.map(line).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&before, &after), ["\"comes\" granted", "\"goes\" ended idle"]);
+    // One that has left names out says nothing of those.
+    let mut cut = Survey::clone(&before);
+    (cut.is_whole, cut.locks) = (false, Vec::new());
+    assert_eq!((told(&cut, &after), told(&before, &cut)), (Vec::new(), Vec::new()));
+    // One that cannot be read is neither gone nor new.
+    let mut damaged = Survey::clone(&before);
+    damaged
+        .locks
+        .iter_mut()
+        .for_each(|(_, view)| *view = Err(Error::new(ErrorKind::Internal, "view", "damaged")));
+    assert_eq!(told(&before, &damaged), Vec::<String>::new());
+    assert_eq!(told(&damaged, &after), ["\"comes\" granted"]);
+    drop(stays);
 }

@@ -1,7 +1,7 @@
 //! What an entry of the file of tokens allows.
 
 /// What can be allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Verb {
     /// Claim, renew, release, publish.
     Claim,
@@ -42,7 +42,7 @@ impl Verb {
 }
 
 /// Which names a rule is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Names {
     All,
     Prefix(String),
@@ -50,7 +50,7 @@ enum Names {
 }
 
 /// The rules of one entry.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Rules(Vec<(Verb, Names)>);
 
 impl Rules {
@@ -89,6 +89,21 @@ impl Rules {
                 }
         })
     }
+
+    /// Whether a verb is allowed for any name that begins with a prefix.
+    pub(crate) fn allow_some(&self, verb: Verb, prefix: &str) -> bool {
+        let prefix = prefix.as_bytes();
+        self.0.iter().any(|(allowed, names)| {
+            *allowed == verb
+                && match names {
+                    Names::All => true,
+                    Names::Prefix(own) => {
+                        own.as_bytes().starts_with(prefix) || prefix.starts_with(own.as_bytes())
+                    }
+                    Names::Whole(whole) => whole.as_bytes().starts_with(prefix),
+                }
+        })
+    }
 }
 
 #[cfg(test)]
@@ -113,6 +128,23 @@ mod tests {
             (Verb::Operate, Some("billing/4711"), false),
         ] {
             assert_eq!(rules.allow(verb, name), is_allowed, "{verb:?} {name:?}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_has_names_that_are_allowed_where_it_and_a_rule_meet() {
+        let rules = Rules::parse(["read billing/", "read =nightly-report"]).expect("rules");
+        for (prefix, is_allowed) in [
+            ("", true),
+            ("bil", true),
+            ("billing/4", true),
+            ("payroll/", false),
+            ("nightly-", true),
+            ("nightly-report", true),
+            ("nightly-report2", false),
+        ] {
+            assert_eq!(rules.allow_some(Verb::Read, prefix), is_allowed, "{prefix:?}");
+            assert!(!rules.allow_some(Verb::Claim, prefix), "{prefix:?}");
         }
     }
 

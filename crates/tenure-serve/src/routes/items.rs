@@ -42,6 +42,7 @@ pub(crate) async fn queues(
     let (parts, _) = request.into_parts();
     let QueuesQuery { prefix, after, limit } = query(&parts)?;
     let limit = limited(limit)?;
+    caller.may_some(Verb::Read, &prefix)?;
     let survey = app.call(app.surveyor.latest()).await?;
     let is_asked = |name: &Name| {
         name.as_str().starts_with(&prefix)

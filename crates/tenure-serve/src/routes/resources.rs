@@ -134,6 +134,7 @@ pub(crate) async fn resources(
     if after.is_some() && sort != Sort::Name {
         return Err(Problem::new(INVALID, "`after` is for lists by name"));
     }
+    caller.may_some(Verb::Read, &prefix)?;
     let survey = app.call(app.surveyor.latest()).await?;
     let is_asked = |name: &Name| {
         name.as_str().starts_with(&prefix)

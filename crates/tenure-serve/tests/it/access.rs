@@ -28,6 +28,11 @@ impl Tokens {
     pub(crate) fn file(&self) -> &Path {
         &self.file
     }
+
+    /// Other entries.
+    pub(crate) fn write(&self, entries: &str) {
+        write(&self.file, entries);
+    }
 }
 
 /// Writes beside it and renames, as an operator should.

@@ -3,6 +3,7 @@
 mod access;
 mod claims;
 mod drain;
+mod events;
 mod http;
 mod instances;
 mod limits;
