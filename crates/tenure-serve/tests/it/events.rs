@@ -209,7 +209,8 @@ fn there_are_so_many_streams_and_no_more() {
 #[test]
 fn a_reader_that_reads_nothing_loses_its_stream() {
     let server = Serving::memory(anywhere().streams_max(1));
-    let stalled = open(server.address, "GET /v1/events?name=a", "", None);
+    let mut stalled = open(server.address, "GET /v1/events?name=a", "", None);
+    stalled.read_exact(&mut [0; 12]).expect("it has the only place");
     let began = now();
     let has_ended = AtomicBool::new(false);
     std::thread::scope(|threads| {
