@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::args::Args;
 use crate::manifest;
-use crate::run::{self, Outcome, Run};
+use crate::run::{Outcome, Run};
 use crate::tree::Tree;
 
 const LIST: &str = "public-api.txt";
@@ -24,7 +24,7 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
 pub(crate) fn lists(run: &mut Run, fix: bool) -> Outcome<()> {
     let tree = Tree::read(run.root())?;
     let libraries = libraries(&tree);
-    let target = target(run)?.join("doc");
+    let target = run.target()?.join("doc");
     let mut rustdoc = run.cargo("doc --quiet --lib --no-deps --all-features");
     for (_, package) in &libraries {
         rustdoc.args(["--package", package]);
@@ -55,13 +55,6 @@ fn libraries(tree: &Tree) -> Vec<(String, String)> {
         Some((folder.to_owned(), manifest.value("package", "name")?.to_owned()))
     };
     published.filter_map(named).collect()
-}
-
-/// Where cargo puts what it makes.
-fn target(run: &Run) -> Outcome<std::path::PathBuf> {
-    let metadata = run::output(&mut run.cargo("metadata --format-version 1 --no-deps --offline"))?;
-    let (_, rest) = metadata.split_once("\"target_directory\":\"").ok_or("cargo metadata names no target")?;
-    Ok(rest.split('"').next().unwrap_or_default().into())
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod fuzz;
 mod lint;
 mod manifest;
 mod mutants;
+mod package;
 mod release;
 mod run;
 mod rust_version;
@@ -40,7 +41,7 @@ struct Chore {
     start: fn(&mut Run, Args) -> Outcome<()>,
 }
 
-const CHORES: [Chore; 16] = [
+const CHORES: [Chore; 17] = [
     Chore {
         name: "setup",
         arguments: "",
@@ -115,6 +116,12 @@ const CHORES: [Chore; 16] = [
         start: rust_version::start,
     },
     Chore { name: "ci", arguments: "", summary: "lint, test --all, docs, api", start: ci::start },
+    Chore {
+        name: "package",
+        arguments: "[deb | image] [--check]",
+        summary: "makes the package for Debian and the image for containers; --check installs and runs them, as root",
+        start: package::start,
+    },
     Chore {
         name: "release",
         arguments: "X.Y.Z [--dry-run]",

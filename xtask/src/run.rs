@@ -36,6 +36,14 @@ impl Run {
         &self.root
     }
 
+    /// Where cargo puts what it makes.
+    pub(crate) fn target(&self) -> Outcome<PathBuf> {
+        let metadata = output(&mut self.cargo("metadata --format-version 1 --no-deps --offline"))?;
+        let (_, rest) =
+            metadata.split_once("\"target_directory\":\"").ok_or("cargo metadata names no target")?;
+        Ok(rest.split('"').next().unwrap_or_default().into())
+    }
+
     /// A command of cargo, in the root of the workspace.
     pub(crate) fn cargo(&self, arguments: &str) -> Command {
         let mut command = self.program("cargo");

@@ -34,6 +34,8 @@ enum Source {
     Toolchain(&'static str),
     /// A component of the Rust toolchain.
     Rustup(&'static str),
+    /// The standard library for another system.
+    Target(&'static str),
     /// A package of Debian.
     Apt(&'static str),
 }
@@ -113,6 +115,39 @@ pub(crate) const TARPAULIN: Tool = Tool {
     source: Source::Cargo("cargo-tarpaulin", "0.37.5"),
 };
 
+/// Stands before two instances of `tenure serve`. Debian keeps it from the search path of those who are not root, and the package starts it.
+pub(crate) const NGINX: Tool =
+    Tool { name: "nginx", probe: "/usr/sbin/nginx -v", source: Source::Apt("nginx-light") };
+/// Reads units.
+pub(crate) const SYSTEMD: Tool =
+    Tool { name: "systemd", probe: "systemd-analyze --version", source: Source::Apt("systemd") };
+/// Knows what Kubernetes knows, with its schemas.
+pub(crate) const KUBERNETES: Tool =
+    Tool { name: "kubernetes-validate", probe: "", source: Source::Python(&["kubernetes-validate==1.37.0"]) };
+/// Makes packages for Debian. Only `package` needs it, and what is below.
+pub(crate) const CARGO_DEB: Tool =
+    Tool { name: "cargo-deb", probe: "cargo deb --version", source: Source::Cargo("cargo-deb", "3.8.0") };
+/// Judges them.
+const LINTIAN: Tool = Tool { name: "lintian", probe: "lintian --version", source: Source::Apt("lintian") };
+/// Compiles C for programs that need no C library.
+pub(crate) const MUSL: Tool =
+    Tool { name: "musl-gcc", probe: "musl-gcc --version", source: Source::Apt("musl-tools") };
+/// What such programs are linked with.
+pub(crate) const STATIC_STD: Tool = Tool {
+    name: "musl",
+    probe: "rustup run stable rustc --version --print target-libdir --target x86_64-unknown-linux-musl",
+    source: Source::Target("x86_64-unknown-linux-musl"),
+};
+/// Makes images without a daemon.
+pub(crate) const BUILDAH: Tool =
+    Tool { name: "buildah", probe: "buildah --version", source: Source::Apt("buildah") };
+/// Sets up namespaces.
+const UNSHARE: Tool = Tool { name: "unshare", probe: "unshare --version", source: Source::Apt("util-linux") };
+/// The same for networks.
+const IPROUTE: Tool = Tool { name: "ip", probe: "ip -V", source: Source::Apt("iproute2") };
+/// A client of HTTP.
+const CURL: Tool = Tool { name: "curl", probe: "curl --version", source: Source::Apt("curl") };
+
 /// Runs the clients of others that contend with ours.
 pub(crate) const PYTHON: Tool =
     Tool { name: "python3", probe: "python3 -m pip --version", source: Source::Apt("python3-pip") };
@@ -129,6 +164,13 @@ pub(crate) const REDLOCK: Tool =
 /// Another queue on Redis, which `bench` measures ours beside.
 pub(crate) const BULLMQ: Tool =
     Tool { name: "bullmq", probe: "", source: Source::Node(&["bullmq@5.61.0", "ioredis@5.8.2"]) };
+
+/// What checks of `packaging/` need beside a Redis.
+pub(crate) const FOR_PACKAGING: [&Tool; 4] = [&NGINX, &SYSTEMD, &KUBERNETES, &CURL];
+/// What the check of a package needs.
+pub(crate) const FOR_DEB: [&Tool; 6] = [&LINTIAN, &SYSTEMD, &UNSHARE, &IPROUTE, &CURL, &OPENSSL];
+/// What the check of an image needs.
+pub(crate) const FOR_IMAGE: [&Tool; 5] = [&REDIS, &UNSHARE, &IPROUTE, &CURL, &OPENSSL];
 
 /// What no engine needs, but `ci` and `bench`.
 const CHORES: [&Tool; 8] = [&CC, &FLOCK, &TMUX, &RUSTFMT, &CLIPPY, &NEXTEST, &TYPOS, &DENY];
@@ -161,7 +203,7 @@ pub(crate) fn of_engines() -> Vec<&'static Tool> {
 /// Installs what is missing and prints versions.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
-    let tools = [&CHORES[..], &of_engines(), &FOR_BENCHES].concat();
+    let tools = [&CHORES[..], &of_engines(), &FOR_PACKAGING, &FOR_BENCHES].concat();
     need(run, &tools)?;
     for tool in tools {
         println!("{:<14} {}", tool.name, tool.version(run).unwrap_or_default());
@@ -232,6 +274,10 @@ impl Tool {
                 npm.args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"]);
                 run.command(&step, npm.arg(foreign()).args(packages));
                 self.note(packages);
+            }
+            Source::Target(system) => {
+                let mut add = run.program("rustup");
+                run.command(&step, add.args(["target", "add", system]));
             }
             Source::Apt(package) => apt_install(run, &step, package, self.probe),
             Source::Wheel(wheel, package, version) => {

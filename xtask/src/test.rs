@@ -27,7 +27,7 @@ impl Scope {
     fn tools(&self) -> Vec<&'static Tool> {
         match self {
             Scope::Fast => Vec::new(),
-            Scope::All | Scope::Everything => setup::of_engines(),
+            Scope::All | Scope::Everything => [&setup::of_engines()[..], &setup::FOR_PACKAGING].concat(),
             Scope::Engines(engines) => engines.iter().flat_map(|engine| engine.tools).copied().collect(),
         }
     }
@@ -77,8 +77,8 @@ const VARIANTS: &str = "/^conformance::(cluster|ensemble|five|pgbouncer|sentinel
 /// Checks of what a way can break: hand-over and wakes, deaths, what is observed, batches over several servers, a crowd.
 const ROUTED: &str = "/::(claims|death|fifo|loss|observe|several)::|::processes_/";
 
-/// What needs Prometheus's programs and no engine with a server: the fast loop leaves it out, too.
-const PROMETHEUS: &str = "test(/(^|::)prometheus::/)";
+/// What needs programs of others (those of Prometheus, nginx, systemd) and is of no engine: the fast loop leaves it out, too.
+const PROGRAMS: &str = "test(/(^|::)(prometheus|packaging)::/)";
 
 /// How many worlds of the core's simulation are run when everything is.
 const WORLDS: &str = "10000000";
@@ -114,7 +114,7 @@ fn filter(scope: &Scope, packages: &[String]) -> Option<String> {
         Scope::All => Some(format!("not (test({VARIANTS}) - test({ROUTED}))")),
         Scope::Engines(engines) => joined(engines.clone()),
         Scope::Fast => joined(ENGINES.iter().filter(|engine| engine.has_server()).collect())
-            .map(|filter| format!("not ({filter} | {PROMETHEUS})")),
+            .map(|filter| format!("not ({filter} | {PROGRAMS})")),
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
         let filter = filter(&Scope::Fast, &["tenure-redis".to_owned(), "tenure-local".to_owned()]).unwrap();
         assert!(filter.starts_with("not (package(tenure-redis) | "), "{filter}");
         assert!(!filter.contains("local") && Scope::Fast.tools().is_empty());
-        assert!(filter.contains("prometheus"), "promtool is none of its tools: {filter}");
+        assert!(filter.contains("prometheus|packaging"), "promtool is none of its tools: {filter}");
         let tools = |list| Scope::Engines(engines::named(list).unwrap()).tools().len();
         assert!(tools("local") == 0 && tools("redis,local") > 0);
         // Some engines share some.

@@ -15,6 +15,7 @@ mod directory;
 pub mod etcd;
 pub mod foreign;
 pub mod mariadb;
+pub mod nginx;
 mod port;
 pub mod postgres;
 mod process;

@@ -13,6 +13,7 @@ mod mutants;
 mod mysql;
 mod newcomer;
 mod others;
+mod packaging;
 mod pages;
 mod patience;
 mod postgres;

@@ -54,14 +54,22 @@ pub(crate) fn version(path: &Path) -> Option<Version> {
     Some(Version(file.ino(), file.mtime(), file.mtime_nsec(), file.size()))
 }
 
-/// Reads a file, which must be its owner's alone.
+/// Whether only this process's user and root can have written a file, and only they and whom root lets read it. What root owns may be read by a
+/// group: so does a service's file stand in `/etc`, and so does Kubernetes mount a secret.
+fn is_private(mode: u32, owner: u32, user: u32) -> bool {
+    let is_of_root = owner == 0 && user != 0;
+    mode & if is_of_root { 0o037 } else { 0o077 } == 0
+}
+
+/// Reads a file, which must be [private](is_private).
 pub(crate) fn load(path: &Path) -> Result<Table, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let mut file =
         fs::File::open(path).map_err(|error| wrong(&tenure_core::error::plain(&error.to_string())))?;
     // Of the file that was opened, not of the one that has its name by now.
-    let mode = file.metadata().map_err(|error| wrong(&error))?.mode() & 0o7777;
-    if mode & 0o077 != 0 {
+    let found = file.metadata().map_err(|error| wrong(&error))?;
+    let mode = found.mode() & 0o7777;
+    if !is_private(mode, found.uid(), rustix::process::geteuid().as_raw()) {
         return Err(format!("{}: others may read it (mode {mode:04o}): chmod 600", path.display()));
     }
     let mut text = String::new();
@@ -175,6 +183,25 @@ mod tests {
         let key = table.key_of_certificate(&names).expect("the second name");
         assert_eq!(table.find(&key).expect("an entry").name, "spiffe://shop/ops");
         assert_eq!(table.len(), 3);
+    }
+
+    #[test]
+    fn a_group_may_read_what_root_owns_and_this_process_cannot_change() {
+        const US: u32 = 65_532;
+        for (mode, owner, user, is_good) in [
+            (0o600, US, US, true),
+            (0o400, US, US, true),
+            (0o640, US, US, false),
+            (0o440, 0, US, true),
+            (0o640, 0, US, true),
+            (0o660, 0, US, false),
+            (0o644, 0, US, false),
+            (0o600, 0, 0, true),
+            (0o640, 0, 0, false),
+            (0o640, 1000, US, false),
+        ] {
+            assert_eq!(is_private(mode, owner, user), is_good, "{mode:04o} of {owner} for {user}");
+        }
     }
 
     #[test]
