@@ -6,15 +6,16 @@ use axum::body::Body;
 use axum::extract::Query;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use hyper::header::CONTENT_TYPE;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request};
 use serde::de::DeserializeOwned;
 use tenure_core::ClaimId;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::limits::{BODY_BYTES_MAX, BODY_MAX, LIST_MAX};
+use crate::limits::{BODY_BYTES_MAX, BODY_MAX, LARGE_BODIES_MAX, LIST_MAX, SMALL_BODY_BYTES_MAX};
 use crate::problem::{INVALID, MEDIA_TYPE, Problem, TOO_LARGE, TOO_SLOW};
 
 /// Reads a JSON body.
@@ -25,8 +26,8 @@ pub(crate) async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<
             .with_hint("send Content-Type: application/json (curl --json)")
             .last());
     }
-    let bytes = collect(body, BODY_MAX).await?;
-    serde_json::from_slice(&bytes).map_err(|error| {
+    let collected = collect(body, BODY_MAX).await?;
+    serde_json::from_slice(&collected.bytes).map_err(|error| {
         Problem::new(INVALID, format!("the body is not understood: {error}"))
             .with_hint("see docs/operating/serve.md for the fields; periods are whole milliseconds (`_ms`)")
     })
@@ -39,19 +40,50 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("application/json")
 }
 
-async fn collect(body: Body, within: Duration) -> Result<hyper::body::Bytes, Problem> {
-    let too_large =
-        || Problem::new(TOO_LARGE, format!("the body has more than {BODY_BYTES_MAX} bytes")).last();
+/// The bodies that are more than small: as many of them as there may be in memory at a time. The others are not read meanwhile, so that they
+/// stay with their senders.
+static LARGE: Semaphore = Semaphore::const_new(LARGE_BODIES_MAX);
+
+/// A body, and its place among the large ones.
+#[derive(Debug)]
+struct Collected {
+    bytes: Vec<u8>,
+    _place: Option<SemaphorePermit<'static>>,
+}
+
+async fn collect(body: Body, within: Duration) -> Result<Collected, Problem> {
     // What is said beforehand need not be read.
     if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
         return Err(too_large());
     }
-    match tokio::time::timeout(within, Limited::new(body, BODY_BYTES_MAX).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => Err(Problem::new(INVALID, "the body ended before its end").last()),
-        Err(_) => Err(Problem::new(TOO_SLOW, format!("the body took more than {within:?}")).last()),
+    let collected = tokio::time::timeout(within, pieces(body)).await;
+    collected.unwrap_or_else(|_| {
+        Err(Problem::new(TOO_SLOW, format!("the body took more than {within:?}, or others were in its way"))
+            .last())
+    })
+}
+
+async fn pieces(mut body: Body) -> Result<Collected, Problem> {
+    let (mut bytes, mut place) = (Vec::new(), None);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Problem::new(INVALID, "the body ended before its end").last())?;
+        let Ok(piece) = frame.into_data() else { continue };
+        let length = bytes.len() + piece.len();
+        if length > BODY_BYTES_MAX {
+            return Err(too_large());
+        }
+        if length > SMALL_BODY_BYTES_MAX && place.is_none() {
+            // Never closed.
+            place = LARGE.acquire().await.ok();
+            bytes.reserve_exact(BODY_BYTES_MAX - bytes.len());
+        }
+        bytes.extend_from_slice(&piece);
     }
+    Ok(Collected { bytes, _place: place })
+}
+
+fn too_large() -> Problem {
+    Problem::new(TOO_LARGE, format!("the body has more than {BODY_BYTES_MAX} bytes")).last()
 }
 
 /// Reads the query of a request.
@@ -103,7 +135,37 @@ pub(crate) fn shown(bytes: &[u8], field: &str) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::{FutureExt, StreamExt, stream};
+
     use super::*;
+
+    /// A body of which so many bytes come, and then nothing more.
+    fn stalled(length: usize) -> Body {
+        let first = stream::iter([Ok::<_, std::io::Error>(vec![b' '; length])]);
+        Body::from_stream(first.chain(stream::pending()))
+    }
+
+    #[test]
+    fn large_bodies_take_turns_and_small_ones_do_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut open: Vec<_> =
+                (0..LARGE_BODIES_MAX).map(|_| Box::pin(pieces(stalled(SMALL_BODY_BYTES_MAX + 1)))).collect();
+            for body in &mut open {
+                assert!(body.now_or_never().is_none(), "it is not over");
+            }
+            let mut small = Box::pin(pieces(stalled(SMALL_BODY_BYTES_MAX)));
+            assert!((&mut small).now_or_never().is_none());
+            let whole = |length| Body::from(vec![b' '; length]);
+            let read = pieces(whole(SMALL_BODY_BYTES_MAX)).now_or_never();
+            assert_eq!(read.expect("it needs no turn").expect("a body").bytes.len(), SMALL_BODY_BYTES_MAX);
+            let mut next = Box::pin(pieces(whole(BODY_BYTES_MAX)));
+            assert!((&mut next).now_or_never().is_none(), "it waits");
+            open.pop();
+            assert_eq!(next.await.expect("its turn has come").bytes.len(), BODY_BYTES_MAX);
+            assert!(pieces(whole(BODY_BYTES_MAX + 1)).await.is_err());
+        });
+    }
 
     #[test]
     fn an_id_has_32_digits() {
