@@ -14,10 +14,10 @@ pub(crate) const HEAD_BYTES_MAX: usize = 16 * 1024;
 pub(crate) const HEADERS_MAX: usize = 64;
 /// The largest body. A push of a queue has up to 1 MiB of payloads, and claims have a thousandth of that.
 pub(crate) const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// A body that is read at once: those of all but pushes are.
-pub(crate) const SMALL_BODY_BYTES_MAX: usize = 64 * 1024;
+/// A body that is read at once: those of all but pushes and large renewals are.
+pub(crate) const SMALL_BODY_BYTES_MAX: usize = 16 * 1024;
 /// How many larger ones are in memory at a time, so that a hundred cost no hundred MiB. The others wait unread, within [`BODY_MAX`].
-pub(crate) const LARGE_BODIES_MAX: usize = 8;
+pub(crate) const LARGE_BODIES_MAX: usize = 6;
 /// How long a body may take.
 pub(crate) const BODY_MAX: Duration = Duration::from_secs(10);
 /// How long a call may take that waits for nobody, once its body is there.
