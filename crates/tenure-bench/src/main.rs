@@ -1,6 +1,6 @@
 //! Benchmarks: each runs our code and a baseline side by side on this machine and prints the ratio.
 //!
-//! `cargo xtask bench` runs them all; `cargo xtask bench NAME…` some; `--write FILE` also writes the table, with
+//! `cargo xtask bench` runs them all; `cargo xtask bench NAME…` some, and `serve` those that begin with `serve-`; `--write FILE` also writes the table, with
 //! the machine and the command, as Markdown; `--short` measures the long ones for a shorter time. Absolute figures belong to the machine; the ratios are the point.
 
 mod counting;
@@ -17,6 +17,7 @@ mod redlock;
 mod report;
 mod run;
 mod scheduler;
+mod serve;
 mod sql;
 mod zookeeper;
 
@@ -45,7 +46,17 @@ const BENCHES: &[Bench] = &[
     ("etcd-contended", etcd::contended),
     ("mysql-uncontended", mysql::uncontended),
     ("zookeeper-uncontended", zookeeper::uncontended),
+    ("serve-waiters", serve::waiters),
+    ("serve-pairs", serve::pairs),
+    ("serve-loris", serve::loris),
+    ("serve-bodies", serve::bodies),
+    ("serve-drain", serve::drain),
 ];
+
+/// Whether an argument means a benchmark: by its name, or by what it begins with.
+fn is_meant(name: &str, arg: &str) -> bool {
+    name == arg || name.strip_prefix(arg).is_some_and(|rest| rest.starts_with('-'))
+}
 
 fn main() -> measure::Outcome {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
@@ -64,13 +75,13 @@ fn main() -> measure::Outcome {
         file = Some(args.get(at + 1).ok_or("--write needs a file")?.clone());
         args.drain(at..at + 2);
     }
-    if let Some(unknown) = args.iter().find(|arg| !BENCHES.iter().any(|(name, _)| name == arg)) {
+    if let Some(unknown) = args.iter().find(|arg| !BENCHES.iter().any(|(name, _)| is_meant(name, arg))) {
         let known: Vec<&str> = BENCHES.iter().map(|(name, _)| *name).collect();
         return Err(format!("no benchmark {unknown:?}; there are {}", known.join(", ")).into());
     }
     let mut report = Report::new(is_short);
     for (name, bench) in BENCHES {
-        if args.is_empty() || args.iter().any(|arg| arg == name) {
+        if args.is_empty() || args.iter().any(|arg| is_meant(name, arg)) {
             eprintln!("bench: {name}");
             bench(&mut report)?;
         }

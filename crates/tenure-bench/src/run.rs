@@ -34,7 +34,7 @@ pub(crate) fn against_flock(report: &mut Report) -> Outcome {
 }
 
 /// The command as it was built beside this program.
-fn command() -> Result<PathBuf, Box<dyn std::error::Error>> {
+pub(crate) fn command() -> Result<PathBuf, Box<dyn std::error::Error>> {
     let path = std::env::current_exe()?.with_file_name("tenure");
     if path.exists() {
         Ok(path)
