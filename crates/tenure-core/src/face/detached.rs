@@ -288,10 +288,10 @@ pub(crate) enum Tried<T> {
     Again(Error),
 }
 
-/// Tries until the answer timeout is over.
-pub(crate) async fn until_answered<T>(
+/// Tries until the answer timeout is over. No async closure: what it is called by would not be `Send`.
+pub(crate) async fn until_answered<T, F: Future<Output = Result<Tried<T>>>>(
     shared: &Arc<Shared>,
-    mut attempt: impl AsyncFnMut() -> Result<Tried<T>>,
+    mut attempt: impl FnMut() -> F,
 ) -> Result<T> {
     let give_up_at = shared.clock.now() + shared.settings.answer_timeout;
     let mut attempts = 0;
@@ -336,7 +336,7 @@ impl Tenure {
         let reason = shared.engine.capability().adopts_reason;
         check_attachable(shared, (&detached.engine, detached.bound_to), reason)
             .map_err(|error| error.named(shared.engine.name(), Some(&detached.resource)))?;
-        until_answered(shared, async || attach_once(&self.connection, detached).await).await
+        until_answered(shared, || attach_once(&self.connection, detached)).await
     }
 
     /// Returns the verbs about claims by their ids, for a program that keeps no lease of each: a server whose clients renew.

@@ -319,3 +319,17 @@ fn a_value_is_published_by_the_id_that_holds_and_answers_the_next_turn() {
         LoadTurn::Load(_) => panic!("it is fresh"),
     }
 }
+
+#[test]
+fn a_task_on_any_thread_attaches() {
+    fn is_sent<F: Future + Send>(future: F) -> F {
+        future
+    }
+
+    let (_, one, other) = two();
+    let detached = held(&one, "a").detach().expect("it is held");
+    assert!(block_on(is_sent(other.attach(&detached))).expect("an answer").is_some());
+    block_on(one.queue("q").push(b"1").into_future()).expect("pushed");
+    let delivery = block_on(one.queue("q").next()).expect("an item").detach().expect("it is held");
+    assert!(block_on(is_sent(other.queue("q").attach(&delivery))).expect("an answer").is_some());
+}

@@ -238,7 +238,7 @@ impl Queue {
                 Error::new(ErrorKind::Invalid, "attach", message).named(shared.engine.name(), Some(&name))
             );
         }
-        until_answered(shared, async || self.attach_once(detached).await).await
+        until_answered(shared, || self.attach_once(detached)).await
     }
 
     async fn attach_once(&self, detached: &DetachedDelivery) -> Result<Tried<Option<Delivery>>> {
