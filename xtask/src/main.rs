@@ -19,6 +19,7 @@ mod lint;
 mod manifest;
 mod mutants;
 mod package;
+mod python;
 mod release;
 mod run;
 mod rust_version;
@@ -50,8 +51,8 @@ const CHORES: [Chore; 17] = [
     },
     Chore {
         name: "test",
-        arguments: "[--engine A,B | --all | --everything]",
-        summary: "runs the tests: all that need no server, those of some engines, of all, or of all ways to each too",
+        arguments: "[--engine A,B | --python [--long] | --all | --everything]",
+        summary: "runs the tests: all that need no server, those of some engines, of the Python package, of all, or of all ways to each too",
         start: test::start,
     },
     Chore {

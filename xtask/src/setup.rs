@@ -153,6 +153,15 @@ pub(crate) const PYTHON: Tool =
     Tool { name: "python3", probe: "python3 -m pip --version", source: Source::Apt("python3-pip") };
 /// The same.
 pub(crate) const NPM: Tool = Tool { name: "npm", probe: "npm --version", source: Source::Apt("npm") };
+/// Virtual environments, in which the wheel is built and tested.
+pub(crate) const VENV: Tool = Tool {
+    name: "python3-venv",
+    probe: "python3 -m ensurepip --version",
+    source: Source::Apt("python3-venv"),
+};
+/// Takes what debuggers read out of the command.
+pub(crate) const STRIP: Tool =
+    Tool { name: "strip", probe: "strip --version", source: Source::Apt("binutils") };
 /// A client of the classic lock protocol.
 pub(crate) const REDIS_PY: Tool =
     Tool { name: "redis-py", probe: "", source: Source::Python(&["redis==8.1.0"]) };
@@ -180,6 +189,8 @@ const FOR_BENCHES: [&Tool; 1] = [&BULLMQ];
 
 /// What the tests with Redis need. Prometheus scrapes clients of a Redis; what else needs it is tested wherever all engines are.
 pub(crate) const FOR_REDIS: [&Tool; 7] = [&REDIS, &OPENSSL, &PYTHON, &NPM, &REDIS_PY, &REDLOCK, &PROMETHEUS];
+/// What the wheel is built and tested with.
+pub(crate) const FOR_PYTHON: [&Tool; 7] = [&CC, &STRIP, &PYTHON, &VENV, &REDIS, &POSTGRES, &ETCD];
 /// What the tests with PostgreSQL need.
 pub(crate) const FOR_POSTGRES: [&Tool; 2] = [&POSTGRES, &PGBOUNCER];
 /// What the tests with MySQL need: MariaDB, since Debian has no MySQL.

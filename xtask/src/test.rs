@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::args::Args;
 use crate::engines::{self, ENGINES, Engine};
+use crate::python::{self, Wheel};
 use crate::run::{Outcome, Run};
 use crate::setup::{self, Tool};
 use crate::tree::Tree;
@@ -37,7 +38,15 @@ impl Scope {
 pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
     let engines = args.value("--engine")?;
     let (all, everything) = (args.flag("--all"), args.flag("--everything"));
+    let (of_python, is_long) = (args.flag("--python"), args.flag("--long"));
     args.finish()?;
+    match (of_python, engines.is_some() || all || everything) {
+        (true, false) => {
+            return python::tests(run, if is_long { Wheel::HandedOut } else { Wheel::Test });
+        }
+        (false, _) if !is_long => {}
+        _ => return Err("--python stands alone, and --long is its".to_owned()),
+    }
     let scope = match (engines, all, everything) {
         (Some(list), false, false) => Scope::Engines(engines::named(&list)?),
         (None, true, false) => Scope::All,
@@ -69,7 +78,10 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
         let mut doc_tests = run.cargo("test --quiet --doc --workspace");
         run.command("doc tests", &mut doc_tests);
     }
-    Ok(())
+    match scope {
+        Scope::Everything => python::tests(run, Wheel::HandedOut),
+        Scope::All | Scope::Fast | Scope::Engines(_) => Ok(()),
+    }
 }
 
 /// Ways to a store whose rules another suite checks whole: a cluster in place of one server, a pooler before it.

@@ -1,0 +1,150 @@
+//! `cargo xtask test --python`: builds the wheel, installs it where there is no Rust, and runs its tests against real stores.
+//!
+//! The wheel has the command, too: maturin puts what lies in `python/tenure.data/scripts` on the path of whoever installs it. By default
+//! it is built as the tests are, which is compiled already; with `--long` as it is handed out, which takes minutes, and is weighed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::run::{Outcome, Run};
+use crate::setup;
+
+/// What builds and checks.
+const TOOLS: &str = "maturin==1.16.0";
+/// What the tests and the recipes use.
+const FOR_TESTS: &str = "pytest==8.4.2 mypy==1.18.2 gevent==25.9.1 gunicorn==23.0.0 celery==5.5.3 redis==5.2.1 \
+     django==4.2.25 fastapi==0.119.0 httpx==0.28.1 apscheduler==3.11.0 pandas==2.2.3";
+/// What a wheel may weigh as it is handed out, and as the tests are built: unoptimised code is twice as large.
+const BYTES_MAX: (&str, &str) = ("15000000", "40000000");
+
+/// What is built, and how.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wheel {
+    /// As the tests are.
+    Test,
+    /// As it is handed out; its tests are also those that take minutes.
+    HandedOut,
+}
+
+impl Wheel {
+    /// How the command and the stores for the tests are compiled.
+    fn builds(self) -> &'static [&'static str] {
+        match self {
+            Wheel::Test => &["build --package tenure-cli --bin tenure", STORES],
+            Wheel::HandedOut => &["build --package tenure-cli --bin tenure --profile wheel", STORES],
+        }
+    }
+}
+
+const STORES: &str = "build --package tenure-testkit --example stores";
+
+/// Builds, installs and tests.
+pub(crate) fn tests(run: &mut Run, what: Wheel) -> Outcome<()> {
+    setup::need(run, &setup::FOR_PYTHON)?;
+    let target = run.target()?;
+    let is_long = what == Wheel::HandedOut;
+    let (profile, folder) = if is_long { ("wheel", "wheel") } else { ("dev", "debug") };
+    let of_wheel = target.join("python");
+    for build in what.builds() {
+        let mut build = run.cargo(build);
+        if !run.command("the command and stores", &mut build) {
+            return Ok(());
+        }
+    }
+    stage(run, &target.join(folder).join("tenure"))?;
+    let (tools, venv) = (of_wheel.join("tools"), of_wheel.join("venv"));
+    environment(run, "tools", &tools, TOOLS)?;
+    let wheels = of_wheel.join("wheels");
+    // An older one must not be taken for this one; there may be none.
+    fs::remove_dir_all(&wheels).ok();
+    let mut maturin = run.program(&tools.join("bin/maturin").to_string_lossy());
+    maturin.args([
+        "build",
+        "--quiet",
+        "--strip",
+        "--manifest-path",
+        "python/Cargo.toml",
+        "--profile",
+        profile,
+    ]);
+    if !run.command("the wheel", maturin.arg("--out").arg(&wheels)) {
+        return Ok(());
+    }
+    let wheel = only_file(&wheels)?;
+    bare(run, &of_wheel.join("bare"), &wheel);
+    environment(run, "what the tests use", &venv, FOR_TESTS)?;
+    let mut install = without_rust(run, &venv, "pip");
+    install.args(["install", "--quiet", "--no-deps", "--force-reinstall"]);
+    if !run.command("install", install.arg(&wheel)) {
+        return Ok(());
+    }
+    let mut pytest = without_rust(run, &venv, "pytest");
+    pytest.args(["--quiet", "-p", "no:cacheprovider"]).args(is_long.then_some("--long"));
+    pytest.arg(run.root().join("python/tests"));
+    pytest.env("TENURE_TEST_STORES", target.join("debug/examples/stores")).env("TENURE_TEST_WHEEL", &wheel);
+    pytest.env("TENURE_TEST_WHEEL_MAX", if is_long { BYTES_MAX.0 } else { BYTES_MAX.1 });
+    run.command("python tests", &mut pytest);
+    let mut mypy = without_rust(run, &venv, "mypy");
+    mypy.current_dir(run.root().join("python"));
+    mypy.args(["--strict", "--cache-dir"]).arg(of_wheel.join("mypy")).args(["tenure", "examples"]);
+    run.command("mypy", &mut mypy);
+    Ok(())
+}
+
+/// Puts the command where maturin finds it, without what debuggers read.
+fn stage(run: &mut Run, command: &Path) -> Outcome<()> {
+    let scripts = run.root().join("python/tenure.data/scripts");
+    fs::create_dir_all(&scripts).map_err(|error| format!("cannot make {}: {error}", scripts.display()))?;
+    let mut strip = run.program("strip");
+    run.command("strip", strip.arg("-o").arg(scripts.join("tenure")).arg(command));
+    Ok(())
+}
+
+/// Makes a virtual environment with these packages, unless it is there with the same.
+fn environment(run: &mut Run, what: &str, path: &Path, packages: &str) -> Outcome<()> {
+    let note = path.join("installed");
+    if fs::read_to_string(&note).is_ok_and(|installed| installed == packages) {
+        return Ok(());
+    }
+    let mut venv = run.program("python3");
+    run.command("venv", venv.args(["-m", "venv", "--clear"]).arg(path));
+    let mut pip = run.program(&path.join("bin/pip").to_string_lossy());
+    if run.command(what, pip.args(["install", "--quiet"]).args(packages.split_whitespace())) {
+        fs::write(&note, packages).map_err(|error| format!("cannot write {}: {error}", note.display()))?;
+    }
+    Ok(())
+}
+
+/// Installs the wheel alone into a new environment, as users do, and uses it.
+fn bare(run: &mut Run, path: &Path, wheel: &Path) {
+    let mut venv = run.program("python3");
+    run.command("bare venv", venv.args(["-m", "venv", "--clear"]).arg(path));
+    let mut pip = without_rust(run, path, "pip");
+    run.command("bare install", pip.args(["install", "--quiet", "--no-index"]).arg(wheel));
+    let mut python = without_rust(run, path, "python");
+    let code = "import tenure; tenure.connect('memory:').mutex('a').acquire().release()";
+    run.command("bare library", python.args(["-c", code]));
+    run.command("bare command", without_rust(run, path, "tenure").arg("--version"));
+}
+
+/// A program of an environment, started where cargo and rustc are not found.
+fn without_rust(run: &Run, venv: &Path, name: &str) -> Command {
+    let bin = venv.join("bin");
+    let mut command = run.program(&bin.join(name).to_string_lossy());
+    let path = format!("{}:/usr/sbin:/sbin:/usr/bin:/bin", bin.display());
+    // Not where the sources lie: Python would find them in place of what is installed.
+    command.current_dir(venv).env("PATH", path);
+    command.env_remove("TENURE_ENGINE").env_remove("PYTHONPATH");
+    command
+}
+
+/// The only file of a folder.
+fn only_file(folder: &Path) -> Outcome<PathBuf> {
+    let files = fs::read_dir(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = files.filter_map(Result::ok).map(|file| file.path()).collect();
+    match (paths.pop(), paths.is_empty()) {
+        (Some(path), true) => Ok(path),
+        _ => Err(format!("not one wheel in {}", folder.display())),
+    }
+}
