@@ -23,6 +23,7 @@
 //! ```
 
 mod bridge;
+mod http;
 mod names;
 mod render;
 mod run_file;
@@ -31,8 +32,9 @@ mod store;
 mod text_file;
 
 pub use bridge::Bridge;
+pub use http::HttpCounts;
 pub use names::{METRICS, Metric, MetricType};
-pub use render::{Format, render};
+pub use render::{Format, Page, render};
 pub use run_file::{Holding, Run, RunFile};
 pub use server::{Address, Listener, Server};
 pub use store::render_store;

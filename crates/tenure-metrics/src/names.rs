@@ -161,4 +161,14 @@ metrics! {
         "How long the survey took that says what is in the store.";
     SURVEY_AGE "tenure_survey_age_seconds" Gauge Most ["engine"]
         "How long ago it was over.";
+    HTTP_REQUESTS "tenure_http_requests_total" Counter Sum ["route" "method" "status"]
+        "Requests of tenure serve that were answered, by the pattern of their path.";
+    HTTP_TIME "tenure_http_request_seconds" Histogram Sum ["route"]
+        "How long answers took, without the time spent waiting for a grant or an item.";
+    HTTP_OPEN "tenure_http_open" Gauge Sum ["what"]
+        "Connections, requests that wait, and streams that are open now.";
+    HTTP_REFUSED "tenure_http_refused_total" Counter Sum ["reason"]
+        "Requests and connections that were refused, by why.";
+    HTTP_RELOADS "tenure_http_tokens_reloads_total" Counter Sum ["outcome"]
+        "How often the file of tokens was read again.";
 }

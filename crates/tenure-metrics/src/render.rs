@@ -1,14 +1,18 @@
 //! The page that a server of metrics reads.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::time::Duration;
 
 use tenure_core::Counts;
 use tenure_core::counts::{
     CallEnd, ClaimEnd, DeliveryEnd, FoundIn, Histogram, LearnedBy, Loss, Primitive, PushEnd, ReleaseEnd,
     Renewal, ScopeCounts, Verb,
 };
+use tenure_core::engine::Finding;
+use tenure_core::survey::StoreCounts;
 
+use crate::http::HttpCounts;
 use crate::names::{self, Fold, METRICS, Metric, MetricType};
 
 /// In which text.
@@ -40,10 +44,7 @@ impl Format {
 
 /// Writes what clients have counted. Clients of one engine are added up.
 pub fn render(clients: &[Counts], format: Format) -> String {
-    let mut page = Page::default();
-    page.add(names::INFO, &[env!("CARGO_PKG_VERSION")], 1.0);
-    clients.iter().for_each(|counts| page.add_counts(counts));
-    page.text(format)
+    Page::default().clients(clients).text(format)
 }
 
 enum Value {
@@ -51,11 +52,60 @@ enum Value {
     Histogram { cumulative: Vec<(f64, u64)>, count: u64, sum: f64 },
 }
 
-/// The numbers of a page, by metric and labels.
+/// The numbers of a page, by metric and labels: of clients, of a store and of a server of requests, each once.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// use tenure_metrics::{Format, HttpCounts, Page};
+///
+/// # use tenure_core::{Settings, Tenure, memory::Store};
+/// # let settings = Settings::new().counts(true);
+/// # let tenure = Tenure::connect_with(Store::named("page-example").connector(), settings).await?;
+/// let mut http = HttpCounts::default();
+/// http.refused("rate");
+/// let page = Page::default().clients(&[tenure.counts()]).http(&http).text(Format::Prometheus);
+/// assert!(page.contains(r#"tenure_http_refused_total{reason="rate"} 1"#), "{page}");
+/// # Ok(()) }) }
+/// ```
 #[derive(Default)]
-pub(crate) struct Page(BTreeMap<&'static str, BTreeMap<Vec<String>, Value>>);
+pub struct Page(BTreeMap<&'static str, BTreeMap<Vec<String>, Value>>);
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.keys()).finish()
+    }
+}
 
 impl Page {
+    /// Adds what clients have counted. Clients of one engine are added up.
+    ///
+    /// `let page = Page::default().clients(&[tenure.counts()]);`
+    #[must_use]
+    pub fn clients(mut self, clients: &[Counts]) -> Page {
+        self.add(names::INFO, &[env!("CARGO_PKG_VERSION")], 1.0);
+        clients.iter().for_each(|counts| self.add_counts(counts));
+        self
+    }
+
+    /// Adds what a server of requests has counted.
+    ///
+    /// `let page = Page::default().http(&counts);`
+    #[must_use]
+    pub fn http(mut self, counts: &HttpCounts) -> Page {
+        counts.show(&mut self);
+        self
+    }
+
+    /// Adds what a survey has counted that was over so long ago, and what the doctor has found.
+    ///
+    /// `let page = Page::default().store(&surveyor.count(&survey, &[]), &findings, age);`
+    #[must_use]
+    pub fn store(mut self, counts: &StoreCounts, findings: &[Finding], age: Duration) -> Page {
+        self.add_store(counts, findings, age);
+        self
+    }
+
     /// Adds a number, to that of another client with the same labels if there is one.
     pub(crate) fn add(&mut self, metric: Metric, labels: &[&str], number: f64) {
         debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);
@@ -84,6 +134,19 @@ impl Page {
             *count += histogram.count();
             *sum += histogram.sum();
         }
+    }
+
+    /// Adds a histogram that is there once.
+    pub(crate) fn set_histogram(
+        &mut self,
+        metric: Metric,
+        labels: &[&str],
+        cumulative: Vec<(f64, u64)>,
+        count: u64,
+        sum: f64,
+    ) {
+        let key = labels.iter().map(|&label| label.to_owned()).collect();
+        self.0.entry(metric.name).or_default().insert(key, Value::Histogram { cumulative, count, sum });
     }
 
     /// Adds an array that is counted by the words of a label, which comes last.
@@ -181,7 +244,9 @@ impl Page {
     }
 
     /// Writes the page.
-    pub(crate) fn text(&self, format: Format) -> String {
+    ///
+    /// `let text = page.text(Format::Prometheus);`
+    pub fn text(&self, format: Format) -> String {
         let mut text = String::new();
         for metric in METRICS {
             if let Some(values) = self.0.get(metric.name) {

@@ -18,8 +18,8 @@ use tokio_rustls::TlsAcceptor;
 use crate::access::{Peer, certificate};
 use crate::drain::Stage;
 use crate::front::Front;
-use crate::limits::{CONNECTIONS_MAX, HANDSHAKE_MAX, HEAD_BYTES_MAX, HEADERS_MAX, IDLE_MAX};
-use crate::pace::{Pace, Paced};
+use crate::limits::{HANDSHAKE_MAX, HEAD_BYTES_MAX, HEADERS_MAX, IDLE_MAX};
+use crate::pace::{Paced, Socket};
 use crate::pause::pause;
 
 /// How often the loop says that it turns.
@@ -34,17 +34,20 @@ enum Accepted {
 
 /// The connections that there may be.
 #[derive(Clone, Debug)]
-pub(crate) struct Places(Arc<Semaphore>);
+pub(crate) struct Places {
+    free: Arc<Semaphore>,
+    most: usize,
+}
 
 impl Places {
-    pub(crate) fn new() -> Places {
-        Places(Arc::new(Semaphore::new(CONNECTIONS_MAX)))
+    pub(crate) fn new(most: usize) -> Places {
+        Places { free: Arc::new(Semaphore::new(most)), most }
     }
 
     /// Waits until all connections have ended.
     pub(crate) async fn are_free(&self) {
         // Never closed.
-        drop(self.0.acquire_many(CONNECTIONS_MAX as u32).await);
+        drop(self.free.acquire_many(u32::try_from(self.most).unwrap_or(u32::MAX)).await);
     }
 }
 
@@ -53,7 +56,7 @@ pub(crate) async fn serve(listener: Listener, front: Arc<Front>, tls: Option<Tls
     loop {
         front.app.health.turned();
         let next = async {
-            let place = places.0.clone().acquire_owned().await;
+            let place = places.free.clone().acquire_owned().await;
             (place, accept(&listener).await)
         };
         let (place, accepted) = tokio::select! {
@@ -82,16 +85,21 @@ async fn accept(listener: &Listener) -> std::io::Result<Accepted> {
 }
 
 async fn begin(accepted: Accepted, front: Arc<Front>, tls: Option<TlsAcceptor>, place: OwnedSemaphorePermit) {
+    let open = front.app.counting.connected();
     match accepted {
         Accepted::Unix(stream) => talk(stream, front, Peer::default()).await,
         Accepted::Tcp(stream, address) => {
             // An answer is one small write. It fails on a connection that is gone already.
             stream.set_nodelay(true).ok();
-            let peer = Peer { address: Some(address), names: Vec::new() };
+            let peer = Peer { address: Some(address), ..Peer::default() };
             match tls {
                 None => talk(stream, front, peer).await,
                 Some(tls) => {
-                    if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
+                    let shaken = tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await;
+                    if shaken.is_err() {
+                        front.app.counting.refused("slow");
+                    }
+                    if let Ok(Ok(stream)) = shaken {
                         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
                         let names = shown.map(certificate::names).unwrap_or_default();
                         talk(stream, front, Peer { names, ..peer }).await;
@@ -100,12 +108,12 @@ async fn begin(accepted: Accepted, front: Arc<Front>, tls: Option<TlsAcceptor>, 
             }
         }
     }
-    drop(place);
+    drop((open, place));
 }
 
 /// Serves one connection. What goes wrong with it is its client's.
-async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin, front: Arc<Front>, peer: Peer) {
-    let pace = Arc::new(Pace::default());
+async fn talk(stream: impl AsyncRead + AsyncWrite + Socket + Unpin, front: Arc<Front>, peer: Peer) {
+    let pace = peer.pace.clone();
     let (paced, of_service) = (Paced::new(stream, pace.clone()), pace);
     let service = service_fn(|request| {
         of_service.serving();
@@ -128,6 +136,9 @@ async fn talk(stream: impl AsyncRead + AsyncWrite + Unpin, front: Arc<Front>, pe
             served.await
         }
     };
+    if of_service.is_overdue() {
+        front.app.counting.refused("slow");
+    }
     if let Err(error) = ended {
         tracing::trace!(target: "tenure::http", %error, "a connection has ended");
     }

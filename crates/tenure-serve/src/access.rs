@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::limits::{ADDRESSES_MAX, GUESSES_OF_ADDRESS, RATE_OF_TOKEN, WAITING_OF_TOKEN_MAX};
+use crate::pace::Pace;
 use crate::problem::{FORBIDDEN, Problem, RATE, UNAUTHORIZED};
 use rate::Rates;
 use rules::{Rules, Verb};
@@ -146,6 +147,8 @@ pub(crate) struct Peer {
     pub(crate) address: Option<IpAddr>,
     /// The names that its certificate was given, if it has one that was verified.
     pub(crate) names: Vec<String>,
+    /// How its connection goes on.
+    pub(crate) pace: Arc<Pace>,
 }
 
 /// Who may do what now.

@@ -7,13 +7,16 @@ use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::Finding;
 use tenure_core::survey::Surveyor;
 use tenure_core::{Label, Result, Tenure};
+use tenure_metrics::Format;
 
 use crate::access::{Access, Caller};
+use crate::counting::Counting;
 use crate::drain::Drain;
 use crate::events::Events;
 use crate::health::Health;
 use crate::limits::{CALL_MAX, DOCTOR_EVERY};
 use crate::open_claims::OpenClaims;
+use crate::page::Pages;
 use crate::problem::{Problem, UNAVAILABLE};
 use crate::waiting::Waiting;
 
@@ -23,6 +26,9 @@ pub(crate) struct App {
     pub(crate) surveyor: Arc<Surveyor>,
     /// For streams: many readers cost the store as much as one.
     pub(crate) events: Events,
+    /// For Prometheus.
+    pub(crate) pages: Arc<Pages>,
+    pub(crate) counting: Arc<Counting>,
     pub(crate) access: Arc<Access>,
     pub(crate) drain: Drain,
     pub(crate) health: Health,
@@ -37,6 +43,12 @@ impl App {
     pub(crate) fn label(&self, caller: &Caller, text: &str) -> Label {
         let own = self.tenure.label();
         Label::new(own.host(), own.pid(), caller.name().unwrap_or(own.program()), text)
+    }
+
+    /// The page of metrics.
+    pub(crate) async fn page(&self, format: Format) -> String {
+        let http = self.counting.look(self.waiting.count(), self.streams.count());
+        self.pages.page(&http, format).await
     }
 
     /// Looks whether the store can be trusted, unless somebody has of late. All who ask meanwhile have the same findings.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
@@ -17,20 +16,20 @@ use crate::app::App;
 use crate::drain::Stage;
 use crate::millis::millis;
 use crate::problem::{INTERNAL, INVALID, Problem};
-use crate::routes;
+use crate::routes::{self, Routes};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("tenure-request-id");
 
 /// Answers requests.
 pub(crate) struct Front {
     pub(crate) app: Arc<App>,
-    router: Router,
+    routes: Routes,
     hosts: Vec<String>,
 }
 
 impl Front {
     pub(crate) fn new(app: Arc<App>, hosts: Vec<String>) -> Front {
-        Front { router: routes::router(app.clone()), app, hosts }
+        Front { routes: routes::routes(app.clone()), app, hosts }
     }
 
     /// Answers one.
@@ -42,6 +41,9 @@ impl Front {
         let answered = self.answer(request.map(Body::new), peer, &mut who).await;
         let mut response = answered.unwrap_or_else(IntoResponse::into_response);
         self.finish(&mut response, &id);
+        let waited = response.extensions().get::<Noted>().map_or(0, |noted| noted.waited_ms);
+        let took = began.elapsed().saturating_sub(std::time::Duration::from_millis(waited));
+        self.app.counting.answered(self.routes.pattern(&path), &method, response.status().as_u16(), took);
         self.log(&response, Logged { id: &id, method: &method, path: &path, who: who.as_ref(), began });
         response
     }
@@ -52,6 +54,7 @@ impl Front {
         peer: &Peer,
         who: &mut Option<Caller>,
     ) -> Result<Response, Problem> {
+        request.extensions_mut().insert(peer.clone());
         origin::check(request.headers(), &self.hosts, peer.address.is_some())?;
         if !routes::is_public(request.uri().path()) {
             let caller = self.app.access.caller(request.headers(), peer)?;
@@ -59,7 +62,7 @@ impl Front {
             *who = Some(caller);
         }
         // A router is always ready, and never fails.
-        let Ok(response) = self.router.clone().call(request).await;
+        let Ok(response) = self.routes.router.clone().call(request).await;
         Ok(response)
     }
 
@@ -79,10 +82,11 @@ impl Front {
                 *response.body_mut() = Body::from(problem.text(id) + "\n");
                 // That of the empty body, by axum.
                 response.headers_mut().remove(CONTENT_LENGTH);
-                if let Some(resource) = problem.resource() {
-                    let resource = Some(resource.to_owned());
-                    response.extensions_mut().insert(Noted { resource, waited_ms: 0 });
+                if let Some(reason) = problem.refusal() {
+                    self.app.counting.refused(reason);
                 }
+                let resource = problem.resource().map(str::to_owned);
+                response.extensions_mut().insert(Noted { resource, waited_ms: problem.waited_ms() });
             }
         }
         let headers = response.headers_mut();

@@ -27,6 +27,7 @@ mod answer;
 mod app;
 mod audit;
 mod body;
+mod counting;
 mod drain;
 mod events;
 mod front;
@@ -37,6 +38,7 @@ mod millis;
 mod open_claims;
 mod options;
 mod pace;
+mod page;
 mod pause;
 mod problem;
 mod reload;
@@ -51,7 +53,7 @@ use std::time::Duration;
 
 use tenure_core::survey::Surveyor;
 use tenure_core::{Error, ErrorKind, Result, Tenure};
-use tenure_metrics::{Address, Listener};
+use tenure_metrics::{Address, Format, Listener};
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
@@ -63,11 +65,13 @@ mod secret;
 
 use access::{Access, file};
 use app::App;
+use counting::Counting;
 use drain::{Drain, Stage};
 use events::Events;
 use front::Front;
 use health::Health;
 use open_claims::OpenClaims;
+use page::Pages;
 use waiting::Waiting;
 
 /// A server that listens, and answers once it is [run](Server::run).
@@ -106,6 +110,20 @@ impl Control {
     /// `control.drain();`
     pub fn drain(&self) {
         self.app.drain.reach(Stage::Announced);
+    }
+
+    /// Writes the page of metrics: what this process counts, its requests, and what the store holds. None: it cannot be made in time. It
+    /// blocks for 2 s at most where the store is slow, so it is for a thread of its own.
+    ///
+    /// `let page = control.metrics(Format::Prometheus);`
+    pub fn metrics(&self, format: Format) -> Option<String> {
+        let (sender, page) = std::sync::mpsc::channel();
+        let app = self.app.clone();
+        self.app.pages.runtime.spawn(async move {
+            // Its reader may have given up.
+            sender.send(app.page(format).await).ok();
+        });
+        page.recv_timeout(limits::CALL_MAX).ok()
     }
 
     /// Has the file of tokens read again now.
@@ -147,6 +165,8 @@ impl Server {
         let surveyor = Arc::new(Surveyor::new(&tenure));
         let app = App {
             events: Events::new(&tenure, surveyor.clone(), &Runtime::current()),
+            pages: Arc::new(Pages::new(&tenure, surveyor.clone(), options.long_held.clone())),
+            counting: Arc::new(Counting::new()),
             surveyor,
             tenure,
             access: Arc::new(Access::new(table, options.is_read_only)),
@@ -178,7 +198,7 @@ impl Server {
         let Server { app, listener, address, options, tls, reload } = self;
         let following = options.tokens.map(|path| tokio::spawn(reload::follow(path, app.clone(), reload)));
         let front = Arc::new(Front::new(app.clone(), options.hosts));
-        let places = accept::Places::new();
+        let places = accept::Places::new(options.connections_max);
         let leaving = async {
             app.drain.reached(Stage::Announced).await;
             pause::pause(limits::NOTICE).await;

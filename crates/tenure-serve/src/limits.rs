@@ -64,6 +64,9 @@ pub(crate) const LINGER_DEFAULT: Duration = Duration::from_secs(2);
 /// The longest: for as long as a store keeps the place of a silent waiter.
 pub(crate) const LINGER_MAX: Duration = Duration::from_secs(15);
 
+/// After how long a stream renews again what the store has not answered, at most.
+pub(crate) const RENEW_AGAIN: Duration = Duration::from_secs(1);
+
 /// How often the file of tokens is looked at. What a removed token had open ends within that.
 pub(crate) const RELOAD_EVERY: Duration = Duration::from_secs(2);
 /// How long `/readyz` has said no before the first connection is refused: so long do balancers take to hear of it.

@@ -25,6 +25,8 @@ pub struct Options {
     pub(crate) is_read_only: bool,
     pub(crate) waiting_max: usize,
     pub(crate) streams_max: usize,
+    pub(crate) connections_max: usize,
+    pub(crate) long_held: Vec<String>,
 }
 
 /// The files of a server's certificate.
@@ -50,6 +52,8 @@ impl Options {
             is_read_only: false,
             waiting_max: crate::limits::WAITING_MAX,
             streams_max: crate::limits::STREAMS_MAX,
+            connections_max: crate::limits::CONNECTIONS_MAX,
+            long_held: Vec::new(),
         }
     }
 
@@ -93,6 +97,20 @@ impl Options {
     #[must_use]
     pub fn waiting_max(mut self, most: usize) -> Options {
         self.waiting_max = most;
+        self
+    }
+
+    /// Has what fits a pattern not count as the oldest hold in the metrics: a leader is held for as long as a program runs.
+    #[must_use]
+    pub fn long_held(mut self, pattern: &str) -> Options {
+        self.long_held.push(pattern.to_owned());
+        self
+    }
+
+    /// Sets how many connections there may be at a time (default 12,000); others wait in the line of the system. More: more files and memory.
+    #[must_use]
+    pub fn connections_max(mut self, most: usize) -> Options {
+        self.connections_max = most;
         self
     }
 

@@ -4,18 +4,51 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use tokio_rustls::server::TlsStream;
 
 use crate::limits::{HEAD_MAX, STALL_MAX};
 
 /// What a connection does now.
 #[derive(Debug, Default)]
-pub(crate) struct Pace(AtomicU8);
+pub(crate) struct Pace {
+    phase: AtomicU8,
+    is_overdue: AtomicBool,
+    /// After how many milliseconds a connection is given up whose other end acknowledges nothing; 0: the system decides.
+    gives_up_after: AtomicU32,
+}
+
+/// What a connection is made of.
+pub(crate) trait Socket {
+    /// Gives up after so many milliseconds in which nothing is acknowledged that was written.
+    fn give_up_after(&self, millis: u32) -> io::Result<()>;
+}
+
+impl Socket for TcpStream {
+    fn give_up_after(&self, millis: u32) -> io::Result<()> {
+        Ok(rustix::net::sockopt::set_tcp_user_timeout(self, millis)?)
+    }
+}
+
+impl Socket for UnixStream {
+    /// Its other end is in this machine: it is there or not.
+    fn give_up_after(&self, _millis: u32) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<S: Socket> Socket for TlsStream<S> {
+    fn give_up_after(&self, millis: u32) -> io::Result<()> {
+        self.get_ref().0.give_up_after(millis)
+    }
+}
 
 /// A head is read: so it is on a new connection.
 const HEAD: u8 = 0;
@@ -26,12 +59,24 @@ const IDLE: u8 = 2;
 impl Pace {
     /// The head of a request is there.
     pub(crate) fn serving(&self) {
-        self.0.store(SERVING, Ordering::Relaxed);
+        self.phase.store(SERVING, Ordering::Relaxed);
+        self.gives_up_after.store(0, Ordering::Relaxed);
+    }
+
+    /// From the next write on the connection is given up whose other end acknowledges nothing for so long: it is gone, and nobody said so.
+    pub(crate) fn give_up_after(&self, period: Duration) {
+        let millis = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
+        self.gives_up_after.store(millis.max(1), Ordering::Relaxed);
     }
 
     /// It is answered.
     pub(crate) fn idle(&self) {
-        self.0.store(IDLE, Ordering::Relaxed);
+        self.phase.store(IDLE, Ordering::Relaxed);
+    }
+
+    /// Whether it was ended because it did not go on.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.is_overdue.load(Ordering::Relaxed)
     }
 }
 
@@ -41,11 +86,12 @@ pub(crate) struct Paced<S> {
     pace: Arc<Pace>,
     head: Option<Pin<Box<Sleep>>>,
     stall: Option<Pin<Box<Sleep>>>,
+    gives_up_after: u32,
 }
 
 impl<S> Paced<S> {
     pub(crate) fn new(stream: S, pace: Arc<Pace>) -> Paced<S> {
-        Paced { stream, pace, head: None, stall: None }
+        Paced { stream, pace, head: None, stall: None, gives_up_after: 0 }
     }
 }
 
@@ -68,36 +114,52 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
         let this = &mut *self;
         let before = buf.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buf);
-        let phase = this.pace.0.load(Ordering::Relaxed);
+        let phase = this.pace.phase.load(Ordering::Relaxed);
         if phase == IDLE && read.is_ready() && buf.filled().len() > before {
-            this.pace.0.store(HEAD, Ordering::Relaxed);
+            this.pace.phase.store(HEAD, Ordering::Relaxed);
         } else if phase != HEAD {
             this.head = None;
             return read;
         }
         // Also when a byte has come: it is the whole head that must be there in time.
         match overdue(&mut this.head, HEAD_MAX, cx) {
-            Poll::Ready(overdue) if read.is_pending() => Poll::Ready(overdue),
+            Poll::Ready(overdue) if read.is_pending() => {
+                this.pace.is_overdue.store(true, Ordering::Relaxed);
+                Poll::Ready(overdue)
+            }
             _ => read,
         }
     }
 }
 
-impl<S: AsyncWrite + Unpin> Paced<S> {
+impl<S: AsyncWrite + Socket + Unpin> Paced<S> {
+    /// Has the system give up as late as the request under way wants it.
+    fn agree(&mut self) -> io::Result<()> {
+        let wanted = self.pace.gives_up_after.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.gives_up_after, wanted) != wanted {
+            self.stream.give_up_after(wanted)?;
+        }
+        Ok(())
+    }
+
     fn written<T>(&mut self, written: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stall = None;
             return written;
         }
         match overdue(&mut self.stall, STALL_MAX, cx) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Err(error)) => {
+                self.pace.is_overdue.store(true, Ordering::Relaxed);
+                Poll::Ready(Err(error))
+            }
             _ => Poll::Pending,
         }
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Socket + Unpin> AsyncWrite for Paced<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.agree()?;
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.written(written, cx)
     }
@@ -117,11 +179,41 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.agree()?;
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
         self.written(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_is_given_up_as_late_as_its_request_wants_and_the_next_one_as_ever() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("its address");
+            let (_client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+            let pace = Arc::new(Pace::default());
+            let mut paced = Paced::new(accepted.expect("a connection").0, pace.clone());
+            let mut after = async |set: &dyn Fn(&Pace)| {
+                set(&pace);
+                paced.write_all(b"a").await.expect("written");
+                rustix::net::sockopt::tcp_user_timeout(&paced.stream).expect("an option")
+            };
+            assert_eq!(after(&|_| {}).await, 0);
+            assert_eq!(after(&|pace| pace.give_up_after(Duration::from_secs(10))).await, 10_000);
+            assert_eq!(after(&|pace| pace.give_up_after(Duration::ZERO)).await, 1);
+            assert_eq!(after(&|pace| pace.serving()).await, 0);
+        });
     }
 }

@@ -65,6 +65,10 @@ pub(crate) struct Problem {
     retry_after: Option<u32>,
     /// Whether the rest of the connection is of no use: its body was not read.
     is_last: bool,
+    /// Whether a page of elsewhere has sent the request.
+    is_foreign: bool,
+    /// How long the request had waited for a grant.
+    waited_ms: u32,
 }
 
 impl Problem {
@@ -77,6 +81,8 @@ impl Problem {
             more: Map::new(),
             retry_after: None,
             is_last: false,
+            is_foreign: false,
+            waited_ms: 0,
         }
     }
 
@@ -99,6 +105,35 @@ impl Problem {
     pub(crate) fn last(mut self) -> Problem {
         self.is_last = true;
         self
+    }
+
+    /// A page of elsewhere has sent the request.
+    pub(crate) fn foreign(mut self) -> Problem {
+        self.is_foreign = true;
+        self
+    }
+
+    pub(crate) fn after(mut self, waited_ms: u64) -> Problem {
+        self.waited_ms = u32::try_from(waited_ms).unwrap_or(u32::MAX);
+        self
+    }
+
+    pub(crate) fn waited_ms(&self) -> u64 {
+        self.waited_ms.into()
+    }
+
+    /// As which refusal it is counted, if it is one.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        match self.kind.name {
+            _ if self.is_foreign => Some("origin"),
+            "unauthorized" => Some("unauthorized"),
+            "forbidden" => Some("forbidden"),
+            "rate" => Some("rate"),
+            "overloaded" => Some("overload"),
+            "too_large" => Some("too_large"),
+            "too_slow" => Some("slow"),
+            _ => None,
+        }
     }
 
     pub(crate) fn lost(resource: &str) -> Problem {

@@ -30,10 +30,12 @@ pub(crate) async fn follow(path: PathBuf, app: Arc<App>, asked: Arc<Notify>) {
                 tracing::warn!(target: "tenure::audit", entries = table.len(), "the file of tokens is in force");
                 app.access.replace(table);
                 app.health.tokens(None);
+                app.counting.reloaded("done");
             }
             Err(error) => {
                 tracing::error!(target: "tenure::audit", %error, "the file of tokens is not used; the one before is");
                 app.health.tokens(Some(error));
+                app.counting.reloaded("failed");
             }
         }
     }

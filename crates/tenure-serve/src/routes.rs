@@ -5,6 +5,7 @@ pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod held;
 pub(crate) mod items;
+pub(crate) mod metrics;
 pub(crate) mod problems;
 pub(crate) mod queues;
 pub(crate) mod resources;
@@ -13,7 +14,7 @@ pub(crate) mod wanted;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{get, post, put};
+use axum::routing::{MethodRouter, get, post, put};
 
 use crate::app::App;
 use crate::problem::{METHOD_NOT_ALLOWED, NOT_FOUND, Problem};
@@ -23,9 +24,53 @@ pub(crate) fn is_public(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz") || path.starts_with("/v1/problems/")
 }
 
+/// The routes, and their patterns: what is counted is counted by these, since paths are somebody's.
+pub(crate) struct Routes {
+    pub(crate) router: Router,
+    patterns: Vec<&'static str>,
+}
+
+/// What a path is counted as that fits no pattern.
+const OTHER: &str = "other";
+
+impl Routes {
+    /// The pattern that a path fits: the first one, so those without a parameter come before.
+    pub(crate) fn pattern(&self, path: &str) -> &'static str {
+        let fits = |pattern: &&&'static str| {
+            let (mut wanted, mut given) = (pattern.split('/'), path.split('/'));
+            let alike = wanted
+                .by_ref()
+                .zip(given.by_ref())
+                .all(|(wanted, given)| wanted == given || (wanted.starts_with('{') && !given.is_empty()));
+            alike && pattern.split('/').count() == path.split('/').count()
+        };
+        self.patterns.iter().find(fits).copied().unwrap_or(OTHER)
+    }
+}
+
+/// A router that knows its patterns.
+struct Rows(Router<Arc<App>>, Vec<&'static str>);
+
+impl Rows {
+    fn route(mut self, pattern: &'static str, methods: MethodRouter<Arc<App>>) -> Rows {
+        self.1.push(pattern);
+        Rows(self.0.route(pattern, methods), self.1)
+    }
+}
+
 /// All routes.
-pub(crate) fn router(app: Arc<App>) -> Router {
-    Router::new()
+pub(crate) fn routes(app: Arc<App>) -> Routes {
+    let Rows(router, mut patterns) = rows();
+    patterns.sort_by_key(|pattern| pattern.contains('{'));
+    let router = router
+        .fallback(async || Problem::new(NOT_FOUND, "there is no such path"))
+        .method_not_allowed_fallback(async || Problem::new(METHOD_NOT_ALLOWED, "the path has other methods"))
+        .with_state(app);
+    Routes { router, patterns }
+}
+
+fn rows() -> Rows {
+    Rows(Router::new(), Vec::new())
         .route("/v1/claims/{claim}", put(claims::claim).delete(held::release))
         .route("/v1/claims/{claim}/renew", post(held::renew))
         .route("/v1/claims/{claim}/value", put(held::publish))
@@ -47,7 +92,30 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/problems/{kind}", get(problems::problem))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
-        .fallback(async || Problem::new(NOT_FOUND, "there is no such path"))
-        .method_not_allowed_fallback(async || Problem::new(METHOD_NOT_ALLOWED, "the path has other methods"))
-        .with_state(app)
+        .route("/metrics", get(metrics::metrics))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_counted_by_its_pattern_and_never_by_itself() {
+        let Rows(_, mut patterns) = rows();
+        patterns.sort_by_key(|pattern| pattern.contains('{'));
+        let routes = Routes { router: Router::new(), patterns };
+        for (path, pattern) in [
+            ("/v1/claims/6f", "/v1/claims/{claim}"),
+            ("/v1/claims/renew", "/v1/claims/renew"),
+            ("/v1/claims/6f/renew", "/v1/claims/{claim}/renew"),
+            ("/v1/deliveries/6f/ack", "/v1/deliveries/{claim}/{act}"),
+            ("/v1/claims/", OTHER),
+            ("/v1/claims/6f/", OTHER),
+            ("/v1/claims/6f/renew/7", OTHER),
+            ("/v1/nothing", OTHER),
+            ("", OTHER),
+        ] {
+            assert_eq!(routes.pattern(path), pattern, "{path}");
+        }
+    }
 }

@@ -41,6 +41,11 @@ impl Waiting {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.counts().all
+    }
+
     /// Lets a request wait, if it may.
     pub(crate) fn enter(self: &Arc<Waiting>, caller: &Caller) -> Result<WaitingPlace, Problem> {
         let mut counts = self.counts();

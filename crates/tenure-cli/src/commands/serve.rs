@@ -1,17 +1,18 @@
 //! `tenure serve`: locks over HTTP, for programs in any language.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenure::Settings;
 use tenure_metrics::Address;
-use tenure_serve::{Options, Server, Tls};
+use tenure_serve::{Control, Options, Server, Tls};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::connect::connect_server;
-use crate::counting::{MetricsFlags, parse_address};
+use crate::counting::{HEADING, not_served, parse_address};
 use crate::duration::parse_duration;
 use crate::exit::{self, Failure, Outcome, of_signal};
 use crate::output::data::write_data;
@@ -76,8 +77,20 @@ pub(crate) struct Serve {
     /// Change nothing: show only
     #[arg(long)]
     read_only: bool,
-    #[command(flatten)]
-    metrics: MetricsFlags,
+    #[arg(long, value_name = "ADDR", value_parser = parse_address, help_heading = HEADING)]
+    #[arg(
+        help = "Serve /metrics at ADDR as well, to whoever reaches it: 127.0.0.1:9184, or unix:/run/metrics.sock"
+    )]
+    metrics: Option<Address>,
+    /// Count together what fits PATTERN, in which `*` is any text; give it again for others
+    #[arg(long, value_name = "PATTERN", help_heading = HEADING)]
+    scope: Vec<String>,
+    /// How many scopes there may be; what is named after that is `other` [default: 100]
+    #[arg(long, value_name = "N", help_heading = HEADING)]
+    scopes_max: Option<usize>,
+    /// What fits PATTERN is held for long, and does not count as oldest; give it again for others
+    #[arg(long, value_name = "PATTERN", help_heading = HEADING)]
+    long_held: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -101,10 +114,18 @@ impl Serve {
         self.action.is_none()
     }
 
+    fn settings(&self) -> Settings {
+        let settings = Settings::new().counts(true).scopes(self.scope.iter().cloned());
+        self.scopes_max.map_or(settings.clone(), |most| settings.scopes_max(most))
+    }
+
     fn options(&self) -> Options {
         let mut options = Options::new(self.listen.clone()).drain(self.drain).read_only(self.read_only);
         for name in &self.host {
             options = options.host(name);
+        }
+        for pattern in &self.long_held {
+            options = options.long_held(pattern);
         }
         if let Some(tokens) = &self.tokens {
             options = options.tokens(tokens);
@@ -126,21 +147,34 @@ pub(crate) fn serve(serve: Serve, engine: &str) -> Outcome {
         return make_token(token);
     }
     raise_files();
-    let page = serve.metrics.serve(Messages::TEXT)?;
+    let shown: Shown = Arc::default();
+    let _page = serve.metrics.as_ref().map(|address| serve_page(address, shown.clone())).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::system("start the server", error))?;
     runtime.block_on(async {
-        let settings = serve.metrics.set(Settings::new());
-        let tenure = connect_server(engine, settings, LOG).await?;
-        if let Some(page) = &page {
-            page.show(&tenure);
-        }
+        let tenure = connect_server(engine, serve.settings(), LOG).await?;
         let server = Server::bind(tenure, serve.options())?;
+        *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(server.control());
         Messages::TEXT.message(&format!("serving at {}", server.address()));
         run(server).await
     })
+}
+
+/// The server whose page is shown, once there is one.
+type Shown = Arc<Mutex<Option<Control>>>;
+
+/// Begins to serve the page of metrics, by a thread of its own, before a thread of the server begins.
+fn serve_page(address: &Address, shown: Shown) -> Result<tenure_metrics::Server, Failure> {
+    let source = move |format| {
+        let control = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        control?.metrics(format)
+    };
+    let page = tenure_metrics::Server::start_with(address, source);
+    let page = page.map_err(|error| not_served(address, &error))?;
+    Messages::TEXT.message(&format!("metrics are served at {}", page.address()));
+    Ok(page)
 }
 
 /// Runs a server, and tells it of signals.

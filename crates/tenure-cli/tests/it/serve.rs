@@ -1,6 +1,6 @@
 //! `tenure serve`: a process that is killed, one that is told to end, and what it says.
 
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command};
 
@@ -79,4 +79,47 @@ fn a_second_signal_ends_a_server_at_once() {
     wait_for("it is not ready", || (ask(&world, "socket", "GET", "/readyz", "").0 != 200).then_some(()));
     signal(server.id(), Signal::INT);
     assert_eq!(code(&finish(server)), 130);
+}
+
+#[test]
+fn a_server_reads_its_tokens_again_when_it_is_told_to_and_shows_its_metrics_where_it_is_told_to() {
+    let world = World::new();
+    let allow = ["metrics".to_owned()];
+    let secret = tenure_serve::secret(&allow).expect("a token");
+    let tokens = world.path("tokens.toml");
+    std::fs::write(&tokens, secret.entry("prometheus", &allow)).expect("a file");
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+    let socket = |name: &str| format!("unix:{}", world.path(name).display());
+    let (listen, metrics) = (socket("socket"), socket("metrics"));
+    let tokens = tokens.to_str().expect("a path").to_owned();
+    let child = world.start(&[
+        "serve",
+        "--listen",
+        &listen,
+        "--tokens",
+        &tokens,
+        "--metrics",
+        &metrics,
+        "--long-held",
+        "leader/*",
+        "--drain",
+        "1s",
+    ]);
+    wait_for("a socket", || is_served(&world.path("socket")).then_some(()));
+    let page = |name: &str, token: &str| {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--header", &format!("authorization: Bearer {token}"), "--unix-socket"]);
+        let said = curl.arg(world.path(name)).arg("http://localhost/metrics").output().expect("curl");
+        String::from_utf8(said.stdout).expect("text")
+    };
+    let reloads = "tenure_http_tokens_reloads_total{outcome=\"done\"}";
+    let own = page("socket", secret.token());
+    assert!(own.contains(&format!("\n{reloads} 0\n")), "{own}");
+    assert!(page("socket", "tnr_none").contains("unauthorized"));
+    // The file has not changed: nobody reads it again who is not told to.
+    signal(child.id(), Signal::HUP);
+    wait_for("it is read again", || page("metrics", "").contains(&format!("\n{reloads} 1\n")).then_some(()));
+    assert!(page("metrics", "").contains("\ntenure_store_names{"), "the store is on it");
+    signal(child.id(), Signal::TERM);
+    assert_eq!(code(&finish(child)), 0);
 }

@@ -82,7 +82,7 @@ fn each_panel_is_one_in_its_place_and_asks_the_prometheus_that_is_chosen() {
     }
     let rows = dashboard["panels"].as_array().into_iter().flatten().filter(|panel| panel["type"] == "row");
     let rows: Vec<&str> = rows.filter_map(|row| row["title"].as_str()).collect();
-    assert_eq!(rows, ["Now", "Locks", "Safety", "Store", "Queues", "Jobs"]);
+    assert_eq!(rows, ["Now", "Locks", "Safety", "Store", "Queues", "Jobs", "Service"]);
     let mut asked = 0;
     each_object(&dashboard, &mut |object| {
         if let Some(datasource) = object.get("datasource") {

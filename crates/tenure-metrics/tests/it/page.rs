@@ -10,7 +10,7 @@ use pollster::block_on;
 use tenure_core::memory::Store;
 use tenure_core::testing::virtual_clock::VirtualClock;
 use tenure_core::{Error, Settings, Tenure};
-use tenure_metrics::{Format, METRICS, render};
+use tenure_metrics::{Format, HttpCounts, METRICS, Page, render};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -144,6 +144,35 @@ fn a_million_names_are_fewer_than_6000_series() {
     let series = page.lines().filter(|line| !line.starts_with('#')).count();
     assert!((5000..=6000).contains(&series), "{series} series");
     assert!(page.len() < 2_000_000, "{} bytes", page.len());
+}
+
+#[test]
+fn requests_are_counted_and_what_is_known_beforehand_begins_at_zero() {
+    let mut http = HttpCounts::default();
+    for (took, status) in [(1, 200), (30, 200), (5000, 503)] {
+        http.answered("/v1/claims/{claim}", "PUT", status, Duration::from_millis(took));
+    }
+    http.refused("rate");
+    http.reloaded("failed");
+    http.open("stream", 3);
+    let page = Page::default().http(&http).text(Format::Prometheus);
+    for line in [
+        r#"tenure_http_requests_total{route="/v1/claims/{claim}",method="PUT",status="200"} 2"#,
+        r#"tenure_http_requests_total{route="/v1/claims/{claim}",method="PUT",status="503"} 1"#,
+        r#"tenure_http_request_seconds_bucket{route="/v1/claims/{claim}",le="0.001"} 1"#,
+        r#"tenure_http_request_seconds_bucket{route="/v1/claims/{claim}",le="0.05"} 2"#,
+        r#"tenure_http_request_seconds_bucket{route="/v1/claims/{claim}",le="2.5"} 2"#,
+        r#"tenure_http_request_seconds_bucket{route="/v1/claims/{claim}",le="+Inf"} 3"#,
+        r#"tenure_http_request_seconds_sum{route="/v1/claims/{claim}"} 5.031"#,
+        r#"tenure_http_refused_total{reason="rate"} 1"#,
+        r#"tenure_http_refused_total{reason="unauthorized"} 0"#,
+        r#"tenure_http_tokens_reloads_total{outcome="failed"} 1"#,
+        r#"tenure_http_tokens_reloads_total{outcome="done"} 0"#,
+        r#"tenure_http_open{what="stream"} 3"#,
+        r#"tenure_http_open{what="waiting"} 0"#,
+    ] {
+        assert!(page.lines().any(|has| has == line), "{line} is not in\n{page}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tenure_core::Settings;
 use tenure_core::counts::Primitive;
 use tenure_core::engine::{Finding, Severity};
 use tenure_core::survey::Surveyor;
-use tenure_metrics::{Format, METRICS, MetricType, render, render_store};
+use tenure_metrics::{Format, HttpCounts, METRICS, MetricType, Page, render, render_store};
 
 use crate::page::{client, work};
 
@@ -199,6 +199,10 @@ impl Known {
         let surveyor = Surveyor::new(&tenure);
         let counts = surveyor.count(&block_on(surveyor.latest()).expect("a survey"), &[]);
         let page = page + &render_store(&counts, &findings, Duration::ZERO, Format::Prometheus);
+        let mut http = HttpCounts::default();
+        // A route without braces, which this reader takes for the end of a selector.
+        http.answered("/v1/claims/renew", "POST", 200, Duration::from_millis(3));
+        let page = page + &Page::default().http(&http).text(Format::Prometheus);
         for line in page.lines().filter(|line| !line.starts_with('#')) {
             let selector = &Expression::parse(line).selectors[0];
             for matcher in &selector.matchers {

@@ -10,6 +10,10 @@ use crate::problem::{FORBIDDEN, Problem};
 
 /// Refuses what a page of elsewhere has sent, and a `Host` that is not ours: a name that somebody else has made to mean this address.
 pub(crate) fn check(headers: &HeaderMap, names: &[String], is_tcp: bool) -> Result<(), Problem> {
+    look(headers, names, is_tcp).map_err(Problem::foreign)
+}
+
+fn look(headers: &HeaderMap, names: &[String], is_tcp: bool) -> Result<(), Problem> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("\u{fffd}"));
     let host = text(HOST).unwrap_or_default();
     if is_tcp && !is_ours(host_of(host), names) {

@@ -4,6 +4,8 @@
 //! an id. What is answered is true when it is answered: a grant that was handed over is confirmed before, since a client that gets it late
 //! must not believe in a hold that the store has passed on.
 
+mod stream;
+
 use std::sync::Arc;
 
 use axum::Extension;
@@ -16,8 +18,8 @@ use tenure_core::model::step::waiter_life;
 use tenure_core::{ClaimId, ErrorKind, Kept, Lease, LoadTurn, Name};
 use tokio::time::Instant;
 
-use crate::access::Caller;
 use crate::access::rules::Verb;
+use crate::access::{Caller, Peer};
 use crate::answer::{Hold, json, noted};
 use crate::app::App;
 use crate::body::{claim_id, read, shown};
@@ -25,7 +27,8 @@ use crate::drain::Stage;
 use crate::millis::millis;
 use crate::open_claims::OpenClaim;
 use crate::pause::pause;
-use crate::problem::Problem;
+use crate::problem::{INVALID, Problem};
+use crate::routes::claims::stream::Mode;
 use crate::routes::wanted::{Asking, ClaimBody, Wanted};
 
 /// How a request ended that waited.
@@ -46,38 +49,58 @@ pub(crate) async fn claim(
 ) -> Result<Response, Problem> {
     let began = Instant::now();
     let id = claim_id(&id)?;
-    let wanted = read::<ClaimBody>(request).await?.check()?;
+    let (parts, body) = request.into_parts();
+    let (mode, peer) = (Mode::of(&parts)?, parts.extensions.get::<Peer>().cloned().unwrap_or_default());
+    let wanted = read::<ClaimBody>(Request::from_parts(parts, body)).await?.check()?;
     caller.may(Verb::Claim, &wanted.name)?;
-    let _place = wanted.poll.map(|_| app.waiting.enter(&caller)).transpose()?;
+    if mode.is_stream && wanted.is_unless_fresh() {
+        return Err(Problem::new(INVALID, "`unless_fresh` is not for streams"));
+    }
+    let place = match wanted.poll {
+        _ if mode.is_stream => Some(app.streams.enter(&caller)?),
+        Some(_) => Some(app.waiting.enter(&caller)?),
+        None => None,
+    };
     let open = app.open_claims.enter(id).await;
     let open = open.map_err(|_| Problem::finished(wanted.name.as_str()))?;
     let mut request = Claiming {
         asking: Some(wanted.ask(&app.tenure, id, app.label(&caller, &wanted.label))),
         open: Some(open),
-        app: &app,
-        wanted: &wanted,
+        app,
+        wanted,
         id,
     };
-    let (ended, was_queued) = match request.first_answer().await {
+    let first = request.first_answer().await;
+    let name = request.wanted.name.clone();
+    if mode.is_stream
+        && let Some(place) = place
+    {
+        let answered = stream::begin(request, first, (caller, place), (mode, peer)).await;
+        return answered.map(|response| noted(response, &name, 0));
+    }
+    let (ended, was_queued) = match first {
         Some(decided) => (Ended::Decided(decided), false),
         None => (request.wait(&caller).await, true),
     };
     let waited_ms = if was_queued { millis(began.elapsed()) } else { 0 };
     let answered = request.answer(ended, waited_ms).await;
     request.is_answered();
-    answered.map(|response| noted(response, &wanted.name, waited_ms))
+    match answered {
+        Ok(response) => Ok(noted(response, &name, waited_ms)),
+        Err(problem) => Err(problem.after(waited_ms)),
+    }
 }
 
 /// A claim under way. Dropped before its answer, its client has gone away.
-struct Claiming<'a> {
-    app: &'a Arc<App>,
-    wanted: &'a Wanted,
+struct Claiming {
+    app: Arc<App>,
+    wanted: Wanted,
     id: ClaimId,
     asking: Option<Asking>,
     open: Option<OpenClaim>,
 }
 
-impl Claiming<'_> {
+impl Claiming {
     /// Waits for what the store says first, which comes within the answer timeout. `None`: the claim is in the queue.
     async fn first_answer(&mut self) -> Option<tenure_core::Result<LoadTurn>> {
         self.asking.as_mut()?.answered().await
@@ -106,7 +129,7 @@ impl Claiming<'_> {
                     decided => decided?,
                 };
                 match decided {
-                    LoadTurn::Load(lease) => self.granted(lease, waited_ms).await,
+                    LoadTurn::Load(lease) => Ok(self.held(&self.confirmed(lease).await?, waited_ms)),
                     LoadTurn::Fresh(value) => Ok(self.fresh(&value)),
                 }
             }
@@ -130,18 +153,25 @@ impl Claiming<'_> {
         self.asking.take().and_then(Asking::detach);
     }
 
-    async fn granted(&self, lease: Lease, waited_ms: u64) -> Result<Response, Problem> {
+    /// What a decision has granted, where nothing but a grant is asked for.
+    async fn hold_of(&self, decided: tenure_core::Result<LoadTurn>) -> Result<Hold, Problem> {
+        match self.app.health.heard(decided)? {
+            LoadTurn::Load(lease) => self.confirmed(lease).await,
+            LoadTurn::Fresh(_) => Err(Problem::finished(self.wanted.name.as_str())),
+        }
+    }
+
+    /// A grant that its client may believe in, and renews from now on.
+    async fn confirmed(&self, lease: Lease) -> Result<Hold, Problem> {
         let is_confirmed = lease.is_confirmed();
         let (token, slot, deadline) = (lease.token(), lease.slot(), lease.deadline());
         // Its client renews it from now on.
         lease.detach()?;
         if is_confirmed {
-            return Ok(self.held(&Hold { claim: self.id, token, slot, deadline }, waited_ms));
+            return Ok(Hold { claim: self.id, token, slot, deadline });
         }
         match self.kept().await? {
-            Some(Kept::Held { token, slot, deadline }) => {
-                Ok(self.held(&Hold { claim: self.id, token, slot, deadline }, waited_ms))
-            }
+            Some(Kept::Held { token, slot, deadline }) => Ok(Hold { claim: self.id, token, slot, deadline }),
             _ => Err(Problem::finished(self.wanted.name.as_str())),
         }
     }
@@ -171,11 +201,11 @@ impl Claiming<'_> {
 
     /// Has the store hear of the claim once more.
     async fn kept(&self) -> Result<Option<Kept>, Problem> {
-        renew_one(self.app, &self.wanted.name, self.id).await
+        renew_one(&self.app, &self.wanted.name, self.id).await
     }
 
     fn held(&self, hold: &Hold, waited_ms: u64) -> Response {
-        let mut value = hold.value(self.app, "granted", &self.wanted.name);
+        let mut value = hold.value(&self.app, "granted", &self.wanted.name);
         value["waited_ms"] = json!(waited_ms);
         let mut response = json(200, &value);
         hold.put_headers(response.headers_mut());
@@ -210,13 +240,25 @@ impl Claiming<'_> {
         json(200, &body)
     }
 
+    /// Ends the claim, in the background.
+    fn release(&self) {
+        let (tenure, name, id) = (self.app.tenure.clone(), self.wanted.name.clone(), self.id);
+        self.app.pages.runtime.spawn(async move {
+            for answer in tenure.detached().release(vec![(name, id)]).await {
+                if let Err(error) = answer {
+                    tracing::debug!(%error, claim = %id, "what a client has left ends at its ttl");
+                }
+            }
+        });
+    }
+
     /// Nothing is left to do when this is dropped.
     fn is_answered(&mut self) {
         self.open = None;
     }
 }
 
-impl Drop for Claiming<'_> {
+impl Drop for Claiming {
     fn drop(&mut self) {
         let Some(open) = self.open.take() else { return };
         self.let_go();

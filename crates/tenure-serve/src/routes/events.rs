@@ -10,12 +10,13 @@ use hyper::Request;
 use serde::Deserialize;
 use tenure_core::Name;
 
-use crate::access::Caller;
 use crate::access::rules::Verb;
+use crate::access::{Caller, Peer};
 use crate::answer::noted;
 use crate::app::App;
 use crate::body::query;
 use crate::events::stream::{Followed, follow};
+use crate::limits::STALL_MAX;
 use crate::problem::{INVALID, Problem};
 
 #[derive(Debug, Deserialize)]
@@ -31,6 +32,9 @@ pub(crate) async fn events(
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let (parts, _) = request.into_parts();
+    if let Some(peer) = parts.extensions.get::<Peer>() {
+        peer.pace.give_up_after(STALL_MAX);
+    }
     match query::<EventsQuery>(&parts)? {
         EventsQuery { name: Some(name), prefix: None } => {
             let name = Name::new(&name)?;

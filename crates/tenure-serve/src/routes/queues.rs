@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tenure_core::engine::queue::SettleAnswer;
 use tenure_core::{ClaimId, Delivery, Name, Queue};
+use tokio::time::Instant;
 
 use crate::access::Caller;
 use crate::access::rules::Verb;
@@ -164,6 +165,7 @@ pub(crate) async fn take(
         return invalid(format!("`poll_ms` is at most {}", POLL_MAX.as_millis()));
     }
     let queue = body.queue(&app, &caller, &name)?;
+    let began = Instant::now();
     let first = if poll.is_zero() {
         app.call(queue.try_next()).await?
     } else {
@@ -175,6 +177,7 @@ pub(crate) async fn take(
             () = app.drain.reached(Stage::Leaving) => None,
         }
     };
+    let waited_ms = if poll.is_zero() { 0 } else { millis(began.elapsed()) };
     let mut deliveries: Vec<Delivery> = first.into_iter().collect();
     if !deliveries.is_empty() && most > 1 {
         // They share a round trip. What fails now is not the failure of what is here.
@@ -184,9 +187,9 @@ pub(crate) async fn take(
     }
     let items: Vec<Value> = deliveries.into_iter().filter_map(handed_over).collect();
     if items.is_empty() {
-        return Ok(noted(empty(), &name, 0));
+        return Ok(noted(empty(), &name, waited_ms));
     }
-    Ok(noted(json(200, &items), &name, 0))
+    Ok(noted(json(200, &items), &name, waited_ms))
 }
 
 /// A delivery as its client has it, who renews and settles it from now on. `None`: it was lost on its way here.

@@ -223,6 +223,11 @@ macro_rules! asked {
 }
 
 impl Wanted {
+    /// Whether a value answers it as well.
+    pub(crate) fn is_unless_fresh(&self) -> bool {
+        matches!(self.units, Units::UnlessFresh)
+    }
+
     /// Makes the claim. Nothing is sent before it is awaited.
     pub(crate) fn ask(&self, tenure: &Tenure, id: ClaimId, label: Label) -> Asking {
         let name = self.name.as_str();

@@ -193,6 +193,29 @@ fn a_token_has_its_own_rate() {
 }
 
 #[test]
+fn a_token_has_its_own_number_of_requests_that_wait() {
+    let (secret, entry) = made("billing", &["claim"]);
+    let (other, second) = made("other", &["claim"]);
+    let tokens = Tokens::new(&format!("{entry}waiting = 1\n{second}"));
+    let server = Serving::memory(anywhere().tokens(&tokens.file));
+    let put = |secret: &Secret, body: serde_json::Value| {
+        server.begin_with(&format!("PUT /v1/claims/{}", new_id()), &bearer(secret), &body)
+    };
+    assert_eq!(put(&other, json!({"name": "a"})).answer().status, 200);
+    let waits = put(&secret, json!({"name": "a"}));
+    until_waiting(&server.tenure, "a", 1);
+    let refused = put(&secret, json!({"name": "a"})).answer();
+    assert_eq!((refused.status, refused.kind(), refused.header("retry-after")), (429, "rate", Some("1")));
+    assert_eq!(put(&secret, json!({"name": "a", "wait": false})).answer().status, 423, "it does not wait");
+    assert_eq!(put(&other, json!({"name": "a", "poll_ms": 1})).answer().status, 202, "another has its own");
+    drop(waits);
+    until("its place is free", || {
+        let answer = put(&secret, json!({"name": "a", "poll_ms": 1})).answer();
+        (answer.status == 202).then_some(())
+    });
+}
+
+#[test]
 fn a_page_of_elsewhere_is_refused() {
     let server = Serving::memory(anywhere());
     let claim = |headers: &str| {

@@ -151,17 +151,23 @@ pub(crate) fn open(address: SocketAddr, request: &str, headers: &str, body: Opti
     stream
 }
 
-/// Reads an answer and the end of its connection.
-pub(crate) fn read(stream: &mut impl Read) -> Answer {
+/// Reads an answer and the end of its connection: its head and its body.
+pub(crate) fn text_of(stream: &mut impl Read) -> (String, String) {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).expect("an answer");
     let text = String::from_utf8(bytes).expect("text");
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    (head.to_owned(), body.to_owned())
+}
+
+/// The same, of JSON.
+pub(crate) fn read(stream: &mut impl Read) -> Answer {
+    let (head, body) = text_of(stream);
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
     Answer {
-        status: status.unwrap_or_else(|| panic!("no answer: {text:?}")),
-        head: head.to_owned(),
-        body: serde_json::from_str(body).unwrap_or(Value::Null),
+        status: status.unwrap_or_else(|| panic!("no answer: {head:?}")),
+        head,
+        body: serde_json::from_str(&body).unwrap_or(Value::Null),
     }
 }
 

@@ -16,7 +16,7 @@ fn connect(server: &Serving) -> TcpStream {
 }
 
 /// Returns the status of a request that is written as it stands.
-fn raw(server: &Serving, request: &[u8]) -> u16 {
+pub(crate) fn raw(server: &Serving, request: &[u8]) -> u16 {
     let mut stream = connect(server);
     // The server may answer and close before all is written.
     stream.write_all(request).ok();
@@ -111,6 +111,23 @@ fn slow_clients_lose_their_connections() {
         }
         assert_eq!(server.ask("GET /healthz").status, 200, "others do not notice");
     });
+}
+
+#[test]
+fn there_are_so_many_connections_and_others_wait_in_line() {
+    let server = Serving::memory(anywhere().connections_max(2));
+    let request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let put = json!({"name": "a"});
+    assert_eq!(server.send(&format!("PUT /v1/claims/{}", new_id()), &put).status, 200);
+    let open: Vec<_> = (0..2).map(|_| server.begin(&format!("PUT /v1/claims/{}", new_id()), &put)).collect();
+    crate::http::until_waiting(&server.tenure, "a", 2);
+    let mut late = connect(&server);
+    late.write_all(request).expect("a request");
+    late.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+    assert!(late.read(&mut [0; 1]).is_err(), "it is not let in");
+    drop(open);
+    late.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    assert_eq!(read(&mut late).status, 200);
 }
 
 #[test]

@@ -1,15 +1,19 @@
 //! TLS, and clients that are known by their certificates. The client is curl, as users have it.
 
 use std::fs;
+use std::io::Read;
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
+use tenure_core::testing::busy::assert_in_time;
 use tenure_serve::Tls;
 use tenure_testkit::TestDirectory;
 
-use crate::http::{Serving, anywhere, new_id};
+use crate::http::{PATIENCE, Serving, anywhere, new_id, now};
 
 /// Makes an authority, the certificate of a server, and those of two clients: one of that authority, and one of another.
 fn certificates(directory: &Path) {
@@ -59,10 +63,18 @@ fn a_client_is_known_by_a_certificate_of_the_right_authority() {
         client_authorities: Some(path.join("ours.crt")),
     };
     let server = Serving::memory(anywhere().tokens(&tokens).tls(tls));
+    let began = now();
+    // It says nothing: no handshake begins.
+    let mut silent = TcpStream::connect(server.address).expect("a connection");
+    silent.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     assert_eq!(claim(&server, path, Some("billing"), "billing/1").0, 200);
     let (status, busy) = claim(&server, path, Some("billing"), "billing/1");
     assert_eq!((status, &busy["holder"]["program"]), (423, &Value::from("billing")), "{busy}");
     assert_eq!(claim(&server, path, Some("billing"), "payroll/1").0, 403);
     assert_eq!(claim(&server, path, None, "billing/2").0, 401, "it has neither a certificate nor a token");
     assert_eq!(claim(&server, path, Some("stranger"), "billing/2").0, 0, "the handshake fails");
+    // A reset is an end as well.
+    silent.read_to_end(&mut Vec::new()).ok();
+    assert!(began.elapsed() > Duration::from_millis(4500), "{:?}", began.elapsed());
+    assert_in_time(began.elapsed(), Duration::from_secs(7));
 }

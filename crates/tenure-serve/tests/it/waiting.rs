@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tenure_core::testing::busy::assert_in_time;
 use tenure_testkit::TestDirectory;
+use tenure_testkit::redis::{self, Topology};
 
 use crate::http::{Serving, anywhere, new_id, now, until, until_waiting};
 
@@ -187,4 +188,24 @@ fn too_many_that_wait_are_sent_away() {
         (answer.status != 503).then_some(answer)
     });
     assert_ne!(free.body, Value::Null);
+}
+
+#[test]
+fn where_another_instance_may_have_it_a_place_lapses_and_its_id_is_not_used_up() {
+    let server = Serving::url(&redis::shared(Topology::Single), anywhere());
+    let (holder, waiter, name) = (new_id(), new_id(), new_id());
+    assert_eq!(server.send(&format!("PUT /v1/claims/{holder}"), &json!({"name": name})).status, 200);
+    let body = json!({"name": name, "ttl_ms": 3000, "linger_ms": 100});
+    let gone = server.begin(&format!("PUT /v1/claims/{waiter}"), &body);
+    until_waiting(&server.tenure, &name, 1);
+    drop(gone);
+    let began = now();
+    until_waiting(&server.tenure, &name, 0);
+    assert!(began.elapsed() > Duration::from_secs(1), "it was withdrawn after {:?}", began.elapsed());
+    assert_in_time(began.elapsed(), Duration::from_secs(5));
+    let back = server.send(&format!("PUT /v1/claims/{waiter}"), &json!({"name": name, "poll_ms": 1}));
+    assert_eq!(back.status, 202, "{back:?}");
+    for id in [waiter, holder] {
+        server.ask(&format!("DELETE /v1/claims/{id}?name={name}"));
+    }
 }

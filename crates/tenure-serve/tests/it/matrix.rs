@@ -1,0 +1,181 @@
+//! Who is let in by no route: each operation, with each token that may not use it. A route without a row fails.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure_testkit::redis::{RedisOptions, RedisServer};
+
+use crate::access::{Tokens, bearer, made};
+use crate::http::{PATIENCE, Serving, anywhere, ask, new_id, now, until};
+
+/// An operation: its method, its pattern, a request for it, and a body.
+struct Row {
+    method: &'static str,
+    pattern: &'static str,
+    path: String,
+    body: Value,
+}
+
+fn rows() -> Vec<Row> {
+    let id = new_id();
+    let name = json!({"name": "billing/1"});
+    let queue = json!({"queue": "billing/1"});
+    let row = |method, pattern: &'static str, query: &str, body: Value| {
+        let path = pattern.replace("{claim}", &id).replace("{act}", "ack");
+        Row { method, pattern, path: format!("{path}{query}"), body }
+    };
+    let with = |base: &Value, more: Value| {
+        let mut base = base.clone();
+        let more = more.as_object().expect("fields").clone();
+        base.as_object_mut().expect("fields").extend(more);
+        base
+    };
+    vec![
+        row("PUT", "/v1/claims/{claim}", "", name.clone()),
+        row("DELETE", "/v1/claims/{claim}", "?name=billing/1", Value::Null),
+        row("POST", "/v1/claims/{claim}/renew", "", name.clone()),
+        row("PUT", "/v1/claims/{claim}/value", "", with(&name, json!({"value": "v"}))),
+        row("POST", "/v1/claims/renew", "", json!({"claims": [with(&name, json!({"claim": id.clone()}))]})),
+        row("GET", "/v1/resource", "?name=billing/1", Value::Null),
+        row("GET", "/v1/resources", "?prefix=billing/", Value::Null),
+        row("GET", "/v1/events", "?name=billing/1", Value::Null),
+        row("GET", "/v1/events", "?prefix=billing/", Value::Null),
+        row("GET", "/v1/leader", "?name=billing/1", Value::Null),
+        row("POST", "/v1/resource/break", "", with(&name, json!({"token": 1}))),
+        row("POST", "/v1/resource/resize", "", with(&name, json!({"capacity": 2}))),
+        row("GET", "/v1/doctor", "", Value::Null),
+        row("POST", "/v1/queue/push", "", with(&queue, json!({"items": [{"payload": "p"}]}))),
+        row("POST", "/v1/queue/take", "", queue.clone()),
+        row("POST", "/v1/deliveries/{claim}/{act}", "", queue.clone()),
+        row("GET", "/v1/queues", "?prefix=billing/", Value::Null),
+        row("GET", "/v1/queue/items", "?queue=billing/1", Value::Null),
+        row("POST", "/v1/queue/replay", "", with(&queue, json!({"all": true}))),
+        row("POST", "/v1/queue/purge", "", with(&queue, json!({"all": true, "which": "dead"}))),
+        row("GET", "/metrics", "", Value::Null),
+    ]
+}
+
+/// The operations in the source that are not for everybody.
+fn operations() -> BTreeSet<(String, String)> {
+    let source = include_str!("../../src/routes.rs");
+    let lines = source.lines().filter_map(|line| line.trim().strip_prefix(".route(\""));
+    let mut operations = BTreeSet::new();
+    for line in lines {
+        let (pattern, methods) = line.split_once('"').expect("a pattern");
+        if ["/healthz", "/readyz", "/v1/problems/{kind}"].contains(&pattern) {
+            continue;
+        }
+        for method in ["get", "put", "post", "delete", "patch"] {
+            if methods.contains(&format!("{method}(")) {
+                operations.insert((method.to_uppercase(), pattern.to_owned()));
+            }
+        }
+    }
+    assert!(operations.len() >= 20, "{operations:?}");
+    operations
+}
+
+#[test]
+fn no_route_lets_in_who_may_not_use_it_and_none_of_them_costs_the_store_anything() {
+    let rows = rows();
+    let known: BTreeSet<_> = rows.iter().map(|row| (row.method.to_owned(), row.pattern.to_owned())).collect();
+    assert_eq!(known, operations(), "a route needs a row, and a row its route");
+    let redis = RedisServer::start(RedisOptions::default());
+    let verbs = ["claim", "read", "operate", "push", "take", "payload", "metrics"];
+    let elsewhere: Vec<String> = verbs.iter().map(|verb| format!("{verb} other/")).collect();
+    let elsewhere: Vec<&str> = elsewhere.iter().map(String::as_str).collect();
+    let (other, of_other) = made("other", &elsewhere);
+    let (expired, of_expired) = made("expired", &verbs);
+    let of_expired = of_expired.replace("allow", "expires = 2001-01-01\nallow");
+    let (revoked, of_revoked) = made("revoked", &verbs);
+    let (all, of_all) = made("all", &verbs);
+    let (wrong, _) = made("wrong", &verbs);
+    let tokens = Tokens::new(&format!("{of_other}{of_expired}{of_revoked}{of_all}"));
+    let server = Serving::url(&redis.url(), anywhere().tokens(tokens.file()));
+    let send = |row: &Row, headers: &str| {
+        let body = Some(&row.body).filter(|body| !body.is_null());
+        ask(server.address, &format!("{} {}", row.method, row.path), headers, body)
+    };
+    // So that the rows are known to be good but for who sends them. Two of them go on for long.
+    let is_good = |row: &&Row| row.pattern != "/v1/queue/take" && row.pattern != "/v1/events";
+    for row in rows.iter().filter(is_good) {
+        let answer = send(row, &bearer(&all));
+        assert!(
+            ![400, 401, 403, 405, 415].contains(&answer.status),
+            "{} {}: {answer:?}",
+            row.method,
+            row.path
+        );
+    }
+    tokens.write(&format!("{of_other}{of_expired}{of_all}"));
+    server.control.reload();
+    until("the token is taken away", || (send(&rows[0], &bearer(&revoked)).status == 401).then_some(()));
+    let asked = || -> Vec<String> {
+        let stats = redis.command(&["INFO", "commandstats"]);
+        let is_asked = |line: &&str| line.starts_with("cmdstat_f") || line.starts_with("cmdstat_scan");
+        let lines = stats.lines().filter(is_asked);
+        lines.map(|line| line.split(',').next().unwrap_or_default().to_owned()).collect()
+    };
+    // What the good ones have begun is over.
+    let before = until("the store rests", || {
+        let (began, before) = (now(), asked());
+        until("a while", || (began.elapsed() > Duration::from_millis(1200)).then_some(()));
+        (asked() == before).then_some(before)
+    });
+    for row in &rows {
+        let operation = format!("{} {}", row.method, row.path);
+        // An address may guess so often a second, and no more.
+        let send = |headers: &str| {
+            until("not too fast", || Some(send(row, headers)).filter(|answer| answer.status != 429))
+        };
+        let nobody = String::new();
+        for (who, headers) in [
+            ("nobody", nobody),
+            ("wrong", bearer(&wrong)),
+            ("expired", bearer(&expired)),
+            ("revoked", bearer(&revoked)),
+        ] {
+            let answer = send(&headers);
+            assert_eq!((answer.status, answer.kind()), (401, "unauthorized"), "{who}: {operation}");
+        }
+        let answer = send(&bearer(&other));
+        match row.pattern {
+            // It has an answer for each.
+            "/v1/claims/renew" => {
+                assert_eq!(answer.body["claims"][0]["problem"]["kind"], "forbidden", "{answer:?}")
+            }
+            _ => assert_eq!((answer.status, answer.kind()), (403, "forbidden"), "{operation}"),
+        }
+    }
+    assert_eq!(asked(), before, "the store was asked something");
+}
+
+#[test]
+fn ten_thousand_guesses_are_answered_twenty_times_a_second() {
+    let (_, entry) = made("billing", &["claim"]);
+    let tokens = Tokens::new(&entry);
+    let server = Serving::memory(anywhere().tokens(tokens.file()));
+    let began = now();
+    let mut stream = TcpStream::connect(server.address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut writer = stream.try_clone().expect("a copy");
+    let guessing = std::thread::spawn(move || {
+        for at in 0..10_000 {
+            let last = if at == 9_999 { "connection: close\r\n" } else { "" };
+            let guess = format!(
+                "GET /v1/doctor HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer tnr_{at}\r\n{last}\r\n"
+            );
+            writer.write_all(guess.as_bytes()).expect("a guess");
+        }
+    });
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).expect("answers");
+    guessing.join().expect("no panic");
+    let count = |status: u16| answers.matches(&format!("HTTP/1.1 {status} ")).count();
+    let may = 20 + 20 * (began.elapsed().as_secs() as usize + 1);
+    assert!(count(401) <= may, "{} of 10,000 guesses were looked at", count(401));
+    assert_eq!(count(401) + count(429), 10_000);
+}
