@@ -2,7 +2,7 @@
 //! fails the command that repeats it. A failed step does not end the chore: one run reports all that is wrong.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Output};
 use std::time::{Duration, Instant};
 
 /// What a part of a chore gives, or a text for the user that fits after "error: ".
@@ -134,9 +134,19 @@ impl Run {
 
 /// The output of a command that only answers a question, or why there is none.
 pub(crate) fn output(command: &mut Command) -> Outcome<String> {
+    Ok(String::from_utf8_lossy(&answer(command)?.stdout).into_owned())
+}
+
+/// What a command prints on stdout and then on stderr, where nginx puts its version.
+pub(crate) fn printed(command: &mut Command) -> Outcome<String> {
+    let answer = answer(command)?;
+    Ok([answer.stdout, answer.stderr].map(|part| String::from_utf8_lossy(&part).into_owned()).concat())
+}
+
+fn answer(command: &mut Command) -> Outcome<Output> {
     let answer = command.output().map_err(|error| format!("cannot start {}: {error}", show(command)))?;
     if answer.status.success() {
-        return Ok(String::from_utf8_lossy(&answer.stdout).into_owned());
+        return Ok(answer);
     }
     let said = String::from_utf8_lossy(&answer.stderr);
     Err(format!("{} failed ({}): {}", show(command), answer.status, said.trim()))

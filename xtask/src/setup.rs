@@ -257,7 +257,7 @@ impl Tool {
         let program = words.next()?;
         let path = if program == "typos" { typos(run) } else { PathBuf::from(program) };
         let mut probe = run.program(&path.to_string_lossy());
-        let text = run::output(probe.args(words)).ok()?;
+        let text = run::printed(probe.args(words)).ok()?;
         text.lines().next().map(str::to_owned)
     }
 
