@@ -107,7 +107,9 @@ def test_a_signal_ends_a_wait_and_withdraws(url, name):
 
 def test_ctrl_c_ends_a_program_that_waits(local_url, name):
     code = """
-import sys, tenure
+import signal, sys, tenure
+# A program that was started in the background inherits that it is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 locks = tenure.connect(sys.argv[1])
 print("waits", flush=True)
 locks.mutex(sys.argv[2]).acquire()
