@@ -170,6 +170,14 @@ pub(crate) const KAZOO: Tool = Tool { name: "kazoo", probe: "", source: Source::
 /// Another client of the classic lock protocol.
 pub(crate) const REDLOCK: Tool =
     Tool { name: "node-redlock", probe: "", source: Source::Node(&["redlock@4.2.0", "ioredis@5.8.2"]) };
+/// A browser for the tests of the dashboard.
+pub(crate) const CHROMIUM: Tool =
+    Tool { name: "chromium", probe: "chromium --version", source: Source::Apt("chromium") };
+/// What drives it.
+pub(crate) const CHROMEDRIVER: Tool =
+    Tool { name: "chromedriver", probe: "chromedriver --version", source: Source::Apt("chromium-driver") };
+/// Looks in it for what keeps people from using a page.
+pub(crate) const AXE: Tool = Tool { name: "axe-core", probe: "", source: Source::Node(&["axe-core@4.14.1"]) };
 /// Another queue on Redis, which `bench` measures ours beside.
 pub(crate) const BULLMQ: Tool =
     Tool { name: "bullmq", probe: "", source: Source::Node(&["bullmq@5.61.0", "ioredis@5.8.2"]) };
@@ -187,8 +195,10 @@ const CHORES: [&Tool; 8] = [&CC, &FLOCK, &TMUX, &RUSTFMT, &CLIPPY, &NEXTEST, &TY
 /// What benches compare ours with, beside the clients that tests need.
 const FOR_BENCHES: [&Tool; 1] = [&BULLMQ];
 
-/// What the tests with Redis need. Prometheus scrapes clients of a Redis; what else needs it is tested wherever all engines are.
-pub(crate) const FOR_REDIS: [&Tool; 7] = [&REDIS, &OPENSSL, &PYTHON, &NPM, &REDIS_PY, &REDLOCK, &PROMETHEUS];
+/// What the tests with Redis need. Prometheus scrapes clients of a Redis, and a browser shows what one holds; what else needs them is tested wherever all
+/// engines are.
+pub(crate) const FOR_REDIS: [&Tool; 10] =
+    [&REDIS, &OPENSSL, &PYTHON, &NPM, &REDIS_PY, &REDLOCK, &PROMETHEUS, &CHROMIUM, &CHROMEDRIVER, &AXE];
 /// What the wheel is built and tested with.
 pub(crate) const FOR_PYTHON: [&Tool; 7] = [&CC, &STRIP, &PYTHON, &VENV, &REDIS, &POSTGRES, &ETCD];
 /// What the tests with PostgreSQL need.

@@ -44,6 +44,11 @@ impl Places {
         Places { free: Arc::new(Semaphore::new(most)), most }
     }
 
+    /// How many connections there are, and may be at most.
+    pub(crate) fn used(&self) -> (usize, usize) {
+        (self.most - self.free.available_permits(), self.most)
+    }
+
     /// Waits until all connections have ended.
     pub(crate) async fn are_free(&self) {
         // Never closed.
@@ -102,7 +107,7 @@ async fn begin(accepted: Accepted, front: Arc<Front>, tls: Option<TlsAcceptor>, 
                     if let Ok(Ok(stream)) = shaken {
                         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
                         let names = shown.map(certificate::names).unwrap_or_default();
-                        talk(stream, front, Peer { names, ..peer }).await;
+                        talk(stream, front, Peer { names, is_tls: true, ..peer }).await;
                     }
                 }
             }

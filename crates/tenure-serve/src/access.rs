@@ -3,11 +3,13 @@
 //! The id of a claim is no secret, since it is in the store: each verb is checked against the *name*.
 
 pub(crate) mod certificate;
+pub(crate) mod cookie;
 pub(crate) mod file;
 pub(crate) mod origin;
 pub(crate) mod rate;
 pub(crate) mod rules;
 pub(crate) mod table;
+pub(crate) mod uses;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,16 +17,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
+use hyper::http::request::Parts;
 use tenure_core::Name;
+use tenure_core::clock::{Clock, SystemClock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::limits::{ADDRESSES_MAX, GUESSES_OF_ADDRESS, RATE_OF_TOKEN, WAITING_OF_TOKEN_MAX};
 use crate::pace::Pace;
 use crate::problem::{FORBIDDEN, Problem, RATE, UNAUTHORIZED};
+use cookie::{Cookies, Way};
 use rate::Rates;
 use rules::{Rules, Verb};
 use table::{Entry, Key, Table};
+use uses::Uses;
 
 /// Who sent a request, as far as it is verified.
 #[derive(Clone)]
@@ -149,6 +155,8 @@ pub(crate) struct Peer {
     pub(crate) names: Vec<String>,
     /// How its connection goes on.
     pub(crate) pace: Arc<Pace>,
+    /// Whether nobody reads on the way.
+    pub(crate) is_tls: bool,
 }
 
 /// Who may do what now.
@@ -157,8 +165,11 @@ pub(crate) struct Access {
     /// Without a file everybody who reaches the server may do everything.
     is_open: bool,
     is_read_only: bool,
+    /// `None`: there is no dashboard, and nobody signs in.
+    cookies: Option<Cookies>,
     rates: Mutex<Rates<String>>,
     guesses: Mutex<Rates<IpAddr>>,
+    uses: Uses,
 }
 
 impl fmt::Debug for Access {
@@ -168,14 +179,16 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    pub(crate) fn new(table: Option<Table>, is_read_only: bool) -> Access {
+    pub(crate) fn new(table: Option<Table>, cookies: Option<Cookies>, is_read_only: bool) -> Access {
         let is_open = table.is_none();
         Access {
             tables: watch::Sender::new(Arc::new(table.unwrap_or_default())),
             is_open,
             is_read_only,
+            cookies,
             rates: Mutex::new(Rates::new(usize::MAX)),
             guesses: Mutex::new(Rates::new(ADDRESSES_MAX)),
+            uses: Uses::default(),
         }
     }
 
@@ -189,48 +202,100 @@ impl Access {
         self.tables.send_modify(|_| {});
     }
 
-    /// Finds out who sends a request.
-    pub(crate) fn caller(self: &Arc<Access>, headers: &HeaderMap, peer: &Peer) -> Result<Caller, Problem> {
+    /// Finds out who sends a request: by a token, else by the cookie of the dashboard, else by a certificate.
+    pub(crate) fn caller(self: &Arc<Access>, request: &Parts, peer: &Peer) -> Result<Caller, Problem> {
         if self.is_open {
             return Ok(Caller { access: self.clone(), known: None });
         }
-        let now = Instant::now();
-        let unknown = |detail: &str| {
-            Problem::new(UNAUTHORIZED, detail)
-                .with_hint("send a token of this server: Authorization: Bearer tnr_…")
-        };
+        let headers = &request.headers;
+        if let Some(sent) = headers.get(AUTHORIZATION) {
+            let known = self.known(sent.to_str().ok().and_then(bearer), peer)?;
+            return self.counted(known);
+        }
         let table = self.tables.borrow().clone();
-        let sent = headers.get(AUTHORIZATION);
-        let key = match sent {
-            Some(sent) => {
-                // Somebody who guesses learns nothing more, be it right by now.
-                if let Some(address) = peer.address
-                    && lock(&self.guesses).is_used_up(&address, GUESSES_OF_ADDRESS, now)
-                {
-                    return Err(Problem::new(RATE, "too many tokens of this address were wrong")
-                        .with_retry_after(std::time::Duration::from_secs(1)));
-                }
-                sent.to_str().ok().and_then(bearer).map(Key::of_token)
-            }
-            None => table.key_of_certificate(&peer.names),
-        };
-        let found = key.and_then(|key| table.find(&key).map(|entry| (key, entry.clone())));
-        let Some((key, entry)) = found else {
-            if let (Some(address), true) = (peer.address, sent.is_some()) {
-                lock(&self.guesses).take(address, GUESSES_OF_ADDRESS, now);
-            }
-            return Err(unknown(match sent {
-                Some(_) => "the token is not known, or has expired",
-                None => "no token was sent",
-            }));
-        };
-        let most = entry.rate.unwrap_or(RATE_OF_TOKEN);
+        let by = |key: Key| table.find(&key).map(|entry| (key, entry.clone()));
+        if let Some(known) = self.cookie(headers, peer).map(Key::Token).and_then(by) {
+            cookie::may_change(&request.method, headers)?;
+            return self.counted(known);
+        }
+        match table.key_of_certificate(&peer.names).and_then(by) {
+            Some(known) => self.counted(known),
+            None => Err(unknown("no token was sent")),
+        }
+    }
+
+    fn cookie(&self, headers: &HeaderMap, peer: &Peer) -> Option<[u8; 32]> {
+        self.cookies.as_ref()?.sent(headers, peer.is_tls, SystemClock.time_of_day())
+    }
+
+    /// The entry of a token that somebody sends, who may be guessing.
+    fn known(&self, token: Option<&str>, peer: &Peer) -> Result<(Key, Arc<Entry>), Problem> {
+        let now = Instant::now();
+        // Somebody who guesses learns nothing more, be it right by now.
+        if let Some(address) = peer.address
+            && lock(&self.guesses).is_used_up(&address, GUESSES_OF_ADDRESS, now)
+        {
+            return Err(Problem::new(RATE, "too many tokens of this address were wrong")
+                .with_retry_after(std::time::Duration::from_secs(1)));
+        }
+        let table = self.tables.borrow().clone();
+        let key = token.map(Key::of_token);
+        if let Some(known) = key.and_then(|key| table.find(&key).map(|entry| (key, entry.clone()))) {
+            return Ok(known);
+        }
+        if let Some(address) = peer.address {
+            lock(&self.guesses).take(address, GUESSES_OF_ADDRESS, now);
+        }
+        Err(unknown("the token is not known, or has expired"))
+    }
+
+    /// Lets somebody in who is known, as often as its entry allows it.
+    fn counted(self: &Arc<Access>, (key, entry): (Key, Arc<Entry>)) -> Result<Caller, Problem> {
+        let (now, most) = (Instant::now(), entry.rate.unwrap_or(RATE_OF_TOKEN));
+        self.uses.note(&entry.name, now);
         if !lock(&self.rates).take(entry.name.clone(), most, now) {
             return Err(Problem::new(RATE, format!("{:?} may send {most} requests a second", entry.name))
                 .with_retry_after(std::time::Duration::from_secs(1)));
         }
         Ok(Caller { access: self.clone(), known: Some((key, entry)) })
     }
+
+    /// Takes a token for a cookie. Returns the header that has a browser keep it, and who has signed in.
+    pub(crate) fn sign_in(
+        self: &Arc<Access>,
+        token: &str,
+        headers: &HeaderMap,
+        peer: &Peer,
+    ) -> Result<(String, Caller), Problem> {
+        let (Some(cookies), Some(way)) = (&self.cookies, Way::of(headers, peer.is_tls)) else {
+            return Err(Problem::new(FORBIDDEN, "without TLS others could read the cookie on its way").with_hint(
+                "an operator gives --tls-cert and --tls-key, or puts a proxy with TLS in front; localhost needs none",
+            ));
+        };
+        let (key, entry) = self.known(Some(token), peer)?;
+        let Key::Token(hash) = &key else { return Err(unknown("that is no token")) };
+        let cookie = cookies.seal(way, hash, SystemClock.time_of_day());
+        Ok((way.set(Some(&cookie)), self.counted((key, entry))?))
+    }
+
+    /// Whether everybody may do everything.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Whether nothing may be changed.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    /// The entries in force, and their uses.
+    pub(crate) fn table(&self) -> (Arc<Table>, &Uses) {
+        (self.tables.borrow().clone(), &self.uses)
+    }
+}
+
+fn unknown(detail: &str) -> Problem {
+    Problem::new(UNAUTHORIZED, detail).with_hint("send a token of this server: Authorization: Bearer tnr_…")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

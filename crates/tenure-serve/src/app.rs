@@ -9,7 +9,9 @@ use tenure_core::survey::Surveyor;
 use tenure_core::{Label, Result, Tenure};
 use tenure_metrics::Format;
 
+use crate::accept::Places;
 use crate::access::{Access, Caller};
+use crate::audit::Audit;
 use crate::counting::Counting;
 use crate::drain::Drain;
 use crate::events::Events;
@@ -35,6 +37,9 @@ pub(crate) struct App {
     pub(crate) open_claims: Arc<OpenClaims>,
     pub(crate) waiting: Arc<Waiting>,
     pub(crate) streams: Arc<Waiting>,
+    pub(crate) places: Places,
+    pub(crate) audit: Audit,
+    pub(crate) began: Instant,
     pub(crate) findings: tokio::sync::Mutex<Option<(Instant, Arc<[Finding]>)>>,
 }
 
@@ -47,7 +52,7 @@ impl App {
 
     /// The page of metrics.
     pub(crate) async fn page(&self, format: Format) -> String {
-        let http = self.counting.look(self.waiting.count(), self.streams.count());
+        let http = self.counting.look(self.waiting.used().0, self.streams.used().0);
         self.pages.page(&http, format).await
     }
 

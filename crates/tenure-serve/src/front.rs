@@ -28,8 +28,8 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    pub(crate) fn new(app: Arc<App>, hosts: Vec<String>) -> Front {
-        Front { routes: routes::routes(app.clone()), app, hosts }
+    pub(crate) fn new(app: Arc<App>, hosts: Vec<String>, has_dashboard: bool) -> Front {
+        Front { routes: routes::routes(app.clone(), has_dashboard), app, hosts }
     }
 
     /// Answers one.
@@ -50,17 +50,20 @@ impl Front {
 
     async fn answer(
         &self,
-        mut request: Request<Body>,
+        request: Request<Body>,
         peer: &Peer,
         who: &mut Option<Caller>,
     ) -> Result<Response, Problem> {
-        request.extensions_mut().insert(peer.clone());
-        origin::check(request.headers(), &self.hosts, peer.address.is_some())?;
-        if !routes::is_public(request.uri().path()) {
-            let caller = self.app.access.caller(request.headers(), peer)?;
-            request.extensions_mut().insert(caller.clone());
+        let (mut parts, body) = request.into_parts();
+        let is_page = routes::is_page(&parts.method, parts.uri.path());
+        origin::check(&parts.headers, &self.hosts, peer.address.is_some(), is_page)?;
+        parts.extensions.insert(peer.clone());
+        if !routes::is_public(&parts.method, parts.uri.path()) {
+            let caller = self.app.access.caller(&parts, peer)?;
+            parts.extensions.insert(caller.clone());
             *who = Some(caller);
         }
+        let request = Request::from_parts(parts, body);
         // A router is always ready, and never fails.
         let Ok(response) = self.routes.router.clone().call(request).await;
         Ok(response)
@@ -90,7 +93,7 @@ impl Front {
             }
         }
         let headers = response.headers_mut();
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         if let Ok(id) = HeaderValue::from_str(id) {
             headers.insert(REQUEST_ID, id);
         }

@@ -28,6 +28,7 @@ mod app;
 mod audit;
 mod body;
 mod counting;
+mod dashboard;
 mod drain;
 mod events;
 mod front;
@@ -51,6 +52,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::survey::Surveyor;
 use tenure_core::{Error, ErrorKind, Result, Tenure};
 use tenure_metrics::{Address, Format, Listener};
@@ -63,8 +65,10 @@ pub use secret::{Secret, secret};
 
 mod secret;
 
+use access::cookie::Cookies;
 use access::{Access, file};
 use app::App;
+use audit::Audit;
 use counting::Counting;
 use drain::{Drain, Stage};
 use events::Events;
@@ -138,6 +142,15 @@ fn refused(message: String) -> Error {
     Error::new(ErrorKind::Invalid, "serve", message)
 }
 
+/// What proves who has signed in to the dashboard, where there is one.
+fn cookies(options: &Options) -> Result<Option<Cookies>> {
+    match (&options.cookie_key, options.has_dashboard) {
+        (_, false) => Ok(None),
+        (Some(path), true) => Cookies::load(path).map(Some).map_err(refused),
+        (None, true) => Cookies::new().map(Some).map_err(|error| refused(error.to_string())),
+    }
+}
+
 impl Server {
     /// Begins to listen, in a runtime of tokio.
     ///
@@ -157,6 +170,7 @@ impl Server {
         let table = options.tokens.as_deref().map(file::load).transpose().map_err(|error| {
             refused(error).with_hint("`tenure serve token NAME --allow 'claim PREFIX'` makes an entry")
         })?;
+        let cookies = cookies(&options)?;
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let (listener, address) = options.listen.listen().map_err(|error| {
             let why = tenure_core::error::plain(&error.to_string());
@@ -169,13 +183,16 @@ impl Server {
             counting: Arc::new(Counting::new()),
             surveyor,
             tenure,
-            access: Arc::new(Access::new(table, options.is_read_only)),
+            access: Arc::new(Access::new(table, cookies, options.is_read_only)),
             drain: Drain::new(),
             health: Health::new(),
             open_claims: Arc::new(OpenClaims::new(Runtime::current())),
             waiting: Arc::new(Waiting::new("requests wait", options.waiting_max)),
             streams: Arc::new(Waiting::new("streams are open", options.streams_max)),
             findings: tokio::sync::Mutex::default(),
+            places: accept::Places::new(options.connections_max),
+            audit: Audit::default(),
+            began: SystemClock.now(),
         };
         Ok(Server { app: Arc::new(app), listener, address, options, tls, reload: Arc::default() })
     }
@@ -197,8 +214,8 @@ impl Server {
     pub async fn run(self) {
         let Server { app, listener, address, options, tls, reload } = self;
         let following = options.tokens.map(|path| tokio::spawn(reload::follow(path, app.clone(), reload)));
-        let front = Arc::new(Front::new(app.clone(), options.hosts));
-        let places = accept::Places::new(options.connections_max);
+        let front = Arc::new(Front::new(app.clone(), options.hosts, options.has_dashboard));
+        let places = app.places.clone();
         let leaving = async {
             app.drain.reached(Stage::Announced).await;
             pause::pause(limits::NOTICE).await;

@@ -73,3 +73,7 @@ pub(crate) const RELOAD_EVERY: Duration = Duration::from_secs(2);
 pub(crate) const NOTICE: Duration = Duration::from_secs(3);
 /// How old an answer of the store may be for `/readyz`, and a turn of the accept loop for `/healthz`.
 pub(crate) const FRESH: Duration = Duration::from_secs(5);
+/// How long a browser is signed in.
+pub(crate) const SIGNED_IN_MAX: Duration = Duration::from_secs(12 * 3600);
+/// How many acts of operators this process remembers, for the dashboard. The log has them all.
+pub(crate) const ACTS_MAX: usize = 200;

@@ -27,6 +27,8 @@ pub struct Options {
     pub(crate) streams_max: usize,
     pub(crate) connections_max: usize,
     pub(crate) long_held: Vec<String>,
+    pub(crate) has_dashboard: bool,
+    pub(crate) cookie_key: Option<PathBuf>,
 }
 
 /// The files of a server's certificate.
@@ -54,6 +56,8 @@ impl Options {
             streams_max: crate::limits::STREAMS_MAX,
             connections_max: crate::limits::CONNECTIONS_MAX,
             long_held: Vec::new(),
+            has_dashboard: true,
+            cookie_key: None,
         }
     }
 
@@ -90,6 +94,21 @@ impl Options {
     #[must_use]
     pub fn read_only(mut self, is_read_only: bool) -> Options {
         self.is_read_only = is_read_only;
+        self
+    }
+
+    /// Shows a dashboard at `/` (default: yes).
+    #[must_use]
+    pub fn dashboard(mut self, has_dashboard: bool) -> Options {
+        self.has_dashboard = has_dashboard;
+        self
+    }
+
+    /// Proves by the key in a file who has signed in to the dashboard (default: by a key of this process, which ends with it). The file is
+    /// its owner's alone, and has 32 bytes or more; instances that share it share who is signed in.
+    #[must_use]
+    pub fn cookie_key(mut self, file: impl Into<PathBuf>) -> Options {
+        self.cookie_key = Some(file.into());
         self
     }
 

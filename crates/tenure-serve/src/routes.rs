@@ -5,23 +5,37 @@ pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod held;
 pub(crate) mod items;
+pub(crate) mod list;
 pub(crate) mod metrics;
 pub(crate) mod problems;
 pub(crate) mod queues;
 pub(crate) mod resources;
+pub(crate) mod server;
+pub(crate) mod sign_in;
 pub(crate) mod wanted;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{MethodRouter, get, post, put};
+use hyper::Method;
 
 use crate::app::App;
+use crate::dashboard;
 use crate::problem::{METHOD_NOT_ALLOWED, NOT_FOUND, Problem};
 
-/// Whether a path is for everybody who reaches the server: health, and what errors mean.
-pub(crate) fn is_public(path: &str) -> bool {
-    matches!(path, "/healthz" | "/readyz") || path.starts_with("/v1/problems/")
+/// Whether a request is for everybody who reaches the server: health, what errors mean, the dashboard's files, and signing in.
+pub(crate) fn is_public(method: &Method, path: &str) -> bool {
+    match path {
+        "/healthz" | "/readyz" | "/" => true,
+        "/v1/sign-in" => method != Method::GET && method != Method::HEAD,
+        _ => path.starts_with("/v1/problems/") || path.starts_with("/assets/"),
+    }
+}
+
+/// Whether a request is for the page that a link may lead to.
+pub(crate) fn is_page(method: &Method, path: &str) -> bool {
+    path == "/" && (method == Method::GET || method == Method::HEAD)
 }
 
 /// The routes, and their patterns: what is counted is counted by these, since paths are somebody's.
@@ -59,14 +73,22 @@ impl Rows {
 }
 
 /// All routes.
-pub(crate) fn routes(app: Arc<App>) -> Routes {
-    let Rows(router, mut patterns) = rows();
+pub(crate) fn routes(app: Arc<App>, has_dashboard: bool) -> Routes {
+    let rows = if has_dashboard { of_dashboard(rows()) } else { rows() };
+    let Rows(router, mut patterns) = rows;
     patterns.sort_by_key(|pattern| pattern.contains('{'));
     let router = router
         .fallback(async || Problem::new(NOT_FOUND, "there is no such path"))
         .method_not_allowed_fallback(async || Problem::new(METHOD_NOT_ALLOWED, "the path has other methods"))
         .with_state(app);
     Routes { router, patterns }
+}
+
+/// The dashboard, and signing in to it.
+fn of_dashboard(rows: Rows) -> Rows {
+    rows.route("/", get(dashboard::page))
+        .route("/assets/{name}", get(dashboard::asset))
+        .route("/v1/sign-in", get(sign_in::who).post(sign_in::sign_in).delete(sign_in::sign_out))
 }
 
 fn rows() -> Rows {
@@ -82,6 +104,7 @@ fn rows() -> Rows {
         .route("/v1/resource/break", post(resources::break_hold))
         .route("/v1/resource/resize", post(resources::resize))
         .route("/v1/doctor", get(resources::doctor))
+        .route("/v1/server", get(server::server))
         .route("/v1/queue/push", post(queues::push))
         .route("/v1/queue/take", post(queues::take))
         .route("/v1/deliveries/{claim}/{act}", post(queues::settle))
@@ -101,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_path_is_counted_by_its_pattern_and_never_by_itself() {
-        let Rows(_, mut patterns) = rows();
+        let Rows(_, mut patterns) = of_dashboard(rows());
         patterns.sort_by_key(|pattern| pattern.contains('{'));
         let routes = Routes { router: Router::new(), patterns };
         for (path, pattern) in [
@@ -109,6 +132,8 @@ mod tests {
             ("/v1/claims/renew", "/v1/claims/renew"),
             ("/v1/claims/6f/renew", "/v1/claims/{claim}/renew"),
             ("/v1/deliveries/6f/ack", "/v1/deliveries/{claim}/{act}"),
+            ("/", "/"),
+            ("/assets/main.js", "/assets/{name}"),
             ("/v1/claims/", OTHER),
             ("/v1/claims/6f/", OTHER),
             ("/v1/claims/6f/renew/7", OTHER),

@@ -36,14 +36,19 @@ impl Waiting {
         Waiting { what, most, counts: Mutex::default() }
     }
 
+    /// How many wait now, and may at most.
+    pub(crate) fn used(&self) -> (usize, usize) {
+        (self.counts().all, self.most)
+    }
+
+    /// How many of a token wait now.
+    pub(crate) fn of_token(&self, name: &str) -> usize {
+        self.counts().of_tokens.get(name).copied().unwrap_or_default()
+    }
+
     fn counts(&self) -> MutexGuard<'_, Counts> {
         // A panic elsewhere cannot leave it half-changed.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many there are.
-    pub(crate) fn count(&self) -> usize {
-        self.counts().all
     }
 
     /// Lets a request wait, if it may.

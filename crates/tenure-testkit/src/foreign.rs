@@ -17,6 +17,16 @@ pub fn node() -> Command {
     node
 }
 
+/// Returns the script that looks for what keeps people from using a page: axe-core.
+///
+/// # Panics
+/// If `cargo xtask setup` has not put it there.
+pub fn axe() -> String {
+    let path = clients().join("node_modules/axe-core/axe.min.js");
+    std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}: cargo xtask setup", path.display()))
+}
+
 /// Where `cargo xtask setup` puts them.
 fn clients() -> PathBuf {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());

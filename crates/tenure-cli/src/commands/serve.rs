@@ -71,6 +71,12 @@ pub(crate) struct Serve {
     /// A name by which clients reach it, beside localhost and its addresses; may be given again
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
+    /// Show no dashboard at /
+    #[arg(long)]
+    no_dashboard: bool,
+    /// Prove who is signed in to the dashboard by the key in FILE (mode 0600): over restarts, and at all instances
+    #[arg(long, value_name = "FILE", conflicts_with = "no_dashboard")]
+    cookie_key: Option<PathBuf>,
     /// How long open requests may take when it ends
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "20s")]
     drain: Duration,
@@ -121,6 +127,10 @@ impl Serve {
 
     fn options(&self) -> Options {
         let mut options = Options::new(self.listen.clone()).drain(self.drain).read_only(self.read_only);
+        options = options.dashboard(!self.no_dashboard);
+        if let Some(key) = &self.cookie_key {
+            options = options.cookie_key(key);
+        }
         for name in &self.host {
             options = options.host(name);
         }

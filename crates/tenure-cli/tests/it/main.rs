@@ -1,7 +1,9 @@
 //! The command from outside: real processes on an engine of their own.
 #![allow(clippy::zombie_processes, reason = "the world ends what a test has started, however the test ends")]
 
+mod browser;
 mod cache;
+mod dashboard;
 mod death;
 mod etcd;
 mod fence;

@@ -63,6 +63,11 @@ fn is_private(mode: u32, owner: u32, user: u32) -> bool {
 
 /// Reads a file, which must be [private](is_private).
 pub(crate) fn load(path: &Path) -> Result<Table, String> {
+    parse(&read_private(path)?).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Reads the text of a file, which must be [private](is_private).
+pub(crate) fn read_private(path: &Path) -> Result<String, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let mut file =
         fs::File::open(path).map_err(|error| wrong(&tenure_core::error::plain(&error.to_string())))?;
@@ -74,7 +79,7 @@ pub(crate) fn load(path: &Path) -> Result<Table, String> {
     }
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(|error| wrong(&error))?;
-    parse(&text).map_err(|error| wrong(&error))
+    Ok(text)
 }
 
 /// Reads the text of a file.

@@ -77,6 +77,16 @@ impl Rules {
         Ok(Rules(rules))
     }
 
+    /// The lines of which they were read.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let line = |(verb, names): &(Verb, Names)| match names {
+            Names::All => verb.as_str().to_owned(),
+            Names::Prefix(prefix) => format!("{} {prefix}", verb.as_str()),
+            Names::Whole(whole) => format!("{} ={whole}", verb.as_str()),
+        };
+        self.0.iter().map(line).collect()
+    }
+
     /// Whether a verb is allowed for a name, or without one for every name. Prefixes are compared byte by byte.
     pub(crate) fn allow(&self, verb: Verb, name: Option<&str>) -> bool {
         self.0.iter().any(|(allowed, names)| {
@@ -112,8 +122,9 @@ mod tests {
 
     #[test]
     fn a_prefix_allows_what_begins_with_it_and_nothing_else() {
-        let rules =
-            Rules::parse(["claim billing/", "claim =nightly-report", "read", "push refunds"]).expect("rules");
+        let lines = ["claim billing/", "claim =nightly-report", "read", "push refunds"];
+        let rules = Rules::parse(lines).expect("rules");
+        assert_eq!(rules.lines(), lines);
         for (verb, name, is_allowed) in [
             (Verb::Claim, Some("billing/4711"), true),
             (Verb::Claim, Some("billing"), false),

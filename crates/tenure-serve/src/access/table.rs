@@ -73,6 +73,12 @@ impl Table {
         keys.into_iter().find(|key| self.entries.contains_key(key))
     }
 
+    /// All that have not expired.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        let now = SystemClock.time_of_day();
+        self.entries.values().filter(move |entry| !entry.is_over(now))
+    }
+
     /// How many entries it has.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()

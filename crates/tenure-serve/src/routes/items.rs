@@ -18,7 +18,6 @@ use crate::access::Caller;
 use crate::access::rules::Verb;
 use crate::answer::{json, noted};
 use crate::app::App;
-use crate::audit::audit;
 use crate::body::{limited, query, read, shown};
 use crate::holder::holder;
 use crate::millis::millis;
@@ -86,6 +85,8 @@ struct ItemsQuery {
     which: Which,
     after: Option<u64>,
     limit: Option<usize>,
+    /// Whether the payloads are wanted of who may see them.
+    payloads: Option<bool>,
 }
 
 /// `GET /v1/queue/items`: payloads only for who may see them.
@@ -95,7 +96,7 @@ pub(crate) async fn items(
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let (parts, _) = request.into_parts();
-    let ItemsQuery { queue: name, which, after, limit } = query(&parts)?;
+    let ItemsQuery { queue: name, which, after, limit, payloads } = query(&parts)?;
     let (name, limit) = (Name::new(&name)?, limited(limit)?);
     caller.may(Verb::Read, &name)?;
     let (queue, after) = (app.tenure.queue(name.as_str()), after.map(ItemId));
@@ -103,7 +104,7 @@ pub(crate) async fn items(
         Which::Live => app.call(queue.items(after, limit)).await?,
         Which::Dead => app.call(queue.dead_letters(after, limit)).await?,
     };
-    let shows_payloads = caller.allows(Verb::Payload, &name);
+    let shows_payloads = payloads.unwrap_or(true) && caller.allows(Verb::Payload, &name);
     let items: Vec<Value> = items.iter().map(|item| value(item, shows_payloads)).collect();
     Ok(noted(json(200, &json!({"items": items})), &name, 0))
 }
@@ -176,7 +177,7 @@ pub(crate) async fn replay(
     }
     let (queue, item) = (app.tenure.queue(name.as_str()), body.item()?);
     let count = app.call(queue.replay(item)).await;
-    audit(&caller, "replay", &name, &meant(item), count.is_ok());
+    app.audit.tell(&caller, "replay", &name, &meant(item), count.is_ok());
     Ok(noted(json(200, &json!({"count": count?})), &name, 0))
 }
 
@@ -195,7 +196,7 @@ pub(crate) async fn purge(
         Some(Which::Dead) => (app.call(queue.purge_dead(item)).await, "purge of dead letters"),
         None => return Err(Problem::new(INVALID, "say `which`: \"live\" or \"dead\"")),
     };
-    audit(&caller, act, &name, &meant(item), count.is_ok());
+    app.audit.tell(&caller, act, &name, &meant(item), count.is_ok());
     Ok(noted(json(200, &json!({"count": count?})), &name, 0))
 }
 

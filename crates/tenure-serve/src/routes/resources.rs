@@ -1,7 +1,6 @@
 //! What is held and waited for, who leads, and what operators do about it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Extension;
 use axum::body::Body;
@@ -19,11 +18,11 @@ use crate::access::Caller;
 use crate::access::rules::Verb;
 use crate::answer::{empty, json, noted};
 use crate::app::App;
-use crate::audit::audit;
-use crate::body::{limited, query, read, shown};
+use crate::body::{query, read, shown};
 use crate::holder::holder;
 use crate::millis::millis;
-use crate::problem::{INVALID, NOT_FOUND, Problem};
+use crate::problem::{NOT_FOUND, Problem};
+use crate::routes::list::ListQuery;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,7 +40,14 @@ pub(crate) async fn resource(
     let name = Name::new(&query::<NameQuery>(&parts)?.name)?;
     caller.may(Verb::Read, &name)?;
     match app.call(app.tenure.view(name.as_str())).await? {
-        Some(view) => Ok(noted(json(200, &value(&view, &caller)), &name, 0)),
+        Some(view) => {
+            let mut body = value(&view, &caller);
+            if let Some(bytes) = &view.value {
+                let (field, text) = shown(bytes, "value");
+                body[field] = json!(text);
+            }
+            Ok(noted(json(200, &body), &name, 0))
+        }
         None => Err(Problem::new(NOT_FOUND, "nobody holds it or waits for it").about(name.as_str())),
     }
 }
@@ -80,48 +86,6 @@ fn value(view: &View, caller: &Caller) -> Value {
     })
 }
 
-/// By what a list is ordered: what is unusual first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Sort {
-    #[default]
-    Name,
-    Held,
-    Waiting,
-    Ends,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ResourcesQuery {
-    #[serde(default)]
-    prefix: String,
-    #[serde(default)]
-    sort: Sort,
-    held_longer_ms: Option<u64>,
-    after: Option<String>,
-    limit: Option<usize>,
-}
-
-/// How long the longest of its holds has been held; what rests is held by nobody.
-fn held_for(view: &View) -> Option<Duration> {
-    view.holds.iter().filter(|hold| hold.claim.is_some()).map(|hold| hold.held_for).max()
-}
-
-fn ends_in(view: &View) -> Duration {
-    view.holds.iter().map(|hold| hold.ends_in).min().unwrap_or(Duration::MAX)
-}
-
-fn order(sort: Sort, views: &mut [&View]) {
-    match sort {
-        // As the survey has them.
-        Sort::Name => {}
-        Sort::Held => views.sort_by_key(|view| std::cmp::Reverse(held_for(view))),
-        Sort::Waiting => views.sort_by_key(|view| std::cmp::Reverse(view.waiting)),
-        Sort::Ends => views.sort_by_key(|view| ends_in(view)),
-    }
-}
-
 /// `GET /v1/resources`: from a survey that many readers share; those that the caller may read.
 pub(crate) async fn resources(
     State(app): State<Arc<App>>,
@@ -129,36 +93,37 @@ pub(crate) async fn resources(
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let (parts, _) = request.into_parts();
-    let ResourcesQuery { prefix, sort, held_longer_ms, after, limit } = query(&parts)?;
-    let limit = limited(limit)?;
-    if after.is_some() && sort != Sort::Name {
-        return Err(Problem::new(INVALID, "`after` is for lists by name"));
-    }
-    caller.may_some(Verb::Read, &prefix)?;
+    let asked: ListQuery = query(&parts)?;
+    asked.check()?;
+    caller.may_some(Verb::Read, &asked.prefix)?;
     let survey = app.call(app.surveyor.latest()).await?;
-    let is_asked = |name: &Name| {
-        name.as_str().starts_with(&prefix)
-            && after.as_deref().is_none_or(|after| name.as_str() > after)
-            && caller.allows(Verb::Read, name)
-    };
-    let asked = survey.locks.iter().filter(|(name, _)| is_asked(name));
-    let unreadable: Vec<&str> =
-        asked.clone().filter(|(_, view)| view.is_err()).map(|(name, _)| name.as_str()).take(limit).collect();
-    let is_long = |view: &&View| {
-        held_longer_ms.is_none_or(|ms| held_for(view).is_some_and(|held| held > Duration::from_millis(ms)))
-    };
-    let mut views: Vec<&View> = asked.filter_map(|(_, view)| view.as_ref().ok()).filter(is_long).collect();
-    order(sort, &mut views);
-    let resources: Vec<Value> = views.iter().take(limit).map(|view| value(view, &caller)).collect();
-    let age = millis(SystemClock.now().since(survey.at));
+    let listed = asked.select(&survey.locks, |name| caller.allows(Verb::Read, name));
+    let mut resources: Vec<Value> = listed.page.iter().map(|view| value(view, &caller)).collect();
+    if asked.brief {
+        resources.iter_mut().for_each(cut);
+    }
     let body = json!({
         "resources": resources,
-        "count": views.len(),
-        "unreadable": unreadable,
-        "age_ms": age,
+        "count": listed.count,
+        "held": listed.held,
+        "resting": listed.resting,
+        "waiting": listed.waiting,
+        "unreadable": listed.unreadable,
+        "age_ms": millis(SystemClock.now().since(survey.at)),
         "is_whole": survey.is_whole,
     });
     Ok(json(200, &body))
+}
+
+/// Leaves the oldest hold, the number of all, and of the waiters their number.
+fn cut(resource: &mut Value) {
+    let Some(holds) = resource["holds"].as_array_mut() else { return };
+    let count = holds.len();
+    let age = |hold: &Value| (!hold["is_resting"].as_bool().unwrap_or_default(), hold["held_ms"].as_u64());
+    let oldest = holds.iter().max_by_key(|hold| age(hold)).cloned();
+    *holds = oldest.into_iter().collect();
+    resource["hold_count"] = json!(count);
+    resource["waiters"] = json!([]);
 }
 
 /// `GET /v1/leader`: who leads an election, and what was published.
@@ -203,7 +168,7 @@ pub(crate) async fn break_hold(
     caller.may(Verb::Operate, &name)?;
     let token = Token::new(body.token);
     let answer = app.call(app.tenure.break_hold(name.as_str(), token, body.now)).await;
-    audit(&caller, "break", &name, &format!("token {token}, now {}", body.now), answer.is_ok());
+    app.audit.tell(&caller, "break", &name, &format!("token {token}, now {}", body.now), answer.is_ok());
     let (state, free_in) = match answer? {
         BreakAnswer::Broken { free_in } => ("broken", free_in),
         BreakAnswer::Resting { free_in } => ("resting", free_in),
@@ -232,7 +197,7 @@ pub(crate) async fn resize(
     let name = Name::new(&body.name)?;
     caller.may(Verb::Operate, &name)?;
     let answer = app.call(app.tenure.resize(name.as_str(), body.capacity)).await;
-    audit(&caller, "resize", &name, &format!("to {}", body.capacity), answer.is_ok());
+    app.audit.tell(&caller, "resize", &name, &format!("to {}", body.capacity), answer.is_ok());
     answer?;
     Ok(noted(empty(), &name, 0))
 }
@@ -252,41 +217,4 @@ pub(crate) async fn doctor(
         })
         .collect();
     Ok(json(200, &json!({"findings": findings})))
-}
-
-#[cfg(test)]
-mod tests {
-    use tenure_core::model::claim::Kind;
-    use tenure_core::{ClaimId, Label};
-
-    use super::*;
-
-    fn view(name: &str, waiting: u32, holds: &[(u64, u64, bool)]) -> View {
-        let mut view = View::new(Name::new(name).expect("a name"), Kind::Mutex, 1);
-        view.waiting = waiting;
-        view.holds = holds
-            .iter()
-            .map(|&(held, ends, rests)| {
-                let mut hold = HoldView::new(Token::new(1), Label::new("h", 1, "p", ""), 1);
-                hold.claim = (!rests).then_some(ClaimId::new(1));
-                (hold.held_for, hold.ends_in) = (Duration::from_secs(held), Duration::from_secs(ends));
-                hold
-            })
-            .collect();
-        view
-    }
-
-    #[test]
-    fn what_is_unusual_is_first() {
-        let views =
-            [view("a", 3, &[(1, 9, false)]), view("b", 9, &[(5, 2, false)]), view("c", 0, &[(99, 5, true)])];
-        let sorted = |sort| {
-            let mut views: Vec<&View> = views.iter().collect();
-            order(sort, &mut views);
-            views.iter().map(|view| view.resource.as_str()).collect::<String>()
-        };
-        // What rests is held by nobody, however long ago it was granted.
-        let orders = [Sort::Name, Sort::Held, Sort::Waiting, Sort::Ends].map(sorted);
-        assert_eq!(orders, ["abc", "bac", "bac", "bca"]);
-    }
 }

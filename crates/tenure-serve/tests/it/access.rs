@@ -25,13 +25,12 @@ impl Tokens {
         Tokens { _directory: directory, file }
     }
 
-    pub(crate) fn file(&self) -> &Path {
-        &self.file
-    }
-
-    /// Other entries.
     pub(crate) fn write(&self, entries: &str) {
         write(&self.file, entries);
+    }
+
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
     }
 }
 

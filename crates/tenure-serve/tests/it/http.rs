@@ -138,6 +138,18 @@ pub(crate) fn ask(address: SocketAddr, request: &str, headers: &str, body: Optio
     read(&mut open(address, request, headers, body))
 }
 
+/// Sends a request whose `host` is among its headers.
+pub(crate) fn raw(address: SocketAddr, request: &str, headers: &str, body: &Value) -> Answer {
+    let body = body.to_string();
+    let length = body.len();
+    let said = "connection: close\r\ncontent-type: application/json\r\n";
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let head = format!("{request} HTTP/1.1\r\n{headers}{said}content-length: {length}\r\n\r\n");
+    stream.write_all((head + &body).as_bytes()).expect("a request");
+    read(&mut stream)
+}
+
 pub(crate) fn open(address: SocketAddr, request: &str, headers: &str, body: Option<&Value>) -> TcpStream {
     let body = body.map(Value::to_string).unwrap_or_default();
     let said = if body.is_empty() { "" } else { "content-type: application/json\r\n" };

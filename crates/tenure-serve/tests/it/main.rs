@@ -2,6 +2,7 @@
 
 mod access;
 mod claims;
+mod dashboard;
 mod drain;
 mod events;
 mod http;
