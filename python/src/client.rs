@@ -13,7 +13,7 @@ use crate::failure::{exception, forked, seconds};
 use crate::hold::{Bytes, Hold};
 use crate::lock::{Lock, Several, period, several};
 use crate::own::Own;
-use crate::pending::Pending;
+use crate::pending::{Pending, detached};
 use crate::queue::{Orders, Stop};
 use crate::single_flight::{Flight, Freshness};
 
@@ -95,7 +95,7 @@ impl Client {
     /// Takes a lock that is free, on this thread: for engines that live on this machine.
     fn try_acquire_here(&self, py: Python<'_>, lock: &Lock) -> PyResult<Option<Hold>> {
         let tenure = self.here(py)?;
-        py.detach(|| lock.try_acquire_here(tenure)).map_err(|error| exception(py, &error))
+        detached(py, || lock.try_acquire_here(tenure)).map_err(|error| exception(py, &error))
     }
 
     /// Takes all of several, or any one of them.

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use tenure::fence::{File, Mark, Memory, Stale, slot_key as key_of_slot};
 
 use crate::failure::exception;
+use crate::pending::detached;
 
 fn mark(py: Python<'_>, token: u64, claim: &str) -> PyResult<Mark> {
     Mark::parse(&token.to_string(), claim).map_err(|error| exception(py, &error))
@@ -72,7 +73,7 @@ impl FileFence {
     ) -> PyResult<Option<u64>> {
         let mark = mark(py, token, claim)?;
         let checked =
-            py.detach(|| if is_read { self.0.check_read(key, mark) } else { self.0.check(key, mark) });
+            detached(py, || if is_read { self.0.check_read(key, mark) } else { self.0.check(key, mark) });
         checked.map(seen).map_err(|error| exception(py, &error))
     }
 }

@@ -12,7 +12,7 @@ use tenure::{
 
 use crate::failure::{FORKED, exception, lost, seconds};
 use crate::own::Own;
-use crate::pending::{Pending, Place};
+use crate::pending::{Pending, Place, detached};
 
 /// What is held.
 pub(crate) enum Thing {
@@ -281,7 +281,7 @@ impl Hold {
             return Ok(None);
         }
         let Some(Thing::Here(lease)) = self.take() else { return Ok(Some(false)) };
-        let released = py.detach(|| lease.release()).map_err(|error| exception(py, &error))?;
+        let released = detached(py, || lease.release()).map_err(|error| exception(py, &error))?;
         Ok(Some(released == ReleaseAnswer::Released))
     }
 

@@ -30,7 +30,7 @@ mod _tenure {
     #[pymodule_export]
     use crate::log::{log_after_fork, log_from, log_lines};
     #[pymodule_export]
-    use crate::pending::{Pending, exiting};
+    use crate::pending::{Pending, exiting, has_package};
     #[pymodule_export]
     use crate::queue::{Orders, Stop};
     #[pymodule_export]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use tenure::{
     ClaimId, Error, LockRequest, Mutex, ReadLock, Result, Semaphore, SlotPool, Tenure, WriteLock, blocking,
 };
@@ -35,6 +36,9 @@ pub(crate) struct Lock {
     label: Option<String>,
     claim: Option<ClaimId>,
 }
+
+/// Which one: its kind, its name, how many units there are, and how many it takes.
+type Named<'lock> = (&'static str, &'lock str, u32, u32);
 
 /// A time that may be left out.
 pub(crate) fn period(what: &str, given: Option<f64>) -> Result<Option<Duration>> {
@@ -73,6 +77,30 @@ impl Lock {
             Ok(Lock { kind, name, capacity, weight, ttl, max_hold, min_hold, lock_delay, label, claim })
         };
         made().map_err(|error: Error| exception(py, &error))
+    }
+
+    /// How another process makes the same: what `pickle` asks for.
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<(Named<'_>, Bound<'py, PyDict>)> {
+        let kind = match self.kind {
+            Kind::Mutex => "mutex",
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Semaphore => "semaphore",
+            Kind::SlotPool => "slot_pool",
+        };
+        let settings = PyDict::new(py);
+        let times = [
+            ("ttl", self.ttl),
+            ("max_hold", self.max_hold),
+            ("min_hold", self.min_hold),
+            ("lock_delay", self.lock_delay),
+        ];
+        for (name, time) in times {
+            settings.set_item(name, time.map(|time| time.as_secs_f64()))?;
+        }
+        settings.set_item("label", self.label.as_deref())?;
+        settings.set_item("claim_id", self.claim.map(|claim| claim.to_string()))?;
+        Ok(((kind, &self.name, self.capacity, self.weight), settings))
     }
 }
 

@@ -12,6 +12,8 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use crate::pending::detached;
+
 /// How many lines wait for Python. Those beyond are counted.
 const LINES_MAX: usize = 4096;
 
@@ -135,13 +137,12 @@ pub(crate) fn log_after_fork() {
 /// Returns all lines that there are, and how many were dropped before them; with `waits`, once there are some.
 #[pyfunction]
 pub(crate) fn log_lines(py: Python<'_>, waits: bool) -> (Vec<Line>, u64) {
-    py.detach(|| {
+    detached(py, || {
         let queue = Queue::here();
         let mut lines = queue.lines();
         while waits && lines.lines.is_empty() {
             lines = queue.arrived.wait(lines).unwrap_or_else(PoisonError::into_inner);
         }
-        crate::pending::stay_if_exiting();
         (lines.lines.drain(..).collect(), std::mem::take(&mut lines.dropped))
     })
 }

@@ -6,10 +6,9 @@
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread::{self, Thread, ThreadId};
 use std::time::Duration;
 
 use pyo3::IntoPyObjectExt;
@@ -27,8 +26,8 @@ const SLICE: Duration = Duration::from_millis(50);
 type Make = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Py<PyAny>> + Send>;
 type Work = Pin<Box<dyn Future<Output = Result<Make, Error>> + Send>>;
 
-/// Set when the interpreter is about to end: no thread may ask for its lock from then on.
-static IS_EXITING: AtomicBool = AtomicBool::new(false);
+/// The thread that ends the interpreter: no other one may ask for its lock from then on.
+static EXITING: OnceLock<ThreadId> = OnceLock::new();
 
 /// What of a request there is.
 enum State {
@@ -173,22 +172,39 @@ fn wait(place: &Place, has_signals: bool) -> bool {
         }
         is_first = false;
     }
-    if !has_signals {
-        stay_if_exiting();
-    }
+    stay_if_exiting();
     true
+}
+
+/// Does something without the interpreter's lock.
+pub(crate) fn detached<T: Send>(py: Python<'_>, does: impl FnOnce() -> T + Send) -> T {
+    py.detach(|| {
+        let done = does();
+        stay_if_exiting();
+        done
+    })
 }
 
 /// Stays where it is when the interpreter is about to end: that ends a thread which asks for its lock where it stands,
 /// and Rust does not bear it.
-pub(crate) fn stay_if_exiting() {
-    while IS_EXITING.load(Ordering::Acquire) {
+fn stay_if_exiting() {
+    while EXITING.get().is_some_and(|ends| *ends != thread::current().id()) {
         thread::park();
     }
 }
 
-/// The interpreter is about to end: threads that wait stay where they are.
+/// The interpreter is about to end: other threads that wait stay where they are.
 #[pyfunction]
 pub(crate) fn exiting() {
-    IS_EXITING.store(true, Ordering::Release);
+    EXITING.get_or_init(|| thread::current().id());
+}
+
+/// The interpreter that has the package.
+static INTERPRETER: OnceLock<usize> = OnceLock::new();
+
+/// Whether this interpreter has the package: the first one that asked. Another one's end would end the waits of this one, and takes no
+/// thread that outlives it.
+#[pyfunction]
+pub(crate) fn has_package(interpreter: usize) -> bool {
+    *INTERPRETER.get_or_init(|| interpreter) == interpreter
 }

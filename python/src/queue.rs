@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use tenure::queue::{ItemId, ItemState, ItemView};
 use tenure::{Error, Queue};
 use tokio::sync::Notify;
@@ -44,6 +45,18 @@ impl Orders {
             Ok(Orders { ttl, interval, group_interval, max_attempts, label })
         };
         read().map_err(|error: Error| exception(py, &error))
+    }
+
+    /// How another process makes the same: what `pickle` asks for.
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<((), Bound<'py, PyDict>)> {
+        let orders = PyDict::new(py);
+        let times = [("ttl", self.ttl), ("interval", self.interval), ("group_interval", self.group_interval)];
+        for (name, time) in times {
+            orders.set_item(name, time.map(|time| time.as_secs_f64()))?;
+        }
+        orders.set_item("max_attempts", self.max_attempts)?;
+        orders.set_item("label", self.label.as_deref())?;
+        Ok(((), orders))
     }
 }
 

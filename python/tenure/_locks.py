@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import sys
 import threading
 from types import TracebackType
-from typing import Any, Awaitable, Callable, Dict, Generic, List, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Awaitable, Callable, Coroutine, Dict, Generic, List, Optional, Sequence, Tuple, Type, TypeVar
 
 from . import _tenure as native
 from ._leases import AsyncLease, AsyncLeases, AsyncTerm, Lease, Leases, Term
@@ -28,7 +29,8 @@ class Lockable(Generic[S, A]):
     def __init__(self, connector: Connector, wait: Optional[float]) -> None:
         self._connector = connector
         self._wait = wait
-        self._entered: Dict[Tuple[int, int], List[Any]] = {}
+        # The block, the thread or task, and the lease of each that is inside. Each use is one operation, so that threads need no lock.
+        self._entered: List[Tuple[int, int, Any]] = []
 
     def _ask(self, client: native.Client, waits: bool, wait: Optional[float]) -> native.Pending:
         raise NotImplementedError
@@ -78,7 +80,15 @@ class Lockable(Generic[S, A]):
 
     def __enter__(self) -> S:
         lease = self.acquire()
-        self._entered.setdefault((threading.get_ident(), 0), []).append(lease)
+        entry = (id(sys._getframe(1)), threading.get_ident(), lease)
+        try:
+            self._entered.append(entry)
+        except BaseException:
+            # A signal's handler has raised it, before or after the append: nobody will leave this block.
+            lease._hold.let_go()
+            if entry in self._entered:
+                self._entered.remove(entry)
+            raise
         return lease
 
     def __exit__(
@@ -87,28 +97,44 @@ class Lockable(Generic[S, A]):
         exc: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        self._left((threading.get_ident(), 0)).__exit__(kind, exc, trace)
+        self._left(id(sys._getframe(1)), threading.get_ident()).__exit__(kind, exc, trace)
 
-    async def __aenter__(self) -> A:
+    def __aenter__(self) -> Coroutine[Any, Any, A]:
+        return self._aenter(id(sys._getframe(1)))
+
+    async def _aenter(self, block: int) -> A:
         lease = await self._aacquire()
         await lease.__aenter__()
-        self._entered.setdefault((0, id(asyncio.current_task())), []).append(lease)
+        self._entered.append((block, id(asyncio.current_task()), lease))
         return lease
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: Optional[Type[BaseException]],
         exc: Optional[BaseException],
         trace: Optional[TracebackType],
-    ) -> None:
-        await self._left((0, id(asyncio.current_task()))).__aexit__(kind, exc, trace)
+    ) -> Coroutine[Any, Any, None]:
+        left: Coroutine[Any, Any, None]
+        left = self._left(id(sys._getframe(1)), id(asyncio.current_task())).__aexit__(kind, exc, trace)
+        return left
 
-    def _left(self, who: Tuple[int, int]) -> Any:
-        leases = self._entered[who]
-        lease = leases.pop()
-        if not leases:
-            del self._entered[who]
-        return lease
+    def _left(self, block: int, who: int) -> Any:
+        """The lease of the block that ends.
+
+        A generator's block may be ended by another thread or task than entered it (a dependency of FastAPI, a garbage collector), so
+        that its frame says which one it is. Only an `ExitStack` enters and leaves from different frames: then the thread or task says it.
+        """
+        inside = self._entered[::-1]
+        for entry in [one for one in inside if one[0] == block] or [one for one in inside if one[1] == who] or inside:
+            if len(inside) > 1 and entry[0] != block and entry[1] != who:
+                raise RuntimeError("nobody knows which of several leases this is: leave the block in the thread that entered it")
+            self._entered.remove(entry)
+            return entry[2]
+        raise RuntimeError("this block was not entered")
+
+    def __getstate__(self) -> Dict[str, Any]:
+        # To another process goes what it is called. What is held stays.
+        return {**self.__dict__, "_entered": []}
 
     def __call__(self, function: F) -> F:
         """Has a function, or a coroutine function, run under it."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import logging
 import os
 import threading
 import time
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from . import _tenure as native
 from ._wait import arun, forget_loops, patched_hub, run, withdraw
@@ -20,6 +21,9 @@ EXIT_PATIENCE = 2.0
 LOG_PAUSE = 0.1
 
 _HERE = frozenset(("local", "memory"))
+
+if not native.has_package(id(builtins)):
+    raise ImportError("tenure serves one interpreter of a process: with mod_wsgi, set `WSGIApplicationGroup %{GLOBAL}`")
 
 
 class Process:
@@ -53,6 +57,11 @@ class Connector:
             "scopes": list(scopes),
         }
         self._processes: Dict[int, Process] = {}
+        self._given = (url, label, answer_timeout, counts, list(scopes))
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        # Another process connects anew.
+        return Connector, self._given
 
     def here(self) -> Process:
         """This process's, connected or not."""
@@ -118,10 +127,30 @@ class Holding:
     def __init__(self, hold: native.Hold) -> None:
         self._hold = hold
         self._thread = threading.get_ident()
-        _held.add(self)
+        _keep(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("what is held belongs to its process: send the text of detach(), and attach() it there")
 
 
-_held: "weakref.WeakSet[Holding]" = weakref.WeakSet()
+#: Those of this process, by their place in memory. No `WeakSet`: Python drops what a signal's handler raises inside of its callbacks.
+_held: "Dict[int, weakref.ref[Holding]]" = {}
+_held_max = 64
+
+
+def _keep(holding: Holding) -> None:
+    global _held_max
+    _held[id(holding)] = weakref.ref(holding)
+    if len(_held) > _held_max:
+        for key, kept in list(_held.items()):
+            if kept() is None:
+                gone = _held.pop(key, None)
+                if gone is not None and gone() is not None:
+                    # Another thread's, which has come to this place meanwhile.
+                    _held[key] = gone
+        _held_max = max(64, 2 * len(_held))
+
+
 _reads_log = False
 
 
@@ -157,8 +186,8 @@ def _log(told: Tuple[List[Tuple[int, str, str]], int]) -> None:
 
 
 def _after_fork() -> None:
-    global _held, _reads_log
-    _held = weakref.WeakSet()
+    global _reads_log
+    _held.clear()
     _reads_log = False
     forget_loops()
     native.log_after_fork()
@@ -169,7 +198,8 @@ def _at_exit() -> None:
     withdraw()
     # A thread that is ended with the interpreter may work until then: what it holds ends with its ttl.
     busy = {thread.ident for thread in threading.enumerate() if thread is not threading.main_thread()}
-    ended = [holding._hold for holding in list(_held) if holding._thread not in busy]
+    held = [kept() for kept in list(_held.values())]
+    ended = [holding._hold for holding in held if holding is not None and holding._thread not in busy]
     until = time.monotonic() + EXIT_PATIENCE
     releasing = [hold.release() for hold in ended if hold.is_here() and hold.item() is None]
     wakes = native.Wakes()

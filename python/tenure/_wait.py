@@ -25,8 +25,8 @@ def run(pending: Pending) -> Any:
     if hub is not None:
         return _run_in_hub(hub, pending)
     is_main = threading.current_thread() is _MAIN()
-    _blocked[id(pending)] = pending
     try:
+        _blocked[id(pending)] = pending
         return pending.block(is_main)
     finally:
         _blocked.pop(id(pending), None)

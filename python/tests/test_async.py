@@ -17,7 +17,7 @@ def test_the_same_names_for_tasks(url, name):
         async with locks.mutex(name) as lease:
             assert lease.token and await other.mutex(name).aio.try_acquire() is None
             with pytest.raises(tenure.Timeout):
-                await other.mutex(name).aio.acquire(wait=0.1)
+                await other.mutex(name).aio.acquire(wait=1)
         async with locks.slot_pool(name + "/slots", 2) as slot:
             assert slot.number in (0, 1)
         async with locks.all(locks.mutex(name + "/a"), locks.mutex(name + "/b")) as leases:

@@ -21,7 +21,7 @@ def test_a_mutex_excludes_another_client_and_says_who_holds(locks, other, name):
         assert not lease.is_lost() and lease.check() is None and len(lease.claim) == 32
         assert other.mutex(name).try_acquire() is None
         with pytest.raises(tenure.Timeout) as timeout:
-            other.mutex(name, wait=0.1).acquire()
+            other.mutex(name, wait=1).acquire()
         assert timeout.value.resource == name
         with pytest.raises(tenure.Timeout) as timeout:
             other.mutex(name, wait=0).acquire()

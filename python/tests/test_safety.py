@@ -139,9 +139,11 @@ lease = locks.mutex(sys.argv[2], ttl=60).acquire()
 def wait(): locks.mutex(sys.argv[2]).acquire()
 def hold():
     kept = locks.mutex(sys.argv[2] + "/busy", ttl=60).acquire()
+    has.set()
     threading.Event().wait()
+has = threading.Event()
 for work in (wait, hold): threading.Thread(target=work, daemon=True).start()
-while not locks.view(sys.argv[2] + "/busy"): pass
+has.wait()
 while not locks.view(sys.argv[2]).waiting: pass
 print("ends")
 """
