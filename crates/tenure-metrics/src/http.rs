@@ -18,6 +18,8 @@ const BOUNDS: [f64; 12] = [0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025
 ///
 /// let mut http = HttpCounts::default();
 /// http.answered("/v1/claims/{claim}", "PUT", 200, Duration::from_millis(3));
+/// let statuses = http.statuses();
+/// assert_eq!(statuses[&200], 1);
 /// let page = Page::default().http(&http).text(Format::Prometheus);
 /// let answered = r#"tenure_http_requests_total{route="/v1/claims/{claim}",method="PUT",status="200"} 1"#;
 /// assert!(page.contains(answered), "{page}");
@@ -68,6 +70,17 @@ impl HttpCounts {
         }
         times.count += 1;
         times.sum += took;
+    }
+
+    /// Returns how many answers had each status, whichever their route was.
+    ///
+    /// `let statuses = http.statuses();`
+    pub fn statuses(&self) -> BTreeMap<u16, u64> {
+        let mut statuses = BTreeMap::new();
+        for ((_, _, status), count) in &self.requests {
+            *statuses.entry(*status).or_default() += count;
+        }
+        statuses
     }
 
     /// Counts a refusal, by its reason.

@@ -1,6 +1,7 @@
 //! What this server counts of its requests.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tenure_metrics::HttpCounts;
 pub(crate) struct Counting {
     counts: Mutex<HttpCounts>,
     connections: AtomicUsize,
+    lost: AtomicU64,
 }
 
 /// A connection that is open.
@@ -19,7 +21,7 @@ pub(crate) struct OpenConnection(Arc<Counting>);
 
 impl Counting {
     pub(crate) fn new() -> Counting {
-        Counting { counts: Mutex::default(), connections: AtomicUsize::new(0) }
+        Counting { counts: Mutex::default(), connections: AtomicUsize::new(0), lost: AtomicU64::new(0) }
     }
 
     fn counts(&self) -> MutexGuard<'_, HttpCounts> {
@@ -38,6 +40,21 @@ impl Counting {
 
     pub(crate) fn reloaded(&self, outcome: &'static str) {
         self.counts().reloaded(outcome);
+    }
+
+    /// How many answers had each status.
+    pub(crate) fn statuses(&self) -> BTreeMap<u16, u64> {
+        self.counts().statuses()
+    }
+
+    /// A client was told that what it held is lost.
+    pub(crate) fn told_lost(&self) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often a client was told so.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Counts a connection for as long as the answer is kept.

@@ -85,6 +85,9 @@ impl Front {
                 *response.body_mut() = Body::from(problem.text(id) + "\n");
                 // That of the empty body, by axum.
                 response.headers_mut().remove(CONTENT_LENGTH);
+                if problem.kind.name == "lost" {
+                    self.app.counting.told_lost();
+                }
                 if let Some(reason) = problem.refusal() {
                     self.app.counting.refused(reason);
                 }

@@ -160,6 +160,10 @@ fn an_operator_frees_locks_after_a_question() {
     assert_eq!(desk.holds("report"), 0, "and it does not rest");
     desk.go("#/health", "Health");
     browser.find("tbody tr", "break");
+    browser.find("caption", "by status");
+    browser.find("tbody th", "200");
+    desk.go("#/", "Overview");
+    browser.find(".figures div", "Lost here0");
     // That nobody is signed in at first, and that a lock is free, are no complaints.
     let complaints = desk.browser.complaints();
     let others: Vec<_> = complaints.iter().filter(|line| !line.contains("Failed to load resource")).collect();

@@ -20,6 +20,9 @@ export function period(ms) {
   return `${days} d ${hours % 24} h`;
 }
 
+/** A share of a whole: one that is small is not nothing. */
+export const percent = (share) => (share > 0 && share < 0.001 ? "< 0.1 %" : `${(share * 100).toFixed(1)} %`);
+
 export function bytes(number) {
   if (number < 1024) return `${number} B`;
   return number < 1024 * 1024 ? `${(number / 1024).toFixed(1)} KiB` : `${(number / 1024 / 1024).toFixed(1)} MiB`;

@@ -2,7 +2,7 @@
 
 import { get, isOperator, look } from "./api.js";
 import { h, heading, put } from "./dom.js";
-import { count, many, period, plain } from "./format.js";
+import { count, many, percent, period, plain } from "./format.js";
 import { since } from "./overview.js";
 import { Table } from "./table.js";
 
@@ -32,6 +32,16 @@ export function health() {
       { title: "In use", is: "number", text: (row) => count(row.used) },
       { title: "At most", is: "number", text: (row) => count(row.most) },
       { title: "Share", make: () => h("meter", { min: "0", max: "1", low: "0.6", high: "0.85", optimum: "0" }), show: share },
+    ],
+  });
+  const requests = new Table({
+    caption: "Requests of this instance since it began, by status",
+    key: (row) => row.status,
+    empty: "There was none.",
+    columns: [
+      { title: "Status", is: "name", text: (row) => row.status },
+      { title: "Answers", is: "number", text: (row) => count(row.count) },
+      { title: "Share", is: "number", text: (row) => percent(row.share) },
     ],
   });
   const tokens = new Table({
@@ -73,6 +83,8 @@ export function health() {
     if (!server) return null;
     doctor.show(found.findings);
     limits.show(server.limits);
+    const sum = server.requests.reduce((all, one) => all + one.count, 0);
+    requests.show(server.requests.map((one) => ({ ...one, share: one.count / sum })));
     tokens.show(server.tokens);
     // What is older has a smaller number, so that a row stays what it was when there is a new one.
     acts.show(server.acts.map((act, index) => ({ ...act, key: server.acts.length - index })));
@@ -83,7 +95,7 @@ export function health() {
     title: "Health",
     elements: [
       heading("Health"), state,
-      ...(mayLook ? [doctor.element, limits.element, tokens.element, acts.element] : [h("p", { class: "none" }, "More is for who may operate everything.")]),
+      ...(mayLook ? [doctor.element, limits.element, requests.element, tokens.element, acts.element] : [h("p", { class: "none" }, "More is for who may operate everything.")]),
     ],
     events: null,
     rest: 1000,

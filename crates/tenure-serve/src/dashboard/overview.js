@@ -1,7 +1,7 @@
 // What there is, and what is unusual of it.
 
 import { get, isOperator, look, session } from "./api.js";
-import { figures, h, heading, put } from "./dom.js";
+import { figures, h, heading, mark, put } from "./dom.js";
 import { count, holder, link, many, period, plain } from "./format.js";
 import { Table } from "./table.js";
 
@@ -15,7 +15,7 @@ const ROWS = 10;
 const element = () => h("dd", {}, "–");
 
 export function overview() {
-  const all = { held: element(), waiting: element(), resting: element(), oldest: element(), items: element(), dead: element() };
+  const all = { held: element(), waiting: element(), resting: element(), lost: element(), oldest: element(), items: element(), dead: element() };
   const store = h("p", { class: "store" });
   const unusual = new Table({
     caption: "What is unusual",
@@ -55,13 +55,14 @@ export function overview() {
   };
 
   async function refresh() {
-    const [held, waiting, lines, ready, doctor] = await Promise.all([
+    const [held, waiting, lines, ready, doctor, server] = await Promise.all([
       get("/v1/resources", { sort: "held", brief: true, limit: 50 }),
       get("/v1/resources", { sort: "waiting", brief: true, limit: 50 }),
       get("/v1/queues"),
       look("/readyz"),
       // Without the verb nothing is asked: the rest of the page is the same.
       isOperator() ? get("/v1/doctor") : { findings: [] },
+      isOperator() ? get("/v1/server") : {},
     ]);
     stamp(held);
     const isHeld = (row) => row.holds[0] && !row.holds[0].is_resting;
@@ -71,6 +72,8 @@ export function overview() {
     put(all.held, count(held.held));
     put(all.waiting, count(held.waiting));
     put(all.resting, count(held.resting));
+    put(all.lost, count(server.lost));
+    mark(all.lost, "data-note", server.lost > 0 ? "bad" : null);
     put(all.items, count(items));
     put(all.dead, count(dead));
     const names = `${many(held.count, "lock")}${held.is_whole ? "" : " of more, which are too many to look at"}`;
@@ -84,7 +87,7 @@ export function overview() {
 
   const totals = figures([
     ["Held", all.held], ["Waiting", all.waiting], ["Resting", all.resting],
-    ["Oldest hold", all.oldest], ["Queued items", all.items], ["Dead letters", all.dead],
+    ["Lost here", all.lost], ["Oldest hold", all.oldest], ["Queued items", all.items], ["Dead letters", all.dead],
   ]);
   return {
     title: "Overview",

@@ -104,7 +104,11 @@ pub(crate) async fn renew_many(
             }
         });
         answer.unwrap_or_else(|problem| {
-            let state = if problem.kind.name == "lost" { "lost" } else { "failed" };
+            let is_lost = problem.kind.name == "lost";
+            if is_lost {
+                app.counting.told_lost();
+            }
+            let state = if is_lost { "lost" } else { "failed" };
             json!({"state": state, "name": asked.name, "claim": asked.claim, "problem": problem.brief()})
         })
     };

@@ -31,10 +31,18 @@ pub(crate) async fn server(
             {"what": "requests that wait", "used": waiting, "most": waiting_max},
             {"what": "streams of events", "used": streams, "most": streams_max},
         ],
+        "requests": requests(&app),
+        "lost": app.counting.lost(),
         "tokens": tokens(&app),
         "acts": app.audit.last(),
     });
     Ok(json(200, &body))
+}
+
+/// How many answers had each status, since this instance began.
+fn requests(app: &App) -> Vec<Value> {
+    let statuses = app.counting.statuses();
+    statuses.iter().map(|(status, count)| json!({"status": status, "count": count})).collect()
 }
 
 /// The entries of the file of tokens, by name, with their last use: without their hashes.

@@ -14,6 +14,7 @@ use tenure_serve::{Options, Secret};
 use tenure_testkit::TestDirectory;
 
 use crate::access::{Tokens, bearer, made};
+use crate::events::Events;
 use crate::http::{Answer, Serving, anywhere, ask, new_id, until};
 
 /// What the dashboard sends with a change.
@@ -287,6 +288,33 @@ fn operators_see_what_this_instance_does_and_did() {
             && third["allow"][0] == "push refunds"
     );
     assert!(!shown.body.to_string().contains("sha256"), "{shown:?}");
+    let answers = |status: u16| {
+        let all = shown.body["requests"].as_array().expect("requests");
+        all.iter().find(|one| one["status"] == status).map(|one| one["count"].clone())
+    };
+    // Signing in; and the hold that there is none to break.
+    assert_eq!(
+        (answers(200), answers(404), answers(500)),
+        (Some(json!(1)), Some(json!(1)), None),
+        "{shown:?}"
+    );
+    // By a renewal, by one of many, and by a stream.
+    let id = new_id();
+    let renewed =
+        server.send_with(&format!("POST /v1/claims/{id}/renew"), &bearer(&secret), &json!({"name": "a"}));
+    assert_eq!((renewed.status, &shown.body["lost"]), (410, &json!(0)));
+    let many = json!({"claims": [{"name": "a", "claim": id}]});
+    assert_eq!(
+        server.send_with("POST /v1/claims/renew", &bearer(&secret), &many).body["claims"][0]["state"],
+        "lost"
+    );
+    let headers = format!("accept: text/event-stream\r\n{}", bearer(&secret));
+    let body = json!({"name": "b", "ttl_ms": 1500});
+    let mut stream = Events::open(&server, &format!("PUT /v1/claims/{}", new_id()), &headers, Some(&body));
+    let broken = json!({"name": "b", "token": stream.until("granted")["token"], "now": true});
+    assert_eq!(server.send_with("POST /v1/resource/break", &bearer(&secret), &broken).status, 200);
+    stream.until("lost");
+    assert_eq!(ask(server.address, "GET /v1/server", &cookie, None).body["lost"], 3);
     // This connection, and maybe one that is about to end.
     assert!(shown.body["limits"][0]["used"].as_u64() >= Some(1), "{shown:?}");
     let refused = ask(server.address, "GET /v1/server", &bearer(&reader), None);

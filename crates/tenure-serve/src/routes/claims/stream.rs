@@ -228,7 +228,8 @@ impl Held {
     }
 
     fn lost(&self, frames: &mut Vec<u8>, detail: Value) {
-        let Claiming { id, wanted, .. } = &self.claiming;
+        let Claiming { app, id, wanted, .. } = &self.claiming;
+        app.counting.told_lost();
         push(
             frames,
             "lost",
