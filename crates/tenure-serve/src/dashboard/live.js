@@ -11,12 +11,15 @@ const ASK_EVERY = 2000;
 const ASK_BESIDE = 5000;
 /** After how long it asks again for events that were refused. */
 const STREAM_AGAIN = 15_000;
+/** Events come in bursts, and one question answers all of them. */
+const BURST = 50;
 
 export class Live {
   /** `show(state, detail)` is told how it stands: live, asking, paused, away. */
   constructor(show) {
     Object.assign(this, { show, page: null, isPaused: false, stream: null, isOpen: false, timers: {}, isBusy: false, isAskedAgain: false });
     this.failures = 0;
+    this.askedAt = 0;
     document.addEventListener("visibilitychange", () => this.turn());
     setInterval(() => this.isLooking() && this.page?.tick?.(), 1000);
   }
@@ -84,7 +87,8 @@ export class Live {
       stream.addEventListener(event, ({ data }) => {
         if (this.page !== page) return;
         page.heard?.(JSON.parse(data));
-        this.soon(page.rest);
+        // At once, unless it was asked of late.
+        this.soon(Math.max(BURST, this.askedAt + page.rest - performance.now()));
       });
     }
   }
@@ -120,6 +124,7 @@ export class Live {
 
   async refresh(page) {
     this.isBusy = true;
+    this.askedAt = performance.now();
     try {
       const summary = await page.refresh();
       if (this.page !== page) return;
