@@ -1,6 +1,9 @@
 """What is installed: the library and the command."""
 
 import os
+import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,6 +26,22 @@ def test_the_command_and_the_library_share_locks(local_url, name):
         command = [sys.executable, "-m", "tenure", "--engine", local_url, "run", name, "--wait", "0s", "--", "true"]
         assert subprocess.run(command, capture_output=True).returncode == 75
     assert subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_the_lines_of_the_readme_run_where_only_the_wheel_is(url):
+    """A fresh environment, with no Rust on the path."""
+    bare = pathlib.Path(os.environ["TENURE_TEST_BARE"])
+    readme = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
+    (lines,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    program = "def charge(token): print(token > 0)\n" + lines.replace("redis://127.0.0.1", url)
+    assert url in program
+    path = f"{bare.parent}:/usr/bin:/bin"
+    assert not shutil.which("cargo", path=path) and not shutil.which("rustc", path=path)
+    # In the environment's folder, so that no sources are found.
+    done = subprocess.run(
+        [bare, "-c", program], cwd=bare.parent, env={"PATH": path}, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_the_wheel_is_small_and_for_every_python():

@@ -1,11 +1,15 @@
-//! `cargo xtask bench`: runs the package `tenure-bench` as it would be handed out.
+//! `cargo xtask bench`: runs the package `tenure-bench` as it would be handed out; `bench python` compares the Python package.
 
 use crate::args::Args;
+use crate::python;
 use crate::run::{Outcome, Run};
 use crate::setup;
 
 /// Runs the benchmarks with the arguments of the command line.
-pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
+pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
+    if args.flag("python") {
+        return python::bench(run, args);
+    }
     if !run.root().join("crates/tenure-bench/Cargo.toml").exists() {
         return Err("there are no benchmarks: the package crates/tenure-bench does not exist".to_owned());
     }

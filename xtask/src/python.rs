@@ -1,4 +1,5 @@
 //! `cargo xtask test --python`: builds the wheel, installs it where there is no Rust, and runs its tests against real stores.
+//! `cargo xtask bench python` installs it beside other locks of Python's, and compares.
 //!
 //! The wheel has the command, too: maturin puts what lies in `python/tenure.data/scripts` on the path of whoever installs it. By default
 //! it is built as the tests are, which is compiled already; with `--long` as it is handed out, which takes minutes, and is weighed.
@@ -7,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::args::Args;
 use crate::run::{Outcome, Run};
 use crate::setup;
 
@@ -15,6 +17,9 @@ const TOOLS: &str = "maturin==1.16.0";
 /// What the tests and the recipes use.
 const FOR_TESTS: &str = "pytest==8.4.2 mypy==1.18.2 gevent==25.9.1 gunicorn==23.0.0 celery==5.5.3 redis==5.2.1 \
      django==4.2.25 fastapi==0.119.0 httpx==0.28.1 apscheduler==3.11.0 pandas==2.2.3";
+/// What it is compared with.
+const PEERS: &str =
+    "redis[hiredis]==5.2.1 python-redis-lock==4.0.1 pottery==3.0.1 filelock==4.2.12 kazoo==2.11.0";
 /// What a wheel may weigh as it is handed out, and as the tests are built: unoptimised code is twice as large.
 const BYTES_MAX: (&str, &str) = ("15000000", "40000000");
 
@@ -44,16 +49,57 @@ pub(crate) fn tests(run: &mut Run, what: Wheel) -> Outcome<()> {
     setup::need(run, &setup::FOR_PYTHON)?;
     let target = run.target()?;
     let is_long = what == Wheel::HandedOut;
-    let (profile, folder) = if is_long { ("wheel", "wheel") } else { ("dev", "debug") };
     let of_wheel = target.join("python");
+    let Some(wheel) = build(run, what)? else { return Ok(()) };
+    let bare = bare(run, &of_wheel.join("bare"), &wheel);
+    let venv = of_wheel.join("venv");
+    environment(run, "what the tests use", &venv, FOR_TESTS)?;
+    if !install(run, &venv, &wheel) {
+        return Ok(());
+    }
+    let mut pytest = without_rust(run, &venv, "pytest");
+    pytest.args(["--quiet", "-p", "no:cacheprovider"]).args(is_long.then_some("--long"));
+    pytest.arg(run.root().join("python/tests"));
+    pytest.env("TENURE_TEST_STORES", target.join("debug/examples/stores")).env("TENURE_TEST_WHEEL", &wheel);
+    pytest.env("TENURE_TEST_WHEEL_MAX", if is_long { BYTES_MAX.0 } else { BYTES_MAX.1 });
+    pytest.env("TENURE_TEST_BARE", bare);
+    run.command("python tests", &mut pytest);
+    let mut mypy = without_rust(run, &venv, "mypy");
+    mypy.current_dir(run.root().join("python"));
+    mypy.args(["--strict", "--cache-dir"]).arg(of_wheel.join("mypy")).args(["tenure", "examples"]);
+    run.command("mypy", &mut mypy);
+    Ok(())
+}
+
+/// Compares the wheel as it is handed out with other locks of Python's.
+pub(crate) fn bench(run: &mut Run, args: Args) -> Outcome<()> {
+    setup::need(run, &[&setup::FOR_PYTHON[..], &[&setup::JAVA, &setup::ZOOKEEPER]].concat())?;
+    let target = run.target()?;
+    let Some(wheel) = build(run, Wheel::HandedOut)? else { return Ok(()) };
+    let venv = target.join("python/peers");
+    environment(run, "what it is compared with", &venv, PEERS)?;
+    if install(run, &venv, &wheel) {
+        let mut compare = without_rust(run, &venv, "python");
+        compare.arg(run.root().join("python/bench/compare.py")).args(args.rest());
+        compare.env("TENURE_TEST_STORES", target.join("debug/examples/stores"));
+        run.command("bench", &mut compare);
+    }
+    Ok(())
+}
+
+/// Builds the wheel, and the program that starts stores. None: a step has failed.
+fn build(run: &mut Run, what: Wheel) -> Outcome<Option<PathBuf>> {
+    let target = run.target()?;
+    let of_wheel = target.join("python");
+    let (profile, folder) = if what == Wheel::HandedOut { ("wheel", "wheel") } else { ("dev", "debug") };
     for build in what.builds() {
         let mut build = run.cargo(build);
         if !run.command("the command and stores", &mut build) {
-            return Ok(());
+            return Ok(None);
         }
     }
     stage(run, &target.join(folder).join("tenure"))?;
-    let (tools, venv) = (of_wheel.join("tools"), of_wheel.join("venv"));
+    let tools = of_wheel.join("tools");
     environment(run, "tools", &tools, TOOLS)?;
     let wheels = of_wheel.join("wheels");
     // An older one must not be taken for this one; there may be none.
@@ -69,27 +115,16 @@ pub(crate) fn tests(run: &mut Run, what: Wheel) -> Outcome<()> {
         profile,
     ]);
     if !run.command("the wheel", maturin.arg("--out").arg(&wheels)) {
-        return Ok(());
+        return Ok(None);
     }
-    let wheel = only_file(&wheels)?;
-    bare(run, &of_wheel.join("bare"), &wheel);
-    environment(run, "what the tests use", &venv, FOR_TESTS)?;
-    let mut install = without_rust(run, &venv, "pip");
+    only_file(&wheels).map(Some)
+}
+
+/// Installs the wheel beside what is there. Whether it could be.
+fn install(run: &mut Run, venv: &Path, wheel: &Path) -> bool {
+    let mut install = without_rust(run, venv, "pip");
     install.args(["install", "--quiet", "--no-deps", "--force-reinstall"]);
-    if !run.command("install", install.arg(&wheel)) {
-        return Ok(());
-    }
-    let mut pytest = without_rust(run, &venv, "pytest");
-    pytest.args(["--quiet", "-p", "no:cacheprovider"]).args(is_long.then_some("--long"));
-    pytest.arg(run.root().join("python/tests"));
-    pytest.env("TENURE_TEST_STORES", target.join("debug/examples/stores")).env("TENURE_TEST_WHEEL", &wheel);
-    pytest.env("TENURE_TEST_WHEEL_MAX", if is_long { BYTES_MAX.0 } else { BYTES_MAX.1 });
-    run.command("python tests", &mut pytest);
-    let mut mypy = without_rust(run, &venv, "mypy");
-    mypy.current_dir(run.root().join("python"));
-    mypy.args(["--strict", "--cache-dir"]).arg(of_wheel.join("mypy")).args(["tenure", "examples"]);
-    run.command("mypy", &mut mypy);
-    Ok(())
+    run.command("install", install.arg(wheel))
 }
 
 /// Puts the command where maturin finds it, without what debuggers read.
@@ -116,8 +151,8 @@ fn environment(run: &mut Run, what: &str, path: &Path, packages: &str) -> Outcom
     Ok(())
 }
 
-/// Installs the wheel alone into a new environment, as users do, and uses it.
-fn bare(run: &mut Run, path: &Path, wheel: &Path) {
+/// Installs the wheel alone into a new environment, as users do, and uses it. Returns its Python, for the README's lines.
+fn bare(run: &mut Run, path: &Path, wheel: &Path) -> PathBuf {
     let mut venv = run.program("python3");
     run.command("bare venv", venv.args(["-m", "venv", "--clear"]).arg(path));
     let mut pip = without_rust(run, path, "pip");
@@ -126,6 +161,7 @@ fn bare(run: &mut Run, path: &Path, wheel: &Path) {
     let code = "import tenure; tenure.connect('memory:').mutex('a').acquire().release()";
     run.command("bare library", python.args(["-c", code]));
     run.command("bare command", without_rust(run, path, "tenure").arg("--version"));
+    path.join("bin/python")
 }
 
 /// A program of an environment, started where cargo and rustc are not found.

@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use tenure_testkit::etcd::{EtcdOptions, EtcdServer};
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
 use tenure_testkit::redis::{RedisOptions, RedisServer};
+use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
 
 fn main() -> io::Result<()> {
     let mut servers: Vec<Box<dyn Any>> = Vec::new();
@@ -24,8 +25,13 @@ fn main() -> io::Result<()> {
                 let server = EtcdServer::start(&EtcdOptions::default());
                 (server.url(), Box::new(server))
             }
+            "zookeeper" => {
+                let server = ZooKeeperServer::start(&ZooKeeperOptions::default());
+                (server.url(), Box::new(server))
+            }
             other => {
-                return Err(io::Error::other(format!("no store named {other:?}: redis, postgres, etcd")));
+                let known = "redis, postgres, etcd, zookeeper";
+                return Err(io::Error::other(format!("no store named {other:?}: {known}")));
             }
         };
         servers.push(server);
