@@ -80,7 +80,8 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
     }
     match scope {
         Scope::Everything => python::tests(run, Wheel::HandedOut),
-        Scope::All | Scope::Fast | Scope::Engines(_) => Ok(()),
+        Scope::All => python::tests(run, Wheel::Test),
+        Scope::Fast | Scope::Engines(_) => Ok(()),
     }
 }
 
