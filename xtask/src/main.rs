@@ -15,6 +15,7 @@ mod cover;
 mod docs;
 mod engines;
 mod fuzz;
+mod java;
 mod lint;
 mod manifest;
 mod mutants;
@@ -51,8 +52,8 @@ const CHORES: [Chore; 17] = [
     },
     Chore {
         name: "test",
-        arguments: "[--engine A,B | --python [--long] | --all | --everything]",
-        summary: "runs the tests: all that need no server, those of some engines, of the Python package, of all, or of all ways to each too",
+        arguments: "[--engine A,B | --python [--long] | --java | --all | --everything]",
+        summary: "runs the tests: all that need no server, those of some engines, of the Python package, of the client for Java, of all, or of all ways to each too",
         start: test::start,
     },
     Chore {

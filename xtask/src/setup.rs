@@ -79,6 +79,11 @@ pub(crate) const ZOOKEEPER: Tool =
 /// Runs that store.
 pub(crate) const JAVA: Tool =
     Tool { name: "java", probe: "java --version", source: Source::Apt("default-jre-headless") };
+/// Compiles and runs the client for Java.
+pub(crate) const JDK: Tool =
+    Tool { name: "jdk", probe: "javac --version", source: Source::Apt("default-jdk-headless") };
+/// Builds it.
+pub(crate) const MAVEN: Tool = Tool { name: "maven", probe: "mvn --version", source: Source::Apt("maven") };
 /// Makes the certificates of servers under test.
 pub(crate) const OPENSSL: Tool =
     Tool { name: "openssl", probe: "openssl version", source: Source::Apt("openssl") };
@@ -201,6 +206,8 @@ pub(crate) const FOR_REDIS: [&Tool; 10] =
     [&REDIS, &OPENSSL, &PYTHON, &NPM, &REDIS_PY, &REDLOCK, &PROMETHEUS, &CHROMIUM, &CHROMEDRIVER, &AXE];
 /// What the wheel is built and tested with.
 pub(crate) const FOR_PYTHON: [&Tool; 7] = [&CC, &STRIP, &PYTHON, &VENV, &REDIS, &POSTGRES, &ETCD];
+/// What the client for Java is built and tested with.
+pub(crate) const FOR_JAVA: [&Tool; 4] = [&CC, &JDK, &MAVEN, &REDIS];
 /// What the tests with PostgreSQL need.
 pub(crate) const FOR_POSTGRES: [&Tool; 2] = [&POSTGRES, &PGBOUNCER];
 /// What the tests with MySQL need: MariaDB, since Debian has no MySQL.
@@ -224,7 +231,7 @@ pub(crate) fn of_engines() -> Vec<&'static Tool> {
 /// Installs what is missing and prints versions.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
-    let tools = [&CHORES[..], &of_engines(), &FOR_PACKAGING, &FOR_BENCHES].concat();
+    let tools = [&CHORES[..], &of_engines(), &FOR_PACKAGING, &[&JDK, &MAVEN], &FOR_BENCHES].concat();
     need(run, &tools)?;
     for tool in tools {
         println!("{:<14} {}", tool.name, tool.version(run).unwrap_or_default());

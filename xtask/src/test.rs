@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::args::Args;
 use crate::engines::{self, ENGINES, Engine};
+use crate::java;
 use crate::python::{self, Wheel};
 use crate::run::{Outcome, Run};
 use crate::setup::{self, Tool};
@@ -39,7 +40,13 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
     let engines = args.value("--engine")?;
     let (all, everything) = (args.flag("--all"), args.flag("--everything"));
     let (of_python, is_long) = (args.flag("--python"), args.flag("--long"));
+    let of_java = args.flag("--java");
     args.finish()?;
+    match (of_java, of_python || is_long || engines.is_some() || all || everything) {
+        (true, false) => return java::tests(run),
+        (true, true) => return Err("--java stands alone".to_owned()),
+        (false, _) => {}
+    }
     match (of_python, engines.is_some() || all || everything) {
         (true, false) => {
             return python::tests(run, if is_long { Wheel::HandedOut } else { Wheel::Test });
@@ -79,8 +86,14 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
         run.command("doc tests", &mut doc_tests);
     }
     match scope {
-        Scope::Everything => python::tests(run, Wheel::HandedOut),
-        Scope::All => python::tests(run, Wheel::Test),
+        Scope::Everything => {
+            java::tests(run)?;
+            python::tests(run, Wheel::HandedOut)
+        }
+        Scope::All => {
+            java::tests(run)?;
+            python::tests(run, Wheel::Test)
+        }
         Scope::Fast | Scope::Engines(_) => Ok(()),
     }
 }

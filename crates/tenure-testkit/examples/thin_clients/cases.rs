@@ -118,7 +118,11 @@ fn a_release_whose_answer_is_lost_is_done(world: &mut World) -> Result<(), Incon
 
 fn a_503_is_repeated_when_it_says(world: &mut World) -> Result<(), Inconclusive> {
     let body = "{\"type\":\"/v1/problems/overloaded\",\"status\":503,\"kind\":\"overloaded\",\"detail\":\"so it is\"}";
-    world.proxy.next(CLAIM, 1, Act::Say(503, "Retry-After: 1\r\nContent-Type: application/problem+json\r\n", body.to_owned()));
+    world.proxy.next(
+        CLAIM,
+        1,
+        Act::Say(503, "Retry-After: 1\r\nContent-Type: application/problem+json\r\n", body.to_owned()),
+    );
     let token = world.acquire(5_000, 10_000);
     is_held_once(world, token);
     has_one_id(world);
@@ -158,7 +162,8 @@ fn the_answer_to_another_is_no_grant(world: &mut World) -> Result<(), Inconclusi
 }
 
 fn an_id_that_is_used_up_is_replaced(world: &mut World) -> Result<(), Inconclusive> {
-    let body = "{\"type\":\"/v1/problems/finished\",\"status\":410,\"kind\":\"finished\",\"detail\":\"so it is\"}";
+    let body =
+        "{\"type\":\"/v1/problems/finished\",\"status\":410,\"kind\":\"finished\",\"detail\":\"so it is\"}";
     world.proxy.next(CLAIM, 1, Act::Say(410, "Content-Type: application/problem+json\r\n", body.to_owned()));
     let token = world.acquire(5_000, 10_000);
     is_held_once(world, token);
@@ -175,10 +180,8 @@ fn a_claim_that_waits_keeps_its_place_when_it_is_cut(world: &mut World) -> Resul
     has_one_id(world);
     // Who comes later is behind it.
     let later = new_id();
-    let (status, body) = world.ask(
-        &format!("PUT /v1/claims/{later}"),
-        &format!("{{\"name\":\"{}\",\"poll_ms\":0}}", world.name),
-    );
+    let (status, body) = world
+        .ask(&format!("PUT /v1/claims/{later}"), &format!("{{\"name\":\"{}\",\"poll_ms\":0}}", world.name));
     assert_eq!(status, 202, "{body}");
     world.release(&rival);
     let said = world.client.answer("a");
@@ -232,16 +235,20 @@ fn a_deadline_counts_from_sending_the_claim(world: &mut World) -> Result<(), Inc
     if granted(&said).is_none() {
         return Err(Inconclusive(format!("it was not granted: {said}")));
     }
-    let sent = world.proxy.seen(CLAIM)[0].at;
-    is_lost_by(world, sent + Duration::from_millis(3_000));
+    let claims = world.proxy.seen(CLAIM);
+    if claims.len() > 1 {
+        return Err(Inconclusive("it was sent again".to_owned()));
+    }
+    is_lost_by(world, claims[0].at + Duration::from_millis(3_000));
     world.client.told("a");
     Ok(())
 }
 
 fn a_deadline_counts_from_sending_the_renewal(world: &mut World) -> Result<(), Inconclusive> {
-    world.acquire(3_000, 10_000);
+    // Before anything is sent, so that the first renewal is the last one that the server hears of.
     world.proxy.next(RENEWAL, 1, Act::DelayAnswer(Duration::from_millis(400)));
     world.proxy.next(RENEWAL, usize::MAX, Act::Silence);
+    world.acquire(3_000, 10_000);
     until("a renewal", || !world.proxy.seen(RENEWAL).is_empty());
     let sent = world.proxy.seen(RENEWAL)[0].at;
     is_lost_by(world, sent + Duration::from_millis(3_000));
@@ -350,7 +357,8 @@ fn a_client_that_was_paused_knows_that_it_lost(world: &mut World) -> Result<(), 
         rival = world.rival();
         rival.is_some()
     });
-    // It finds these when it goes on, before any renewal can be answered.
+    // It finds these when it goes on. Its clock is all that can tell it.
+    world.proxy.next(RENEWAL, usize::MAX, Act::Silence);
     (0..20).for_each(|_| world.client.begin("check a"));
     tenure_testkit::signal(pid, Signal::CONT);
     for _ in 0..20 {

@@ -13,8 +13,10 @@ mod driver;
 mod proxy;
 mod world;
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tenure_testkit::redis::{RedisOptions, RedisServer};
@@ -42,33 +44,32 @@ fn main() -> ExitCode {
         }
     }
     let redis = RedisServer::start(RedisOptions::default());
-    let is_wanted =
-        |name: &str| broken.as_deref().map_or(only.is_empty() || only.iter().any(|one| one == name), |one| one == name);
-    let mut failed = Vec::new();
-    let mut count = 0;
-    for (name, case) in CASES.iter().filter(|(name, _)| is_wanted(name)) {
-        let began = Instant::now();
-        count += 1;
-        let mut ended = Err("nothing was shown".to_owned());
-        for attempt in 1..=ATTEMPTS {
-            let run = || case(&mut World::new(&command, &redis.url(), &driver, &format!("{name}/{attempt}")));
-            match catch_unwind(AssertUnwindSafe(run)) {
-                Ok(Ok(())) => ended = Ok(()),
-                Ok(Err(Inconclusive(why))) if attempt < ATTEMPTS => {
-                    println!("     again {name}: {why}");
-                    continue;
+    let is_wanted = |name: &str| {
+        broken.as_deref().map_or(only.is_empty() || only.iter().any(|one| one == name), |one| one == name)
+    };
+    let wanted: Mutex<VecDeque<_>> = Mutex::new(CASES.iter().filter(|(name, _)| is_wanted(name)).collect());
+    let count = locked(&wanted).len();
+    let failed = Mutex::new(Vec::new());
+    // They mostly wait.
+    let lanes = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..lanes {
+            scope.spawn(|| {
+                while let Some((name, case)) = next(&wanted) {
+                    let began = Instant::now();
+                    let ended = ended(name, broken.is_some(), |name| {
+                        case(&mut World::new(&command, &redis.url(), &driver, name))
+                    });
+                    let word = if ended.is_ok() { "passed" } else { "FAILED" };
+                    println!("{word:>10} {name} ({:.1} s)", began.elapsed().as_secs_f64());
+                    if let Err(why) = ended {
+                        locked(&failed).push(format!("{name}: {why}"));
+                    }
                 }
-                Ok(Err(Inconclusive(why))) => ended = Err(why),
-                Err(_) => ended = Err("see above".to_owned()),
-            }
-            break;
+            });
         }
-        let took = began.elapsed().as_secs_f64();
-        println!("{:>10} {name} ({took:.1} s)", if ended.is_ok() { "passed" } else { "FAILED" });
-        if let Err(why) = ended {
-            failed.push(format!("{name}: {why}"));
-        }
-    }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     assert!(count > 0, "no such case");
     match broken {
         Some(_) if failed.is_empty() => {
@@ -85,4 +86,26 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn next<T>(wanted: &Mutex<VecDeque<T>>) -> Option<T> {
+    locked(wanted).pop_front()
+}
+
+/// How a case ends.
+fn ended(name: &str, is_broken: bool, case: impl Fn(&str) -> Result<(), Inconclusive>) -> Result<(), String> {
+    let mut shown = Err("nothing was shown".to_owned());
+    for attempt in 1..=ATTEMPTS {
+        shown = match catch_unwind(AssertUnwindSafe(|| case(&format!("{name}/{attempt}")))) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(Inconclusive(why))) => Err(why),
+            Err(_) => return Err("see above".to_owned()),
+        };
+    }
+    // It has found nothing wrong.
+    if is_broken { Ok(()) } else { shown }
 }

@@ -72,7 +72,9 @@ impl World {
     /// Asks the server, past the proxy.
     pub(crate) fn ask(&self, line: &str, body: &str) -> (u16, String) {
         let length = body.len();
-        let head = format!("{line} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n");
+        let head = format!(
+            "{line} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+        );
         let answer = forward(self.port, format!("{head}{body}").as_bytes());
         let text = String::from_utf8_lossy(&answer).into_owned();
         let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
@@ -82,8 +84,8 @@ impl World {
     /// Tries to take the lock of the case for another client; its id if it was free.
     pub(crate) fn rival(&self) -> Option<String> {
         let id = new_id();
-        let (status, body) =
-            self.ask(&format!("PUT /v1/claims/{id}"), &format!("{{\"name\":\"{}\",\"wait\":false}}", self.name));
+        let (status, body) = self
+            .ask(&format!("PUT /v1/claims/{id}"), &format!("{{\"name\":\"{}\",\"wait\":false}}", self.name));
         assert!(status == 200 || status == 423, "{status} {body}");
         (status == 200).then_some(id)
     }

@@ -4,6 +4,8 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.OptionalLong;
+import java.util.function.LongSupplier;
+import java.util.function.Supplier;
 
 /**
  * Nanoseconds that go on while the machine sleeps.
@@ -15,7 +17,7 @@ import java.util.OptionalLong;
  * <p>What it does not notice: a clock of the day that is set back, during a sleep, by just as long as that lasted.
  */
 final class Clock {
-    static final Clock SYSTEM = new Clock();
+    static final Clock SYSTEM = new Clock(System::nanoTime, System::currentTimeMillis, Clock::uptime);
 
     /** Clocks are slewed by less than that between two looks. */
     private static final long DRIFT_MAX = 20_000_000;
@@ -23,13 +25,21 @@ final class Clock {
     private static final long GRAIN = 50_000_000;
     private static final Path UPTIME = Path.of("/proc/uptime");
 
-    private final long base = System.nanoTime();
+    private final LongSupplier nanos;
+    private final LongSupplier dayMillis;
+    private final Supplier<OptionalLong> uptime;
+    private final long base;
     private final long uptimeAhead;
     private final boolean hasUptime;
     private volatile long slept;
     private volatile long dayAhead;
 
-    private Clock() {
+    /** A clock of these: nanoseconds that stand still in sleep, the time of day, and nanoseconds since the machine was started, if known. */
+    Clock(LongSupplier nanos, LongSupplier dayMillis, Supplier<OptionalLong> uptime) {
+        this.nanos = nanos;
+        this.dayMillis = dayMillis;
+        this.uptime = uptime;
+        base = nanos.getAsLong();
         dayAhead = day() - mono();
         OptionalLong ahead = uptimeAhead();
         hasUptime = ahead.isPresent();
@@ -45,20 +55,20 @@ final class Clock {
     }
 
     private long mono() {
-        return System.nanoTime() - base;
+        return nanos.getAsLong() - base;
     }
 
-    private static long day() {
-        return System.currentTimeMillis() * 1_000_000;
+    private long day() {
+        return dayMillis.getAsLong() * 1_000_000;
     }
 
     private synchronized void look() {
-        long ahead = day() - mono();
-        long gained = ahead - dayAhead;
-        dayAhead = ahead;
-        OptionalLong uptime = hasUptime ? uptimeAhead() : OptionalLong.empty();
-        long now = uptime.isPresent() ? uptime.getAsLong() - uptimeAhead : slept + Math.max(0, gained);
-        if (now > slept + GRAIN || uptime.isEmpty()) {
+        long day = day() - mono();
+        long gained = day - dayAhead;
+        dayAhead = day;
+        OptionalLong ahead = hasUptime ? uptimeAhead() : OptionalLong.empty();
+        long now = ahead.isPresent() ? ahead.getAsLong() - uptimeAhead : slept + Math.max(0, gained);
+        if (now > slept + GRAIN || ahead.isEmpty()) {
             slept = Math.max(slept, now + GRAIN / 2);
         }
     }
@@ -68,17 +78,23 @@ final class Clock {
         // A pause between two readings would look like sleep.
         for (int attempt = 0; attempt < 10; attempt++) {
             long before = mono();
-            long uptime;
-            try {
-                String text = Files.readString(UPTIME).split(" ", 2)[0];
-                uptime = Math.round(Double.parseDouble(text) * 100) * 10_000_000;
-            } catch (IOException | RuntimeException e) {
-                return OptionalLong.empty();
+            OptionalLong now = uptime.get();
+            if (now.isEmpty()) {
+                return now;
             }
             if (mono() - before < 5_000_000) {
-                return OptionalLong.of(uptime - before);
+                return OptionalLong.of(now.getAsLong() - before);
             }
         }
         return OptionalLong.empty();
+    }
+
+    private static OptionalLong uptime() {
+        try {
+            String text = Files.readString(UPTIME).split(" ", 2)[0];
+            return OptionalLong.of(Math.round(Double.parseDouble(text) * 100) * 10_000_000);
+        } catch (IOException | RuntimeException e) {
+            return OptionalLong.empty();
+        }
     }
 }

@@ -133,6 +133,14 @@ public final class Delivery implements AutoCloseable {
         settle("return", null, null);
     }
 
+    /** Has it handed out again, in the background. */
+    void letGo() {
+        if (hold.letGo()) {
+            tenure.keeper().remove(hold);
+            tenure.releaseLater(hold);
+        }
+    }
+
     private void settle(String act, Duration after, String reason) {
         if (!hold.letGo()) {
             check();

@@ -28,6 +28,8 @@ final class Keeper {
     private static final Logger LOG = System.getLogger("dev.tenure");
     /** What the server takes in one request. */
     private static final int BATCH_MAX = 256;
+    /** A line that is shorter is not worth looking through. */
+    private static final int LINE_MIN = 64;
     /** The thread looks at its clock that often, since a wait stands still while the machine sleeps. */
     private static final long LOOK_EVERY = 1_000_000_000;
     /** Releases that were not answered and are repeated. What does not fit ends at its ttl. */
@@ -82,9 +84,18 @@ final class Keeper {
     void remove(Hold hold) {
         lock.lock();
         try {
-            holds.remove(hold);
+            forget(hold);
         } finally {
             lock.unlock();
+        }
+    }
+
+    /** Under the lock. */
+    private void forget(Hold hold) {
+        holds.remove(hold);
+        // What stands in line for what is over stays until its time, which may be hours: not more of it than of the rest.
+        if (line.size() > LINE_MIN + 4 * holds.size()) {
+            line.removeIf(due -> !holds.contains(due.hold()) || due.hold().dueAt != due.at());
         }
     }
 
@@ -121,7 +132,7 @@ final class Keeper {
         Threads.pool().execute(() -> {
             lock.lock();
             try {
-                holds.remove(hold);
+                forget(hold);
                 lost++;
             } finally {
                 lock.unlock();

@@ -53,7 +53,11 @@ public final class Tenure implements AutoCloseable {
         api = new Api(transport, Clock.SYSTEM, builder.patience);
         keeper = new Keeper(api);
         hook = new Thread(this::exit, "tenure-exit");
-        Runtime.getRuntime().addShutdownHook(hook);
+        try {
+            Runtime.getRuntime().addShutdownHook(hook);
+        } catch (IllegalStateException e) {
+            // The program ends already: what is taken now ends at its ttl, unless it is closed.
+        }
     }
 
     /**
@@ -226,7 +230,7 @@ public final class Tenure implements AutoCloseable {
         return false;
     }
 
-    private void releaseLater(Hold hold) {
+    void releaseLater(Hold hold) {
         if (hold.isDelivery) {
             keeper.later(Api.request("POST", "/v1/deliveries/" + hold.claim + "/return", Api.body("queue", hold.name)), hold.ttlSeen());
         } else {

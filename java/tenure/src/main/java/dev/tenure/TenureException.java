@@ -74,7 +74,7 @@ public class TenureException extends RuntimeException {
     @Override
     public String getMessage() {
         String text = super.getMessage();
-        String about = resource == null || text != null && text.contains(resource) ? "" : " (\"" + resource + "\")";
+        String about = resource == null || text != null && text.contains("\"" + resource + "\"") ? "" : " (\"" + resource + "\")";
         return text + about + (hint == null ? "" : ": " + hint);
     }
 }

@@ -106,7 +106,7 @@ public final class TenureLock {
     /**
      * The same as a lock of {@code java.util.concurrent}, for code that is written for one. It belongs to the thread that took it, and is not
      * re-entrant: a thread that holds it and locks it again gets an {@code IllegalMonitorStateException}. Keep the object: each knows
-     * its own holders only. {@code unlock} throws {@link LostException} if the lease was lost before.
+     * its own holders only. {@code unlock} throws {@link LostException} if the lease was lost before, and {@code lock} what {@link #acquire()} throws.
      */
     public Lock asLock() {
         return new ThreadLock(this);

@@ -187,6 +187,20 @@ public final class TenureQueue {
 
     private List<Delivery> deliveries(Reply reply) throws Unanswered, InterruptedException {
         List<Delivery> deliveries = new ArrayList<>();
+        boolean isDone = false;
+        try {
+            add(reply, deliveries);
+            isDone = true;
+            return deliveries;
+        } finally {
+            if (!isDone) {
+                // Nobody gets them: they must not be renewed for ever.
+                deliveries.forEach(Delivery::letGo);
+            }
+        }
+    }
+
+    private void add(Reply reply, List<Delivery> deliveries) throws Unanswered, InterruptedException {
         for (Object item : Api.list(reply.json())) {
             Map<?, ?> fields = Api.object(item);
             Hold hold = hold(fields, Api.text(fields, "claim"), reply);
@@ -195,7 +209,6 @@ public final class TenureQueue {
                 deliveries.add(new Delivery(tenure, this, tenure.hold(hold), payload, fields));
             }
         }
-        return deliveries;
     }
 
     /**

@@ -44,9 +44,19 @@ final class Served implements AutoCloseable {
             String address = first.substring("tenure: serving at ".length());
             url = way == Way.TCP ? "http://" + address : address;
             // A pipe that nobody reads would stop it.
-            Threads.daemon("log of serve", () -> said.lines().forEach(ignored -> {})).start();
+            Threads.daemon("log of serve", () -> drain(said)).start();
         } catch (IOException e) {
             throw new UncheckedIOException(e);
+        }
+    }
+
+    private static void drain(BufferedReader said) {
+        try {
+            while (said.readLine() != null) {
+                // Nobody wants it.
+            }
+        } catch (IOException e) {
+            // It was ended.
         }
     }
 
