@@ -62,8 +62,8 @@ const BREAKAGES: [Breakage; 8] = [
     Breakage {
         case: "a_release_whose_answer_is_lost_is_done",
         file: "Tenure.java",
-        right: "api.repeat(Api.request(\"DELETE\", path, null), hold.name, RELEASE_MAX.toNanos())",
-        wrong: "api.once(Api.request(\"DELETE\", path, null), RELEASE_MAX)",
+        right: "api.repeat(release(hold.name, hold.claim), hold.name, RELEASE_MAX.toNanos())",
+        wrong: "api.once(release(hold.name, hold.claim), RELEASE_MAX)",
     },
     // It does not read `Retry-After`.
     Breakage {

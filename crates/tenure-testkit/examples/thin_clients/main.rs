@@ -11,6 +11,7 @@
 mod cases;
 mod driver;
 mod proxy;
+mod soak;
 mod world;
 
 use std::collections::VecDeque;

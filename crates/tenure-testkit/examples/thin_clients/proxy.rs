@@ -43,9 +43,41 @@ pub(crate) struct Seen {
     pub(crate) line: String,
 }
 
+/// Numbers that come again with their seed (xorshift).
+#[derive(Clone, Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
+        Dice(seed | 1)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    /// Nothing, twice in three times.
+    fn act(&mut self) -> Option<Act> {
+        let period = Duration::from_millis(self.below(1_300));
+        Some(match self.below(21) {
+            0 => Act::LoseRequest,
+            1 => Act::LoseAnswer,
+            2 => Act::Double,
+            3 => Act::CopyLater(period),
+            4 => Act::CutAnswer,
+            5 | 6 => Act::DelayAnswer(period),
+            _ => return None,
+        })
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     rules: Vec<Rule>,
+    dice: Option<Dice>,
     seen: Vec<Seen>,
 }
 
@@ -83,6 +115,11 @@ impl Proxy {
         self.state().rules.push(Rule { line, times, act });
     }
 
+    /// Does anything to any request from now on.
+    pub(crate) fn shake(&self, dice: Dice) {
+        self.state().dice = Some(dice);
+    }
+
     /// Passes everything on again.
     pub(crate) fn heal(&self) {
         self.state().rules.clear();
@@ -115,10 +152,11 @@ fn serve(mut client: TcpStream, server: u16, state: &Mutex<State>) {
             let mut state = locked(state);
             state.seen.push(Seen { at: Instant::now(), line: line.clone() });
             let rule = state.rules.iter_mut().find(|rule| rule.times > 0 && fits(rule.line, &line));
-            rule.map(|rule| {
+            let ruled = rule.map(|rule| {
                 rule.times -= 1;
                 rule.act.clone()
-            })
+            });
+            ruled.or_else(|| state.dice.as_mut().and_then(Dice::act))
         };
         let answer = match act {
             None => forward(server, &request),
@@ -142,7 +180,7 @@ fn done(act: Act, server: u16, request: &[u8], client: &mut TcpStream) -> Vec<u8
         }
         Act::Silence => {
             // Until the client gives up.
-            client.read(&mut [0; 1]).ok();
+            client.read_exact(&mut [0; 1]).ok();
             Vec::new()
         }
         Act::DelayAnswer(period) => {

@@ -39,6 +39,7 @@ impl Drop for Server {
 
 #[derive(Debug)]
 pub(crate) struct World {
+    driver: Vec<String>,
     command: String,
     engine: String,
     server: Option<Server>,
@@ -55,7 +56,14 @@ impl World {
         let (port, proxy) = (server.port, Proxy::start(server.port));
         let client = Driver::start(driver, &proxy.url());
         let (command, engine) = (command.to_owned(), engine.to_owned());
-        World { command, engine, server: Some(server), port, proxy, client, name: name.to_owned() }
+        let (driver, name) = (driver.to_vec(), name.to_owned());
+        World { driver, command, engine, server: Some(server), port, proxy, client, name }
+    }
+
+    /// One more client, behind a proxy of its own.
+    pub(crate) fn another(&self) -> (Driver, Proxy) {
+        let proxy = Proxy::start(self.port);
+        (Driver::start(&self.driver, &proxy.url()), proxy)
     }
 
     /// Ends the server as a power cut does, and starts it again at the same port.

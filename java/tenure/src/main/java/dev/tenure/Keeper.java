@@ -329,8 +329,7 @@ final class Keeper {
 
     /** Has a claim end, in the background: repeated until it is answered, or has ended by itself. */
     void releaseLater(String name, String claim, long forNanos) {
-        Transport.Request request = Api.request("DELETE", "/v1/claims/" + claim + "?name=" + Api.encoded(name), null);
-        later(request, forNanos);
+        later(Tenure.release(name, claim), forNanos);
     }
 
     void later(Transport.Request request, long forNanos) {

@@ -264,11 +264,15 @@ public final class Tenure implements AutoCloseable {
         return hold;
     }
 
+    /** The request that ends a claim. */
+    static Transport.Request release(String name, String claim) {
+        return Api.request("DELETE", "/v1/claims/" + claim + "?name=" + Api.encoded(name), null);
+    }
+
     boolean release(Hold hold) {
         keeper.remove(hold);
-        String path = "/v1/claims/" + hold.claim + "?name=" + Api.encoded(hold.name);
         try {
-            Reply reply = api.repeat(Api.request("DELETE", path, null), hold.name, RELEASE_MAX.toNanos());
+            Reply reply = api.repeat(release(hold.name, hold.claim), hold.name, RELEASE_MAX.toNanos());
             // After a copy that was not answered, "no" means that it was that copy.
             return Boolean.TRUE.equals(reply.fields().get("released")) || reply.isRepeated();
         } catch (UnavailableException e) {

@@ -235,6 +235,7 @@ public final class TenureLock {
             long now = api.clock().now();
             long left = until - now;
             if (left <= 0 && hasAsked) {
+                withdrawNow();
                 throw new WaitTimeoutException(name, wait);
             }
             Duration poll = Duration.ofNanos(Math.max(0, Math.min(POLL.toNanos(), left)));
@@ -295,6 +296,20 @@ public final class TenureLock {
         private void withdraw() {
             if (isSent) {
                 tenure.keeper().releaseLater(name, id, Math.max(TimeUnit.SECONDS.toNanos(20), 2 * ttl()));
+            }
+        }
+
+        /** The same, so that nobody waits behind a claim that was given up; in the background if it is not answered. */
+        private void withdrawNow() {
+            if (!isSent) {
+                return;
+            }
+            try {
+                api.once(Tenure.release(name, id), Duration.ofSeconds(2));
+                isSent = false;
+            } catch (Unanswered | TenureException e) {
+                withdraw();
+                isSent = false;
             }
         }
 

@@ -5,6 +5,8 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
@@ -20,7 +22,8 @@ final class Driver {
         tenure = Tenure.connect(url);
     }
 
-    public static void main(String[] args) throws IOException {
+    public static void main(String[] args) throws IOException, InterruptedException {
+        List<Thread> commands = new ArrayList<>();
         Driver driver = new Driver(args[0]);
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = input.readLine(); line != null && !line.equals("exit"); line = input.readLine()) {
@@ -29,8 +32,14 @@ final class Driver {
                 // In their order, and at once.
                 driver.answer(words);
             } else {
-                Threads.daemon("command", () -> driver.answer(words)).start();
+                Thread command = Threads.daemon("command", () -> driver.answer(words));
+                commands.add(command);
+                command.start();
             }
+        }
+        // What a thread holds that still runs is not released.
+        for (Thread command : commands) {
+            command.join();
         }
     }
 
