@@ -15,6 +15,7 @@
 //! | `consume` queue ttl_ms count | `item` payload token from until, before it acknowledges each; `done` |
 //! | `hold` queue ttl_ms | `item` payload token, and it keeps the delivery |
 //! | `settle` | `settled`, or `failed` error |
+//! | `leave` id name ttl_ms | `left`: its claim of a mutex waits, and it does not any more |
 //! | `detach` name ttl_ms | `detached` bytes, in hexadecimal digits, or `failed` error |
 //! | `die` place passes | `armed` |
 //!
@@ -25,11 +26,12 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
+use std::pin::Pin;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, poll_immediate};
 use rustix::process::{Pid, Signal, kill_process};
 use tenure_core::clock::Instant;
 use tenure_core::engine::{Connect, Reach};
@@ -252,6 +254,21 @@ fn detach(tenure: &Tenure, name: &str, ttl: &str) -> String {
     }
 }
 
+/// Waits for a mutex until the claim has its place, and leaves it there.
+async fn leave(tenure: &Tenure, id: &str, name: &str, ttl: &str) -> String {
+    let id = id.parse().expect("the check sends an id");
+    let ttl = Duration::from_millis(ttl.parse().expect("the check sends a number"));
+    let mut waiting = Box::pin(tenure.mutex(name).ttl(ttl).claim_id(id).acquire());
+    while waiting.place().is_none() {
+        if let Some(answer) = poll_immediate(&mut waiting).await {
+            return format!("failed\t{:?}", answer.map(|lease| lease.token()));
+        }
+        pause(Duration::from_millis(5)).await;
+    }
+    Pin::into_inner(waiting).detach();
+    "left".to_owned()
+}
+
 fn start_thread(connect: Connect, say: mpsc::UnboundedSender<String>) -> Body {
     let life = Life::of_thread();
     let connect = life.connector(connect);
@@ -365,6 +382,7 @@ fn perform(connect: Connect, life: &Life, commands: impl Iterator<Item = String>
                 Some(Err(error)) => say(format!("failed\t{}", error.kind().as_str())),
                 None => say("failed\tno such delivery".to_owned()),
             },
+            ["leave", id, name, ttl] => say(pollster::block_on(leave(&tenure, id, name, ttl))),
             ["detach", name, ttl] => say(detach(&tenure, name, ttl)),
             ["die", place, passes] => {
                 life.die_at(place, passes.parse().expect("the check sends a number"));

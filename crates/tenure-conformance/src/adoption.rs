@@ -384,6 +384,28 @@ pub async fn an_id_of_the_callers_own_is_one_place(setup: &dyn Setup) {
     drop(setup.within("the second in line is served", second).await.expect("a wait is answered"));
 }
 
+/// Whoever claims again by another client waits there: that one is told of the grant, although the first one was killed.
+pub async fn who_waits_on_at_another_client_is_served(setup: &dyn Setup) {
+    let check = "adoption::who_waits_on_at_another_client_is_served";
+    if !setup.can(check, ADOPTION, |capability| can_adopt(capability) && capability.is_fifo).await {
+        return;
+    }
+    let (client, by) = (setup.client().await, setup.client().await);
+    let (name, ttl, id) = (name("waits-on"), setup.ttl(Duration::from_secs(20)).await, new_id());
+    let lease = lease_of(setup, &client, &name, ttl).await;
+    let mut gone = setup.actor().await;
+    let left = gone.ask(&["leave", &id.to_string(), &name, &ttl.as_millis().to_string()]).await;
+    assert_eq!(left.as_deref(), Some("left"), "a claim that waits has a place");
+    gone.kill();
+    let mut again = Box::pin(by.mutex(&name).ttl(ttl).claim_id(id).acquire());
+    assert!(poll_immediate(&mut again).await.is_none(), "a claim is not granted in no time");
+    setup.eventually("a repeated claim has its place", async || again.place().is_some()).await;
+    assert_eq!(again.place().map(|place| place.position), Some(1), "a repeated claim keeps its place");
+    release(setup, lease).await;
+    let served = setup.within("who waits on at another client is served", again).await;
+    release(setup, served.expect("who waits on at another client is served")).await;
+}
+
 /// Where a claim lives with its client, the id of another client's claim is refused, and that claim is as it was.
 pub async fn an_id_of_another_client_is_refused_where_a_claim_cannot_move(setup: &dyn Setup) {
     let check = "adoption::an_id_of_another_client_is_refused_where_a_claim_cannot_move";

@@ -247,6 +247,7 @@ macro_rules! for_each_check {
                 max_hold_counts_on,
                 an_id_of_the_callers_own_is_one_claim,
                 an_id_of_the_callers_own_is_one_place,
+                who_waits_on_at_another_client_is_served,
                 an_id_of_another_client_is_refused_where_a_claim_cannot_move,
                 another_client_finishes_a_delivery,
                 a_client_finishes_what_it_has_detached,

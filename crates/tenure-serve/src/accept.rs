@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::access::{Peer, certificate};
 use crate::drain::Stage;
 use crate::front::Front;
-use crate::limits::{HANDSHAKE_MAX, HEAD_BYTES_MAX, HEADERS_MAX, IDLE_MAX};
+use crate::limits::{HANDSHAKE_MAX, HEAD_BYTES_MAX, HEADERS_MAX, IDLE_MAX, UNREAD_BYTES};
 use crate::pace::{Paced, Socket};
 use crate::pause::pause;
 
@@ -96,6 +96,8 @@ async fn begin(accepted: Accepted, front: Arc<Front>, tls: Option<TlsAcceptor>, 
         Accepted::Tcp(stream, address) => {
             // An answer is one small write. It fails on a connection that is gone already.
             stream.set_nodelay(true).ok();
+            // Without it a reader that reads nothing is noticed later.
+            rustix::net::sockopt::set_socket_send_buffer_size(&stream, UNREAD_BYTES).ok();
             let peer = Peer { address: Some(address), ..Peer::default() };
             match tls {
                 None => talk(stream, front, peer).await,

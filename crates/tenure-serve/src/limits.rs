@@ -24,6 +24,9 @@ pub(crate) const BODY_MAX: Duration = Duration::from_secs(10);
 pub(crate) const CALL_MAX: Duration = Duration::from_secs(5);
 /// How long a reader may read nothing of an answer.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(10);
+/// How much of what a reader does not read the system keeps for it; it doubles that. Otherwise it keeps megabytes, and who sends requests
+/// and reads nothing has thousands of them answered before [`STALL_MAX`] begins.
+pub(crate) const UNREAD_BYTES: usize = 32 * 1024;
 /// The most connections. Others wait in the line of the system.
 pub(crate) const CONNECTIONS_MAX: usize = 12_000;
 /// The most requests that wait for something at a time.

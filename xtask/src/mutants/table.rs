@@ -82,6 +82,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         core("step_and_the_oracle_agree"),
     ),
     mutant(
+        "places-stay-with-clients",
+        "who waits on at another client is not told of its grant",
+        core("step_and_the_oracle_agree"),
+    ),
+    mutant(
         "finished-claims-forgotten",
         "a copy of a claim that arrives after its release is granted",
         WORLDS,

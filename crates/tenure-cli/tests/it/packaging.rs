@@ -86,6 +86,11 @@ impl Proxied {
             // nginx repeats no POST: its client does.
             let (status, renewed) = wait_for("an answer", renew);
             assert_eq!((status, &renewed["token"]), (200, &granted["token"]), "the other instance renews it");
+            // It is told of what is granted from now on, although the places were taken by the dead one.
+            wait_for("both at the living instance", || {
+                let (_, metrics) = client.read("GET", "/metrics", "locks.example.org", None);
+                metrics.contains("tenure_http_open{what=\"waiting\"} 2\n").then_some(())
+            });
             assert_eq!(client.release(&id(0)), (200, json!({"released": true})));
             let first = first.join().expect("no panic");
             assert_eq!((first.0, &first.1["claim"]), (200, &json!(id(1))), "it was first in line: {first:?}");
@@ -107,6 +112,11 @@ struct Client<'a>(&'a NginxServer);
 impl Client<'_> {
     /// Asks through nginx as a client does. Returns the status, and the body.
     fn ask(self, method: &str, path: &str, host: &str, body: Option<&Value>) -> (u16, Value) {
+        let (status, text) = self.read(method, path, host, body);
+        (status, serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
+    fn read(self, method: &str, path: &str, host: &str, body: Option<&Value>) -> (u16, String) {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--max-time", "60", "--write-out", "\n%{http_code}", "--request", method]);
         curl.arg("--cacert").arg(self.0.authority()).args(["--header", &format!("Host: {host}")]);
@@ -116,7 +126,7 @@ impl Client<'_> {
         let said = curl.arg(format!("https://127.0.0.1:{}{path}", self.0.port())).output().expect("curl");
         let said = String::from_utf8(said.stdout).expect("text");
         let (body, status) = said.rsplit_once('\n').expect("a status");
-        (status.parse().expect("a number"), serde_json::from_str(body).unwrap_or(Value::Null))
+        (status.parse().expect("a number"), body.to_owned())
     }
 
     fn claim(self, id: &str, poll_ms: u64) -> (u16, Value) {

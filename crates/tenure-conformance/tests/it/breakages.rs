@@ -162,6 +162,7 @@ const BREAKAGES: &[(&str, Breakage, &str)] = &[
     ("adoption::an_id_of_the_callers_own_is_one_claim", Calls(Call::IdsAnew), "granted again|not within|Finished"),
     ("adoption::an_id_of_the_callers_own_is_one_claim", Record(Rule::FinishedForgotten), "used up is granted"),
     ("adoption::an_id_of_the_callers_own_is_one_place", Calls(Call::IdsAnew), "keeps its place"),
+    ("adoption::who_waits_on_at_another_client_is_served", Calls(Call::IdsAnew), "keeps its place"),
     ("adoption::an_id_of_another_client_is_refused_where_a_claim_cannot_move", AdoptsMore, "takes the id"),
     ("adoption::another_client_finishes_a_delivery", Queues(Line::AdoptionsForgotten), "is attached"),
     ("adoption::another_client_finishes_a_delivery", Queues(Line::AcksIgnored), "is done"),

@@ -188,7 +188,7 @@ impl Command for Claim {
         if step.record.is_finished(self.id)? {
             return Ok(Ok(Claimed::Finished));
         }
-        match Renew(self.id).run(step)? {
+        match renew(step, self.id, Some(self.client))? {
             Renewed::Held(grant) => return Ok(Ok(Claimed::Granted(grant))),
             Renewed::Waiting(waiting) => return Ok(Ok(Claimed::Waiting(waiting))),
             Renewed::Lost => {}
@@ -281,22 +281,37 @@ impl Command for Renew {
     }
 
     fn run<R: Record>(&self, step: &mut Step<'_, R>) -> Result<Renewed, R::Error> {
-        if let Some(mut hold) = step.record.hold_of(self.0)? {
-            assert!(hold.expires_at > step.now, "a hold that has ended is never renewed");
-            hold.is_confirmed = true;
-            let until = step.now + hold.ttl;
-            extend(&mut hold, until);
-            let grant = step.grant_of(&hold);
-            step.record.put_hold(hold)?;
-            return Ok(Renewed::Held(grant));
-        }
-        if let Some(mut waiter) = step.record.waiter_of(self.0)? {
-            waiter.expires_at = waiter.expires_at.max(step.now + waiter_life(waiter.ttl));
-            step.record.put_waiter(waiter.clone())?;
-            return step.waiting(&waiter).map(Renewed::Waiting);
-        }
-        Ok(Renewed::Lost)
+        renew(step, self.0, None)
     }
+}
+
+/// Extends a hold, confirms a grant, or keeps a waiter's place. Who claims again by another client waits there from now on: that one is
+/// told of its grant, and the place no longer ends with the first one.
+fn renew<R: Record>(
+    step: &mut Step<'_, R>,
+    claim: ClaimId,
+    claimed_by: Option<ClientId>,
+) -> Result<Renewed, R::Error> {
+    if let Some(mut hold) = step.record.hold_of(claim)? {
+        assert!(hold.expires_at > step.now, "a hold that has ended is never renewed");
+        hold.is_confirmed = true;
+        let until = step.now + hold.ttl;
+        extend(&mut hold, until);
+        let grant = step.grant_of(&hold);
+        step.record.put_hold(hold)?;
+        return Ok(Renewed::Held(grant));
+    }
+    if let Some(mut waiter) = step.record.waiter_of(claim)? {
+        waiter.expires_at = waiter.expires_at.max(step.now + waiter_life(waiter.ttl));
+        if let Some(client) = claimed_by
+            && !mutant!("places-stay-with-clients")
+        {
+            waiter.client = client;
+        }
+        step.record.put_waiter(waiter.clone())?;
+        return step.waiting(&waiter).map(Renewed::Waiting);
+    }
+    Ok(Renewed::Lost)
 }
 
 /// As [`Renew`], of a claim of one client alone. Answers `None` if it is another's: for stores in which a claim lives no longer than its

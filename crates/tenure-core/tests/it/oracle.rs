@@ -342,6 +342,8 @@ impl Oracle {
             return Ok(Claimed::Granted(self.extend(at, now)));
         }
         if let Some(turn) = self.turn_of(claim.id) {
+            // It waits where it asked last.
+            self.queue[turn].client = claim.client;
             return Ok(Claimed::Waiting(self.keep_place(turn, now)));
         }
         let shape = (claim.terms.kind, claim.terms.capacity);

@@ -178,6 +178,7 @@ fn a_long_queue_is_looked_at_from_both_ends_only() {
             wait: true,
             unless_fresh: false,
             floor: Floor::Zero,
+            comes_back: false,
         })
     };
     let mut play = |act: Act| {

@@ -81,6 +81,8 @@ pub(crate) struct Ask {
     pub(crate) wait: bool,
     pub(crate) unless_fresh: bool,
     pub(crate) floor: Floor,
+    /// By the last client, whichever it was before: as a user whose request went to another server this time.
+    pub(crate) comes_back: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -254,7 +256,7 @@ impl World {
         Claim {
             resource: name(),
             id: id(ask.claim),
-            client: client_of(ask.claim),
+            client: if ask.comes_back { ClientId::new(CLIENTS - 1) } else { client_of(ask.claim) },
             terms: Arc::new(Terms {
                 kind,
                 capacity,
@@ -280,7 +282,7 @@ pub(crate) fn id(claim: u64) -> ClaimId {
     ClaimId::new(u128::from(claim))
 }
 
-/// A claim's copies all come from one client.
+/// A claim's copies come from one client, but for those that come back.
 pub(crate) fn client_of(claim: u64) -> ClientId {
     ClientId::new(claim % CLIENTS)
 }
@@ -343,9 +345,10 @@ fn floor() -> impl Strategy<Value = Floor> {
 fn ask() -> impl Strategy<Value = Ask> {
     let shape = prop_oneof![19 => Just(None), 1 => (kind(), 0..=4_u32).prop_map(Some)];
     let weight = prop_oneof![8 => Just(1_u32), 3 => 2..=4_u32, 1 => Just(0_u32)];
-    let flags = (prop::bool::weighted(0.75), prop::bool::weighted(0.15));
+    let flags = (prop::bool::weighted(0.75), prop::bool::weighted(0.15), prop::bool::weighted(0.1));
     (0..CLAIMS, shape, weight, ttl(), limits(), flags, floor()).prop_map(
-        |(claim, shape, weight, ttl, limits, (wait, unless_fresh), floor)| Ask {
+        |(claim, shape, weight, ttl, limits, (wait, unless_fresh, comes_back), floor)| Ask {
+            comes_back,
             claim,
             shape,
             weight,

@@ -445,10 +445,13 @@ impl Record for RowRecord<'_, '_> {
             }
             self.put(self.waiter_end(&waiter), &[])?;
         }
-        if old.is_none() {
+        if old.as_ref().is_none_or(|old| old.client != waiter.client) {
+            if let Some(old) = &old {
+                self.unindex_claim(old.claim, old.client, Place::Waits(old.place))?;
+            }
             self.index_claim(waiter.claim, waiter.client, Place::Waits(waiter.place))?;
-            self.summary.waiters += 1;
         }
+        self.summary.waiters += u64::from(old.is_none());
         Ok(())
     }
 

@@ -50,11 +50,21 @@ local function enqueue(record, claim, above)
   return waiting_answer(record, claim.id, record.waiting - 1)
 end
 
+-- Who claims again by another client is told by that one of its grant.
+local function hear(record, claim)
+  local text = call('HGET', record.waiters, claim.id)
+  local told = text:gsub('^(%d %d+) %x+', '%1 ' .. claim.client, 1)
+  if told ~= text then call('HSET', record.waiters, claim.id, told) end
+end
+
 local function decide(record, claim, above)
   if is_finished(claim.id) then return { 'F' } end
   local hold, waits = renew_existing(record, claim.id)
   if hold then return grant_answer(hold) end
-  if waits then return waiting_answer(record, claim.id, waits) end
+  if waits then
+    hear(record, claim)
+    return waiting_answer(record, claim.id, waits)
+  end
   local is_alike = record.kind == claim.kind and record.capacity == claim.capacity
   if not is_alike and not is_idle(record) then return { 'C', record.kind, record.capacity } end
   if claim.weight < 1 or claim.weight > claim.capacity then return { 'I' } end

@@ -64,6 +64,8 @@ struct Pair<'a, 'b> {
     record: PlainRecord,
     now: Timestamp,
     random: fastrand::Rng,
+    /// For what came later: with draws from `random` each seed would be another world, in which other rules are broken unseen.
+    aside: fastrand::Rng,
     claims: Vec<Claim>,
     shape: (Kind, u32),
     /// Whether most claims would take a fresh value as well.
@@ -110,6 +112,7 @@ impl<'a, 'b> Pair<'a, 'b> {
             record,
             now,
             random,
+            aside: fastrand::Rng::with_seed(!seed),
             claims,
             shape,
             is_flight,
@@ -258,7 +261,11 @@ impl<'a, 'b> Pair<'a, 'b> {
 
     fn any_or_new_claim(&mut self) -> Claim {
         if !self.claims.is_empty() && self.random.u8(0..4) == 0 {
-            return self.random.choice(&self.claims).unwrap().clone();
+            let mut again = self.random.choice(&self.claims).unwrap().clone();
+            if self.aside.u8(0..3) == 0 {
+                again.client = ClientId::new(self.aside.u64(CLIENTS));
+            }
+            return again;
         }
         let (terms, random) = (self.terms(), &mut self.random);
         let above = match random.u8(0..10) {
@@ -601,6 +608,7 @@ const WEAKER: &[(&str, &str, &str)] = &[
         "digits(hold.token), '-', woken.ends - t",
     ),
     ("a call leaves nothing to the next one", "  wakes, changed, confirmed = nil, nil, nil\n", ""),
+    ("who waits on at another client is told there", "hear(record, claim)\n    return", "return"),
     ("a grant of which nobody hears is cut", "pcall(cut_window, woken)", ""),
     (
         "but not if the same call confirms it",

@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::json;
 use tenure_core::testing::busy::assert_in_time;
 
-use crate::http::{PATIENCE, Serving, anywhere, new_id, now, read};
+use crate::http::{PATIENCE, Serving, anywhere, new_id, now, open, read, text_of};
+use crate::metrics::{counting, number};
 
 fn connect(server: &Serving) -> TcpStream {
     let stream = TcpStream::connect(server.address).expect("a connection");
@@ -111,6 +112,24 @@ fn slow_clients_lose_their_connections() {
         }
         assert_eq!(server.ask("GET /healthz").status, 200, "others do not notice");
     });
+}
+
+#[test]
+fn who_reads_no_answer_has_few_made_and_loses_its_connection() {
+    let server = counting(anywhere());
+    let page = || text_of(&mut open(server.address, "GET /metrics", "", None)).1;
+    let mut stream = connect(&server);
+    stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+    let requests = b"GET /v1/server HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(500);
+    // Until nothing is taken any more: neither side reads.
+    while stream.write_all(&requests).is_ok() {}
+    let began = now();
+    let made = number(&page(), r#"tenure_http_requests_total{route="/v1/server",method="GET",status="200"}"#);
+    assert!(made < 5_000.0, "{made} answers that nobody reads");
+    tenure_testkit::wait_for("an end of the connection", || {
+        (number(&page(), r#"tenure_http_refused_total{reason="slow"}"#) == 1.0).then_some(())
+    });
+    assert_in_time(began.elapsed(), Duration::from_secs(12));
 }
 
 #[test]

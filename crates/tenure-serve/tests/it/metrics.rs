@@ -12,14 +12,15 @@ use tenure_testkit::prometheus::promtool;
 use crate::access::{Tokens, bearer, made};
 use crate::http::{Serving, anywhere, ask, new_id, open, text_of, until, until_waiting};
 
-fn counting(options: tenure_serve::Options) -> Serving {
+/// A server of a client that counts.
+pub(crate) fn counting(options: tenure_serve::Options) -> Serving {
     let settings = Settings::new().counts(true);
     let connecting = Tenure::connect_with(Store::named(&new_id()).connector(), settings);
     Serving::of(pollster::block_on(connecting).expect("a store"), options)
 }
 
 /// The number of a series.
-fn number(page: &str, series: &str) -> f64 {
+pub(crate) fn number(page: &str, series: &str) -> f64 {
     let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{series} is not in\n{page}"))
 }
