@@ -162,6 +162,7 @@ macro_rules! for_each_check {
             }
             fifo {
                 waiters_are_served_in_order_of_arrival,
+                tasks_that_begin_at_once_are_told_in_turn,
                 processes_are_served_in_order_of_arrival,
                 a_release_reaches_the_next_waiter_by_itself,
                 a_withdrawn_waiter_is_skipped,

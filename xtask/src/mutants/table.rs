@@ -143,6 +143,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         core("is_not_used_before_it_is_confirmed"),
     ),
     mutant(
+        "early-wakes-lost",
+        "a waiter that is woken before its claim is answered waits for its heartbeat",
+        core("a_wake_that_overtakes_an_answer_is_not_lost"),
+    ),
+    mutant(
         "sets-held-in-part",
         "of leases that are held together, some are kept when one is lost",
         core("loss::"),

@@ -55,6 +55,7 @@ const BREAKAGES: &[(&str, Breakage, &str)] = &[
     ("fencing::a_waiters_floor_is_honoured", Calls(Call::FloorsIgnored), "above the floor"),
     ("fencing::a_floor_far_ahead_is_refused", Calls(Call::FloorsForced), "two hours ahead"),
     ("fifo::waiters_are_served_in_order_of_arrival", Record(Rule::LastComeFirstServed), "next in the queue"),
+    ("fifo::tasks_that_begin_at_once_are_told_in_turn", Queues(Line::Untold), "wait for a heartbeat|all take their turns"),
     ("fifo::processes_are_served_in_order_of_arrival", Record(Rule::LastComeFirstServed), "an actor answers: granted"),
     ("fifo::a_release_reaches_the_next_waiter_by_itself", Calls(Call::GrantsUntold), "waiter is served"),
     ("fifo::a_withdrawn_waiter_is_skipped", Record(Rule::WithdrawalsIgnored), "the place is gone"),
