@@ -109,6 +109,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "one client's wrong clock uses up the tokens of a queue",
         core("a_floor_of_a_wrong_clock"),
     ),
+    mutant(
+        "the-gone-waited-for",
+        "consumers that died while they were idle hold up what is due, again and again",
+        core("whoever_does_not_come_in_turn_is_passed_over"),
+    ),
     // The client.
     mutant("counted-from-receipt", "a lease is believed from the answer on, not from the request", WORLDS),
     mutant("no-margin", "clocks are taken to run alike", WORLDS),

@@ -313,6 +313,8 @@ const BREAKAGES: &[(&str, Breakage, &str)] = &[
     ("queue::processes_share_a_queue_in_order", Queues(Line::GroupsIgnored), "at once|out of order"),
     ("queue::processes_share_a_queue_in_order", Queues(Line::AcksIgnored), "all is acknowledged"),
     ("queue::a_killed_client_loses_nothing", Queues(Line::AtMostOnce), "an item is lost"),
+    ("queue_turns::those_who_are_gone_are_passed_over", Queues(Line::TurnsUntold), "those before are gone"),
+    ("queue_turns::those_who_are_gone_are_passed_over", Queues(Line::IntervalsIgnored), "cut short"),
     ("queue::it_behaves_like_the_model", Queues(Line::DelaysIgnored), "left == right"),
     ("queue::it_behaves_like_the_model", Queues(Line::GroupsIgnored), "left == right"),
     ("queue_context::a_context_comes_with_each_delivery", Queues(Line::ContextsLost), "of a first delivery"),
