@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use futures_util::future::poll_immediate;
+use futures_util::future::{join_all, poll_immediate};
+use tenure_core::counts::LearnedBy;
 use tenure_core::engine::RenewAnswer;
 use tenure_core::model::step::confirm_window;
+use tenure_core::{Settings, Tenure};
 
 use crate::Setup;
 use crate::direct;
@@ -31,6 +33,36 @@ pub async fn waiters_are_served_in_order_of_arrival(setup: &dyn Setup) {
         }
     }
     setup.within("a release", lease.release()).await.expect("a release is answered");
+    setup.assert_nothing_is_left(&name).await;
+}
+
+/// Tasks of one client that all want a mutex from the first moment on hand it over by wakes, whatever is under way when it is released: a
+/// claim of the next one that was not answered yet, or its heartbeat. What is not heard waits for a heartbeat, seconds later.
+pub async fn tasks_that_begin_at_once_are_told_in_turn(setup: &dyn Setup) {
+    const TASKS: usize = 8;
+    const ROUNDS: usize = 2;
+    let check = "fifo::tasks_that_begin_at_once_are_told_in_turn";
+    if !setup.can(check, "wakes", |capability| capability.tells_waiters).await {
+        return;
+    }
+    let counting = Tenure::connect_with(setup.connector(), Settings::default().counts(true));
+    let client = setup.within("a client connects", counting).await.expect("a client connects");
+    let name = name("rush");
+    let mutex = client.mutex(&name);
+    let work = (0..TASKS).map(|_| async {
+        for _ in 0..ROUNDS {
+            let lease = mutex.acquire().await.expect("its turn comes");
+            lease.release().await.expect("a release is answered");
+        }
+    });
+    let start = now();
+    setup.within("all take their turns", join_all(work)).await;
+    let by_heartbeat = client.counts().learned_by[LearnedBy::Heartbeat as usize];
+    let took = now().since(start);
+    assert_eq!(
+        by_heartbeat, 0,
+        "so many grants wait for a heartbeat, since the wake was lost; all took {took:?}"
+    );
     setup.assert_nothing_is_left(&name).await;
 }
 

@@ -69,6 +69,7 @@ pub mod observe;
 pub mod period;
 pub mod queue;
 pub mod queue_context;
+pub mod queue_turns;
 pub mod rw_lock;
 pub mod semaphore;
 pub mod several;
@@ -162,6 +163,7 @@ macro_rules! for_each_check {
             }
             fifo {
                 waiters_are_served_in_order_of_arrival,
+                tasks_that_begin_at_once_are_told_in_turn,
                 processes_are_served_in_order_of_arrival,
                 a_release_reaches_the_next_waiter_by_itself,
                 a_withdrawn_waiter_is_skipped,
@@ -360,6 +362,9 @@ macro_rules! for_each_check {
                 processes_share_a_queue_in_order,
                 a_killed_client_loses_nothing,
                 it_behaves_like_the_model,
+            }
+            queue_turns {
+                those_who_are_gone_are_passed_over,
             }
             queue_context {
                 a_context_comes_with_each_delivery,

@@ -20,7 +20,7 @@ use crate::queue_model::agree;
 use crate::stage::{LONG, SHORT, assert_passed, name, now, pause, resource};
 
 /// Whether the engine has queues, and what they can do; if not, the skip is noted.
-async fn queues(setup: &dyn Setup, check: &str) -> Option<QueueCapability> {
+pub(crate) async fn queues(setup: &dyn Setup, check: &str) -> Option<QueueCapability> {
     let found = setup.client().await.queue_capability().cloned();
     let (has, check) = (found.is_some(), format!("queue::{check}"));
     setup.can(&check, "queues", |_| has).await;

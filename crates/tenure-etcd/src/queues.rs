@@ -244,7 +244,7 @@ impl QueueStore for EtcdQueues {
     }
 
     async fn change(&self, change: Change<'_>) -> Result<Changed> {
-        let Change { queue, version, epoch, head, rows, there, signs, calls, otherwise } = change;
+        let Change { queue, version, epoch, head, rows, there, signs, calls, otherwise, .. } = change;
         let key = self.keys.queue_head(queue);
         let is = |key, revision| Compare::of(key, CompareResult::Equal, Target::Mod(revision));
         let there = there.iter().map(|row| Compare::is_there(self.keys.queue_row(queue, row)));

@@ -550,6 +550,10 @@ impl QueueDatabase for MySql {
         Ok(())
     }
 
+    async fn pass_over(&self, _: &Name) -> Result<(), Fault> {
+        Err(Fault::internal("nobody can be told"))
+    }
+
     async fn call(&self, _: &Calls) -> Result<(), Fault> {
         Ok(())
     }

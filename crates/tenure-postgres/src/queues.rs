@@ -464,6 +464,12 @@ impl QueueDatabase for Postgres {
         self.transact_alone(&[(&self.texts().unnote_idle, &values)]).await.map(drop)
     }
 
+    async fn pass_over(&self, queue: &Name) -> Result<(), Fault> {
+        let (queue, own) = (bytes(queue), client_number(self.inbox().client()));
+        let values: [Value<'_>; 2] = [(&queue, Type::BYTEA), (&own, Type::INT8)];
+        self.transact_alone(&[(&self.texts().pass_over, &values)]).await.map(drop)
+    }
+
     async fn call(&self, calls: &Calls) -> Result<(), Fault> {
         self.transact(&[], calls).await.map(drop)
     }

@@ -143,12 +143,16 @@ pub trait QueueDatabase: Database {
         items: &[ItemId],
     ) -> impl Future<Output = Result<usize, Fault>> + Send;
 
-    /// Notes that this client is idle, and returns how many others are for longer: the first ones watch for what is
+    /// Notes that this client is idle, and returns how many others are for longer: they poll before it when something is
     /// due. Not called where clients cannot be woken.
     fn note_idle(&self, queue: &Name) -> impl Future<Output = Result<usize, Fault>> + Send;
 
     /// Forgets that this client is idle.
     fn unnote_idle(&self, queue: &Name) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Forgets that those are idle who were noted before this client: they have not come for what was due. They are woken once more, and
+    /// one that is only late is noted again then. Not called where clients cannot be woken.
+    fn pass_over(&self, queue: &Name) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// Wakes clients.
     fn call(&self, calls: &Calls) -> impl Future<Output = Result<(), Fault>> + Send;

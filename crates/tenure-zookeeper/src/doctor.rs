@@ -15,6 +15,7 @@ use zookeeper_client::{Acl, CreateOptions, Permission};
 use crate::client::session::Session;
 use crate::config::Config;
 use crate::error::{ANSWER_MAX, Fault};
+use crate::quota::{self, Fullness};
 
 /// How many answers the latency is taken of.
 const PINGS: usize = 5;
@@ -42,6 +43,7 @@ pub(crate) async fn check(
     findings.push(timeouts(config, &session));
     findings.push(containers(config, &session, make).await);
     findings.push(access(config, &session).await);
+    findings.push(quota(config, &session).await);
     findings.push(latency(&session).await);
     let why = "locks depend on none; queues go by the leader's, so the servers' must agree (NTP)";
     findings.push(Finding::good("clock", why));
@@ -161,6 +163,27 @@ async fn access(config: &Config, session: &Session) -> Finding {
             .hint("give the URL a user and a path of its own, which is then made for that user alone");
     }
     Finding::good("access", format!("{path} is not everybody's"))
+}
+
+/// How much is used of what operators allow below the path of the URL.
+async fn quota(config: &Config, session: &Session) -> Finding {
+    let quota = match quota::read(&session.client, &config.chroot).await {
+        Ok(Some(quota)) => quota,
+        Ok(None) => return Finding::good("quota", "none is set for the path"),
+        Err(fault) => return unseen("quota", &fault),
+    };
+    let found = format!("{}: {}", quota.path, quota.shown());
+    match (quota.fullness(), quota.soft_fullness()) {
+        (Fullness::Full, _) => Finding::bad("quota", found).hint(
+            "where the servers have `enforceQuota`, nothing new is granted or pushed: raise it with `setquota -N` or `-B`",
+        ),
+        (Fullness::Near, _) => Finding::warning("quota", found)
+            .hint("where the servers have `enforceQuota`, claims and pushes fail beyond it: raise it in time"),
+        (Fullness::Room, Fullness::Room) => Finding::good("quota", found),
+        (Fullness::Room, _) => {
+            Finding::warning("quota", found).hint("servers log it, and refuse nothing: is something left behind?")
+        }
+    }
 }
 
 async fn latency(session: &Session) -> Finding {

@@ -20,7 +20,10 @@ pub(crate) fn to_error(operation: &'static str, fault: &Fault) -> Error {
             "let the URL's user read, write, create and delete below its path; without a user, everybody must be allowed to",
         ),
         Fault::AuthFailed => (ErrorKind::Invalid, "check the user and the password of the URL"),
-        Fault::QuotaExceeded => (ErrorKind::Unavailable, "the path has a quota, and it is used up: raise it"),
+        Fault::QuotaExceeded => (
+            ErrorKind::Unavailable,
+            "the path has a quota that is used up: raise it, by `setquota -N` or `-B` of ZooKeeper's shell",
+        ),
         Fault::Unimplemented => (ErrorKind::Unsupported, "it needs servers of version 3.5 or later"),
         Fault::SessionExpired | Fault::SessionMoved | Fault::ClientClosed => {
             (ErrorKind::Unavailable, "the client was not heard of in time; it begins anew by itself")
@@ -38,6 +41,18 @@ pub(crate) fn to_error(operation: &'static str, fault: &Fault) -> Error {
         _ => (ErrorKind::Internal, "see the server's log, and report it if the server is well"),
     };
     Error::new(kind, operation, fault.to_string()).with_hint(hint)
+}
+
+/// Makes an error of the fault with which a transaction, or the only write of a request, ended. By a quota it was refused, and nothing was
+/// done.
+pub(crate) fn to_error_of_write(operation: &'static str, fault: &Fault) -> Error {
+    let error = to_error(operation, fault);
+    if *fault == Fault::QuotaExceeded { error.with_no_effect() } else { error }
+}
+
+/// Whether an error says that a quota is used up: nothing is made until it is raised, and what is there may be removed.
+pub(crate) fn is_full(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable && error.to_string().contains(&Fault::QuotaExceeded.to_string())
 }
 
 /// Whether a fault says that the client's session in the store is over.

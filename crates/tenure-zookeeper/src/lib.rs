@@ -23,6 +23,7 @@ mod error;
 pub mod fuzz;
 mod locks;
 mod name;
+mod quota;
 
 mod engine;
 mod queues;

@@ -5,6 +5,7 @@
 //! <chroot>/%queues/<name>/p<number>       a page of rows, which never changes: see `tenure_ordered`'s
 //! <chroot>/%queues/<name>/b<number>       a large payload
 //! <chroot>/%queue-calls/<client>          for which queue a client was called last; ephemeral
+//! <chroot>/%queue-calls/<client>-<number> room that a client keeps: see `reserve`; ephemeral
 //! ```
 //!
 //! No name of a resource is written with a `%` that two hexadecimal digits do not follow, and with a foreign layout such names
@@ -29,15 +30,17 @@ use tenure_ordered::{
 use zookeeper_client::{Client, CreateMode};
 
 use crate::engine::Inner;
-use crate::error::{Fault, to_error, within};
+use crate::error::{Fault, is_full, to_error, to_error_of_write, within};
 use crate::name::{escape, unescape};
 use clock::QueueClock;
 use page_cache::PageCache;
+use reserve::Reserve;
 use transaction::{Done, QueueTransaction};
 use wake_listener::WakeListener;
 
 mod clock;
 mod page_cache;
+mod reserve;
 mod transaction;
 mod wake_listener;
 
@@ -68,6 +71,7 @@ pub(crate) struct ZooKeeperQueues {
     reading: tokio::sync::Mutex<()>,
     books: Mutex<HashMap<Name, PageCache>>,
     wake_listener: OnceLock<WakeListener>,
+    reserve: Reserve,
 }
 
 fn capability() -> QueueCapability {
@@ -117,6 +121,7 @@ impl ZooKeeperQueues {
             reading: tokio::sync::Mutex::default(),
             books: Mutex::default(),
             wake_listener: OnceLock::new(),
+            reserve: Reserve::default(),
         }
     }
 
@@ -215,7 +220,15 @@ impl ZooKeeperQueues {
             None => return Ok(None),
         };
         let session = self.inner.begin().await?;
-        let done = self.write(&session.client, &mut page_cache, change).await?;
+        let mut done = self.write(&session.client, &mut page_cache, change).await;
+        if done.as_ref().is_err_and(is_full)
+            && change.is_of_deliveries
+            && self.reserve.give_up(&session).await
+        {
+            done = self.write(&session.client, &mut page_cache, change).await;
+            self.reserve.make(&self.inner, &session, self.client).await;
+        }
+        let done = done?;
         let version = done.is_some().then_some(page_cache.mzxid);
         self.put_page_cache(change.queue, page_cache);
         Ok(version)
@@ -227,7 +240,7 @@ impl ZooKeeperQueues {
         page_cache: &mut PageCache,
         change: &Change<'_>,
     ) -> Result<Option<()>> {
-        let failed = |fault: Fault| to_error("change a queue", &fault);
+        let failed = |fault: Fault| to_error_of_write("change a queue", &fault);
         let path = self.path(change.queue);
         let (apart, rows): (Vec<_>, Vec<_>) = change.rows.iter().cloned().partition(|(key, _)| is_apart(key));
         let mut merges = true;
@@ -407,6 +420,8 @@ impl QueueStore for ZooKeeperQueues {
 
     async fn listen(&self) -> Result<()> {
         let wake_listener = self.wake_listener.get_or_init(|| WakeListener::open(&self.inner, self.client));
-        wake_listener.ready(&self.inner).await
+        wake_listener.ready(&self.inner).await?;
+        self.reserve.keep(&self.inner, self.client).await;
+        Ok(())
     }
 }

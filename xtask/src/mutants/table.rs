@@ -109,6 +109,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "one client's wrong clock uses up the tokens of a queue",
         core("a_floor_of_a_wrong_clock"),
     ),
+    mutant(
+        "the-gone-waited-for",
+        "consumers that died while they were idle hold up what is due, again and again",
+        core("whoever_does_not_come_in_turn_is_passed_over"),
+    ),
     // The client.
     mutant("counted-from-receipt", "a lease is believed from the answer on, not from the request", WORLDS),
     mutant("no-margin", "clocks are taken to run alike", WORLDS),
@@ -141,6 +146,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "wakes-of-a-lost-store",
         "a grant is used of a store that has forgotten it",
         core("is_not_used_before_it_is_confirmed"),
+    ),
+    mutant(
+        "early-wakes-lost",
+        "a waiter that is woken before its claim is answered waits for its heartbeat",
+        core("a_wake_that_overtakes_an_answer_is_not_lost"),
     ),
     mutant(
         "sets-held-in-part",

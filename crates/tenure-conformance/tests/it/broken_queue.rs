@@ -24,6 +24,8 @@ pub(crate) enum Line {
     OneGroup,
     /// Nobody is told of what comes.
     Untold,
+    /// No client that asks in vain learns when to come again.
+    TurnsUntold,
     /// Renewals are answered, and nothing is renewed.
     RenewalsLie,
     /// What another client is to renew is not found.
@@ -118,6 +120,7 @@ impl QueueEngine for BrokenEngine {
         let mut taken = self.whole().take(takes).await;
         for (queue, taken) in queues.iter().zip(&mut taken) {
             let Ok(taken) = taken else { continue };
+            taken.look_in = taken.look_in.filter(|_| !self.goes_wrong(Line::TurnsUntold));
             for item in &mut taken.items {
                 if self.goes_wrong(Line::ContextsOnce) && item.attempt > 1 {
                     item.context = None;

@@ -194,6 +194,8 @@ struct Pending {
     wakes_when_queued: bool,
     /// The engine woke it since it was last answered.
     is_woken: bool,
+    /// The engine woke it since the last request about it was sent, whose answer may be from before.
+    is_woken_since: bool,
     /// The user does not wait for the result of the release.
     is_unawaited: bool,
 }
@@ -362,6 +364,7 @@ impl Ledger {
                 release_until: Instant::NEVER,
                 waker: None,
                 is_woken: false,
+                is_woken_since: false,
                 is_unawaited: false,
             })),
         };
@@ -662,6 +665,7 @@ impl Ledger {
                 waker: None,
                 wakes_when_queued: false,
                 is_woken: false,
+                is_woken_since: false,
                 is_unawaited: is_unused,
             })
         });

@@ -214,7 +214,7 @@ impl Shared {
             if !is_unknown || !may_repeat || is_over {
                 // What the engine advises is more than that, where it has answered.
                 let is_unadvised = error.kind() == ErrorKind::Unavailable || error.hint().is_none();
-                let is_unknown = is_unknown && !may_repeat && is_unadvised;
+                let is_unknown = is_unknown && !error.has_no_effect() && !may_repeat && is_unadvised;
                 let error = error.named(self.engine.name(), Some(&queue));
                 let hint =
                     "it may have been pushed: give it a dedup id, and it can be pushed again without harm";

@@ -29,7 +29,7 @@ impl<S: QueueStore> Queues<S> {
         let asked = |claim| lock(&self.own).get(&claim).map_or(Duration::MAX, |own| own.ttl);
         let began = SystemClock.now();
         let kept = self.keep(requests.iter().map(|request| request.claim));
-        let errand = Errand { operation: "renew", queue, ttl: None };
+        let errand = Errand { operation: Errand::RENEW, queue, ttl: None };
         let served = self.serve(errand, requests, hints, |context, request| {
             // By the latest that it may be: what is renewed must last from now on.
             let now = context.now.max(context.moment.latest);
@@ -64,7 +64,7 @@ impl<S: QueueStore> Queues<S> {
 
     pub(super) async fn settle_all(&self, queue: &Name, settlements: &[Settle]) -> Vec<Result<SettleAnswer>> {
         let hints = |row_cache: &RowCache, settle: &Settle| self.around(row_cache, settle.claim);
-        let errand = Errand { operation: "settle", queue, ttl: None };
+        let errand = Errand { operation: Errand::SETTLE, queue, ttl: None };
         let answers = self.serve(errand, settlements, hints, |context, settle| {
             let mut settlement = settle.settlement.clone();
             if let Settlement::Retry { after, .. } = &mut settlement

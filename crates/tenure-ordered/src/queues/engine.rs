@@ -65,6 +65,16 @@ pub(super) struct Errand<'a> {
     pub(super) ttl: Option<Duration>,
 }
 
+impl Errand<'_> {
+    pub(super) const RENEW: &'static str = "renew";
+    pub(super) const SETTLE: &'static str = "settle";
+
+    /// Whether it renews or ends deliveries.
+    fn is_of_deliveries(&self) -> bool {
+        [Self::RENEW, Self::SETTLE].contains(&self.operation)
+    }
+}
+
 /// What is known of a queue at one version of its head.
 #[derive(Debug, Default)]
 struct Known {
@@ -278,7 +288,7 @@ impl<S: QueueStore> Queues<S> {
             let (there, begun) = (signs.there(), self.signs_of(&rows, &signs, ttl));
             let plan = Plan { top, rows, calls, epoch, there, signs: begun };
             let sent = Instant::now();
-            match self.store_changes(operation, queue, current, plan, &wanted).await? {
+            match self.store_changes(errand, current, plan, &wanted).await? {
                 Ok(mut current) => {
                     let pause = (Instant::now() - sent).min(YIELD_MAX);
                     current.yields_until = (tries > 0).then(|| Instant::now() + 2 * pause);
@@ -320,13 +330,13 @@ impl<S: QueueStore> Queues<S> {
     /// Stores what a step has changed, and returns what is known then. Otherwise: what to begin anew on.
     async fn store_changes(
         &self,
-        operation: &'static str,
-        queue: &Name,
+        errand: Errand<'_>,
         mut known: Known,
         plan: Plan,
         wanted: &[KeyRange],
     ) -> Result<std::result::Result<Known, Known>> {
         let Plan { top, rows, calls, epoch, there, signs } = plan;
+        let Errand { operation, queue, .. } = errand;
         let change = Change {
             queue,
             version: known.version,
@@ -336,6 +346,7 @@ impl<S: QueueStore> Queues<S> {
             there,
             signs,
             calls: calls.iter().copied().filter(|client| *client != self.client).collect(),
+            is_of_deliveries: errand.is_of_deliveries(),
             otherwise: wanted,
         };
         match self.store.change(change).await? {

@@ -51,6 +51,8 @@ pub struct Change<'a> {
     pub signs: Vec<(ClaimId, Option<Duration>)>,
     /// The clients to wake, since something may be ready.
     pub calls: Vec<ClientId>,
+    /// It renews or ends deliveries: what a store keeps room for that refuses all else when it is full.
+    pub is_of_deliveries: bool,
     /// What is read if nothing is changed.
     pub otherwise: &'a [KeyRange],
 }

@@ -64,6 +64,7 @@ pub(crate) struct Texts {
     /// `queue, client`: how many are idle for longer.
     pub(crate) note_idle: String,
     pub(crate) unnote_idle: String,
+    pub(crate) pass_over: String,
     /// `queues, client`: calls one that is idle, and not this client.
     pub(crate) wake: String,
     /// `queue, client`: the same for one queue.
@@ -103,6 +104,7 @@ impl Texts {
             replay: replay(&tables, column),
             note_idle: note_idle(&tables),
             unnote_idle: unnote_idle(&tables, prefix),
+            pass_over: pass_over(&tables, prefix),
             wake: wake(&tables, prefix),
             wake_one: wake_one(&tables, prefix),
             wake_watchers: wake_watchers(&tables, prefix),
@@ -472,6 +474,18 @@ fn unnote_idle(tables: &QueueTables, prefix: &str) -> String {
          f AS (SELECT queue, client, since FROM {idle} WHERE queue = $1 AND client <> $2 AND until > {CLOCK} \
            ORDER BY since, client LIMIT {WATCHERS}) \
          SELECT {notify} FROM f, d WHERE (f.since, f.client) > (d.since, d.client)"
+    )
+}
+
+/// Those are not idle any more who were for longer than a client. They are called, and noted again if they hear of it.
+fn pass_over(tables: &QueueTables, prefix: &str) -> String {
+    let idle = &tables.idle;
+    let notify = notify(prefix, "Q", "o");
+    format!(
+        "WITH l AS MATERIALIZED (SELECT i.client FROM {idle} i JOIN {idle} d ON d.queue = $1 AND d.client = $2 \
+           WHERE i.queue = $1 AND (i.since, i.client) < (d.since, d.client) FOR UPDATE OF i SKIP LOCKED), \
+         o AS (DELETE FROM {idle} i USING l WHERE i.queue = $1 AND i.client = l.client RETURNING i.queue, i.client) \
+         SELECT {notify} FROM o"
     )
 }
 

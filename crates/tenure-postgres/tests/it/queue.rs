@@ -1,16 +1,18 @@
 //! Queues on real servers, beside the model.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_conformance::queue_model::{Crowd, agrees_with_the_model, crowd};
-use tenure_core::ErrorKind;
 use tenure_core::engine::DynEngine;
+use tenure_core::engine::queue::{Interval, Push, Rules, Take};
 use tenure_core::model::claim::ClientId;
-use tenure_testkit::SqlConnection;
+use tenure_core::{ClaimId, ErrorKind, Label, Name, Token};
 use tenure_testkit::postgres::{self, PostgresOptions, PostgresServer};
+use tenure_testkit::{SqlConnection, wait_for};
 
 use crate::conformance::connector;
-use crate::crew::connect;
+use crate::crew::{connect, pause};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
@@ -119,7 +121,7 @@ fn what_was_handed_out_is_not_lost_when_its_client_cannot_be_noted_as_idle() {
         "CREATE TRIGGER refuse BEFORE INSERT ON tenure_queue_idle FOR EACH ROW EXECUTE FUNCTION refuse()",
     );
     // Asked for in one take, which finds one item, and is to note then that its client wants more.
-    let wait = std::time::Duration::from_secs(1);
+    let wait = Duration::from_secs(1);
     let (one, other) =
         pollster::block_on(futures_util::future::join(queue.next_within(wait), queue.next_within(wait)));
     let taken: Vec<_> = [one, other].into_iter().filter_map(|taken| taken.ok().flatten()).collect();
@@ -165,7 +167,6 @@ fn a_client_that_dies_in_a_transaction_keeps_nothing() {
 
 mod alone {
     use std::future::IntoFuture;
-    use std::time::Duration;
 
     use super::*;
 
@@ -293,4 +294,40 @@ fn an_operator_gives_tables_their_column_of_contexts() {
     let columns = "SELECT count(*) FROM pg_attribute WHERE attname = 'context' AND NOT attisdropped \
                    AND attrelid IN ('tenure_queue_item'::regclass, 'tenure_queue_dead'::regclass)";
     assert_eq!(raw.run(columns).first(), Some("2"));
+}
+
+#[test]
+fn whoever_does_not_come_in_turn_is_idle_no_more() {
+    const INTERVAL: Duration = Duration::from_secs(3);
+    let (server, mut connection) = start();
+    let (runtime, queue) = (runtime(), Name::new("paced").expect("a good name"));
+    let engines: Vec<_> = (0..3).map(|_| runtime.block_on(engine(&server.url()))).collect();
+    let label = Label::new("here", 1, "test", "");
+    let rules = Rules { ttl: 10 * INTERVAL, interval: Interval::Queue(INTERVAL), attempts_max: 0, label };
+    let rules = Arc::new(rules);
+    let take = |client: usize| {
+        let (queue, rules, claims) = (queue.clone(), rules.clone(), vec![ClaimId::new(fastrand::u128(..))]);
+        let take = Take { queue, client: ClientId::new(client as u64), claims, rules, floor: Token::ZERO };
+        let queues = engines[client].queues().expect("it has queues");
+        let mut taken = runtime.block_on(queues.take(vec![take]));
+        taken.pop().expect("an answer").expect("items, or none")
+    };
+    for payload in [b"1", b"2"] {
+        let (queue, payload) = (queue.clone(), Arc::from(&payload[..]));
+        let push = Push { queue, group: None, payload, delay: Duration::ZERO, dedup: None, context: None };
+        let queues = engines[0].queues().expect("it has queues");
+        runtime.block_on(queues.push(vec![push])).pop().expect("an answer").expect("an item");
+    }
+    assert_eq!(take(2).items.len(), 1);
+    let looks: Vec<_> = (0..3).map(|client| take(client).look_in.expect("something is due")).collect();
+    assert!(looks[0] < looks[1] && looks[1] < looks[2], "each has its turn: {looks:?}");
+    let idle = |connection: &mut SqlConnection| {
+        connection.run("SELECT count(*) FROM tenure_queue_idle").first().map(str::to_owned)
+    };
+    assert_eq!(idle(&mut connection).as_deref(), Some("3"));
+    // Two have died.
+    pause(looks[2]);
+    let last = wait_for("its turn", || Some(take(2)).filter(|taken| !taken.items.is_empty()));
+    assert_eq!(&*last.items[0].payload, b"2");
+    assert_eq!(idle(&mut connection).as_deref(), Some("0"), "nobody waits for the dead any more");
 }

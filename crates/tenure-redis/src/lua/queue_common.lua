@@ -37,8 +37,8 @@ local last_item, last_token, rests_until, is_book_new
 local has_idle, has_rests, has_dedups, has_contexts
 -- Until when items are held back that this call gave contexts.
 local contexts_due
--- What is yet to be written, by command and key; and who is to be told that something is ready.
-local pending, targets, called
+-- What is yet to be written, by command and key; and who is to be told that something is ready, or once more.
+local pending, targets, called, passed_over
 -- The moment for which the first two of the idle watch: as it is, and as it is stored. Nil: it was not read.
 local watched, was_watched
 
@@ -61,7 +61,7 @@ local function begin(KEYS, ARGV)
   now = clock[1] * 1000000 + clock[2]
   now_text = padded(now)
   last_item, is_book_new = nil, false
-  pending, called = {}, {}
+  pending, called, passed_over = {}, {}, {}
   watched, was_watched, contexts_due = nil, nil, 0
   targets = {
     CLAIMS, STATES, LANES, BEHIND, ITEMS, NUMBERS, CONTEXTS, CONTEXT_NUMBERS,
@@ -157,8 +157,8 @@ local function next_ready()
   return first[1] and max(tonumber(first[2]), rests_until)
 end
 
--- Who asked in vain, in that order: the first two watch for what is due, and `watched` is the moment that they know of, false for
--- none. Who is not heard of any more is dropped here.
+-- Who asked in vain, in that order: the first two are told for when something is due, and `watched` is the moment that they know of,
+-- false for none. Who is not heard of any more is dropped here.
 local WATCHED = 'watched'
 local function read_watched()
   if watched == nil then
@@ -345,6 +345,8 @@ local function finish()
     end
     at = at + 1
   end
+  -- They are off the list already, and nobody else is told in their place.
+  for _, client in ipairs(passed_over) do try(PUBLISH, INBOX .. client, 'Q ' .. NAME) end
   if watched == was_watched then return end
   if watched then call('HSET', IDLE_ENDS, WATCHED, padded(watched)) else call('HDEL', IDLE_ENDS, WATCHED) end
 end

@@ -6,8 +6,8 @@
 -- How many lanes are looked at in one step, how many values are read at once, after how many bytes a call has answered
 -- enough, and how many items it buries: a call must not block the server for long.
 local STEP, READ_AT_ONCE, BYTES_MAX, BURIED_MAX = 32, 4, 1048576, 32
--- How much later than the first one the second one looks who watches: it is there for when the first is dead.
-local STANDBY = 250000
+-- How much later than the one before it each of the idle looks when something is due, in case that one is dead; and how many do.
+local STANDBY, TURNS = 250000, 20
 local WORN_OUT = 'every delivery ended without an answer'
 local DAMAGED = 'it is not as it was pushed: somebody has changed it in the server'
 -- A floor that is further ahead of the clock comes from a clock that is wrong. Up to TOKEN_MAX a double counts exactly.
@@ -87,9 +87,37 @@ local function hand_out(rules, claims, given, answer)
   return count, #firsts == want
 end
 
--- Notes that a client has asked in vain. Returns after how long it is to look again, -1: it will be told.
+-- The first of the idle. Who is not heard of any more makes room.
+local function first_idle()
+  while has_idle do
+    local clients, living = call('ZRANGE', IDLE, 0, TURNS - 1), {}
+    has_idle = #clients > 0
+    if not has_idle then break end
+    for at, ends in ipairs(call('HMGET', IDLE_ENDS, unpack(clients))) do
+      if tonumber(ends or 0) > now then living[#living + 1] = clients[at] else forget_idle(clients[at]) end
+    end
+    if #living == #clients then return living end
+  end
+  return {}
+end
+
+-- Takes those off the list whose turn it was to come for what is due, and who have not. They are told once more: one that is only late
+-- is idle again then.
+local function pass_over(client)
+  if not has_idle then return end
+  local idle, last = first_idle(), read_watched()
+  last = last and floor((now - last - STANDBY / 2) / STANDBY) or -1
+  for place = 0, min(last, #idle - 1) do
+    local late = idle[place + 1]
+    if late ~= client then
+      forget_idle(late)
+      passed_over[#passed_over + 1] = late
+    end
+  end
+end
+
+-- Notes that a client has asked in vain. Returns after how long it is to look again, -1: it looks by itself.
 local function be_idle(client)
-  -- Who is not heard of any more makes room.
   local first, second = idle_at(0), idle_at(1)
   if first ~= client and second ~= client
     and (not has_idle or tonumber(call('HGET', IDLE_ENDS, client) or 0) <= now) then
@@ -100,11 +128,17 @@ local function be_idle(client)
   call('HSET', IDLE_ENDS, client, padded(now + CONSUMER_LIFE))
   call('PEXPIRE', IDLE, CONSUMER_LIFE / 1000)
   call('PEXPIRE', IDLE_ENDS, CONSUMER_LIFE / 1000)
-  local place = call('ZRANK', IDLE, client)
-  if place > 1 then return -1 end
-  read_watched()
-  watched = next_ready()
-  return watched and max(watched - now, 0) + STANDBY * place or -1
+  for at, one in ipairs(first_idle()) do
+    if one == client then
+      local place, ready = at - 1, next_ready()
+      if place < 2 then
+        read_watched()
+        watched = ready or false
+      end
+      return ready and max(ready - now, 0) + STANDBY * place or -1
+    end
+  end
+  return -1
 end
 
 -- A client that got all it wanted is not idle. Tells another of what it leaves.
@@ -133,6 +167,7 @@ operation('take', { 'allow-oom' }, function(KEYS, ARGV)
     local count, claims = tonumber(ARGV[i + 7]), {}
     for at = 1, count do claims[at] = ARGV[i + 7 + at] end
     i = i + 8 + count
+    pass_over(rules.client)
     local answer, given = { -1 }, 0
     local more = count > 0
     local function may_go_on() return bytes_left > 0 and burials_left >= 0 and last_token < TOKEN_MAX end

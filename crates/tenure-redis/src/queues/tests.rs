@@ -427,7 +427,10 @@ const WEAKER: &[(&str, &str, &str)] = &[
     ("the last one who asked is told", "local client = idle_at(-1)", "local client = idle_at(0)"),
     ("the first one watches", "called[#called + 1] = first\n", ""),
     ("and the second one", "called[#called + 1] = second\n", ""),
-    ("a little later", "+ STANDBY * place", ""),
+    ("each a little later", "+ STANDBY * place", ""),
+    ("who does not come in turn is passed over", "forget_idle(late)", ""),
+    ("and told once more", "passed_over[#passed_over + 1] = late", ""),
+    ("but not before its turn", "min(last, #idle - 1)", "#idle - 1"),
     ("who got enough is not idle", "be_busy(client)\n  forget_idle(client)", "be_busy(client)"),
     ("what is left is told of", "if at and at <= now then call_one() end", ""),
     (
@@ -456,8 +459,8 @@ const WEAKER: &[(&str, &str, &str)] = &[
     ),
     (
         "a call leaves nothing to the next one",
-        "pending, called = {}, {}",
-        "pending, called = pending or {}, called or {}",
+        "pending, called, passed_over = {}, {}, {}",
+        "pending, called, passed_over = pending or {}, called or {}, passed_over or {}",
     ),
 ];
 

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
 use tenure_core::engine::queue::{
-    Interval, ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer,
-    Take, Taken, Which,
+    ItemId, ItemView, Push, Pushed, QueueCapability, QueueEngine, QueueStats, Settle, SettleAnswer, Take,
+    Taken, Which,
 };
 use tenure_core::engine::{DynQueueEngine, RenewAnswer, RenewRequest, Wake};
 use tenure_core::model::claim::{ClaimId, Name};
-use tenure_core::model::queue::step::{STANDBY, WATCHERS};
 use tenure_core::{ErrorKind, Result};
 use tokio::sync::OnceCell;
 
@@ -211,6 +210,9 @@ impl<D: QueueDatabase> Queued<D> {
                 Err(fault) => return Err(fault),
             };
             let Found { items, worn, next_in, is_for_others } = found;
+            if !items.is_empty() && idle.is_in_turn(&take.queue) {
+                self.pass_over(&take.queue).await;
+            }
             taken.items.extend(items);
             if !worn.is_empty() {
                 let attempts = take.rules.attempts_max;
@@ -234,11 +236,7 @@ impl<D: QueueDatabase> Queued<D> {
                 return Ok(taken);
             }
             if let Some(place) = idle.place(&take.queue) {
-                // In a queue that is paced something is due again and again, and no client is woken: each client
-                // polls, a little later than those that are idle for longer, in case they have died.
-                let is_paced = !matches!(take.rules.interval, Interval::Off);
-                let next_in = next_in.filter(|_| is_paced || place < WATCHERS);
-                taken.look_in = next_in.map(|next_in| next_in + STANDBY * place as u32);
+                taken.look_in = next_in.and_then(|next_in| idle.turn(&take.queue, place, next_in));
                 return Ok(taken);
             }
             match self.database.note_idle(&take.queue).await {
@@ -255,6 +253,16 @@ impl<D: QueueDatabase> Queued<D> {
             }
         }
         Ok(taken)
+    }
+
+    /// Nobody is to wait any more for those whose turn was before, and who have not come.
+    async fn pass_over(&self, queue: &Name) {
+        match self.database.pass_over(queue).await {
+            Ok(()) => self.database.inbox().idle.advance(queue),
+            Err(fault) => {
+                tracing::debug!(engine = D::ENGINE, ?fault, "others wait for clients that may be gone");
+            }
+        }
     }
 
     /// Calls clients, without waiting for it.

@@ -9,7 +9,7 @@ use tenure_ordered::{Entered, Entrance, Look, Mine, Rule};
 
 use crate::client::session::Session;
 use crate::engine::{Inner, Node};
-use crate::error::{Fault, is_dead, to_error, within};
+use crate::error::{Fault, is_dead, to_error_of_write, within};
 use crate::locks::node::{Content, Seen};
 
 /// How often a container may vanish between its making and that of its first child.
@@ -29,7 +29,7 @@ impl Inner {
                     Err(Error::new(ErrorKind::Unavailable, "claim", why))
                 }
                 Err(fault) if is_dead(&fault) => Ok(Entered::Dead),
-                Err(fault) => Err(to_error("claim", &fault)),
+                Err(fault) => Err(to_error_of_write("claim", &fault)),
             }
         };
         within("claim", entered).await

@@ -18,17 +18,20 @@ use zookeeper_client::{CreateMode, EventType, Stat};
 use super::{CALLS, called};
 use crate::client::session::Session;
 use crate::engine::Inner;
-use crate::error::{ANSWER_MAX, Fault, no_answer, pause};
+use crate::error::{ANSWER_MAX, Fault, no_answer, pause, to_error};
 
 /// How long one waits after a failure.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Hears for as long as it is there.
 pub(super) struct WakeListener {
-    /// In which session it hears.
-    hears: watch::Receiver<Option<SessionId>>,
+    /// In which session it hears, or why in none.
+    hears: watch::Receiver<Hearing>,
     task: AbortHandle,
 }
+
+/// In which session a client hears, or why in none; nothing is known at first.
+type Hearing = Result<SessionId, Option<Fault>>;
 
 impl Drop for WakeListener {
     fn drop(&mut self) {
@@ -39,7 +42,7 @@ impl Drop for WakeListener {
 impl WakeListener {
     /// Begins to listen.
     pub(super) fn open(inner: &Arc<Inner>, client: ClientId) -> WakeListener {
-        let (tell, hears) = watch::channel(None);
+        let (tell, hears) = watch::channel(Err(None));
         let task = tokio::spawn(hear(inner.clone(), client, tell)).abort_handle();
         WakeListener { hears, task }
     }
@@ -47,25 +50,30 @@ impl WakeListener {
     /// Returns when it hears.
     pub(super) async fn ready(&self, inner: &Inner) -> Result<()> {
         let mut hears = self.hears.clone();
-        let hears_now = |session_id: &Option<SessionId>| {
-            session_id.is_some_and(|session_id| inner.sessions.session(session_id).is_some())
+        let hears_now = |hearing: &Hearing| {
+            hearing.as_ref().is_ok_and(|session_id| inner.sessions.session(*session_id).is_some())
         };
-        match timeout(ANSWER_MAX, hears.wait_for(hears_now)).await {
-            Ok(Ok(_)) => Ok(()),
+        if let Ok(Ok(_)) = timeout(ANSWER_MAX, hears.wait_for(hears_now)).await {
+            return Ok(());
+        }
+        match &*hears.borrow() {
+            Err(Some(fault)) => Err(to_error("listen", fault)),
             _ => Err(no_answer("listen")),
         }
     }
 }
 
 /// Listens in one session after the other.
-async fn hear(inner: Arc<Inner>, client: ClientId, tell: watch::Sender<Option<SessionId>>) {
+async fn hear(inner: Arc<Inner>, client: ClientId, tell: watch::Sender<Hearing>) {
     loop {
+        let mut why = None;
         if let Ok(session) = inner.begin().await
             && let Err(fault) = listen(&inner, &session, client, &tell).await
         {
             tracing::debug!(%fault, "calls are not heard");
+            why = Some(fault);
         }
-        tell.send_replace(None);
+        tell.send_modify(|hearing| *hearing = Err(why));
         pause(PAUSE).await;
     }
 }
@@ -74,13 +82,13 @@ async fn listen(
     inner: &Inner,
     session: &Session,
     client: ClientId,
-    tell: &watch::Sender<Option<SessionId>>,
+    tell: &watch::Sender<Hearing>,
 ) -> Result<(), Fault> {
     let path = called(&inner.config.chroot, client);
     open(inner, session, &path).await?;
     let (_, mut stat, mut watcher) = session.client.get_and_watch_data(&path).await?;
     inner.wakes.put(Wake::LookAtAll);
-    tell.send_replace(Some(session.session_id));
+    tell.send_modify(|hearing| *hearing = Ok(session.session_id));
     loop {
         match watcher.changed().await.event_type {
             EventType::NodeDataChanged => {}

@@ -9,3 +9,4 @@ mod faults;
 mod foreign;
 mod many;
 mod queues;
+mod quota;

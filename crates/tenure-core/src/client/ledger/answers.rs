@@ -152,7 +152,11 @@ impl Ledger {
         if let Some(look_in) = waiting.look_in {
             at = at.min(now.at + look_in.max(HEARTBEAT_MIN));
         }
+        let is_woken_since = std::mem::take(&mut pending.is_woken_since);
         self.schedule.set(index, at.min(pending.give_up_at));
+        if is_woken_since && !mutant!("early-wakes-lost") {
+            self.ask_woken(index);
+        }
     }
 
     /// Takes in the answer to a renewal or heartbeat.
@@ -319,27 +323,38 @@ impl Ledger {
             }
             Wake::Look(claim) => {
                 if let Some(&index) = self.by_claim.get(&claim)
-                    && self.entries[index as usize].phase == Phase::Waiting
+                    && matches!(self.entries[index as usize].phase, Phase::Claiming | Phase::Waiting)
                 {
                     self.ask_woken(index);
                 }
             }
-            Wake::LookAtAll => self.renew_all(|phase| phase == Phase::Waiting),
+            Wake::LookAtAll => self.ask_all(|phase| matches!(phase, Phase::Claiming | Phase::Waiting)),
             Wake::RenewAll => {
                 self.watch.store_forgot();
-                self.renew_all(|phase| matches!(phase, Phase::Waiting | Phase::Ready | Phase::Held));
+                self.ask_all(|phase| {
+                    matches!(phase, Phase::Claiming | Phase::Waiting | Phase::Ready | Phase::Held)
+                });
             }
             // No claim waits for it: the queue client handles it.
             Wake::Queue(_) => {}
         }
     }
 
-    fn renew_all(&mut self, is_meant: impl Fn(Phase) -> bool) {
+    fn ask_all(&mut self, is_meant: impl Fn(Phase) -> bool) {
         let meant = self.entries.iter().filter(|(_, entry)| is_meant(entry.phase));
         let meant: Vec<u32> = meant.map(|(index, _)| index as u32).collect();
         for index in meant {
-            self.queue_renewal(index);
+            self.ask_now(index);
         }
+    }
+
+    /// Asks about an entry: at once, or as soon as what is under way about it is answered, which may be from before.
+    fn ask_now(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        if let Some(pending) = entry.pending.as_mut().filter(|_| entry.is_busy) {
+            pending.is_woken_since = true;
+        }
+        self.queue_renewal(index);
     }
 
     /// Asks for a waiter that the engine woke.
@@ -347,7 +362,7 @@ impl Ledger {
         if let Some(pending) = &mut self.entries[index as usize].pending {
             pending.is_woken = true;
         }
-        self.queue_renewal(index);
+        self.ask_now(index);
     }
 
     /// The hand-over rule: a grant may be used before it is confirmed only if it was made after the last
@@ -375,9 +390,8 @@ impl Ledger {
                 self.on_granted(now, index, until, grant, false);
                 self.queue_renewal(index);
             }
-            None if entry.phase == Phase::Waiting => self.ask_woken(index),
-            // The answer to the claim is still to come, and says the same.
-            None => {}
+            // The answer that is still to come may say the same, or be from before.
+            None => self.ask_woken(index),
         }
     }
 

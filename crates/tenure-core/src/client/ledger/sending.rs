@@ -71,6 +71,7 @@ impl Ledger {
         let pending = entry.pending.as_mut().expect("an entry that asks is pending");
         entry.has_stray_copy |= pending.first_sent.is_some();
         pending.first_sent.get_or_insert(now);
+        pending.is_woken_since = false;
         Claim {
             resource: pending.request.resource.clone(),
             id: entry.lease.claim(),
@@ -104,6 +105,9 @@ impl Ledger {
                 }
                 Some(_) => {}
                 None => continue,
+            }
+            if let Some(pending) = &mut entry.pending {
+                pending.is_woken_since = false;
             }
             let (resource, claim) = (entry.lease.resource().clone(), entry.lease.claim());
             requests.push(RenewRequest { resource, claim, is_waiter: entry.phase == Phase::Waiting });

@@ -390,6 +390,30 @@ fn a_grant_that_may_be_older_than_the_last_answer_or_of_another_store_is_not_use
 }
 
 #[test]
+fn a_wake_that_overtakes_an_answer_is_not_lost() {
+    let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
+    for wake in [Wake::Look(ClaimId::new(0)), Wake::LookAtAll, Wake::RenewAll] {
+        let mut ledger = ledger();
+        let mut at = Instant::default() + Duration::from_secs(3600);
+        ledger.submit(&now(at), request());
+        let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+        let wake = if let Wake::Look(_) = wake { Wake::Look(claims[0].claim) } else { wake };
+        ledger.on_wake(&now(at), wake.clone());
+        ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
+        let (asked, _) = ledger.take_renewals(at, Lane::Heartbeats, Shard(0), 9);
+        assert_eq!(asked.len(), 1, "{wake:?}: what holds it up may have gone before the claim was answered");
+        ledger.on_wake(&now(at), wake.clone());
+        ledger.on_renew(&now(at), asked[0], Ok(RenewAnswer::Waiting(waiting, Incarnation(1))));
+        let (asked, _) = ledger.take_renewals(at, Lane::Heartbeats, Shard(0), 9);
+        assert_eq!(asked.len(), 1, "{wake:?}: and before its heartbeat was");
+        ledger.on_renew(&now(at), asked[0], Ok(RenewAnswer::Waiting(waiting, Incarnation(1))));
+        at = at + Duration::from_millis(1);
+        ledger.on_due(&now(at));
+        assert!(ledger.lines().is_empty(), "{wake:?}: once for each wake");
+    }
+}
+
+#[test]
 fn a_delivery_that_has_ended_is_not_handed_to_its_user() {
     let AcquireRequest { resource, terms, .. } = request();
     let at = Instant::default() + Duration::from_secs(3600);

@@ -32,7 +32,8 @@ pub struct Head {
     pub dead: u64,
     /// Until when nothing is handed out, by the interval of the whole queue.
     pub rests_until: Timestamp,
-    /// The clients that asked in vain, in that order. The first two learn when the next item will be ready.
+    /// The clients that asked in vain, in that order. They come in that order when an item is ready, and the first two are woken
+    /// when that will be sooner.
     pub idle: Vec<Idle>,
     /// When something will be ready, as the watching clients know. `None`: they know of nothing.
     pub watched: Option<Timestamp>,

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use super::item::{
-    CONSUMER_LIFE, DEDUP_MEMORY, Dispatched, Interval, ItemId, ItemState, ItemView, Push, Pushed, QueueStats,
-    SettleAnswer, Settlement, Take, Taken, Which, cut_reason,
+    CONSUMER_LIFE, CONSUMER_LOOK, DEDUP_MEMORY, Dispatched, Interval, ItemId, ItemState, ItemView, Push,
+    Pushed, QueueStats, SettleAnswer, Settlement, Take, Taken, Which, cut_reason,
 };
 use super::record::{Dead, Handed, Head, Idle, Item, Lane, LaneId, Overdue, QueueRecord, Remembered};
 use crate::clock::Timestamp;
@@ -18,10 +18,12 @@ use crate::model::token::Token;
 /// How many dedup ids a push forgets at most whose time is over: more than it adds.
 const FORGOTTEN_MAX: usize = 2;
 
-/// How many idle clients watch for what is due: the second is there for when the first one is dead.
+/// How many idle clients are woken when something will be ready sooner than they know.
 pub const WATCHERS: usize = 2;
-/// How much later than the first client the second one polls.
+/// How much later than the one before it each idle client polls when something is due, in case that one is dead.
 pub const STANDBY: Duration = Duration::from_millis(250);
+/// How many idle clients poll when something is due. Those behind them look by themselves no later.
+pub const TURNS: usize = (CONSUMER_LOOK.as_millis() / STANDBY.as_millis()) as usize;
 
 /// The clients that a step wakes, since there may be something for them.
 pub type Calls = Vec<ClientId>;
@@ -69,6 +71,19 @@ impl<'a, R: QueueRecord> Step<'a, R> {
             self.head.watched = None;
         }
         self.head.idle.retain(|idle| !is_meant(idle));
+    }
+
+    /// Takes those off the list of the idle whose turn it was to come for what is due, and who have not come. They are woken once more:
+    /// one that is only late is idle again then, and one that is dead is in nobody's way.
+    fn pass_over(&mut self, client: ClientId) {
+        let Some(late) = self.head.watched.map(|at| self.now.since(at)) else { return };
+        let has_missed = |place: usize| late >= STANDBY * place as u32 + STANDBY / 2;
+        let missing =
+            self.head.idle.iter().take(TURNS).enumerate().take_while(|(place, _)| has_missed(*place));
+        let missing: Vec<ClientId> =
+            missing.map(|(_, idle)| idle.client).filter(|missing| *missing != client).collect();
+        self.dismiss(|idle| missing.contains(&idle.client));
+        self.calls.extend(missing);
     }
 
     /// When something is next ready.
@@ -176,6 +191,9 @@ impl<'a, R: QueueRecord> Step<'a, R> {
     }
 
     fn take(&mut self, take: &Take) -> Result<Taken, R::Error> {
+        if !mutant!("the-gone-waited-for") {
+            self.pass_over(take.client);
+        }
         let mut items = Vec::new();
         for claim in &take.claims {
             let Some(item) = self.hand_out(take, *claim)? else { break };
@@ -193,9 +211,11 @@ impl<'a, R: QueueRecord> Step<'a, R> {
                 Some(idle) => idle.until = until,
                 None => self.head.idle.push(Idle { client: take.client, until }),
             }
-            if place < WATCHERS {
-                self.head.watched = self.next_ready()?;
-                let at = self.head.watched;
+            if place < TURNS {
+                let at = self.next_ready()?;
+                if place < WATCHERS {
+                    self.head.watched = at;
+                }
                 look_in = at.map(|at| at.since(self.now) + STANDBY * place as u32);
             }
             return Ok(Taken { items, look_in });
@@ -659,6 +679,37 @@ mod tests {
         assert_eq!((watches(queue, 1), watches(queue, 2)), (Some(TTL), Some(TTL + STANDBY)));
         assert_eq!(vanish(queue, ClientId::new(1), NOW).unwrap(), [ClientId::new(2)]);
         assert_eq!(watches(queue, 2), Some(TTL));
+    }
+
+    #[test]
+    fn whoever_does_not_come_in_turn_is_passed_over() {
+        let queue = &mut PlainQueue::default();
+        push(queue, &item(TTL), NOW).unwrap();
+        let clients: Vec<ClientId> = (1..=5).map(ClientId::new).collect();
+        for (place, client) in clients.iter().enumerate() {
+            let look_in = take(queue, &request(client.bits(), 1), NOW).unwrap().0.look_in;
+            assert_eq!(look_in, Some(TTL + STANDBY * place as u32), "each has its turn");
+        }
+        // The first three are dead.
+        let (taken, calls) = take(queue, &request(4, 1), NOW + TTL + STANDBY * 3).unwrap();
+        assert_eq!(taken.items.len(), 1, "the next one takes what is due");
+        assert_eq!(calls[..3], clients[..3], "whoever was only late hears of it");
+        let idle: Vec<ClientId> = queue.head().unwrap().idle.iter().map(|idle| idle.client).collect();
+        assert_eq!(idle, clients[4..], "nobody waits for the dead any more");
+    }
+
+    #[test]
+    fn whoever_comes_in_turn_is_not_passed_over() {
+        let queue = &mut PlainQueue::default();
+        push(queue, &item(TTL), NOW).unwrap();
+        for client in 1..=3 {
+            take(queue, &request(client, 1), NOW).unwrap();
+        }
+        // A client that was not idle comes when the first one is on its way.
+        let (taken, calls) = take(queue, &request(4, 1), NOW + TTL + STANDBY / 4).unwrap();
+        assert_eq!((taken.items.len(), calls), (1, vec![]), "the others come by themselves");
+        let idle: Vec<u64> = queue.head().unwrap().idle.iter().map(|idle| idle.client.bits()).collect();
+        assert_eq!(idle, [1, 2, 3]);
     }
 
     #[test]
