@@ -22,6 +22,7 @@ mod mutants;
 mod package;
 mod python;
 mod release;
+mod report;
 mod run;
 mod rust_version;
 mod setup;

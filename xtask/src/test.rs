@@ -1,12 +1,12 @@
 //! `cargo xtask test`: the tests of the workspace, with nextest, and the doc tests.
 
-use std::fmt;
 use std::process::Command;
 
 use crate::args::Args;
 use crate::engines::{self, ENGINES, Engine};
 use crate::java;
 use crate::python::{self, Wheel};
+use crate::report::Report;
 use crate::run::{Outcome, Run};
 use crate::setup::{self, Tool};
 use crate::tree::Tree;
@@ -150,68 +150,16 @@ fn packages(tree: &Tree) -> Vec<String> {
     manifest::crates(tree).iter().filter_map(|(_, manifest)| name(manifest)).collect()
 }
 
-/// Where nextest puts the report of profile `ci`, whatever the target folder is.
-const REPORT: &str = "target/nextest/ci/junit.xml";
-
-/// What a run of all tests came to.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Counts {
-    passed: u64,
-    failed: u64,
-    /// Those among the passed that failed first.
-    passed_again: Vec<String>,
-}
-
-impl fmt::Display for Counts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for name in &self.passed_again {
-            writeln!(f, "passed the second time only: {name}")?;
-        }
-        let Counts { passed, failed, passed_again } = self;
-        write!(f, "tests: {passed} passed ({} of them the second time), {failed} failed", passed_again.len())
-    }
-}
-
-/// Runs every test with profile `ci`, and counts them.
-pub(crate) fn counted(run: &mut Run) -> Outcome<Counts> {
-    let path = run.root().join(REPORT);
-    // What an earlier run left must not be taken for this one's; there may be none.
-    drop(std::fs::remove_file(&path));
+/// Runs every test with profile `ci`, and reads its report.
+pub(crate) fn reported(run: &mut Run) -> Outcome<Report> {
+    Report::forget(run.root());
     suite(run, &Scope::All, "ci")?;
-    let report = std::fs::read_to_string(&path).ok();
-    report
-        .and_then(|report| parse_counts(&report))
-        .ok_or_else(|| format!("no test ran: {REPORT} has no counts"))
-}
-
-fn parse_counts(report: &str) -> Option<Counts> {
-    let head = between(report, "<testsuites ", ">")?;
-    let count = |name: &str| between(head, &format!("{name}=\""), "\"")?.parse::<u64>().ok();
-    let failed = count("failures")? + count("errors")?;
-    let tests = report.split("<testcase ").skip(1).filter(|test| test.contains("<flakyFailure"));
-    let passed_again = tests.filter_map(|test| between(test, "name=\"", "\"")).map(str::to_owned).collect();
-    Some(Counts { passed: count("tests")?.saturating_sub(failed), failed, passed_again })
-}
-
-fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
-    text.split_once(before)?.1.split_once(after).map(|(found, _)| found)
+    Report::read(run.root())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counts_come_from_the_head_of_the_report() {
-        let report = r#"<testsuites name="r" tests="12" failures="1" errors="2" uuid="x">
-            <testcase name="good"></testcase>
-            <testcase name="late" classname="c"><flakyFailure type="t"/></testcase>"#;
-        let counts = parse_counts(report).expect("it has counts");
-        assert_eq!(counts, Counts { passed: 9, failed: 3, passed_again: vec!["late".to_owned()] });
-        let said = counts.to_string();
-        assert!(said.contains("late\n") && said.ends_with("9 passed (1 of them the second time), 3 failed"));
-        assert_eq!(parse_counts("<nothing>"), None);
-    }
 
     #[test]
     fn the_fast_loop_starts_no_server() {

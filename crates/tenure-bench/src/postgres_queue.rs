@@ -12,7 +12,7 @@ use crate::postgres::server_cpu;
 use crate::report::Report;
 use crate::sql::{CONNECTIONS, Measured, ROUNDS, Side, TASKS, Users, add_queue, measure, runtime};
 
-/// What everybody writes: a row for each job, which whoever takes it has for a time. No groups, retries or dead letters.
+/// What everybody writes: a row for each job, which its worker has for a time. No groups, retries or dead letters.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS job (id bigserial PRIMARY KEY, payload bytea NOT NULL, \
      taken_until timestamptz NOT NULL DEFAULT '-infinity')";
 const PUSH: &str = "INSERT INTO job (payload) VALUES ($1) RETURNING id";

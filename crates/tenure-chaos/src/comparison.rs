@@ -82,7 +82,7 @@ pub(crate) fn run(
     let crew = Crew::start(engine, directory.path(), &journal, clients, Some(classic));
     nemesis::carry_out(planned, &crew, engine, lasts);
     crew.calm();
-    // Whoever does not end has promised nothing.
+    // A client that does not end has promised nothing.
     drop(crew.finish(END_MAX));
     let history = History::read(directory.path())?;
     let verdict = judge(&history, &[], client::capacity);

@@ -284,7 +284,7 @@ impl History {
         }
     }
 
-    /// The errors that no fault explains: whoever is told `invalid`, `conflict`, `unsupported` or `internal` has found a mistake.
+    /// The errors that no fault explains: a client that is told `invalid`, `conflict`, `unsupported` or `internal` has found a mistake.
     pub(crate) fn unexplained(&self) -> Vec<String> {
         let is_explained = |error: &str| {
             [": unavailable: ", ": timeout: ", ": lost: "].iter().any(|kind| error.contains(kind))

@@ -19,7 +19,7 @@ pub(crate) struct Ended {
     seconds: u64,
     /// With the start of its servers.
     took: Duration,
-    /// None: it could not be judged.
+    /// `None` if it could not be judged.
     figures: Option<Figures>,
     /// Why it is not good, in words.
     failures: Vec<String>,

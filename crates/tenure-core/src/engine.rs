@@ -358,7 +358,7 @@ pub trait Engine: Send + Sync + 'static {
         async move { Ok(page.await?.into_iter().find(|view| view.resource == resource)) }
     }
 
-    /// Follows one resource: its present view first (none: idle), then each later one. A slow reader misses
+    /// Follows one resource: its present view first (`None`: idle), then each later one. A slow reader misses
     /// views in between, but never the latest.
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>>;
 

@@ -228,7 +228,7 @@ impl Surveyor {
         self
     }
 
-    /// Returns a survey: a new one if there may be one, else the last one, or the error that came in its place. Who asks while one
+    /// Returns a survey: a new one if there may be one, else the last one, or the error that came in its place. A caller that asks while one
     /// is under way waits for it.
     ///
     /// # Errors

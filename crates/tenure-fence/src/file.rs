@@ -12,7 +12,7 @@
 //! (Rejected: a lock file beside it, which is litter, and which older versions would not heed; writing in place,
 //! which a crash can tear; a first line for empty files, which older versions would take for damage.)
 //!
-//! The directory may belong to somebody else, who may put anything beside the file or in its place. So the
+//! The directory may belong to another user, who may put anything beside the file or in its place. So the
 //! directory is opened once, every step is relative to it, no symbolic link is followed, and only a file that was
 //! made here is written to, given away, or has its mode changed.
 
@@ -51,7 +51,7 @@ const STICKY: u32 = 0o1000;
 /// beside it for a moment `PATH.new`: who uses it must be allowed to write to the directory. Do not remove it
 /// while somebody with an old token may still come: what it forgets, it lets in. An empty file is refused.
 ///
-/// Its mode is kept, but for this: nobody may read it who may not write to it, since to read is enough to lock it.
+/// Its mode is kept, but for this: only a user who may write to it may read it, since to read is enough to lock it.
 /// A symbolic link in its place is refused, not followed.
 #[derive(Clone, Debug)]
 pub struct File {
@@ -175,7 +175,7 @@ impl File {
         }
     }
 
-    /// Opens the file and locks it. None: there is none.
+    /// Opens the file and locks it. `None` if there is no file.
     fn lock(&self, place: &Place) -> Result<Option<fs::File>, Error> {
         let failed = |error: Errno| self.failed(error.into());
         // What is not a file, a pipe say, must not make the opening wait.
@@ -190,7 +190,7 @@ impl File {
             let stat = rustix::fs::fstat(&file).map_err(failed)?;
             self.check_owner(place, &stat)?;
             self.wait_for_lock(&file)?;
-            // Whoever had the lock before may have put another file in its place, or somebody removed it.
+            // The process that had the lock before may have put another file in its place, or somebody removed it.
             let there = rustix::fs::statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW);
             if there.is_ok_and(|there| (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino)) {
                 return Ok(Some(file.into()));
@@ -373,7 +373,7 @@ fn give_as(new: &OwnedFd, made: &Stat, old: &Stat) -> u32 {
 }
 
 /// The mode of a file that those with a mode share. To read a file is enough to lock it and to keep all others out,
-/// so nobody may read it who may not write to it. Nothing else of a mode is anything for a text.
+/// so only a user who may write to it may read it. Nothing else of a mode is anything for a text.
 fn shared_mode(mode: u32) -> Mode {
     let writers = mode & 0o022;
     Mode::from_raw_mode(0o600 | writers | (mode & (writers << 1)))

@@ -2,7 +2,7 @@
 //!
 //! An access is refused if a *conflicting* access of a *later* grant has been seen. Two writes conflict, and so
 //! do a write and a read; two reads do not. Later is a larger token, or the same token from another claim: a
-//! store that lost its memory and its time may have given a token twice, and then whoever comes second is
+//! store that lost its memory and its time may have given a token twice, and then the second holder is
 //! refused. The same access again is accepted, since a holder writes more than once and may repeat what it got
 //! no answer for.
 //!

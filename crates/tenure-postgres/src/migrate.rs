@@ -6,6 +6,7 @@ use tenure_sql::{Connection, Fault, Purpose, QUEUE_VERSION, VERSION};
 use crate::client::connection::Connections;
 use crate::config::Config;
 use crate::dialect::{literal, schema};
+use crate::queues::text;
 
 /// Held while the tables are made: two clients that make the same table at once disturb each other.
 const MIGRATION_LOCK: i64 = 0x7465_6e75_7265;
@@ -54,7 +55,7 @@ pub(crate) async fn ensure_queues(connections: &Connections, prefix: &str) -> Re
         return Ok(());
     }
     let last = format!("{prefix}queue_version");
-    make_unless(connections, prefix, crate::queues::schema(prefix), Some(&last)).await
+    make_unless(connections, prefix, text::schema(prefix), Some(&last)).await
 }
 
 /// Gives the tables of the queues their column of contexts, if an older version has made them, and says whether they have it. A user
@@ -71,7 +72,7 @@ pub(crate) async fn ensure_contexts(connections: &Connections, prefix: &str) -> 
         connection.keep();
         return Ok(true);
     }
-    for statement in crate::queues::contexts(prefix) {
+    for statement in text::contexts(prefix) {
         if let Err(fault) =
             connection.run(format!("SET LOCAL lock_timeout = {ALTER_WAIT_MS}; {statement}")).await
         {
@@ -119,9 +120,9 @@ pub(crate) async fn migrate(connections: &Connections, prefix: &str) -> Result<(
 
 /// Makes the tables of the queues.
 pub(crate) async fn migrate_queues(connections: &Connections, prefix: &str) -> Result<(), Fault> {
-    make(connections, prefix, crate::queues::schema(prefix)).await?;
+    make(connections, prefix, text::schema(prefix)).await?;
     let mut connection = connections.lend(Purpose::Any).await?;
-    for statement in crate::queues::contexts(prefix) {
+    for statement in text::contexts(prefix) {
         connection.run(statement).await?;
     }
     connection.keep();

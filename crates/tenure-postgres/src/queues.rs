@@ -21,7 +21,7 @@ use tenure_sql::{
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-pub(crate) use text::{Texts, contexts, schema};
+pub(crate) use text::Texts;
 
 use crate::client::connection::{Bound, PooledConnection};
 use crate::engine::Postgres;

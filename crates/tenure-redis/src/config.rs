@@ -38,7 +38,7 @@ pub struct Config {
     pub(crate) prefix: String,
     /// How many replicas acknowledge a grant; 0: none is waited for.
     pub(crate) replicas: u8,
-    /// The file with the root certificates to trust; none: those of the Mozilla programme.
+    /// The file with the root certificates to trust. `None`: those of the Mozilla programme.
     pub(crate) ca: Option<PathBuf>,
 }
 

@@ -28,7 +28,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
 
 /// Reads the files.
 pub(crate) fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| wrong(&tls.certificate, error))?;

@@ -55,7 +55,7 @@ pub trait Database: Send + Sync + 'static {
         self.lend(Purpose::Any)
     }
 
-    /// Carries out the short path in the database's own way, and returns its rows. None: it is to be sent as the text of the dialect, if
+    /// Carries out the short path in the database's own way, and returns its rows. `None` if it is to be sent as the text of the dialect, if
     /// there is one.
     ///
     /// # Errors

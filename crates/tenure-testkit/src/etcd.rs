@@ -240,7 +240,7 @@ impl EtcdServer {
 
     /// Returns its term if it takes itself for the leader.
     fn term_led(&self) -> Option<u64> {
-        // Whoever asks: to say who asks takes a majority, which one that is cut off does not have.
+        // Without a login: to check one takes a majority, which a server that is cut off does not have.
         let status = self.ctl_as(None, &["endpoint", "status"]).ok()?;
         let fields: Vec<&str> = status.trim().split(", ").collect();
         (*fields.get(4)? == "true").then(|| fields.get(6)?.parse().ok())?
@@ -254,7 +254,7 @@ impl EtcdServer {
     }
 
     fn wait_until_ready(&self) {
-        // With users and without them: whoever asks is answered, if only with a refusal, when there is a leader.
+        // With users and without them: each request is answered, if only with a refusal, when there is a leader.
         self.server.wait_for("answer to a read", || match self.ctl_as(None, &["get", "ready"]) {
             Err(error) if !error.contains("user name is empty") => None,
             _ => Some(()),

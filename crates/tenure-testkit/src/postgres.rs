@@ -238,14 +238,14 @@ impl PostgresServer {
         }
         let processes = self.halt();
         self.server.kill();
-        // One may have ended by itself; who asks for what has no process any more does no harm.
+        // One may have ended by itself; to ask for a process that is gone does no harm.
         processes.iter().filter(|pid| is_alive(**pid)).for_each(|pid| signal(*pid, Signal::KILL));
         wait_for("end of the server's processes", || {
             processes.iter().all(|pid| !is_alive(*pid)).then_some(())
         });
     }
 
-    /// Ends it as an administrator does who does not wait for clients (SIGINT), and returns when it is gone.
+    /// Ends it without waiting for clients (SIGINT), as an administrator may, and returns when it is gone.
     ///
     /// # Panics
     /// If it has been killed, or does not end.

@@ -62,7 +62,7 @@ struct Faults {
     drops_replies: bool,
     is_paused: bool,
     marked: Option<Marked>,
-    /// What the connections of one client begin with, who is cut off.
+    /// What the connections of the one client that is cut off begin with.
     silenced: Option<Vec<u8>>,
 }
 

@@ -83,7 +83,7 @@ pub struct RedisOptions {
     fsync: Option<Fsync>,
     password: Option<String>,
     tls: bool,
-    /// Whose certificates it takes; none: it makes its own.
+    /// The server whose certificates it takes. `None`: it makes its own.
     certificates_of: Option<PathBuf>,
     clock: bool,
 }

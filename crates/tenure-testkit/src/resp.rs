@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long an answer may take: servers are stopped in tests, and who asks one must not wait for ever.
+/// How long an answer may take: servers are stopped in tests, and a test that asks one must not wait for ever.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// What a Redis server answers.

@@ -11,7 +11,7 @@ use std::time::Duration;
 mod mariadb;
 mod postgres;
 
-/// How long an answer may take: servers are stopped in tests, and who asks one must not wait for ever.
+/// How long an answer may take: servers are stopped in tests, and a test that asks one must not wait for ever.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// A value for a parameter of a statement.

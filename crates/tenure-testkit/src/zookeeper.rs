@@ -307,7 +307,7 @@ fn secure(directory: &Path, port: u16) -> String {
     )
 }
 
-/// What Java must be told of who may log in, and as whom the shell does.
+/// What Java must be told: which users may log in, and as which one the shell does.
 fn logins((user, password): &(String, String)) -> String {
     let module = "org.apache.zookeeper.server.auth.DigestLoginModule required";
     format!(

@@ -57,7 +57,7 @@ pub struct FenceLayer<B> {
 }
 
 impl<B> FenceLayer<B> {
-    /// Makes a layer. `key` says what a request writes to; none: the request is not fenced, as one that only
+    /// Makes a layer. `key` says what a request writes to; if it returns `None`, the request is not fenced, as one that only
     /// reads. Each key that was ever seen stays in memory: make it from what you know, not from any path that
     /// a stranger sends.
     pub fn new(

@@ -67,7 +67,7 @@ async fn ask(connection: &mut MultiplexedConnection, cmd: &Cmd) -> redis::RedisR
     cmd.query_async(connection).await
 }
 
-/// A lock of the kind of python-redis-lock: `SET NX`; who does not get it waits with `BLPOP` for a signal that the
+/// A lock of the kind of python-redis-lock: `SET NX`; a client that does not get it waits with `BLPOP` for a signal that the
 /// holder pushes when it releases, and tries again.
 pub(super) struct BlpopLock {
     connection: MultiplexedConnection,

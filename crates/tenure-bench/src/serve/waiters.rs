@@ -22,7 +22,7 @@ const TIMED: usize = 200;
 const IDLE: Duration = Duration::from_secs(10);
 const NAME: &str = "line";
 
-/// Somebody who was granted the lock.
+/// A client that was granted the lock.
 struct Grant {
     number: usize,
     id: String,
@@ -127,7 +127,7 @@ async fn wait(instance: &Instance, count: usize) -> Answer<Seen> {
             tokio::spawn(async move {
                 let mut grant = claim(address, number).await;
                 if let (Ok(grant), true) = (&mut grant, is_drained.load(Ordering::Relaxed)) {
-                    // What goes wrong is seen by who waits behind.
+                    // The waiters behind it notice what goes wrong.
                     grant.release().await.ok();
                 }
                 granting.send(grant).ok();

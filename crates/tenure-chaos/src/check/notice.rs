@@ -7,7 +7,7 @@ use super::stalls::Stalls;
 use crate::history::notes::{Notes, Told};
 use crate::history::{Hold, Loss};
 
-/// How much later it may be on a machine that is busy, in nanoseconds. When the whole process did nothing does not count.
+/// How much later than the deadline that may be on a busy machine, in nanoseconds. Time in which the process stood still does not count.
 const LATE_MAX: u64 = 250_000_000;
 
 /// Judges how users learned that what they held was lost.
@@ -53,7 +53,7 @@ pub(super) fn judge(holds: &[Hold], notes: &Notes) -> Found {
 const TOLD_WITHIN: u64 = 5_000_000_000;
 /// A kind of fault that was done so often must have been told of at least once.
 const OFTEN: usize = 10;
-/// A process that is killed tells nothing; what becomes of its holds is another checker's. Nobody has to notice the others.
+/// A process that is killed tells nothing; another checker judges its holds. Clients need not notice the other two.
 const UNTOLD: [&str; 3] = ["kill", "scripts", "compact"];
 
 /// Judges whether faults of each kind were told of: in the log, or as a loss.

@@ -1,4 +1,4 @@
-//! First come, first served: whoever was in line is granted before those that asked later.
+//! First come, first served: a claim that was in line is granted before claims that were sent later.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::history::{Hold, Kind};
 /// A process that stood still for so long may have lost its places: a third of it is the time from one heartbeat to the next.
 const STILL_MAX: u64 = 200_000_000;
 
-/// Judges the grants of those that were seen in line: their tokens say in which order the store made them. Left out is who may have lost
-/// its place, as the library tells or would have told had it not stood still.
+/// Judges the grants of claims that were seen in line: their tokens say in which order the store made them. Left out are claims that may
+/// have lost their place: their client reported that, or stood still and could not report it.
 pub(super) fn judge(holds: &[Hold], notes: &Notes, hands_out_slots: bool) -> Found {
     let mut lines: BTreeMap<(Kind, &str), Vec<&Hold>> = BTreeMap::new();
     let mut granted: BTreeMap<(Process, &str, u64), &Hold> = BTreeMap::new();
@@ -23,7 +23,7 @@ pub(super) fn judge(holds: &[Hold], notes: &Notes, hands_out_slots: bool) -> Fou
     let mut waits: BTreeMap<(Kind, &str), Vec<(&Wait, &Hold)>> = BTreeMap::new();
     let (mut judged, mut left_out) = (0, 0);
     for wait in notes.waits.iter().filter(|wait| wait.kind != Kind::Slot || hands_out_slots) {
-        // Who was not granted has given up, or died.
+        // A claim without a grant was given up, or its client died.
         let Some(hold) = granted.get(&(wait.process, wait.task.as_str(), wait.asked)) else { continue };
         let has_told = told.get(&(wait.process, wait.resource.as_str())).is_some_and(|times| {
             times.get(times.partition_point(|at| *at < wait.asked)).is_some_and(|at| *at < hold.granted)

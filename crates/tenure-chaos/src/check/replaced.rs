@@ -49,7 +49,7 @@ pub(super) fn judge(history: &History) -> Found {
             let [dead, next] = pair else { continue };
             let death = died.get(&(dead.client, dead.incarnation)).filter(|_| !dead.is_ended);
             let Some(&death) = death else { continue };
-            // Who waits does so for some seconds at most.
+            // A task waits for some seconds at most.
             let first = waits.partition_point(|wait| wait.asked + LINE_MAX < death);
             let in_line = waits[first..].iter().take_while(|wait| wait.asked < death).filter(|wait| {
                 let granted = granted.get(&(wait.process, wait.task.as_str(), wait.asked));

@@ -1,10 +1,10 @@
-//! Each token once, and larger than all that had been answered before it was asked for.
+//! No token is granted twice, and each is larger than every token that was answered before its claim was sent.
 
 use std::collections::BTreeMap;
 
 use crate::history::Hold;
 
-/// Returns the grants of one resource whose token breaks that, in words.
+/// Describes the grants of one resource whose tokens break that.
 pub(crate) fn bad(holds: &[&Hold]) -> Vec<String> {
     let mut found = Vec::new();
     let mut first: BTreeMap<u64, &Hold> = BTreeMap::new();

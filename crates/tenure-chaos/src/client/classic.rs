@@ -1,6 +1,6 @@
 //! The locks that people write by hand, in place of the library: what the same faults do to them.
 //!
-//! Their users work as long as they want, since nothing tells them that they hold no more, and what they write is not fenced. In the
+//! Their users work for as long as they planned, since nothing tells them of a loss, and what they write is not fenced. In the
 //! history the time of a grant stands for its token, so that a write after one of a later holder is seen.
 
 mod redis;
@@ -28,13 +28,13 @@ const ASK_EVERY: Duration = Duration::from_millis(20);
 pub(crate) enum Classic {
     /// `SET NX PX`, and a script that deletes the key if it is still its own.
     Expiry,
-    /// The same, and a thread that prolongs the key, which nobody asks how that went.
+    /// The same, and a thread that prolongs the key. Nothing checks whether that succeeded.
     Watchdog,
     /// A lock of a session: `pg_try_advisory_lock`, `GET_LOCK`.
     Session,
     /// The lock of redis-py, which is [`Classic::Expiry`] in Python.
     RedisPy,
-    /// The lock of kazoo, which is of a ZooKeeper session, with nobody who listens whether that has ended.
+    /// The lock of kazoo, which belongs to a ZooKeeper session. Nothing listens for the end of that session.
     Kazoo,
 }
 
@@ -42,7 +42,7 @@ impl Classic {
     const ALL: [Classic; 5] =
         [Classic::Expiry, Classic::Watchdog, Classic::Session, Classic::RedisPy, Classic::Kazoo];
 
-    /// Those of an engine's servers.
+    /// Returns the locks that are tried on an engine's servers.
     pub(crate) fn of(engine: &str) -> &'static [Classic] {
         match engine {
             "redis" | "redis-forgetful" | "redis-replicas" => {
@@ -78,7 +78,7 @@ impl Classic {
     }
 }
 
-/// Becomes a process of another language, if that is what the lock is of.
+/// Replaces this process by one in another language, if the lock is one of that language's.
 ///
 /// # Errors
 /// If that cannot be started.
@@ -102,10 +102,10 @@ pub(super) fn become_foreign(
 
 /// One connection with a lock at a time.
 trait Lock {
-    /// Takes it if it is free.
+    /// Acquires the lock if it is free.
     fn take(&mut self, name: &str) -> Result<bool, String>;
 
-    /// Lets it go; returns whether it still had it.
+    /// Releases the lock. Returns whether it was still held.
     fn let_go(&mut self, name: &str) -> Result<bool, String>;
 }
 

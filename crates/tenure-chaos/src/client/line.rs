@@ -1,4 +1,4 @@
-//! Waits in line, and writes down when the claim was seen there: from then on nobody who asks later may overtake it.
+//! Waits in line, and writes down when the claim was seen there: from then on no later claim may overtake it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tenure::{Acquire, Error};
 use super::Stage;
 use crate::history::{Kind, now};
 
-/// How often it looks whether the claim is in line, and then whether it is granted: a wake comes at once.
+/// How often a task polls until its claim is in line, and from then on: a wake brings the grant at once.
 const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
 
 /// A task that asks for something.

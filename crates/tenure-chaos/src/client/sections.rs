@@ -42,7 +42,7 @@ struct Wanted {
     /// The other one of a pair of mutexes.
     other: Option<String>,
     weight: u32,
-    /// How long it waits; none: it tries once.
+    /// How long it waits. `None`: it tries once.
     wait: Option<Duration>,
 }
 
@@ -88,7 +88,7 @@ impl Wanted {
             _ => 1,
         };
         let wait = match stage.is_calm() {
-            // Who takes from a queue that is empty is not to keep its process from ending.
+            // A task that waits at an empty queue must not keep its process from ending.
             true => Some(Duration::from_secs(if kind == Kind::Delivery { 1 } else { 5 })),
             false => (fastrand::u32(0..5) > 0).then(|| Duration::from_millis(fastrand::u64(50..3000))),
         };

@@ -31,7 +31,7 @@ struct Woken(AtomicU64);
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
-        // A later time is of no use: whoever looks has not looked yet.
+        // A later time is of no use: the reader has not read yet.
         self.0.compare_exchange(0, now(), Ordering::SeqCst, Ordering::SeqCst).ok();
     }
 }

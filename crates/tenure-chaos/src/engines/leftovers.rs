@@ -38,7 +38,7 @@ const REDIS_KEPT: [&str; 15] = [
 ];
 /// Those of Redlock that a server keeps for ever.
 const REDLOCK_KEPT: [&str; 3] = ["boot", "max", "base"];
-/// Where the waiters of one of its resources stand: dead ones are removed by whoever comes next, and expire if nobody does.
+/// Where the waiters of one of its resources stand: the next client removes dead ones, and they expire if none comes.
 const REDLOCK_LINE: [&str; 3] = ["Q:", "W:", "X:"];
 /// Keys of etcd that are kept: heads of queues, their clock and their dedup ids; and claims that have ended, on a lease.
 const ETCD_KEPT: [&str; 4] = ["tenure/queues/", "tenure/queue-clock", "tenure/done/", "tenure/queue-called/"];

@@ -72,7 +72,7 @@ pub(crate) struct Told {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Broken {
     pub(crate) kind: String,
-    /// Whose process or network it was; none: a server.
+    /// The client whose process or network it was. `None`: a server's.
     pub(crate) client: Option<usize>,
     pub(crate) from: u64,
     pub(crate) until: u64,

@@ -142,7 +142,7 @@ fn read_keys(tell: &Sender<News>) {
             return;
         }
     }
-    // Whoever does not hear it any more has ended.
+    // A receiver that is gone has ended.
     drop(tell.send(News::Gone));
 }
 

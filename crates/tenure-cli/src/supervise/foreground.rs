@@ -5,10 +5,10 @@ use std::task::Context;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
-use tenure::{Instant, Lease, Tenure, plain};
+use tenure::{Instant, Lease, Tenure};
 
 use super::events::Event;
-use super::job::OnLoss;
+use super::job::{OnLoss, not_started};
 use super::keeper::message::{Order, Report, Status};
 use super::keeper::{Streams, keeper_gone};
 use super::signals::{Stopped, is_end, stop};
@@ -274,20 +274,4 @@ pub(crate) fn unkillable_warning(whose: &str, pid: i32) -> String {
     format!(
         "{whose} runs a process of another user (pid {pid}), which `tenure` may not signal: it goes on if the lease is lost"
     )
-}
-
-/// Returns the failure of a program that cannot be executed, with the exit codes of shells.
-pub(crate) fn not_started(program: &str, errno: i32) -> Failure {
-    let error = io::Error::from_raw_os_error(errno);
-    if error.kind() == io::ErrorKind::NotFound {
-        let hint = "check its name, PATH, and the interpreter that its first line names";
-        return Failure::new(
-            exit::NOT_FOUND,
-            format!("cannot find {program:?}: {}", plain(&error.to_string())),
-        )
-        .with_hint(hint);
-    }
-    let hint = "is it executable (`chmod +x`), and does a script begin with `#!`?";
-    Failure::new(exit::NOT_EXECUTABLE, format!("cannot execute {program:?}: {}", plain(&error.to_string())))
-        .with_hint(hint)
 }

@@ -2,13 +2,14 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use tenure::plain;
 
-use super::foreground::not_started;
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 
 /// What happens to the work when the lease is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -68,4 +69,20 @@ impl Job {
     pub(crate) fn program_text(&self) -> String {
         self.program.to_string_lossy().into_owned()
     }
+}
+
+/// Returns the failure of a program that cannot be executed, with the exit codes of shells.
+pub(crate) fn not_started(program: &str, errno: i32) -> Failure {
+    let error = io::Error::from_raw_os_error(errno);
+    if error.kind() == io::ErrorKind::NotFound {
+        let hint = "check its name, PATH, and the interpreter that its first line names";
+        return Failure::new(
+            exit::NOT_FOUND,
+            format!("cannot find {program:?}: {}", plain(&error.to_string())),
+        )
+        .with_hint(hint);
+    }
+    let hint = "is it executable (`chmod +x`), and does a script begin with `#!`?";
+    Failure::new(exit::NOT_EXECUTABLE, format!("cannot execute {program:?}: {}", plain(&error.to_string())))
+        .with_hint(hint)
 }

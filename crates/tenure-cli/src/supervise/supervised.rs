@@ -158,7 +158,7 @@ impl<'a, L: Leased + 'a> Supervised<'a, L> {
     }
 
     /// Sends the keeper a new deadline, and begins to end the work if there is none in time. Returns when to call this again
-    /// (none: when something happens), and why the lease is over if that has just been noticed.
+    /// (`None`: when something happens), and why the lease is over if that has just been noticed.
     pub(crate) fn follow(
         &mut self,
         keeper: &Keeper,

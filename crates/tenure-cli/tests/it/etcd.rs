@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tenure_core::testing::busy::assert_in_time;
 use tenure_testkit::etcd::{EtcdCluster, EtcdOptions, EtcdServer, shared};
 
-use crate::world::{World, code, finish, is_alive, now, signal, stderr, stdout, wait_for};
+use crate::world::{World, code, finish, signal, stdout, wait_for};
 
 /// How much longer than its ttl a dead client's hold lasts: the election timeout, which is added; up to a second, to which it
 /// is rounded; and half a second, in which etcd looks for leases that have ended. And as long as elsewhere.
@@ -35,38 +34,18 @@ crate::servers::on_a_server!(world);
 #[test]
 fn a_server_that_dies_takes_the_lease_along_by_its_deadline() {
     let server = start();
-    let world = World::on(server.url());
-    let run = world.start_run(&["x", "--ttl", "1s"], "echo $$ > pid; while :; do sleep 0.02; done");
-    let pid = world.pid("pid");
-    let killed_at = now();
-    server.kill();
-    wait_for("end of the work", || (!is_alive(pid)).then_some(()));
-    let took = killed_at.elapsed();
-    assert_in_time(took, Duration::from_millis(1200));
-    // The command itself goes on trying to release for a while.
-    let output = finish(run);
-    assert_eq!(code(&output), 76, "{output:?}");
-    assert!(stderr(&output).contains("error: lost the lease of \"x\""), "{output:?}");
+    crate::servers::work_ends_with_the_lease_when_the_server_dies(&World::on(server.url()), || server.kill());
 }
 
 #[test]
 fn a_leader_that_dies_is_not_noticed() {
     let cluster = EtcdCluster::start(&EtcdOptions::default());
     let world = World::on(cluster.url());
-    let run =
-        world.start_run(&["x", "--ttl", "20s"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
-    world.pid("pid");
-    let token = world.token();
-    let leader = cluster.leader();
-    cluster.servers()[leader].kill();
-    // A question is not repeated, so it may meet the election.
-    wait_for("an answer", || world.output(&["status"]).status.success().then_some(()));
-    assert_eq!(world.token(), token);
-    let busy = world.run(&["x", "--wait", "0s"], "true");
-    assert_eq!(code(&busy), 75, "{busy:?}");
-    fs::write(world.path("go"), "").expect("a file");
-    let output = finish(run);
-    assert_eq!(code(&output), 0, "{output:?}");
+    crate::servers::a_hold_outlives_a_server(&world, "20s", || {
+        cluster.servers()[cluster.leader()].kill();
+        // A question is not repeated, so it may meet the election.
+        wait_for("an answer", || world.output(&["status"]).status.success().then_some(()));
+    });
 }
 
 /// Jepsen's schedule: a holder that was paused for longer than its lease lasts.
@@ -160,19 +139,9 @@ fn missing_rights_are_named() {
 #[test]
 fn a_wrong_login_is_told_and_not_shown() {
     let server = EtcdServer::start(&EtcdOptions::default().login("locks", "swordfish"));
-    let port = server.port();
-    for login in ["locks:hunter2@", "nobody:hunter2@"] {
-        let world = World::on(format!("etcd://{login}127.0.0.1:{port}"));
-        for arguments in [&["status"][..], &["doctor"], &["run", "x", "--", "true"]] {
-            let output = world.output(arguments);
-            let text = format!("{}{}", stdout(&output), stderr(&output));
-            assert!(!output.status.success() && !text.contains("hunter2"), "{arguments:?}: {text}");
-            assert!(text.contains("check the user and the password of the URL"), "{arguments:?}: {text}");
-        }
-    }
-    let output = World::on(server.url()).output(&["doctor"]);
-    assert_eq!(code(&output), 0, "{output:?}");
-    assert!(!stdout(&output).contains("swordfish"), "{output:?}");
+    let url = |login: &str| format!("etcd://{login}127.0.0.1:{}", server.port());
+    let wrong = ["locks:hunter2@", "nobody:hunter2@"].map(url);
+    crate::servers::a_wrong_login_is_told_and_not_shown(&wrong, server.url());
 }
 
 /// What the guide shows for data in the same cluster is what happens: a transaction that comes too late changes nothing.

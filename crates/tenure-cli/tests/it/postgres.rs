@@ -9,7 +9,7 @@ use std::time::Duration;
 use tenure_core::testing::busy::assert_in_time;
 use tenure_testkit::postgres::{PgBouncer, PostgresOptions, PostgresServer, shared};
 
-use crate::world::{World, code, finish, is_alive, now, stderr, stdout, wait_for};
+use crate::world::{World, code, finish, now, stderr, stdout};
 
 fn start() -> PostgresServer {
     PostgresServer::start(&PostgresOptions::default())
@@ -27,35 +27,13 @@ crate::servers::on_a_server!(world);
 #[test]
 fn a_server_that_dies_takes_the_lease_along_by_its_deadline() {
     let server = start();
-    let world = World::on(server.url());
-    let run = world.start_run(&["x", "--ttl", "1s"], "echo $$ > pid; while :; do sleep 0.02; done");
-    let pid = world.pid("pid");
-    let killed_at = now();
-    server.kill();
-    wait_for("end of the work", || (!is_alive(pid)).then_some(()));
-    let took = killed_at.elapsed();
-    assert_in_time(took, Duration::from_millis(1200));
-    // The command itself goes on trying to release for a while.
-    let output = finish(run);
-    assert_eq!(code(&output), 76, "{output:?}");
-    assert!(stderr(&output).contains("error: lost the lease of \"x\""), "{output:?}");
+    crate::servers::work_ends_with_the_lease_when_the_server_dies(&World::on(server.url()), || server.kill());
 }
 
 #[test]
 fn a_restart_of_the_server_is_not_noticed() {
     let server = start();
-    let world = World::on(server.url());
-    let run =
-        world.start_run(&["x", "--ttl", "5s"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
-    world.pid("pid");
-    let token = world.token();
-    server.restart();
-    assert_eq!(world.token(), token);
-    let busy = world.run(&["x", "--wait", "0s"], "true");
-    assert_eq!(code(&busy), 75, "{busy:?}");
-    fs::write(world.path("go"), "").expect("a file");
-    let output = finish(run);
-    assert_eq!(code(&output), 0, "{output:?}");
+    crate::servers::a_hold_outlives_a_server(&World::on(server.url()), "5s", || server.restart());
 }
 
 #[test]
@@ -119,19 +97,9 @@ fn a_wrong_login_is_told_and_not_shown() {
     admin.run("SELECT pg_reload_conf()");
     admin.run("GRANT CREATE ON SCHEMA public TO locks");
     let port = server.port();
-    for login in ["locks:hunter2@", "nobody:hunter2@", "locks@"] {
-        let world = World::on(format!("postgres://{login}127.0.0.1:{port}/postgres"));
-        for arguments in [&["status"][..], &["doctor"], &["run", "x", "--", "true"]] {
-            let output = world.output(arguments);
-            let text = format!("{}{}", stdout(&output), stderr(&output));
-            assert!(!output.status.success() && !text.contains("hunter2"), "{arguments:?}: {text}");
-            assert!(text.contains("check the user and the password of the URL"), "{arguments:?}: {text}");
-        }
-    }
-    let world = World::on(format!("postgres://locks:swordfish@127.0.0.1:{port}/postgres"));
-    let output = world.output(&["doctor"]);
-    assert_eq!(code(&output), 0, "{output:?}");
-    assert!(!stdout(&output).contains("swordfish"), "{output:?}");
+    let url = |login: &str| format!("postgres://{login}127.0.0.1:{port}/postgres");
+    let wrong = ["locks:hunter2@", "nobody:hunter2@", "locks@"].map(url);
+    crate::servers::a_wrong_login_is_told_and_not_shown(&wrong, url("locks:swordfish@"));
 }
 
 #[test]

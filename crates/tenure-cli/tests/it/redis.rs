@@ -29,17 +29,7 @@ crate::servers::on_a_server!(world);
 fn a_server_that_dies_takes_the_lease_along_by_its_deadline() {
     let server = RedisServer::start(RedisOptions::default());
     let world = World::on(server.url());
-    let run = world.start_run(&["x", "--ttl", "1s"], "echo $$ > pid; while :; do sleep 0.02; done");
-    let pid = world.pid("pid");
-    let killed_at = now();
-    server.kill();
-    wait_for("end of the work", || (!is_alive(pid)).then_some(()));
-    let took = killed_at.elapsed();
-    assert_in_time(took, Duration::from_millis(1200));
-    // The command itself goes on trying to release for a while.
-    let output = finish(run);
-    assert_eq!(code(&output), 76, "{output:?}");
-    assert!(stderr(&output).contains("error: lost the lease of \"x\""), "{output:?}");
+    let output = crate::servers::work_ends_with_the_lease_when_the_server_dies(&world, || server.kill());
     assert!(stderr(&output).contains(": the engine did not answer"), "{output:?}");
 }
 
@@ -85,18 +75,7 @@ fn a_server_that_has_forgotten_the_hold_ends_the_work() {
 #[test]
 fn a_restart_with_a_log_that_is_synced_always_is_not_noticed() {
     let server = RedisServer::start(RedisOptions::default().persistent(tenure_testkit::redis::Fsync::Always));
-    let world = World::on(server.url());
-    let run =
-        world.start_run(&["x", "--ttl", "5s"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
-    world.pid("pid");
-    let token = world.token();
-    server.restart();
-    assert_eq!(world.token(), token);
-    let busy = world.run(&["x", "--wait", "0s"], "true");
-    assert_eq!(code(&busy), 75, "{busy:?}");
-    fs::write(world.path("go"), "").expect("a file");
-    let output = finish(run);
-    assert_eq!(code(&output), 0, "{output:?}");
+    crate::servers::a_hold_outlives_a_server(&World::on(server.url()), "5s", || server.restart());
 }
 
 #[test]

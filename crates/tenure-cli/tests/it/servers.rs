@@ -5,12 +5,13 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::process::Output;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::queue::{push, start_work};
-use crate::world::{World, code, finish, is_alive, now, signal, stderr, stdout};
+use crate::world::{World, code, finish, is_alive, now, signal, stderr, stdout, wait_for};
 use tenure_core::testing::busy::assert_in_time;
 
 /// Makes a test of each function of this file, in the world that `$world` makes. `nothing stays`: but of those that need
@@ -219,6 +220,53 @@ pub(crate) fn assert_told_that_it_is_down(world: &World, port: u16) {
     let doctor = world.output(&["doctor"]);
     assert_eq!(code(&doctor), 69, "{doctor:?}");
     assert!(stdout(&doctor).contains("bad      connect: "), "{doctor:?}");
+}
+
+/// The work ends by the deadline of its lease when the server dies, which `kill` does. Returns what the command said.
+pub(crate) fn work_ends_with_the_lease_when_the_server_dies(world: &World, kill: impl FnOnce()) -> Output {
+    let run = world.start_run(&["x", "--ttl", "1s"], "echo $$ > pid; while :; do sleep 0.02; done");
+    let pid = world.pid("pid");
+    let killed_at = now();
+    kill();
+    wait_for("end of the work", || (!is_alive(pid)).then_some(()));
+    let took = killed_at.elapsed();
+    assert_in_time(took, Duration::from_millis(1200));
+    // The command itself goes on trying to release for a while.
+    let output = finish(run);
+    assert_eq!(code(&output), 76, "{output:?}");
+    assert!(stderr(&output).contains("error: lost the lease of \"x\""), "{output:?}");
+    output
+}
+
+/// A holder keeps its lock, and others wait, while `replace` has the server restarted or another one take over.
+pub(crate) fn a_hold_outlives_a_server(world: &World, ttl: &str, replace: impl FnOnce()) {
+    let run = world.start_run(&["x", "--ttl", ttl], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
+    world.pid("pid");
+    let token = world.token();
+    replace();
+    assert_eq!(world.token(), token);
+    let busy = world.run(&["x", "--wait", "0s"], "true");
+    assert_eq!(code(&busy), 75, "{busy:?}");
+    fs::write(world.path("go"), "").expect("a file");
+    let output = finish(run);
+    assert_eq!(code(&output), 0, "{output:?}");
+}
+
+/// Each wrong URL is refused, and its password `hunter2` is not shown. The right one is taken, and its `swordfish` is not shown
+/// either.
+pub(crate) fn a_wrong_login_is_told_and_not_shown(wrong: &[String], right: String) {
+    for url in wrong {
+        let world = World::on(url.clone());
+        for arguments in [&["status"][..], &["doctor"], &["run", "x", "--", "true"]] {
+            let output = world.output(arguments);
+            let text = format!("{}{}", stdout(&output), stderr(&output));
+            assert!(!output.status.success() && !text.contains("hunter2"), "{arguments:?}: {text}");
+            assert!(text.contains("check the user and the password of the URL"), "{arguments:?}: {text}");
+        }
+    }
+    let output = World::on(right).output(&["doctor"]);
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(!stdout(&output).contains("swordfish"), "{output:?}");
 }
 
 pub(crate) fn a_queue_is_served_in_order_though_a_worker_is_killed(world: &World) {

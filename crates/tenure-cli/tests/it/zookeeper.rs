@@ -2,14 +2,11 @@
 //!
 //! The tests share one server, each with a path of its own; those that break a server start their own.
 
-use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
-use tenure_core::testing::busy::assert_in_time;
 use tenure_testkit::zookeeper::{ZooKeeperEnsemble, ZooKeeperOptions, ZooKeeperServer, shared};
 
-use crate::world::{World, code, finish, is_alive, now, stderr, stdout, wait_for};
+use crate::world::{World, code, stderr, stdout, wait_for};
 
 /// A ttl of one second on servers with ticks of 200 ms.
 const BRIEF: &str = "session_timeout=1s&tick=200ms";
@@ -33,17 +30,7 @@ crate::servers::on_a_server!(world, nothing stays);
 fn a_server_that_dies_takes_the_lease_along_by_its_deadline() {
     let server = ZooKeeperServer::start(&ZooKeeperOptions::default());
     let world = World::on(format!("{}?{BRIEF}", server.url()));
-    let run = world.start_run(&["x", "--ttl", "1s"], "echo $$ > pid; while :; do sleep 0.02; done");
-    let pid = world.pid("pid");
-    let killed_at = now();
-    server.kill();
-    wait_for("end of the work", || (!is_alive(pid)).then_some(()));
-    let took = killed_at.elapsed();
-    assert_in_time(took, Duration::from_millis(1200));
-    // The command itself goes on trying to release for a while.
-    let output = finish(run);
-    assert_eq!(code(&output), 76, "{output:?}");
-    assert!(stderr(&output).contains("error: lost the lease of \"x\""), "{output:?}");
+    crate::servers::work_ends_with_the_lease_when_the_server_dies(&world, || server.kill());
 }
 
 #[test]
@@ -60,22 +47,12 @@ fn a_ttl_that_the_death_of_the_client_does_not_heed_is_told() {
 fn a_new_leader_is_not_noticed() {
     let ensemble = ZooKeeperEnsemble::start(&ZooKeeperOptions::default());
     let world = World::on(format!("{}?session_timeout=6s&tick=200ms", ensemble.url()));
-    let run =
-        world.start_run(&["x", "--ttl", "6s"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
-    world.pid("pid");
-    let token = world.token();
-    let leader = ensemble.leader();
-    ensemble.servers()[leader].kill();
-    ensemble.wait_for_new_leader(leader);
-    let busy = wait_for("an answer", || {
-        let busy = world.run(&["x", "--wait", "0s"], "true");
-        (code(&busy) != 69).then_some(busy)
+    crate::servers::a_hold_outlives_a_server(&world, "6s", || {
+        let leader = ensemble.leader();
+        ensemble.servers()[leader].kill();
+        ensemble.wait_for_new_leader(leader);
+        wait_for("an answer", || (code(&world.run(&["x", "--wait", "0s"], "true")) != 69).then_some(()));
     });
-    assert_eq!(code(&busy), 75, "{busy:?}");
-    assert_eq!(world.token(), token);
-    fs::write(world.path("go"), "").expect("a file");
-    let output = finish(run);
-    assert_eq!(code(&output), 0, "{output:?}");
 }
 
 #[test]

@@ -1,28 +1,15 @@
-//! How requests go to the engine: what waits in a lane, and the calls under way.
+//! How requests gather for the engine: what waits in a lane, and when it may go out.
 //!
 //! There is a lane for each verb, and in it a line for each shard, with calls of its own. So nothing waits for what is slower than
 //! itself: not for a server that hangs, and the renewal of a lease not for the heartbeats of waiters. Those cost a store several
 //! times as much, and may wait for its replicas. What arrives while a call is under way becomes the next batch (group commit).
 //! Where the engine says so, a second call goes out behind the first as soon as a few requests have gathered: neither side waits
 //! for the other. Where such calls are executed side by side, claims of one resource are in one of them at a time.
-//!
-//! A call that is not answered in time is dropped, and each of its requests fails by itself: it may have been carried out. What
-//! the request is about decides whether it is repeated.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-
-use crate::client::connection::Shared;
-use crate::clock::Instant;
-use crate::counts::{CallEnd, Verb};
+use crate::counts::Verb;
 use crate::engine::Shard;
-use crate::error::{Error, ErrorKind, Result};
 
 /// A call behind another one carries at least so many, where the store executes one after the other. Measured on Redis with 8 to
 /// 1,024 tasks: with 4 and two calls, pairs a second are 1.15 to 1.3 times as many; more calls, or fewer requests in each, give no
@@ -83,24 +70,8 @@ impl Lane {
     pub(crate) const OF_ENTRIES: [Lane; 5] =
         [Lane::Renewals, Lane::Deliveries, Lane::Releases, Lane::Claims, Lane::Heartbeats];
 
-    /// Returns what errors call it, the most requests of one call, and how long that may stay unanswered.
-    pub(crate) fn limits(self, shared: &Shared) -> (&'static str, usize, Duration) {
-        let (most, patience) = (shared.engine.capability().batch_max, shared.settings.answer_timeout);
-        let (queue_most, queue_patience) = shared.queue_limits();
-        match self {
-            Lane::Renewals | Lane::Heartbeats => ("renew", most, patience),
-            Lane::Deliveries => ("renew", queue_most, patience),
-            Lane::Releases => ("release", most, patience),
-            Lane::Claims => ("claim", most, patience),
-            Lane::Settlements => ("settle", queue_most, queue_patience),
-            Lane::Pushes => ("push", queue_most, queue_patience),
-        }
-    }
-}
-
-impl Lane {
     /// Returns what its calls are counted as.
-    fn counted(self) -> Verb {
+    pub(crate) fn counted(self) -> Verb {
         match self {
             Lane::Renewals | Lane::Deliveries => Verb::Renew,
             Lane::Heartbeats => Verb::Heartbeat,
@@ -193,65 +164,4 @@ impl<R> Lines<R> {
     pub(crate) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.is_news)
     }
-}
-
-/// Requests, each with its answer.
-pub(crate) type Answered<R, A> = std::iter::Zip<std::vec::IntoIter<R>, std::vec::IntoIter<Result<A>>>;
-
-/// A call under way.
-pub(crate) struct Call {
-    pub(crate) lane: Lane,
-    pub(crate) shard: Shard,
-    pub(crate) times_out_at: Instant,
-    /// Of so many requests.
-    pub(crate) count: usize,
-    /// Completes when each request has been given its answer.
-    done: BoxFuture<'static, ()>,
-}
-
-impl Call {
-    /// Makes a call of these requests, unless there are none. `give` gives them their answers.
-    pub(crate) fn new<R: Send + 'static, A: Send + 'static>(
-        shared: &Arc<Shared>,
-        (lane, shard, now): (Lane, Shard, Instant),
-        requests: Vec<R>,
-        answers: impl Future<Output = Vec<Result<A>>> + Send + 'static,
-        give: impl FnOnce(&Arc<Shared>, Answered<R, A>) + Send + 'static,
-    ) -> Option<Call> {
-        if requests.is_empty() {
-            return None;
-        }
-        let (verb, _, patience) = lane.limits(shared);
-        let (counted, count) = (lane.counted(), requests.len());
-        let (times_out_at, shared) = (now + patience, shared.clone());
-        let done = Box::pin(async move {
-            let mut answers = pin!(answers);
-            let mut is_late = false;
-            let in_time = poll_fn(|cx| match answers.as_mut().poll(cx) {
-                Poll::Pending if shared.clock.now() >= times_out_at => {
-                    let error = no_answer(verb, patience);
-                    is_late = true;
-                    Poll::Ready((0..count).map(|_| Err(error.clone())).collect())
-                }
-                polled => polled,
-            });
-            let answers = in_time.await;
-            let outcome = if is_late { CallEnd::Timeout } else { CallEnd::of(answers.iter()) };
-            shared.called(counted, count, now, outcome);
-            debug_assert_eq!(count, answers.len(), "an answer for each request");
-            give(&shared, requests.into_iter().zip(answers));
-        });
-        Some(Call { lane, shard, times_out_at, count, done })
-    }
-
-    /// Ready when each request has been given its answer.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.done.as_mut().poll(cx)
-    }
-}
-
-/// What is given up after `patience` fails with this.
-pub(crate) fn no_answer(verb: &'static str, patience: Duration) -> Error {
-    Error::new(ErrorKind::Unavailable, verb, format!("no answer within {patience:?}"))
-        .with_hint("is the store running and reachable? try `tenure doctor`")
 }

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tracing::Level;
 
 use crate::client::alarm::Alarms;
-use crate::client::batch::{Following, no_answer};
+use crate::client::batch::Following;
 use crate::client::floors::Floors;
 use crate::client::ledger::{Gauges, Identity, Ledger, Notices, Now};
 use crate::client::queue_client::QueueClient;
@@ -438,6 +438,12 @@ impl Shared {
             self.teller.tell(vec![Telling { happened, span: None }]);
         }
     }
+}
+
+/// What is given up after `patience` fails with this.
+pub(crate) fn no_answer(verb: &'static str, patience: Duration) -> Error {
+    Error::new(ErrorKind::Unavailable, verb, format!("no answer within {patience:?}"))
+        .with_hint("is the store running and reachable? try `tenure doctor`")
 }
 
 fn host() -> String {

@@ -255,7 +255,7 @@ pub(crate) struct Notices {
     ended: Vec<Arc<LeaseState>>,
     /// Deliveries that their users have not polled for, to be given back.
     pub(crate) uncollected: Vec<Arc<LeaseState>>,
-    /// What has happened, to be told when all else is done: whoever hears of it may block.
+    /// What has happened, to be told when all else is done: a listener may block.
     pub(crate) happened: Vec<Telling>,
 }
 

@@ -16,9 +16,9 @@ use crate::client::connection::{Connection, Shared};
 use crate::client::handed_out::{HandedOut, Parts};
 use crate::client::lease_state::LeaseState;
 use crate::client::ledger::Holding;
-use crate::client::trace::SharedSpan;
+use crate::client::queue_requests::{Had, Pushing, Settling};
 use crate::clock::Instant;
-use crate::counts::{CallEnd, DeliveryEnd, Verb};
+use crate::counts::{CallEnd, Verb};
 use crate::engine::queue::{
     CONSUMER_LIFE, CONSUMER_LOOK, Dispatched, Push, Pushed, Rules, Settle, SettleAnswer, Settlement, Take,
     Taken,
@@ -47,61 +47,6 @@ pub(crate) struct QueueClient {
     /// Notified when no settlement is under way any more.
     settled: Notify,
     consumer_groups: Mutex<HashMap<(Name, Arc<Rules>), ConsumerGroup>>,
-}
-
-/// A push on its way, and the caller that waits for the answer.
-pub(crate) struct Pushing {
-    pub(crate) push: Push,
-    pub(crate) waiter: oneshot::Sender<Result<Pushed>>,
-}
-
-/// A settlement on its way.
-pub(crate) struct Settling {
-    pub(crate) settle: Settle,
-    asked_at: Instant,
-    /// When the delivery ends by itself.
-    until: Instant,
-    /// How often it was not answered.
-    attempt: u8,
-    /// Of a return: until when the take may come that it is to undo.
-    late_until: Instant,
-    /// How often it found nothing to return. From the first time on, no caller waits for it.
-    late_misses: u8,
-    /// What is told of its end, if a user had it.
-    had: Option<Had>,
-    /// The caller that waits for the answer, until it has it.
-    waiter: Option<oneshot::Sender<Result<SettleAnswer>>>,
-}
-
-/// A delivery that a user had.
-pub(crate) struct Had {
-    /// In which scope it is counted.
-    pub(crate) scope: u16,
-    /// How long its user had it.
-    pub(crate) took: Duration,
-    /// The span of the work on it, which ends with it.
-    pub(crate) span: Option<SharedSpan>,
-}
-
-impl Settling {
-    /// Tells how the delivery ended, of the last answer. `None`: none came in time.
-    fn outcome(&self, answer: Option<&Result<SettleAnswer>>) -> DeliveryEnd {
-        match (answer, &self.settle.settlement) {
-            (Some(Ok(SettleAnswer::Buried)), _) => DeliveryEnd::Dead,
-            (Some(Ok(SettleAnswer::Settled)), Settlement::Ack) => DeliveryEnd::Done,
-            (Some(Ok(SettleAnswer::Settled)), Settlement::Retry { .. }) => DeliveryEnd::Retried,
-            (Some(Ok(SettleAnswer::Settled)), Settlement::Fail { .. }) => DeliveryEnd::Dead,
-            (Some(Ok(SettleAnswer::Settled)), Settlement::Return) => DeliveryEnd::Returned,
-            (Some(Ok(SettleAnswer::Lost) | Err(_)) | None, _) => DeliveryEnd::Lost,
-        }
-    }
-
-    fn answer(&mut self, answer: Result<SettleAnswer>) {
-        if let Some(waiter) = self.waiter.take() {
-            // The receiver was dropped.
-            waiter.send(answer).ok();
-        }
-    }
 }
 
 /// The tasks that take from one queue by the same rules.

@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 
-use crate::client::batch::{Answered, Call, Lane};
+use crate::client::batch::Lane;
+use crate::client::call::{Answered, Call};
 use crate::client::connection::Shared;
 use crate::client::ledger::{Ledger, Now, Sent};
 use crate::client::teller::mark_io_thread;

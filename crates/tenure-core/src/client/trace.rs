@@ -5,7 +5,7 @@
 //! lock and never on the thread that renews (`client/teller.rs`), writes the end into it and lets go of it. What the ledger keeps is a
 //! shared pointer: to copy one calls no subscriber.
 //!
-//! The level is `debug`, the target [`TARGET`]. Nobody who does not listen pays more than one comparison. Names of spans hold no names of
+//! The level is `debug`, the target [`TARGET`]. Where nothing listens it costs one comparison. Names of spans hold no names of
 //! resources; for queues the field `otel.name` does, as OpenTelemetry's conventions for messaging ask for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -211,7 +211,7 @@ impl<'a> EngineUrl<'a> {
         }
     }
 
-    /// Returns what stands behind the slash after the hosts; none: there is no slash.
+    /// Returns what stands behind the slash after the hosts. `None` if there is no slash.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if it is wrongly percent-encoded.

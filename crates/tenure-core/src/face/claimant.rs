@@ -295,7 +295,7 @@ macro_rules! labelled {
     };
 }
 
-/// The settings of one claim that is passed on for somebody else, who may repeat it.
+/// The settings of one claim that is passed on for another program, which may repeat it.
 macro_rules! claim_id {
     () => {
         /// Gives the claim an id of the caller's own: 128 random bits, used for one acquisition, in place of those that the client makes

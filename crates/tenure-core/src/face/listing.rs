@@ -147,7 +147,7 @@ impl Pages {
         Pages { pages, seen: HashSet::new(), connection: connection.clone() }
     }
 
-    /// Waits for the next ones, in the engine's own order, none of them twice. None: that was all. They may be few, or none, before the end.
+    /// Waits for the next ones, in the engine's own order, none of them twice. `None`: that was all. They may be few, or none, before the end.
     ///
     /// `while let Some(page) = pages.next().await { names += page?.len(); }`
     ///

@@ -9,7 +9,7 @@ use tracing::{Instrument, Span};
 
 use crate::client::connection::Connection;
 use crate::client::handed_out::Parts;
-use crate::client::queue_client::Had;
+use crate::client::queue_requests::Had;
 use crate::client::trace;
 use crate::counts::Primitive;
 use crate::engine::DynQueueEngine;

@@ -73,7 +73,7 @@ pub(crate) enum Act {
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) claim: u64,
-    /// None: whatever the resource is now.
+    /// `None`: whatever the resource is now.
     pub(crate) shape: Option<(Kind, u32)>,
     pub(crate) weight: u32,
     pub(crate) ttl: Duration,

@@ -206,10 +206,10 @@ fn tls(ca: Option<&Path>) -> Result<rustls::ClientConfig, Fault> {
         }
         None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     Ok(rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .expect("ring knows the default versions")
+        .expect("aws-lc-rs knows the default versions")
         .with_root_certificates(roots)
         .with_no_client_auth())
 }

@@ -150,7 +150,7 @@ fn a_stopped_server_takes_leases_by_their_deadline_and_serves_all_afterwards() {
     let took = crew.wait_until_served(CLIENTS, now(), SOON, "after the server goes on");
     println!("all were served {took:?} after the server went on");
     crew.finish(names().len()).assert_exclusive();
-    // What ended by itself is cleared away by whoever asks next.
+    // The next client that asks clears away what ended by itself.
     drop(pollster::block_on(client.mutex("m").try_acquire()).expect("an answer"));
     assert_nothing_is_left(&server);
 }
@@ -295,7 +295,7 @@ fn missing_rights_are_named() {
     let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
     let refused = refused.expect_err("there are no tables, and it may not make them");
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    // Somebody who may has made them.
+    // A user with the rights has made them.
     drop(connect(&admin));
     let client = connect(&url);
     let refused = pollster::block_on(client.mutex("m").try_acquire()).expect_err("it may not write");
@@ -346,7 +346,7 @@ fn a_user_who_may_not_delete_marks_what_has_gone() {
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     println!("{:?} rows are left", rows(&server));
     assert!(rows(&server)[1] > 10, "each hold and waiter left a mark: {:?}", rows(&server));
-    // Whoever may delete clears away all that nobody needs any more.
+    // A client that may delete clears away all that is not needed any more.
     raw(&server).run("INSERT INTO locks.tenure_finished (name, claim, until) VALUES (X'66', X'66', 1)");
     let mut cleared = 0;
     // A rest that is over is found by the first one, and its resource is looked at again an hour later.

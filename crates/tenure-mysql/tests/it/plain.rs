@@ -36,7 +36,7 @@ fn a_free_mutex_is_claimed_and_released_by_a_text_each() {
             assert!(connect(&server.url()).mutex("m").try_acquire().await?.is_none(), "it is held");
             lease.release().await?;
         }
-        // Whoever is refused goes the long way after the short.
+        // A claim that is refused goes the long way after the short.
         assert_eq!(
             (count(&server, long) - long_before, count(&server, short) - short_before),
             (PAIRS, 3 * PAIRS)

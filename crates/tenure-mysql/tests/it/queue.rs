@@ -108,7 +108,7 @@ fn tables_of_an_older_version_get_their_column_of_contexts() {
     reader.run("COMMIT");
     let carries = pollster::block_on(carried(&owner.queue("q"))).expect("the tables are changed");
     assert_eq!(carries.as_deref(), Some("c"));
-    // Who has not noticed yet is as a client of before.
+    // A client that has not noticed yet behaves like an old one.
     pollster::block_on(async {
         let of_owner = owner.queue("q");
         of_owner.push("x").context("c").await?;

@@ -29,10 +29,10 @@ pub(crate) fn tls(ca: Option<&std::path::Path>) -> tokio_postgres_rustls::MakeRu
         }
         None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .expect("ring knows the default versions")
+        .expect("aws-lc-rs knows the default versions")
         .with_root_certificates(roots)
         .with_no_client_auth();
     tokio_postgres_rustls::MakeRustlsConnect::new(config)

@@ -175,7 +175,7 @@ fn a_stopped_server_takes_leases_by_their_deadline_and_serves_all_afterwards() {
     let took = crew.wait_until_served(CLIENTS, over, SOON, "after the server goes on");
     println!("all were served {took:?} after the server went on");
     crew.finish(names().len()).assert_exclusive();
-    // What ended by itself is cleared away by whoever asks next.
+    // The next client that asks clears away what ended by itself.
     drop(pollster::block_on(client.mutex("m").try_acquire()).expect("an answer"));
     assert_nothing_is_left(&server);
 }
@@ -353,7 +353,7 @@ fn a_client_that_stops_in_a_transaction_is_thrown_out() {
     proxy.drop_requests();
     somebody.run("ROLLBACK");
     let stopped_at = now();
-    // Who asks meanwhile may have the row before it.
+    // A client that asks meanwhile may have the row before it.
     wait_for("the row", || {
         let idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND application_name = 'stopping'";
         (raw(&server).run(idle).first() == Some("1")).then_some(())
@@ -377,7 +377,7 @@ fn missing_rights_are_named() {
     let refused = pollster::block_on(Tenure::connect_with(connector(&url), Settings::default()));
     let refused = refused.expect_err("there are no tables, and it may not make them");
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    // Somebody who may has made them, and given some of the rights.
+    // A user with the rights has made them, and granted some of those rights.
     drop(connect(&server.url()));
     admin.run("GRANT SELECT ON ALL TABLES IN SCHEMA public TO worker");
     let client = connect(&url);
@@ -431,7 +431,7 @@ fn a_user_who_may_not_delete_marks_what_has_gone() {
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     println!("{:?} rows are left", rows(&server));
     assert!(rows(&server)[1] > 10, "each hold and waiter left a mark: {:?}", rows(&server));
-    // Whoever may delete clears away all that nobody needs any more.
+    // A client that may delete clears away all that is not needed any more.
     admin.run("INSERT INTO tenure_finished (name, claim, until) VALUES ('f', 'f', 1)");
     let mut cleared = 0;
     // A rest that is over is found by the first one, and its resource is looked at again an hour later.

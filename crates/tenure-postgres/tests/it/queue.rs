@@ -170,7 +170,7 @@ mod alone {
 
     use super::*;
 
-    /// A push sees who is idle when it begins, and takes a while to be committed.
+    /// A push sees which clients are idle when it begins, and takes a while to be committed.
     #[test]
     fn whoever_becomes_idle_while_an_item_is_pushed_is_called() {
         let (server, mut raw) = start();
@@ -264,7 +264,7 @@ fn tables_of_an_older_version_get_their_column_of_contexts() {
     reader.run("COMMIT");
     let carries = pollster::block_on(carried(&owner.queue("q"))).expect("the tables are changed");
     assert_eq!(carries.as_deref(), Some("c"));
-    // Who has not noticed yet is as a client of before.
+    // A client that has not noticed yet behaves like an old one.
     pollster::block_on(async {
         let of_owner = owner.queue("q");
         of_owner.push("x").context("c").await?;

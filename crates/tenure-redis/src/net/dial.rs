@@ -28,7 +28,7 @@ pub struct Dialer {
 /// Which certificates to trust.
 #[derive(Clone, Debug)]
 struct Tls {
-    /// Root certificates (PEM); none: those of the Mozilla programme.
+    /// Root certificates (PEM). `None`: those of the Mozilla programme.
     roots: Option<Vec<u8>>,
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn text_of(answer: Value, server: &str) -> Result<String, Fault> {
 fn use_some_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // An error says that other code was quicker, and then there is one.
-        drop(rustls::crypto::ring::default_provider().install_default());
+        drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     }
 }
 

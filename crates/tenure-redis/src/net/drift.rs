@@ -12,7 +12,7 @@ use std::time::Duration;
 use tenure_core::clock::{Instant, Timestamp};
 use tenure_core::engine::Incarnation;
 
-/// What clocks may differ without having been set: this much, and a hundredth of the time in between.
+/// How far two clocks may drift apart without having been set: this much, and a hundredth of the time in between.
 const SLACK: Duration = Duration::from_millis(100);
 /// After this long a new distance counts, however inexact.
 const REFRESH_AFTER: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub(crate) enum Step {
 }
 
 impl Drift {
-    /// Takes in an answer: when its request was sent, when it came, and what the server's clock said.
+    /// Records an answer: when its request was sent, when it came, and what the server's clock said. Returns the step that it proves.
     pub(crate) fn note(
         &self,
         server: Incarnation,
@@ -59,7 +59,7 @@ impl Drift {
         if new.most < old.least - slack {
             return Some(Step::Back(period(old.least - new.most)));
         }
-        // The more exact one says more.
+        // The more exact distance is kept.
         if new.most - new.least > old.most - old.least && passed < REFRESH_AFTER {
             all.insert(server, old);
         }

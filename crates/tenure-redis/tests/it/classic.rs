@@ -152,7 +152,7 @@ fn getset_timestamps_a_clock_that_is_ahead_takes_a_lock_that_is_held() {
     assert_eq!(one.ask(&["GETSET", "lock", "2000001"]).unwrap().to_string(), seen, "one wins");
     assert_ne!(two.ask(&["GETSET", "lock", "2000002"]).unwrap().to_string(), seen, "two does not");
     assert_eq!(server.command(&["GET", "lock"]), "2000002", "but it is two's time that is kept");
-    // tenure: who is refused changes nothing, and no time but the server's is used.
+    // tenure: a claim that is refused changes nothing, and no time but the server's is used.
     let (holder, other) = (connect(&server.url()), connect(&server.url()));
     let lease = pollster::block_on(holder.mutex("m").acquire()).unwrap();
     let value = server.command(&["GET", OURS]);

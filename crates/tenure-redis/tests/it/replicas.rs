@@ -80,7 +80,7 @@ fn who_waits_for_one_lock_keeps_another_while_replicas_are_away() {
     drop(busy);
 }
 
-/// Tells whoever waits for `m` that it was granted, as a user may who reads the keys and publishes to the inboxes.
+/// Tells the waiter for `m` that it was granted, as any user may that reads the keys and publishes to the inboxes.
 fn forge_a_grant(master: &RedisServer, token: u64) {
     let claim = wait_for("a waiter", || {
         let line = master.ask(&["ZRANGE", "tenure.1.q:tenure:m", "0", "0"]);
@@ -95,7 +95,7 @@ fn forge_a_grant(master: &RedisServer, token: u64) {
     }
 }
 
-/// So rights to channels are rights to locks. With `?replicas=` a message is no grant, whoever has sent it.
+/// So rights to channels are rights to locks. With `?replicas=` a message is no grant, from any sender.
 #[test]
 fn a_grant_that_another_user_makes_up_ends_at_its_confirmation() {
     let (master, _replica, url) = pair();

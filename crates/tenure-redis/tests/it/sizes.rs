@@ -54,7 +54,7 @@ fn takes_of_large_items_in_a_row_break_no_connection() {
             pushed.expect("it is pushed");
         }
     }
-    // Who has asked in vain is told of what comes: it listens.
+    // A client that found nothing is told of what comes: it listens.
     let idle = client.queue("idle");
     assert!(block_on(idle.try_next()).expect("an answer").is_none());
     let queues: Vec<_> = queues.map(|queue| client.queue(queue)).into();

@@ -180,7 +180,7 @@ fn a_claim_that_waits_keeps_its_place_when_it_is_cut(world: &mut World) -> Resul
     world.client.begin(&format!("acquire a {} 5000 60000", world.name));
     until("it waits again", || world.proxy.seen(CLAIM).len() >= 3);
     has_one_id(world);
-    // Who comes later is behind it.
+    // A claim that comes later is behind it.
     let later = new_id();
     let (status, body) = world
         .ask(&format!("PUT /v1/claims/{later}"), &format!("{{\"name\":\"{}\",\"poll_ms\":0}}", world.name));

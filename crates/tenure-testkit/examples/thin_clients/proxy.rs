@@ -221,7 +221,7 @@ fn done(act: Act, server: u16, request: &[u8], client: &mut TcpStream) -> Vec<u8
     }
 }
 
-/// A request with its body, as it came. None: the connection has ended.
+/// A request with its body, as it came. `None` if the connection has ended.
 fn read_request(client: &mut TcpStream) -> Option<Vec<u8>> {
     let mut request = Vec::new();
     let mut octet = [0; 1];

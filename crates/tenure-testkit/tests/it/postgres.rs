@@ -177,7 +177,7 @@ fn a_pooler_gives_another_connection_to_each_transaction() {
     let first = one.run(pid);
     assert_ne!(two.run(pid), first, "a transaction has its connection for itself");
     one.run("COMMIT");
-    // Whoever is next gets the connection that was used last.
+    // The next client gets the connection that was used last.
     let used = two.run(pid);
     assert_eq!(one.run(pid), used);
     assert_eq!(two.ask("SELECT $1::bigint + 1", &[41.into()]).unwrap().first(), Some("42"));

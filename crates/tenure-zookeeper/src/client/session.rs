@@ -320,11 +320,11 @@ fn tls(config: &Config) -> Result<Option<TlsOptions>> {
 }
 
 /// rustls chooses its cryptography by itself only if the whole program has compiled in exactly one, and panics
-/// otherwise. The client brings a second one along and offers no way to name one, so this sets the default of the process, if
-/// it has none.
+/// otherwise. A program may have a second one, and the client offers no way to name one, so this sets the default of the
+/// process, if it has none.
 fn use_some_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // An error says that other code was quicker, and then there is one.
-        drop(rustls::crypto::ring::default_provider().install_default());
+        drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     }
 }

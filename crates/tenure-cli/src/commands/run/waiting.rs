@@ -52,7 +52,7 @@ impl Held {
     }
 }
 
-/// Acquires the lock within a time (none: for ever), and shows its holder meanwhile.
+/// Acquires the lock within a time (`None`: for ever), and shows its holder meanwhile.
 pub(crate) fn acquire(
     tenure: &Tenure,
     arguments: &Run,
@@ -137,7 +137,7 @@ struct Waiting<'a> {
     tenure: &'a Tenure,
     arguments: &'a Run,
     supervisor: Supervisor<'a>,
-    /// How long it waits; none: for ever.
+    /// How long it waits. `None`: for ever.
     wait: Option<Duration>,
     pending_view: Option<PendingView>,
     view: Option<View>,

@@ -170,7 +170,7 @@ impl State {
     /// Has the bar stay on its name, or where it was if the name is gone.
     fn follow(&mut self) {
         if self.at == 0 {
-            // Who has not moved it looks at the first ones.
+            // A user who has not moved the cursor looks at the first ones.
             self.on = None;
         }
         let place = self.on.as_ref().and_then(|on| (0..self.length()).find(|at| self.name(*at) == Some(on)));

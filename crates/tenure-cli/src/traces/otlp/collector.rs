@@ -14,7 +14,7 @@ use opentelemetry_http::{HttpClient, HttpError};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
@@ -38,8 +38,8 @@ impl Collector {
     pub(super) fn new() -> io::Result<Collector> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-        // Named, since a program with all engines has two of them.
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        // Named, since another crate of the program may bring a second one along.
+        let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
         let config = config.with_safe_default_protocol_versions().map_err(io::Error::other)?;
         let config = config.with_root_certificates(roots).with_no_client_auth();
         let named = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"];

@@ -6,7 +6,7 @@ use slab::Slab;
 
 use super::{Entry, Key, Ledger};
 use crate::client::batch::{Following, Lane, Lines};
-use crate::client::queue_client::{Pushing, Settling};
+use crate::client::queue_requests::{Pushing, Settling};
 use crate::engine::Shard;
 use crate::model::claim::Name;
 

@@ -10,7 +10,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use super::{AcquireRequest, ClaimOutcome, Holding, Identity, Key, Ledger, NotEntered, Now, Sent, ShardOf};
 use crate::client::batch::{Following, Lane};
 use crate::client::lease_state::LeaseState;
-use crate::client::queue_client::Pushing;
+use crate::client::queue_requests::Pushing;
 use crate::clock::{Instant, Timestamp};
 use crate::engine::queue::Push;
 use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Shard, Wake};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::{Key, Ledger, Now, Phase, Sent};
-use crate::client::queue_client::Had;
+use crate::client::queue_requests::Had;
 use crate::client::teller::Telling;
 use crate::client::trace::SharedSpan;
 use crate::clock::Instant;

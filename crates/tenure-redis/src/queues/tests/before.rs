@@ -146,7 +146,7 @@ fn clients_of_before_contexts_share_queues_with_those_of_now() {
             let (claim, context) = both.take("1");
             assert_eq!(context.as_deref(), Some("c1"), "and has it again in line");
             both.fail(claim);
-            // What is given a new number by who does not know of it loses its context, and nothing else.
+            // An item that an older client gives a new number loses its context, and nothing else.
             assert_eq!(both.before("replay", &["", "9"]), [Reply::Integer(1)]);
             let (claim, context) = both.take("1");
             assert_eq!(context, None);
@@ -161,7 +161,7 @@ fn clients_of_before_contexts_share_queues_with_those_of_now() {
     });
 }
 
-/// Who does not know contexts leaves them behind when it removes their items.
+/// A client that does not know contexts leaves them behind when it removes their items.
 #[test]
 fn contexts_that_were_left_behind_go() {
     let check = |world: &mut World<'_>| {

@@ -37,7 +37,7 @@ fn master_is_replaced(url: &str, names: &[String], within: Duration, fault: impl
     fault();
     let took = crew.wait_until_served(CLIENTS, broken_at, within, "after the fault");
     eprintln!("all were served again after {took:?}");
-    // Whoever was not heard of is lost by now, wherever it was.
+    // A lease that was not renewed is lost by now, on any server.
     pause((broken_at + TTL + Duration::from_millis(500)).since(now()));
     let is_taken = waiting.is_finished();
     assert!(lease.is_lost() || !is_taken, "another holds it, and its holder was not told by its deadline");

@@ -75,7 +75,7 @@ fn a_lease_that_a_stopped_process_loses_is_told_within_two_scrapes() {
     let lost = r#"tenure_leases_lost_total{scope="stopped/*", reason=~"deadline|late"}[5m]"#;
     wait_for("scrape", || samples(&prometheus, lost).filter(|samples| !samples.is_empty()));
     holder.signal(Signal::STOP);
-    // Whoever is granted it now: the lease is over.
+    // Another client can be granted it: the lease is over.
     let next = connect(&url, Settings::new());
     drop(
         block_on(next.mutex(NAME).acquire_within(Duration::from_secs(20))).expect("it is free after the ttl"),
