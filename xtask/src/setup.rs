@@ -175,6 +175,12 @@ pub(crate) const KAZOO: Tool = Tool { name: "kazoo", probe: "", source: Source::
 /// Another client of the classic lock protocol.
 pub(crate) const REDLOCK: Tool =
     Tool { name: "node-redlock", probe: "", source: Source::Node(&["redlock@4.2.0", "ioredis@5.8.2"]) };
+/// What knows OpenAPI, and asks a server by it.
+pub(crate) const SCHEMATHESIS: Tool = Tool {
+    name: "schemathesis",
+    probe: "",
+    source: Source::Python(&["schemathesis==4.32.5", "openapi-spec-validator==0.9.0"]),
+};
 /// A browser for the tests of the dashboard.
 pub(crate) const CHROMIUM: Tool =
     Tool { name: "chromium", probe: "chromium --version", source: Source::Apt("chromium") };
@@ -187,8 +193,8 @@ pub(crate) const AXE: Tool = Tool { name: "axe-core", probe: "", source: Source:
 pub(crate) const BULLMQ: Tool =
     Tool { name: "bullmq", probe: "", source: Source::Node(&["bullmq@5.61.0", "ioredis@5.8.2"]) };
 
-/// What checks of `packaging/` need beside a Redis.
-pub(crate) const FOR_PACKAGING: [&Tool; 4] = [&NGINX, &SYSTEMD, &KUBERNETES, &CURL];
+/// What checks of `packaging/` and of the interface of `tenure serve` need beside a Redis.
+pub(crate) const FOR_SERVE: [&Tool; 5] = [&NGINX, &SYSTEMD, &KUBERNETES, &CURL, &SCHEMATHESIS];
 /// What the check of a package needs.
 pub(crate) const FOR_DEB: [&Tool; 6] = [&LINTIAN, &SYSTEMD, &UNSHARE, &IPROUTE, &CURL, &OPENSSL];
 /// What the check of an image needs.
@@ -231,7 +237,7 @@ pub(crate) fn of_engines() -> Vec<&'static Tool> {
 /// Installs what is missing and prints versions.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
-    let tools = [&CHORES[..], &of_engines(), &FOR_PACKAGING, &[&JDK, &MAVEN], &FOR_BENCHES].concat();
+    let tools = [&CHORES[..], &of_engines(), &FOR_SERVE, &[&JDK, &MAVEN], &FOR_BENCHES].concat();
     need(run, &tools)?;
     for tool in tools {
         println!("{:<14} {}", tool.name, tool.version(run).unwrap_or_default());

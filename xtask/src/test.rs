@@ -29,7 +29,7 @@ impl Scope {
     fn tools(&self) -> Vec<&'static Tool> {
         match self {
             Scope::Fast => Vec::new(),
-            Scope::All | Scope::Everything => [&setup::of_engines()[..], &setup::FOR_PACKAGING].concat(),
+            Scope::All | Scope::Everything => [&setup::of_engines()[..], &setup::FOR_SERVE].concat(),
             Scope::Engines(engines) => engines.iter().flat_map(|engine| engine.tools).copied().collect(),
         }
     }
@@ -103,8 +103,8 @@ const VARIANTS: &str = "/^conformance::(cluster|ensemble|five|pgbouncer|sentinel
 /// Checks of what a way can break: hand-over and wakes, deaths, what is observed, batches over several servers, a crowd.
 const ROUTED: &str = "/::(claims|death|fifo|loss|observe|several)::|::processes_/";
 
-/// What needs programs of others (those of Prometheus, nginx, systemd) and is of no engine: the fast loop leaves it out, too.
-const PROGRAMS: &str = "test(/(^|::)(prometheus|packaging)::/)";
+/// What needs programs of others (those of Prometheus, nginx, systemd, Python) and is of no engine: the fast loop leaves it out, too.
+const PROGRAMS: &str = "test(/(^|::)(prometheus|packaging|schemathesis)::/)";
 
 /// How many worlds of the core's simulation are run when everything is.
 const WORLDS: &str = "10000000";
@@ -166,7 +166,10 @@ mod tests {
         let filter = filter(&Scope::Fast, &["tenure-redis".to_owned(), "tenure-local".to_owned()]).unwrap();
         assert!(filter.starts_with("not (package(tenure-redis) | "), "{filter}");
         assert!(!filter.contains("local") && Scope::Fast.tools().is_empty());
-        assert!(filter.contains("prometheus|packaging"), "promtool is none of its tools: {filter}");
+        assert!(
+            filter.contains("prometheus|packaging|schemathesis"),
+            "promtool is none of its tools: {filter}"
+        );
         let tools = |list| Scope::Engines(engines::named(list).unwrap()).tools().len();
         assert!(tools("local") == 0 && tools("redis,local") > 0);
         // Some engines share some.

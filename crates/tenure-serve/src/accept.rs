@@ -6,9 +6,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
+use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{Request, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
 use tenure_metrics::Listener;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -18,12 +20,14 @@ use tokio_rustls::TlsAcceptor;
 use crate::access::{Peer, certificate};
 use crate::drain::Stage;
 use crate::front::Front;
-use crate::limits::{HANDSHAKE_MAX, HEAD_BYTES_MAX, HEADERS_MAX, IDLE_MAX, UNREAD_BYTES};
+use crate::health::Part;
+use crate::limits::{
+    HANDSHAKE_MAX, HEAD_BYTES_MAX, HEADERS_MAX, IDLE_MAX, STALL_MAX, STREAMS_OF_CONNECTION_MAX, TURN,
+    UNREAD_BYTES, WINDOW_BYTES,
+};
 use crate::pace::{Paced, Socket};
 use crate::pause::pause;
 
-/// How often the loop says that it turns.
-const TURN: Duration = Duration::from_secs(1);
 /// How long it rests after an error of the system: no more files, say.
 const REST: Duration = Duration::from_millis(100);
 
@@ -59,7 +63,7 @@ impl Places {
 /// Accepts until the server leaves.
 pub(crate) async fn serve(listener: Listener, front: Arc<Front>, tls: Option<TlsAcceptor>, places: Places) {
     loop {
-        front.app.health.turned();
+        front.app.health.turned(Part::AcceptLoop);
         let next = async {
             let place = places.free.clone().acquire_owned().await;
             (place, accept(&listener).await)
@@ -118,35 +122,77 @@ async fn begin(accepted: Accepted, front: Arc<Front>, tls: Option<TlsAcceptor>, 
     drop((open, place));
 }
 
-/// Serves one connection. What goes wrong with it is its client's.
-async fn talk(stream: impl AsyncRead + AsyncWrite + Socket + Unpin, front: Arc<Front>, peer: Peer) {
+/// Serves one connection, of HTTP/1.1 or of HTTP/2, as its first bytes say. What goes wrong with it is its client's.
+async fn talk(
+    stream: impl AsyncRead + AsyncWrite + Socket + Unpin + Send + 'static,
+    front: Arc<Front>,
+    peer: Peer,
+) {
     let pace = peer.pace.clone();
-    let (paced, of_service) = (Paced::new(stream, pace.clone()), pace);
-    let service = service_fn(|request| {
-        of_service.serving();
-        let (front, peer, pace) = (&front, &peer, &of_service);
+    let paced = Paced::new(stream, pace.clone());
+    let drain = front.clone();
+    let of_service = pace.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let open = of_service.begin(request.version() == Version::HTTP_2);
+        let (front, peer, pace) = (front.clone(), peer.clone(), of_service.clone());
         async move {
-            let response = front.respond(request, peer).await;
-            pace.idle();
-            Ok::<_, Infallible>(response)
+            let response = front.respond(request, &peer).await;
+            Ok::<_, Infallible>(pace.answered(open, response))
         }
     });
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(IDLE_MAX);
-    builder.max_headers(HEADERS_MAX).max_buf_size(HEAD_BYTES_MAX);
+    let builder = builder();
     let mut served = pin!(builder.serve_connection(TokioIo::new(paced), service));
-    let ended = tokio::select! {
+    let leaves = tokio::select! {
         biased;
-        ended = served.as_mut() => ended,
-        () = front.app.drain.reached(Stage::Leaving) => {
+        ended = served.as_mut() => Leaves::Ended(ended.err()),
+        () = drain.app.drain.reached(Stage::Leaving) => Leaves::Told,
+        () = pace.streams.overdue() => Leaves::Overdue,
+    };
+    let error = match leaves {
+        Leaves::Ended(error) => error,
+        Leaves::Told => {
             served.as_mut().graceful_shutdown();
-            served.await
+            served.await.err()
+        }
+        Leaves::Overdue => {
+            // Who does not read may not read that, either.
+            served.as_mut().graceful_shutdown();
+            tokio::time::timeout(STALL_MAX, served).await.ok().and_then(Result::err)
         }
     };
-    if of_service.is_overdue() {
-        front.app.counting.refused("slow");
+    if pace.is_overdue() {
+        drain.app.counting.refused("slow");
     }
-    if let Err(error) = ended {
+    if let Some(error) = error {
         tracing::trace!(target: "tenure::http", %error, "a connection has ended");
     }
+}
+
+/// Why a connection is left.
+enum Leaves {
+    /// It has ended by itself.
+    Ended(Option<Box<dyn std::error::Error + Send + Sync>>),
+    /// The server leaves.
+    Told,
+    /// Nothing is open on it, or nobody reads.
+    Overdue,
+}
+
+fn builder() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_MAX)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_OF_CONNECTION_MAX)
+        .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(4 * WINDOW_BYTES)
+        .max_send_buf_size(WINDOW_BYTES as usize);
+    builder
 }

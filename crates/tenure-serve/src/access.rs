@@ -5,6 +5,7 @@
 pub(crate) mod certificate;
 pub(crate) mod cookie;
 pub(crate) mod file;
+pub(crate) mod forwarded;
 pub(crate) mod origin;
 pub(crate) mod rate;
 pub(crate) mod rules;

@@ -1,20 +1,24 @@
 //! What is done with every request: whence it comes, who sends it, its id, its log line.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
-use hyper::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue};
-use hyper::{Method, Request};
+use hyper::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Method, Request};
 use tokio::time::Instant;
 use tower_service::Service;
 
+use crate::access::forwarded::{self, Network};
 use crate::access::{Caller, Peer, origin};
 use crate::answer::Noted;
 use crate::app::App;
 use crate::drain::Stage;
+use crate::limits::HEADERS_MAX;
 use crate::millis::millis;
+use crate::options::Options;
 use crate::problem::{INTERNAL, INVALID, Problem};
 use crate::routes::{self, Routes};
 
@@ -25,17 +29,22 @@ pub(crate) struct Front {
     pub(crate) app: Arc<App>,
     routes: Routes,
     hosts: Vec<String>,
+    trusted_proxies: Vec<Network>,
 }
 
 impl Front {
-    pub(crate) fn new(app: Arc<App>, hosts: Vec<String>, has_dashboard: bool) -> Front {
-        Front { routes: routes::routes(app.clone(), has_dashboard), app, hosts }
+    pub(crate) fn new(app: Arc<App>, options: &Options) -> Front {
+        let routes = routes::routes(app.clone(), options.has_dashboard);
+        let (hosts, trusted_proxies) = (options.hosts.clone(), options.trusted_proxies.clone());
+        Front { routes, app, hosts, trusted_proxies }
     }
 
     /// Answers one.
-    pub(crate) async fn respond(&self, request: Request<Incoming>, peer: &Peer) -> Response {
+    pub(crate) async fn respond(&self, mut request: Request<Incoming>, peer: &Peer) -> Response {
         let began = Instant::now();
         let id = format!("{:016x}", fastrand::u64(..));
+        name_host(&mut request);
+        let peer = &self.client(request.headers(), peer);
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let mut who = None;
         let answered = self.answer(request.map(Body::new), peer, &mut who).await;
@@ -44,8 +53,18 @@ impl Front {
         let waited = response.extensions().get::<Noted>().map_or(0, |noted| noted.waited_ms);
         let took = began.elapsed().saturating_sub(std::time::Duration::from_millis(waited));
         self.app.counting.answered(self.routes.pattern(&path), &method, response.status().as_u16(), took);
-        self.log(&response, Logged { id: &id, method: &method, path: &path, who: who.as_ref(), began });
+        let client = peer.address;
+        self.log(
+            &response,
+            Logged { id: &id, method: &method, path: &path, who: who.as_ref(), client, began },
+        );
         response
+    }
+
+    /// The other end, with the address of the client for whom it speaks.
+    fn client(&self, headers: &HeaderMap, peer: &Peer) -> Peer {
+        let address = peer.address.map(|address| forwarded::client(headers, address, &self.trusted_proxies));
+        Peer { address, ..peer.clone() }
     }
 
     async fn answer(
@@ -55,6 +74,10 @@ impl Front {
         who: &mut Option<Caller>,
     ) -> Result<Response, Problem> {
         let (mut parts, body) = request.into_parts();
+        // HTTP/1.1 has refused that before.
+        if parts.headers.len() > HEADERS_MAX {
+            return Err(Problem::new(INVALID, format!("there are more than {HEADERS_MAX} headers")));
+        }
         let is_page = routes::is_page(&parts.method, parts.uri.path());
         origin::check(&parts.headers, &self.hosts, peer.address.is_some(), is_page)?;
         parts.extensions.insert(peer.clone());
@@ -112,6 +135,7 @@ impl Front {
         tracing::info!(
             target: "tenure::http",
             request_id = logged.id,
+            client = logged.client.map(tracing::field::display),
             token = logged.who.and_then(Caller::name),
             method = %logged.method,
             path = logged.path,
@@ -124,10 +148,19 @@ impl Front {
     }
 }
 
+/// HTTP/2 says by which name it was reached beside the path.
+fn name_host(request: &mut Request<Incoming>) {
+    let authority = request.uri().authority().map(|authority| HeaderValue::from_str(authority.as_str()));
+    if let Some(Ok(authority)) = authority {
+        request.headers_mut().entry(HOST).or_insert(authority);
+    }
+}
+
 struct Logged<'a> {
     id: &'a str,
     method: &'a Method,
     path: &'a str,
     who: Option<&'a Caller>,
+    client: Option<IpAddr>,
     began: Instant,
 }

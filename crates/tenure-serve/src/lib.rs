@@ -36,6 +36,7 @@ mod health;
 mod holder;
 mod limits;
 mod millis;
+mod multiplexed;
 mod open_claims;
 mod options;
 mod pace;
@@ -60,6 +61,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 
+pub use access::forwarded::Network;
 pub use options::{Options, Tls};
 pub use secret::{Secret, secret};
 
@@ -213,15 +215,22 @@ impl Server {
     /// Dropping it lets nobody new in. Requests that are under way go on until the runtime ends.
     pub async fn run(self) {
         let Server { app, listener, address, options, tls, reload } = self;
+        let front = Arc::new(Front::new(app.clone(), &options));
         let following = options.tokens.map(|path| tokio::spawn(reload::follow(path, app.clone(), reload)));
-        let front = Arc::new(Front::new(app.clone(), options.hosts, options.has_dashboard));
         let places = app.places.clone();
         let leaving = async {
             app.drain.reached(Stage::Announced).await;
             pause::pause(limits::NOTICE).await;
             app.drain.reach(Stage::Leaving);
         };
-        let (_, ()) = tokio::join!(leaving, accept::serve(listener, front, tls, places.clone()));
+        let serving = async {
+            tokio::join!(leaving, accept::serve(listener, front, tls, places.clone()));
+        };
+        let health = app.clone();
+        tokio::select! {
+            () = serving => {}
+            () = health.health.follow(&health.tenure) => {}
+        }
         if let Address::Unix(path) = &address {
             // Somebody may have removed it.
             std::fs::remove_file(path).ok();

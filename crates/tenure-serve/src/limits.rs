@@ -18,6 +18,11 @@ pub(crate) const BODY_BYTES_MAX: usize = 1024 * 1024;
 pub(crate) const SMALL_BODY_BYTES_MAX: usize = 16 * 1024;
 /// How many larger ones are in memory at a time, so that a hundred cost no hundred MiB. The others wait unread, within [`BODY_MAX`].
 pub(crate) const LARGE_BODIES_MAX: usize = 6;
+/// How many requests one connection of HTTP/2 may have open at a time.
+pub(crate) const STREAMS_OF_CONNECTION_MAX: u32 = 256;
+/// How much of a body one of them may send before it is read, and how much of an answer is kept for one that does not read; four times that for
+/// all bodies of a connection. More: a connection costs more memory; less: a large body takes more round trips.
+pub(crate) const WINDOW_BYTES: u32 = 64 * 1024;
 /// How long a body may take.
 pub(crate) const BODY_MAX: Duration = Duration::from_secs(10);
 /// How long a call may take that waits for nobody, once its body is there.
@@ -74,7 +79,9 @@ pub(crate) const RENEW_AGAIN: Duration = Duration::from_secs(1);
 pub(crate) const RELOAD_EVERY: Duration = Duration::from_secs(2);
 /// How long `/readyz` has said no before the first connection is refused: so long do balancers take to hear of it.
 pub(crate) const NOTICE: Duration = Duration::from_secs(3);
-/// How old an answer of the store may be for `/readyz`, and a turn of the accept loop for `/healthz`.
+/// How often what has to turn says that it does.
+pub(crate) const TURN: Duration = Duration::from_secs(1);
+/// How old an answer of the store may be for `/readyz`, and a turn for `/healthz`.
 pub(crate) const FRESH: Duration = Duration::from_secs(5);
 /// How long a browser is signed in.
 pub(crate) const SIGNED_IN_MAX: Duration = Duration::from_secs(12 * 3600);

@@ -106,6 +106,23 @@ impl OpenClaims {
         Ok((OpenClaim { claims: self.clone(), id, turn, leave: leaves, _left: leaving }, before))
     }
 
+    /// A client that went away while it waited has asked for its claim by another request, which is answered by the store: the claim is not
+    /// withdrawn any more.
+    ///
+    /// # Errors
+    /// It is being withdrawn.
+    pub(crate) fn comes_back(&self, id: ClaimId) -> Result<(), Withdrawn> {
+        let mut state = self.state();
+        match state.claims.get(&id).map(|claim| &claim.stage) {
+            Some(Stage::Withdrawing) => Err(Withdrawn),
+            Some(Stage::Lingering { .. }) => {
+                state.claims.remove(&id);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Removes a claim if it is still this turn's.
     fn end(&self, id: ClaimId, turn: u64) {
         let mut state = self.state();
@@ -214,12 +231,28 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_that_is_renewed_while_it_lingers_is_not_withdrawn() {
+        run(async |claims| {
+            let tenure = tenure_core::memory::connect("open-claims-back").await.expect("a store");
+            let name = Name::new("a").expect("a name");
+            claims.enter(ID).await.expect("a turn").linger(&tenure, name, Duration::from_secs(3600));
+            assert_eq!(claims.len(), 1);
+            claims.comes_back(ID).expect("it is not withdrawn yet");
+            assert_eq!(claims.len(), 0);
+            let open = claims.enter(ID).await.expect("a turn");
+            claims.comes_back(ID).expect("a request that is open is none that has gone");
+            assert_eq!(claims.len(), 1);
+            drop(open);
+        });
+    }
+
+    #[test]
     fn a_claim_that_is_being_withdrawn_is_used_up() {
         run(async |claims| {
             let open = claims.enter(ID).await.expect("a turn");
             claims.state().claims.get_mut(&ID).expect("it is open").stage = Stage::Withdrawing;
             drop(open);
-            assert!(claims.enter(ID).await.is_err());
+            assert!(claims.enter(ID).await.is_err() && claims.comes_back(ID).is_err());
         });
     }
 }

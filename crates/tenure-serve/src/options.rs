@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tenure_metrics::Address;
 
+use crate::access::forwarded::Network;
+
 /// The settings of a server.
 ///
 /// # Examples
@@ -21,6 +23,7 @@ pub struct Options {
     pub(crate) tokens: Option<PathBuf>,
     pub(crate) tls: Option<Tls>,
     pub(crate) hosts: Vec<String>,
+    pub(crate) trusted_proxies: Vec<Network>,
     pub(crate) drain: Duration,
     pub(crate) is_read_only: bool,
     pub(crate) waiting_max: usize,
@@ -50,6 +53,7 @@ impl Options {
             tokens: None,
             tls: None,
             hosts: Vec::new(),
+            trusted_proxies: Vec::new(),
             drain: Duration::from_secs(20),
             is_read_only: false,
             waiting_max: crate::limits::WAITING_MAX,
@@ -80,6 +84,14 @@ impl Options {
     #[must_use]
     pub fn host(mut self, name: &str) -> Options {
         self.hosts.push(name.to_owned());
+        self
+    }
+
+    /// Believes what proxies of a network say of their clients' addresses in `Forwarded` (default: nobody), for the limit of wrong tokens and
+    /// for the log. They must write that header themselves, in the place of what a client has sent or after it.
+    #[must_use]
+    pub fn trusted_proxy(mut self, network: Network) -> Options {
+        self.trusted_proxies.push(network);
         self
     }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::response::Response;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -15,6 +16,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_rustls::server::TlsStream;
 
 use crate::limits::{HEAD_MAX, STALL_MAX};
+use crate::multiplexed::{Multiplexed, Open};
 
 /// What a connection does now.
 #[derive(Debug, Default)]
@@ -23,6 +25,8 @@ pub(crate) struct Pace {
     is_overdue: AtomicBool,
     /// After how many milliseconds a connection is given up whose other end acknowledges nothing; 0: the system decides.
     gives_up_after: AtomicU32,
+    /// What is open on it, if it is one of HTTP/2.
+    pub(crate) streams: Arc<Multiplexed>,
 }
 
 /// What a connection is made of.
@@ -55,23 +59,40 @@ const HEAD: u8 = 0;
 const SERVING: u8 = 1;
 /// Between two requests.
 const IDLE: u8 = 2;
+/// Of HTTP/2: what comes may be about any of its requests, or about none.
+const MULTIPLEXED: u8 = 3;
 
 impl Pace {
     /// The head of a request is there.
-    pub(crate) fn serving(&self) {
+    pub(crate) fn begin(&self, is_multiplexed: bool) -> Option<Open> {
+        if is_multiplexed {
+            self.phase.store(MULTIPLEXED, Ordering::Relaxed);
+            return Some(self.streams.begin());
+        }
         self.phase.store(SERVING, Ordering::Relaxed);
         self.gives_up_after.store(0, Ordering::Relaxed);
+        None
     }
 
     /// From the next write on the connection is given up whose other end acknowledges nothing for so long: it is gone, and nobody said so.
+    /// Where it has many requests, the least of what they want counts, until it ends.
     pub(crate) fn give_up_after(&self, period: Duration) {
-        let millis = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
-        self.gives_up_after.store(millis.max(1), Ordering::Relaxed);
+        let millis = u32::try_from(period.as_millis()).unwrap_or(u32::MAX).max(1);
+        let is_multiplexed = self.phase.load(Ordering::Relaxed) == MULTIPLEXED;
+        let least = |now: u32| if is_multiplexed && now > 0 { now.min(millis) } else { millis };
+        // It never fails.
+        self.gives_up_after.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(least(now))).ok();
     }
 
     /// It is answered.
-    pub(crate) fn idle(&self) {
-        self.phase.store(IDLE, Ordering::Relaxed);
+    pub(crate) fn answered(&self, open: Option<Open>, response: Response) -> Response {
+        match open {
+            Some(open) => open.answered(response),
+            None => {
+                self.phase.store(IDLE, Ordering::Relaxed);
+                response
+            }
+        }
     }
 
     /// Whether it was ended because it did not go on.
@@ -213,7 +234,14 @@ mod tests {
             assert_eq!(after(&|_| {}).await, 0);
             assert_eq!(after(&|pace| pace.give_up_after(Duration::from_secs(10))).await, 10_000);
             assert_eq!(after(&|pace| pace.give_up_after(Duration::ZERO)).await, 1);
-            assert_eq!(after(&|pace| pace.serving()).await, 0);
+            assert_eq!(after(&|pace| drop(pace.begin(false))).await, 0);
+            // Of many requests the first one to give up decides, and none of the others takes that back.
+            let open = pace.begin(true);
+            assert_eq!(after(&|pace| pace.give_up_after(Duration::from_secs(10))).await, 10_000);
+            assert_eq!(after(&|pace| pace.give_up_after(Duration::from_secs(3))).await, 3_000);
+            assert_eq!(after(&|pace| pace.give_up_after(Duration::from_secs(5))).await, 3_000);
+            assert_eq!(after(&|pace| drop(pace.begin(true))).await, 3_000);
+            drop(open);
         });
     }
 }

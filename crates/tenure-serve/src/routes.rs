@@ -1,4 +1,4 @@
-//! What can be asked: a file for each sort of thing. A row of `docs/operating/serve.md` for each route.
+//! What can be asked: a file for each sort of thing. A row of `docs/operating/serve.md` for each route, and its operations in `openapi.json`.
 
 pub(crate) mod claims;
 pub(crate) mod events;
@@ -7,6 +7,7 @@ pub(crate) mod held;
 pub(crate) mod items;
 pub(crate) mod list;
 pub(crate) mod metrics;
+pub(crate) mod openapi;
 pub(crate) mod problems;
 pub(crate) mod queues;
 pub(crate) mod resources;
@@ -24,10 +25,10 @@ use crate::app::App;
 use crate::dashboard;
 use crate::problem::{METHOD_NOT_ALLOWED, NOT_FOUND, Problem};
 
-/// Whether a request is for everybody who reaches the server: health, what errors mean, the dashboard's files, and signing in.
+/// Whether a request is for everybody who reaches the server: health, what can be asked, what errors mean, the dashboard's files, and signing in.
 pub(crate) fn is_public(method: &Method, path: &str) -> bool {
     match path {
-        "/healthz" | "/readyz" | "/" => true,
+        "/healthz" | "/readyz" | "/v1/openapi.json" | "/" => true,
         "/v1/sign-in" => method != Method::GET && method != Method::HEAD,
         _ => path.starts_with("/v1/problems/") || path.starts_with("/assets/"),
     }
@@ -112,6 +113,7 @@ fn rows() -> Rows {
         .route("/v1/queue/items", get(items::items))
         .route("/v1/queue/replay", post(items::replay))
         .route("/v1/queue/purge", post(items::purge))
+        .route("/v1/openapi.json", get(openapi::document))
         .route("/v1/problems/{kind}", get(problems::problem))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))

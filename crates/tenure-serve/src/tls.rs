@@ -51,6 +51,6 @@ pub(crate) fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
     let mut config = builder
         .with_single_cert(certificates(&tls.certificate)?, key)
         .map_err(|error| wrong(&tls.certificate, error))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenure::Settings;
 use tenure_metrics::Address;
-use tenure_serve::{Control, Options, Server, Tls};
+use tenure_serve::{Control, Network, Options, Server, Tls};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::connect::connect_server;
@@ -71,6 +71,9 @@ pub(crate) struct Serve {
     /// A name by which clients reach it, beside localhost and its addresses; may be given again
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
+    /// Believe the header Forwarded of proxies at CIDR (10.0.0.0/8) about their clients' addresses; may be given again
+    #[arg(long, value_name = "CIDR")]
+    trusted_proxy: Vec<Network>,
     /// Show no dashboard at /
     #[arg(long)]
     no_dashboard: bool,
@@ -133,6 +136,9 @@ impl Serve {
         }
         for name in &self.host {
             options = options.host(name);
+        }
+        for network in &self.trusted_proxy {
+            options = options.trusted_proxy(*network);
         }
         for pattern in &self.long_held {
             options = options.long_held(pattern);

@@ -45,6 +45,7 @@ impl Proxied {
     fn start(listen: [&str; 2], upstream: [&str; 2], world: World) -> Proxied {
         let instances = listen.map(|address| {
             let flags = ["--listen", address, "--host", "locks.example.org", "--drain", "1s"];
+            let flags = [&flags[..], &["--trusted-proxy", "127.0.0.1"]].concat();
             let child = world.start(&[&["serve"][..], &flags].concat());
             wait_for("an instance", || match address.strip_prefix("unix:") {
                 Some(path) => std::os::unix::net::UnixStream::connect(path).map(drop).ok(),
@@ -151,7 +152,19 @@ fn behind_nginx_a_claim_goes_on_at_the_other_instance() {
         403,
         "the host is passed on"
     );
+    // Another address of this machine is another client, whatever that says of itself.
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--interface", "127.0.0.9", "--header", "Host: locks.example.org"]);
+    curl.args(["--header", "Forwarded: for=203.0.113.9", "--cacert"]).arg(proxied.nginx.authority());
+    curl.arg(format!("https://127.0.0.1:{}/healthz", proxied.nginx.port()));
+    assert!(curl.output().expect("curl").status.success());
     proxied.an_instance_dies();
+    let said = proxied.instances.map(|instance| {
+        signal(instance.id(), Signal::TERM);
+        stderr(&finish(instance))
+    });
+    let said = said.concat();
+    assert!(said.contains("127.0.0.9") && !said.contains("203.0.113.9"), "{said}");
     // Longer than a poll may last, and shorter than an instance keeps a connection.
     assert!(figure(NGINX, "proxy_read_timeout ") > 50 && figure(NGINX, "keepalive_timeout ") < 75);
 }

@@ -296,6 +296,13 @@ impl Shared {
         waiting.await.ok();
     }
 
+    /// Waits until the client's thread has had a turn.
+    pub(crate) async fn turned(&self) -> Result<()> {
+        // One that has ended runs nothing more.
+        let turned = self.runtime.spawn(async {}).await;
+        turned.map_err(|_| Error::new(ErrorKind::Internal, "use the client", "its thread has ended"))
+    }
+
     /// Runs one request on the client's thread, bounded by the answer timeout. `resource`: what it is about, if it is about one.
     pub(crate) async fn on_thread<T, F>(
         self: &Arc<Shared>,

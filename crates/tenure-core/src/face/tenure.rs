@@ -75,6 +75,7 @@ use crate::model::token::Token;
 /// let engine = tenure.engine();
 /// let capability = tenure.capability();
 /// let label = tenure.label();
+/// tenure.turned().await?;
 /// tenure.raise_floor("billing/4711", token)?;
 /// let view = tenure.view("billing/4711").await?;
 /// let mut changes = tenure.observe("billing/4711")?;
@@ -255,6 +256,23 @@ impl Tenure {
     /// `let label = tenure.label();`
     pub fn label(&self) -> &Label {
         &self.shared().terms.label
+    }
+
+    /// Waits until the thread of this client has had a turn: it renews leases and carries requests, so a program in which it stands still
+    /// is not well, whatever the store does.
+    ///
+    /// `tenure.turned().await?;`
+    ///
+    /// # Errors
+    /// [`ErrorKind::Internal`] if the thread has ended.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    ///
+    /// # Cost
+    /// The store is asked nothing.
+    pub async fn turned(&self) -> Result<()> {
+        self.shared().turned().await
     }
 
     /// Raises the floor of a resource: its next grant gets a larger token. For a token that the protected

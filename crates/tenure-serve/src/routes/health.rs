@@ -15,9 +15,9 @@ const LOOKED_AT: &str = "tenure/readyz";
 
 /// Whether this process turns.
 pub(crate) async fn healthz(State(app): State<Arc<App>>) -> Response {
-    match app.health.is_turning() {
-        true => json(200, &json!({"state": "turning"})),
-        false => json(503, &json!({"state": "standing", "why": "no connection could be accepted for 5 s"})),
+    match &app.health.standing()[..] {
+        [] => json(200, &json!({"state": "turning"})),
+        why => json(503, &json!({"state": "standing", "why": why})),
     }
 }
 

@@ -38,6 +38,7 @@ pub(crate) async fn renew(
     let id = claim_id(&id)?;
     let name = Name::new(&read::<NameBody>(request).await?.name)?;
     caller.may(Verb::Claim, &name)?;
+    comes_back(&app, &name, id)?;
     let Some(kept) = renew_one(&app, &name, id).await? else { return Err(Problem::lost(name.as_str())) };
     let (status, value) = shown(&app, &name, id, kept);
     let mut response = json(status, &value);
@@ -45,6 +46,11 @@ pub(crate) async fn renew(
         Hold { claim: id, token, slot, deadline }.put_headers(response.headers_mut());
     }
     Ok(noted(response, &name, 0))
+}
+
+/// Whoever uses a claim has not gone away, whatever became of the connection on which it waited.
+fn comes_back(app: &App, name: &Name, id: ClaimId) -> Result<(), Problem> {
+    app.open_claims.comes_back(id).map_err(|_| Problem::lost(name.as_str()))
 }
 
 /// What was kept, and the status that says so.
@@ -89,6 +95,7 @@ pub(crate) async fn renew_many(
         .map(|asked| {
             let (name, id) = (Name::new(&asked.name)?, claim_id(&asked.claim)?);
             caller.may(Verb::Claim, &name)?;
+            comes_back(&app, &name, id)?;
             Ok((name, id))
         })
         .collect();
@@ -166,6 +173,7 @@ pub(crate) async fn publish(
     let name = Name::new(&body.name)?;
     caller.may(Verb::Claim, &name)?;
     let value = bytes(body.value, body.value_base64, "value")?;
+    comes_back(&app, &name, id)?;
     let keep = match (body.fresh_ms, body.stale_ms) {
         (None, None) => Keep::WhileHeld,
         (fresh, stale) => {

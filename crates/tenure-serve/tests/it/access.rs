@@ -253,3 +253,34 @@ fn a_server_that_is_read_only_changes_nothing() {
     assert_eq!((refused.status, refused.kind()), (403, "forbidden"));
     assert_eq!(server.ask("GET /readyz").status, 200);
 }
+
+#[test]
+fn who_guesses_behind_a_proxy_is_slowed_down_alone_and_nobody_else_can_say_who_it_is() {
+    let (secret, entry) = made("billing", &["claim"]);
+    let tokens = Tokens::new(&entry);
+    let server = |options: tenure_serve::Options| Serving::memory(options.tokens(&tokens.file));
+    let behind = server(anywhere().trusted_proxy("127.0.0.0/8".parse().expect("a network")));
+    let ask = |server: &Serving, token: &str, forwarded: &str| {
+        let headers = format!("authorization: Bearer {token}\r\nforwarded: {forwarded}\r\n");
+        server.send_with("POST /v1/claims/renew", &headers, &json!({"claims": []})).status
+    };
+    let use_up = |server: &Serving, forwarded: &str| {
+        let of_it = || Some(()).filter(|()| ask(server, "tnr_wrong", forwarded) == 429);
+        until("too many guesses", of_it);
+    };
+    // What the client has sent itself stands before what the proxy has written.
+    use_up(&behind, "for=203.0.113.9, for=192.0.2.43");
+    assert_eq!(ask(&behind, secret.token(), "for=203.0.113.9"), 200, "another client is let in");
+    assert_eq!(ask(&behind, "tnr_wrong", "for=192.0.2.44"), 401);
+    // Nobody is trusted here: with another address in each guess it is the same client.
+    let open = server(anywhere());
+    let mut at = 0;
+    let limited = loop {
+        at += 1;
+        match ask(&open, "tnr_wrong", &format!("for=192.0.2.{}", at % 256)) {
+            401 if at < 500 => {}
+            status => break status,
+        }
+    };
+    assert_eq!(limited, 429);
+}

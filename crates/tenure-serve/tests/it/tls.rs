@@ -68,6 +68,13 @@ fn a_client_is_known_by_a_certificate_of_the_right_authority() {
     let mut silent = TcpStream::connect(server.address).expect("a connection");
     silent.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     assert_eq!(claim(&server, path, Some("billing"), "billing/1").0, 200);
+    for (asked, spoken) in [("--http2", "2"), ("--http1.1", "1.1")] {
+        let mut curl = Command::new("curl");
+        curl.args([asked, "--silent", "--cacert", "ours.crt", "--write-out", "%{http_version} %{http_code}"]);
+        curl.args(["--output", "/dev/null", &format!("https://{}/healthz", server.address)]);
+        let said = curl.current_dir(path).output().expect("curl").stdout;
+        assert_eq!(String::from_utf8_lossy(&said), format!("{spoken} 200"));
+    }
     let (status, busy) = claim(&server, path, Some("billing"), "billing/1");
     assert_eq!((status, &busy["holder"]["program"]), (423, &Value::from("billing")), "{busy}");
     assert_eq!(claim(&server, path, Some("billing"), "payroll/1").0, 403);

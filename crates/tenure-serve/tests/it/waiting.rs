@@ -116,6 +116,24 @@ fn a_client_that_vanishes_may_come_back_and_is_withdrawn_if_it_does_not() {
 }
 
 #[test]
+fn who_renews_what_it_was_granted_after_its_connection_had_ended_keeps_it() {
+    let directory = TestDirectory::new();
+    let server = local(&directory);
+    let (holder, gone) = (new_id(), new_id());
+    server.send(&put(&holder), &json!({"name": "a"}));
+    let waits = server.begin(&put(&gone), &json!({"name": "a", "linger_ms": 500}));
+    until_waiting(&server.tenure, "a", 1);
+    drop(waits);
+    server.ask(&delete(&holder, "a"));
+    let renew = || server.send(&format!("POST /v1/claims/{gone}/renew"), &json!({"name": "a"}));
+    let held = until("it is granted", || Some(renew()).filter(|answer| answer.status == 200));
+    let began = now();
+    until("longer than it lingers", || (began.elapsed() > Duration::from_millis(1500)).then_some(()));
+    let still = renew();
+    assert_eq!((still.status, still.token()), (200, held.token()), "two would hold: {still:?}");
+}
+
+#[test]
 fn a_thousand_that_vanish_do_not_hold_up_the_next_one() {
     const CROWD: u32 = 200;
     let directory = TestDirectory::new();
