@@ -11,6 +11,7 @@ mod args;
 mod bench;
 mod chaos;
 mod ci;
+mod clients;
 mod cover;
 mod docs;
 mod engines;
@@ -52,8 +53,8 @@ const CHORES: [Chore; 17] = [
     },
     Chore {
         name: "test",
-        arguments: "[--engine A,B | --python [--long] | --java | --all | --everything]",
-        summary: "runs the tests: all that need no server, those of some engines, of the Python package, of the client for Java, of all, or of all ways to each too",
+        arguments: "[--engine A,B | --python [--long] | --java | --clients | --all | --everything]",
+        summary: "runs the tests: all that need no server, those of some engines, of the Python package, of the clients for Java or for Node and PHP, of all, or of all ways to each too",
         start: test::start,
     },
     Chore {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::process::Command;
 
 use crate::args::Args;
+use crate::clients;
 use crate::engines::{self, ENGINES, Engine};
 use crate::java;
 use crate::python::{self, Wheel};
@@ -35,17 +36,21 @@ impl Scope {
     }
 }
 
+/// Tests that are not run by nextest.
+type Tests = fn(&mut Run) -> Outcome<()>;
+
 /// Runs the tests that the command line names.
 pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
     let engines = args.value("--engine")?;
     let (all, everything) = (args.flag("--all"), args.flag("--everything"));
     let (of_python, is_long) = (args.flag("--python"), args.flag("--long"));
-    let of_java = args.flag("--java");
+    let alone: [(&str, Tests); 2] = [("--java", java::tests), ("--clients", clients::tests)];
+    let named: Vec<_> = alone.into_iter().filter(|(flag, _)| args.flag(flag)).collect();
     args.finish()?;
-    match (of_java, of_python || is_long || engines.is_some() || all || everything) {
-        (true, false) => return java::tests(run),
-        (true, true) => return Err("--java stands alone".to_owned()),
-        (false, _) => {}
+    match (&named[..], of_python || is_long || engines.is_some() || all || everything) {
+        ([(_, tests)], false) => return tests(run),
+        ([], _) => {}
+        ([(flag, _), ..], _) => return Err(format!("{flag} stands alone")),
     }
     match (of_python, engines.is_some() || all || everything) {
         (true, false) => {
@@ -87,15 +92,21 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
     }
     match scope {
         Scope::Everything => {
-            java::tests(run)?;
+            of_others(run)?;
             python::tests(run, Wheel::HandedOut)
         }
         Scope::All => {
-            java::tests(run)?;
+            of_others(run)?;
             python::tests(run, Wheel::Test)
         }
         Scope::Fast | Scope::Engines(_) => Ok(()),
     }
+}
+
+/// What is tested in other languages than Rust and Python.
+fn of_others(run: &mut Run) -> Outcome<()> {
+    java::tests(run)?;
+    clients::tests(run)
 }
 
 /// Ways to a store whose rules another suite checks whole: a cluster in place of one server, a pooler before it.
