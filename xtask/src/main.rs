@@ -6,6 +6,7 @@
 //!
 //! A new chore also needs: an entry in [`CHORES`], a row of the table in `STYLE.md`.
 
+mod anchors;
 mod api;
 mod args;
 mod bench;
@@ -53,8 +54,8 @@ const CHORES: [Chore; 17] = [
     },
     Chore {
         name: "test",
-        arguments: "[--engine A,B | --python [--long] | --java | --clients | --all | --everything]",
-        summary: "runs the tests: all that need no server, those of some engines, of the Python package, of the clients for Java or for Node and PHP, of all, or of all ways to each too",
+        arguments: "[--engine A,B | --python [--long] | --java | --clients | --anchors | --all | --everything]",
+        summary: "runs the tests: all that need no server, those of some engines, of the Python package, of the clients for Java or for Node and PHP, of what `bench anchors` compares with, of all, or of all ways to each too",
         start: test::start,
     },
     Chore {

@@ -89,6 +89,8 @@ pub(crate) const NODE: Tool = Tool { name: "node", probe: "node --version", sour
 /// Runs the client for PHP, which needs curl.
 pub(crate) const PHP: Tool =
     Tool { name: "php", probe: "php --ri curl", source: Source::Apt("php8.2-cli php8.2-curl") };
+/// Compiles what `bench anchors` compares with. It fetches a newer one by itself, from 1.21 on.
+pub(crate) const GO: Tool = Tool { name: "go", probe: "go version", source: Source::Apt("golang-go") };
 /// Makes the certificates of servers under test.
 pub(crate) const OPENSSL: Tool =
     Tool { name: "openssl", probe: "openssl version", source: Source::Apt("openssl") };
@@ -215,6 +217,9 @@ pub(crate) const FOR_PYTHON: [&Tool; 7] = [&CC, &STRIP, &PYTHON, &VENV, &REDIS, 
 pub(crate) const FOR_JAVA: [&Tool; 4] = [&CC, &JDK, &MAVEN, &REDIS];
 /// What the thin clients of one file are tested with.
 pub(crate) const FOR_CLIENTS: [&Tool; 4] = [&CC, &REDIS, &NODE, &PHP];
+/// What the comparison with the locks that people use needs.
+pub(crate) const FOR_ANCHORS: [&Tool; 10] =
+    [&CC, &JDK, &MAVEN, &GO, &PYTHON, &REDIS_PY, &NPM, &REDLOCK, &REDIS, &ZOOKEEPER];
 /// What the tests with PostgreSQL need.
 pub(crate) const FOR_POSTGRES: [&Tool; 2] = [&POSTGRES, &PGBOUNCER];
 /// What the tests with MySQL need: MariaDB, since Debian has no MySQL.
@@ -238,7 +243,7 @@ pub(crate) fn of_engines() -> Vec<&'static Tool> {
 /// Installs what is missing and prints versions.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
-    let tools = [&CHORES[..], &of_engines(), &FOR_PACKAGING, &[&JDK, &MAVEN, &NODE, &PHP], &FOR_BENCHES]
+    let tools = [&CHORES[..], &of_engines(), &FOR_PACKAGING, &[&JDK, &MAVEN, &NODE, &PHP, &GO], &FOR_BENCHES]
         .concat();
     need(run, &tools)?;
     for tool in tools {
@@ -342,7 +347,7 @@ impl Tool {
 }
 
 /// Where the clients of others are that contend with ours; the tests look there too.
-fn foreign() -> PathBuf {
+pub(crate) fn foreign() -> PathBuf {
     cache().join("foreign-clients")
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::process::Command;
 
+use crate::anchors;
 use crate::args::Args;
 use crate::clients;
 use crate::engines::{self, ENGINES, Engine};
@@ -44,7 +45,8 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
     let engines = args.value("--engine")?;
     let (all, everything) = (args.flag("--all"), args.flag("--everything"));
     let (of_python, is_long) = (args.flag("--python"), args.flag("--long"));
-    let alone: [(&str, Tests); 2] = [("--java", java::tests), ("--clients", clients::tests)];
+    let alone: [(&str, Tests); 3] =
+        [("--java", java::tests), ("--clients", clients::tests), ("--anchors", anchors::tests)];
     let named: Vec<_> = alone.into_iter().filter(|(flag, _)| args.flag(flag)).collect();
     args.finish()?;
     match (&named[..], of_python || is_long || engines.is_some() || all || everything) {
@@ -106,7 +108,8 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
 /// What is tested in other languages than Rust and Python.
 fn of_others(run: &mut Run) -> Outcome<()> {
     java::tests(run)?;
-    clients::tests(run)
+    clients::tests(run)?;
+    anchors::tests(run)
 }
 
 /// Ways to a store whose rules another suite checks whole: a cluster in place of one server, a pooler before it.
