@@ -1,5 +1,7 @@
-//! `cargo xtask bench`: runs the package `tenure-bench` as it would be handed out; `bench python` compares the Python package.
+//! `cargo xtask bench`: runs the package `tenure-bench` as it would be handed out; `bench python` compares the Python package, and `bench anchors` all of it
+//! with the locks that people use.
 
+use crate::anchors;
 use crate::args::Args;
 use crate::python;
 use crate::run::{Outcome, Run};
@@ -7,6 +9,9 @@ use crate::setup;
 
 /// Runs the benchmarks with the arguments of the command line.
 pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
+    if args.flag("anchors") {
+        return anchors::bench(run, args);
+    }
     if args.flag("python") {
         return python::bench(run, args);
     }

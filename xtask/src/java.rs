@@ -1,10 +1,10 @@
 //! `cargo xtask test --java`: builds and tests the client for Java and the starter for Spring Boot, has the suite for thin clients judge it, and breaks it on purpose.
 //!
-//! A breakage changes one place of the client; the case that it names must fail then. So no case passes because it looks at nothing.
+//! What a breakage is, [`clients`] says.
 
-use std::fs;
 use std::path::Path;
 
+use crate::clients::{self, Breakage};
 use crate::run::{Outcome, Run};
 use crate::setup;
 
@@ -12,16 +12,6 @@ use crate::setup;
 const SOURCES: &str = "java/tenure/src/main/java/dev/tenure";
 /// It starts quickly, and needs little.
 const JAVA: &str = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx64m";
-
-/// A client that is wrong in one place.
-struct Breakage {
-    /// The case that finds it.
-    case: &'static str,
-    file: &'static str,
-    /// What stands there, once.
-    right: &'static str,
-    wrong: &'static str,
-}
 
 const BREAKAGES: [Breakage; 8] = [
     // It counts its deadline from when the answer came.
@@ -86,12 +76,8 @@ pub(crate) fn tests(run: &mut Run, is_long: bool) -> Outcome<()> {
     setup::need(run, &setup::FOR_JAVA)?;
     let target = run.target()?;
     let of_java = target.join("java");
-    for build in
-        ["build --package tenure-cli --bin tenure", "build --package tenure-testkit --example thin_clients"]
-    {
-        if !run.command("the command and the suite", &mut run.cargo(build)) {
-            return Ok(());
-        }
+    if !clients::build(run) {
+        return Ok(());
     }
     let mut maven = run.program("mvn");
     // Every plugin and dependency has its version, so Maven asks the network for nothing that it has.
@@ -104,33 +90,23 @@ pub(crate) fn tests(run: &mut Run, is_long: bool) -> Outcome<()> {
         return Ok(());
     }
     let classes = format!("{0}/tenure/classes:{0}/tenure/test-classes", of_java.display());
-    suite(run, &target, "thin clients", &[], &classes);
+    clients::suite(run, &target, "thin clients", &[], &driver(&classes));
     for breakage in &BREAKAGES {
         let classes = broken(run, &of_java.join("broken"), &classes, breakage)?;
-        suite(run, &target, "broken client", &["--broken", breakage.case], &classes);
+        clients::suite(run, &target, "broken client", &["--broken", breakage.case], &driver(&classes));
     }
     Ok(())
 }
 
-/// Has the suite judge what these classes are.
-fn suite(run: &mut Run, target: &Path, step: &str, arguments: &[&str], classes: &str) {
-    let mut suite = run.program(&target.join("debug/examples/thin_clients").to_string_lossy());
-    suite.arg(target.join("debug/tenure")).args(arguments).args(["--", "java"]).args(JAVA.split(' '));
-    run.command(step, suite.args(["-cp", classes, "dev.tenure.Driver"]));
+/// What the suite starts.
+fn driver(classes: &str) -> Vec<String> {
+    let words = ["java"].into_iter().chain(JAVA.split(' ')).chain(["-cp", classes, "dev.tenure.Driver"]);
+    words.map(str::to_owned).collect()
 }
 
 /// Compiles what a breakage changes, to stand before the right classes.
 fn broken(run: &mut Run, folder: &Path, right: &str, breakage: &Breakage) -> Outcome<String> {
-    let failed = |error: std::io::Error| format!("cannot break {}: {error}", breakage.file);
-    let text = fs::read_to_string(run.root().join(SOURCES).join(breakage.file)).map_err(failed)?;
-    if text.matches(breakage.right).count() != 1 {
-        return Err(format!("{} does not say once: {}", breakage.file, breakage.right));
-    }
-    // What an earlier breakage left; there may be nothing.
-    fs::remove_dir_all(folder).ok();
-    fs::create_dir_all(folder).map_err(failed)?;
-    let source = folder.join(breakage.file);
-    fs::write(&source, text.replace(breakage.right, breakage.wrong)).map_err(failed)?;
+    let source = clients::broken(&run.root().join(SOURCES), folder, breakage)?;
     let mut javac = run.program("javac");
     javac.args(["--release", "17", "-cp", right, "-d"]).arg(folder).arg(source);
     run.command("break the client", &mut javac);

@@ -6,11 +6,13 @@
 //!
 //! A new chore also needs: an entry in [`CHORES`], a row of the table in `STYLE.md`.
 
+mod anchors;
 mod api;
 mod args;
 mod bench;
 mod chaos;
 mod ci;
+mod clients;
 mod cover;
 mod docs;
 mod engines;
@@ -53,8 +55,8 @@ const CHORES: [Chore; 17] = [
     },
     Chore {
         name: "test",
-        arguments: "[--engine A,B | --python [--long] | --java [--long] | --all | --everything]",
-        summary: "runs the tests: all that need no server, those of some engines, of the Python package, of Java and Spring, of all, or of all ways to each too",
+        arguments: "[--engine A,B | --python [--long] | --java [--long] | --clients | --anchors | --all | --everything]",
+        summary: "runs the tests: all that need no server, those of some engines, of the Python package, of Java and Spring, of the clients for Node and PHP, of what `bench anchors` compares with, of all, or of all ways to each too",
         start: test::start,
     },
     Chore {

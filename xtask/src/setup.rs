@@ -36,7 +36,7 @@ enum Source {
     Rustup(&'static str),
     /// The standard library for another system.
     Target(&'static str),
-    /// A package of Debian.
+    /// Packages of Debian.
     Apt(&'static str),
 }
 
@@ -84,6 +84,13 @@ pub(crate) const JDK: Tool =
     Tool { name: "jdk", probe: "javac --version", source: Source::Apt("default-jdk-headless") };
 /// Builds it.
 pub(crate) const MAVEN: Tool = Tool { name: "maven", probe: "mvn --version", source: Source::Apt("maven") };
+/// Runs the client for Node, and the clients of others. Its package brings npm, too, on some systems.
+pub(crate) const NODE: Tool = Tool { name: "node", probe: "node --version", source: Source::Apt("nodejs") };
+/// Runs the client for PHP, which needs curl.
+pub(crate) const PHP: Tool =
+    Tool { name: "php", probe: "php --ri curl", source: Source::Apt("php8.2-cli php8.2-curl") };
+/// Compiles what `bench anchors` compares with. It fetches a newer one by itself, from 1.21 on.
+pub(crate) const GO: Tool = Tool { name: "go", probe: "go version", source: Source::Apt("golang-go") };
 /// Makes the certificates of servers under test.
 pub(crate) const OPENSSL: Tool =
     Tool { name: "openssl", probe: "openssl version", source: Source::Apt("openssl") };
@@ -214,6 +221,11 @@ pub(crate) const FOR_REDIS: [&Tool; 10] =
 pub(crate) const FOR_PYTHON: [&Tool; 7] = [&CC, &STRIP, &PYTHON, &VENV, &REDIS, &POSTGRES, &ETCD];
 /// What the client for Java is built and tested with.
 pub(crate) const FOR_JAVA: [&Tool; 4] = [&CC, &JDK, &MAVEN, &REDIS];
+/// What the thin clients of one file are tested with.
+pub(crate) const FOR_CLIENTS: [&Tool; 4] = [&CC, &REDIS, &NODE, &PHP];
+/// What the comparison with the locks that people use needs.
+pub(crate) const FOR_ANCHORS: [&Tool; 10] =
+    [&CC, &JDK, &MAVEN, &GO, &PYTHON, &REDIS_PY, &NPM, &REDLOCK, &REDIS, &ZOOKEEPER];
 /// What the tests with PostgreSQL need.
 pub(crate) const FOR_POSTGRES: [&Tool; 2] = [&POSTGRES, &PGBOUNCER];
 /// What the tests with MySQL need: MariaDB, since Debian has no MySQL.
@@ -237,7 +249,8 @@ pub(crate) fn of_engines() -> Vec<&'static Tool> {
 /// Installs what is missing and prints versions.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
-    let tools = [&CHORES[..], &of_engines(), &FOR_SERVE, &[&JDK, &MAVEN], &FOR_BENCHES].concat();
+    let tools =
+        [&CHORES[..], &of_engines(), &FOR_SERVE, &[&JDK, &MAVEN, &NODE, &PHP, &GO], &FOR_BENCHES].concat();
     need(run, &tools)?;
     for tool in tools {
         println!("{:<14} {}", tool.name, tool.version(run).unwrap_or_default());
@@ -313,7 +326,7 @@ impl Tool {
                 let mut add = run.program("rustup");
                 run.command(&step, add.args(["target", "add", system]));
             }
-            Source::Apt(package) => apt_install(run, &step, package, self.probe),
+            Source::Apt(packages) => apt_install(run, &step, packages, self.probe),
             Source::Wheel(wheel, package, version) => {
                 let python = run::output(run.program("python3").args(["-m", "pip", "--version"]));
                 let mut pip = run.program("python3");
@@ -340,7 +353,7 @@ impl Tool {
 }
 
 /// Where the clients of others are that contend with ours; the tests look there too.
-fn foreign() -> PathBuf {
+pub(crate) fn foreign() -> PathBuf {
     cache().join("foreign-clients")
 }
 
@@ -352,12 +365,12 @@ fn cargo_install(run: &mut Run, step: &str, package: &str, version: &str) {
     run.command(step, install.args([version, package]));
 }
 
-/// Installs a package of Debian as root or through sudo; the package lists may be old, so once more after an update.
+/// Installs packages of Debian as root or through sudo; the package lists may be old, so once more after an update.
 /// A package may bring a service that cannot start in a container: what counts is that the program is there.
-fn apt_install(run: &mut Run, step: &str, package: &str, probe: &str) {
+fn apt_install(run: &mut Run, step: &str, packages: &str, probe: &str) {
     let is_root = run::output(run.program("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     let sudo = if is_root { "" } else { "sudo --non-interactive " };
-    let install = format!("{sudo}apt-get install --yes --no-install-recommends {package}");
+    let install = format!("{sudo}apt-get install --yes --no-install-recommends {packages}");
     let line = format!("{install} || {{ {sudo}apt-get update && {install}; }} || {probe}");
     let mut shell = run.program("sh");
     shell.env("DEBIAN_FRONTEND", "noninteractive").args(["-c", &line]);

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
+use crate::anchors;
 use crate::args::Args;
+use crate::clients;
 use crate::engines::{self, ENGINES, Engine};
 use crate::java;
 use crate::python::{self, Wheel};
@@ -35,17 +37,26 @@ impl Scope {
     }
 }
 
+/// Tests that are not run by nextest; whether those that take minutes, too.
+type Tests = fn(&mut Run, bool) -> Outcome<()>;
+
 /// Runs the tests that the command line names.
 pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
     let engines = args.value("--engine")?;
     let (all, everything) = (args.flag("--all"), args.flag("--everything"));
     let (of_python, is_long) = (args.flag("--python"), args.flag("--long"));
-    let of_java = args.flag("--java");
+    let alone: [(&str, Tests); 3] = [
+        ("--java", java::tests),
+        ("--clients", |run, _| clients::tests(run)),
+        ("--anchors", |run, _| anchors::tests(run)),
+    ];
+    let named: Vec<_> = alone.into_iter().filter(|(flag, _)| args.flag(flag)).collect();
     args.finish()?;
-    match (of_java, of_python || engines.is_some() || all || everything) {
-        (true, false) => return java::tests(run, is_long),
-        (true, true) => return Err("--java stands alone".to_owned()),
-        (false, _) => {}
+    match (&named[..], of_python || engines.is_some() || all || everything) {
+        ([("--java", tests)], false) => return tests(run, is_long),
+        ([(_, tests)], false) if !is_long => return tests(run, false),
+        ([], _) => {}
+        ([(flag, _), ..], _) => return Err(format!("{flag} stands alone")),
     }
     match (of_python, engines.is_some() || all || everything) {
         (true, false) => {
@@ -88,10 +99,13 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
     match scope {
         Scope::Everything => {
             java::tests(run, true)?;
+            clients::tests(run)?;
+            anchors::tests(run)?;
             python::tests(run, Wheel::HandedOut)
         }
         Scope::All => {
             java::tests(run, false)?;
+            clients::tests(run)?;
             python::tests(run, Wheel::Test)
         }
         Scope::Fast | Scope::Engines(_) => Ok(()),

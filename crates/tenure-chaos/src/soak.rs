@@ -197,7 +197,7 @@ impl Soak {
         let mut rows = vec![Row::of_tenure(&report.history, &report.verdict)];
         for classic in Classic::of(&self.engine) {
             let engine = Engine::start(&self.engine, &self.with)?;
-            rows.push(comparison::run(&engine, *classic, planned, (self.seed, self.clients, self.lasts))?);
+            rows.push(comparison::run(&engine, classic, planned, (self.seed, self.clients, self.lasts))?);
         }
         println!("\n{}, seed {}, the same faults:\n{}", self.engine, self.seed, Row::HEAD);
         rows.iter().for_each(|row| println!("{row}"));

@@ -8,6 +8,7 @@ mod sql;
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -20,6 +21,10 @@ use crate::resource::Resource;
 
 /// What [`work`] does, in Python.
 const FOREIGN: &str = include_str!("classic/foreign.py");
+/// The same in Java: where its classes and those of the libraries are.
+const JAVA_CLASSES: &str = "TENURE_ANCHORS_JAVA";
+/// A JVM that starts quickly, and needs little.
+const JAVA: [&str; 3] = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx64m"];
 /// How often a lock that is taken is asked for again.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
@@ -36,22 +41,46 @@ pub(crate) enum Classic {
     RedisPy,
     /// The lock of kazoo, which belongs to a ZooKeeper session. Nothing listens for the end of that session.
     Kazoo,
+    /// The `RLock` of Redisson, with its watchdog.
+    Redisson,
+    /// Its `RFencedLock`, whose tokens the resource checks.
+    RedissonFenced,
+    /// The `InterProcessMutex` of Curator, which is of a ZooKeeper session, with nobody who listens whether that has ended.
+    Curator,
 }
 
 impl Classic {
-    const ALL: [Classic; 5] =
-        [Classic::Expiry, Classic::Watchdog, Classic::Session, Classic::RedisPy, Classic::Kazoo];
+    const ALL: [Classic; 8] = [
+        Classic::Expiry,
+        Classic::Watchdog,
+        Classic::Session,
+        Classic::RedisPy,
+        Classic::Kazoo,
+        Classic::Redisson,
+        Classic::RedissonFenced,
+        Classic::Curator,
+    ];
 
-    /// Returns the locks that are tried on an engine's servers.
-    pub(crate) fn of(engine: &str) -> &'static [Classic] {
-        match engine {
-            "redis" | "redis-forgetful" | "redis-replicas" => {
-                &[Classic::Expiry, Classic::Watchdog, Classic::RedisPy]
-            }
+    /// Returns the locks that are tried on an engine's servers. Those of the JVM are built by `cargo xtask bench anchors`, and are left out elsewhere.
+    pub(crate) fn of(engine: &str) -> Vec<Classic> {
+        let known: &[Classic] = match engine {
+            "redis" | "redis-forgetful" | "redis-replicas" => &[
+                Classic::Expiry,
+                Classic::Watchdog,
+                Classic::RedisPy,
+                Classic::Redisson,
+                Classic::RedissonFenced,
+            ],
             "postgres" | "postgres-pgbouncer" | "mysql" => &[Classic::Session],
-            "zookeeper" => &[Classic::Kazoo],
+            "zookeeper" => &[Classic::Kazoo, Classic::Curator],
             _ => &[],
-        }
+        };
+        let has_java = std::env::var_os(JAVA_CLASSES).is_some();
+        known.iter().copied().filter(|classic| has_java || !classic.is_of_java()).collect()
+    }
+
+    fn is_of_java(self) -> bool {
+        matches!(self, Classic::Redisson | Classic::RedissonFenced | Classic::Curator)
     }
 
     pub(crate) fn as_str(self) -> &'static str {
@@ -61,6 +90,9 @@ impl Classic {
             Classic::Session => "session",
             Classic::RedisPy => "redis-py",
             Classic::Kazoo => "kazoo",
+            Classic::Redisson => "redisson",
+            Classic::RedissonFenced => "redisson-fenced",
+            Classic::Curator => "curator",
         }
     }
 
@@ -73,7 +105,7 @@ impl Classic {
             Classic::Session => sql::connect(url),
             Classic::Expiry => redis::connect(url, ttl, false),
             Classic::Watchdog => redis::connect(url, ttl, true),
-            Classic::RedisPy | Classic::Kazoo => unreachable!("a process of its own plays it"),
+            _ => unreachable!("a process of its own plays it"),
         }
     }
 }
@@ -88,16 +120,37 @@ pub(super) fn become_foreign(
     ttl: Duration,
     [journal, resource]: [&Path; 2],
 ) -> Result<(), String> {
-    match classic {
-        Classic::Expiry | Classic::Watchdog | Classic::Session => Ok(()),
+    let mut command = match classic {
+        Classic::Expiry | Classic::Watchdog | Classic::Session => return Ok(()),
         Classic::RedisPy | Classic::Kazoo => {
             let mut python = python();
-            python.args(["-c", FOREIGN, classic.as_str(), url, &ttl.as_secs_f64().to_string()]);
-            python.args([journal, resource]).args([MUTEX_TASKS, MUTEXES].map(|count| count.to_string()));
-            // So that it is stopped and killed as any other.
-            Err(python.exec().to_string())
+            python.args(["-c", FOREIGN]);
+            python
         }
+        Classic::Redisson | Classic::RedissonFenced | Classic::Curator => {
+            let classes = std::env::var_os(JAVA_CLASSES).ok_or("`cargo xtask bench anchors` builds it")?;
+            let mut java = Command::new("java");
+            java.args(JAVA).arg("-cp").arg(classes).arg("anchors.Chaos");
+            java
+        }
+    };
+    command.args([classic.as_str(), url, &ttl.as_secs_f64().to_string()]);
+    command.args([journal, resource]).args([MUTEX_TASKS, MUTEXES].map(|count| count.to_string()));
+    if classic.is_of_java() {
+        command.arg(asleep().to_string());
     }
+    // So that it is stopped and killed as any other.
+    Err(command.exec().to_string())
+}
+
+/// For how many nanoseconds the machine has slept: a JVM has no clock that counts them.
+fn asleep() -> i128 {
+    use rustix::time::{ClockId, clock_gettime};
+    let [boot, awake] = [ClockId::Boottime, ClockId::Monotonic].map(|clock| {
+        let time = clock_gettime(clock);
+        i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+    });
+    boot - awake
 }
 
 /// One connection with a lock at a time.
