@@ -158,7 +158,7 @@ class Client:
         return Lock(self._connector, native.Lock(kind, name, capacity, weight, **settings), wait)
 
     def all(self, *locks: Lock, wait: Optional[float] = None) -> AllOf:
-        """Several locks of any mix, all or none, without deadlock: up to 128."""
+        """Several locks of any mix, all or none, without deadlock: up to 128. A slot pool may be named more than once."""
         return AllOf(self._connector, locks, wait)
 
     def any(self, *locks: Lock, wait: Optional[float] = None) -> AnyOf:

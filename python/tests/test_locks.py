@@ -87,6 +87,18 @@ def test_several_are_taken_all_or_none(locks, other, name):
         pass
 
 
+def test_a_pool_that_is_named_more_than_once_gives_so_many_slots(locks, other, name):
+    pool = locks.slot_pool(name, 3)
+    with locks.all(pool, pool) as leases:
+        assert len({part.number for part in leases}) == len(leases) == 2
+        theirs = other.slot_pool(name, 3)
+        assert other.all(theirs, theirs).try_acquire() is None
+        with theirs:
+            pass
+    with pytest.raises(tenure.Invalid):
+        locks.all(pool, pool, pool, pool).acquire()
+
+
 def test_a_leader_is_known_to_everybody(locks, other, name):
     election = locks.election(name, label="first")
     assert other.election(name).leader() is None

@@ -26,6 +26,11 @@ pub(crate) enum Form {
         weight: u32,
     },
     Slots(u32),
+    /// So many slots of a pool of so many, all or none.
+    SlotSet {
+        slots: u32,
+        of: u32,
+    },
     /// A mutex that is taken once in so many milliseconds.
     Period(u32),
     /// The leadership of an election.
@@ -72,6 +77,10 @@ impl Form {
                 Lock::Semaphore(client.semaphore(name, capacity).weight(weight).ttl(ttl))
             }
             Form::Slots(slots) => Lock::SlotPool(client.slot_pool(name, slots).ttl(ttl)),
+            Form::SlotSet { slots, of } => {
+                let set = client.slot_pool(name, of).ttl(ttl).several(slots);
+                Lock::Several(Whose::new(client, name), set)
+            }
             Form::Period(millis) => {
                 Lock::Mutex(client.mutex(name).ttl(ttl).min_hold(Duration::from_millis(millis.into())))
             }
@@ -103,6 +112,7 @@ impl fmt::Display for Form {
             Form::Write => f.write_str("write"),
             Form::Semaphore { capacity, weight } => write!(f, "semaphore {capacity} {weight}"),
             Form::Slots(slots) => write!(f, "slots {slots}"),
+            Form::SlotSet { slots, of } => write!(f, "slot-set {slots} {of}"),
             Form::Period(millis) => write!(f, "period {millis}"),
             Form::Term => f.write_str("term"),
             Form::Several(first) => write!(f, "several {first}"),
@@ -124,6 +134,7 @@ impl FromStr for Form {
                 Form::Semaphore { capacity: number(capacity)?, weight: number(weight)? }
             }
             ["slots", slots] => Form::Slots(number(slots)?),
+            ["slot-set", slots, of] => Form::SlotSet { slots: number(slots)?, of: number(of)? },
             ["period", millis] => Form::Period(number(millis)?),
             ["term"] => Form::Term,
             ["several", first] => Form::Several(number(first)?),
@@ -283,7 +294,7 @@ mod tests {
     #[test]
     fn a_form_is_read_as_it_is_written() {
         let semaphore = Form::Semaphore { capacity: 5, weight: 2 };
-        let others = [Form::Period(70), Form::Term, Form::Several(2)];
+        let others = [Form::SlotSet { slots: 3, of: 4 }, Form::Period(70), Form::Term, Form::Several(2)];
         for form in
             [Form::Mutex, Form::Read, Form::Write, semaphore, Form::Slots(16)].into_iter().chain(others)
         {

@@ -41,6 +41,8 @@
 //!
 //! [`Capability`]: tenure_core::engine::Capability
 //! [`Reach::Process`]: tenure_core::engine::Reach::Process
+//!
+//! No example but that: what is not [`Setup`] and [`suite!`] is for the checks themselves.
 
 use std::future::Future;
 use std::time::Duration;
@@ -75,6 +77,7 @@ pub mod semaphore;
 pub mod several;
 pub mod single_flight;
 pub mod slot_pool;
+pub mod slot_set;
 
 mod actor;
 mod direct;
@@ -211,6 +214,13 @@ macro_rules! for_each_check {
                 a_broken_lease_is_lost_to_its_holder,
                 a_killed_holder_is_replaced,
                 a_killed_waiter_is_skipped,
+            }
+            slot_set {
+                all_slots_are_taken_or_none,
+                sets_of_slots_never_deadlock,
+                a_set_of_slots_has_one_place,
+                a_killed_gatherer_is_replaced,
+                a_set_dropped_at_any_moment_leaves_nothing,
             }
             expiry {
                 a_hold_ends_after_its_ttl_and_not_before,

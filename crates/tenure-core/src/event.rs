@@ -125,6 +125,12 @@ pub enum Event {
         /// The ttl, or how long the engine keeps a hold of a silent client, if that is less.
         ttl: Duration,
     },
+    /// The engine has refused to renew a lease or a delivery, which is over for it. What a user had is lost, which is an event of its own; a grant
+    /// that nobody had looked at yet is claimed anew.
+    RenewalRefused {
+        /// The resource.
+        resource: Name,
+    },
     /// A waiter has learned that it holds.
     HandedOver {
         /// The resource.
@@ -256,6 +262,7 @@ impl Event {
             Event::Renewed { resource, left, ttl } => tracing::trace!(
                 engine, %resource, left_ms = ms(left), ttl_ms = ms(ttl), "renewed"
             ),
+            Event::RenewalRefused { resource } => tracing::trace!(engine, %resource, "renewal refused"),
             Event::HandedOver { resource, by } => {
                 tracing::trace!(engine, %resource, by = by.as_str(), "handed over");
             }

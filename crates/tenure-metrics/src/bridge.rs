@@ -14,7 +14,7 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use tenure_core::counts::{
     CallEnd, ClaimEnd, DeliveryEnd, Loss, Primitive, ReleaseEnd, Renewal, Scope, Verb,
 };
-use tenure_core::{Event, Happened, Listener, LossReason};
+use tenure_core::{Event, Happened, Listener};
 
 use crate::names::{self, Metric};
 
@@ -165,8 +165,11 @@ impl Told<'_> {
                     self.add_time(names::HOLD, *held);
                 }
             }
-            Event::Detached { held, .. } if self.is_of_queue() => self.add_time(names::WORK, *held),
-            Event::Detached { held, .. } => self.add_time(names::HOLD, *held),
+            Event::Detached { held, .. } => {
+                self.count(names::DETACHED, "");
+                self.add_time(if self.is_of_queue() { names::WORK } else { names::HOLD }, *held);
+            }
+            Event::Attached { .. } => self.count(names::ATTACHED, ""),
             Event::ReleaseFailed { .. } => self.count(names::RELEASES, ReleaseEnd::GivenUp.as_str()),
             // What was lost before its user had it is no loss to anybody, and is not counted by the client either.
             Event::Lost { held, .. } if held.is_zero() => {}
@@ -175,9 +178,6 @@ impl Told<'_> {
                 self.add_time(names::WORK, *held);
             }
             Event::Lost { reason, held, noticed_after, .. } => {
-                if *reason == LossReason::Ended {
-                    self.count(names::RENEWALS, Renewal::Refused.as_str());
-                }
                 self.count(names::LOST, Loss::of(*reason, *noticed_after).as_str());
                 self.add_time(names::HOLD, *held);
             }
@@ -189,6 +189,7 @@ impl Told<'_> {
                 self.count(names::RENEWALS, Renewal::Kept.as_str());
                 self.add(names::SLACK, "", left.as_secs_f64() / ttl.as_secs_f64());
             }
+            Event::RenewalRefused { .. } => self.count(names::RENEWALS, Renewal::Refused.as_str()),
             Event::HandedOver { by, .. } => self.count(names::HAND_OVERS, by.as_str()),
             Event::StoreForgot => self.count(names::STORE_FORGOT, ""),
             Event::TokenAhead { .. } => self.count(names::TOKENS_AHEAD, ""),

@@ -1,6 +1,8 @@
 //! The names of all metrics, in the order of the page that explains them.
 
 /// What sort of number a metric is.
+///
+/// No example: [`METRICS`] has one of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricType {
     /// It only grows, but for restarts of the process.
@@ -77,6 +79,10 @@ metrics! {
         "From grant, or from when it was attached, to release, loss or detachment.";
     LOST "tenure_leases_lost_total" Counter Sum ["engine" "kind" "scope" "reason"]
         "Leases that were lost: the work behind them was interrupted.";
+    DETACHED "tenure_detached_total" Counter Sum ["engine" "kind" "scope"]
+        "Leases and deliveries that were detached, for another client or a later moment.";
+    ATTACHED "tenure_attached_total" Counter Sum ["engine" "kind" "scope"]
+        "Leases and deliveries that were detached somewhere and are renewed by this process since.";
     RELEASES "tenure_releases_total" Counter Sum ["engine" "outcome"]
         "Releases, by how they ended.";
     PLACES_LOST "tenure_places_lost_total" Counter Sum ["engine" "scope"]

@@ -166,6 +166,12 @@ impl Page {
     fn add_counts(&mut self, counts: &Counts) {
         let engine = counts.engine;
         for counts in &counts.scopes {
+            let labels = [engine, counts.scope.primitive.as_str(), &*counts.scope.label];
+            // Most programs do neither, and have no series of it.
+            if counts.detached + counts.attached > 0 {
+                self.add(names::DETACHED, &labels, counts.detached as f64);
+                self.add(names::ATTACHED, &labels, counts.attached as f64);
+            }
             match counts.scope.primitive {
                 Primitive::Queue => self.add_queue(engine, counts),
                 _ => self.add_locks(engine, counts),

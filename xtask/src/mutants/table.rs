@@ -157,6 +157,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "of leases that are held together, some are kept when one is lost",
         core("loss::"),
     ),
+    mutant(
+        "slots-without-a-gate",
+        "two that want several slots of a pool wait for each other for ever",
+        core("slots_of_one_pool_are_gathered"),
+    ),
     mutant("one-line-for-all-shards", "a server that hangs takes the leases on all others", core("shards::")),
     // The fence.
     mutant("fence-takes-everything", "a late write is accepted", Catcher::Soak("local", 12, 7, "")),

@@ -5,11 +5,16 @@
 //! about. In one batch with that claim, the others are tried: if nothing is in the way, the whole is one round trip.
 //! What was granted behind the first missing one is given back at once.
 //!
+//! Of a slot pool, several slots may be wanted. Two sets that each hold a part of one pool would wait for each other, and no order of
+//! names helps. So who waits for several slots of a pool first takes its *gate*, a mutex of its own, and lets go of it when the set
+//! is complete: one set at a time gathers slots of a pool. Once it holds the gate, its claims of that pool all wait at once, so that it has
+//! one place in the queue. A try waits for nothing, and needs no gate.
+//!
 //! Rejected: waiting in all queues at once, which needs no order but deadlocks as soon as two sets are granted in
 //! turns, or a detector of that in the store; a builder `all(&a).and(&b)`, which saves the `.into()` but reads
 //! badly for a list that is made at run time.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +24,7 @@ use futures_util::future::{Either, join_all, select, select_all};
 use crate::client::connection::Connection;
 use crate::client::ledger::{AcquireRequest, Bond};
 use crate::clock::Instant;
+use crate::counts::Primitive;
 use crate::engine::ReleaseAnswer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::claimant::{Claimant, debug};
@@ -27,11 +33,14 @@ use crate::face::mutex::Mutex;
 use crate::face::rw_lock::{ReadLock, WriteLock};
 use crate::face::semaphore::Semaphore;
 use crate::face::slot_pool::SlotPool;
-use crate::model::claim::{Busy, Name};
+use crate::model::claim::{Busy, Kind, NAME_BYTES_MAX, Name};
 use crate::model::token::Token;
 
 /// The most that can be taken at once: as many as a batch of every engine takes (128), so that it stays one call.
 pub const SEVERAL_MAX: usize = 128;
+
+/// What follows the name of a pool in that of its gate. Other versions and languages must take the same one.
+const GATE: &str = "/several";
 
 /// One of several that are taken together, with the settings that it was made with.
 ///
@@ -66,6 +75,9 @@ wanted!(Mutex ReadLock WriteLock Semaphore SlotPool);
 
 /// Several locks, units and slots of any mix, taken all or none.
 ///
+/// A slot pool may be wanted more than once, and then so many slots of it are taken ([`SlotPool::several`]). Anything else is named once;
+/// units of a semaphore are one claim with a weight.
+///
 /// The ttl, the label and the other settings are those that each of them was made with. Everything is one list of
 /// one type, so that a set that is only known at run time is written as one that is known before.
 ///
@@ -82,12 +94,13 @@ wanted!(Mutex ReadLock WriteLock Semaphore SlotPool);
 /// # let tenure = tenure_core::memory::connect("several-example").await?;
 /// let (from, to) = (tenure.mutex("account/17"), tenure.mutex("account/4"));
 /// let worker = tenure.slot_pool("workers", 4);
-/// let transfer = tenure.all([from.into(), to.into(), worker.into()]);
+/// let transfer = tenure.all([from.into(), to.into(), tenure_core::LockRequest::from(worker)]);
 /// let receipt = transfer.run(async |leases| format!("moved under {:?}", leases.token("account/17"))).await?;
 /// # assert!(receipt.starts_with("moved under Some("), "{receipt}");
 ///
 /// let accounts = ["account/1", "account/2"];
-/// let both = tenure.all(accounts.map(|name| tenure.mutex(name).into())).try_acquire().await?;
+/// let all = tenure.all(accounts.map(|name| tenure.mutex(name).into()));
+/// let both: Option<tenure_core::Leases> = all.try_acquire().await?;
 /// # assert_eq!(both.expect("free").iter().count(), 2);
 /// # Ok(()) }) }
 /// ```
@@ -140,8 +153,8 @@ impl AllOf {
     /// [`Unavailable`](ErrorKind::Unavailable) if the engine does not answer within the answer timeout (default
     /// 2 s); [`Conflict`](ErrorKind::Conflict) if a name is in use with another kind or capacity;
     /// [`Invalid`](ErrorKind::Invalid) for an empty set or more than [`SEVERAL_MAX`], a name that is wanted
-    /// twice (it would wait for itself), one that was named from another client, a bad name, capacity or setting: of
-    /// any of them, before anything is sent; [`Unsupported`](ErrorKind::Unsupported) if the engine cannot do it.
+    /// twice (it would wait for itself) and is no slot pool, more slots than a pool has, one that was named from another client, a bad name,
+    /// capacity or setting: of any of them, before anything is sent; [`Unsupported`](ErrorKind::Unsupported) if the engine cannot do it.
     ///
     /// # Cancel safety
     /// Dropping the future releases what it may have been granted, in the background.
@@ -160,7 +173,8 @@ impl AllOf {
     /// `let leases = set.acquire().await?;`
     ///
     /// It waits in one queue at a time, in the order of names, and holds meanwhile what comes before. If one of
-    /// those is lost meanwhile, it releases everything and begins again.
+    /// those is lost meanwhile, it releases everything and begins again. For several slots of a pool it waits in the queue of its gate, a
+    /// mutex (the pool's name and `/several`), and then in that of the pool, where it keeps what it is granted.
     ///
     /// # Errors
     /// As [`Self::try_acquire`], and [`Unavailable`](ErrorKind::Unavailable) if the engine stays silent for so
@@ -170,7 +184,8 @@ impl AllOf {
     /// Dropping the future withdraws what waits and releases what is held already, in the background.
     ///
     /// # Cost
-    /// One round trip when all are free, where the engine takes a batch in one; two more for each that it waits for.
+    /// One round trip when all are free, where the engine takes a batch in one; two more for each that it waits for. The gate of a pool is
+    /// in the same batch, and released in the background.
     pub async fn acquire(&self) -> Result<Leases> {
         self.acquire_or_timeout(None).await
     }
@@ -227,16 +242,35 @@ impl AllOf {
         }
     }
 
-    /// Returns what is wanted in the order of names, once all of it has been checked.
-    fn in_order(&self) -> Result<Vec<&Claimant>> {
-        let mut order = checked(&self.wanted, &self.connection)?;
-        order.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(order.into_iter().map(|(_, claimant)| claimant).collect())
+    /// Returns what is wanted in the order of names, once all of it has been checked; before several slots of a pool its gate.
+    fn in_order(&self) -> Result<Vec<Member>> {
+        let mut wanted = checked(&self.wanted, &self.connection, Repeats::Slots)?;
+        wanted.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let mut order = Vec::with_capacity(wanted.len() + 1);
+        for same in wanted.chunk_by(|(one, _), (other, _)| one == other) {
+            let (resource, claimant) = &same[0];
+            if same.len() > 1 {
+                let gate = gate_of(&self.connection, resource, claimant)?;
+                if wanted.iter().any(|(resource, _)| *resource == gate.resource) {
+                    return Err(wanted_twice(&gate.resource));
+                }
+                order.push(gate);
+            }
+            order.extend(same.iter().map(|(resource, claimant)| Member {
+                resource: resource.clone(),
+                claimant: (*claimant).clone(),
+                is_gate: false,
+            }));
+        }
+        Ok(order)
     }
 
     /// See the top of the file. `wait` is how long to queue. `None`: for ever. Zero: not at all.
     async fn gather(&self, wait: Option<Duration>) -> Result<Gathered> {
-        let order = self.in_order()?;
+        let mut order = self.in_order()?;
+        if wait == Some(Duration::ZERO) || mutant!("slots-without-a-gate") {
+            order.retain(|member| !member.is_gate);
+        }
         let clock = &self.connection.shared.clock;
         let give_up_at = wait.map_or(Instant::NEVER, |wait| clock.now() + wait);
         let mut prefix = Prefix { connection: &self.connection, leases: Vec::with_capacity(order.len()) };
@@ -258,7 +292,12 @@ impl AllOf {
         loop {
             if prefix.leases.len() == order.len() {
                 // If one was lost while the last were granted, it begins again.
-                let Ok(leases) = Leases::bind(&self.connection, prefix.take()) else { continue };
+                let (gates, leases) = prefix.take().into_iter().partition(|lease| {
+                    order.iter().any(|member| member.is_gate && member.resource == *lease.resource())
+                });
+                let bound = Leases::bind(&self.connection, leases);
+                drop(Prefix { connection: &self.connection, leases: gates });
+                let Ok(leases) = bound else { continue };
                 return Ok(Gathered::All(leases));
             }
             let left = wait.map(|_| give_up_at.since(clock.now()));
@@ -269,8 +308,8 @@ impl AllOf {
                     prefix.give_back().await;
                     return Ok(Gathered::Busy(resource, busy));
                 }
-                Asks::Waits(first) => {
-                    prefix.wait(first).await.map_err(|error| late(was_answered, error))?;
+                Asks::Waits(waiting) => {
+                    prefix.wait(waiting).await.map_err(|error| late(was_answered, error))?;
                 }
             }
             was_answered = true;
@@ -278,10 +317,48 @@ impl AllOf {
     }
 }
 
+/// One claim of a set.
+struct Member {
+    resource: Name,
+    claimant: Claimant,
+    /// Whether it is held only until the set is complete.
+    is_gate: bool,
+}
+
+/// Makes the gate of a pool, on the terms of its slots as far as they are those of a mutex that does not rest.
+fn gate_of(connection: &Arc<Connection>, pool: &Name, slots: &Claimant) -> Result<Member> {
+    let name = format!("{pool}{GATE}", pool = pool.as_str());
+    if name.len() > NAME_BYTES_MAX {
+        let most = NAME_BYTES_MAX - GATE.len();
+        let message = format!("the name of a pool has {most} bytes at most if several slots of it are taken");
+        let invalid = Error::new(ErrorKind::Invalid, "claim", message).with_resource(pool);
+        return Err(invalid.with_hint("give the pool a shorter name"));
+    }
+    let mut claimant = Claimant::new(connection.clone(), &name, Primitive::Mutex);
+    let (ttl, label) = (slots.ttl(), slots.label().clone());
+    claimant.terms().ttl = ttl;
+    claimant.set_whole_label(label);
+    Ok(Member { resource: claimant.request(None)?.resource, claimant, is_gate: true })
+}
+
+fn wanted_twice(resource: &Name) -> Error {
+    let message = format!("{resource:?} is wanted twice, and would wait for itself");
+    let invalid = Error::new(ErrorKind::Invalid, "claim", message);
+    invalid.with_hint("want it once; of a semaphore, with the weights added")
+}
+
+/// What may be named more than once in a list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Repeats {
+    Nothing,
+    Slots,
+}
+
 /// Checks all that can be checked of a list before anything is sent, and returns it with its names.
 pub(crate) fn checked<'a>(
     wanted: &'a [LockRequest],
     connection: &Arc<Connection>,
+    repeats: Repeats,
 ) -> Result<Vec<(Name, &'a Claimant)>> {
     let invalid =
         |message: String, hint| Err(Error::new(ErrorKind::Invalid, "claim", message).with_hint(hint));
@@ -293,7 +370,7 @@ pub(crate) fn checked<'a>(
         return invalid(message, "take one lock for all of them");
     }
     let mut named = Vec::with_capacity(wanted.len());
-    let mut names = BTreeSet::new();
+    let mut times = BTreeMap::new();
     for LockRequest { claimant } in wanted {
         let resource = claimant.request(None)?.resource;
         if !Arc::ptr_eq(claimant.connection(), connection) {
@@ -310,10 +387,17 @@ pub(crate) fn checked<'a>(
                 "leave `claim_id` out",
             );
         }
-        if !names.insert(resource.clone()) {
+        let slots =
+            times.entry(resource.clone()).and_modify(|(times, _)| *times += 1).or_insert((1, claimant));
+        let (times, first) = *slots;
+        let is_pool = [first, claimant].iter().all(|claimant| claimant.kind() == Kind::SlotPool);
+        if times > 1 && !(repeats == Repeats::Slots && is_pool) {
+            return Err(wanted_twice(&resource));
+        }
+        if times > claimant.capacity() {
             return invalid(
-                format!("{resource:?} is wanted twice, and would wait for itself"),
-                "want it once; of a semaphore, with the weights added",
+                format!("more than the {} slots of {resource:?} are wanted", claimant.capacity()),
+                "want as many as the pool has at most, or make it larger with `resize`",
             );
         }
         named.push((resource, claimant));
@@ -327,8 +411,8 @@ enum Asks {
     Advanced,
     /// The wait is over, and this was in the way.
     Busy(Name, Box<Busy>),
-    /// The first that is missing waits in its queue.
-    Waits(AcquireFuture),
+    /// The first that are missing wait in their queue.
+    Waits(Vec<AcquireFuture>),
 }
 
 /// What is held while the rest is missing, in the order of names. Given back if it is dropped.
@@ -338,16 +422,16 @@ struct Prefix<'a> {
 }
 
 impl Prefix<'_> {
-    /// Asks for all that is missing, in one batch: queues for the first, tries the others. Keeps what comes before
-    /// the first that is still missing then, and gives back the rest.
-    async fn ask(&mut self, missing: &[&Claimant], wait: Option<Duration>) -> Result<Asks> {
-        let waits = std::iter::once(wait).chain(std::iter::repeat(Some(Duration::ZERO)));
-        let requests = missing.iter().zip(waits).map(|(claimant, wait)| claimant.request(wait));
-        let mut acquire =
-            AcquireFuture::together(self.connection, requests.collect::<Result<Vec<AcquireRequest>>>()?)
-                .into_iter();
-        let mut first = acquire.next().expect("something is missing");
-        first.stake(&self.leases);
+    /// Asks for all that is missing, in one batch: queues for the first, with what else is wanted of the same name, and tries the others.
+    /// Keeps what comes before the first that is still missing then, and gives back the rest.
+    async fn ask(&mut self, missing: &[Member], wait: Option<Duration>) -> Result<Asks> {
+        let same = missing.iter().take_while(|member| member.resource == missing[0].resource).count();
+        let waits = std::iter::repeat_n(wait, same).chain(std::iter::repeat(Some(Duration::ZERO)));
+        let requests = missing.iter().zip(waits).map(|(member, wait)| member.claimant.request(wait));
+        let mut first =
+            AcquireFuture::together(self.connection, requests.collect::<Result<Vec<AcquireRequest>>>()?);
+        let acquire = first.split_off(same);
+        self.stake_on(&first);
         let mut behind = Prefix { connection: self.connection, leases: Vec::new() };
         let (mut gap, mut failed) = (None, None);
         let mut kept = 0;
@@ -366,49 +450,76 @@ impl Prefix<'_> {
             return Err(error);
         }
         let is_try = wait == Some(Duration::ZERO);
-        // It may be answered later than the others: it may be on another shard.
-        let acquired = if is_try { Some((&mut first).await) } else { first.answered().await };
-        match acquired.transpose()? {
-            None => return Ok(Asks::Waits(first)),
-            Some(Acquired::Lease(lease)) => {
-                self.leases.push(lease);
-                let kept = if is_try { behind.leases.len() } else { kept };
-                self.leases.extend(behind.leases.drain(..kept));
-            }
-            // Only a try is refused, and it waits until everything is given back.
-            Some(Acquired::Busy(resource, busy)) => {
-                self.leases.append(&mut behind.leases);
-                return Ok(Asks::Busy(resource, busy));
-            }
-            Some(Acquired::Fresh(_)) => return Err(unasked_value()),
+        let (waiting, busy) = self.hear_of(first, is_try).await?;
+        if !waiting.is_empty() {
+            return Ok(Asks::Waits(waiting));
         }
-        Ok(match gap {
-            Some((resource, busy)) if is_try => Asks::Busy(resource, busy),
-            _ => Asks::Advanced,
+        let kept = if is_try { behind.leases.len() } else { kept };
+        self.leases.extend(behind.leases.drain(..kept));
+        // Only a try is refused, and it waits until everything is given back.
+        Ok(match busy.or(gap.filter(|_| is_try)) {
+            Some((resource, busy)) => Asks::Busy(resource, busy),
+            None => Asks::Advanced,
         })
     }
 
-    /// Waits for the next one while what is held stays held; if that is lost, gives up everything, to begin again.
-    async fn wait(&mut self, mut next: AcquireFuture) -> Result<()> {
-        let acquired = {
-            let lost = std::pin::pin!(any_lost(&self.leases));
-            match select(&mut next, lost).await {
-                Either::Left((acquired, _)) => Some(acquired?),
-                Either::Right(_) => None,
+    /// Waits for the first answers to claims of one name, which may be later than those to the others: it may be on another shard. Keeps what is
+    /// granted, and returns those that wait, or who is in the way of a try.
+    async fn hear_of(
+        &mut self,
+        claims: Vec<AcquireFuture>,
+        is_try: bool,
+    ) -> Result<(Vec<AcquireFuture>, Option<(Name, Box<Busy>)>)> {
+        let (mut waiting, mut busy) = (Vec::new(), None);
+        let mut claims = claims.into_iter();
+        while let Some(mut claim) = claims.next() {
+            let acquired = if is_try { Some((&mut claim).await) } else { claim.answered().await };
+            match acquired.transpose()? {
+                None => waiting.push(claim),
+                Some(Acquired::Lease(lease)) => {
+                    self.leases.push(lease);
+                    self.stake_on(claims.as_slice());
+                    self.stake_on(&waiting);
+                }
+                Some(Acquired::Busy(resource, by)) => busy = busy.or(Some((resource, by))),
+                Some(Acquired::Fresh(_)) => return Err(unasked_value()),
             }
-        };
-        match acquired {
-            Some(Acquired::Lease(lease)) => self.leases.push(lease),
-            Some(Acquired::Busy(..) | Acquired::Fresh(_)) => {
-                return Err(Error::new(ErrorKind::Internal, "claim", "refused although it waits"));
-            }
-            None => {
-                // First the place in the queue, which is behind what is held.
-                drop(next);
-                drop(Prefix { connection: self.connection, leases: self.take() });
+        }
+        Ok((waiting, busy))
+    }
+
+    /// Waits for the next ones, all of one name, while what is held stays held; if that is lost, gives up everything, to begin again.
+    async fn wait(&mut self, mut waiting: Vec<AcquireFuture>) -> Result<()> {
+        while !waiting.is_empty() {
+            let acquired = {
+                let lost = std::pin::pin!(any_lost(&self.leases));
+                match select(select_all(waiting.iter_mut()), lost).await {
+                    Either::Left(((acquired, index, _), _)) => Some((acquired?, index)),
+                    Either::Right(_) => None,
+                }
+            };
+            match acquired {
+                Some((Acquired::Lease(lease), index)) => {
+                    self.leases.push(lease);
+                    waiting.swap_remove(index);
+                    self.stake_on(&waiting);
+                }
+                Some((Acquired::Busy(..) | Acquired::Fresh(_), _)) => {
+                    return Err(Error::new(ErrorKind::Internal, "claim", "refused although it waits"));
+                }
+                None => {
+                    // First the places in the queue, which are behind what is held.
+                    waiting.clear();
+                    drop(Prefix { connection: self.connection, leases: self.take() });
+                }
             }
         }
         Ok(())
+    }
+
+    /// Binds what is held to claims: it goes back if nobody looks for a grant of one of them.
+    fn stake_on(&self, claims: &[AcquireFuture]) {
+        claims.iter().for_each(|claim| claim.stake(&self.leases));
     }
 
     fn take(&mut self) -> Vec<Lease> {
@@ -464,7 +575,8 @@ impl Leases {
         }
     }
 
-    /// Returns the lease of a name; none if it was not wanted. A slot's number is [`Lease::slot`].
+    /// Returns the lease of a name; none if it was not wanted. A slot's number is [`Lease::slot`]. Of several slots of a pool it is one;
+    /// [`Leases::iter`] goes through all.
     ///
     /// `let lease = leases.get("account/17");`
     pub fn get(&self, name: &str) -> Option<&Lease> {
@@ -472,7 +584,7 @@ impl Leases {
         self.leases.get(index)
     }
 
-    /// Returns the fencing token of a name; none if it was not wanted. Each resource has tokens of its own.
+    /// Returns the fencing token of a name; none if it was not wanted. Each resource has tokens of its own, and each slot another one.
     ///
     /// `let token = leases.token("account/17");`
     pub fn token(&self, name: &str) -> Option<Token> {

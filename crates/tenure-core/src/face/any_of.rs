@@ -13,7 +13,7 @@ use futures_util::future::select_all;
 use crate::client::connection::Connection;
 use crate::clock::Instant;
 use crate::error::{ErrorKind, Result};
-use crate::face::all_of::{LockRequest, checked};
+use crate::face::all_of::{LockRequest, Repeats, checked};
 use crate::face::claimant::{Claimant, finish, until_lost};
 use crate::face::lease::{Acquired, Lease, timeout, unasked_value};
 
@@ -145,8 +145,8 @@ impl AnyOf {
 
     /// See the top of the file. `wait` is how long to queue. `None`: for ever. Zero: not at all.
     async fn take(&self, wait: Option<Duration>) -> Result<Acquired> {
-        let claimants: Vec<&Claimant> =
-            checked(&self.wanted, &self.connection)?.into_iter().map(|(_, claimant)| claimant).collect();
+        let wanted = checked(&self.wanted, &self.connection, Repeats::Nothing)?;
+        let claimants: Vec<&Claimant> = wanted.into_iter().map(|(_, claimant)| claimant).collect();
         let clock = &self.connection.shared.clock;
         let give_up_at = wait.map_or(Instant::NEVER, |wait| clock.now() + wait);
         let may_wait = wait != Some(Duration::ZERO);

@@ -56,6 +56,8 @@ mod queue;
 pub use queue::{Delivery, Push, Queue};
 
 /// The blocking face of a client, of a primitive with all its settings, or of what a primitive gives.
+///
+/// No example of its own: [`Tenure`], [`Mutex`] and the others are it, and each has one.
 #[derive(Clone)]
 pub struct Blocking<P>(P);
 
@@ -618,6 +620,13 @@ impl Blocking<semaphore::Semaphore> {
     #[must_use]
     pub fn weight(self, weight: u32) -> Semaphore {
         Blocking(self.0.weight(weight))
+    }
+}
+
+impl Blocking<slot_pool::SlotPool> {
+    /// Names so many slots of it that are taken all or none (see [`slot_pool::SlotPool::several`]).
+    pub fn several(&self, slots: u32) -> AllOf {
+        Blocking(self.0.several(slots))
     }
 }
 

@@ -88,6 +88,18 @@ impl Claimant {
         self.terms.ttl
     }
 
+    pub(crate) fn kind(&self) -> Kind {
+        self.terms.kind
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.terms.capacity
+    }
+
+    pub(crate) fn label(&self) -> &Label {
+        &self.terms.label
+    }
+
     pub(crate) fn set_label(&mut self, text: &str) {
         let label = self.terms.label.with_text(text);
         self.terms().label = label;

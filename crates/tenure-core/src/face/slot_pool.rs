@@ -9,6 +9,7 @@ use crate::client::connection::Connection;
 use crate::counts::Primitive;
 use crate::engine::ReleaseAnswer;
 use crate::error::{Error, ErrorKind, Result};
+use crate::face::all_of::{AllOf, LockRequest, SEVERAL_MAX};
 use crate::face::claimant::{Claimant, claim_id, debug, finish, labelled, settings, until_lost, verbs};
 use crate::face::lease::{Acquire, Lease};
 use crate::model::claim::Kind;
@@ -33,7 +34,7 @@ use crate::model::claim::Kind;
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> { pollster::block_on(async {
 /// # let tenure = tenure_core::memory::connect("slot-pool-example").await?;
-/// let slot = tenure.slot_pool("worker-ids", 16).acquire().await?;
+/// let slot: tenure_core::Slot = tenure.slot_pool("worker-ids", 16).acquire().await?;
 /// println!("worker {}", slot.number());
 /// # assert!(slot.number() < 16);
 /// slot.release().await?;
@@ -44,6 +45,7 @@ use crate::model::claim::Kind;
 /// ```no_run
 /// # async fn f(pool: tenure_core::SlotPool, work: impl Fn(u32)) -> tenure_core::Result<()> {
 /// let worked = pool.run(async |slot| work(slot.number())).await?;
+/// let three_slots = pool.several(3).acquire().await?;
 /// # let slot = pool.acquire().await?;
 /// let number = slot.number();
 /// slot.release().await?;
@@ -67,6 +69,37 @@ impl SlotPool {
     labelled!();
     claim_id!();
     verbs!("a slot", Slot, Slot::new);
+
+    /// Names so many slots of it that are taken all or none, and released in one step.
+    ///
+    /// `let three_slots = pool.several(3).acquire().await?;`
+    ///
+    /// The verbs of the set say what goes wrong: 0, more than the pool has, or more than 128 are [`Invalid`](crate::ErrorKind::Invalid).
+    ///
+    /// # Guarantees
+    /// Nobody ever holds a part for ever while it waits for the rest: who waits for several slots of a pool does so one after the other, in
+    /// the order in which they came, and then has one place in the queue, as somebody who wants a single slot has. Slots that become free are
+    /// kept for it until it has all.
+    ///
+    /// Whoever gathers slots holds a mutex meanwhile, of the pool's name and `/several`: use that name for nothing else. So a pool's name has 247
+    /// bytes at most here.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> { pollster::block_on(async {
+    /// # let tenure = tenure_core::memory::connect("slot-pool-several-example").await?;
+    /// let leases = tenure.slot_pool("worker-ids", 16).several(3).acquire().await?;
+    /// let ids: Vec<u32> = leases.iter().filter_map(|lease| lease.slot()).collect();
+    /// # assert_eq!(ids.len(), 3);
+    /// leases.release().await?;
+    /// # Ok(()) }) }
+    /// ```
+    pub fn several(&self, slots: u32) -> AllOf {
+        // One too many is refused as more would be.
+        let slots = (slots as usize).min(SEVERAL_MAX + 1);
+        let wanted = std::iter::repeat_n(LockRequest::from(self), slots);
+        AllOf::new(self.claimant.connection().clone(), wanted.collect())
+    }
 
     /// Takes a slot, does the work and releases the slot. If the slot is lost, the work is dropped and **started
     /// anew with another slot**, as often as that happens; each time a `warn` event says so.

@@ -30,6 +30,17 @@ fn what_is_wrong_with_one_is_refused_before_anything_is_sent() {
         (vec![good(), tenure.slot_pool("b", 0).into()], "1 to 1048576"),
         (vec![good(), tenure.mutex("b").ttl(Duration::ZERO).into()], "100ms to 24h"),
         (vec![good(), tenure.mutex("b").into(), good()], "\"a\" is wanted twice"),
+        (vec![good(), tenure.slot_pool("a", 4).into()], "\"a\" is wanted twice"),
+        (vec![tenure.slot_pool("b", 1).into(); 2], "more than the 1 slots of \"b\""),
+        (vec![tenure.slot_pool(&"n".repeat(248), 2).into(); 2], "247 bytes at most"),
+        (
+            vec![
+                tenure.slot_pool("b", 2).into(),
+                tenure.slot_pool("b", 2).into(),
+                tenure.mutex("b/several").into(),
+            ],
+            "\"b/several\" is wanted twice",
+        ),
         (vec![good(), other.mutex("b").into()], "\"b\" was named from another client"),
         (
             vec![tenure.rw_lock("a").read().into(), tenure.rw_lock("a").write().into()],
@@ -157,4 +168,52 @@ fn without_a_runtime_the_verbs_are_the_same() {
     let load = || flight.get_or_refresh(|_| Ok::<_, Error>(b"17.50".to_vec()));
     assert!(matches!(load().expect("loads").source, tenure_core::FetchedFrom::Loaded(_)));
     assert!(matches!(load().expect("found").source, tenure_core::FetchedFrom::Fresh(_)));
+}
+
+/// So many tasks as there may be want so many slots as there are, in any mix: nobody waits for ever, and no slot is held twice.
+#[test]
+fn slots_of_one_pool_are_gathered_without_a_circle() {
+    const SLOTS: u32 = 5;
+    let (a, b) = (connect("several-slots"), connect("several-slots"));
+    let held = std::sync::Mutex::new(std::collections::BTreeSet::new());
+    let held = &held;
+    let work = (0..400u32).map(|task| {
+        let tenure = [&a, &b][task as usize % 2];
+        async move {
+            let pool = tenure.slot_pool("ids", SLOTS);
+            // Nobody waits so long: it ends a circle, where there is one.
+            let set = pool.several(1 + task * 7 % SLOTS);
+            let leases = set.acquire_within(Duration::from_secs(40)).await.expect("granted");
+            let numbers: Vec<u32> = leases.iter().filter_map(|lease| lease.slot()).collect();
+            assert_eq!(numbers.len() as u32, 1 + task * 7 % SLOTS, "all or none");
+            let mut held_now = held.lock().expect("nobody panicked");
+            assert!(numbers.iter().all(|slot| held_now.insert(*slot)), "{numbers:?} beside {held_now:?}");
+            drop(held_now);
+            tokio::task::yield_now().await;
+            held.lock().expect("nobody panicked").retain(|slot| !numbers.contains(slot));
+            leases.release().await.expect("answers");
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(futures_util::future::join_all(work));
+    let left = pollster::block_on(async {
+        drop(a.slot_pool("ids", SLOTS).several(SLOTS).acquire().await.expect("all are free"));
+        a.mutex("ids/several").acquire().await.map(drop)
+    });
+    left.expect("nobody gathers any more");
+}
+
+#[test]
+fn slots_are_counted_before_anything_is_sent() {
+    let tenure = connect("several-slots-count");
+    let pool = tenure.slot_pool("ids", 200);
+    for (slots, limit) in [(0, "nothing is wanted"), (129, "129 are wanted"), (u32::MAX, "129 are wanted")] {
+        let error = refused(pollster::block_on(pool.several(slots).acquire()));
+        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(limit), "{error}");
+    }
+    let all = pollster::block_on(pool.several(128).acquire()).expect("all are free");
+    assert_eq!(all.iter().filter_map(|lease| lease.slot()).max(), Some(127));
+    let blocking = blocking::Tenure::from(tenure);
+    let two = blocking.slot_pool("ids", 200).several(2).try_acquire().expect("answers").expect("free");
+    assert_eq!(two.iter().count(), 2);
 }

@@ -8,7 +8,7 @@ use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Re
 use tenure_core::Settings;
 use tenure_metrics::{Bridge, Format, render};
 
-use crate::page::{client, work};
+use crate::page::{client, lose, work};
 
 #[derive(Default)]
 struct Kept {
@@ -59,6 +59,7 @@ fn a_recorder_has_the_same_numbers_as_the_page() {
     let kept = Arc::<Kept>::default();
     let (clock, _store, tenure) = client(Settings::new().listener(Arc::new(Bridge::of(kept.clone()))));
     work(&clock, &tenure);
+    lose(&clock, &tenure);
     let counts = tenure.counts();
     // What the client's own thread has told of is told by then.
     pollster::block_on(tenure.close());
@@ -75,6 +76,8 @@ fn a_recorder_has_the_same_numbers_as_the_page() {
         .chain(histograms.iter().map(|(name, values)| (name, values.0.load(Ordering::SeqCst))))
         .collect();
     assert!(told.len() > 20, "{told:?}");
+    let refused = r#"tenure_renewals_total{engine="memory",outcome="refused"}"#;
+    assert!(told.iter().any(|(name, _)| *name == refused), "{told:?}");
     for (name, count) in told {
         // The client's end makes a call and a wake more, which the page is too old for.
         if !name.contains("request") && !name.contains("tenure_late") {

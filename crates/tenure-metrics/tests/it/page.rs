@@ -44,6 +44,17 @@ pub(crate) fn work(clock: &VirtualClock, tenure: &Tenure) {
     block_on(delivery.ack()).expect("done");
 }
 
+/// A lease that is detached, attached and broken.
+pub(crate) fn lose(clock: &VirtualClock, tenure: &Tenure) {
+    let lease = block_on(tenure.mutex("moved/1").acquire()).expect("free");
+    let detached = lease.detach().expect("it has not ended");
+    let lease = block_on(tenure.attach(&detached)).expect("answers").expect("it has not ended");
+    block_on(tenure.break_hold("moved/1", lease.token(), true)).expect("answers");
+    // A renewal is due after a third of the ttl, and is refused.
+    clock.advance(11 * SECOND);
+    block_on(lease.lost());
+}
+
 #[test]
 fn what_the_program_did_is_on_the_page() {
     let (clock, _store, tenure) = client(Settings::new().counts(true));
@@ -89,6 +100,21 @@ fn what_the_program_did_is_on_the_page() {
         .find(|line| line.starts_with("tenure_leases_oldest_seconds{") && line.contains("workers"));
     let oldest: f64 = oldest.and_then(|line| line.rsplit(' ').next()?.parse().ok()).expect("a number");
     assert!((3.0..3.001).contains(&oldest), "{oldest}");
+}
+
+#[test]
+fn what_was_moved_and_refused_is_on_the_page() {
+    let (clock, _store, tenure) = client(Settings::new().counts(true));
+    lose(&clock, &tenure);
+    let page = render(&[tenure.counts()], Format::Prometheus);
+    for line in [
+        r#"tenure_detached_total{engine="memory",kind="mutex",scope="moved/*"} 1"#,
+        r#"tenure_attached_total{engine="memory",kind="mutex",scope="moved/*"} 1"#,
+        r#"tenure_renewals_total{engine="memory",outcome="refused"} 1"#,
+        r#"tenure_leases_lost_total{engine="memory",kind="mutex",scope="moved/*",reason="refused"} 1"#,
+    ] {
+        assert!(page.lines().any(|has| has == line), "{line} is not in\n{page}");
+    }
 }
 
 #[test]

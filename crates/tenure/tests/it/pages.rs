@@ -392,6 +392,9 @@ async fn slot_pool(tenure: Tenure, work_as: impl AsyncFn(u32)) -> Outcome {
     let slot = tenure.slot_pool("worker-ids", 16).acquire().await?;
     println!("worker {}", slot.number());
 
+    let leases = tenure.slot_pool("worker-ids", 16).several(3).acquire().await?;
+    let ids: Vec<u32> = leases.iter().filter_map(|lease| lease.slot()).collect();
+
     tenure.slot_pool("worker-ids", 16).run(async |slot| work_as(slot.number()).await).await?;
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::client::batch::Lane;
 use crate::client::lease_state::LeaseState;
 use crate::client::renewal::GRAIN;
 use crate::clock::Instant;
-use crate::counts::{ClaimEnd, LearnedBy, ReleaseEnd, Renewal, Verb};
+use crate::counts::{ClaimEnd, LearnedBy, ReleaseEnd, Verb};
 use crate::engine::{ClaimAnswer, Incarnation, ReleaseAnswer, RenewAnswer, Wake};
 use crate::error::{Error, ErrorKind, LossReason, Result};
 use crate::model::claim::{Grant, Waiting};
@@ -205,7 +205,7 @@ impl Ledger {
             // A heartbeat that was answered before the grant whose wake has overtaken it: ask again.
             (_, Ok(RenewAnswer::Waiting(..))) if entry.is_unconfirmed => self.queue_renewal(key.index),
             (_, Ok(_)) => {
-                self.watch.not_renewed(Renewal::Refused);
+                self.watch.renewal_refused(scope, entry.lease.resource());
                 match phase {
                     Phase::Ready => self.claim_anew(now, key.index, false),
                     _ => self.lose(now, key.index, LossReason::Ended),

@@ -239,7 +239,7 @@ impl Watch {
         error: &Error,
     ) {
         if verb == Verb::Renew {
-            self.not_renewed(Renewal::Repeated);
+            self.count_all(|counts| counts.renewals[Renewal::Repeated as usize] += 1);
         }
         let event = || Event::Repeated { verb, resource: resource.clone(), error: error.clone() };
         self.tell_in(Level::TRACE, of, event);
@@ -255,9 +255,10 @@ impl Watch {
         self.tell(Level::TRACE, Some(scope), || Event::Renewed { resource: resource.clone(), left, ttl });
     }
 
-    /// A renewal was not kept.
-    pub(super) fn not_renewed(&mut self, outcome: Renewal) {
-        self.count_all(|counts| counts.renewals[outcome as usize] += 1);
+    /// A renewal was refused: the engine knows no such hold.
+    pub(super) fn renewal_refused(&mut self, scope: u16, resource: &Name) {
+        self.count_all(|counts| counts.renewals[Renewal::Refused as usize] += 1);
+        self.tell(Level::TRACE, Some(scope), || Event::RenewalRefused { resource: resource.clone() });
     }
 
     /// A waiter has learned of its grant.

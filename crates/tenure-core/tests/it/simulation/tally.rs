@@ -8,7 +8,7 @@ use tenure_core::counts::{
     CallEnd, ClaimEnd, DeliveryEnd, FoundIn, Histogram, LearnedBy, Loss, Primitive, PushEnd, ReleaseEnd,
     Renewal, Verb,
 };
-use tenure_core::{Counts, Event, Happened, Listener, LossReason, Name, Token};
+use tenure_core::{Counts, Event, Happened, Listener, Name, Token};
 
 /// The numbers of one client, by what they are of. Those that are zero are left out.
 type Numbers = BTreeMap<String, u64>;
@@ -25,8 +25,6 @@ struct Heard {
     sums: HashMap<String, u128>,
     /// What users have been given and have not lost or let go of.
     had: HashSet<(Name, Token)>,
-    /// How many renewals were refused at least. One that concerns no lease of a user has no event.
-    refused: u64,
 }
 
 impl Listener for Tally {
@@ -85,7 +83,6 @@ impl Heard {
                 }
             }
             Event::Lost { resource, token, reason, held, noticed_after } => {
-                self.refused += u64::from(*reason == LossReason::Ended);
                 if is_queue && !held.is_zero() {
                     self.count(of("deliveries", DeliveryEnd::Lost.as_str()));
                     self.add_time(of("hold", ""), *held);
@@ -95,6 +92,7 @@ impl Heard {
                 }
             }
             Event::Renewed { .. } => self.count(format!("renewals {}", Renewal::Kept.as_str())),
+            Event::RenewalRefused { .. } => self.count(format!("renewals {}", Renewal::Refused.as_str())),
             Event::Repeated { verb: Verb::Renew, .. } => {
                 self.count(format!("renewals {}", Renewal::Repeated.as_str()));
             }
@@ -202,12 +200,6 @@ impl Tally {
         let heard = self.heard();
         let mut counted = Counted::of(counts);
         let mut told = heard.numbers.clone();
-        let refused = counted.numbers.remove("renewals refused").unwrap_or_default();
-        assert!(
-            refused >= heard.refused,
-            "{refused} renewals were refused, and {} leases were lost by it",
-            heard.refused
-        );
         told.retain(|what, _| !what.contains("without a time"));
         if !is_over {
             // What its user has let go of is counted then, and told when the store has answered.
