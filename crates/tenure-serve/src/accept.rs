@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulConnection;
 use tenure_metrics::Listener;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -25,11 +26,14 @@ use crate::limits::{
     HANDSHAKE_MAX, HEAD_BYTES_MAX, HEADERS_MAX, IDLE_MAX, STALL_MAX, STREAMS_OF_CONNECTION_MAX, TURN,
     UNREAD_BYTES, WINDOW_BYTES,
 };
-use crate::pace::{Paced, Socket};
+use crate::pace::{Pace, Paced, Socket};
 use crate::pause::pause;
 
 /// How long it rests after an error of the system: no more files, say.
 const REST: Duration = Duration::from_millis(100);
+
+/// How a connection of HTTP/2 begins.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 enum Accepted {
     Tcp(TcpStream, IpAddr),
@@ -129,70 +133,70 @@ async fn talk(
     peer: Peer,
 ) {
     let pace = peer.pace.clone();
-    let paced = Paced::new(stream, pace.clone());
-    let drain = front.clone();
-    let of_service = pace.clone();
+    let mut paced = Paced::new(stream, pace.clone());
+    let is_http_2 = tokio::select! {
+        biased;
+        is_http_2 = paced.begins_with(PREFACE) => is_http_2,
+        () = front.app.drain.reached(Stage::Leaving) => return,
+    };
+    let (of_service, served_by) = (pace.clone(), front.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let open = of_service.begin(request.version() == Version::HTTP_2);
-        let (front, peer, pace) = (front.clone(), peer.clone(), of_service.clone());
+        let (front, peer, pace) = (served_by.clone(), peer.clone(), of_service.clone());
         async move {
             let response = front.respond(request, &peer).await;
             Ok::<_, Infallible>(pace.answered(open, response))
         }
     });
-    let builder = builder();
-    let mut served = pin!(builder.serve_connection(TokioIo::new(paced), service));
-    let leaves = tokio::select! {
-        biased;
-        ended = served.as_mut() => Leaves::Ended(ended.err()),
-        () = drain.app.drain.reached(Stage::Leaving) => Leaves::Told,
-        () = pace.streams.overdue() => Leaves::Overdue,
-    };
-    let error = match leaves {
-        Leaves::Ended(error) => error,
-        Leaves::Told => {
-            served.as_mut().graceful_shutdown();
-            served.await.err()
+    match is_http_2 {
+        Ok(false) => follow(http_1().serve_connection(TokioIo::new(paced), service), &pace, &front).await,
+        // Rare, and larger.
+        Ok(true) => {
+            Box::pin(follow(http_2().serve_connection(TokioIo::new(paced), service), &pace, &front)).await;
         }
-        Leaves::Overdue => {
-            // Who does not read may not read that, either.
-            served.as_mut().graceful_shutdown();
-            tokio::time::timeout(STALL_MAX, served).await.ok().and_then(Result::err)
-        }
-    };
-    if pace.is_overdue() {
-        drain.app.counting.refused("slow");
+        Err(error) => tracing::trace!(target: "tenure::http", %error, "a connection has ended"),
     }
-    if let Some(error) = error {
+    if pace.is_overdue() {
+        front.app.counting.refused("slow");
+    }
+}
+
+/// Serves a connection to its end.
+async fn follow<C>(served: C, pace: &Pace, front: &Front)
+where
+    C: GracefulConnection<Error = hyper::Error>,
+{
+    let mut served = pin!(served);
+    let ended = tokio::select! {
+        biased;
+        ended = served.as_mut() => ended,
+        () = front.app.drain.reached(Stage::Leaving) => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+        () = pace.streams.overdue() => {
+            served.as_mut().graceful_shutdown();
+            // Who does not read may not read that, either.
+            tokio::time::timeout(STALL_MAX, served).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
         tracing::trace!(target: "tenure::http", %error, "a connection has ended");
     }
 }
 
-/// Why a connection is left.
-enum Leaves {
-    /// It has ended by itself.
-    Ended(Option<Box<dyn std::error::Error + Send + Sync>>),
-    /// The server leaves.
-    Told,
-    /// Nothing is open on it, or nobody reads.
-    Overdue,
+fn http_1() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(IDLE_MAX);
+    builder.max_headers(HEADERS_MAX).max_buf_size(HEAD_BYTES_MAX);
+    builder
 }
 
-fn builder() -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE_MAX)
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(HEAD_BYTES_MAX);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_OF_CONNECTION_MAX)
-        .max_header_list_size(HEAD_BYTES_MAX as u32)
-        .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(4 * WINDOW_BYTES)
-        .max_send_buf_size(WINDOW_BYTES as usize);
+fn http_2() -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.timer(TokioTimer::new());
+    builder.max_concurrent_streams(STREAMS_OF_CONNECTION_MAX).max_header_list_size(HEAD_BYTES_MAX as u32);
+    builder.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(4 * WINDOW_BYTES);
+    builder.max_send_buf_size(WINDOW_BYTES as usize);
     builder
 }

@@ -1,6 +1,6 @@
 //! A connection that must go on: whoever sends a byte a second, or reads nothing, keeps a place from others.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -104,6 +104,8 @@ impl Pace {
 /// A stream with deadlines.
 pub(crate) struct Paced<S> {
     stream: S,
+    /// What was read to see how it begins, and is still to be given.
+    first: Vec<u8>,
     pace: Arc<Pace>,
     head: Option<Pin<Box<Sleep>>>,
     stall: Option<Pin<Box<Sleep>>>,
@@ -112,7 +114,40 @@ pub(crate) struct Paced<S> {
 
 impl<S> Paced<S> {
     pub(crate) fn new(stream: S, pace: Arc<Pace>) -> Paced<S> {
-        Paced { stream, pace, head: None, stall: None, gives_up_after: 0 }
+        Paced { stream, first: Vec::new(), pace, head: None, stall: None, gives_up_after: 0 }
+    }
+}
+
+impl<S: AsyncRead + Unpin> Paced<S> {
+    /// Whether it begins so. What is read for that is read again by the next one, together with what comes after it: in pieces it would
+    /// cost each connection a second buffer.
+    pub(crate) async fn begins_with(&mut self, wanted: &[u8]) -> io::Result<bool> {
+        let mut first = Vec::with_capacity(wanted.len());
+        while first.len() < wanted.len() && wanted.starts_with(&first) {
+            let mut room = vec![0; wanted.len() - first.len()];
+            let mut buf = ReadBuf::new(&mut room);
+            poll_fn(|cx| Pin::new(&mut *self).poll_read(cx, &mut buf)).await?;
+            if buf.filled().is_empty() {
+                break;
+            }
+            first.extend_from_slice(buf.filled());
+        }
+        let is_so = first == wanted;
+        self.first = first;
+        Ok(is_so)
+    }
+
+    /// Reads what was read before, and then from the stream.
+    fn read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.first.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let count = self.first.len().min(buf.remaining());
+        buf.put_slice(&self.first[..count]);
+        self.first = self.first.split_off(count);
+        // What fails now fails again.
+        let _later = Pin::new(&mut self.stream).poll_read(cx, buf);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -134,7 +169,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let before = buf.filled().len();
-        let read = Pin::new(&mut this.stream).poll_read(cx, buf);
+        let read = this.read(cx, buf);
         let phase = this.pace.phase.load(Ordering::Relaxed);
         if phase == IDLE && read.is_ready() && buf.filled().len() > before {
             this.pace.phase.store(HEAD, Ordering::Relaxed);

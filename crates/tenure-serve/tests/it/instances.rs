@@ -53,6 +53,36 @@ fn on_postgres_holds_and_places_outlive_an_instance() {
 }
 
 #[test]
+fn who_waits_at_an_instance_that_ends_is_served_in_order_at_the_other_one() {
+    const WAITERS: u32 = 20;
+    let (mut one, other) = two(&redis::shared(Topology::Single));
+    let (holder, name) = (new_id(), new_id());
+    let body = json!({"name": name});
+    assert_eq!(other.send(&format!("PUT /v1/claims/{holder}"), &body).status, 200);
+    let ids: Vec<String> = (0..WAITERS).map(|_| new_id()).collect();
+    let put = |id: &String| format!("PUT /v1/claims/{id}");
+    let begun = (1..).zip(&ids).map(|(count, id)| {
+        let waits = one.begin(&put(id), &body);
+        until_waiting(&other.tenure, &name, count);
+        waits
+    });
+    let waits: Vec<_> = begun.collect();
+    one.control.drain();
+    assert!(waits.into_iter().all(|waits| waits.answer().status == 202));
+    one.ended();
+    let mut last = holder;
+    // Each is told 202 or granted, and never that its id is used up.
+    let waits: Vec<_> = ids.iter().map(|id| other.begin(&put(id), &body)).collect();
+    for (waits, id) in waits.into_iter().zip(ids) {
+        other.ask(&format!("DELETE /v1/claims/{last}?name={name}"));
+        let granted = waits.answer();
+        assert_eq!((granted.status, &granted.body["claim"]), (200, &json!(id)), "{granted:?}");
+        last = id;
+    }
+    other.ask(&format!("DELETE /v1/claims/{last}?name={name}"));
+}
+
+#[test]
 fn what_lives_in_another_instance_is_said_to() {
     let directory = TestDirectory::new();
     let (one, other) = two(&format!("local:{}", directory.path().display()));
