@@ -1,4 +1,4 @@
-//! `cargo xtask test --java`: builds and tests the client for Java, has the suite for thin clients judge it, and breaks it on purpose.
+//! `cargo xtask test --java`: builds and tests the client for Java and the starter for Spring Boot, has the suite for thin clients judge it, and breaks it on purpose.
 //!
 //! A breakage changes one place of the client; the case that it names must fail then. So no case passes because it looks at nothing.
 
@@ -81,8 +81,8 @@ const BREAKAGES: [Breakage; 8] = [
     },
 ];
 
-/// Builds, tests, and breaks.
-pub(crate) fn tests(run: &mut Run) -> Outcome<()> {
+/// Builds, tests, and breaks. If it may take long, two instances of an application are disturbed for two minutes, and not for 20 s.
+pub(crate) fn tests(run: &mut Run, is_long: bool) -> Outcome<()> {
     setup::need(run, &setup::FOR_JAVA)?;
     let target = run.target()?;
     let of_java = target.join("java");
@@ -97,7 +97,8 @@ pub(crate) fn tests(run: &mut Run) -> Outcome<()> {
     // Every plugin and dependency has its version, so Maven asks the network for nothing that it has.
     maven
         .args(["--quiet", "--batch-mode", "--file", "java"])
-        .arg(format!("-Dtenure.target={}", of_java.display()));
+        .arg(format!("-Dtenure.target={}", of_java.display()))
+        .arg(format!("-Dtenure.long={is_long}"));
     maven.env("TENURE_TEST_COMMAND", target.join("debug/tenure"));
     if !run.command("java tests", maven.arg("verify")) {
         return Ok(());

@@ -52,8 +52,8 @@ const CHORES: [Chore; 17] = [
     },
     Chore {
         name: "test",
-        arguments: "[--engine A,B | --python [--long] | --java | --all | --everything]",
-        summary: "runs the tests: all that need no server, those of some engines, of the Python package, of the client for Java, of all, or of all ways to each too",
+        arguments: "[--engine A,B | --python [--long] | --java [--long] | --all | --everything]",
+        summary: "runs the tests: all that need no server, those of some engines, of the Python package, of Java and Spring, of all, or of all ways to each too",
         start: test::start,
     },
     Chore {

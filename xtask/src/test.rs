@@ -42,8 +42,8 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
     let (of_python, is_long) = (args.flag("--python"), args.flag("--long"));
     let of_java = args.flag("--java");
     args.finish()?;
-    match (of_java, of_python || is_long || engines.is_some() || all || everything) {
-        (true, false) => return java::tests(run),
+    match (of_java, of_python || engines.is_some() || all || everything) {
+        (true, false) => return java::tests(run, is_long),
         (true, true) => return Err("--java stands alone".to_owned()),
         (false, _) => {}
     }
@@ -52,7 +52,7 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
             return python::tests(run, if is_long { Wheel::HandedOut } else { Wheel::Test });
         }
         (false, _) if !is_long => {}
-        _ => return Err("--python stands alone, and --long is its".to_owned()),
+        _ => return Err("--python stands alone, and --long goes with it or with --java".to_owned()),
     }
     let scope = match (engines, all, everything) {
         (Some(list), false, false) => Scope::Engines(engines::named(&list)?),
@@ -87,11 +87,11 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
     }
     match scope {
         Scope::Everything => {
-            java::tests(run)?;
+            java::tests(run, true)?;
             python::tests(run, Wheel::HandedOut)
         }
         Scope::All => {
-            java::tests(run)?;
+            java::tests(run, false)?;
             python::tests(run, Wheel::Test)
         }
         Scope::Fast | Scope::Engines(_) => Ok(()),

@@ -71,13 +71,15 @@ public class Lease implements AutoCloseable {
      * @throws IllegalStateException if it was released
      */
     public final void check() {
+        if (hold.isHeld()) {
+            return;
+        }
+        // After that look: it may be lost in between, and is not held again.
         LostException loss = hold.lossNow();
         if (loss != null) {
             throw loss;
         }
-        if (!hold.isHeld()) {
-            throw new IllegalStateException("the lease of \"" + hold.name + "\" was released");
-        }
+        throw new IllegalStateException("the lease of \"" + hold.name + "\" was released");
     }
 
     /**
@@ -104,7 +106,7 @@ public class Lease implements AutoCloseable {
     /**
      * Releases it, if that was not done. A release that nobody answers goes on in the background: the work is done.
      *
-     * @throws LostException if it was lost before: the work was not protected to its end
+     * @throws LostException if it was lost before, or the store has ended it: the work was not protected to its end
      */
     @Override
     public void close() {
@@ -112,12 +114,15 @@ public class Lease implements AutoCloseable {
         if (loss != null) {
             // Once: what is closed again, or after a callback has handled the loss, is over.
             if (hold.tellOnce()) {
-                throw loss;
+                // One of its own: what the body of a `try` has thrown cannot be suppressed by itself.
+                throw new LostException(loss);
             }
             return;
         }
         try {
-            release();
+            if (hold.letGo() && !tenure.release(hold)) {
+                throw new LostException("the lease was lost: the store had ended it before it was released", hold.name);
+            }
         } catch (UnavailableException e) {
             System.getLogger("dev.tenure").log(System.Logger.Level.DEBUG, "the release goes on: {0}", e.getMessage());
         }

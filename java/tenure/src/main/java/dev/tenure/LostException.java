@@ -11,4 +11,9 @@ public final class LostException extends TenureException {
     LostException(String text, String resource) {
         this(text, null, resource, null);
     }
+
+    /** The same loss, told once more. */
+    LostException(LostException told) {
+        super(Kind.LOST, told.text(), told.hint(), told.resource(), told.requestId(), told);
+    }
 }

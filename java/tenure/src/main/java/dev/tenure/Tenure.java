@@ -188,6 +188,19 @@ public final class Tenure implements AutoCloseable {
         return new Counts(keeper.holds().size(), waiting.get(), keeper.lost(), keeper.renewals());
     }
 
+    /**
+     * Asks whether requests should be sent to the server: whether its store answers, and it is not about to end. One round trip.
+     *
+     * @throws UnavailableException if not, or if nobody answers
+     */
+    public void checkReady() {
+        try {
+            api.once(Api.request("GET", "/readyz", null), Api.ANSWER_MAX);
+        } catch (Unanswered e) {
+            throw e.asUnavailable(null);
+        }
+    }
+
     /** Has what it holds be lost, and releases it: for 2 s at most; the rest ends at its ttl. The client is of no use afterwards. */
     @Override
     public void close() {

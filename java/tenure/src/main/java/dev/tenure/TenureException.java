@@ -70,6 +70,11 @@ public class TenureException extends RuntimeException {
         return requestId;
     }
 
+    /** What was said first, without the resource and the hint. */
+    final String text() {
+        return super.getMessage();
+    }
+
     /** The text, the resource and the hint. */
     @Override
     public String getMessage() {

@@ -360,6 +360,46 @@ final class LocksTest {
         }
     }
 
+    @ParameterizedTest
+    @EnumSource
+    void aBlockThatHasFoundTheLossThrowsIt(Served.Way way) throws Exception {
+        try (Served served = new Served(way);
+                Tenure one = served.connect()) {
+            LostException thrown = assertThrows(LostException.class, () -> {
+                try (Lease lease = one.mutex("a").ttl(Duration.ofMillis(300)).acquire()) {
+                    served.kill();
+                    until(lease::isLost);
+                    lease.check();
+                }
+            });
+            assertEquals("a", thrown.resource());
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void whatTheStoreHasEndedUnnoticedIsToldAtTheEndOfTheBlock(Served.Way way) throws Exception {
+        try (Served served = new Served(way);
+                Tenure one = served.connect()) {
+            Lease lease = one.mutex("a").acquire();
+            one.api().repeat(Api.request("POST", "/v1/resource/break", Api.body("name", "a", "token", lease.token(), "now", true)), "a");
+            lease.check();
+            assertThrows(LostException.class, lease::close);
+            lease.close();
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void aServerIsReadyUntilItIsGone(Served.Way way) throws Exception {
+        try (Served served = new Served(way);
+                Tenure one = served.connect()) {
+            one.checkReady();
+            served.kill();
+            assertThrows(UnavailableException.class, one::checkReady);
+        }
+    }
+
     private static Lease acquired(TenureLock lock) {
         try {
             return lock.acquire();

@@ -12,26 +12,27 @@ import java.util.List;
 import java.util.concurrent.TimeUnit;
 
 /** A real {@code tenure serve} over a store of its own, on a Unix socket and by TCP. */
-final class Served implements AutoCloseable {
+public final class Served implements AutoCloseable {
     /** The way to it. */
-    enum Way {
+    public enum Way {
         TCP,
         UNIX
     }
 
     private final Process process;
     private final Path directory;
-    final String url;
+    public final String url;
 
     Served(Way way, String... more) {
+        this("memory:", way, more);
+    }
+
+    /** Over this store. */
+    public Served(String engine, Way way, String... more) {
         try {
             directory = Files.createTempDirectory("tenure-java");
-            String command = System.getenv("TENURE_TEST_COMMAND");
-            if (command == null) {
-                throw new IllegalStateException("TENURE_TEST_COMMAND names no `tenure`: run `cargo xtask test --java`");
-            }
             String listen = way == Way.TCP ? "127.0.0.1:0" : "unix:" + directory.resolve("s");
-            List<String> line = new ArrayList<>(List.of(command, "--engine", "memory:", "serve", "--listen", listen));
+            List<String> line = new ArrayList<>(List.of(command(), "--engine", engine, "serve", "--listen", listen));
             line.addAll(List.of(more));
             ProcessBuilder builder = new ProcessBuilder(line).redirectOutput(ProcessBuilder.Redirect.DISCARD);
             builder.environment().keySet().removeIf(name -> name.startsWith("TENURE_"));
@@ -50,6 +51,15 @@ final class Served implements AutoCloseable {
         }
     }
 
+    /** The {@code tenure} that is tested. */
+    public static String command() {
+        String command = System.getenv("TENURE_TEST_COMMAND");
+        if (command == null) {
+            throw new IllegalStateException("TENURE_TEST_COMMAND names no `tenure`: run `cargo xtask test --java`");
+        }
+        return command;
+    }
+
     private static void drain(BufferedReader said) {
         try {
             while (said.readLine() != null) {
@@ -60,12 +70,12 @@ final class Served implements AutoCloseable {
         }
     }
 
-    Tenure connect() {
+    public Tenure connect() {
         return Tenure.connect(url);
     }
 
     /** Ends it as a power cut does. */
-    void kill() throws InterruptedException {
+    public void kill() throws InterruptedException {
         process.destroyForcibly().waitFor(20, TimeUnit.SECONDS);
     }
 
