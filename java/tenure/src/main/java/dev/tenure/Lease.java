@@ -71,13 +71,15 @@ public class Lease implements AutoCloseable {
      * @throws IllegalStateException if it was released
      */
     public final void check() {
+        if (hold.isHeld()) {
+            return;
+        }
+        // After that look: it may be lost in between, and is not held again.
         LostException loss = hold.lossNow();
         if (loss != null) {
             throw loss;
         }
-        if (!hold.isHeld()) {
-            throw new IllegalStateException("the lease of \"" + hold.name + "\" was released");
-        }
+        throw new IllegalStateException("the lease of \"" + hold.name + "\" was released");
     }
 
     /**

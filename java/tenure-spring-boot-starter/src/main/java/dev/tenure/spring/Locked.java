@@ -10,13 +10,13 @@ import java.lang.annotation.Target;
  * Runs a method of a bean under a mutex of tenure: one call at a time in all instances of all applications that name it.
  *
  * <pre>{@code
- * @Locked(value = "billing/#{#id}", wait = "5s")
+ * @Locked(value = "billing/#{#id}", waitFor = "5s")
  * public void charge(long id, @FencingToken long token) {
  *     // calls pass any number as the token: it is set to that of the lease
  * }
  * }</pre>
  *
- * <p><b>What the caller gets.</b> {@link dev.tenure.WaitTimeoutException} if others hold it for longer than {@link #wait()};
+ * <p><b>What the caller gets.</b> {@link dev.tenure.WaitTimeoutException} if others hold it for longer than {@link #waitFor()};
  * {@link dev.tenure.LostException} if the lease was lost before the method returned: its result is not returned, since its work was not
  * protected to its end; what the method itself throws; {@link dev.tenure.UnavailableException} if nobody answers, and then the method was
  * not called. A method that does not declare {@code InterruptedException} throws {@code CancellationException} if its thread is interrupted
@@ -49,7 +49,7 @@ public @interface Locked {
     String value();
 
     /** How long a call waits for it, in the order in which calls came: "5s", "500ms", "0s". Nothing: for as long as it takes. */
-    String wait() default "";
+    String waitFor() default "";
 
     /** How long it is held without renewal. Nothing: {@code tenure.ttl}. */
     String ttl() default "";

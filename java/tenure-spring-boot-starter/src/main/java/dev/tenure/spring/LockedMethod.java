@@ -38,7 +38,7 @@ final class LockedMethod {
         }
         Expression whole = PARSER.parseExpression(beans.resolveEmbeddedValue(locked.value()), ParserContext.TEMPLATE_EXPRESSION);
         name = whole instanceof CompositeStringExpression parts ? parts.getExpressions() : new Expression[] {whole};
-        wait = duration(locked.wait());
+        wait = duration(locked.waitFor());
         ttl = duration(locked.ttl());
         for (Parameter parameter : method.getParameters()) {
             Class<?> type = parameter.getType();

@@ -62,7 +62,7 @@ public class TenureAutoConfiguration {
     WorkerId tenureWorkerId(Locks locks, TenureProperties properties, ApplicationEventPublisher events) {
         TenureProperties.WorkerId settings = properties.workerId();
         return new WorkerId(
-                locks.slotPool(settings.pool(), settings.slots()).lockDelay(settings.lockDelay()), settings.wait(), events::publishEvent);
+                locks.slotPool(settings.pool(), settings.slots()).lockDelay(settings.lockDelay()), settings.waitFor(), events::publishEvent);
     }
 
     @Configuration(proxyBeanMethods = false)

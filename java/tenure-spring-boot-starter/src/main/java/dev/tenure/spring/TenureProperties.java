@@ -47,13 +47,13 @@ public record TenureProperties(
      * @param pool the slot pool that the number is taken of; without it there is no worker id
      * @param slots how many numbers there are, from 0 on: the same for all who name the pool
      * @param lockDelay for how long nobody else gets the number after this instance has vanished
-     * @param wait how long the start waits for a number before it fails; 0 fails at once
+     * @param waitFor how long the start waits for a number before it fails; 0 fails at once
      */
     public record WorkerId(
             String pool,
             @DefaultValue("1024") int slots,
             @DefaultValue("0s") Duration lockDelay,
-            @DefaultValue("30s") Duration wait) {}
+            @DefaultValue("30s") Duration waitFor) {}
 
     /** Shows no token. */
     @Override

@@ -35,7 +35,7 @@ class Billing {
         return region;
     }
 
-    @Locked(value = "billing/#{#id}", wait = "20s")
+    @Locked(value = "billing/#{#id}", waitFor = "20s")
     public long charge(long id, Lease lease, @FencingToken long token) {
         MOST.accumulateAndGet(INSIDE.incrementAndGet(), Math::max);
         try {
@@ -48,12 +48,12 @@ class Billing {
         }
     }
 
-    @Locked(value = "billing/#{#id}", wait = "0s")
+    @Locked(value = "billing/#{#id}", waitFor = "0s")
     public void work(long id, Runnable work) {
         work.run();
     }
 
-    @Locked(value = "billing/#{#id}", wait = "100ms")
+    @Locked(value = "billing/#{#id}", waitFor = "100ms")
     public void workSoon(long id, Runnable work) {
         work.run();
     }
@@ -63,7 +63,7 @@ class Billing {
         return lease.name();
     }
 
-    @Locked(value = "billing/lost", wait = "20s", ttl = "1s")
+    @Locked(value = "billing/lost", waitFor = "20s", ttl = "1s")
     public String survive(Consumer<Lease> work, Lease lease) {
         work.accept(lease);
         return "as if all was well";

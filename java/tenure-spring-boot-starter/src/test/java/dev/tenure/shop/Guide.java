@@ -46,7 +46,7 @@ class Guide {
         return ledger.written;
     }
 
-    @Locked(value = "billing/#{#id}", wait = "5s")
+    @Locked(value = "billing/#{#id}", waitFor = "5s")
     public String charge(long id, Lease lease, @FencingToken long token) {
         String receipt = ledger.charge(id, token);
         lease.check();

@@ -32,7 +32,7 @@ final class GuideTest {
     void theLinesOfThePagesStandInTheTests() throws IOException {
         assertEquals(List.of(), missing("docs/guides/spring.md", "", "Guide.java", 12));
         assertEquals(List.of(), missing("docs/guides/java.md", "A whole lock in Spring:", "PlainRedisLock.java", 5));
-        assertTrue(Files.readString(MODULE.resolve("../../README.md")).contains("`@Locked(value = \"billing/#{#id}\", wait = \"5s\")`"));
+        assertTrue(Files.readString(MODULE.resolve("../../README.md")).contains("`@Locked(value = \"billing/#{#id}\", waitFor = \"5s\")`"));
     }
 
     /** Lines of Java from there on that do not stand in a file of these tests. */

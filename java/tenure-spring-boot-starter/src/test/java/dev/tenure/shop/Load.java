@@ -66,7 +66,7 @@ class Load implements ApplicationRunner {
         self.locked(0);
     }
 
-    @Locked(value = "load/account", wait = "5s")
+    @Locked(value = "load/account", waitFor = "5s")
     public void locked(@FencingToken long token) throws Exception {
         ledger.write("load", token);
         // So that a pause often comes between the lock and the write.

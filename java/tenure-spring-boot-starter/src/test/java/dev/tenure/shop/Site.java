@@ -62,6 +62,8 @@ final class Site implements AutoCloseable {
                 "--spring.datasource.username=sa",
                 "--spring.data.redis.port=" + redis.port));
         for (String setting : more) {
+            // Spring joins what is said twice.
+            settings.removeIf(said -> said.startsWith("--" + setting.substring(0, setting.indexOf('=') + 1)));
             settings.add("--" + setting);
         }
         return settings;

@@ -347,7 +347,7 @@ final class TwoInstancesTest {
             assertEquals(Set.of(2, 3), Set.of(first.slot(), second.slot()));
             // None is left for one that starts.
             BeanCreationException failed =
-                    assertThrows(BeanCreationException.class, () -> site.start("fourth", "tenure.worker-id.wait=0s", "shop.queue=none"));
+                    assertThrows(BeanCreationException.class, () -> site.start("fourth", "tenure.worker-id.wait-for=0s", "shop.queue=none"));
             assertInstanceOf(WaitTimeoutException.class, failed.getMostSpecificCause());
         }
     }
@@ -418,7 +418,7 @@ final class TwoInstancesTest {
         try (var metadata = TwoInstancesTest.class.getResourceAsStream("/META-INF/spring-configuration-metadata.json")) {
             String text = new String(metadata.readAllBytes(), StandardCharsets.UTF_8);
             Set<String> missing = List.of("tenure.url", "tenure.token", "tenure.patience", "tenure.ttl", "tenure.label", "tenure.lock-registry.prefix",
-                            "tenure.shedlock.prefix", "tenure.worker-id.pool", "tenure.worker-id.slots", "tenure.worker-id.lock-delay", "tenure.worker-id.wait")
+                            "tenure.shedlock.prefix", "tenure.worker-id.pool", "tenure.worker-id.slots", "tenure.worker-id.lock-delay", "tenure.worker-id.wait-for")
                     .stream()
                     .filter(name -> !text.contains("\"name\": \"" + name + "\""))
                     .collect(Collectors.toSet());
