@@ -3,6 +3,7 @@
 //! The tests share one server, each with a path of its own; those that break a server start their own.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use tenure_testkit::zookeeper::{ZooKeeperEnsemble, ZooKeeperOptions, ZooKeeperServer, shared};
 
