@@ -354,7 +354,7 @@ fn run(seed: u64) -> (u64, u64) {
             );
         }
         let (live, broken) = (pin!(world.clone().live()), pin!(world.is_broken.notified()));
-        drop(select(live, broken).await);
+        select(live, broken).await;
         if let Some(why) = lock(&world.broken).take() {
             panic!("{why}");
         }

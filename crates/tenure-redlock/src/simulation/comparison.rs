@@ -42,6 +42,9 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 return all";
 
+/// A key, its type, when it ends, and what it has.
+type Shown = (Vec<u8>, String, i64, Vec<Vec<u8>>);
+
 /// A real server and a simulated one.
 struct Pair<'a> {
     server: &'a RedisServer,
@@ -68,8 +71,7 @@ impl Pair<'_> {
         let expected: Result<Value, String> = cmd.query(self.connection).map_err(|_| failed());
         let got = lua::execute(&mut self.keys, self.now.as_micros() as u64, &cmd).map_err(|_| failed());
         assert_eq!(got, expected, "it answers something else:\n{:#?}", self.tail());
-        let shown: Vec<(Vec<u8>, String, i64, Vec<Vec<u8>>)> =
-            redis::cmd("EVAL").arg(SHOW).arg(0).query(self.connection).expect("all keys");
+        let shown: Vec<Shown> = redis::cmd("EVAL").arg(SHOW).arg(0).query(self.connection).expect("all keys");
         let there: BTreeMap<Vec<u8>, Key> =
             shown.into_iter().map(|(key, kind, ends, words)| (key, as_key(&kind, ends, words))).collect();
         self.keys.tidy();

@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 
 use redis::Value;
 
+/// The fields of a hash.
+type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
+
 /// What a command answers, or the error that it raises.
 pub(crate) type Answer = Result<Value, String>;
 
@@ -13,7 +16,7 @@ pub(crate) type Answer = Result<Value, String>;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Data {
     Text(Vec<u8>),
-    Hash(BTreeMap<Vec<u8>, Vec<u8>>),
+    Hash(Fields),
     /// Scores by member.
     Sorted(BTreeMap<Vec<u8>, f64>),
 }
@@ -98,7 +101,7 @@ impl Keys {
         }
     }
 
-    fn hash(&self, key: &[u8]) -> Result<Option<&BTreeMap<Vec<u8>, Vec<u8>>>, String> {
+    fn hash(&self, key: &[u8]) -> Result<Option<&Fields>, String> {
         match self.get(key).map(|found| &found.data) {
             None => Ok(None),
             Some(Data::Hash(fields)) => Ok(Some(fields)),
