@@ -111,6 +111,14 @@ fn judge(root: &Path, catcher: Catcher, mutant: Option<&str>) -> Outcome<(Verdic
             );
             command.env("TENURE_SEEDS", seeds.to_string());
         }
+        Catcher::QuorumWorlds(seeds) => {
+            tests(
+                &mut command,
+                "tenure-redlock",
+                "in_every_world_tokens_grow_and_what_is_believed_is_kept_by_a_majority",
+            );
+            command.env("TENURE_SEEDS", seeds.to_string());
+        }
         Catcher::Tests(package, filter) => tests(&mut command, package, filter),
         Catcher::Soak(engine, seconds, seed, more) => {
             let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);

@@ -91,6 +91,11 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
     if matches!(scope, Scope::Everything) {
         let mut worlds = run.cargo("test --release --package tenure-core --test it");
         run.command("worlds", worlds.args(["simulation::in_every_world"]).env("TENURE_SEEDS", WORLDS));
+        let mut quorums = run.cargo("test --release --package tenure-redlock --lib");
+        run.command(
+            "worlds of a quorum",
+            quorums.arg("simulation::in_every_world").env("TENURE_SEEDS", QUORUMS),
+        );
     }
     if !matches!(scope, Scope::Engines(_)) {
         let mut doc_tests = run.cargo("test --quiet --doc --workspace");
@@ -122,6 +127,8 @@ const PROGRAMS: &str = "test(/(^|::)(prometheus|packaging|schemathesis)::/)";
 
 /// How many worlds of the core's simulation are run when everything is.
 const WORLDS: &str = "10000000";
+/// The same of the simulation of a quorum.
+const QUORUMS: &str = "400000";
 
 /// How many tests run at once on each processor.
 const AT_ONCE: usize = 2;

@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
+use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::Connect;
 use tenure_core::model::claim::ClientId;
 use tenure_core::{Error, ErrorKind, Result};
-use tenure_redis::server::{Dialer, Fault, Keys, Link, Listeners, in_millis};
-use tokio::sync::mpsc::unbounded_channel;
+use tenure_redis::server::{Dialer, Fault, Keys, Link, Listeners, News, in_millis};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::boot;
 use crate::config::Config;
@@ -14,6 +15,7 @@ use crate::engine::Redlock;
 use crate::quorum::majority;
 use crate::rounds::node::Node;
 use crate::rounds::notices::{self, Notices};
+use crate::rounds::wire::{Links, Wire};
 use crate::rounds::{ENGINE, Quorum, pending};
 
 impl From<Config> for Connect {
@@ -33,16 +35,32 @@ impl Redlock {
         let failed = |fault: Fault| fault.to_error("connect");
         let dialer =
             Dialer::new(&config.login, config.db, config.is_tls, config.ca.as_deref()).map_err(failed)?;
-        let keys = Keys::new(&config.prefix, false);
-        let inbox = keys.inbox(0, client);
-        let (mut nodes, mut heard) = (Vec::new(), Vec::new());
-        for server in &config.servers {
+        let inbox = Keys::new(&config.prefix, false).inbox(0, client);
+        let links = config.servers.iter().map(|server| -> (Box<dyn Wire>, _) {
             let (sender, news) = unbounded_channel();
             let listeners = Listeners::new(sender);
             let start = |listeners| Link::to(dialer.clone(), server.clone(), listeners);
             let messages = start(listeners.of_inbox());
             messages.want(inbox.as_bytes());
-            nodes.push(Node::new(start(listeners), messages, server.to_string(), in_millis(config.max_ttl)));
+            (Box::new(Links { commands: start(listeners), messages }), news)
+        });
+        let links = links.collect();
+        Redlock::over(config, Arc::new(SystemClock), links).await
+    }
+
+    /// Makes the engine over connections with the servers that the settings name, each with what comes on it unasked.
+    ///
+    /// # Errors
+    /// As [`Redlock::connect`].
+    pub(crate) async fn over(
+        config: Config,
+        clock: Arc<dyn Clock>,
+        wires: Vec<(Box<dyn Wire>, UnboundedReceiver<News>)>,
+    ) -> Result<Redlock> {
+        let keys = Keys::new(&config.prefix, false);
+        let (mut nodes, mut heard) = (Vec::new(), Vec::new());
+        for (server, (wire, news)) in config.servers.iter().zip(wires) {
+            nodes.push(Node::new(wire, server.to_string(), in_millis(config.max_ttl)));
             heard.push(news);
         }
         let quorum = Arc::new(Quorum {
@@ -50,6 +68,7 @@ impl Redlock {
             shared_keys: keys.shared_of_quorum(),
             keys,
             max_ttl: config.max_ttl,
+            clock,
             #[cfg(any(test, feature = "testing"))]
             has_plain_tokens: config.has_plain_tokens,
             owned: Mutex::default(),
@@ -57,7 +76,7 @@ impl Redlock {
             stamps: Default::default(),
             counted_once: Mutex::default(),
         });
-        quorum.wait_for_a_majority().await.map_err(failed)?;
+        quorum.wait_for_a_majority().await.map_err(|fault| fault.to_error("connect"))?;
         quorum.learn_longest().await;
         if let Some(twin) = (0..quorum.nodes.len()).find_map(|node| quorum.twin_of(node)) {
             return Err(Error::new(ErrorKind::Invalid, "connect", twin)

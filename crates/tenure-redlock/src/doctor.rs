@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::finding::{Finding, merged};
-use tenure_redis::server::of_quorum;
 
 use crate::boot::Mark;
 use crate::library::LIBRARY;
@@ -71,7 +69,7 @@ impl Quorum {
 
     async fn check_server(self: &Arc<Self>, node: usize) -> (Option<Mark>, Vec<Finding>, Vec<Finding>) {
         let name = &self.nodes[node].name;
-        let before = SystemClock.time_of_day();
+        let before = self.clock.time_of_day();
         let said = match self.ask(node, WITHIN, true, &Request::new(&LIBRARY.mark)).await {
             Ok(said) => said,
             Err(fault) => {
@@ -88,7 +86,7 @@ impl Quorum {
                 return (None, vec![away], Vec::new());
             }
         };
-        let after = SystemClock.time_of_day();
+        let after = self.clock.time_of_day();
         let mark = Mark::of(&said);
         let mut findings = Vec::new();
         findings.push(if mark.counts {
@@ -108,6 +106,6 @@ impl Quorum {
                 "keep the clocks of all servers by NTP, without steps: a jump forward ends holds too early",
             )
         });
-        (Some(mark), findings, of_quorum(&self.nodes[node].link).await)
+        (Some(mark), findings, self.nodes[node].wire.findings().await)
     }
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use futures_util::stream::BoxStream;
-use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{
     Adopts, BreakAnswer, Capability, ClaimAnswer, Engine, Finding, HandOver, Reach, ReleaseAnswer,
     ReleaseRequest, RenewAnswer, RenewRequest, SlotOrder, Wake, adopts_elsewhere,
@@ -148,7 +147,7 @@ impl Redlock {
     }
 
     async fn renew_all(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
-        let now = SystemClock.now();
+        let now = self.quorum.clock.now();
         let mut answers: BTreeMap<usize, Result<RenewAnswer>> = BTreeMap::new();
         let (mut holds, mut asked, mut gone) = (Vec::new(), Vec::new(), Vec::new());
         for (at, renewal) in renewals.iter().enumerate() {

@@ -23,6 +23,8 @@ pub mod fuzz;
 mod library;
 mod quorum;
 mod rounds;
+#[cfg(test)]
+mod simulation;
 
 pub use config::Config;
 pub use engine::Redlock;

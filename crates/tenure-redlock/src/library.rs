@@ -74,6 +74,12 @@ pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
 });
 
 impl Library {
+    /// The text that a server loads.
+    #[cfg(test)]
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Makes the command that loads the library. A server that has it refuses.
     pub(crate) fn load(&self) -> Cmd {
         load(&self.text)

@@ -10,12 +10,14 @@ pub(crate) mod pending;
 pub(crate) mod text;
 pub(crate) mod values;
 pub(crate) mod view;
+pub(crate) mod wire;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::select_all;
+use tenure_core::clock::Clock;
 use tenure_core::engine::Incarnation;
 use tenure_core::model::claim::{Claim, Kind, Name};
 use tenure_core::{Error, ErrorKind, Result};
@@ -45,6 +47,8 @@ pub(crate) struct Quorum {
     pub(crate) keys: Keys,
     pub(crate) shared_keys: [String; 4],
     pub(crate) max_ttl: Duration,
+    /// Deadlines of leases are counted by it, and proposals are its time of day.
+    pub(crate) clock: Arc<dyn Clock>,
     #[cfg(any(test, feature = "testing"))]
     pub(crate) has_plain_tokens: bool,
     pub(crate) owned: Mutex<Owned>,
@@ -128,7 +132,7 @@ impl Quorum {
     /// Waits until a majority of the servers is connected, or says why it is not.
     pub(crate) async fn wait_for_a_majority(&self) -> std::result::Result<(), Fault> {
         let deadline = Instant::now() + CALL_TIMEOUT;
-        let mut coming: Vec<_> = self.nodes.iter().map(|node| Box::pin(node.link.ready(deadline))).collect();
+        let mut coming: Vec<_> = self.nodes.iter().map(|node| Box::pin(node.wire.ready(deadline))).collect();
         let mut up = 0;
         let mut last = Fault::Nobody { why: "no server answers".to_owned() };
         while up < majority(self.nodes.len()) {

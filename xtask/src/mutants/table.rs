@@ -16,6 +16,8 @@ pub(crate) struct Mutant {
 pub(crate) enum Catcher {
     /// So many worlds of the simulation, from seed 0 on.
     Worlds(u32),
+    /// The same of the simulation of a quorum.
+    QuorumWorlds(u32),
     /// A soak of an engine for so many seconds, with a seed and more arguments.
     Soak(&'static str, u32, u32, &'static str),
     /// The tests of a package with such a name.
@@ -27,6 +29,7 @@ impl Catcher {
     pub(crate) fn name(self) -> String {
         match self {
             Catcher::Worlds(seeds) => format!("simulation, {seeds} worlds"),
+            Catcher::QuorumWorlds(seeds) => format!("simulation of a quorum, {seeds} worlds"),
             Catcher::Soak(engine, seconds, seed, more) => {
                 format!("soak `{engine} --seconds {seconds} --seed {seed} {more}").trim_end().to_owned() + "`"
             }
@@ -47,6 +50,7 @@ const fn mutant(name: &'static str, broken: &'static str, catcher: Catcher) -> M
 }
 
 const WORLDS: Catcher = Catcher::Worlds(2_000);
+const QUORUMS: Catcher = Catcher::QuorumWorlds(400);
 const fn core(filter: &'static str) -> Catcher {
     Catcher::Tests("tenure-core", filter)
 }
@@ -255,11 +259,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "a claim that is repeated is believed from its last copy on",
         Catcher::Tests("tenure-redlock", "a_repeated_claim_is_believed_no_longer_than_a_majority_keeps_it"),
     ),
-    mutant(
-        "redlock-release-of-any-hold",
-        "a late release ends the hold of somebody else",
-        Catcher::Tests("tenure-redlock", "mutex::excludes_a_second_client"),
-    ),
+    mutant("redlock-release-of-any-hold", "a late release ends the hold of somebody else", QUORUMS),
 ];
 
 /// The page that shows the table.

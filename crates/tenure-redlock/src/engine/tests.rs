@@ -92,6 +92,9 @@ fn what_a_later_attempt_was_granted_is_not_given_back_by_an_earlier_one() {
                 panic!("it has it: {again:?}")
             };
             assert_eq!(same, number.cast_unsigned(), "it is the same grant");
+            // A second copy of the first attempt arrives behind the second one, from a connection that was given up.
+            let late = text::answer(asks(quorum, &first).await).expect("an answer");
+            assert!(matches!(late, text::NodeAnswer::Granted { .. }), "it has it: {late:?}");
             assert_eq!(ends(quorum, &first, ending).await, Value::Int(0), "{ending:?} comes too late");
             let other =
                 text::answer(asks(quorum, &attempt(&self::claim(2, "late"), 1)).await).expect("an answer");
@@ -101,6 +104,33 @@ fn what_a_later_attempt_was_granted_is_not_given_back_by_an_earlier_one() {
             let released = Ending::Released { is_unused: true, is_finished: false };
             ends(quorum, &second, released).await;
         }
+    });
+}
+
+#[test]
+fn a_slot_that_an_earlier_attempt_was_granted_is_no_vote_for_another_one() {
+    with_a_quorum(async |quorum: &Arc<Quorum>| {
+        let of_pool = |id, number| {
+            let mut own = attempt(&claim(id, "pool"), number);
+            let label = Label::from_stored("tests");
+            own.claim.terms = Arc::new(Terms { kind: Kind::SlotPool, capacity: 2, ..Terms::of_mutex(label) });
+            own
+        };
+        let asks = async |own: &Own, slot: u32| {
+            let mut request = Request::new(&LIBRARY.claim);
+            let proposal = SystemClock.time_of_day().micros();
+            text::claims(&mut request, &[(own.clone(), Some(slot))], proposal, |_| "tenure:pool".to_owned());
+            text::answer(ask(quorum, request).await.items.remove(0)).expect("an answer")
+        };
+        let is_granted = |answer: &text::NodeAnswer| matches!(answer, text::NodeAnswer::Granted { .. });
+        // The first attempt came to nothing elsewhere, and this server has not heard of that yet.
+        assert!(is_granted(&asks(&of_pool(1, 1), 0).await), "it is free");
+        assert!(is_granted(&asks(&of_pool(1, 2), 1).await), "the other slot is free");
+        assert!(!is_granted(&asks(&of_pool(2, 1), 1).await), "the later attempt has it");
+        assert!(is_granted(&asks(&of_pool(3, 1), 0).await), "nobody believes in the first one");
+        // A copy of the first attempt that comes late takes nothing back.
+        asks(&of_pool(1, 1), 0).await;
+        assert!(!is_granted(&asks(&of_pool(2, 2), 1).await), "the later attempt has it");
     });
 }
 

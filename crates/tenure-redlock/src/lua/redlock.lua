@@ -426,9 +426,16 @@ local function decide(key, id, asked, terms, ticket)
   claim.floor, claim.proposal, claim.ticket = asked.floor, asked.proposal, ticket
   local record = holds_of(key)
   local hold = hold_of(record, id)
+  if hold and claim.attempt > hold.attempt and claim.slot ~= hold.slot then
+    -- Of an earlier attempt, which came to nothing. Were it a vote for this one, no majority would keep others out of the slot.
+    end_hold(record, hold, 0)
+    wake(record, queue_of(key))
+    hold = nil
+  end
   if hold then
-    -- Granted before, and its answer was lost: it is the same grant.
-    hold.attempt = claim.attempt
+    -- Granted before, and its answer was lost: it is the same grant. A copy of an earlier attempt may be the later to arrive: what ends that
+    -- attempt does not end this hold.
+    hold.attempt = max(hold.attempt, claim.attempt)
     extend(hold)
     put(record, hold)
     -- With how long it is kept: a longest time counts from the grant, not from this copy.

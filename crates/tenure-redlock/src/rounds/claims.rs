@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::clock::{Clock, Instant, SystemClock, Timestamp};
+use tenure_core::clock::{Clock, Instant, Timestamp};
 use tenure_core::engine::refused;
 use tenure_core::model::claim::{Busy, Grant, Kind, Published, Waiting};
 use tenure_core::model::step::Refusal;
@@ -69,18 +69,20 @@ impl Quorum {
         self: &Arc<Self>,
         claims: Vec<tenure_core::model::claim::Claim>,
     ) -> Vec<Attempt> {
-        let start = SystemClock.now();
+        let start = self.clock.now();
         let mut attempts: BTreeMap<usize, Attempt> = BTreeMap::new();
         let mut left: Vec<(usize, Vec<u32>)> =
             claims.iter().enumerate().map(|(at, _)| (at, Vec::new())).collect();
         for round in 0..ROUNDS {
             let copies = Copies::new(self.nodes.len());
             let asked: Vec<(Own, Option<u32>)> = {
-                let (now, wall) = (SystemClock.now(), SystemClock.time_of_day().micros());
+                let (now, wall) = (self.clock.now(), self.clock.time_of_day().micros());
                 let mut owned = self.owned();
                 owned.tidy(now);
                 left.iter()
-                    .map(|(at, free)| (owned.ask(&claims[*at], wall, now, &copies), slot(&claims[*at], free)))
+                    .map(|(at, free)| {
+                        (owned.ask(&claims[*at], wall, now, &copies), slot(&*self.clock, &claims[*at], free))
+                    })
                     .collect()
             };
             let outcomes = self.round(asked, copies).await;
@@ -95,11 +97,11 @@ impl Quorum {
                 }
             }
             left = again;
-            if left.is_empty() || SystemClock.now().since(start) > ROUNDS_UNTIL {
+            if left.is_empty() || self.clock.now().since(start) > ROUNDS_UNTIL {
                 break;
             }
             if round + 1 < ROUNDS {
-                pause::sleep(ROUND_PAUSE.mul_f64(SystemClock.random() as f64 / u64::MAX as f64)).await;
+                pause::sleep(ROUND_PAUSE.mul_f64(self.clock.random() as f64 / u64::MAX as f64)).await;
             }
         }
         // A late copy of what is over must not be granted.
@@ -117,9 +119,9 @@ impl Quorum {
 
     /// Asks all servers once for each claim, and stamps where they do not agree on a number.
     async fn round(self: &Arc<Self>, asked: Vec<(Own, Option<u32>)>, copies: Arc<Copies>) -> Vec<Attempt> {
-        let start = SystemClock.now();
+        let start = self.clock.now();
         let within = patience(asked.iter().map(|(own, _)| own.claim.terms.ttl));
-        let proposal = if self.has_plain_tokens() { 0 } else { SystemClock.time_of_day().micros() };
+        let proposal = if self.has_plain_tokens() { 0 } else { self.clock.time_of_day().micros() };
         let mut request = Request::new(&LIBRARY.claim).noted_in(copies);
         text::claims(&mut request, &asked, proposal, |own| self.key_text(&own.claim.resource));
         let count = self.nodes.len();
@@ -187,7 +189,7 @@ impl Quorum {
         }
         let quorum = self.clone();
         tokio::spawn(async move {
-            let sent = SystemClock.now();
+            let sent = quorum.clock.now();
             let answer = quorum.ask(node, within, false, &request).await;
             // The receiver was dropped: the others were enough.
             drop(sender.send(News::Stamped(node, sent, asked, answer)));
@@ -215,11 +217,11 @@ impl Quorum {
             let slot = poll.slot_held().or(*slot);
             // Counted from before anything was sent. What is left must be of use with clocks that do not run alike.
             let kept_until = if mutant!("redlock-believes-a-repeat") {
-                SystemClock.now() + life
+                self.clock.now() + life
             } else {
                 poll.kept_until()
             };
-            let ends_in = kept_until.since(SystemClock.now());
+            let ends_in = kept_until.since(self.clock.now());
             if ends_in > life / 100 + Duration::from_millis(2) {
                 let token = Token::new(token);
                 if let Some(known) = self.owned().get_mut(id) {
@@ -326,11 +328,11 @@ pub(crate) fn patience(ttls: impl Iterator<Item = Duration>) -> Duration {
 }
 
 /// Which slot is asked for: one of those that seem free, any of them at first.
-fn slot(claim: &tenure_core::model::claim::Claim, free: &[u32]) -> Option<u32> {
+fn slot(clock: &dyn Clock, claim: &tenure_core::model::claim::Claim, free: &[u32]) -> Option<u32> {
     if claim.terms.kind != Kind::SlotPool {
         return None;
     }
-    let random = SystemClock.random();
+    let random = clock.random();
     Some(match free.len() as u64 {
         0 => (random % u64::from(claim.terms.capacity)) as u32,
         count => free[(random % count) as usize],
@@ -616,6 +618,7 @@ fn seen_by_most(busy: &[&NodeBusy], most: usize) -> Busy {
 
 #[cfg(test)]
 mod tests {
+    use tenure_core::clock::SystemClock;
     use tenure_core::model::claim::Label;
 
     use super::*;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest};
 use tenure_core::model::claim::Grant;
 use tenure_core::{Error, ErrorKind, Result};
@@ -36,7 +35,7 @@ impl Quorum {
         if holds.is_empty() {
             return Vec::new();
         }
-        let start = SystemClock.now();
+        let start = self.clock.now();
         let mut request = Request::new(&LIBRARY.renew);
         for (own, _) in holds {
             // Without anything that is asked, there is no run.
@@ -65,7 +64,7 @@ impl Quorum {
                 }
             }
         }
-        let passed = SystemClock.now().since(start);
+        let passed = self.clock.now().since(start);
         let mut answers = Vec::new();
         let mut forsaken = Vec::new();
         for (at, (own, request)) in holds.iter().enumerate() {
@@ -187,7 +186,13 @@ impl Quorum {
 
     fn send_later(&self, node: usize, own: &Own, ending: Ending) {
         let node = &self.nodes[node];
-        node.pending.add(self.key_text(&own.claim.resource), own, ending, node.incarnation());
+        node.pending.add(
+            self.clock.now(),
+            self.key_text(&own.claim.resource),
+            own,
+            ending,
+            node.incarnation(),
+        );
     }
 }
 

@@ -8,7 +8,7 @@ use redis::{Cmd, Value};
 use tenure_core::engine::Incarnation;
 use tenure_core::model::claim::ClaimId;
 use tenure_core::mutant;
-use tenure_redis::server::{Fault, Form, Link, Script, Unexpected, hex, number};
+use tenure_redis::server::{Fault, Form, Script, Unexpected, hex, number};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
@@ -16,13 +16,12 @@ use tokio::time::Instant;
 use super::Quorum;
 use super::own::{Copies, Copy};
 use super::pending::Pending;
+use super::wire::Wire;
 use crate::library::LIBRARY;
 
 /// One server.
 pub(crate) struct Node {
-    pub(crate) link: Link,
-    /// For messages: large answers on a connection with subscriptions would cost it (see `topology.rs` of `tenure-redis`).
-    pub(crate) inbox: Link,
+    pub(crate) wire: Box<dyn Wire>,
     /// How errors and findings name it.
     pub(crate) name: String,
     /// It has turned out not to count, or may have come to that.
@@ -124,7 +123,13 @@ impl Request {
         self
     }
 
-    fn command(&self, form: Form, shared: &[String; 4], incarnation: Incarnation, longest: u64) -> Cmd {
+    pub(crate) fn command(
+        &self,
+        form: Form,
+        shared: &[String; 4],
+        incarnation: Incarnation,
+        longest: u64,
+    ) -> Cmd {
         let mut cmd = self.script.begin(form, self.keys.len() + shared.len());
         for key in shared.iter().chain(&self.keys) {
             cmd.arg(key);
@@ -148,10 +153,9 @@ impl Request {
 
 impl Node {
     /// `longest` is the client's `max_ttl`, in ms.
-    pub(crate) fn new(link: Link, inbox: Link, name: String, longest: u64) -> Node {
+    pub(crate) fn new(wire: Box<dyn Wire>, name: String, longest: u64) -> Node {
         Node {
-            link,
-            inbox,
+            wire,
             name,
             doubt: Arc::new(Notify::new()),
             longest: AtomicU64::new(longest),
@@ -182,7 +186,7 @@ impl Node {
 
     /// Whether it can be asked now, or perhaps in a moment: the first connection is being made.
     pub(crate) fn is_up(&self) -> bool {
-        !self.link.is_down()
+        !self.wire.is_down()
     }
 
     /// Calls an operation, in the best form that the server takes. It repeats nothing that may have been executed.
@@ -198,7 +202,7 @@ impl Node {
         let (value, incarnation) = loop {
             let longest = self.longest.load(Ordering::Relaxed);
             let build = |incarnation: Incarnation| request.command(form, shared, incarnation, longest);
-            form = match (self.link.call(deadline, &build).await, form) {
+            form = match (self.wire.call(deadline, &build).await, form) {
                 (Err(fault), Form::Function) if fault.is_no_function() && !is_loaded => {
                     is_loaded = true;
                     if self.load(deadline).await { Form::Function } else { Form::Known }
@@ -221,7 +225,7 @@ impl Node {
     }
 
     async fn load(&self, deadline: Instant) -> bool {
-        match self.link.call(deadline, &|_| LIBRARY.load()).await {
+        match self.wire.call(deadline, &|_| LIBRARY.load()).await {
             Ok(_) => true,
             // Another client was faster.
             Err(fault) if fault.is_loaded_already() => true,

@@ -81,7 +81,7 @@ impl Observer {
         let quorum = &self.quorum;
         let up = quorum.nodes.iter().filter(|node| node.is_up());
         // A server that does not take it is one that is not heard, and others are.
-        join_all(up.map(|node| node.inbox.subscribe(Instant::now() + WITHIN, &self.channel))).await;
+        join_all(up.map(|node| node.wire.subscribe(Instant::now() + WITHIN, &self.channel))).await;
         let interest = INTEREST.as_millis().to_string();
         quorum.hear_all(WITHIN, Request::new(&LIBRARY.observe).key(&self.key.text).arg(interest)).await;
         Ok(quorum.read_views("observe", std::slice::from_ref(&self.resource)).await?.pop().flatten())
@@ -96,7 +96,7 @@ impl Drop for Observer {
             let (quorum, channel) = (self.quorum.clone(), self.channel.clone());
             runtime.spawn(async move {
                 let deadline = Instant::now() + WITHIN;
-                join_all(quorum.nodes.iter().map(|node| node.inbox.unsubscribe(deadline, &channel))).await;
+                join_all(quorum.nodes.iter().map(|node| node.wire.unsubscribe(deadline, &channel))).await;
             });
         }
     }

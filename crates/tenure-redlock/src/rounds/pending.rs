@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tenure_core::clock::{Clock, Instant, SystemClock};
+use tenure_core::clock::Instant;
 use tenure_core::engine::Incarnation;
 use tenure_core::model::claim::ClaimId;
 use tenure_redis::server::pause;
@@ -80,8 +80,7 @@ impl Pending {
     }
 
     /// Notes how a claim ends, for a server that may hold it by what this incarnation of it remembers.
-    pub(crate) fn add(&self, key: String, own: &Own, ending: Ending, incarnation: Incarnation) {
-        let now = SystemClock.now();
+    pub(crate) fn add(&self, now: Instant, key: String, own: &Own, ending: Ending, incarnation: Incarnation) {
         let entry =
             Entry { key, ending, attempt: own.attempt, until: now + own.claim.terms.ttl, incarnation };
         let mut entries = self.entries();
@@ -116,8 +115,7 @@ impl Pending {
     }
 
     /// Returns what is sent next to a server, and forgets what need not be sent any more.
-    fn next(&self, incarnation: Option<Incarnation>) -> Vec<(ClaimId, Entry)> {
-        let now = SystemClock.now();
+    fn next(&self, now: Instant, incarnation: Option<Incarnation>) -> Vec<(ClaimId, Entry)> {
         let mut entries = self.entries();
         // A server that has started anew does not count before all that it may have read from its disk has ended.
         let is_there = |entry: &Entry| {
@@ -145,8 +143,8 @@ pub(crate) async fn send_pending(quorum: Weak<Quorum>, pending: Arc<Pending>, no
     loop {
         let last = pending.last.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(this) = kept.take().or(last).or_else(|| quorum.upgrade()) else { return };
-        let incarnation = this.nodes[node].link.incarnation();
-        let batch = pending.next(incarnation);
+        let incarnation = this.nodes[node].wire.incarnation();
+        let batch = pending.next(this.clock.now(), incarnation);
         if batch.is_empty() {
             drop(this);
             if pending.is_closing.load(Ordering::Relaxed) {
@@ -178,6 +176,7 @@ pub(crate) async fn send_pending(quorum: Weak<Quorum>, pending: Arc<Pending>, no
 mod tests {
     use std::time::Duration;
 
+    use tenure_core::clock::{Clock, SystemClock};
     use tenure_core::model::claim::{Claim, ClientId, Label, Name, Terms};
     use tenure_core::model::token::Token;
 
@@ -205,7 +204,7 @@ mod tests {
     }
 
     fn add(pending: &Pending, own: &Own, ending: Ending) {
-        pending.add("tenure:m".to_owned(), own, ending, Incarnation(7));
+        pending.add(SystemClock.now(), "tenure:m".to_owned(), own, ending, Incarnation(7));
     }
 
     #[test]
@@ -215,7 +214,7 @@ mod tests {
         add(&pending, &own, released(false, true));
         add(&pending, &own, released(true, false));
         add(&pending, &own, Ending::Cancelled);
-        let sent = pending.next(Some(Incarnation(7)));
+        let sent = pending.next(SystemClock.now(), Some(Incarnation(7)));
         assert_eq!(sent.len(), 1);
         assert_eq!(sent[0].1.ending, released(false, true), "no copy of it is granted later");
         pending.forget_sent(&sent);
@@ -226,10 +225,10 @@ mod tests {
     fn what_is_new_while_a_call_is_under_way_is_told_by_the_next() {
         let (pending, own) = (Pending::default(), own(1, Duration::from_secs(30)));
         add(&pending, &own, Ending::Cancelled);
-        let sent = pending.next(None);
+        let sent = pending.next(SystemClock.now(), None);
         add(&pending, &own, released(true, true));
         pending.forget_sent(&sent);
-        assert_eq!(pending.next(None)[0].1.ending, released(true, true));
+        assert_eq!(pending.next(SystemClock.now(), None)[0].1.ending, released(true, true));
     }
 
     #[test]
@@ -260,12 +259,12 @@ mod tests {
             add(&pending, &own(id, Duration::from_secs(30)), released(true, false));
         }
         assert_eq!(pending.len(), PENDING_MAX);
-        assert_eq!(pending.next(None).len(), BATCH_MAX);
+        assert_eq!(pending.next(SystemClock.now(), None).len(), BATCH_MAX);
         assert!(
-            pending.next(Some(Incarnation(8))).is_empty(),
+            pending.next(SystemClock.now(), Some(Incarnation(8))).is_empty(),
             "a server that has started anew knows of none"
         );
         add(&pending, &own(1, Duration::ZERO), released(true, false));
-        assert!(pending.next(None).is_empty(), "its hold has ended by itself");
+        assert!(pending.next(SystemClock.now(), None).is_empty(), "its hold has ended by itself");
     }
 }

@@ -141,7 +141,7 @@ impl Quorum {
                     cmd.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
                     cmd
                 };
-                let (value, _) = node.link.call(Instant::now() + CALL_TIMEOUT, &scan).await?;
+                let (value, _) = node.wire.call(Instant::now() + CALL_TIMEOUT, &scan).await?;
                 let strange = |error: redis::ParsingError| Fault::Cut {
                     server: node.name.clone(),
                     why: error.to_string(),
