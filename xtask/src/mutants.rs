@@ -22,7 +22,7 @@ const WITHIN_SECONDS: u64 = 60;
 const WITHOUT_SECONDS: u64 = 300;
 /// What is built, once: with other packages the same crates would be built with other features.
 const BUILD: &str = "nextest run --cargo-quiet --features tenure-core/mutants --package tenure-core --package tenure-fence \
-                     --package tenure-redis --package tenure-redlock --package tenure-chaos";
+                     --package tenure-redis --package tenure-redlock --package tenure-etcd --package tenure-chaos";
 /// The exit code of nextest when a test has failed.
 const TEST_FAILED: i32 = 100;
 
@@ -40,7 +40,7 @@ pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
 pub(crate) fn all(run: &mut Run, mutants: &[&Mutant]) -> Outcome<()> {
     setup::need(run, &[&setup::CC, &setup::NEXTEST])?;
     // The quorum's servers are Redis, too.
-    for engine in engines::named("redis")? {
+    for engine in engines::named("redis,etcd")? {
         setup::need(run, engine.tools)?;
     }
     let mut build = run.cargo(BUILD);

@@ -9,6 +9,7 @@
 //! <prefix>value/<name> k           the same, kept beyond the hold
 //! <prefix>value/<name> l           it is fresh for as long as this is there
 //! <prefix>done/<claim>             a claim that must not be let in any more
+//! <prefix>alone/<name>             the mark of the client that alone has used the name since it was written: `locks/alone.rs`
 //! <prefix>queue...                 queues: see `queues.rs`
 //! ```
 //!
@@ -100,6 +101,16 @@ impl Keys {
         }
     }
 
+    /// What the keys of all entries of a line begin with.
+    pub(crate) fn places(&self, name: &Name) -> Vec<u8> {
+        self.in_line(name, if self.layout == Layout::Tenure { "c" } else { "" })
+    }
+
+    /// What the keys of all that rests begin with.
+    pub(crate) fn rests(&self, name: &Name) -> Vec<u8> {
+        self.in_line(name, "r")
+    }
+
     pub(crate) fn rest(&self, name: &Name, claim: ClaimId) -> Vec<u8> {
         self.in_line(name, &format!("r{claim}"))
     }
@@ -126,6 +137,11 @@ impl Keys {
 
     pub(crate) fn done(&self, claim: ClaimId) -> Vec<u8> {
         self.of("done", &claim.to_string())
+    }
+
+    /// The mark of a client that uses a name alone.
+    pub(crate) fn alone(&self, name: &Name) -> Vec<u8> {
+        self.of("alone", name.as_str())
     }
 
     /// The head of a queue.

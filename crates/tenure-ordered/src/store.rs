@@ -9,7 +9,7 @@ use tenure_core::Result;
 use tenure_core::clock::Instant;
 use tenure_core::engine::{Capability, DynQueueEngine, Finding, Incarnation};
 use tenure_core::model::claim::{Claim, ClaimId, Keep, Name, Terms};
-use tenure_core::model::line::{Blocker, Line, Place, Resized, Rest, TakenSlot};
+use tenure_core::model::line::{Blocker, Entry, Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::model::token::Token;
 
 use crate::wake::Wakes;
@@ -101,8 +101,14 @@ pub struct Mine {
 pub struct Wait {
     /// Its entry.
     pub mine: Mine,
+    /// The same as it was read in the line.
+    pub entry: Option<Entry>,
     /// The claims before it without whose going it cannot hold.
     pub blockers: Vec<Blocker>,
+    /// Everything before it, the oldest first, if that is little; else the oldest alone.
+    pub before: Vec<Blocker>,
+    /// Whether that is everything.
+    pub is_all_before: bool,
     /// When its line was read ([`Look::revision`]).
     pub revision: u64,
     /// How many keys the line had then ([`Look::keys`]).

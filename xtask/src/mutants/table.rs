@@ -55,6 +55,7 @@ const fn core(filter: &'static str) -> Catcher {
     Catcher::Tests("tenure-core", filter)
 }
 const STAMPS: Catcher = Catcher::Tests("tenure-redlock", "a_token_is_acknowledged_only_where");
+const MARKS: Catcher = Catcher::Tests("tenure-etcd", "marks::");
 const SCRIPTS: Catcher = Catcher::Tests("tenure-redis", "lua::tests::the_functions_do_what_step_does");
 
 /// All of them. A name that is not in the code, or is there and not here, is a finding of `cargo xtask tidy`.
@@ -228,6 +229,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "an acknowledgement counts although the delivery has ended",
         Catcher::Tests("tenure-redis", "queues::tests::the_functions_do_what_step_does"),
     ),
+    // The marks of etcd.
+    mutant(
+        "etcd-entrance-keeps-mark",
+        "a client that used a lock alone does not see who has come since: two hold",
+        MARKS,
+    ),
+    mutant("etcd-mark-while-inside", "a client overtakes itself", MARKS),
+    mutant("etcd-mark-in-company", "a client that only waited takes itself for alone: two hold", MARKS),
     // Redlock.
     mutant(
         "redlock-plain-tokens",

@@ -40,8 +40,10 @@ const REDIS_KEPT: [&str; 15] = [
 const REDLOCK_KEPT: [&str; 3] = ["boot", "max", "base"];
 /// Where the waiters of one of its resources stand: the next client removes dead ones, and they expire if none comes.
 const REDLOCK_LINE: [&str; 3] = ["Q:", "W:", "X:"];
-/// Keys of etcd that are kept: heads of queues, their clock and their dedup ids; and claims that have ended, on a lease.
-const ETCD_KEPT: [&str; 4] = ["tenure/queues/", "tenure/queue-clock", "tenure/done/", "tenure/queue-called/"];
+/// Keys of etcd that are kept: heads of queues, their clock and their dedup ids; and, on leases, claims that have ended and marks of
+/// clients that used a name alone.
+const ETCD_KEPT: [&str; 5] =
+    ["tenure/queues/", "tenure/queue-clock", "tenure/done/", "tenure/queue-called/", "tenure/alone/"];
 /// Tables that must be empty.
 const TABLES: [&str; 3] = ["tenure_queue_item", "tenure_queue_group", "tenure_queue_dead"];
 

@@ -106,6 +106,8 @@ pub struct Line {
     rests: Vec<Rest>,
     resized: Option<Resized>,
     slots: Vec<TakenSlot>,
+    /// So many entries were not read: they are behind the first one, and before the last two.
+    unread: u32,
     /// The value that a holder published.
     pub value: Option<Published>,
 }
@@ -135,6 +137,12 @@ pub enum Standing {
         /// The capacity in use.
         capacity: u32,
     },
+}
+
+impl Blocker {
+    fn of((order, entry, is_rest): &(u64, &Entry, bool)) -> Blocker {
+        Blocker { order: *order, entry: (*entry).clone(), is_rest: *is_rest }
+    }
 }
 
 impl Entry {
@@ -176,7 +184,13 @@ impl Line {
         // A rest beside the entry of its own hold stands for the same units.
         rests.retain(|rest| places.binary_search_by_key(&rest.order, |place| place.order).is_err());
         rests.sort_unstable_by_key(|rest| rest.order);
-        Line { places, rests, resized, slots, value: None }
+        Line { places, rests, resized, slots, unread: 0, value: None }
+    }
+
+    /// Makes a line of a mutex of its ends: so many entries were not read, which are behind the first one and before the last two.
+    #[must_use]
+    pub fn with_unread(self, unread: u32) -> Line {
+        Line { unread, ..self }
     }
 
     /// Returns what the resource is: what its oldest entry says, or an operator since. `None` if it is idle.
@@ -278,7 +292,7 @@ impl Line {
         if index < holding {
             return Some(Standing::Holds);
         }
-        let position = u32::try_from(index - holding + 1).unwrap_or(u32::MAX);
+        let position = u32::try_from(index - holding + 1).unwrap_or(u32::MAX).saturating_add(self.unread);
         let waiting = Waiting { position, horizon: self.last_token(), look_in: None };
         Some(Standing::Waits(waiting))
     }
@@ -306,22 +320,15 @@ impl Line {
         };
         let capacity = self.kind_and_capacity().map_or(1, |(_, capacity)| u64::from(capacity));
         let weight = u64::from(self.places[index].entry.weight);
-        let rests = self.rests.iter().map(|rest| (rest.order, &rest.entry, true));
-        let places = self.places[..index].iter().map(|place| (place.order, &place.entry, false));
-        let before: Vec<(u64, &Entry, bool)> = rests.chain(places).collect();
-        let blocker = |(order, entry, is_rest): &(u64, &Entry, bool)| Blocker {
-            order: *order,
-            entry: (*entry).clone(),
-            is_rest: *is_rest,
-        };
+        let before: Vec<(u64, &Entry, bool)> = self.all_before(index).collect();
         let excludes = |(_, entry, _): &&(u64, &Entry, bool)| u64::from(entry.weight) + weight > capacity;
         if let Some(before) = before.iter().rev().find(excludes) {
-            return vec![blocker(before)];
+            return vec![Blocker::of(before)];
         }
         let mut used = weight;
         let mut blockers = Vec::new();
         for before in before.iter().rev() {
-            blockers.push(blocker(before));
+            blockers.push(Blocker::of(before));
             used += u64::from(before.1.weight);
             if used > capacity {
                 return blockers;
@@ -330,10 +337,26 @@ impl Line {
         Vec::new()
     }
 
+    /// Returns everything before a claim that takes units, the oldest first, if it is at most so much and was read. Else the oldest alone.
+    pub fn before(&self, claim: ClaimId, most: usize) -> (Vec<Blocker>, bool) {
+        let index = self.places.iter().position(|place| place.entry.claim == claim).unwrap_or_default();
+        let mut before: Vec<(u64, &Entry, bool)> = self.all_before(index).collect();
+        before.sort_unstable_by_key(|(order, ..)| *order);
+        let is_whole = self.unread == 0 && before.len() <= most;
+        (before.iter().take(if is_whole { most } else { 1 }).map(Blocker::of).collect(), is_whole)
+    }
+
+    /// What rests, and the places before one.
+    fn all_before(&self, index: usize) -> impl Iterator<Item = (u64, &Entry, bool)> {
+        let rests = self.rests.iter().map(|rest| (rest.order, &rest.entry, true));
+        rests.chain(self.places[..index].iter().map(|place| (place.order, &place.entry, false)))
+    }
+
     /// Returns the answer to a claim that is refused. `now`: by this machine's clock.
     pub fn busy(&self, now: Timestamp) -> Busy {
         let holding = self.holding();
-        let waiting = u32::try_from(self.places.len() - holding).unwrap_or(u32::MAX);
+        let waiting =
+            u32::try_from(self.places.len() - holding).unwrap_or(u32::MAX).saturating_add(self.unread);
         let mut busy = Busy::new(self.last_token(), waiting);
         let held = self.places.first().map(|place| &place.entry).filter(|_| holding > 0);
         busy.is_resting = held.is_none();

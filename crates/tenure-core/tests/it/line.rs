@@ -184,6 +184,34 @@ fn each_waits_for_as_few_as_can_be() {
 }
 
 #[test]
+fn what_is_before_a_claim_is_given_whole_or_not_at_all() {
+    let orders = |line: &Line, claim, most| {
+        let (before, is_all) = line.before(ClaimId::new(claim), most);
+        (before.iter().map(|blocker| blocker.order).collect::<Vec<_>>(), is_all)
+    };
+    let places = of(Kind::Mutex, 1, &[1, 1, 1, 1]);
+    let rest = Rest { order: 0, entry: places[0].entry.clone(), slot: None };
+    let line = Line::new(places.clone(), vec![rest], None, Vec::new());
+    assert_eq!(orders(&line, 3, 3), (vec![0, 1, 2], true), "with what rests");
+    assert_eq!(orders(&line, 4, 3), (vec![0], false), "more than asked for: the oldest alone");
+    let ends = Line::new(
+        vec![places[0].clone(), places[2].clone(), places[3].clone()],
+        Vec::new(),
+        None,
+        Vec::new(),
+    );
+    let ends = ends.with_unread(7);
+    assert_eq!(orders(&ends, 4, 9), (vec![1], false), "not all was read");
+    assert_eq!(blockers(&ends, 4), [3]);
+    let waits = |line: &Line, claim| match line.standing(ClaimId::new(claim)) {
+        Some(Standing::Waits(waiting)) => Some(waiting.position),
+        _ => None,
+    };
+    assert_eq!(waits(&ends, 4), Some(9), "the unread ones are counted");
+    assert_eq!(ends.busy(START).waiting, 9);
+}
+
+#[test]
 fn a_rest_takes_its_units_and_blocks() {
     let places = of(Kind::Mutex, 1, &[1]);
     let rest = Rest { order: 0, entry: places[0].entry.clone(), slot: None };

@@ -14,8 +14,7 @@ use tenure_core::model::line::{Entry, Line, Place, Resized, Rest, TakenSlot};
 use tenure_core::model::token::Token;
 use tenure_core::{Error, ErrorKind, Result};
 use tenure_ordered::{
-    Adopted, Entered, Entrance, Leaving, Left, Look, Mine, Presence, Queues, Rule, SessionId, Store, Wait,
-    Wakes,
+    Adopted, Entered, Entrance, Leaving, Left, Look, Mine, Presence, Queues, SessionId, Store, Wait, Wakes,
 };
 
 use crate::client::endpoints::{Endpoints, deadline};
@@ -26,18 +25,22 @@ use crate::client::proto::{
 };
 use crate::client::watch::{Wanted, Watches};
 use crate::error::Fault;
-use crate::keys::{Keys, Layout, get, range, write_resized, write_rest, write_value};
+use crate::keys::{Keys, Layout, write_resized, write_rest, write_value};
+use crate::locks::alone::Alone;
 use crate::locks::wake::{Waits, comes, goes};
 use crate::queues::{self, EtcdQueues};
 
 /// A transaction has 128 operations at most, unless the server is configured otherwise.
 const OPERATIONS_MAX: usize = 128;
 /// The most requests of a transaction that has a transaction of its own for each of them.
-const BATCH_MAX: usize = 64;
+pub(crate) const BATCH_MAX: usize = 64;
 /// The most waiters of a line: a read of all of them is 2 MiB.
 const WAITERS_MAX: u32 = 10_000;
-/// How often a try reads again because others came in between.
-const TRIES: usize = 4;
+/// How many calls of one verb are under way at a time. etcd executes each as soon as it has it, so the next one is on its way while the
+/// one before waits for the disks.
+const CALLS_MAX: usize = 2;
+/// How often what was read is read again because others came in between.
+pub(crate) const TRIES: usize = 4;
 /// How often a slot is tried to be taken before the claim is answered and asked again.
 const SLOT_TRIES: usize = 16;
 /// How many keys are read at once when names are listed.
@@ -47,12 +50,13 @@ const NAMES_PAGE: i64 = 1000;
 pub struct Etcd {
     pub(crate) endpoints: Endpoints,
     pub(crate) keys: Keys,
-    client: ClientId,
+    pub(crate) client: ClientId,
     capability: Capability,
     incarnation: Incarnation,
     pub(crate) etcd_leases: Arc<EtcdLeases>,
     wakes: Arc<Wakes>,
     waits: Waits,
+    pub(crate) alone: Alone,
     queues: Queues<EtcdQueues>,
 }
 
@@ -72,13 +76,6 @@ impl std::fmt::Debug for Etcd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Etcd").field("client", &self.client).finish_non_exhaustive()
     }
-}
-
-/// An entry that is to leave, as it was seen.
-#[derive(Clone, Copy)]
-struct Seen {
-    version: i64,
-    is_broken: bool,
 }
 
 pub(crate) fn failed(operation: &'static str) -> impl Fn(Fault) -> Error {
@@ -113,13 +110,8 @@ pub(crate) fn version(mine: &Mine) -> i64 {
 }
 
 /// No operator has marked the entry, it has taken no other slot than is known, and no other client has it.
-fn is_untouched(key: Vec<u8>, mine: Option<&Mine>) -> Compare {
+pub(crate) fn is_untouched(key: Vec<u8>, mine: Option<&Mine>) -> Compare {
     Compare::of(key, CompareResult::Equal, Target::Version(mine.map_or(1, version)))
-}
-
-/// The entry ends with the lease under which this client has it: no other client has taken it over.
-fn is_own(key: Vec<u8>, mine: &Mine) -> Compare {
-    Compare::of(key, CompareResult::Equal, Target::Lease(lease_of(mine.session_id)))
 }
 
 /// Writes an entry as it is, so that a client that has read it before finds it changed.
@@ -128,12 +120,17 @@ fn touch(key: Vec<u8>) -> RequestOp {
 }
 
 /// Nothing in the range was made after a revision. With 0: the range is empty.
-fn none_since(prefix: Vec<u8>, revision: i64) -> Compare {
+pub(crate) fn none_since(prefix: Vec<u8>, revision: i64) -> Compare {
     let (result, with) =
         if revision == 0 { (CompareResult::Equal, 0) } else { (CompareResult::Less, revision + 1) };
     let mut compare = Compare::of(prefix.clone(), result, Target::Create(with));
     compare.range_end = end_of_prefix(&prefix);
     compare
+}
+
+/// The key is as it was written at a revision.
+pub(crate) fn is_written(key: Vec<u8>, revision: i64) -> Compare {
+    Compare::of(key, CompareResult::Equal, Target::Mod(revision))
 }
 
 pub(crate) fn ranges(responses: &[ResponseOp]) -> impl Iterator<Item = &RangeResponse> {
@@ -169,7 +166,8 @@ impl Etcd {
             watches,
         };
         let queues = Queues::new(EtcdQueues::new(parts), client);
-        Etcd { endpoints, keys, client, capability, incarnation, etcd_leases, wakes, waits, queues }
+        let alone = Alone::default();
+        Etcd { endpoints, keys, client, capability, incarnation, etcd_leases, wakes, waits, alone, queues }
     }
 
     pub(crate) async fn call<Q: Call>(&self, request: Q) -> Result<Q::Answer, Fault> {
@@ -196,236 +194,8 @@ impl Etcd {
         self.call(transaction).await.map_err(failed(operation))
     }
 
-    fn entry(&self, claim: ClaimId, terms: &Terms) -> Entry {
+    pub(crate) fn entry(&self, claim: ClaimId, terms: &Terms) -> Entry {
         Entry::of_terms(claim, self.client, terms, SystemClock.time_of_day(), terms.ttl)
-    }
-
-    /// What an entrance does. `seen`: nothing may have come since that revision; none: whatever there is.
-    fn entrance(&self, entrance: &Entrance<'_>, seen: Option<i64>) -> TxnRequest {
-        let claim = entrance.claim;
-        let place = self.keys.place(&claim.resource, claim.id);
-        let mut compare =
-            vec![Compare::is_absent(place.clone()), Compare::is_absent(self.keys.done(claim.id))];
-        compare.extend(seen.map(|seen| none_since(self.keys.line(&claim.resource), seen)));
-        let value = self.entry(claim.id, &claim.terms).encode().into_bytes();
-        let line = read(range(self.keys.line(&claim.resource)));
-        let mut success = vec![put(place, value, lease_of(entrance.session_id)), line.clone()];
-        let mut failure = vec![line, read(get(self.keys.done(claim.id)))];
-        if claim.terms.unless_fresh {
-            let value = read(range(self.keys.value(&claim.resource)));
-            success.insert(2, value.clone());
-            failure.insert(1, value);
-        }
-        TxnRequest { compare, success, failure }
-    }
-
-    /// Reads what came of an entrance. `None`: it may be let in at a second try, behind what there is now.
-    fn entered(&self, entrance: &Entrance<'_>, part: &TxnResponse, revision: i64) -> Option<Entered> {
-        let claim = entrance.claim;
-        let mut found = ranges(&part.responses);
-        let keys = found.next().map(|range| &range.kvs[..]).unwrap_or_default();
-        let mut line = self.keys.read_line(&claim.resource, keys);
-        if claim.terms.unless_fresh {
-            let value = found.next().map(|range| &range.kvs[..]).unwrap_or_default();
-            line.value = self.keys.read_value(&claim.resource, value);
-        }
-        let is_done = !part.succeeded && found.next().is_some_and(|done| !done.kvs.is_empty());
-        if is_done {
-            return Some(Entered::Finished);
-        }
-        self.forget_resize(&claim.resource, &line, keys);
-        let order = line.place(claim.id).map(|place| place.order);
-        let own_lease = lease_of(entrance.session_id);
-        let place = self.keys.place(&claim.resource, claim.id);
-        if claim.may_be_known && keys.iter().any(|key| key.key == place && key.lease != own_lease) {
-            return Some(Entered::Elsewhere);
-        }
-        let would_hold = line.would_hold(&claim.terms) == Ok(true);
-        let keys_count = keys.len() as u64;
-        let look = Look { line, revision: u64::try_from(revision).unwrap_or_default(), keys: keys_count };
-        let Some(order) = order else { return (!would_hold).then_some(Entered::Out(look)) };
-        let taken = look.line.slot_of(claim.id);
-        let mine = Mine {
-            resource: claim.resource.clone(),
-            claim: claim.id,
-            order,
-            token: taken.map_or(Token::new(order), |slot| slot.token),
-            session_id: entrance.session_id,
-            slot: taken.map(|slot| slot.number),
-
-            adoptions: 0,
-        };
-        Some(Entered::In(mine, look))
-    }
-
-    async fn enter_batch(&self, entrances: &[Entrance<'_>]) -> Vec<Result<Entered>> {
-        let mut seen: Vec<Option<i64>> =
-            entrances.iter().map(|entrance| (entrance.rule == Rule::IfItHolds).then_some(0)).collect();
-        let mut entered: Vec<Option<Entered>> = entrances.iter().map(|_| None).collect();
-        for _ in 0..TRIES {
-            let left: Vec<usize> = (0..entrances.len()).filter(|index| entered[*index].is_none()).collect();
-            if left.is_empty() {
-                break;
-            }
-            let asked = left.iter().map(|index| self.entrance(&entrances[*index], seen[*index])).collect();
-            let answer = match self.together(asked).await {
-                Ok(answer) => answer,
-                Err(fault) if fault.is_no_lease() => return self.dead(entrances).await,
-                // Some may have entered by an earlier try.
-                Err(fault) => return entered.into_iter().map(|one| fault.unless_in(one)).collect(),
-            };
-            let revision = revision_of(&answer);
-            for (index, part) in left.into_iter().zip(parts(&answer)) {
-                entered[index] = part.and_then(|part| self.entered(&entrances[index], part, revision));
-                seen[index] = seen[index].map(|_| revision);
-            }
-        }
-        // Others came each time: as busy as can be.
-        let busy = || Ok(Entered::Out(Look { line: Line::default(), revision: 0, keys: 0 }));
-        entered.into_iter().map(|entered| entered.map_or_else(busy, Ok)).collect()
-    }
-
-    /// One of the leases is not there any more, so nothing was carried out. Finds out which.
-    async fn dead(&self, entrances: &[Entrance<'_>]) -> Vec<Result<Entered>> {
-        for entrance in entrances {
-            self.etcd_leases.check_ended(entrance.session_id).await;
-        }
-        entrances.iter().map(|_| Ok(Entered::Dead)).collect()
-    }
-
-    /// What a leaving does. `done`: the lease of ids that are finished.
-    async fn leaving(&self, leaving: &Leaving, seen: Option<Seen>, done: i64) -> Result<TxnRequest, Fault> {
-        let Leaving { resource, claim, .. } = leaving;
-        let place = self.keys.place(resource, *claim);
-        let mut success = vec![delete(place.clone())];
-        if leaving.has_value {
-            success.push(delete(self.keys.held_value(resource, *claim)));
-        }
-        let slot = leaving.mine.as_ref().and_then(|mine| mine.slot);
-        success.extend(slot.map(|slot| delete(self.keys.slot(resource, slot))));
-        match (&leaving.rest, &leaving.mine) {
-            (Some(rest), Some(mine)) => {
-                let lease = self.etcd_leases.once(rest.period).await?;
-                let mut entry = self.entry(*claim, &rest.terms);
-                if let Some(about) = &mut entry.about {
-                    about.lasts = rest.period;
-                }
-                let value = write_rest(mine.order, mine.token, slot, &entry);
-                success.push(put(self.keys.rest(resource, *claim), value, lease));
-            }
-            _ if leaving.has_rest => success.push(delete(self.keys.rest(resource, *claim))),
-            _ => {}
-        }
-        let mut failure = vec![read(RangeRequest { keys_only: true, ..get(place.clone()) })];
-        if leaving.may_come_later {
-            let finished = put(self.keys.done(*claim), Vec::new(), done);
-            success.push(finished.clone());
-            failure.push(finished);
-        }
-        let compare = match seen {
-            Some(seen) if leaving.is_over || !seen.is_broken => {
-                Compare::of(place.clone(), CompareResult::Equal, Target::Version(seen.version))
-            }
-            None if leaving.is_over => Compare::of(place.clone(), CompareResult::NotEqual, Target::Create(0)),
-            _ => is_untouched(place.clone(), leaving.mine.as_ref()),
-        };
-        // A client that has let go of it must not end what another has taken over.
-        let own = leaving.mine.as_ref().filter(|mine| mine.session_id != SessionId(0));
-        let compare = std::iter::once(compare).chain(own.map(|mine| is_own(place, mine))).collect();
-        Ok(TxnRequest { compare, success, failure })
-    }
-
-    /// Finds the slots of claims that may have taken one, and how their entries were then.
-    async fn with_slots(&self, leaving: &[Leaving]) -> Result<Vec<(Leaving, Option<Seen>)>, Fault> {
-        let mut known = Vec::new();
-        for leaving in leaving {
-            let mut leaving = leaving.clone();
-            let mut seen = None;
-            if leaving.may_have_slot {
-                let answer = self.call(range(self.keys.line(&leaving.resource))).await?;
-                let line = self.keys.read_line(&leaving.resource, &answer.kvs);
-                let key = self.keys.place(&leaving.resource, leaving.claim);
-                let entry = answer.kvs.iter().find(|kv| kv.key == key);
-                seen = entry.zip(line.place(leaving.claim)).map(|(entry, place)| Seen {
-                    version: entry.version,
-                    is_broken: place.entry.about.as_ref().is_some_and(|about| about.is_broken),
-                });
-                let taken = line.slot_of(leaving.claim);
-                leaving.mine = line.place(leaving.claim).map(|place| Mine {
-                    resource: leaving.resource.clone(),
-                    claim: leaving.claim,
-                    order: place.order,
-                    token: taken.map_or(Token::new(place.order), |slot| slot.token),
-                    session_id: SessionId(0),
-                    slot: taken.map(|slot| slot.number),
-
-                    adoptions: 0,
-                });
-            }
-            known.push((leaving, seen));
-        }
-        Ok(known)
-    }
-
-    async fn leave_batch(&self, leaving: &[Leaving]) -> Vec<Result<Left>> {
-        let all_failed = |fault: Fault| leaving.iter().map(|_| Err(fault.to_error("release"))).collect();
-        let known = match self.with_slots(leaving).await {
-            Ok(known) => known,
-            Err(fault) => return all_failed(fault),
-        };
-        match self.leave_known(&known).await {
-            Ok(left) => left,
-            Err(fault) if fault.is_full() => self.leave_without_notes(&known, &fault).await,
-            Err(fault) => all_failed(fault),
-        }
-    }
-
-    /// Nothing can be written: what need only be deleted goes. What needs a note besides goes as well, and is said to have failed, so
-    /// that it is repeated until there is room for the note. What is to rest stays.
-    async fn leave_without_notes(
-        &self,
-        known: &[(Leaving, Option<Seen>)],
-        fault: &Fault,
-    ) -> Vec<Result<Left>> {
-        let has_no_rest = known.iter().filter(|(leaving, _)| leaving.rest.is_none());
-        let bare =
-            |(leaving, seen): &(Leaving, _)| (Leaving { may_come_later: false, ..leaving.clone() }, *seen);
-        let bare: Vec<(Leaving, Option<Seen>)> = has_no_rest.map(bare).collect();
-        let mut left = match self.leave_known(&bare).await {
-            Ok(left) => left.into_iter(),
-            Err(fault) => return known.iter().map(|_| Err(fault.to_error("release"))).collect(),
-        };
-        let answer = |(leaving, _): &(Leaving, _)| {
-            let left = if leaving.rest.is_none() { left.next() } else { None };
-            left.filter(|_| !leaving.may_come_later).unwrap_or_else(|| Err(fault.to_error("release")))
-        };
-        known.iter().map(answer).collect()
-    }
-
-    async fn leave_known(&self, known: &[(Leaving, Option<Seen>)]) -> Result<Vec<Result<Left>>, Fault> {
-        if known.is_empty() {
-            return Ok(Vec::new());
-        }
-        let has_notes = known.iter().any(|(leaving, _)| leaving.may_come_later);
-        let done = if has_notes { self.etcd_leases.done().await? } else { 0 };
-        let asked = join_all(known.iter().map(|(leaving, seen)| self.leaving(leaving, *seen, done))).await;
-        let answer = self.together(asked.into_iter().collect::<Result<_, Fault>>()?).await?;
-        let left = |((leaving, seen), part): (&(Leaving, Option<Seen>), Option<&TxnResponse>)| {
-            let was_broken = seen.is_some_and(|seen| seen.is_broken);
-            let part = part.ok_or_else(|| broken("release"))?;
-            let is_there = ranges(&part.responses).any(|range| !range.kvs.is_empty());
-            match part.succeeded {
-                true => Ok(Left::Gone),
-                // It took a slot just now: once more.
-                false if is_there && leaving.may_have_slot && !was_broken => {
-                    let again = "it took a slot while it was to leave";
-                    Err(Error::new(ErrorKind::Unavailable, "release", again))
-                }
-                false if is_there => Ok(Left::IsBroken),
-                false => Ok(Left::WasNot),
-            }
-        };
-        Ok(known.iter().zip(parts(&answer)).map(left).collect())
     }
 
     /// Publishes; the leases of what was kept before come back, and are to be ended.
@@ -531,6 +301,8 @@ fn capability(layout: Layout) -> Capability {
     capability.survives_failover = true;
     capability.batch_max = BATCH_MAX;
     capability.resource_batch_max = 1;
+    capability.calls_max = CALLS_MAX;
+    capability.keeps_call_order = false;
     if layout == Layout::Etcdctl {
         capability.kinds = &[tenure_core::model::claim::Kind::Mutex];
         capability.has_rests = false;

@@ -6,4 +6,5 @@ mod etcdctl;
 mod faults;
 mod late;
 mod load;
+mod marks;
 mod queue;

@@ -14,6 +14,8 @@ use crate::store::{Leaving, Look, Mine, Resting, SessionId, Wait};
 /// A waiter checks whether it has moved up at one heartbeat for so many claims before it: what the waiters of a line
 /// of n read for that costs n log n together, and not n².
 const PLACES_PER_HEARTBEAT: u32 = 4;
+/// Of so many claims before a waiter each is known to it.
+const BEFORE_MAX: usize = 8;
 /// A waiter that waits for more claims than this reads the line at each heartbeat.
 const BLOCKERS_MAX: usize = 8;
 
@@ -65,7 +67,10 @@ impl Own {
     /// Its line was read at `now`, and it waits in it. Returns what for.
     pub(crate) fn waits(&mut self, waiting: Waiting, look: &Look, now: Instant) -> Wait {
         let blockers = look.line.blockers(self.mine.claim);
-        let wait = Wait { mine: self.mine.clone(), blockers, revision: look.revision, keys: look.keys };
+        let (before, is_all_before) = look.line.before(self.mine.claim, BEFORE_MAX);
+        let entry = look.line.place(self.mine.claim).map(|place| place.entry.clone());
+        let (mine, revision, keys) = (self.mine.clone(), look.revision, look.keys);
+        let wait = Wait { mine, entry, blockers, before, is_all_before, revision, keys };
         self.stood = Some(Stood { wait: wait.clone(), waiting, recount_at: Instant::default() });
         self.counted(now);
         wait
