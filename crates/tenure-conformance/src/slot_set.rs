@@ -122,9 +122,9 @@ pub async fn a_set_of_slots_has_one_place(setup: &dyn Setup) {
         // The set keeps the first slot, and waits for the second; so does the one that came later.
         setup.eventually("the first is granted", async || waiters(&a, &name).await == 2).await;
         setup.within("a release", two.release()).await.expect("a release is answered");
-        later
+        (later,)
     };
-    let (leases, mut later) = join(setup.within("it has both", waiting), places).await;
+    let (leases, (mut later,)) = join(setup.within("it has both", waiting), places).await;
     let leases = leases.expect("granted");
     assert_eq!(numbers(&leases).len(), 2, "a slot is held twice");
     assert!(poll_immediate(&mut later).await.is_none(), "who came later was granted before the set had all");

@@ -186,9 +186,10 @@ fn slots_of_one_pool_are_gathered_without_a_circle() {
             let leases = set.acquire_within(Duration::from_secs(40)).await.expect("granted");
             let numbers: Vec<u32> = leases.iter().filter_map(|lease| lease.slot()).collect();
             assert_eq!(numbers.len() as u32, 1 + task * 7 % SLOTS, "all or none");
-            let mut held_now = held.lock().expect("nobody panicked");
-            assert!(numbers.iter().all(|slot| held_now.insert(*slot)), "{numbers:?} beside {held_now:?}");
-            drop(held_now);
+            {
+                let mut held = held.lock().expect("nobody panicked");
+                assert!(numbers.iter().all(|slot| held.insert(*slot)), "{numbers:?} beside {held:?}");
+            }
             tokio::task::yield_now().await;
             held.lock().expect("nobody panicked").retain(|slot| !numbers.contains(slot));
             leases.release().await.expect("answers");
