@@ -58,7 +58,9 @@ pub(crate) fn are_pinned(tree: &Tree) -> Vec<Finding> {
 /// What tests say they hold.
 fn pins<'a>(tree: &'a Tree, findings: &mut Vec<Finding>) -> Vec<Pin<'a>> {
     let mut pins = Vec::new();
-    for (path, text) in tree.with_suffix(".rs").filter(|(path, _)| path.starts_with("crates/")) {
+    let of_rust = tree.with_suffix(".rs").filter(|(path, _)| path.starts_with("crates/"));
+    let of_java = tree.with_suffix(".java").filter(|(path, _)| path.contains("/src/test/"));
+    for (path, text) in of_rust.chain(of_java) {
         for (number, line) in text.lines().enumerate() {
             let Some(said) = line.trim_start().strip_prefix(MARK) else { continue };
             let pin = said.split_once(" \"").and_then(|(page, rest)| Some((page, rest.strip_suffix('"')?)));
