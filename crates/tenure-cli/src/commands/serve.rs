@@ -171,10 +171,12 @@ pub(crate) fn serve(serve: Serve, engine: &str) -> Outcome {
         .map_err(|error| Failure::system("start the server", error))?;
     runtime.block_on(async {
         let tenure = connect_server(engine, serve.settings(), LOG).await?;
+        // Before anybody can find the server there: a signal that comes at once ends it in order, too.
+        let signals = Signals::listen()?;
         let server = Server::bind(tenure, serve.options())?;
         *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(server.control());
         Messages::TEXT.message(&format!("serving at {}", server.address()));
-        run(server).await
+        run(server, signals).await
     })
 }
 
@@ -193,11 +195,27 @@ fn serve_page(address: &Address, shown: Shown) -> Result<tenure_metrics::Server,
     Ok(page)
 }
 
+/// The signals that a server hears.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Signals, Failure> {
+        let listen = |kind| signal(kind).map_err(|error| Failure::system("wait for signals", error));
+        Ok(Signals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hang_up: listen(SignalKind::hangup())?,
+        })
+    }
+}
+
 /// Runs a server, and tells it of signals.
-async fn run(server: Server) -> Outcome {
-    let listen = |kind| signal(kind).map_err(|error| Failure::system("wait for signals", error));
-    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-    let mut hang_up = listen(SignalKind::hangup())?;
+async fn run(server: Server, signals: Signals) -> Outcome {
+    let Signals { mut terminate, mut interrupt, mut hang_up } = signals;
     let control = server.control();
     let mut serving = tokio::spawn(server.run());
     let mut is_ending = false;
