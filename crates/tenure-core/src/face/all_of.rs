@@ -478,8 +478,11 @@ impl Prefix<'_> {
                 None => waiting.push(claim),
                 Some(Acquired::Lease(lease)) => {
                     self.leases.push(lease);
-                    self.stake_on(claims.as_slice());
-                    self.stake_on(&waiting);
+                    // What a try was granted is given back by whoever tries, who waits for that: the end of another claim must not be faster.
+                    if !is_try {
+                        self.stake_on(claims.as_slice());
+                        self.stake_on(&waiting);
+                    }
                 }
                 Some(Acquired::Busy(resource, by)) => busy = busy.or(Some((resource, by))),
                 Some(Acquired::Fresh(_)) => return Err(unasked_value()),
