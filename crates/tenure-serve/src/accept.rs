@@ -15,7 +15,7 @@ use hyper_util::server::graceful::GracefulConnection;
 use tenure_metrics::Listener;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 
 use crate::access::{Peer, certificate};
@@ -28,6 +28,7 @@ use crate::limits::{
 };
 use crate::pace::{Pace, Paced, Socket};
 use crate::pause::pause;
+use crate::places::Places;
 
 /// How long it rests after an error of the system: no more files, say.
 const REST: Duration = Duration::from_millis(100);
@@ -40,36 +41,12 @@ enum Accepted {
     Unix(tokio::net::UnixStream),
 }
 
-/// The connections that there may be.
-#[derive(Clone, Debug)]
-pub(crate) struct Places {
-    free: Arc<Semaphore>,
-    most: usize,
-}
-
-impl Places {
-    pub(crate) fn new(most: usize) -> Places {
-        Places { free: Arc::new(Semaphore::new(most)), most }
-    }
-
-    /// How many connections there are, and may be at most.
-    pub(crate) fn used(&self) -> (usize, usize) {
-        (self.most - self.free.available_permits(), self.most)
-    }
-
-    /// Waits until all connections have ended.
-    pub(crate) async fn are_free(&self) {
-        // Never closed.
-        drop(self.free.acquire_many(u32::try_from(self.most).unwrap_or(u32::MAX)).await);
-    }
-}
-
 /// Accepts until the server leaves.
 pub(crate) async fn serve(listener: Listener, front: Arc<Front>, tls: Option<TlsAcceptor>, places: Places) {
     loop {
         front.app.health.turned(Part::AcceptLoop);
         let next = async {
-            let place = places.free.clone().acquire_owned().await;
+            let place = places.take().await;
             (place, accept(&listener).await)
         };
         let (place, accepted) = tokio::select! {
@@ -79,7 +56,7 @@ pub(crate) async fn serve(listener: Listener, front: Arc<Front>, tls: Option<Tls
             () = pause(TURN) => continue,
         };
         match (place, accepted) {
-            (Ok(place), Ok(accepted)) => {
+            (Some(place), Ok(accepted)) => {
                 tokio::spawn(begin(accepted, front.clone(), tls.clone(), place));
             }
             _ => pause(REST).await,

@@ -9,7 +9,6 @@ use tenure_core::survey::Surveyor;
 use tenure_core::{Label, Result, Tenure};
 use tenure_metrics::Format;
 
-use crate::accept::Places;
 use crate::access::{Access, Caller};
 use crate::audit::Audit;
 use crate::counting::Counting;
@@ -19,6 +18,7 @@ use crate::health::Health;
 use crate::limits::{CALL_MAX, DOCTOR_EVERY};
 use crate::open_claims::OpenClaims;
 use crate::page::Pages;
+use crate::places::Places;
 use crate::problem::{Problem, UNAVAILABLE};
 use crate::waiting::Waiting;
 

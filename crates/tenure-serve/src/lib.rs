@@ -42,6 +42,7 @@ mod options;
 mod pace;
 mod page;
 mod pause;
+mod places;
 mod problem;
 mod reload;
 mod routes;
@@ -60,6 +61,8 @@ use tenure_metrics::{Address, Format, Listener};
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
+
+use places::Places;
 
 pub use access::forwarded::Network;
 pub use options::{Options, Tls};
@@ -192,7 +195,7 @@ impl Server {
             waiting: Arc::new(Waiting::new("requests wait", options.waiting_max)),
             streams: Arc::new(Waiting::new("streams are open", options.streams_max)),
             findings: tokio::sync::Mutex::default(),
-            places: accept::Places::new(options.connections_max),
+            places: Places::new(options.connections_max),
             audit: Audit::default(),
             began: SystemClock.now(),
         };
@@ -244,7 +247,7 @@ impl Server {
     }
 }
 
-async fn finish(places: &accept::Places, within: Duration) {
+async fn finish(places: &Places, within: Duration) {
     if tokio::time::timeout(within, places.are_free()).await.is_err() {
         tracing::warn!(target: "tenure::http", "requests are cut off that were not answered in time");
     }
