@@ -110,7 +110,6 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
         }
         Scope::All => {
             java::tests(run, false)?;
-            clients::tests(run)?;
             python::tests(run, Wheel::Test)
         }
         Scope::Fast | Scope::Engines(_) => Ok(()),
