@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::args::Args;
-use crate::run::{Outcome, Run};
+use crate::run::{Outcome, Run, WORKSPACE};
 use crate::setup;
 
 /// Where they are.
@@ -14,45 +14,34 @@ const SOURCES: &str = "crates/tenure-bench/anchors";
 /// The client for Java, which is one of the sides.
 const JAVA: &str = "java/tenure/src/main/java/dev/tenure";
 
-/// Compares.
+/// Compares, when `bench` has compiled what is ours.
 pub(crate) fn bench(run: &mut Run, args: Args) -> Outcome<()> {
-    compare(run, Build { profile: "dist", folder: "dist" }, &args.rest())
+    compare(run, "dist", &args.rest())
 }
 
 /// Sees that every side works.
 pub(crate) fn tests(run: &mut Run) -> Outcome<()> {
-    compare(run, Build { profile: "dev", folder: "debug" }, &["--check".to_owned()])
+    compare(run, "debug", &["--check".to_owned()])
 }
 
-/// How what is ours is compiled: as it is handed out, or as the tests are.
-struct Build {
-    profile: &'static str,
-    folder: &'static str,
-}
-
-fn compare(run: &mut Run, build: Build, arguments: &[String]) -> Outcome<()> {
+/// Has what is ours from a folder of the target: as it is handed out, or as the tests are.
+fn compare(run: &mut Run, folder_of_ours: &str, arguments: &[String]) -> Outcome<()> {
     setup::need(run, &setup::FOR_ANCHORS)?;
     let target = run.target()?;
-    let folder = target.join("anchors");
+    let (folder, ours) = (target.join("anchors"), target.join(folder_of_ours));
     std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     // The soak and the stores are programs of the tests, and nobody measures them.
-    for (what, profile) in [
-        ("--package tenure-cli --bin tenure", build.profile),
-        ("--package tenure-bench --example anchors", build.profile),
-        ("--package tenure-testkit --example stores", "dev"),
-        ("--package tenure-chaos", "dev"),
-    ] {
-        let mut cargo = run.cargo(&format!("build --profile {profile} {what}"));
-        if !run.command("tenure", &mut cargo) {
-            return Ok(());
-        }
+    let tests = format!("build {WORKSPACE} --bin tenure --bin anchors --bin tenure-chaos --example stores");
+    let mut build = run.cargo(&tests);
+    if !run.command("programs of the tests", &mut build) {
+        return Ok(());
     }
     let (Some(classes), Some(redsync)) = (java(run, &folder)?, go(run, &folder)) else { return Ok(()) };
     let foreign = setup::foreign();
     let mut compare = run.program("python3");
     compare.arg(format!("{SOURCES}/compare.py")).args(arguments);
-    compare.env("TENURE_COMMAND", target.join(build.folder).join("tenure"));
-    compare.env("TENURE_ANCHORS_RUST", target.join(build.folder).join("examples/anchors"));
+    compare.env("TENURE_COMMAND", ours.join("tenure"));
+    compare.env("TENURE_ANCHORS_RUST", ours.join("anchors"));
     compare.env("TENURE_ANCHORS_JAVA", classes).env("TENURE_ANCHORS_GO", redsync);
     compare.env("TENURE_TEST_STORES", target.join("debug/examples/stores"));
     compare.env("TENURE_CHAOS", target.join("debug/tenure-chaos"));

@@ -125,7 +125,7 @@ const CLIENTS: [Client; 2] = [
 pub(crate) fn tests(run: &mut Run) -> Outcome<()> {
     setup::need(run, &setup::FOR_CLIENTS)?;
     let target = run.target()?;
-    if !build(run) {
+    if !run.programs() {
         return Ok(());
     }
     for client in &CLIENTS {
@@ -146,16 +146,6 @@ pub(crate) fn tests(run: &mut Run) -> Outcome<()> {
         }
     }
     Ok(())
-}
-
-/// Builds the command and the suite; whether it could.
-pub(crate) fn build(run: &mut Run) -> bool {
-    ["build --package tenure-cli --bin tenure", "build --package tenure-testkit --example thin_clients"]
-        .iter()
-        .all(|build| {
-            let mut build = run.cargo(build);
-            run.command("the command and the suite", &mut build)
-        })
 }
 
 /// Has the suite judge a client behind its driver.

@@ -3,7 +3,7 @@
 mod links;
 
 use crate::args::Args;
-use crate::run::{Outcome, Run};
+use crate::run::{Outcome, Run, WORKSPACE};
 use crate::tidy;
 use crate::tree::Tree;
 
@@ -11,7 +11,7 @@ use crate::tree::Tree;
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
     without_doc_tests(run);
-    let mut doc_tests = run.cargo("test --quiet --doc --workspace");
+    let mut doc_tests = run.cargo(&format!("test --quiet --doc {WORKSPACE}"));
     run.command("doc tests", &mut doc_tests);
     Ok(())
 }

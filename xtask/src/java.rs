@@ -76,7 +76,7 @@ pub(crate) fn tests(run: &mut Run, is_long: bool) -> Outcome<()> {
     setup::need(run, &setup::FOR_JAVA)?;
     let target = run.target()?;
     let of_java = target.join("java");
-    if !clients::build(run) {
+    if !run.programs() {
         return Ok(());
     }
     let mut maven = run.program("mvn");

@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::manifest::Manifest;
-use crate::run::{Outcome, Run};
+use crate::run::{Outcome, Run, WORKSPACE};
 use crate::{setup, tidy};
 
 const FACADE: &str = "crates/tenure/Cargo.toml";
@@ -36,7 +36,7 @@ pub(crate) fn all(run: &mut Run) -> Outcome<()> {
     run.check("tidy", "cargo xtask tidy", tidy::check);
     let mut typos = run.program(&setup::typos(run).to_string_lossy());
     run.command("typos", &mut typos);
-    let mut clippy = run.cargo("clippy --workspace --all-targets --features tenure-cli/otlp -- -D warnings");
+    let mut clippy = run.cargo(&format!("clippy {WORKSPACE} --all-targets -- -D warnings"));
     run.command("clippy", &mut clippy);
     // Each set of features compiles half of all dependencies anew: the others are for `--each-feature`.
     let mut bare =

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 /// What a part of a chore gives, or a text for the user that fits after "error: ".
 pub(crate) type Outcome<T> = Result<T, String>;
 
+/// What is compiled, and with which features. Who compiles one package alone, or with others, compiles most of what it depends on anew.
+pub(crate) const WORKSPACE: &str = "--workspace --features tenure-cli/otlp";
+
 /// The steps of one invocation.
 pub(crate) struct Run {
     root: PathBuf,
@@ -84,6 +87,14 @@ impl Run {
             step.repeat = None;
         }
         passed
+    }
+
+    /// Compiles the programs that tests in other languages start, as the tests have them: with an example among them cargo takes the features that
+    /// tests give to what they depend on. Tells whether it could.
+    pub(crate) fn programs(&mut self) -> bool {
+        let which = "--bin tenure --example stores --example thin_clients";
+        let mut build = self.cargo(&format!("build {WORKSPACE} {which}"));
+        self.command("programs of the tests", &mut build)
     }
 
     /// Runs a check of xtask itself as a step; its `Err` is printed. Tells whether it succeeded.

@@ -9,7 +9,7 @@ use crate::engines::{self, ENGINES, Engine};
 use crate::java;
 use crate::python::{self, Wheel};
 use crate::report::Report;
-use crate::run::{Outcome, Run};
+use crate::run::{Outcome, Run, WORKSPACE};
 use crate::setup::{self, Tool};
 use crate::tree::Tree;
 use crate::{manifest, manifest::Manifest, mutants};
@@ -98,7 +98,7 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
         );
     }
     if !matches!(scope, Scope::Engines(_)) {
-        let mut doc_tests = run.cargo("test --quiet --doc --workspace");
+        let mut doc_tests = run.cargo(&format!("test --quiet --doc {WORKSPACE}"));
         run.command("doc tests", &mut doc_tests);
     }
     match scope {
@@ -134,7 +134,7 @@ const AT_ONCE: usize = 2;
 
 /// The call of nextest for a scope.
 fn nextest(run: &Run, scope: &Scope, profile: &str) -> Outcome<Command> {
-    let mut command = run.cargo("nextest run --workspace --features tenure-cli/otlp --profile");
+    let mut command = run.cargo(&format!("nextest run {WORKSPACE} --profile"));
     command.arg(profile);
     // Tests of servers mostly wait.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
