@@ -16,6 +16,7 @@ use crate::counting::{HEADING, not_served, parse_address};
 use crate::duration::parse_duration;
 use crate::exit::{self, Failure, Outcome, of_signal};
 use crate::output::data::write_data;
+use crate::output::lines;
 use crate::output::messages::Messages;
 
 const SERVE_HELP: &str = "\
@@ -162,6 +163,8 @@ pub(crate) fn serve(serve: Serve, engine: &str) -> Outcome {
     if let Some(Action::Token(token)) = &serve.action {
         return make_token(token);
     }
+    // Who does not read the log keeps nobody from being answered. This process forks no more.
+    lines::write_in_background();
     raise_files();
     let shown: Shown = Arc::default();
     let _page = serve.metrics.as_ref().map(|address| serve_page(address, shown.clone())).transpose()?;
