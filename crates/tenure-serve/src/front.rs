@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
-use hyper::{HeaderMap, Method, Request};
+use hyper::{HeaderMap, Method, Request, Version};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -21,6 +21,7 @@ use crate::millis::millis;
 use crate::options::Options;
 use crate::problem::{INTERNAL, INVALID, Problem};
 use crate::routes::{self, Routes};
+use crate::unread::Taken;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("tenure-request-id");
 
@@ -47,7 +48,10 @@ impl Front {
         let peer = &self.client(request.headers(), peer);
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let mut who = None;
-        let answered = self.answer(request.map(Body::new), peer, &mut who).await;
+        let is_http_2 = request.version() == Version::HTTP_2;
+        let request =
+            request.map(|body| if is_http_2 { Body::new(Taken::new(body)) } else { Body::new(body) });
+        let answered = self.answer(request, peer, &mut who).await;
         let mut response = answered.unwrap_or_else(IntoResponse::into_response);
         self.finish(&mut response, &id);
         let waited = response.extensions().get::<Noted>().map_or(0, |noted| noted.waited_ms);

@@ -47,6 +47,7 @@ mod problem;
 mod reload;
 mod routes;
 mod tls;
+mod unread;
 mod waiting;
 mod withdrawal;
 
