@@ -18,6 +18,7 @@ use crate::exit::{self, Failure, Outcome, of_signal};
 use crate::output::data::write_data;
 use crate::output::lines;
 use crate::output::messages::Messages;
+use crate::traces;
 
 const SERVE_HELP: &str = "\
 Offers the engine's locks over HTTP: a program in any language takes, renews and releases them, and the store keeps all that is true. \
@@ -131,7 +132,7 @@ impl Serve {
 
     fn options(&self) -> Options {
         let mut options = Options::new(self.listen.clone()).drain(self.drain).read_only(self.read_only);
-        options = options.dashboard(!self.no_dashboard);
+        options = options.dashboard(!self.no_dashboard).below(traces::put_below);
         if let Some(key) = &self.cookie_key {
             options = options.cookie_key(key);
         }
