@@ -31,7 +31,11 @@ impl Scope {
     fn tools(&self) -> Vec<&'static Tool> {
         match self {
             Scope::Fast => Vec::new(),
-            Scope::All | Scope::Everything => [&setup::of_engines()[..], &setup::FOR_SERVE].concat(),
+            Scope::All => [&setup::of_engines()[..], &setup::FOR_SERVE].concat(),
+            // Clients in other languages beside instances that are killed.
+            Scope::Everything => {
+                [&Scope::All.tools()[..], &[&setup::JDK, &setup::NODE, &setup::PHP]].concat()
+            }
             Scope::Engines(engines) => engines.iter().flat_map(|engine| engine.tools).copied().collect(),
         }
     }

@@ -51,6 +51,9 @@ const BENCHES: &[Bench] = &[
     ("serve-loris", serve::loris),
     ("serve-bodies", serve::bodies),
     ("serve-drain", serve::drain),
+    ("serve-gone", serve::gone),
+    ("serve-streams", serve::streams),
+    ("serve-looks", serve::looks),
 ];
 
 /// Whether an argument means a benchmark: by its name, or by what it begins with.

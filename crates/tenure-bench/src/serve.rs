@@ -3,10 +3,12 @@
 
 mod client;
 mod drain;
+mod gone;
 mod hostile;
 mod instance;
 mod pairs;
 mod waiters;
+mod watchers;
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,9 +18,11 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
 pub(crate) use drain::drain;
+pub(crate) use gone::gone;
 pub(crate) use hostile::{bodies, loris};
 pub(crate) use pairs::pairs;
 pub(crate) use waiters::waiters;
+pub(crate) use watchers::{looks, streams};
 
 use instance::Instance;
 

@@ -65,8 +65,8 @@ fn begin_log(default: Option<&str>) {
     let wanted = set("TENURE_LOG").or(default.map(str::to_owned));
     let targets = wanted.and_then(|wanted| match wanted.parse::<Targets>() {
         // Each line would begin with a span and all that is in it.
-        Ok(targets) if !wanted.contains(traces::SPANS) => {
-            Some(targets.with_target(traces::SPANS, LevelFilter::OFF))
+        Ok(targets) if !traces::SPANS.iter().any(|spans| wanted.contains(spans)) => {
+            Some(targets.with_targets(traces::SPANS.map(|spans| (spans, LevelFilter::OFF))))
         }
         Ok(targets) => Some(targets),
         Err(_) => {

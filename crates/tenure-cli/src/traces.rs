@@ -4,15 +4,16 @@
 #[cfg(feature = "otlp")]
 mod otlp;
 
-/// The target of the library's spans.
-pub(crate) const SPANS: &str = "tenure_core::trace";
+/// The targets of the spans of the library, and of requests to a server.
+pub(crate) const SPANS: [&str; 2] = ["tenure_core::trace", "tenure_serve::trace"];
 
 #[cfg(feature = "otlp")]
-pub(crate) use otlp::{begin, end, here, layer, link, variables};
+pub(crate) use otlp::{begin, end, here, layer, link, put_below, variables};
 
 #[cfg(not(feature = "otlp"))]
 mod none {
     use tenure::Lease;
+    use tracing::Span;
     use tracing_subscriber::layer::Identity;
 
     pub(crate) fn layer() -> Option<Identity> {
@@ -31,11 +32,13 @@ mod none {
 
     pub(crate) fn link(_: &Lease, _: &str) {}
 
+    pub(crate) fn put_below(_: &Span, _: &str, _: &str) {}
+
     pub(crate) fn end() {}
 }
 
 #[cfg(not(feature = "otlp"))]
-pub(crate) use none::{begin, end, here, layer, link, variables};
+pub(crate) use none::{begin, end, here, layer, link, put_below, variables};
 
 /// What travels with an item that is pushed, called in the span of its push: that span, or where there is none that of the caller.
 pub(crate) fn of_push() -> Option<String> {

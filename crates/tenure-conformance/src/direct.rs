@@ -11,13 +11,13 @@ use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::queue::{Push, Pushed, Rules, Settle, SettleAnswer, Settlement, Take, Taken};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Connect, DynEngine, DynQueueEngine, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest,
+    RenewAnswer, RenewRequest, WithdrawAnswer, WithdrawRequest,
 };
 use tenure_core::model::claim::{
     CAPACITY_MAX, Claim, ClientId, Grant, HoldLimits, Keep, Kind, Terms, Waiting,
 };
 use tenure_core::model::inspect::View;
-use tenure_core::model::step::Release;
+use tenure_core::model::step::{Release, Withdraw};
 use tenure_core::{Busy, ClaimId, Label, Name, Result, Token};
 use tokio::sync::oneshot;
 
@@ -189,6 +189,15 @@ impl Direct {
         let request = ReleaseRequest { resource: resource.clone(), release };
         let answers = self.ask("a release", async move |engine| engine.release(vec![request]).await).await;
         one(answers).expect("a release is answered")
+    }
+
+    /// Withdraws a claim, if it is this client's.
+    pub(crate) async fn withdraw(&self, claim: &Claim) -> WithdrawAnswer {
+        let withdraw = Withdraw { claim: claim.id, client: self.client };
+        let request = WithdrawRequest { resource: claim.resource.clone(), withdraw };
+        let answers =
+            self.ask("a withdrawal", async move |engine| engine.withdraw(vec![request]).await).await;
+        one(answers).expect("a withdrawal is answered")
     }
 
     pub(crate) async fn publish(&self, claim: &Claim, bytes: &[u8], keep: Keep) -> bool {

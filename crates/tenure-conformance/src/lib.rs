@@ -78,6 +78,7 @@ pub mod several;
 pub mod single_flight;
 pub mod slot_pool;
 pub mod slot_set;
+pub mod withdrawal;
 
 mod actor;
 mod direct;
@@ -244,6 +245,12 @@ macro_rules! for_each_check {
                 only_its_own_claim_releases_a_hold,
                 a_batch_is_answered_in_order,
                 a_value_is_published_only_under_its_hold,
+            }
+            withdrawal {
+                a_waiter_that_was_left_is_passed_over,
+                a_grant_of_which_nobody_has_heard_passes_on,
+                a_hold_that_was_heard_of_stays,
+                what_another_client_has_taken_over_stays,
             }
             adoption {
                 another_client_keeps_what_was_detached,

@@ -15,7 +15,7 @@ use tenure_core::engine::queue::{
 };
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, Connect, DynEngine, DynQueueEngine, Engine, Finding, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake,
+    ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, WithdrawAnswer, WithdrawRequest,
 };
 use tenure_core::model::claim::{Claim, Keep};
 use tenure_core::model::inspect::View;
@@ -166,6 +166,10 @@ impl Engine for Mortal {
 
     async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
         self.call("release.before", "release.after", |engine| engine.release(releases)).await
+    }
+
+    async fn withdraw(&self, withdrawals: Vec<WithdrawRequest>) -> Vec<Result<WithdrawAnswer>> {
+        self.call("release.before", "release.after", |engine| engine.withdraw(withdrawals)).await
     }
 
     async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {

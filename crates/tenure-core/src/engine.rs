@@ -18,7 +18,7 @@ use futures_util::stream::{self, BoxStream};
 
 pub use crate::engine::finding::{Finding, Severity};
 pub use crate::engine::url::EngineUrl;
-pub use crate::model::step::{BreakAnswer, ReleaseAnswer};
+pub use crate::model::step::{BreakAnswer, ReleaseAnswer, WithdrawAnswer};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::claim::{
@@ -26,7 +26,7 @@ use crate::model::claim::{
     Waiting,
 };
 use crate::model::inspect::View;
-use crate::model::step::{Claimed, Refusal, Release, Renewed};
+use crate::model::step::{Claimed, Refusal, Release, Renewed, Withdraw};
 use crate::model::token::Token;
 
 pub use crate::engine::object::{DynEngine, DynQueueEngine};
@@ -240,6 +240,15 @@ pub struct ReleaseRequest {
     pub release: Release,
 }
 
+/// A withdrawal of what the user of a client has left behind.
+#[derive(Clone, Debug)]
+pub struct WithdrawRequest {
+    /// The resource.
+    pub resource: Name,
+    /// The claim, and whose it was.
+    pub withdraw: Withdraw,
+}
+
 /// News for a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -319,6 +328,33 @@ pub trait Engine: Send + Sync + 'static {
         &self,
         releases: Vec<ReleaseRequest>,
     ) -> impl Future<Output = Vec<Result<ReleaseAnswer>>> + Send;
+
+    /// Ends waiters, and grants to them that nobody has confirmed, if they are still this client's: what [`Withdraw`] does.
+    ///
+    /// By default it is released where a claim lives with its client ([`Adopts::SameClient`]): no other can have it. An engine on which any
+    /// client can have it must decide and withdraw in one step of the store: until it does, such a claim ends by itself.
+    fn withdraw(
+        &self,
+        withdrawals: Vec<WithdrawRequest>,
+    ) -> impl Future<Output = Vec<Result<WithdrawAnswer>>> + Send {
+        async move {
+            if self.capability().adopts == Adopts::AnyClient {
+                let error = Error::new(ErrorKind::Unsupported, "withdraw", "this engine does not withdraw");
+                let error = error.with_hint("wait until it ends by itself").with_no_effect();
+                return withdrawals.iter().map(|_| Err(error.clone())).collect();
+            }
+            let release = |WithdrawRequest { resource, withdraw }: WithdrawRequest| {
+                let release = Release { claim: withdraw.claim, maybe_in_flight: true, is_unused: true };
+                ReleaseRequest { resource, release }
+            };
+            let released = self.release(withdrawals.into_iter().map(release).collect()).await;
+            let answer = |released: ReleaseAnswer| match released {
+                ReleaseAnswer::Released => WithdrawAnswer::Withdrawn,
+                ReleaseAnswer::AlreadyLost => WithdrawAnswer::AlreadyLost,
+            };
+            released.into_iter().map(|released| released.map(answer)).collect()
+        }
+    }
 
     /// Sets the value of a resource under a hold. `false`: the hold has ended.
     fn publish(

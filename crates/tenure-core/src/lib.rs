@@ -38,7 +38,7 @@ pub mod testing;
 pub use client::ledger::QueuePosition;
 pub use client::settings::Settings;
 pub use counts::Counts;
-pub use engine::ReleaseAnswer;
+pub use engine::{ReleaseAnswer, WithdrawAnswer};
 pub use error::{Error, ErrorKind, LossReason, Result};
 pub use event::{Event, Happened, Listener};
 pub use face::all_of::{AllOf, Leases, LockRequest};

@@ -20,8 +20,8 @@ use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::engine::queue::QueueCapability;
 use crate::engine::{
     BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Connect, DynQueueEngine, Engine, Finding,
-    Incarnation, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, claim_answer,
-    renew_answer,
+    Incarnation, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, WithdrawAnswer,
+    WithdrawRequest, claim_answer, renew_answer,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::tenure::Tenure;
@@ -29,7 +29,9 @@ use crate::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use crate::model::inspect::{View, inspect, shows_the_same};
 use crate::model::queue::record::PlainQueue;
 use crate::model::record::PlainRecord;
-use crate::model::step::{Break, Command, Publish, Release, Renew, Resize, Settle, Woken, forget_at, step};
+use crate::model::step::{
+    Break, Command, Publish, Release, Renew, Resize, Settle, Withdraw, Woken, forget_at, step,
+};
 use crate::model::token::Token;
 
 /// The engine's one word.
@@ -52,6 +54,8 @@ pub enum Verb<'a> {
     Renew(ClaimId),
     /// A release.
     Release(&'a mut Release),
+    /// A withdrawal.
+    Withdraw(&'a mut Withdraw),
     /// A publication.
     Publish(&'a mut Publish),
     /// A break.
@@ -398,6 +402,15 @@ impl Engine for Memory {
                 |request: &ReleaseRequest| ("release", &request.resource),
                 |release| BlockingEngine::release(self, release),
             )
+            .await
+    }
+
+    async fn withdraw(&self, withdrawals: Vec<WithdrawRequest>) -> Vec<Result<WithdrawAnswer>> {
+        let withdraw = |request: &WithdrawRequest| {
+            Ok(self.store.step(&request.resource, &request.withdraw, |withdraw| Verb::Withdraw(withdraw)))
+        };
+        self.store
+            .answer(&withdrawals, |request: &WithdrawRequest| ("release", &request.resource), withdraw)
             .await
     }
 

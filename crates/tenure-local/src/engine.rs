@@ -10,8 +10,8 @@ use tenure_core::clock::Clock;
 use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{
     Adopts, BlockingEngine, BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, Reach,
-    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, adopts_elsewhere, claim_answer,
-    renew_answer,
+    ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Severity, Wake, WithdrawAnswer,
+    WithdrawRequest, adopts_elsewhere, claim_answer, renew_answer,
 };
 use tenure_core::error::{Error, ErrorKind, Result};
 use tenure_core::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
@@ -345,6 +345,25 @@ impl Engine for Local {
             |_, _, done| Ok(done.answer),
         )
         .await
+    }
+
+    async fn withdraw(&self, withdrawals: Vec<WithdrawRequest>) -> Vec<Result<WithdrawAnswer>> {
+        let claims: Vec<ClaimId> = withdrawals.iter().map(|one| one.withdraw.claim).collect();
+        let answers = self
+            .submit(
+                "withdraw",
+                withdrawals,
+                |withdrawal| &withdrawal.resource,
+                |transaction, withdrawal| transaction.step(&withdrawal.resource, &withdrawal.withdraw),
+                |_, _, done| Ok(done.answer),
+            )
+            .await;
+        for (claim, answer) in claims.into_iter().zip(&answers) {
+            if !matches!(answer, Ok(WithdrawAnswer::InUse)) {
+                self.watcher.forget(claim);
+            }
+        }
+        answers
     }
 
     async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {

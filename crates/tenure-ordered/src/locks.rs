@@ -9,3 +9,4 @@ pub(crate) mod own;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod sweep;
+pub(crate) mod withdraw;

@@ -9,7 +9,8 @@ use futures_util::stream::BoxStream;
 use redis::{Cmd, Value};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, Reach, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, claim_answer, renew_answer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, WithdrawAnswer, WithdrawRequest, claim_answer,
+    renew_answer,
 };
 use tenure_core::model::claim::{Claim, ClaimId, ClientId, Keep, Name};
 use tenure_core::model::inspect::View;
@@ -270,6 +271,22 @@ impl Engine for Redis {
         };
         self.submit(verb, &releases, |_, _, item| {
             answer::released(item).map_err(|what| internal("release", &what))
+        })
+        .await
+    }
+
+    async fn withdraw(&self, withdrawals: Vec<WithdrawRequest>) -> Vec<Result<WithdrawAnswer>> {
+        let verb = Verb {
+            operation: "withdraw",
+            script: &LIBRARY.withdraw,
+            name: |request: &WithdrawRequest| &request.resource,
+            arguments: lua::WITHDRAW_ARGUMENTS,
+            may_wait: |_| false,
+            may_answer_value: |_| false,
+            sending: Sending::Patient,
+        };
+        self.submit(verb, &withdrawals, |_, _, item| {
+            answer::withdrawn(item).map_err(|what| internal("withdraw", &what))
         })
         .await
     }

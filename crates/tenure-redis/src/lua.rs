@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 
 use redis::{Cmd, RedisWrite};
-use tenure_core::engine::{Incarnation, ReleaseRequest, RenewRequest};
+use tenure_core::engine::{Incarnation, ReleaseRequest, RenewRequest, WithdrawRequest};
 use tenure_core::model::claim::{Claim, ClaimId};
 use tenure_core::mutants::in_scripts;
 
@@ -46,6 +46,7 @@ pub(crate) struct Library {
     pub(crate) claim: Script,
     pub(crate) renew: Script,
     pub(crate) release: Script,
+    pub(crate) withdraw: Script,
     pub(crate) publish: Script,
     pub(crate) break_hold: Script,
     pub(crate) resize: Script,
@@ -58,12 +59,14 @@ pub(crate) static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new(str
 
 impl Library {
     fn new(adapt: impl Fn(&str) -> String) -> Library {
-        let names = ["claim", "renew", "release", "publish", "break", "resize", "look", "observe"];
+        let names =
+            ["claim", "renew", "release", "withdraw", "publish", "break", "resize", "look", "observe"];
         let texts = [
             SHARED,
             include_str!("lua/claim.lua"),
             include_str!("lua/renew.lua"),
             include_str!("lua/release.lua"),
+            include_str!("lua/withdraw.lua"),
             include_str!("lua/publish.lua"),
             include_str!("lua/break.lua"),
             include_str!("lua/resize.lua"),
@@ -73,8 +76,8 @@ impl Library {
         let [shared, of_operations @ ..] = in_scripts(texts, mutants::OF_LOCKS).map(|text| adapt(&text));
         let operations = std::array::from_fn(|at| (names[at], of_operations[at].clone()));
         let (text, scripts) = assemble("tenure_1", &shared, operations);
-        let [claim, renew, release, publish, break_hold, resize, look, observe] = scripts;
-        Library { text, claim, renew, release, publish, break_hold, resize, look, observe }
+        let [claim, renew, release, withdraw, publish, break_hold, resize, look, observe] = scripts;
+        Library { text, claim, renew, release, withdraw, publish, break_hold, resize, look, observe }
     }
 
     /// Makes the command that loads the library. A server that has it refuses.
@@ -231,6 +234,14 @@ pub(crate) const RELEASE_ARGUMENTS: Arguments<ReleaseRequest> = Arguments {
     push: |cmd, run| {
         let release = &run[0].release;
         cmd.arg(u8::from(release.maybe_in_flight)).arg(u8::from(release.is_unused));
+    },
+};
+
+pub(crate) const WITHDRAW_ARGUMENTS: Arguments<WithdrawRequest> = Arguments {
+    id: |request| request.withdraw.claim,
+    is_alike: |one, next| one.withdraw.client == next.withdraw.client,
+    push: |cmd, run| {
+        cmd.arg(run[0].withdraw.client.to_string());
     },
 };
 

@@ -80,7 +80,7 @@ impl Drop for OpenConnection {
 }
 
 /// A method as it is counted: anybody can make one up, and each would be a series.
-fn word(method: &Method) -> &'static str {
+pub(crate) fn word(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::HEAD => "HEAD",

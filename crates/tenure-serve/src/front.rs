@@ -7,9 +7,10 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
-use hyper::{HeaderMap, Method, Request};
+use hyper::{HeaderMap, Method, Request, Version};
 use tokio::time::Instant;
 use tower_service::Service;
+use tracing::Instrument;
 
 use crate::access::forwarded::{self, Network};
 use crate::access::{Caller, Peer, origin};
@@ -21,6 +22,8 @@ use crate::millis::millis;
 use crate::options::Options;
 use crate::problem::{INTERNAL, INVALID, Problem};
 use crate::routes::{self, Routes};
+use crate::trace::{self, Below};
+use crate::unread::Taken;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("tenure-request-id");
 
@@ -30,13 +33,14 @@ pub(crate) struct Front {
     routes: Routes,
     hosts: Vec<String>,
     trusted_proxies: Vec<Network>,
+    below: Option<Below>,
 }
 
 impl Front {
     pub(crate) fn new(app: Arc<App>, options: &Options) -> Front {
         let routes = routes::routes(app.clone(), options.has_dashboard);
         let (hosts, trusted_proxies) = (options.hosts.clone(), options.trusted_proxies.clone());
-        Front { routes, app, hosts, trusted_proxies }
+        Front { routes, app, hosts, trusted_proxies, below: options.below }
     }
 
     /// Answers one.
@@ -46,13 +50,20 @@ impl Front {
         name_host(&mut request);
         let peer = &self.client(request.headers(), peer);
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let route = self.routes.pattern(&path);
+        let span = trace::begin(&method, route, &id, request.headers(), self.below);
+        let is_http_2 = request.version() == Version::HTTP_2;
+        let request =
+            request.map(|body| if is_http_2 { Body::new(Taken::new(body)) } else { Body::new(body) });
         let mut who = None;
-        let answered = self.answer(request.map(Body::new), peer, &mut who).await;
+        let answered = self.answer(request, peer, &mut who).instrument(span.clone()).await;
         let mut response = answered.unwrap_or_else(IntoResponse::into_response);
         self.finish(&mut response, &id);
-        let waited = response.extensions().get::<Noted>().map_or(0, |noted| noted.waited_ms);
+        let noted = response.extensions().get::<Noted>();
+        trace::end(&span, response.status(), noted);
+        let waited = noted.map_or(0, |noted| noted.waited_ms);
         let took = began.elapsed().saturating_sub(std::time::Duration::from_millis(waited));
-        self.app.counting.answered(self.routes.pattern(&path), &method, response.status().as_u16(), took);
+        self.app.counting.answered(route, &method, response.status().as_u16(), took);
         let client = peer.address;
         self.log(
             &response,

@@ -47,6 +47,8 @@ mod problem;
 mod reload;
 mod routes;
 mod tls;
+mod trace;
+mod unread;
 mod waiting;
 mod withdrawal;
 
@@ -67,6 +69,7 @@ use places::Places;
 pub use access::forwarded::Network;
 pub use options::{Options, Tls};
 pub use secret::{Secret, secret};
+pub use trace::Below;
 
 mod secret;
 

@@ -17,11 +17,13 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::pause::pause;
+use crate::withdrawal::{Left, Withdrawals};
 
 #[derive(Debug)]
 pub(crate) struct OpenClaims {
     runtime: Handle,
     state: Mutex<State>,
+    withdrawals: Withdrawals,
 }
 
 #[derive(Debug, Default)]
@@ -64,7 +66,7 @@ pub(crate) struct Withdrawn;
 
 impl OpenClaims {
     pub(crate) fn new(runtime: Handle) -> OpenClaims {
-        OpenClaims { runtime, state: Mutex::default() }
+        OpenClaims { runtime, state: Mutex::default(), withdrawals: Withdrawals::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -172,8 +174,8 @@ impl OpenClaim {
                     None => return,
                 }
             }
-            crate::withdrawal::withdraw(&tenure, name, id).await;
-            claims.end(id, turn);
+            let ended = |left: &Left| claims.end(left.id, left.turn);
+            claims.withdrawals.withdraw(&tenure, Left { name, id, turn }, ended).await;
         });
     }
 }

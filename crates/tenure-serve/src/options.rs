@@ -6,6 +6,7 @@ use std::time::Duration;
 use tenure_metrics::Address;
 
 use crate::access::forwarded::Network;
+use crate::trace::Below;
 
 /// The settings of a server.
 ///
@@ -32,6 +33,7 @@ pub struct Options {
     pub(crate) long_held: Vec<String>,
     pub(crate) has_dashboard: bool,
     pub(crate) cookie_key: Option<PathBuf>,
+    pub(crate) below: Option<Below>,
 }
 
 /// The files of a server's certificate.
@@ -62,6 +64,7 @@ impl Options {
             long_held: Vec::new(),
             has_dashboard: true,
             cookie_key: None,
+            below: None,
         }
     }
 
@@ -121,6 +124,14 @@ impl Options {
     #[must_use]
     pub fn cookie_key(mut self, file: impl Into<PathBuf>) -> Options {
         self.cookie_key = Some(file.into());
+        self
+    }
+
+    /// Puts the span of a request below the one that its client names in `traceparent` (default: it has no parent). What a traceparent means
+    /// is known to a subscriber for OpenTelemetry, and not to this crate.
+    #[must_use]
+    pub fn below(mut self, below: Below) -> Options {
+        self.below = Some(below);
         self
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::stream::BoxStream;
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, Incarnation, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Wake, claim_answer,
+    ReleaseRequest, RenewAnswer, RenewRequest, Wake, WithdrawAnswer, WithdrawRequest, claim_answer,
 };
 use tenure_core::model::claim::{Claim, ClaimId, Keep, Name};
 use tenure_core::model::inspect::View;
@@ -200,6 +200,11 @@ impl<D: Database> Engine for Hosted<D> {
             _ => answers.next(),
         };
         releases.iter().filter_map(answer).collect()
+    }
+
+    async fn withdraw(&self, withdrawals: Vec<WithdrawRequest>) -> Vec<Result<WithdrawAnswer>> {
+        self.submit("withdraw", &withdrawals, |one| (&one.resource, &one.withdraw), |_, answer, _| Ok(answer))
+            .await
     }
 
     async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {

@@ -28,7 +28,7 @@ pub use tenure_core::{
     DetachedDelivery, Election, Error, ErrorKind, Fetched, FetchedFrom, Kept, Label, Leader, Leaders, Lease,
     Leases, LoadTurn, LockRequest, LossReason, Mutex, Name, Observer, Pages, Push, Queue, QueuePosition,
     ReadLock, ReleaseAnswer, Result, RwLock, Semaphore, Settings, SingleFlight, Slot, SlotPool, Tenure, Term,
-    Token, WriteLock,
+    Token, WithdrawAnswer, WriteLock,
 };
 #[cfg(feature = "etcd")]
 pub use tenure_etcd as etcd;

@@ -66,12 +66,7 @@ impl Instance {
 
     /// Its processor time.
     pub(super) fn cpu(&self) -> Duration {
-        let stat = self.stat("stat");
-        let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-        let ticks: u64 =
-            fields.split(' ').skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
-        // Linux shows hundredths of a second.
-        Duration::from_millis(ticks * 10)
+        cpu_of(self.child.id())
     }
 
     pub(super) fn terminate(&self) -> Answer<()> {
@@ -83,6 +78,15 @@ impl Instance {
     pub(super) fn ended(&mut self) -> Answer<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
+}
+
+/// The processor time of a process.
+pub(super) fn cpu_of(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let ticks: u64 = fields.split(' ').skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+    // Linux shows hundredths of a second.
+    Duration::from_millis(ticks * 10)
 }
 
 impl Drop for Instance {

@@ -16,7 +16,9 @@ use crate::counting::{HEADING, not_served, parse_address};
 use crate::duration::parse_duration;
 use crate::exit::{self, Failure, Outcome, of_signal};
 use crate::output::data::write_data;
+use crate::output::lines;
 use crate::output::messages::Messages;
+use crate::traces;
 
 const SERVE_HELP: &str = "\
 Offers the engine's locks over HTTP: a program in any language takes, renews and releases them, and the store keeps all that is true. \
@@ -130,7 +132,7 @@ impl Serve {
 
     fn options(&self) -> Options {
         let mut options = Options::new(self.listen.clone()).drain(self.drain).read_only(self.read_only);
-        options = options.dashboard(!self.no_dashboard);
+        options = options.dashboard(!self.no_dashboard).below(traces::put_below);
         if let Some(key) = &self.cookie_key {
             options = options.cookie_key(key);
         }
@@ -162,6 +164,8 @@ pub(crate) fn serve(serve: Serve, engine: &str) -> Outcome {
     if let Some(Action::Token(token)) = &serve.action {
         return make_token(token);
     }
+    // Who does not read the log keeps nobody from being answered. This process forks no more.
+    lines::write_in_background();
     raise_files();
     let shown: Shown = Arc::default();
     let _page = serve.metrics.as_ref().map(|address| serve_page(address, shown.clone())).transpose()?;

@@ -90,8 +90,8 @@ where
     };
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("tenure"));
     *traces = Some(Traces { provider, collector, command: Span::none() });
-    let spans = [(SPANS, LevelFilter::DEBUG), (COMMAND, LevelFilter::INFO)];
-    Some(layer.with_filter(Targets::new().with_targets(spans)))
+    let spans = SPANS.map(|target| (target, LevelFilter::DEBUG));
+    Some(layer.with_filter(Targets::new().with_targets(spans).with_target(COMMAND, LevelFilter::INFO)))
 }
 
 /// Returns what the span of the command is called: `tenure run`.
@@ -137,6 +137,19 @@ pub(crate) fn link(lease: &Lease, context: &str) {
     let push = context.span().span_context().clone();
     if push.is_valid() {
         lease.span().add_link(push);
+    }
+}
+
+/// Puts a span below the one that another program names, if that is one.
+pub(crate) fn put_below(span: &Span, traceparent: &str, tracestate: &str) {
+    let carried = HashMap::from([
+        ("traceparent".to_owned(), traceparent.to_owned()),
+        ("tracestate".to_owned(), tracestate.to_owned()),
+    ]);
+    let context = TraceContextPropagator::new().extract(&carried);
+    if context.span().span_context().is_valid() {
+        // It fails without a layer, which there is.
+        drop(span.set_parent(context));
     }
 }
 

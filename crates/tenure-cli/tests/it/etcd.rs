@@ -21,7 +21,7 @@ fn start() -> EtcdServer {
 }
 
 /// A world with keys of its own on the server that all share.
-fn world() -> World {
+pub(crate) fn world() -> World {
     static WORLDS: AtomicU32 = AtomicU32::new(0);
     let number = WORLDS.fetch_add(1, Ordering::Relaxed);
     let mut world = World::on(format!("{}/cli_{}_{number}", shared(), std::process::id()));

@@ -21,6 +21,7 @@ mod patience;
 mod postgres;
 mod queue;
 mod redis;
+mod restarts;
 mod run;
 mod serve;
 mod servers;

@@ -16,7 +16,7 @@ fn start() -> MariaDbServer {
 }
 
 /// A world with tables of its own on the server that all share.
-fn world() -> World {
+pub(crate) fn world() -> World {
     static WORLDS: AtomicU32 = AtomicU32::new(0);
     let number = WORLDS.fetch_add(1, Ordering::Relaxed);
     World::on(format!("{}?prefix=cli_{}_{number}_", shared(), std::process::id()))

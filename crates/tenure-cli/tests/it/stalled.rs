@@ -1,8 +1,11 @@
 //! Readers that stall, and terminals that are stopped: nothing that works under a lease minds.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -71,6 +74,37 @@ fn the_log_of_the_library_does_not_stall_the_renewals() {
     world.watch(child.id());
     assert_eq!(child.wait().expect("an end").code(), Some(0));
     assert_eq!(log(&world), "began\nended\n");
+}
+
+#[test]
+fn a_server_whose_log_nobody_reads_answers_and_says_what_it_dropped() {
+    const REQUESTS: usize = 3_000;
+    let world = World::new();
+    let listen = format!("unix:{}", world.path("socket").display());
+    let (reader, mut server) = start_stalled(&world, &["serve", "--listen", &listen, "--drain", "1s"]);
+    let mut stream = wait_for("a server", || UnixStream::connect(world.path("socket")).ok());
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    // A line of the log each, and more than waits to be read.
+    for number in 0..REQUESTS {
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("a request");
+        let mut said = Vec::new();
+        let mut buffer = [0; 4096];
+        while !said.ends_with(b"}\n") {
+            let count = stream.read(&mut buffer).unwrap_or_else(|error| panic!("answer {number}: {error}"));
+            assert!(count > 0, "it ended: {}", String::from_utf8_lossy(&said));
+            said.extend(&buffer[..count]);
+        }
+        assert!(said.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&said));
+    }
+    signal(server.id(), Signal::TERM);
+    let drain = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        fs::File::from(reader).read_to_end(&mut said).expect("its log");
+        String::from_utf8_lossy(&said).into_owned()
+    });
+    assert_eq!(server.wait().expect("an end").code(), Some(0));
+    let said = drain.join().expect("a reader");
+    assert!(said.contains("serving at unix:") && said.contains("stderr was not read in time: "), "{said}");
 }
 
 #[test]

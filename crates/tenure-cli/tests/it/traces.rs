@@ -14,10 +14,11 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{Span, span::SpanKind};
 use prost::Message;
+use rustix::process::Signal;
 use tenure_core::testing::busy::assert_in_time;
 
 use crate::queue::push;
-use crate::world::{World, code, now, stderr, stdout};
+use crate::world::{World, code, finish, now, signal, stderr, stdout, wait_for};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067ab0cd902e7";
@@ -217,4 +218,65 @@ fn the_work_on_an_item_is_linked_to_its_push() {
     // The first is the take, of which there is another, in vain.
     assert_eq!(links[1..], [of_push.span_id]);
     assert_eq!(attribute(work, "tenure.context"), traceparent);
+}
+
+#[test]
+fn a_request_to_a_server_stands_between_its_client_and_the_claim() {
+    const CLIENT: &str = "0123456789abcdef";
+    const OTHER: &str = "0af7651916cd43dd8448eb211c80319c";
+    let (world, collector) = (World::new(), Collector::start());
+    let socket = world.path("socket");
+    let listen = format!("unix:{}", socket.display());
+    let mut server = collector.tenure(&world, &["serve", "--listen", &listen, "--drain", "1s"]);
+    // Nothing of a span is in the log.
+    let server = server.env("TENURE_LOG", "debug").stderr(Stdio::piped()).spawn().expect("it starts");
+    world.watch(server.id());
+    let claim = |id: char, name: &str, parent: &str| {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--request", "PUT", "--json", &format!("{{\"name\": \"{name}\"}}")]);
+        curl.args(["--header", &format!("traceparent: {parent}"), "--unix-socket"]).arg(&socket);
+        let path = format!("http://localhost/v1/claims/{}", String::from(id).repeat(32));
+        let output = curl.arg(path).output().expect("curl");
+        output.status.success().then(|| stdout(&output))
+    };
+    let parent = format!("00-{OTHER}-{CLIENT}-01");
+    let granted = wait_for("a server", || claim('a', "billing/4711", &parent));
+    assert!(granted.contains("\"granted\""), "{granted}");
+    signal(server.id(), Signal::TERM);
+    let output = finish(server);
+    assert_eq!(code(&output), 0, "{output:?}");
+    let (log, spans) = (stderr(&output), collector.spans());
+    assert!(!log.contains("tenure request"), "{log}");
+    let (request, acquire) = (&spans["PUT /v1/claims/{claim}"], &spans["tenure acquire"]);
+    assert_eq!((request.kind, hex(&request.trace_id)), (SpanKind::Server as i32, OTHER.to_owned()));
+    assert_eq!(hex(&request.parent_span_id), CLIENT);
+    assert_eq!(
+        (attribute(request, "http.route"), attribute(request, "http.response.status_code")),
+        ("/v1/claims/{claim}".into(), "200".into())
+    );
+    assert_eq!(attribute(request, "tenure.resource"), "billing/4711");
+    assert_eq!((&acquire.trace_id, &acquire.parent_span_id), (&request.trace_id, &request.span_id));
+}
+
+#[test]
+fn a_request_with_a_parent_that_is_none_begins_a_trace() {
+    let (world, collector) = (World::new(), Collector::start());
+    let socket = world.path("socket");
+    let listen = format!("unix:{}", socket.display());
+    let server = collector.tenure(&world, &["serve", "--listen", &listen, "--drain", "1s"]).spawn();
+    let server = server.expect("it starts");
+    world.watch(server.id());
+    wait_for("an answer", || {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--header", "traceparent: nonsense", "--unix-socket"]).arg(&socket);
+        let output = curl.arg("http://localhost/healthz").output().expect("curl");
+        output.status.success().then_some(())
+    });
+    signal(server.id(), Signal::TERM);
+    assert_eq!(code(&finish(server)), 0);
+    let spans = collector.spans();
+    let request = &spans["GET /healthz"];
+    assert!(request.parent_span_id.is_empty(), "{request:?}");
+    // Nor is it the trace in which the server was started, for as long as that runs.
+    assert_ne!(hex(&request.trace_id), TRACE);
 }

@@ -11,10 +11,12 @@ use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{
     Adopts, BreakAnswer, Capability, ClaimAnswer, Connect, DynEngine, DynQueueEngine, Engine, Finding,
-    Incarnation, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake,
+    Incarnation, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, Wake, WithdrawAnswer,
+    WithdrawRequest,
 };
 use tenure_core::model::claim::{CAPACITY_MAX, Claim, Grant, Keep, Kind, Waiting};
 use tenure_core::model::inspect::View;
+use tenure_core::model::step::Release;
 use tenure_core::{ClaimId, Error, ErrorKind, Name, Result, Token};
 
 use crate::broken_queue::Line;
@@ -24,6 +26,10 @@ use crate::broken_queue::Line;
 pub(crate) enum Call {
     /// Releases are answered, and nothing is released.
     ReleasesIgnored,
+    /// Withdrawals are answered, and nothing is withdrawn.
+    WithdrawalsIgnored,
+    /// A withdrawal releases, whatever became of the claim.
+    WithdrawalsRelease,
     /// Whatever is released, the answer is that it was held.
     ReleasesSayYes,
     /// Every hold rests for a while after its release.
@@ -411,6 +417,22 @@ impl Engine for BrokenEngine {
             answers.fill(Ok(ReleaseAnswer::Released));
         }
         answers
+    }
+
+    async fn withdraw(&self, mut withdrawals: Vec<WithdrawRequest>) -> Vec<Result<WithdrawAnswer>> {
+        if self.is(Call::WithdrawalsIgnored) {
+            return withdrawals.iter().map(|_| Ok(WithdrawAnswer::Withdrawn)).collect();
+        }
+        withdrawals.iter_mut().for_each(|withdrawal| withdrawal.resource = self.name(&withdrawal.resource));
+        if self.is(Call::WithdrawalsRelease) {
+            let released = |WithdrawRequest { resource, withdraw }: &WithdrawRequest| {
+                let release = Release { claim: withdraw.claim, maybe_in_flight: true, is_unused: true };
+                ReleaseRequest { resource: resource.clone(), release }
+            };
+            drop(self.engine.release(withdrawals.iter().map(released).collect()).await);
+            return withdrawals.iter().map(|_| Ok(WithdrawAnswer::InUse)).collect();
+        }
+        self.engine.withdraw(withdrawals).await
     }
 
     async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {

@@ -24,6 +24,8 @@ pub(crate) enum Rule {
     LastComeFirstServed,
     /// A waiter that withdraws stays in the queue.
     WithdrawalsIgnored,
+    /// Whatever is withdrawn ends, whoever has it and knows of it.
+    WithdrawsAnything,
     /// A waiter that is not heard of stays in the queue.
     WaitersNeverEnd,
     /// A waiter that withdraws frees what others hold.
@@ -165,6 +167,17 @@ impl Flaw for BrokenRecord {
             (Rule::ReleasesOfAnybody, Verb::Release(release)) if !waits(record, release.claim) => {
                 if let Some(held) = holder.and_then(|hold| hold.claim) {
                     release.claim = held;
+                }
+            }
+            (Rule::WithdrawsAnything, Verb::Withdraw(withdraw)) => {
+                for hold in holds(record) {
+                    let Ok(()) = record.put_hold(Hold { is_confirmed: false, ..hold });
+                }
+                if let Ok(Some(hold)) = record.hold_of(withdraw.claim) {
+                    withdraw.client = hold.client;
+                }
+                if let Ok(Some(waiter)) = record.waiter_of(withdraw.claim) {
+                    withdraw.client = waiter.client;
                 }
             }
             (Rule::ValuesOfAnybody, Verb::Publish(publish)) => {

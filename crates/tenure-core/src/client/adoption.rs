@@ -10,7 +10,10 @@ use crate::client::connection::Shared;
 use crate::clock::Instant;
 use crate::counts::{CallEnd, Verb};
 use crate::engine::queue::{Settle, SettleAnswer};
-use crate::engine::{DynEngine, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard};
+use crate::engine::{
+    DynEngine, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, Shard, WithdrawAnswer,
+    WithdrawRequest,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::claim::Name;
 
@@ -56,6 +59,20 @@ impl Shared {
             ask: |engine, releases| Box::pin(async move { engine.release(releases).await }),
         };
         self.ask_many(many, releases).await
+    }
+
+    /// Withdraws claims that have no entry here any more.
+    pub(crate) async fn withdraw_many(
+        self: &Arc<Shared>,
+        withdrawals: Vec<WithdrawRequest>,
+    ) -> Vec<Heard<WithdrawAnswer>> {
+        let many = Many {
+            verb: Verb::Release,
+            limits: (self.engine.capability().batch_max, self.settings.answer_timeout),
+            name: |withdrawal: &WithdrawRequest| &withdrawal.resource,
+            ask: |engine, withdrawals| Box::pin(async move { engine.withdraw(withdrawals).await }),
+        };
+        self.ask_many(many, withdrawals).await
     }
 
     /// Renews deliveries that this client may not have taken, and has it renew them from now on. The engine has queues.

@@ -13,7 +13,7 @@ use crate::engine::queue::{
 };
 use crate::engine::{
     BlockingEngine, BreakAnswer, Capability, ClaimAnswer, Engine, Finding, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest, Shard, Wake,
+    RenewAnswer, RenewRequest, Shard, Wake, WithdrawAnswer, WithdrawRequest,
 };
 use crate::error::Result;
 use crate::model::claim::{Claim, ClaimId, Keep, Name};
@@ -66,6 +66,7 @@ object_form! {
         fn renew(renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>>;
         fn adopt(renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>>;
         fn release(releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>>;
+        fn withdraw(withdrawals: Vec<WithdrawRequest>) -> Vec<Result<WithdrawAnswer>>;
         fn publish(resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool>;
         fn inspect(prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>>;
         fn view(resource: Name) -> Result<Option<View>>;

@@ -13,13 +13,14 @@ use crate::client::ledger::{Holding, NotEntered, deadline, in_use};
 use crate::clock::Instant;
 use crate::counts::Primitive;
 use crate::engine::{
-    Adopts, DynEngine, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, adopts_elsewhere,
+    Adopts, DynEngine, ReleaseAnswer, ReleaseRequest, RenewAnswer, RenewRequest, WithdrawAnswer,
+    WithdrawRequest, adopts_elsewhere,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::face::lease::{Lease, check_value};
 use crate::face::tenure::Tenure;
 use crate::model::claim::{ClaimId, ClientId, Grant, Keep, Kind, Name, TTL_MAX, TTL_MIN, Terms};
-use crate::model::step::Release;
+use crate::model::step::{Release, Withdraw};
 use crate::model::token::Token;
 
 /// The format that is written, and the only one that is read.
@@ -422,7 +423,9 @@ async fn attach_once(connection: &Arc<Connection>, detached: &Detached) -> Resul
 /// # let both = held.clone();
 /// let kept = tenure.detached().renew(held).await;
 /// # let held = both;
+/// # let left = both.clone();
 /// let answers = tenure.detached().release(held).await;
+/// let answers = tenure.detached().withdraw(left).await;
 /// # }
 /// # async fn g(tenure: tenure_core::Tenure, name: Name, claim: ClaimId) -> tenure_core::Result<()> {
 /// # let (bytes, keep) = (std::sync::Arc::from(*b"17.50"), tenure_core::model::claim::Keep::WhileHeld);
@@ -502,6 +505,35 @@ impl DetachedClaims {
         let release = |claim| Release { claim, maybe_in_flight: true, is_unused: false };
         let request = |(resource, claim)| ReleaseRequest { resource, release: release(claim) };
         let heard = shared.release_many(claims.into_iter().map(request).collect()).await;
+        heard.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    /// Withdraws claims that this client has sent and that nobody asks for any more: those that wait, and grants to them of which nobody has
+    /// heard. A server does so for a user that went away while it waited, and may have come back to another server.
+    ///
+    /// `let answers = tenure.detached().withdraw(left).await;`
+    ///
+    /// # Guarantees
+    /// What any client has confirmed or renewed since its grant is left alone ([`WithdrawAnswer::InUse`]), and so is what waits by another
+    /// client now. A grant whose ttl or `max_hold` is 5 s or less is left alone too, and ends within that time by itself. What is
+    /// withdrawn or gone has used up its id, as after a release.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] on an engine on which any client can have a claim, and which does not know this verb: none of ours.
+    ///
+    /// # Engines
+    /// On Redlock no other client can have it, and it is released whatever it is. On etcd and ZooKeeper another client may use the id again.
+    ///
+    /// # Cost
+    /// As [`DetachedClaims::renew`].
+    pub async fn withdraw(&self, claims: Vec<(Name, ClaimId)>) -> Vec<Result<WithdrawAnswer>> {
+        let shared = &self.connection.shared;
+        if let Err(error) = shared.check_process() {
+            return claims.iter().map(|_| Err(error.clone())).collect();
+        }
+        let client = shared.client;
+        let request = |(resource, claim)| WithdrawRequest { resource, withdraw: Withdraw { claim, client } };
+        let heard = shared.withdraw_many(claims.into_iter().map(request).collect()).await;
         heard.into_iter().map(|(_, answer)| answer).collect()
     }
 

@@ -26,7 +26,7 @@ use crate::model::claim::{
     Busy, CAPACITY_MAX, Claim, ClaimId, ClientId, Grant, Keep, Kind, Published, Terms, WAITERS_MAX, Waiting,
 };
 use crate::model::record::{Head, Record, Value, Waiter};
-use crate::model::step::settle::{Party, extend};
+use crate::model::step::settle::{Party, extend, is_surely_unconfirmed};
 use crate::model::token::Token;
 
 pub use crate::model::step::settle::{
@@ -400,6 +400,61 @@ impl Command for Release {
         if self.maybe_in_flight {
             step.finish_claim(self.claim, step.now)?;
         }
+        Ok(answer)
+    }
+}
+
+/// Ends what the user of a client has left behind: a waiter, or a grant to one that nobody has confirmed. What another client waits for
+/// by now stays, and so does a hold of which somebody may know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withdraw {
+    /// The claim.
+    pub claim: ClaimId,
+    /// Whose it was when it was left.
+    pub client: ClientId,
+}
+
+/// The answer to a withdrawal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithdrawAnswer {
+    /// It has ended, and its id is used up.
+    Withdrawn,
+    /// It neither holds nor waits, and its id is used up.
+    AlreadyLost,
+    /// It goes on: somebody may hold, or wait, by it.
+    InUse,
+}
+
+impl Command for Withdraw {
+    type Answer = WithdrawAnswer;
+
+    fn claim(&self) -> Option<ClaimId> {
+        Some(self.claim)
+    }
+
+    fn on_nothing(&self) -> ControlFlow<WithdrawAnswer, Head> {
+        // As after a release: a copy of the claim may be under way.
+        ControlFlow::Continue(Head::new(Kind::Semaphore, 1))
+    }
+
+    fn run<R: Record>(&self, step: &mut Step<'_, R>) -> Result<WithdrawAnswer, R::Error> {
+        let answer = if let Some(hold) = step.record.hold_of(self.claim)? {
+            if hold.client != self.client || !is_surely_unconfirmed(&hold) {
+                return Ok(WithdrawAnswer::InUse);
+            }
+            let rest_until = hold.granted_at.min(step.now);
+            step.end_hold(hold, rest_until)?;
+            WithdrawAnswer::Withdrawn
+        } else if let Some(waiter) = step.record.waiter_of(self.claim)? {
+            if waiter.client != self.client {
+                return Ok(WithdrawAnswer::InUse);
+            }
+            step.remove_waiter(&waiter)?;
+            WithdrawAnswer::Withdrawn
+        } else {
+            WithdrawAnswer::AlreadyLost
+        };
+        step.finish_claim(self.claim, step.now)?;
         Ok(answer)
     }
 }

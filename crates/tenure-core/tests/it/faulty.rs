@@ -12,7 +12,7 @@ use tenure_core::engine::queue::{
 };
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, DynEngine, DynQueueEngine, Engine, Finding, ReleaseAnswer,
-    ReleaseRequest, RenewAnswer, RenewRequest, Wake,
+    ReleaseRequest, RenewAnswer, RenewRequest, Wake, WithdrawAnswer, WithdrawRequest,
 };
 use tenure_core::memory::Store;
 use tenure_core::model::claim::{Claim, ClaimId, Keep, Name};
@@ -126,6 +126,10 @@ impl Engine for Faulty {
             pause(delay).await;
         }
         self.inner.release(releases).await
+    }
+
+    async fn withdraw(&self, withdrawals: Vec<WithdrawRequest>) -> Vec<Result<WithdrawAnswer>> {
+        self.inner.withdraw(withdrawals).await
     }
 
     async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {

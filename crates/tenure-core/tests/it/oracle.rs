@@ -15,7 +15,7 @@ use tenure_core::model::claim::{
 };
 use tenure_core::model::step::{
     Break, BreakAnswer, Claimed, Publish, Refusal, Release, ReleaseAnswer, Renew, Renewed, Resize, Vanish,
-    Woken,
+    Withdraw, WithdrawAnswer, Woken,
 };
 use tenure_core::model::token::Token;
 
@@ -121,6 +121,7 @@ impl Oracle {
             Order::Claim(claim) => Outcome::Claim(self.claim(claim, now)),
             Order::Renew(Renew(claim)) => Outcome::Renew(self.renew(*claim, now)),
             Order::Release(release) => Outcome::Release(self.release(*release, now)),
+            Order::Withdraw(withdraw) => Outcome::Withdraw(self.withdraw(*withdraw, now)),
             Order::Publish(Publish { claim, bytes, keep }) => {
                 Outcome::Publish(self.publish(*claim, bytes, *keep, now))
             }
@@ -472,6 +473,29 @@ impl Oracle {
         }
         let was_there = held.is_some() || turn.is_some();
         if was_there { ReleaseAnswer::Released } else { ReleaseAnswer::AlreadyLost }
+    }
+
+    fn withdraw(&mut self, Withdraw { claim, client }: Withdraw, now: Timestamp) -> WithdrawAnswer {
+        let (held, turn) = (self.held_by(claim), self.turn_of(claim));
+        let may_end = match (held, turn) {
+            (Some(at), _) => {
+                let grant = &self.grants[at];
+                // By its end alone, as who keeps no mark must decide.
+                let is_short =
+                    grant.ttl <= WINDOW || grant.limits.max_hold.is_some_and(|most| most <= WINDOW);
+                grant.client == client && !grant.is_confirmed && !is_short
+            }
+            (None, Some(turn)) => self.queue[turn].client == client,
+            (None, None) => true,
+        };
+        if !may_end {
+            return WithdrawAnswer::InUse;
+        }
+        let release = Release { claim, maybe_in_flight: true, is_unused: true };
+        match self.release(release, now) {
+            ReleaseAnswer::Released => WithdrawAnswer::Withdrawn,
+            ReleaseAnswer::AlreadyLost => WithdrawAnswer::AlreadyLost,
+        }
     }
 
     /// Ends a hold before its time.

@@ -15,7 +15,7 @@ use tenure_core::model::claim::{
 use tenure_core::model::record::{Hold, PlainRecord, Record, Waiter};
 use tenure_core::model::step::{
     Break, BreakAnswer, Claimed, Command, Publish, Refusal, Release, ReleaseAnswer, Renew, Renewed, Resize,
-    Settle, Transition, Vanish, step,
+    Settle, Transition, Vanish, Withdraw, WithdrawAnswer, step,
 };
 use tenure_core::model::token::Token;
 
@@ -55,6 +55,11 @@ pub(crate) enum Act {
         claim: u64,
         maybe_in_flight: bool,
         is_unused: bool,
+    },
+    /// `is_own`: by the client that made the claim first.
+    Withdraw {
+        claim: u64,
+        is_own: bool,
     },
     Publish {
         claim: u64,
@@ -109,6 +114,7 @@ pub(crate) enum Order {
     Claim(Claim),
     Renew(Renew),
     Release(Release),
+    Withdraw(Withdraw),
     Publish(Publish),
     Break(Break),
     Resize(Resize),
@@ -122,6 +128,7 @@ pub(crate) enum Outcome {
     Claim(Result<Claimed, Refusal>),
     Renew(Renewed),
     Release(ReleaseAnswer),
+    Withdraw(WithdrawAnswer),
     Publish(bool),
     Break(BreakAnswer),
     Resize(Result<(), &'static str>),
@@ -140,6 +147,7 @@ impl Order {
             Order::Claim(claim) => with(step(record, claim, now)?, Outcome::Claim),
             Order::Renew(renew) => with(step(record, renew, now)?, Outcome::Renew),
             Order::Release(release) => with(step(record, release, now)?, Outcome::Release),
+            Order::Withdraw(withdraw) => with(step(record, withdraw, now)?, Outcome::Withdraw),
             Order::Publish(publish) => with(step(record, publish, now)?, Outcome::Publish),
             Order::Break(hold) => with(step(record, hold, now)?, Outcome::Break),
             Order::Resize(resize) => with(step(record, resize, now)?, Outcome::Resize),
@@ -154,6 +162,7 @@ impl Order {
             Order::Claim(claim) => claim.claim(),
             Order::Renew(renew) => renew.claim(),
             Order::Release(release) => release.claim(),
+            Order::Withdraw(withdraw) => withdraw.claim(),
             Order::Publish(publish) => publish.claim(),
             _ => None,
         }
@@ -228,6 +237,10 @@ impl World {
             Act::Renew(claim) => Order::Renew(Renew(id(claim))),
             Act::Release { claim, maybe_in_flight, is_unused } => {
                 Order::Release(Release { claim: id(claim), maybe_in_flight, is_unused })
+            }
+            Act::Withdraw { claim, is_own } => {
+                let client = if is_own { client_of(claim) } else { ClientId::new(CLIENTS - 1) };
+                Order::Withdraw(Withdraw { claim: id(claim), client })
             }
             Act::Publish { claim, keep } => {
                 let bytes = claim.to_le_bytes().as_slice().into();
@@ -374,6 +387,8 @@ pub(crate) fn act() -> impl Strategy<Value = Act> {
         24 => ask().prop_map(Act::Claim),
         12 => (0..CLAIMS).prop_map(Act::Renew),
         12 => release,
+        6 => (0..CLAIMS, prop::bool::weighted(0.7))
+            .prop_map(|(claim, is_own)| Act::Withdraw { claim, is_own }),
         4 => (0..CLAIMS, keep()).prop_map(|(claim, keep)| Act::Publish { claim, keep }),
         2 => (0..5_usize, any::<bool>()).prop_map(|(nth, at_once)| Act::Break { nth, at_once }),
         2 => (0..=5_u32).prop_map(Act::Resize),
@@ -465,6 +480,9 @@ fn garbage() -> impl Strategy<Value = Order> {
     let other = prop_oneof![
         4 => (0..CLAIMS).prop_map(|claim| Order::Renew(Renew(id(claim)))),
         4 => release,
+        2 => (0..CLAIMS, 0..CLIENTS).prop_map(|(claim, client)| {
+            Order::Withdraw(Withdraw { claim: id(claim), client: ClientId::new(client) })
+        }),
         2 => publish,
         2 => (token, any::<bool>())
             .prop_map(|(token, at_once)| Order::Break(Break { token: Token::new(token), at_once })),

@@ -18,7 +18,7 @@ use tenure_core::model::inspect::{View, inspect};
 use tenure_core::model::record::{DecodeError, PlainRecord, Record, Waiter};
 use tenure_core::model::step::{
     Break, Claimed, Command, Publish, Release, Renew, RenewOwn, Renewed, Resize, Settle, Transition, Vanish,
-    forget_at, step,
+    Withdraw, forget_at, step,
 };
 
 use crate::client::wake::News;
@@ -489,6 +489,7 @@ impl Watchful for RenewOwn {
 }
 
 impl Watchful for Release {}
+impl Watchful for Withdraw {}
 impl Watchful for Publish {}
 impl Watchful for Break {}
 impl Watchful for Resize {}

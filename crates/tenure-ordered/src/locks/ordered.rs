@@ -9,7 +9,7 @@ use tenure_core::Result;
 use tenure_core::clock::{Clock, Instant, SystemClock};
 use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, ReleaseAnswer, ReleaseRequest,
-    RenewAnswer, RenewRequest, Wake,
+    RenewAnswer, RenewRequest, Wake, WithdrawAnswer, WithdrawRequest,
 };
 use tenure_core::model::claim::{Claim, ClaimId, Keep, Name};
 use tenure_core::model::inspect::View;
@@ -139,6 +139,10 @@ impl<S: Store> Engine for Ordered<S> {
 
     async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
         self.shared.release_all(&releases).await
+    }
+
+    async fn withdraw(&self, withdrawals: Vec<WithdrawRequest>) -> Vec<Result<WithdrawAnswer>> {
+        self.shared.withdraw_all(&withdrawals).await
     }
 
     async fn publish(&self, _: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {

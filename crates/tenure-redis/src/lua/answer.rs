@@ -9,7 +9,7 @@ use tenure_core::model::claim::{
     Busy, CAPACITY_MAX, Claim, ClaimId, Grant, Kind, Label, Name, Published, Terms, Waiting,
 };
 use tenure_core::model::inspect::{HoldView, View, WaiterView};
-use tenure_core::model::step::{Claimed, Refusal, ReleaseAnswer, Renewed};
+use tenure_core::model::step::{Claimed, Refusal, ReleaseAnswer, Renewed, WithdrawAnswer};
 use tenure_core::model::token::Token;
 
 /// An answer that no script of this version gives.
@@ -160,6 +160,19 @@ pub(crate) fn released(answer: Value) -> Result<ReleaseAnswer> {
         Value::Array(items) => Err(failed(items.get(1..).unwrap_or_default())),
         answer if number(&answer)? == 1 => Ok(ReleaseAnswer::Released),
         _ => Ok(ReleaseAnswer::AlreadyLost),
+    }
+}
+
+/// Reads the answer to a withdrawal.
+pub(crate) fn withdrawn(answer: Value) -> Result<WithdrawAnswer> {
+    if let Value::Array(items) = answer {
+        return Err(failed(items.get(1..).unwrap_or_default()));
+    }
+    match number(&answer)? {
+        0 => Ok(WithdrawAnswer::AlreadyLost),
+        1 => Ok(WithdrawAnswer::Withdrawn),
+        2 => Ok(WithdrawAnswer::InUse),
+        _ => Err(unexpected(&answer)),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Connection, PubSub, Value};
 use tenure_core::clock::Timestamp;
-use tenure_core::engine::{Incarnation, ReleaseRequest, RenewRequest};
+use tenure_core::engine::{Incarnation, ReleaseRequest, RenewRequest, WithdrawAnswer, WithdrawRequest};
 use tenure_core::model::claim::{
     CAPACITY_MAX, Claim, ClaimId, ClientId, Grant, HoldLimits, Keep, Kind, Label, Name, Terms,
 };
@@ -17,7 +17,7 @@ use tenure_core::model::inspect::{View, inspect};
 use tenure_core::model::record::{PlainRecord, Record};
 use tenure_core::model::step::{
     Break, BreakAnswer, Claimed, Command, FINISHED_MEMORY, Publish, Refusal, Release, ReleaseAnswer, Renew,
-    Renewed, Resize, Woken, step,
+    Renewed, Resize, Withdraw, Woken, step,
 };
 use tenure_core::model::token::Token;
 use tenure_core::testing::random::seeds;
@@ -26,7 +26,7 @@ use tenure_testkit::redis::{RedisOptions, RedisServer};
 
 use super::{
     Arguments, CLAIM_ARGUMENTS, Form, LIBRARY, Library, RELEASE_ARGUMENTS, RENEW_ARGUMENTS, Script,
-    push_header,
+    WITHDRAW_ARGUMENTS, push_header,
 };
 use crate::keys::{Key, Keys};
 use crate::lua::answer;
@@ -70,6 +70,8 @@ struct Pair<'a, 'b> {
     shape: (Kind, u32),
     /// Whether most claims would take a fresh value as well.
     is_flight: bool,
+    /// Not in the worlds of `FAILED_ONCE`, which were found without.
+    withdraws: bool,
     log: Vec<String>,
     /// Grants to waiters which this call has not yet been seen to send to their clients.
     wakes: Vec<Woken>,
@@ -116,6 +118,7 @@ impl<'a, 'b> Pair<'a, 'b> {
             claims,
             shape,
             is_flight,
+            withdraws: !FAILED_ONCE.contains(&seed),
             log,
             wakes,
             confirmed,
@@ -162,6 +165,9 @@ impl<'a, 'b> Pair<'a, 'b> {
             90..94 => self.break_hold(),
             94..97 => self.resize(),
             _ => self.shape = shape(&mut self.random),
+        }
+        if self.withdraws && self.aside.u8(0..8) == 0 {
+            self.withdraw();
         }
         self.cut_unheard();
         self.assert_all_ends();
@@ -354,6 +360,30 @@ impl<'a, 'b> Pair<'a, 'b> {
         let items = self.call(&self.scripts.library.release, count, push).1;
         for (expected, item) in expected.into_iter().zip(items) {
             self.compare(expected, answer::released(item).unwrap());
+        }
+    }
+
+    fn withdraw(&mut self) {
+        let recent = self.claims.len().saturating_sub(12);
+        let resource = self.name.clone();
+        let requests = Vec::from_iter((0..self.aside.usize(1..4)).map(|_| {
+            let known = self.aside.choice(&self.claims[recent..]);
+            let (claim, mut client) = known.map_or((ClaimId::new(5), DEAF), |claim| (claim.id, claim.client));
+            if self.aside.u8(0..4) == 0 {
+                client = ClientId::new(self.aside.u64(CLIENTS));
+            }
+            WithdrawRequest { resource: resource.clone(), withdraw: Withdraw { claim, client } }
+        }));
+        let expected = Vec::from_iter(requests.iter().map(|request| self.expect(&request.withdraw)));
+        for (request, answer) in requests.iter().zip(&expected) {
+            if *answer != WithdrawAnswer::InUse {
+                self.told.insert(request.withdraw.claim, self.now);
+            }
+        }
+        let push = |cmd: &mut Cmd| WITHDRAW_ARGUMENTS.push(cmd, &requests.iter().collect::<Vec<_>>());
+        let items = self.call(&self.scripts.library.withdraw, requests.len(), push).1;
+        for (expected, item) in expected.into_iter().zip(items) {
+            self.compare(expected, answer::withdrawn(item).unwrap());
         }
     }
 
@@ -602,6 +632,11 @@ const WEAKER: &[(&str, &str, &str)] = &[
     ("a release serves the next", "  grant_waiters(record)\n  write(record)\n", "  write(record)\n"),
     ("a broken claim is finished", "if is_held then finish(hold.id) end", ""),
     ("a released claim that may come late is finished", "if maybe_in_flight then finish(id) end", ""),
+    ("what waits by another client is not withdrawn", "if waiter.client ~= client then return 2 end", ""),
+    ("nor what is granted to another one", "if hold.client ~= client or not", "if not"),
+    ("nor what was heard of", "or not is_surely_unconfirmed(hold) then", "then"),
+    ("a short hold shows nothing", "hold.ttl > CONFIRM_WINDOW_MAX and (", "("),
+    ("what was withdrawn is finished", "if answer == 0 or answer == 1 then finish(id) end", ""),
     (
         "waiters hear of their grants",
         "digits(hold.token), hold.slot, woken.ends - t",

@@ -118,6 +118,35 @@ fn a_connection_has_256_requests_and_no_foreign_name() {
 }
 
 #[test]
+fn who_is_answered_before_its_body_was_read_is_not_reset_by_that() {
+    let server = Serving::memory(anywhere());
+    run(async {
+        let client = connect(&server).await;
+        let asks = |path: &str| {
+            let request = Request::post(format!("http://localhost{path}"));
+            request.header("content-type", "application/json").body(()).expect("a request")
+        };
+        let mut ready = client.clone().ready().await.expect("room for a request");
+        let (answer, mut stream) = ready.send_request(asks("/v1/nothing"), false).expect("a stream");
+        assert_eq!(said(answer).await.0, 404);
+        // A reset would have come before this answer.
+        assert_eq!(ask(&client, "GET", "/healthz", &Value::Null).await.0, 200);
+        stream.send_data("{".into(), false).expect("it may still send");
+        assert_eq!(ask(&client, "GET", "/healthz", &Value::Null).await.0, 200);
+        stream.send_data("}".into(), true).expect("it may still send");
+        // More than any small body is not taken.
+        let (answer, mut stream) = ready.send_request(asks("/v1/nothing"), false).expect("a stream");
+        assert_eq!(said(answer).await.0, 404);
+        for _ in 0..5 {
+            stream.send_data(vec![b' '; 4096].into(), false).expect("room for it");
+        }
+        let reset = std::future::poll_fn(|cx| stream.poll_reset(cx));
+        tokio::time::timeout(PATIENCE, reset).await.expect("in time").expect("a reset");
+        assert_eq!(ask(&client, "GET", "/healthz", &Value::Null).await.0, 200);
+    });
+}
+
+#[test]
 fn a_server_that_ends_answers_what_waits_and_lets_go_of_the_connection() {
     let mut server = Serving::memory(anywhere());
     let (holder, waiter) = (new_id(), new_id());

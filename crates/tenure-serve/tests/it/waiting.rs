@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tenure_core::testing::busy::assert_in_time;
-use tenure_testkit::TestDirectory;
 use tenure_testkit::redis::{self, Topology};
+use tenure_testkit::{TestDirectory, postgres};
 
 use crate::http::{Serving, anywhere, new_id, now, until, until_waiting};
 
@@ -133,24 +133,71 @@ fn who_renews_what_it_was_granted_after_its_connection_had_ended_keeps_it() {
     assert_eq!((still.status, still.token()), (200, held.token()), "two would hold: {still:?}");
 }
 
-#[test]
-fn a_thousand_that_vanish_do_not_hold_up_the_next_one() {
+/// A crowd is cut at once, of which the first was granted a moment before.
+fn a_crowd_that_vanishes_does_not_hold_up_the_next_one(server: &Serving) {
     const CROWD: u32 = 200;
-    let directory = TestDirectory::new();
-    let server = local(&directory);
-    let (holder, last) = (new_id(), new_id());
-    server.send(&put(&holder), &json!({"name": "a"}));
-    let body = json!({"name": "a"});
+    let (holder, last, name) = (new_id(), new_id(), new_id());
+    let body = json!({"name": name});
+    server.send(&put(&holder), &body);
     let crowd: Vec<_> = (0..CROWD).map(|_| server.begin(&put(&new_id()), &body)).collect();
-    until_waiting(&server.tenure, "a", CROWD);
+    until_waiting(&server.tenure, &name, CROWD);
     let waits = server.begin(&put(&last), &body);
-    until_waiting(&server.tenure, "a", CROWD + 1);
+    until_waiting(&server.tenure, &name, CROWD + 1);
     let began = now();
     drop(crowd);
-    server.ask(&delete(&holder, "a"));
+    server.ask(&delete(&holder, &name));
     assert_eq!(waits.answer().status, 200);
-    // Two seconds for all of them together.
+    // For all of them together: as long as one of them may come back, and no confirm window.
     assert_in_time(began.elapsed(), Duration::from_millis(3500));
+    server.ask(&delete(&last, &name));
+    let view = pollster::block_on(server.tenure.view(&name)).expect("a view");
+    assert!(view.is_none_or(|view| view.holds.is_empty() && view.waiting == 0), "nothing is left");
+}
+
+#[test]
+fn on_local_a_crowd_that_vanishes_does_not_hold_up_the_next_one() {
+    let directory = TestDirectory::new();
+    a_crowd_that_vanishes_does_not_hold_up_the_next_one(&local(&directory));
+}
+
+#[test]
+fn on_redis_a_crowd_that_vanishes_does_not_hold_up_the_next_one() {
+    let server = Serving::url(&redis::shared(Topology::Single), anywhere());
+    a_crowd_that_vanishes_does_not_hold_up_the_next_one(&server);
+}
+
+#[test]
+fn on_postgres_a_crowd_that_vanishes_does_not_hold_up_the_next_one() {
+    let server = Serving::url(&postgres::shared(), anywhere());
+    a_crowd_that_vanishes_does_not_hold_up_the_next_one(&server);
+}
+
+#[test]
+fn who_has_come_back_at_another_instance_is_not_withdrawn_by_the_first() {
+    let url = redis::shared(Topology::Single);
+    let (one, other) = (Serving::url(&url, anywhere()), Serving::url(&url, anywhere()));
+    let name = new_id();
+    let body = json!({"name": name, "linger_ms": 5000});
+    // One that waits on there, and one that holds there what it was granted while it was gone.
+    let (holder, waits_on, holds) = (new_id(), new_id(), new_id());
+    one.send(&put(&holder), &body);
+    let gone = one.begin(&put(&holds), &body);
+    until_waiting(&other.tenure, &name, 1);
+    let also_gone = one.begin(&put(&waits_on), &body);
+    until_waiting(&other.tenure, &name, 2);
+    drop((gone, also_gone));
+    let back = other.begin(&put(&waits_on), &body);
+    one.ask(&delete(&holder, &name));
+    let renew = || other.send(&format!("POST /v1/claims/{holds}/renew"), &json!({"name": name}));
+    let held = until("it is granted", || Some(renew()).filter(|answer| answer.status == 200));
+    let began = now();
+    until("longer than it lingers", || (began.elapsed() > Duration::from_millis(6500)).then_some(()));
+    let still = renew();
+    assert_eq!((still.status, still.token()), (200, held.token()), "two would hold: {still:?}");
+    until_waiting(&other.tenure, &name, 1);
+    other.ask(&delete(&holds, &name));
+    assert_eq!(back.answer().status, 200);
+    other.ask(&delete(&waits_on, &name));
 }
 
 #[test]
@@ -209,21 +256,17 @@ fn too_many_that_wait_are_sent_away() {
 }
 
 #[test]
-fn where_another_instance_may_have_it_a_place_lapses_and_its_id_is_not_used_up() {
+fn where_another_instance_may_have_it_a_place_is_withdrawn_too_and_its_id_is_used_up() {
     let server = Serving::url(&redis::shared(Topology::Single), anywhere());
     let (holder, waiter, name) = (new_id(), new_id(), new_id());
-    assert_eq!(server.send(&format!("PUT /v1/claims/{holder}"), &json!({"name": name})).status, 200);
-    let body = json!({"name": name, "ttl_ms": 3000, "linger_ms": 100});
-    let gone = server.begin(&format!("PUT /v1/claims/{waiter}"), &body);
+    assert_eq!(server.send(&put(&holder), &json!({"name": name})).status, 200);
+    let gone = server.begin(&put(&waiter), &json!({"name": name, "linger_ms": 100}));
     until_waiting(&server.tenure, &name, 1);
     drop(gone);
     let began = now();
     until_waiting(&server.tenure, &name, 0);
-    assert!(began.elapsed() > Duration::from_secs(1), "it was withdrawn after {:?}", began.elapsed());
-    assert_in_time(began.elapsed(), Duration::from_secs(5));
-    let back = server.send(&format!("PUT /v1/claims/{waiter}"), &json!({"name": name, "poll_ms": 1}));
-    assert_eq!(back.status, 202, "{back:?}");
-    for id in [waiter, holder] {
-        server.ask(&format!("DELETE /v1/claims/{id}?name={name}"));
-    }
+    // Its place would lapse after 15 s.
+    assert_in_time(began.elapsed(), Duration::from_secs(2));
+    assert_eq!(server.send(&put(&waiter), &json!({"name": name, "poll_ms": 1})).kind(), "finished");
+    server.ask(&delete(&holder, &name));
 }

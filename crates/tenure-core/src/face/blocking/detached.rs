@@ -7,8 +7,8 @@ use pollster::block_on;
 use super::sealed::Configured;
 use super::{Blocking, Delivery, Lease};
 use crate::clock::Instant;
-use crate::engine::ReleaseAnswer;
 use crate::engine::queue::SettleAnswer;
+use crate::engine::{ReleaseAnswer, WithdrawAnswer};
 use crate::error::Result;
 use crate::face::{detached, lease, queue, tenure};
 use crate::model::claim::{ClaimId, Name};
@@ -56,6 +56,11 @@ impl Blocking<detached::DetachedClaims> {
     /// Releases holds and withdraws claims that wait (see [`detached::DetachedClaims::release`]).
     pub fn release(&self, claims: Vec<(Name, ClaimId)>) -> Vec<Result<ReleaseAnswer>> {
         block_on(self.0.release(claims))
+    }
+
+    /// Withdraws claims that nobody asks for any more (see [`detached::DetachedClaims::withdraw`]).
+    pub fn withdraw(&self, claims: Vec<(Name, ClaimId)>) -> Vec<Result<WithdrawAnswer>> {
+        block_on(self.0.withdraw(claims))
     }
 }
 

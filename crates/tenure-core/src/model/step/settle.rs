@@ -306,6 +306,13 @@ pub(super) fn extend(hold: &mut Hold, until: Timestamp) {
     hold.expires_at = hold.expires_at.max(until);
 }
 
+/// Whether a hold is a grant to a waiter of whom nobody has heard since, and its end shows it. Where a renewal would not have moved its end
+/// beyond the confirm window, a store that keeps no mark cannot know; and there it ends as soon by itself.
+pub(super) fn is_surely_unconfirmed(hold: &Hold) -> bool {
+    let is_told = hold.limits.max_hold.is_none_or(|max_hold| max_hold > CONFIRM_WINDOW_MAX);
+    is_told && hold.ttl > CONFIRM_WINDOW_MAX && !hold.is_confirmed
+}
+
 /// What a grant is made to: a claim, or a waiter that was one.
 pub(super) struct Party {
     claim: ClaimId,
