@@ -121,7 +121,7 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
 }
 
 /// Ways to a store whose rules another suite checks whole: a cluster in place of one server, a pooler before it.
-const VARIANTS: &str = "/^conformance::(cluster|ensemble|five|pgbouncer|sentinel)::/";
+const VARIANTS: &str = "/^conformance::(cluster|ensemble|five|older_tables|pgbouncer|sentinel)::/";
 /// Checks of what a way can break: hand-over and wakes, deaths, what is observed, batches over several servers, a crowd.
 const ROUTED: &str = "/::(claims|death|fifo|loss|observe|several)::|::processes_/";
 

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::dialect::PostgresDialect;
 use crate::plain::PlainTexts;
 use crate::queues::{Loners, Texts};
+use crate::versions::Versions;
 use crate::{doctor, migrate, plain};
 
 const ENGINE: &str = "postgres";
@@ -44,14 +45,13 @@ pub struct Postgres {
     pub(crate) config: Config,
     /// What the names of the tables begin with.
     pub(crate) place: String,
-    tables: Tables,
+    versions: Versions,
     capability: Capability,
     pub(crate) queue_capability: QueueCapability,
     pub(crate) texts: Texts,
     /// The same for tables of the queues that an older version made, while they have no column of contexts.
     pub(crate) texts_of_old: Texts,
     pub(crate) keeps_contexts: AtomicBool,
-    pub(crate) plain_texts: PlainTexts,
     pub(crate) loners: Loners,
     inbox: Arc<Inbox>,
     ear: Arc<WakeListener>,
@@ -84,7 +84,7 @@ async fn connect_once(config: Config, client: ClientId) -> std::result::Result<P
     let began = Instant::now();
     let connections = Connections::new(&config)?;
     let place = migrate::place(&connections, &config).await?;
-    migrate::ensure(&connections, &place).await?;
+    let version = migrate::ensure(&connections, &place).await?;
     let (inbox, ear) = (Arc::new(Inbox::new(client)), Arc::new(WakeListener::default()));
     let channels = [own_channel(&config.prefix, client), changes_channel(&config.prefix)];
     let listener = config
@@ -97,20 +97,19 @@ async fn connect_once(config: Config, client: ClientId) -> std::result::Result<P
     capability.batch_max = BATCH_MAX;
     capability.calls_max = CALLS_MAX;
     capability.keeps_call_order = false;
-    let tables = Tables { deletes: config.purges, ..Tables::new(&place) };
+    let versions = Versions::new(&place, config.purges, version);
     let [texts, texts_of_old] = [true, false].map(|keeps| Texts::new(&place, &config.prefix, keeps));
     let queue_capability = tenure_sql::queue_capability(false);
-    let (loners, plain_texts) = (Loners::default(), PlainTexts::new(&tables));
+    let loners = Loners::default();
     let mut database = Postgres {
         connections,
         place,
-        tables,
+        versions,
         capability,
         queue_capability,
         texts,
         texts_of_old,
         keeps_contexts: AtomicBool::new(false),
-        plain_texts,
         loners,
         inbox,
         ear,
@@ -127,6 +126,18 @@ async fn connect_once(config: Config, client: ClientId) -> std::result::Result<P
 }
 
 impl Postgres {
+    /// Reads which version the tables are of.
+    async fn look_at_version(&self) -> std::result::Result<u32, Fault> {
+        let version = migrate::present(&self.connections, &self.place).await?;
+        self.versions.set(version);
+        Ok(version)
+    }
+
+    /// Returns the statements of the short path for the tables as they are, as far as this client knows.
+    pub(crate) fn plain_texts(&self) -> &PlainTexts {
+        &self.versions.present().plain_texts
+    }
+
     /// Whether this client alone uses the server's side of a connection: no pooler lies between, as far as can be
     /// known.
     pub(crate) fn owns_sessions(&self) -> bool {
@@ -195,7 +206,14 @@ impl Database for Postgres {
     const ENGINE: &'static str = ENGINE;
 
     async fn lend(&self, want: Purpose) -> std::result::Result<PooledConnection, Fault> {
-        self.connections.lend(want).await
+        let before = self.versions.number();
+        let is_sure = self.versions.is_in_doubt() && self.look_at_version().await? == before;
+        let mut connection = self.connections.lend(want).await?;
+        // What is sent may have been written down before the version was known to be another.
+        if !is_sure {
+            connection.leave_doubt(self.versions.doubt.clone());
+        }
+        Ok(connection)
     }
 
     async fn run_plain(&self, work: Plain<'_>) -> Option<std::result::Result<Vec<Row>, Fault>> {
@@ -203,7 +221,7 @@ impl Database for Postgres {
     }
 
     fn tables(&self) -> &Tables {
-        &self.tables
+        &self.versions.present().tables
     }
 
     fn capability(&self) -> &Capability {
@@ -223,13 +241,17 @@ impl Database for Postgres {
     }
 
     async fn check(&self) -> Vec<Finding> {
+        if let Err(fault) = self.look_at_version().await {
+            tracing::debug!(?fault, "the version of the tables cannot be read");
+        }
         doctor::check(self, &self.config).await
     }
 
     async fn migrate(&self) -> std::result::Result<Option<String>, Fault> {
-        migrate::migrate(&self.connections, &self.place).await?;
+        let version = migrate::migrate(&self.connections, &self.place).await?;
+        self.versions.set(version);
         migrate::migrate_queues(&self.connections, &self.place).await?;
-        Ok(Some(format!("the tables {}… are of version {}", self.place, tenure_sql::VERSION)))
+        Ok(Some(format!("the tables {}… are of version {version}", self.place)))
     }
 }
 

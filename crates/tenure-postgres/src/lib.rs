@@ -27,6 +27,7 @@ mod migrate;
 mod engine;
 mod plain;
 mod queues;
+mod versions;
 
 pub use config::Config;
 /// The pool that [`Config::from_pool`] takes.

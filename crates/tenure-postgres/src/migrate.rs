@@ -1,17 +1,22 @@
 //! The tables: made on first use.
 
+use std::time::Duration;
+
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Fault, Purpose, QUEUE_VERSION, VERSION};
+use tenure_sql::{Connection, Fault, Purpose, QUEUE_VERSION, VERSION, VERSION_WITH_HOLDS, pause};
 
 use crate::client::connection::Connections;
 use crate::config::Config;
-use crate::dialect::{literal, schema};
+use crate::dialect::{literal, schema, upgrade};
 use crate::queues::text;
 
 /// Held while the tables are made: two clients that make the same table at once disturb each other.
 const MIGRATION_LOCK: i64 = 0x7465_6e75_7265;
 /// How long a table is waited for that gets a column: so long all others wait behind that. In milliseconds.
 const ALTER_WAIT_MS: u32 = 300;
+/// How often tables that somebody uses are waited for to make another version of them, and how long others have between.
+const UPGRADE_TRIES: u32 = 20;
+const UPGRADE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Returns what the names of the tables begin with, as statements have them: with the schema, since no search path is trusted
 /// later on. That is the one of the settings; else the one that the user's own path leads to, or would make tables in.
@@ -39,23 +44,40 @@ pub(crate) async fn place(connections: &Connections, config: &Config) -> Result<
     }
 }
 
-/// Makes the tables if they are not there, and refuses those of another version.
-pub(crate) async fn ensure(connections: &Connections, prefix: &str) -> Result<(), Fault> {
-    let version = version(connections, &format!("{prefix}version")).await?;
-    if is_known(version, VERSION, prefix)? {
-        return Ok(());
+/// The versions of the tables of the locks that this program knows.
+const KNOWN: [u32; 2] = [VERSION, VERSION_WITH_HOLDS];
+
+/// Makes the tables if they are not there, and returns their version. Those that are older are used as they are, for clients of before
+/// are refused by any others; those of a version that nobody knows here are refused.
+pub(crate) async fn ensure(connections: &Connections, prefix: &str) -> Result<u32, Fault> {
+    let table = format!("{prefix}version");
+    if let Some(version) = known(version(connections, &table).await?, &KNOWN, prefix)? {
+        return Ok(version);
     }
-    make_unless(connections, prefix, schema(prefix), Some(&format!("{prefix}version"))).await
+    make_unless(connections, prefix, schema(prefix), Some(&table)).await?;
+    // An older client may have been quicker.
+    let made = known(version(connections, &table).await?, &KNOWN, prefix)?;
+    made.ok_or_else(|| Fault::internal("tables that were made have no version"))
 }
 
 /// The same for the tables of the queues.
 pub(crate) async fn ensure_queues(connections: &Connections, prefix: &str) -> Result<(), Fault> {
     let version = version(connections, &format!("{prefix}queue_version")).await?;
-    if is_known(version, QUEUE_VERSION, &format!("{prefix}queue_"))? {
+    if known(version, &[QUEUE_VERSION], &format!("{prefix}queue_"))?.is_some() {
         return Ok(());
     }
     let last = format!("{prefix}queue_version");
     make_unless(connections, prefix, text::schema(prefix), Some(&last)).await
+}
+
+/// Returns the version of tables that were there before.
+pub(crate) async fn present(connections: &Connections, prefix: &str) -> Result<u32, Fault> {
+    let found = version(connections, &format!("{prefix}version")).await?;
+    known(found, &KNOWN, prefix)?.ok_or_else(|| Fault::Failed {
+        kind: ErrorKind::Unsupported,
+        message: format!("the tables {prefix}… are not there any more"),
+        hint: "make them: `tenure doctor --migrate`",
+    })
 }
 
 /// Gives the tables of the queues their column of contexts, if an older version has made them, and says whether they have it. A user
@@ -84,19 +106,21 @@ pub(crate) async fn ensure_contexts(connections: &Connections, prefix: &str) -> 
     Ok(true)
 }
 
-/// Whether the tables are there. Those of another version are an error.
-fn is_known(found: Option<String>, known: u32, prefix: &str) -> Result<bool, Fault> {
-    match found {
-        Some(found) if found == known.to_string() => Ok(true),
-        Some(found) => Err(Fault::Failed {
-            kind: ErrorKind::Unsupported,
-            message: format!(
-                "the tables {prefix}… are of version {found}, and this program knows version {known}"
-            ),
-            hint: "use the same version of tenure everywhere, or another `?prefix=`",
-        }),
-        None => Ok(false),
+/// Returns the version of the tables that are there. One that is not known is an error.
+fn known(found: Option<String>, known: &[u32], prefix: &str) -> Result<Option<u32>, Fault> {
+    let Some(found) = found else { return Ok(None) };
+    if let Some(version) = known.iter().find(|version| version.to_string() == found) {
+        return Ok(Some(*version));
     }
+    let all: Vec<String> = known.iter().map(u32::to_string).collect();
+    Err(Fault::Failed {
+        kind: ErrorKind::Unsupported,
+        message: format!(
+            "the tables {prefix}… are of version {found}, and this program knows version {}",
+            all.join(" and ")
+        ),
+        hint: "use the same version of tenure everywhere, or another `?prefix=`",
+    })
 }
 
 /// Returns the version of the tables, or `None` if they are not there.
@@ -113,9 +137,41 @@ async fn version(connections: &Connections, table: &str) -> Result<Option<String
     }
 }
 
-/// Makes the tables of the locks.
-pub(crate) async fn migrate(connections: &Connections, prefix: &str) -> Result<(), Fault> {
-    make(connections, prefix, schema(prefix)).await
+/// Makes the tables of the locks, or makes version 2 of those of version 1, and returns the version. Clients at work go on: those
+/// that know both versions look which it is.
+pub(crate) async fn migrate(connections: &Connections, prefix: &str) -> Result<u32, Fault> {
+    let table = format!("{prefix}version");
+    let found = known(version(connections, &table).await?, &KNOWN, prefix)?;
+    if found != Some(VERSION) {
+        make(connections, prefix, schema(prefix)).await?;
+        return Ok(VERSION_WITH_HOLDS);
+    }
+    let mut tries = UPGRADE_TRIES;
+    loop {
+        match upgrade_once(connections, prefix).await {
+            Err(Fault::Locked(_) | Fault::GivenUp(_)) if tries > 1 => tries -= 1,
+            upgraded => return upgraded.map(|()| VERSION_WITH_HOLDS),
+        }
+        // Whoever has waited behind this goes on meanwhile.
+        pause(UPGRADE_PAUSE).await;
+    }
+}
+
+async fn upgrade_once(connections: &Connections, prefix: &str) -> Result<(), Fault> {
+    let mut connection = connections.lend(Purpose::Any).await?;
+    connection.run(alone()).await?;
+    let found = connection.go_on(format!("SELECT max(version) FROM {prefix}version")).await?;
+    let found = found.into_iter().flatten().flatten().flatten().next();
+    let mut script = Vec::new();
+    // Another operator may have been quicker.
+    if known(found, &KNOWN, prefix)? == Some(VERSION) {
+        script.push(format!("SET LOCAL lock_timeout = {ALTER_WAIT_MS}"));
+        script.extend(upgrade(prefix));
+    }
+    script.push("COMMIT".to_owned());
+    connection.go_on(script.join(";\n")).await?;
+    connection.keep();
+    Ok(())
 }
 
 /// Makes the tables of the queues.
@@ -131,6 +187,11 @@ pub(crate) async fn migrate_queues(connections: &Connections, prefix: &str) -> R
 
 async fn make(connections: &Connections, prefix: &str, tables: Vec<String>) -> Result<(), Fault> {
     make_unless(connections, prefix, tables, None).await
+}
+
+/// Begins what one client does at a time. One that is at it at this moment is waited for.
+fn alone() -> String {
+    format!("BEGIN; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
 }
 
 /// Makes tables, unless this last one of them is there by the time that no other client makes any. To make what
@@ -151,9 +212,7 @@ async fn make_unless(
             script.push(format!("CREATE SCHEMA IF NOT EXISTS {name}"));
         }
     }
-    // A client that makes the tables at this moment is waited for.
-    let begin = format!("BEGIN; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})");
-    connection.run(begin).await?;
+    connection.run(alone()).await?;
     let mut is_there = false;
     if let Some(last) = last {
         let found = connection.go_on(format!("SELECT to_regclass('{}')", literal(last))).await?;

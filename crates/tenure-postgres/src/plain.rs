@@ -5,7 +5,7 @@ use tenure_core::model::claim::{Claim, ClaimId, Name};
 use tenure_sql::{Database, Fault, Plain, Purpose, Row, Tables, claim_bytes, client_number, micros, signed};
 use tokio_postgres::types::Type;
 
-use crate::dialect::{WAITS_LITTLE, claim_plain, release_plain};
+use crate::dialect::{claim_plain, release_plain};
 use crate::engine::Postgres;
 use crate::queues::Value;
 use crate::queues::read::strange;
@@ -14,6 +14,10 @@ use crate::queues::read::strange;
 const KEPT_MAX: usize = 64;
 
 /// The statements. Those for one have it as their parameters, those for several have arrays: that costs the server a seventh more.
+///
+/// Rows come in the order of their names. Where the hold is a part of its resource's row, they are joined with nothing but that row, by
+/// its key, and sessions of one's own know no other plan for that: so they are carried out in that order, and need not be sorted, nor
+/// locked beforehand.
 pub(crate) struct PlainTexts {
     claim_one: String,
     claim: String,
@@ -23,14 +27,15 @@ pub(crate) struct PlainTexts {
 
 impl PlainTexts {
     pub(crate) fn new(tables: &Tables) -> PlainTexts {
-        let one = |values: &str| format!("SELECT {values} WHERE {WAITS_LITTLE}");
-        let several = |arrays: &str| format!("SELECT * FROM unnest({arrays}) WHERE {WAITS_LITTLE}");
+        let one = |values: &str| format!("SELECT {values}");
+        let several = |arrays: &str| format!("SELECT * FROM unnest({arrays})");
+        let is_in_order = tables.keeps_holds;
         let (of_claim, of_release) = ("$1, $2, $3, $4, $5, $6", "$1, $2");
         PlainTexts {
-            claim_one: claim_plain(tables, &one(of_claim)),
-            claim: claim_plain(tables, &several(of_claim)),
+            claim_one: claim_plain(tables, &one(of_claim), true),
+            claim: claim_plain(tables, &several(of_claim), is_in_order),
             release_one: release_plain(tables, &one(of_release), true),
-            release: release_plain(tables, &several(of_release), false),
+            release: release_plain(tables, &several(of_release), is_in_order),
         }
     }
 }
@@ -63,7 +68,7 @@ async fn claim(postgres: &Postgres, claims: &[&Claim]) -> Result<Vec<Row>, Fault
             (&ttls[0], Type::INT8),
             (label, Type::BYTEA),
         ];
-        return transact::<i64>(postgres, &postgres.plain_texts.claim_one, &values).await;
+        return transact::<i64>(postgres, &postgres.plain_texts().claim_one, &values).await;
     }
     let values: [Value<'_>; 6] = [
         (&names, Type::BYTEA_ARRAY),
@@ -73,7 +78,7 @@ async fn claim(postgres: &Postgres, claims: &[&Claim]) -> Result<Vec<Row>, Fault
         (&ttls, Type::INT8_ARRAY),
         (&labels, Type::BYTEA_ARRAY),
     ];
-    transact::<i64>(postgres, &postgres.plain_texts.claim, &values).await
+    transact::<i64>(postgres, &postgres.plain_texts().claim, &values).await
 }
 
 async fn release(postgres: &Postgres, releases: &[(&Name, ClaimId)]) -> Result<Vec<Row>, Fault> {
@@ -82,10 +87,10 @@ async fn release(postgres: &Postgres, releases: &[(&Name, ClaimId)]) -> Result<V
     let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
     if let ([name], [id]) = (&names[..], &ids[..]) {
         let values: [Value<'_>; 2] = [(name, Type::BYTEA), (id, Type::BYTEA)];
-        return transact::<i32>(postgres, &postgres.plain_texts.release_one, &values).await;
+        return transact::<i32>(postgres, &postgres.plain_texts().release_one, &values).await;
     }
     let values: [Value<'_>; 2] = [(&names, Type::BYTEA_ARRAY), (&ids, Type::BYTEA_ARRAY)];
-    transact::<i32>(postgres, &postgres.plain_texts.release, &values).await
+    transact::<i32>(postgres, &postgres.plain_texts().release, &values).await
 }
 
 /// Returns the rows as texts: a claim in hexadecimal digits, and a number.
@@ -95,7 +100,7 @@ async fn transact<N: ToString + for<'a> tokio_postgres::types::FromSql<'a>>(
     values: &[Value<'_>],
 ) -> Result<Vec<Row>, Fault> {
     let mut connection = postgres.lend(Purpose::Any).await?;
-    let done = connection.transact(true, &[(text, values)], &[]).await;
+    let done = connection.run_hastily((text, values)).await;
     // Where others have a row locked nothing was executed, and nothing is left on the connection.
     if matches!(done, Ok(_) | Err(Fault::Locked(_) | Fault::GivenUp(_))) {
         tenure_sql::Connection::keep(connection);

@@ -10,7 +10,6 @@ use tenure_core::engine::finding::{Finding, Severity, clock_difference, middle_a
 
 use crate::database::{Connection, Database, Row};
 use crate::fault::Fault;
-use crate::schema::VERSION;
 use crate::text::Dialect;
 
 pub use trial::try_out;
@@ -110,8 +109,8 @@ pub fn connections(used: u64, most: u64, hint: &str) -> Finding {
 }
 
 /// Says that the tables are of another version than this program's.
-pub fn other_version(prefix: &str, version: impl Display) -> Finding {
-    Finding::bad("tables", format!("{prefix}… are of version {version}; this program knows {VERSION}"))
+pub fn other_version(prefix: &str, version: impl Display, known: impl Display) -> Finding {
+    Finding::bad("tables", format!("{prefix}… are of version {version}; this program knows {known}"))
         .hint("use the same version of tenure everywhere")
 }
 

@@ -149,7 +149,7 @@ impl<D: Database> Engine for Hosted<D> {
     }
 
     async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
-        let mut answered = match plain::claim(&*self.database, &claims).await {
+        let answered = match plain::claim(&*self.database, &claims).await {
             Ok(answered) => answered,
             Err(fault) => {
                 return vec![Err(fault.to_error("claim")); claims.len()];
@@ -159,8 +159,9 @@ impl<D: Database> Engine for Hosted<D> {
             claims.iter().filter(|claim| !answered.contains_key(&claim.id)).cloned().collect();
         let answers = self.submit("claim", &rest, |claim| (&claim.resource, claim), claim_answer);
         let mut answers = answers.await.into_iter();
-        let answer = |claim: &Claim| match answered.remove(&claim.id) {
-            Some(answer) => Some(Ok(answer)),
+        // An id may be there twice, if its caller has given it twice.
+        let answer = |claim: &Claim| match answered.get(&claim.id) {
+            Some(answer) => Some(Ok(answer.clone())),
             None => answers.next(),
         };
         let answers = claims.iter().filter_map(answer).collect();

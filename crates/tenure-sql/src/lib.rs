@@ -53,7 +53,7 @@ pub use queues::{
     Calls, Entered, Found, QUEUE_VERSION, QueueDatabase, QueueTables, Settled, queue_capability,
 };
 pub use room::{Purpose, Room, until_there_is_room};
-pub use schema::{Tables, VERSION};
+pub use schema::{Tables, VERSION, VERSION_WITH_HOLDS};
 pub use settings::identifier;
 pub use text::{Columns, Dialect, claim_bytes, client_number, micros, push_hex, signed};
 pub use wake::{Inbox, Notification};

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tenure_core::clock::Timestamp;
-use tenure_core::model::claim::{ClaimId, ClientId};
+use tenure_core::model::claim::{ClaimId, ClientId, Label};
 use tenure_core::model::token::Token;
 
 use crate::database::Row;
@@ -66,6 +66,12 @@ pub trait Dialect: Send + Sync + 'static {
     /// end is counted from when the statement came in, if the database can say that: its sender may have died while
     /// it waited.
     fn renew(table: &str, claims: &str) -> String;
+    /// The same for holds that are a part of their resources' rows, where [`Tables::keeps_holds`]. Rows are `name, claim`, in order of
+    /// names; the slot in the answer is NULL.
+    fn renew_kept(tables: &Tables, rows: &str) -> Option<String> {
+        let _ = (tables, rows);
+        None
+    }
     /// The statement that locks the holds of these claims but for those that another transaction has locked, and
     /// answers their claims, where [`renew`](Dialect::renew) cannot leave those out by itself.
     fn lock_for_renewal(_table: &str, _claims: &str) -> Option<String> {
@@ -241,6 +247,16 @@ impl<'a> Columns<'a> {
     pub fn client(&mut self) -> Result<ClientId, Fault> {
         let number = self.number()?;
         Ok(ClientId::new(u64::from_ne_bytes(number.to_ne_bytes())))
+    }
+
+    /// Leaves out so many columns.
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.0.by_ref().take(count).for_each(drop);
+    }
+
+    /// A label.
+    pub(crate) fn label(&mut self) -> Result<Label, Fault> {
+        Ok(Label::from_stored(&String::from_utf8_lossy(&self.bytes()?)))
     }
 
     /// Bytes as hexadecimal digits, or NULL.

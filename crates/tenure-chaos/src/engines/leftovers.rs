@@ -47,8 +47,18 @@ const ETCD_KEPT: [&str; 5] =
 /// Tables that must be empty.
 const TABLES: [&str; 3] = ["tenure_queue_item", "tenure_queue_group", "tenure_queue_dead"];
 
-const POSTGRES_NOW_US: &str = "extract(epoch FROM clock_timestamp()) * 1000000";
-const MARIADB_NOW_US: &str = "unix_timestamp(sysdate(6)) * 1000000";
+/// Where a database has its holds and waiters, and how it says its time, in microseconds since 1970.
+struct Words {
+    claims: &'static str,
+    now_us: &'static str,
+}
+
+const POSTGRES: Words = Words {
+    claims: "(SELECT expires_at FROM tenure_entry UNION ALL \
+        SELECT hold_expires_at FROM tenure_resource WHERE hold_claim IS NOT NULL) claims",
+    now_us: "extract(epoch FROM clock_timestamp()) * 1000000",
+};
+const MARIADB: Words = Words { claims: "tenure_claim", now_us: "unix_timestamp(sysdate(6)) * 1000000" };
 
 impl Engine {
     /// Looks for what is left in the store, by its own means and by tenure's.
@@ -89,10 +99,10 @@ impl Engine {
                 sort(claims, |node| node.matches('/').count() == 2)
             }
             Store::Postgres(server) | Store::PgBouncer(server, _) => {
-                sql(server.connect().expect("the server answers"), POSTGRES_NOW_US)
+                sql(server.connect().expect("the server answers"), &POSTGRES)
             }
-            Store::Pair(pair) => sql(pair.primary().connect().expect("the server answers"), POSTGRES_NOW_US),
-            Store::MariaDb(server) => sql(server.connect().expect("the server answers"), MARIADB_NOW_US),
+            Store::Pair(pair) => sql(pair.primary().connect().expect("the server answers"), &POSTGRES),
+            Store::MariaDb(server) => sql(server.connect().expect("the server answers"), &MARIADB),
         };
         left.found.extend(self.in_use());
         left
@@ -164,8 +174,8 @@ fn count(connection: &mut SqlConnection, table: &str) -> usize {
     answer.first().and_then(|count| count.parse().ok()).unwrap_or_default()
 }
 
-/// `now_us` is how the server says its time, in microseconds since 1970.
-fn sql(mut connection: SqlConnection, now_us: &str) -> Leftovers {
+fn sql(mut connection: SqlConnection, words: &Words) -> Leftovers {
+    let Words { claims, now_us } = *words;
     let mut left = Leftovers::default();
     for table in TABLES {
         let rows = count(&mut connection, table);
@@ -174,15 +184,13 @@ fn sql(mut connection: SqlConnection, now_us: &str) -> Leftovers {
         }
     }
     // A claim whose holder vanished, and that nobody asks for again, is cleared away later; it must have ended.
-    let expires_at = "SELECT expires_at FROM tenure_claim";
-    let live = connection.run(&format!("{expires_at} WHERE expires_at > {now_us}")).rows.len();
+    let live = format!("SELECT expires_at FROM {claims} WHERE expires_at > {now_us}");
+    let live = connection.run(&live).rows.len();
     if live > 0 {
-        left.found.push(format!("tenure_claim: {live} rows that have not expired"));
+        left.found.push(format!("{claims}: {live} rows that have not expired"));
     }
     let mut count = |table: &str| count(&mut connection, table);
-    left.kept = count("tenure_claim")
-        + count("tenure_resource")
-        + count("tenure_finished")
-        + count("tenure_queue_dedup");
+    left.kept =
+        count(claims) + count("tenure_resource") + count("tenure_finished") + count("tenure_queue_dedup");
     left
 }

@@ -116,7 +116,7 @@ pub(super) fn tables(prefix: &str, version: Option<&str>) -> Finding {
         Some(found) if found == VERSION.to_string() => {
             Finding::good("tables", format!("{prefix}… of version {VERSION}"))
         }
-        Some(found) => other_version(prefix, found),
+        Some(found) => other_version(prefix, found, VERSION),
         None => no_tables(prefix, "cannot be read, or have no version"),
     }
 }

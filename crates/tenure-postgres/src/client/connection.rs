@@ -3,8 +3,10 @@
 //! Statements are sent as plain text: a pooler in transaction mode knows no names that were given on another connection. Where no
 //! pooler lies between, those of queues and of the short path are prepared.
 
+use std::collections::HashSet;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use tenure_sql::{Connection, Dialect, Fault, Purpose, Room, Row, until_there_is_
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, timeout};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{SimpleQueryMessage, Statement};
 
@@ -33,6 +36,9 @@ pub struct PooledConnection {
     object: Option<Object>,
     alarm: Option<Alarm>,
     alarms: Arc<Alarms>,
+    hasty: Arc<Hasty>,
+    /// Set if a table is not there that should be.
+    doubt: Option<Arc<AtomicBool>>,
     _room: OwnedSemaphorePermit,
 }
 
@@ -68,6 +74,34 @@ impl Alarms {
     }
 }
 
+/// Sessions of one's own that wait for locked rows only for as long as the short path does, by the address of their client's cache
+/// of statements: one statement sets that for all of the short path that follow it there.
+#[derive(Default)]
+struct Hasty(Mutex<HashSet<usize>>);
+
+impl Hasty {
+    fn lock(&self) -> MutexGuard<'_, HashSet<usize>> {
+        // A panic elsewhere cannot leave it half-changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is(&self, client: &Object) -> bool {
+        self.lock().contains(&Hasty::address(client))
+    }
+
+    fn set(&self, client: &Object, is_hasty: bool) {
+        let mut all = self.lock();
+        match is_hasty {
+            true => all.insert(Hasty::address(client)),
+            false => all.remove(&Hasty::address(client)),
+        };
+    }
+
+    fn address(client: &Object) -> usize {
+        Arc::as_ptr(&client.statement_cache).addr()
+    }
+}
+
 impl Connection for PooledConnection {
     async fn run(&mut self, script: String) -> Result<Vec<Vec<Row>>, Fault> {
         let mut answers = self.go_on(format!("{};\n{script}", SURROUNDINGS.join("; "))).await?;
@@ -80,7 +114,7 @@ impl Connection for PooledConnection {
         let messages =
             answers.map_err(|_| Fault::unavailable(format!("no answer within {ANSWER_TIMEOUT:?}")))?;
         let mut answers = vec![Vec::new()];
-        for message in messages.map_err(|error| fault(&error))? {
+        for message in messages.map_err(|error| self.fault(&error))? {
             match message {
                 SimpleQueryMessage::Row(row) => {
                     let columns = (0..row.len()).map(|at| row.get(at).map(str::to_owned));
@@ -113,12 +147,33 @@ pub(crate) type Bound<'a> = (&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]);
 const OWN: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
      SET search_path = pg_catalog, pg_temp; SET lock_timeout = 1000; SET statement_timeout = 2500; SET idle_in_transaction_session_timeout = 700; SET plan_cache_mode = force_generic_plan; SET jit = off; \
      SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+/// What follows in such a session waits for as little as a text of the short path does: the long way behind it waits as well.
+const WAIT_LITTLE: &str = "SET lock_timeout = 50";
+/// And again for as long as all else.
+const WAIT: &str = "SET lock_timeout = 1000";
 /// Shows the statements behind it that their transaction has begun: they come in messages of their own, which the
 /// server executes one by one if BEGIN itself is cancelled. Those that rely on a lock before them check it:
 /// `text::BEGUN`.
 const BEGUN: &str = "SET LOCAL tenure.begun = 0";
 
 impl PooledConnection {
+    /// From now on what fails since a table is not there is tried again, and a doubt is left: another client may just have made
+    /// tables of another version of it.
+    pub(crate) fn leave_doubt(&mut self, doubt: Arc<AtomicBool>) {
+        self.doubt = Some(doubt);
+    }
+
+    fn fault(&self, error: &tokio_postgres::Error) -> Fault {
+        let missing = [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN];
+        match &self.doubt {
+            Some(doubt) if error.code().is_some_and(|code| missing.contains(code)) => {
+                doubt.store(true, Ordering::Release);
+                Fault::GivenUp("the tables are not what they were".to_owned())
+            }
+            _ => fault(error),
+        }
+    }
+
     /// Runs a transaction in one round trip, and returns the rows of each statement. `behind` is sent with it, to be
     /// executed after the commit; its outcome is ignored.
     ///
@@ -129,12 +184,35 @@ impl PooledConnection {
         statements: &[Bound<'_>],
         behind: &[Bound<'_>],
     ) -> Result<Vec<Vec<tokio_postgres::Row>>, Fault> {
+        self.carry_out(is_own, false, statements, behind).await
+    }
+
+    /// Runs one statement of the short path in a session of one's own.
+    pub(crate) async fn run_hastily(
+        &mut self,
+        statement: Bound<'_>,
+    ) -> Result<Vec<Vec<tokio_postgres::Row>>, Fault> {
+        self.carry_out(true, true, &[statement], &[]).await
+    }
+
+    async fn carry_out(
+        &mut self,
+        is_own: bool,
+        is_hasty: bool,
+        statements: &[Bound<'_>],
+        behind: &[Bound<'_>],
+    ) -> Result<Vec<Vec<tokio_postgres::Row>>, Fault> {
         let Some(client) = &self.object else { return Err(Fault::internal("the connection is gone")) };
         let carried_out = async {
             let mut plans = Vec::new();
+            let mut turn = "";
             if is_own {
                 if client.statement_cache.size() == 0 {
                     client.batch_execute(OWN).await?;
+                    self.hasty.set(client, false);
+                }
+                if self.hasty.is(client) != is_hasty {
+                    turn = if is_hasty { WAIT_LITTLE } else { WAIT };
                 }
                 for (text, values) in statements.iter().chain(behind) {
                     let types: Vec<Type> = values.iter().map(|(_, kind)| kind.clone()).collect();
@@ -156,13 +234,18 @@ impl PooledConnection {
                     (format!("{begin}; {}; {BEGUN}", SURROUNDINGS.join("; ")), "COMMIT")
                 }
             };
-            let (begun, done, committed, _told) = futures_util::future::join4(
+            let (turned, begun, done, committed, _told) = futures_util::future::join5(
+                execute(client, turn),
                 execute(client, &begin),
                 in_order(all),
                 execute(client, commit),
                 in_order(after),
             )
             .await;
+            turned?;
+            if is_own {
+                self.hasty.set(client, is_hasty);
+            }
             begun?;
             let done = done.into_iter().collect::<Result<Vec<_>, _>>()?;
             committed?;
@@ -170,7 +253,7 @@ impl PooledConnection {
         };
         let alarm = self.alarm.insert(self.alarms.set());
         match select(std::pin::pin!(carried_out), alarm).await {
-            Either::Left((answers, _)) => answers.map_err(|error| fault(&error)),
+            Either::Left((answers, _)) => answers.map_err(|error| self.fault(&error)),
             Either::Right(_) => Err(Fault::unavailable(format!("no answer within {ANSWER_TIMEOUT:?}"))),
         }
     }
@@ -208,6 +291,7 @@ impl Drop for PooledConnection {
     fn drop(&mut self) {
         // It may be in the midst of something: closed, the server gives that up.
         if let Some(object) = self.object.take() {
+            self.hasty.set(&object, false);
             drop(Object::take(object));
         }
     }
@@ -220,6 +304,7 @@ pub(crate) struct Connections {
     runtime: Option<Handle>,
     room: Room,
     alarms: Arc<Alarms>,
+    hasty: Arc<Hasty>,
     servers: String,
 }
 
@@ -230,8 +315,8 @@ impl Connections {
             None => (own_pool(config)?, None),
         };
         let room = Room::new(config.connections);
-        let alarms = Arc::default();
-        Ok(Connections { pool, runtime, room, alarms, servers: config.servers() })
+        let (alarms, hasty) = (Arc::default(), Arc::default());
+        Ok(Connections { pool, runtime, room, alarms, hasty, servers: config.servers() })
     }
 
     /// Returns a connection that no other task uses.
@@ -243,7 +328,9 @@ impl Connections {
             Ok(PooledConnection {
                 object: Some(object),
                 alarm: None,
+                doubt: None,
                 alarms: self.alarms.clone(),
+                hasty: self.hasty.clone(),
                 _room: room,
             })
         };

@@ -68,9 +68,11 @@ fn synchronous_standbys_count_only_if_commits_wait() {
 
 #[test]
 fn tables_are_there_in_the_right_version_and_with_rights() {
-    let tables = Tables { prefix: "tenure_".to_owned(), version: Some(1), purges: true, ..Tables::default() };
-    assert_eq!(tables.judge().severity, Severity::Good);
-    assert_eq!(Tables { version: Some(2), ..tables.clone() }.judge().severity, Severity::Bad);
+    let tables = Tables { prefix: "tenure_".to_owned(), version: Some(2), purges: true, ..Tables::default() };
+    assert_eq!((tables.judge().severity, tables.judge().hint), (Severity::Good, None));
+    let old = Tables { version: Some(1), ..tables.clone() }.judge();
+    assert!(old.severity == Severity::Good && old.hint.is_some_and(|hint| hint.contains("--migrate")));
+    assert_eq!(Tables { version: Some(3), ..tables.clone() }.judge().severity, Severity::Bad);
     assert_eq!(Tables { version: None, ..tables.clone() }.judge().severity, Severity::Bad);
     let missing = Tables { missing: vec!["tenure_claim".to_owned()], ..tables.clone() }.judge();
     assert!(missing.severity == Severity::Bad && missing.found.contains("tenure_claim"), "{missing:?}");

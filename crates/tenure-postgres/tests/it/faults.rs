@@ -42,7 +42,9 @@ fn names() -> Vec<String> {
 /// Waits until no hold and no waiter is left.
 fn assert_nothing_is_left(server: &PostgresServer) {
     wait_for("an empty table", || {
-        let count = raw(server).run("SELECT count(*) FROM tenure_claim");
+        let count = raw(server).run(
+            "SELECT (SELECT count(*) FROM tenure_entry) + (SELECT count(hold_claim) FROM tenure_resource)",
+        );
         (count.first() == Some("0")).then_some(())
     });
 }
@@ -192,7 +194,7 @@ fn a_short_lease_is_renewed_while_all_other_connections_wait_for_locked_rows() {
     let lease = pollster::block_on(of("b", SHORT).acquire()).expect("it is free");
     let mut somebody = raw(&server);
     somebody.run("BEGIN");
-    for table in ["tenure_resource", "tenure_claim"] {
+    for table in ["tenure_resource", "tenure_entry"] {
         somebody.run(&format!("SELECT name FROM {table} WHERE name IN ('a', 'c') FOR UPDATE"));
     }
     drop(released);
@@ -217,7 +219,7 @@ fn what_somebody_locks_keeps_nobody_from_anything_else() {
     let mut somebody = raw(&server);
     somebody.run("BEGIN");
     somebody.run("SELECT * FROM tenure_resource WHERE name = 'a' FOR UPDATE");
-    somebody.run("SELECT * FROM tenure_claim WHERE name = 'a' FOR UPDATE");
+    somebody.run("SELECT * FROM tenure_entry WHERE name = 'a' FOR UPDATE");
     let until = now() + TTL + Duration::from_secs(1);
     let mut rounds = 0;
     while now() < until {
@@ -386,14 +388,14 @@ fn missing_rights_are_named() {
     assert!(refused.hint().is_some_and(|hint| hint.contains("INSERT")), "{refused:?}");
     let found = pollster::block_on(client.check()).expect("an answer");
     let tables = found.iter().find(|finding| finding.what == "tables").expect("a finding");
-    assert!(tables.found.contains("tenure_claim"), "{tables:?}");
+    assert!(tables.found.contains("tenure_entry"), "{tables:?}");
     admin.run("GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO worker");
     pollster::block_on(client.mutex("m").acquire()).expect("that is all it needs");
 }
 
-/// How many rows of each table there are: resources, claims, free slots, finished claims.
+/// How many rows of each table there are: resources, entries, free slots, finished claims.
 fn rows(server: &PostgresServer) -> Vec<u64> {
-    let tables = ["resource", "claim", "slot", "finished"];
+    let tables = ["resource", "entry", "slot", "finished"];
     let count =
         |table| raw(server).run(&format!("SELECT count(*) FROM tenure_{table}")).first()?.parse().ok();
     tables.into_iter().filter_map(count).collect()
@@ -409,7 +411,9 @@ fn a_user_who_may_not_delete_marks_what_has_gone() {
     let url = server.url().replace("//postgres@", "//worker@");
     // Without saying so, it is told.
     let client = connect(&url);
-    let lease = pollster::block_on(client.mutex("m").acquire()).expect("nothing is deleted yet");
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+    pollster::block_on(lease.release()).expect("its hold is no row of its own");
+    let lease = pollster::block_on(client.semaphore("s", 2).acquire()).expect("nothing is deleted yet");
     let refused = pollster::block_on(lease.release()).expect_err("it may not delete");
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.hint().is_some_and(|hint| hint.contains("purge=off")), "{refused:?}");
@@ -418,10 +422,10 @@ fn a_user_who_may_not_delete_marks_what_has_gone() {
         found.into_iter().find(|finding| finding.what == "tables").expect("a finding")
     };
     let found = tables(&client);
-    assert!(found.found.contains("tenure_claim"), "{found:?}");
+    assert!(found.found.contains("tenure_entry"), "{found:?}");
     assert!(found.hint.is_some_and(|hint| hint.contains("purge=off")), "the way out");
     drop(client);
-    admin.run("DELETE FROM tenure_claim");
+    admin.run("DELETE FROM tenure_entry");
     admin.run("DELETE FROM tenure_resource");
     // With it, all goes on.
     let (a, b) = (connect(&format!("{url}?purge=off")), connect(&format!("{url}?purge=off")));
@@ -445,7 +449,9 @@ fn a_user_who_may_not_delete_marks_what_has_gone() {
     // Marks go while their resources are in use, too.
     let held = pollster::block_on(a.mutex("m").acquire()).expect("it is free");
     assert_eq!(pollster::block_on(connect(&server.url()).purge()).expect("it may"), Some(0));
-    assert_eq!(rows(&server)[1..3], [2, 3], "what is held, what rests and what is free, and no mark");
+    // What is held is no row of its own, and what rests may be over.
+    let left = rows(&server);
+    assert!(left[1] <= 1 && left[2] == 3, "what rests and what is free, and no mark: {left:?}");
     pollster::block_on(held.release()).expect("it is held");
 }
 
@@ -454,12 +460,12 @@ fn dropped_tables_are_named_and_can_be_made_again() {
     let server = start();
     let client = connect(&server.url());
     raw(&server)
-        .run("DROP TABLE tenure_resource, tenure_claim, tenure_finished, tenure_slot, tenure_version");
+        .run("DROP TABLE tenure_resource, tenure_entry, tenure_finished, tenure_slot, tenure_version");
     let refused = pollster::block_on(client.mutex("m").try_acquire()).expect_err("there are no tables");
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.hint().is_some_and(|hint| hint.contains("--migrate")), "{refused:?}");
     let made = pollster::block_on(client.migrate()).expect("they are made");
-    assert!(made.is_some_and(|text| text.contains("version 1")));
+    assert!(made.is_some_and(|text| text.contains("version 2")));
     pollster::block_on(client.mutex("m").acquire()).expect("it is free");
 }
 
@@ -529,10 +535,11 @@ fn what_a_vanished_holder_left_behind_is_cleared_away() {
     let held =
         [vanished.acquire(), kept.acquire()].map(|lease| pollster::block_on(lease).expect("it is free"));
     let mut admin = raw(&server);
-    admin.run("UPDATE tenure_claim SET expires_at = 1 WHERE name = 'vanished'");
+    admin.run("UPDATE tenure_resource SET hold_expires_at = 1 WHERE name = 'vanished'");
     admin.run("UPDATE tenure_resource SET forget_at = 1");
     assert_eq!(pollster::block_on(client.purge()).expect("an answer"), Some(0), "its token is remembered");
-    let names = admin.run("SELECT convert_from(name, 'UTF8') FROM tenure_claim").rows;
+    let names =
+        admin.run("SELECT convert_from(name, 'UTF8') FROM tenure_resource WHERE hold_claim IS NOT NULL").rows;
     assert_eq!(names, [[Some("kept".to_owned())]]);
     let later = "SELECT count(*) FROM tenure_resource WHERE forget_at > 3600000000";
     assert_eq!(admin.run(later).first(), Some("2"), "both are looked at again in an hour");

@@ -34,7 +34,7 @@ fn a_locked_table_takes_no_more_than_a_clients_own_connections() {
         .collect();
     let mut somebody = server.connect().expect("it answers");
     somebody.run("BEGIN");
-    somebody.run("LOCK TABLE tenure_claim IN ACCESS EXCLUSIVE MODE");
+    somebody.run("LOCK TABLE tenure_entry IN ACCESS EXCLUSIVE MODE");
     let is_over = AtomicBool::new(false);
     let mut most = 0;
     std::thread::scope(|scope| {
@@ -75,7 +75,7 @@ mod alone {
         let held = pollster::block_on(client.mutex("m").ttl(TTL).acquire()).expect("it is free");
         let mut somebody = server.connect().expect("it answers");
         somebody.run("BEGIN");
-        somebody.run("LOCK TABLE tenure_claim IN ACCESS EXCLUSIVE MODE");
+        somebody.run("LOCK TABLE tenure_entry IN ACCESS EXCLUSIVE MODE");
         wait_for("a renewal that waits", || (number(&server, WAITING) > 0).then_some(()));
         let died_at = now();
         proxy.black_hole();

@@ -26,7 +26,7 @@ fn a_thousand_locks_of_one_client_need_six_connections() {
     let mutexes: Vec<_> = (0..1000).map(|at| client.mutex(&format!("m{at}"))).collect();
     let leases = pollster::block_on(join_all(mutexes.iter().map(|mutex| mutex.acquire())));
     assert!(leases.iter().all(Result::is_ok), "all were free");
-    let held = number(&mut raw, "SELECT count(*) FROM tenure_claim");
+    let held = number(&mut raw, "SELECT count(hold_claim) FROM tenure_resource");
     let connections =
         number(&mut raw, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'");
     assert_eq!(held, 1000);
@@ -42,8 +42,8 @@ fn ten_thousand_leases_are_renewed_with_one_statement_for_each_batch() {
     let mutexes: Vec<_> = (0..LEASES).map(|at| client.mutex(&format!("m{at}")).ttl(TTL)).collect();
     let leases = pollster::block_on(join_all(mutexes.iter().map(|mutex| mutex.acquire())));
     assert!(leases.iter().all(Result::is_ok), "all were free");
-    let expiry = "SELECT min(expires_at) FROM tenure_claim";
-    let before = number(&mut raw, "SELECT max(expires_at) FROM tenure_claim");
+    let expiry = "SELECT min(hold_expires_at) FROM tenure_resource";
+    let before = number(&mut raw, "SELECT max(hold_expires_at) FROM tenure_resource");
     raw.run("ALTER SYSTEM SET log_statement = 'all'");
     raw.run("SELECT pg_reload_conf()");
     let began = now();
@@ -55,7 +55,7 @@ fn ten_thousand_leases_are_renewed_with_one_statement_for_each_batch() {
     let log = std::fs::read_to_string(server.directory().join("log")).expect("the server's log");
     let count = |what: &str| log.lines().filter(|line| line.contains(what)).count();
     let (renewals, transactions) =
-        (count("tenure_claim h SET"), count("BEGIN ISOLATION LEVEL READ COMMITTED"));
+        (count("tenure_resource h SET"), count("BEGIN ISOLATION LEVEL READ COMMITTED"));
     println!("{renewals} statements renewed {LEASES} leases");
     assert!(renewals > 0 && renewals * 20 < LEASES, "{renewals} statements");
     assert!(transactions <= 1, "no renewal needs a transaction of its own: {transactions}");

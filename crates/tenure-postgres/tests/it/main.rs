@@ -10,5 +10,7 @@ mod load;
 mod plans;
 mod pool;
 mod queue;
+mod step;
 mod trust;
+mod versions;
 mod way;

@@ -116,15 +116,15 @@ fn a_forged_notification_begins_nothing() {
         (now(), lease.token())
     });
     wait_for("a waiter", || {
-        (admin_number(&server, "SELECT count(*) FROM tenure_claim WHERE place > 0") == 1).then_some(())
+        (admin_number(&server, "SELECT count(*) FROM tenure_entry WHERE place > 0") == 1).then_some(())
     });
     admin.run("CREATE ROLE mon LOGIN");
-    admin.run("GRANT SELECT ON tenure_claim, tenure_resource TO mon");
+    admin.run("GRANT SELECT ON tenure_entry, tenure_resource TO mon");
     let mut mon = SqlConnection::to_postgres(server.port(), "mon", "postgres").expect("it may look");
     let life = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
     let channel = "'tenure_' || lpad(to_hex(w.client), 16, '0')";
     for letter in [
-        format!("'G ' || encode(w.claim, 'hex') || ' ' || (h.token + 1) || ' -1 20000000 ' || {life}"),
+        format!("'G ' || encode(w.claim, 'hex') || ' ' || (h.hold_token + 1) || ' -1 20000000 ' || {life}"),
         "'L ' || encode(w.claim, 'hex')".to_owned(),
         // What makes no sense does no harm.
         "'G ' || encode(w.claim, 'hex')".to_owned(),
@@ -132,8 +132,8 @@ fn a_forged_notification_begins_nothing() {
         "repeat('x', 7000)".to_owned(),
     ] {
         mon.run(&format!(
-            "SELECT pg_notify({channel}, {letter}) FROM tenure_claim h JOIN tenure_claim w USING (name) \
-             WHERE h.place = 0 AND w.place > 0"
+            "SELECT pg_notify({channel}, {letter}) FROM tenure_resource h JOIN tenure_entry w USING (name) \
+             WHERE h.hold_claim IS NOT NULL AND w.place > 0"
         ));
     }
     pause(Duration::from_millis(300));
@@ -263,7 +263,7 @@ fn tables_that_somebody_else_made_first_are_told_of() {
     assert!(schema.severity == Severity::Warning && schema.found.contains("public"), "{schema:?}");
     // As it should be.
     admin.run("REVOKE CREATE ON SCHEMA public FROM PUBLIC");
-    for table in ["resource", "claim", "finished", "slot", "version"] {
+    for table in ["resource", "entry", "finished", "slot", "version"] {
         admin.run(&format!("ALTER TABLE tenure_{table} OWNER TO postgres"));
     }
     for what in ["owner", "schema"] {
@@ -288,7 +288,7 @@ fn tables_are_found_where_the_search_path_has_them() {
     admin.run("GRANT CREATE ON SCHEMA public TO app");
     let url = as_role(&server, "app");
     let _held = pollster::block_on(connect(&url).mutex("m").acquire()).expect("it is free");
-    assert_eq!(admin_number(&server, "SELECT count(*) FROM public.tenure_claim"), 1);
+    assert_eq!(admin_number(&server, "SELECT count(hold_claim) FROM public.tenure_resource"), 1);
     // A schema that comes first from now on, and has no such tables.
     admin.run("CREATE SCHEMA app AUTHORIZATION app");
     assert!(pollster::block_on(connect(&url).mutex("m").try_acquire()).expect("an answer").is_none());

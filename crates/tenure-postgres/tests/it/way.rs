@@ -68,7 +68,7 @@ fn a_standby_grants_nothing_until_it_takes_over() {
     let replicated = replicated.expect("it is free");
     let count = |name: &str| {
         let mut raw = standby.connect().ok()?;
-        let count = raw.run(&format!("SELECT count(*) FROM tenure_claim WHERE name = '{name}'"));
+        let count = raw.run(&format!("SELECT count(hold_claim) FROM tenure_resource WHERE name = '{name}'"));
         (count.first() == Some("1")).then_some(())
     };
     wait_for("the hold on the standby", || count("replicated"));

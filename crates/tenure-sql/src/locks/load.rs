@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::Incarnation;
-use tenure_core::model::claim::{ClaimId, HoldLimits, Kind, Label, Name};
+use tenure_core::model::claim::{ClaimId, HoldLimits, Kind, Name};
 use tenure_core::model::record::{Head, Hold, Value, Waiter};
 use tenure_core::model::token::Token;
 use tenure_core::model::window::{Loaded, Reach};
@@ -34,11 +34,23 @@ impl Script {
     }
 }
 
+/// The columns of a hold that is a part of its resource's row; the first is NULL if there is none.
+pub(crate) const HOLD: [&str; 8] = [
+    "hold_claim",
+    "hold_token",
+    "hold_client",
+    "hold_granted_at",
+    "hold_expires_at",
+    "hold_is_confirmed",
+    "hold_ttl",
+    "hold_label",
+];
+
 /// The part of a resource's row that every step reads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stored {
     pub(crate) head: Option<Head>,
-    /// How many rows its holds and waiters are.
+    /// How many holds and waiters there are.
     pub(crate) entries: i64,
     pub(crate) finished_until: Option<Timestamp>,
     /// The number that the next free slot is stored under.
@@ -46,13 +58,25 @@ pub(crate) struct Stored {
     pub(crate) value: Option<Value>,
     /// Until when it has observers.
     pub(crate) observed_until: Option<Timestamp>,
+    /// The hold that is a part of this row.
+    pub(crate) hold: Option<Hold>,
 }
 
-pub(crate) fn head_columns<D: Dialect>(with_bytes: bool) -> String {
+pub(crate) fn head_columns<D: Dialect>(tables: &Tables, with_bytes: bool) -> String {
     let bytes = if with_bytes { D::hex("value") } else { "NULL".to_owned() };
+    let hold = match tables.keeps_holds {
+        true => {
+            let read = |name: &&str| match *name {
+                "hold_claim" | "hold_label" => D::hex(name),
+                name => name.to_owned(),
+            };
+            HOLD.iter().map(read).collect::<Vec<_>>().join(", ")
+        }
+        false => "NULL".to_owned(),
+    };
     format!(
         "{}, kind, capacity, last_token, used, waiting, next_place, fresh_slots, idle_since, entries, finished_until, \
-         next_slot, observed_until, value_token, value_fresh_until, value_keep_until, {bytes}",
+         next_slot, observed_until, value_token, value_fresh_until, value_keep_until, {bytes}, {hold}",
         D::hex("name")
     )
 }
@@ -78,13 +102,38 @@ pub(crate) fn stored(row: &Row) -> Result<(Name, Stored), Fault> {
             keep_until: columns.maybe()?.map(|at| Timestamp::from_micros(at.unsigned_abs())),
             bytes: columns.maybe_bytes()?.unwrap_or_default().into(),
         }),
-        None => None,
+        None => {
+            columns.skip(3);
+            None
+        }
     };
+    let hold = own_hold(&mut columns)?;
     let head = match kind {
         Some(kind) => Some(Head { kind: kind_of(kind)?, ..head }),
         None => None,
     };
-    Ok((name, Stored { head, entries, finished_until, next_slot, value, observed_until }))
+    Ok((name, Stored { head, entries, finished_until, next_slot, value, observed_until, hold }))
+}
+
+/// Reads the columns [`HOLD`].
+fn own_hold(columns: &mut Columns<'_>) -> Result<Option<Hold>, Fault> {
+    let Some(claim) = columns.maybe_claim()? else { return Ok(None) };
+    let (token, client) = (columns.token()?, columns.client()?);
+    let (granted_at, expires_at) = (columns.moment()?, columns.moment()?);
+    let (is_confirmed, ttl) = (columns.number()? != 0, columns.period()?);
+    Ok(Some(Hold {
+        claim: Some(claim),
+        client,
+        weight: 1,
+        slot: None,
+        token,
+        granted_at,
+        expires_at,
+        is_confirmed,
+        ttl,
+        limits: HoldLimits::default(),
+        label: columns.label()?,
+    }))
 }
 
 /// Reads a name that was stored as bytes.
@@ -145,8 +194,7 @@ pub(crate) fn entry(row: &Row) -> Result<(Name, Entry), Fault> {
     let ttl = columns.period()?;
     let max_hold = columns.maybe()?.map(|micros| std::time::Duration::from_micros(micros.unsigned_abs()));
     let limits = HoldLimits { max_hold, min_hold: columns.period()?, lock_delay: columns.period()? };
-    let label = columns.bytes()?;
-    let label = Label::from_stored(&String::from_utf8_lossy(&label));
+    let label = columns.label()?;
     let unless_fresh = columns.number()? != 0;
     if place == 0 {
         let slot = slot.and_then(|slot| u32::try_from(slot).ok());
@@ -213,7 +261,7 @@ impl Entries {
             head: stored.head.clone(),
             finished_until: stored.finished_until,
             value: stored.value.clone(),
-            holds: self.holds.values().cloned().collect(),
+            holds: self.holds.values().chain(&stored.hold).cloned().collect(),
             waiters: self.waiters.values().cloned().collect(),
             is_complete: reach.entries.is_none(),
             followers: self.followers.clone(),

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
 use crate::locks::load::{Script, head_columns, moment, moment_asked, names, part, rows, stored};
+use crate::pause::retried;
 use crate::text::{Dialect, Values};
 
 /// For how long an observer is notified of changes after it has been heard of.
@@ -26,6 +27,15 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// Returns up to `most` resources whose names begin with `prefix` and come after `after`.
 pub(crate) async fn page<D: Database>(
+    database: &D,
+    prefix: &str,
+    after: Option<&Name>,
+    most: usize,
+) -> Result<Vec<View>, Fault> {
+    retried(D::ENGINE, || page_once(database, prefix, after, most)).await
+}
+
+async fn page_once<D: Database>(
     database: &D,
     prefix: &str,
     after: Option<&Name>,
@@ -64,13 +74,17 @@ pub(crate) async fn page<D: Database>(
     if views.is_empty()
         && let Some(last) = found.last()
     {
-        return Box::pin(page(database, prefix, Some(last), most)).await;
+        return Box::pin(page_once(database, prefix, Some(last), most)).await;
     }
     Ok(views)
 }
 
 /// Looks at one resource, in one trip.
 pub(crate) async fn view<D: Database>(database: &D, name: &Name) -> Result<Option<View>, Fault> {
+    retried(D::ENGINE, || view_once(database, name)).await
+}
+
+async fn view_once<D: Database>(database: &D, name: &Name) -> Result<Option<View>, Fault> {
     let mut connection = database.connection().await?;
     let view = read_view(database, &mut connection, name).await?;
     connection.keep();
@@ -89,7 +103,7 @@ async fn read_view<D: Database>(
     for statement in D::Dialect::BEGIN_LOOK {
         script.add(statement);
     }
-    let (columns, list) = (head_columns::<D::Dialect>(true), names::<D::Dialect>([name]));
+    let (columns, list) = (head_columns::<D::Dialect>(tables, true), names::<D::Dialect>([name]));
     let heads = script.add(&format!("SELECT {columns} FROM {} WHERE name = {list}", tables.resource));
     let part = part::<D::Dialect>(&mut script, tables, name, reach, &[], &[], "");
     let time = script.add(&moment_asked::<D::Dialect>());

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tenure_core::engine::{ClaimAnswer, Incarnation, ReleaseRequest};
 use tenure_core::model::claim::{Claim, ClaimId, Grant, HoldLimits, Kind, Name, Waiting};
-use tenure_core::model::record::Record;
+use tenure_core::model::record::{Hold, Record};
 use tenure_core::model::step::Release;
 use tenure_core::model::token::Token;
 use tenure_core::model::window::Window;
@@ -24,13 +24,16 @@ use crate::text::{Columns, Dialect, Values, claim_bytes, client_number, micros, 
 
 /// Whose hold the record consists of, if that is all there is to it.
 pub(crate) fn plain_claim(window: &Window, entries: i64) -> Option<ClaimId> {
-    let head = window.head().ok()??;
-    let is_alone = head.kind == Kind::Mutex && entries == 1 && head.waiting == 0;
-    if !is_alone || window.value().ok()?.is_some() {
-        return None;
-    }
-    let hold = window.holds(1).ok()?.pop()?;
-    hold.claim.filter(|_| hold.limits == HoldLimits::default())
+    let is_alone = entries == 1 && window.head().ok()??.waiting == 0 && window.value().ok()?.is_none();
+    plain_hold(window).filter(|_| is_alone)?.claim
+}
+
+/// The only hold of a mutex, if there is nothing special about it.
+pub(crate) fn plain_hold(window: &Window) -> Option<Hold> {
+    let kind = window.head().ok()??.kind;
+    let mut holds = window.holds(2).ok()?;
+    let hold = holds.pop().filter(|_| kind == Kind::Mutex && holds.is_empty())?;
+    (hold.claim.is_some() && hold.limits == HoldLimits::default()).then_some(hold)
 }
 
 /// What a statement of the short path does for several resources, in order of their names.
@@ -176,7 +179,7 @@ pub(crate) async fn release<D: Database>(
     Ok(released)
 }
 
-fn push_row(rows: &mut String, fill: impl FnOnce(&mut Values<'_>)) {
+pub(crate) fn push_row(rows: &mut String, fill: impl FnOnce(&mut Values<'_>)) {
     rows.push_str(if rows.is_empty() { "(" } else { ",(" });
     fill(&mut Values::new(rows));
     rows.push(')');

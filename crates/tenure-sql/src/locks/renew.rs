@@ -1,20 +1,21 @@
 //! Renewals. Holders need no resource's lock: one statement moves the ends of all that have not ended.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use tenure_core::engine::{Incarnation, RenewAnswer, RenewRequest, renew_answer};
-use tenure_core::model::claim::{ClaimId, Grant};
+use tenure_core::model::claim::{ClaimId, Grant, Name};
 use tenure_core::model::step::{Renew, Renewed};
 use tokio::time::{Instant, timeout};
 
 use crate::database::{Connection, Database};
 use crate::fault::Fault;
 use crate::locks::load::{claims, rows};
-use crate::locks::plain::keep_waiting;
+use crate::locks::plain::{keep_waiting, push_row};
 use crate::locks::transaction::run_commands;
 use crate::room::Purpose;
-use crate::text::{Columns, Dialect};
+use crate::schema::Tables;
+use crate::text::{Columns, Dialect, claim_bytes};
 
 /// How long those that need a transaction may keep the others of their batch waiting for their answers: so long, and
 /// so many times what the first statement took. One whose row another transaction keeps locked must not cost the
@@ -32,7 +33,7 @@ pub(crate) async fn renew<D: Database>(
     // A waiter that was rung holds by now, if the ring was right, and confirms that as every holder does: in one
     // trip.
     let holds = |one: &&RenewRequest| !one.is_waiter || database.inbox().has_rung(one.claim);
-    let holders: Vec<ClaimId> = renewals.iter().filter(holds).map(|one| one.claim).collect();
+    let holders = renewals.iter().filter(holds).map(|one| (one.claim, &one.resource)).collect();
     let (began, has_holders) = (Instant::now(), renewals.iter().any(|one| !one.is_waiter));
     let moved = match extend(database, holders).await {
         Ok(moved) => moved,
@@ -81,24 +82,40 @@ pub(crate) async fn renew<D: Database>(
     renewals.iter().map(answer).collect()
 }
 
+/// The statement for holds that are a part of their resources' rows.
+fn renew_kept<D: Database>(tables: &Tables, holders: &BTreeMap<ClaimId, &Name>) -> Option<String> {
+    if !tables.keeps_holds {
+        return None;
+    }
+    let by_name: BTreeSet<(&Name, ClaimId)> = holders.iter().map(|(claim, name)| (*name, *claim)).collect();
+    let mut rows = String::new();
+    for (name, claim) in by_name {
+        push_row(&mut rows, |row| {
+            row.bytes::<D::Dialect>(name.as_str().as_bytes()).bytes::<D::Dialect>(&claim_bytes(claim));
+        });
+    }
+    D::Dialect::renew_kept(tables, &rows)
+}
+
 async fn extend<D: Database>(
     database: &D,
-    mut holders: Vec<ClaimId>,
+    mut holders: BTreeMap<ClaimId, &Name>,
 ) -> Result<HashMap<ClaimId, Grant>, Fault> {
     if holders.is_empty() {
         return Ok(HashMap::new());
     }
-    // Rows are locked in this order, as in every transaction.
-    holders.sort_unstable();
-    let table = &database.tables().claim;
     let mut connection = database.lend(Purpose::Renewal).await?;
+    let tables = database.tables();
+    let table = &tables.claim;
     let mut end = "";
-    if let Some(lock) = D::Dialect::lock_for_renewal(table, &claims::<D::Dialect>(holders.iter().copied())) {
+    // Rows are locked in the order of claims, as in every transaction.
+    if let Some(lock) = D::Dialect::lock_for_renewal(table, &claims::<D::Dialect>(holders.keys().copied())) {
         let begin = D::Dialect::BEGIN;
         let locked = connection.run(format!("{};\n{lock}", begin.join(";\n"))).await?;
         let locked =
             rows(&locked, begin.len()).iter().filter_map(|row| Columns::of(row).maybe_claim().transpose());
-        holders = locked.collect::<Result<_, _>>()?;
+        let locked: BTreeSet<ClaimId> = locked.collect::<Result<_, _>>()?;
+        holders.retain(|claim, _| locked.contains(claim));
         if holders.is_empty() {
             connection.go_on("ROLLBACK".to_owned()).await?;
             connection.keep();
@@ -106,7 +123,10 @@ async fn extend<D: Database>(
         }
         end = ";\nCOMMIT";
     }
-    let statement = D::Dialect::renew(table, &claims::<D::Dialect>(holders));
+    let mut statement = D::Dialect::renew(table, &claims::<D::Dialect>(holders.keys().copied()));
+    if let Some(first) = renew_kept::<D>(tables, &holders) {
+        statement = format!("{first};\n{statement}");
+    }
     let answers = match end {
         "" => connection.run(statement).await?,
         _ => connection.go_on(statement + end).await?,

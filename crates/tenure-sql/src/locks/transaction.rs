@@ -216,7 +216,7 @@ async fn lock_and_load<D: Database, C: Command>(
     let takes_value =
         batch.iter().any(|(_, command)| command.terms().is_some_and(|terms| terms.unless_fresh));
     let list = names::<D::Dialect>(resources.iter().map(|resource| resource.name));
-    let columns = head_columns::<D::Dialect>(takes_value);
+    let columns = head_columns::<D::Dialect>(tables, takes_value);
     let table = &tables.resource;
     let key = D::Dialect::BY_KEY;
     let heads = script
@@ -311,8 +311,8 @@ async fn finish<D: Database>(
     let written: Vec<Written<'_>> = resources
         .iter()
         .filter_map(|resource| {
-            let Resource { name, stored, now, .. } = resource;
-            Some(Written { name, stored, window: resource.window.as_ref()?, now: *now })
+            let Resource { name, stored, entries, now, .. } = resource;
+            Some(Written { name, stored, rows: entries, window: resource.window.as_ref()?, now: *now })
         })
         .collect();
     let has_changed = write::<D::Dialect>(&mut script, database.tables(), &written)?;

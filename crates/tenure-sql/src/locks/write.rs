@@ -2,18 +2,19 @@
 
 use tenure_core::clock::Timestamp;
 use tenure_core::model::claim::{ClaimId, HoldLimits, Label, Name};
-use tenure_core::model::record::{Hold, Waiter};
+use tenure_core::model::record::{Hold, Record, Waiter};
 use tenure_core::model::step::forget_at;
+use tenure_core::model::token::Token;
 use tenure_core::model::window::{Changes, Window};
 
 use crate::fault::Fault;
-use crate::locks::load::{Script, Stored, kind_number, names};
-use crate::locks::plain::plain_claim;
+use crate::locks::load::{Entries, HOLD, Script, Stored, kind_number, names};
+use crate::locks::plain::{plain_claim, plain_hold};
 use crate::locks::purge::{FORGET_GRAIN, LOOK_AFTER};
 use crate::schema::Tables;
 use crate::text::{Dialect, Values, claim_bytes, client_number, micros, moment, signed};
 
-const HEAD: [&str; 14] = [
+const HEAD: [&str; 13] = [
     "name",
     "kind",
     "capacity",
@@ -27,7 +28,6 @@ const HEAD: [&str; 14] = [
     "finished_until",
     "next_slot",
     "forget_at",
-    "plain_claim",
 ];
 const CLAIM: [&str; 16] = [
     "name",
@@ -52,6 +52,8 @@ const CLAIM: [&str; 16] = [
 pub(crate) struct Written<'a> {
     pub(crate) name: &'a Name,
     pub(crate) stored: &'a Stored,
+    /// What has been loaded beside its row.
+    pub(crate) rows: &'a Entries,
     pub(crate) window: &'a Window,
     pub(crate) now: Timestamp,
 }
@@ -121,18 +123,14 @@ pub(crate) fn write<D: Dialect>(
         let Written { name, stored, .. } = written;
         let name_bytes = name.as_str().as_bytes();
         forget::<D>(script, tables, name, changes);
-        push_head::<D>(&mut heads, stored, written, changes)?;
-        for token in &changes.gone_holds {
-            gone.row(|row| {
-                row.bytes::<D>(name_bytes).number(0).number(signed(token.get()));
-            });
-        }
+        let own = tables.keeps_holds.then(|| plain_hold(written.window)).flatten();
+        push_head::<D>(&mut heads, tables, written, changes, own.as_ref())?;
+        push_holds::<D>(&mut claims, &mut gone, written, changes, own.as_ref());
         for place in &changes.gone_waiters {
             gone.row(|row| {
                 row.bytes::<D>(name_bytes).number(signed(*place)).number(0);
             });
         }
-        changes.holds.iter().for_each(|hold| push_hold::<D>(&mut claims, name, hold));
         changes.waiters.iter().for_each(|waiter| push_waiter::<D>(&mut claims, name, waiter));
         for (claim, until) in &changes.finished {
             finished.row(|row| {
@@ -150,7 +148,8 @@ pub(crate) fn write<D: Dialect>(
             });
         }
     }
-    heads.replace::<D>(script, &tables.resource, "name", &HEAD);
+    let own: &[&str] = if tables.keeps_holds { &HOLD } else { &["plain_claim"] };
+    heads.replace::<D>(script, &tables.resource, "name", &[&HEAD, own].concat());
     gone.remove::<D>(script, tables, &tables.claim, "name, place, token");
     claims.replace::<D>(script, &tables.claim, "name, place, token", &CLAIM);
     finished.replace::<D>(script, &tables.finished, "name, claim", &["name", "claim", "until"]);
@@ -183,10 +182,12 @@ fn forget<D: Dialect>(script: &mut Script, tables: &Tables, name: &Name, changes
 
 fn push_head<D: Dialect>(
     heads: &mut Rows,
-    stored: &Stored,
+    tables: &Tables,
     written: &Written<'_>,
     changes: &Changes,
+    own: Option<&Hold>,
 ) -> Result<(), Fault> {
+    let stored = written.stored;
     let Some(head) = changes.head.as_ref().or(stored.head.as_ref()) else {
         return Err(Fault::internal("a record changed that has no head"));
     };
@@ -202,9 +203,59 @@ fn push_head<D: Dialect>(
         row.number(moment(head.idle_since)).number(stored.entries + changes.entries);
         row.maybe(written.window.last_finished().map(moment));
         row.number(stored.next_slot + changes.free_slots.len() as i64).number(moment(coarse(forget_at)));
-        push_claim::<D>(row, plain_claim(written.window, stored.entries + changes.entries));
+        match own {
+            _ if !tables.keeps_holds => {
+                push_claim::<D>(row, plain_claim(written.window, stored.entries + changes.entries));
+            }
+            Some(hold) => push_own_hold::<D>(row, hold),
+            None => HOLD.iter().for_each(|_| {
+                row.maybe(None);
+            }),
+        }
     });
     Ok(())
+}
+
+/// The columns [`HOLD`].
+fn push_own_hold<D: Dialect>(row: &mut Values<'_>, hold: &Hold) {
+    push_claim::<D>(row, hold.claim);
+    row.number(signed(hold.token.get())).number(client_number(hold.client));
+    row.number(moment(hold.granted_at)).number(moment(hold.expires_at));
+    row.number(i64::from(hold.is_confirmed)).number(micros(hold.ttl));
+    row.bytes::<D>(hold.label.as_str().as_bytes());
+}
+
+/// The rows of holds: those that come and go, but for the one that is a part of its resource's row. That one may have been a row, or
+/// become one.
+fn push_holds<D: Dialect>(
+    claims: &mut Rows,
+    gone: &mut Rows,
+    written: &Written<'_>,
+    changes: &Changes,
+    own: Option<&Hold>,
+) {
+    let Written { name, stored, rows, window, .. } = written;
+    let is_own = |token: Token| own.is_some_and(|own| own.token == token);
+    let was_own = |token: Token| stored.hold.as_ref().is_some_and(|hold| hold.token == token);
+    let became_own = own.map(|own| own.token).filter(|token| rows.holds.contains_key(token));
+    for token in changes.gone_holds.iter().filter(|token| !was_own(**token)).chain(&became_own) {
+        gone.row(|row| {
+            row.bytes::<D>(name.as_str().as_bytes()).number(0).number(signed(token.get()));
+        });
+    }
+    changes
+        .holds
+        .iter()
+        .filter(|hold| !is_own(hold.token))
+        .for_each(|hold| push_hold::<D>(claims, name, hold));
+    let is_written = |token: Token| changes.holds.iter().any(|hold| hold.token == token);
+    if let Some(hold) = &stored.hold
+        && !is_own(hold.token)
+        && !is_written(hold.token)
+        && matches!(window.hold(hold.token), Ok(Some(_)))
+    {
+        push_hold::<D>(claims, name, hold);
+    }
 }
 
 /// Rounds up. The moment is indexed, and a database that need not write its index for a row that is claimed and released
