@@ -7,6 +7,7 @@ mod adding;
 mod alerts;
 mod conformance;
 mod engines;
+mod examples;
 mod figures;
 mod manifests;
 mod names;
@@ -24,13 +25,14 @@ use crate::tree::Tree;
 /// What each rule looks like.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 22] = [
+const RULES: [Rule; 23] = [
     adding::lists_are_complete,
     alerts::are_explained_and_tried,
     conformance::checks_are_listed,
     engines::standard_files,
     engines::suite_runs,
     engines::engine_pages,
+    examples::are_there,
     figures::are_pinned,
     manifests::core_is_pure,
     manifests::features_stay_in_the_facade,

@@ -129,3 +129,31 @@ impl<T: Into<Failure>> From<T> for Ended {
 pub(crate) fn of_signal(signal: i32) -> u8 {
     (128 + signal) as u8
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // page: docs/command.md "| 0 | done |"
+    // page: docs/command.md "| 1 | `status NAME`: nobody holds it"
+    // page: docs/command.md "| 64 | wrong usage"
+    // page: docs/command.md "| 69 | the engine is not available"
+    // page: docs/command.md "| 75 | not acquired in time"
+    // page: docs/command.md "| 76 | the lease was lost while CMD ran"
+    // page: docs/command.md "| 126, 127 | CMD cannot be executed, is not found"
+    // page: docs/command.md "128 + n if signal n ended it"
+    #[test]
+    fn codes_are_those_of_the_page() {
+        assert_eq!((DECLINED, USAGE, UNAVAILABLE), (1, 64, 69));
+        assert_eq!((BUSY, LOST, NOT_EXECUTABLE, NOT_FOUND), (75, 76, 126, 127));
+        assert_eq!(of_signal(15), 128 + 15);
+        let of = |kind| Failure::from(Error::new(kind, "claim", "x")).code;
+        for kind in [ErrorKind::Invalid, ErrorKind::Conflict] {
+            assert_eq!(of(kind), 64, "{kind:?}");
+        }
+        for kind in [ErrorKind::Unavailable, ErrorKind::Unsupported, ErrorKind::Internal] {
+            assert_eq!(of(kind), 69, "{kind:?}");
+        }
+        assert_eq!((of(ErrorKind::Timeout), of(ErrorKind::Lost)), (75, 76));
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::{join_all, poll_immediate};
+use futures_util::future::{join, join_all, poll_immediate};
 use tenure_core::counts::LearnedBy;
 use tenure_core::engine::RenewAnswer;
 use tenure_core::model::step::confirm_window;
@@ -49,6 +49,8 @@ pub async fn tasks_that_begin_at_once_are_told_in_turn(setup: &dyn Setup) {
     let client = setup.within("a client connects", counting).await.expect("a client connects");
     let name = name("rush");
     let mutex = client.mutex(&name);
+    // Until all have asked: a store that answers at once would serve each before the next one comes.
+    let first = setup.take(&mutex).await;
     let work = (0..TASKS).map(|_| async {
         for _ in 0..ROUNDS {
             let lease = mutex.acquire().await.expect("its turn comes");
@@ -56,7 +58,9 @@ pub async fn tasks_that_begin_at_once_are_told_in_turn(setup: &dyn Setup) {
         }
     });
     let start = now();
-    setup.within("all take their turns", join_all(work)).await;
+    // The release is sent while their claims are under way.
+    let all = async { join(join_all(work), first.release()).await.1.expect("a release is answered") };
+    setup.within("all take their turns", all).await;
     let by_heartbeat = client.counts().learned_by[LearnedBy::Heartbeat as usize];
     let took = now().since(start);
     assert_eq!(

@@ -21,6 +21,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// A moment on a store's clock, in microseconds since 1970 as that store sees it.
+///
+/// No example: it is made by stores, and told to users as a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp(u64);
 
@@ -50,6 +52,20 @@ impl Add<Duration> for Timestamp {
 }
 
 /// A moment on this machine's clock, in nanoseconds since its boot, sleep included.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("instant-example").await?;
+/// # let lease = tenure.mutex("billing/4711").acquire().await?;
+/// use std::time::Duration;
+/// use tenure_core::clock::{Clock, SystemClock};
+///
+/// // How long is left, on this machine's clock.
+/// let left = lease.deadline().since(SystemClock.now());
+/// assert!(left <= Duration::from_secs(30));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
@@ -90,6 +106,14 @@ impl Sub<Duration> for Instant {
 }
 
 /// Where time, waiting and randomness come from.
+///
+/// # Examples
+/// ```
+/// use tenure_core::clock::{Clock, SystemClock};
+///
+/// let began = SystemClock.now();
+/// println!("it took {:?}", SystemClock.now().since(began));
+/// ```
 pub trait Clock: Send + Sync + 'static {
     /// Returns the time of this machine.
     fn now(&self) -> Instant;
@@ -108,6 +132,8 @@ pub trait Clock: Send + Sync + 'static {
 }
 
 /// Waits for a moment of its [`Clock`].
+///
+/// No example: [`Clock::timer`] makes it, and the thread of a client polls it.
 pub trait Timer: Send {
     /// Returns ready once `at` has come. A later call may name another moment.
     fn poll_until(&mut self, at: Instant, cx: &mut Context<'_>) -> Poll<()>;

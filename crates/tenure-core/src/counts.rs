@@ -236,6 +236,8 @@ pub struct Scope {
 }
 
 /// The upper bounds of a histogram's buckets, as whole numbers of a small unit.
+///
+/// No example: [`Histogram::cumulative`] tells them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Buckets {
     bounds: &'static [u64],
@@ -317,6 +319,21 @@ static SLACK: Buckets =
 static ITEMS: Buckets = Buckets { bounds: &[1, 4, 16, 64, 256], per: 1 };
 
 /// How often something was so much.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # use tenure_core::{Settings, Tenure, memory::Store};
+/// # let settings = Settings::new().counts(true);
+/// # let tenure = Tenure::connect_with(Store::named("histogram-example").connector(), settings).await?;
+/// tenure.mutex("billing/4711").acquire().await?.release().await?;
+/// let counts = tenure.counts();
+/// let waits: &tenure_core::counts::Histogram = &counts.scopes[0].wait;
+/// assert_eq!(waits.count(), 1);
+/// // The bound of each bucket in seconds, and how many waits were that short.
+/// assert!(waits.cumulative().any(|(bound, count)| bound <= 0.5 && count == 1));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     buckets: &'static Buckets,
@@ -470,6 +487,8 @@ pub struct CallCounts {
 }
 
 /// An election that this process takes part in.
+///
+/// No example: the elections of [`Counts`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Standing {

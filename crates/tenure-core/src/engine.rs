@@ -3,6 +3,8 @@
 //! An engine keeps no truth in memory: any client may die between any two lines. It never repeats a request by
 //! itself; the client repeats it with the same claim id, which every verb takes without harm. The conformance
 //! suite (`tenure-conformance`) is the text of this contract.
+//!
+//! No example here or below, but for what users meet: an engine is too long for one. `memory.rs` is the least of them.
 
 pub mod finding;
 mod object;

@@ -301,8 +301,14 @@ impl StdError for Error {
 
 /// The result of an operation of tenure.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// Returns what a system or a library says of an error in the manner of this crate's own: `connection refused`, and not
 /// `Connection refused (os error 111)`.
+///
+/// # Examples
+/// ```
+/// assert_eq!(tenure_core::error::plain("Connection refused (os error 111)"), "connection refused");
+/// ```
 pub fn plain(text: &str) -> String {
     let text = text.split(" (os error").next().unwrap_or_default().trim_end_matches('.');
     let mut letters = text.chars();
@@ -316,6 +322,11 @@ pub fn plain(text: &str) -> String {
 }
 
 /// Returns the known word that is nearly what was given: with one letter more, less or wrong, two in a longer word.
+///
+/// # Examples
+/// ```
+/// assert_eq!(tenure_core::error::nearest("prefx", &["db", "prefix"]), Some("prefix"));
+/// ```
 pub fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     let most = if given.len() < 3 { 0 } else { 1 + given.len() / 8 };
     let given = given.to_lowercase();

@@ -43,6 +43,29 @@ pub struct Happened {
 ///
 /// Events of one lease may be told on two threads: those that the user of the lease brings about on the user's thread, others by the
 /// thread `tenure-events`.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// use std::sync::Arc;
+/// use tenure_core::{Event, Happened, Listener, Settings, Tenure, memory::Store};
+///
+/// struct Losses;
+///
+/// impl Listener for Losses {
+///     fn on_event(&self, happened: &Happened) {
+///         if let Event::Lost { resource, token, .. } = &happened.event {
+///             println!("lost {resource} under token {token}");
+///         }
+///     }
+/// }
+///
+/// let settings = Settings::new().listener(Arc::new(Losses));
+/// # let engine = Store::named("listener-example").connector();
+/// let tenure = Tenure::connect_with(engine, settings).await?;
+/// # drop(tenure);
+/// # Ok(()) }) }
+/// ```
 pub trait Listener: Send + Sync + 'static {
     /// Hears of an event.
     fn on_event(&self, happened: &Happened);

@@ -46,6 +46,8 @@ pub async fn connect(store: &str) -> Result<Tenure> {
 }
 
 /// A command that is about to be carried out, and what a test may change of it.
+///
+/// No example: for tests of clients on a store that fails.
 #[derive(Debug)]
 pub enum Verb<'a> {
     /// A claim.
@@ -65,6 +67,8 @@ pub enum Verb<'a> {
 }
 
 /// What a test may do to a store's work, to see its checks fail.
+///
+/// No example: for tests of clients on a store that fails.
 pub trait Flaw: Send + Sync + 'static {
     /// Changes what is about to be done.
     fn before(&self, record: &mut PlainRecord, verb: Verb<'_>) {
@@ -96,6 +100,19 @@ pub trait Flaw: Send + Sync + 'static {
 }
 
 /// The records that clients share.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// use tenure_core::memory::Store;
+/// use tenure_core::{Settings, Tenure};
+///
+/// // Whoever names it shares it.
+/// let engine = Store::named("store-example").connector();
+/// let tenure = Tenure::connect_with(engine, Settings::new()).await?;
+/// # drop(tenure);
+/// # Ok(()) }) }
+/// ```
 pub struct Store {
     clock: Arc<dyn Clock>,
     /// What is added to the clock, so that tokens look like times of day.
@@ -124,6 +141,8 @@ struct State {
 }
 
 /// What a store remembered at one moment.
+///
+/// No example: for tests of clients on a store that fails.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     records: BTreeMap<Name, PlainRecord>,

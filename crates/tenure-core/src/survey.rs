@@ -97,6 +97,8 @@ pub struct SurveyedQueue {
 }
 
 /// What has changed from one survey to a later one.
+///
+/// No example: [`Surveyor`] has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Changes {

@@ -22,6 +22,8 @@ pub use crate::locks::store::Etcd;
 
 /// Connects with a cluster.
 ///
+/// No example: users give a [`Config`] to a client, which calls it.
+///
 /// # Errors
 /// [`Unavailable`](tenure_core::ErrorKind::Unavailable) if no server answers in time;
 /// [`Invalid`](tenure_core::ErrorKind::Invalid) for a wrong user or password;

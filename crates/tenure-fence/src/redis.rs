@@ -13,6 +13,29 @@
 //! The answer is nil if the write was accepted, else the largest token that was seen, as text ([`stale`] reads
 //! it). A script is not rolled back: check first, then write.
 //!
+//! From Rust, with any client:
+//!
+//! ```
+//! use tenure_fence::Mark;
+//! use tenure_fence::redis::{CHECK, arguments, arguments_of_read, script, stale};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mark = Mark::parse("1790000000000000", "00000000000000000000000000000007")?;
+//! let write = script(
+//!     "local max = tenure_fence(KEYS[1], ARGV[1], ARGV[2], 'write')
+//!      if max then return max end
+//!      redis.call('SET', KEYS[2], ARGV[3])
+//!      return false",
+//! );
+//! // EVAL write 2 {billing}:fence {billing} TOKEN CLAIM VALUE; or the check alone, before expensive work:
+//! let look = [CHECK.to_owned()].into_iter().chain(arguments_of_read("{billing}:fence", mark));
+//! # assert_eq!((look.count(), write.is_empty(), arguments("f", mark)[4].as_str()), (6, false, "write"));
+//! // The server's answer is nil, or the largest token that was seen.
+//! stale(None)?;
+//! assert!(stale(Some("1790000000000001")).is_err());
+//! # Ok(()) }
+//! ```
+//!
 //! The fence's key and the written one must be in one hash slot of a cluster: `{billing}` and
 //! `{billing}:fence`. The key has no expiry. It must outlive every late write, so a server that evicts keys
 //! (`maxmemory-policy allkeys-*`) or forgets them at a restart is no place for it.

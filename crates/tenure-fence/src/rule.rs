@@ -24,6 +24,11 @@ const FORMAT: &str = "1";
 /// Returns the key of one slot of a slot pool: `name#slot`.
 ///
 /// Each slot has a holder of its own. Under one key for all, the newest holder would fence the others.
+///
+/// # Examples
+/// ```
+/// assert_eq!(tenure_fence::slot_key("worker-ids", 3), "worker-ids#3");
+/// ```
 pub fn slot_key(name: &str, slot: u32) -> String {
     format!("{name}#{slot}")
 }

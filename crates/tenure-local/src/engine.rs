@@ -48,6 +48,8 @@ const PAGE_MAX: usize = 64;
 const DISK_MAX: Duration = Duration::from_secs(30);
 
 /// A client of the `local` engine.
+///
+/// No example: it comes from `Config`, and is used by the client that connects with it.
 pub struct Local {
     pub(crate) client: ClientId,
     capability: Capability,

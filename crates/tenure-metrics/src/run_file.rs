@@ -71,6 +71,8 @@ pub struct RunFile {
 }
 
 /// Says that this process holds the lock of the job, until it is dropped or the process ends.
+///
+/// No example: [`RunFile`] has one.
 #[derive(Debug)]
 #[must_use = "without it no run holds the lock"]
 pub struct Holding {

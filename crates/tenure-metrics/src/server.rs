@@ -36,6 +36,13 @@ const CONNECTIONS_MAX: usize = 8;
 const CONNECTION_MAX: Duration = Duration::from_secs(5);
 
 /// Where the page is served: `127.0.0.1:9184`, or `unix:/run/job.sock`.
+///
+/// # Examples
+/// ```
+/// let address: tenure_metrics::Address = "unix:/run/job.sock".parse()?;
+/// assert_eq!(address.to_string(), "unix:/run/job.sock");
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// By TCP, for everybody who reaches it: the page tells the names of scopes, and no secret.
@@ -92,6 +99,19 @@ impl fmt::Display for Address {
 }
 
 /// Serves `/metrics` until it is dropped.
+///
+/// # Examples
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> { pollster::block_on(async {
+/// # use tenure_core::{Settings, Tenure, memory::Store};
+/// # let settings = Settings::new().counts(true);
+/// # let tenure = Tenure::connect_with(Store::named("server-example").connector(), settings).await?;
+/// use tenure_metrics::Server;
+///
+/// let server = Server::start(&"127.0.0.1:0".parse()?, move || vec![tenure.counts()])?;
+/// println!("scrape {}", server.address());
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 pub struct Server {
     address: Address,
@@ -99,6 +119,8 @@ pub struct Server {
 }
 
 /// A socket that others connect to.
+///
+/// No example: [`Address::listen`] makes one.
 #[derive(Debug)]
 pub enum Listener {
     /// By TCP.

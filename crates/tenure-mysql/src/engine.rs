@@ -21,6 +21,8 @@ const ENGINE: &str = "mysql";
 const BATCH_MAX: usize = 512;
 
 /// A MySQL or MariaDB database with tenure's tables.
+///
+/// No example: it comes from `Config`, and is used by the client that connects with it.
 pub struct MySql {
     pub(crate) pool: Arc<Pool>,
     pub(crate) config: Config,
@@ -36,6 +38,8 @@ pub struct MySql {
 }
 
 /// Connects, and makes the tables if they are not there.
+///
+/// No example: users give a [`Config`] to a client, which calls it.
 ///
 /// # Errors
 /// [`Unavailable`](tenure_core::ErrorKind::Unavailable) if the server does not answer in time;

@@ -19,6 +19,8 @@
 //! Sources: the recipe for locks in ZooKeeper's documentation (a sequential node each, watch the predecessor); etcd's
 //! `concurrency` package (order by create revision); and what Jepsen found in etcd 3.4.3, that a waiter must ask for
 //! its lease again after it was woken.
+//!
+//! No example of each type: they are what [`Ordered`] or [`Queues`] and one store say to each other, as they do there.
 
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

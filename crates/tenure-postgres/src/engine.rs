@@ -40,6 +40,8 @@ const FULL_WAIT: Duration = Duration::from_millis(1800);
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// A PostgreSQL database with tenure's tables.
+///
+/// No example: it comes from `Config`, and is used by the client that connects with it.
 pub struct Postgres {
     pub(crate) connections: Connections,
     pub(crate) config: Config,
@@ -59,6 +61,8 @@ pub struct Postgres {
 }
 
 /// Connects, and makes the tables if they are not there.
+///
+/// No example: users give a [`Config`] to a client, which calls it.
 ///
 /// # Errors
 /// [`Unavailable`](tenure_core::ErrorKind::Unavailable) if the server does not answer in time;

@@ -40,6 +40,8 @@ const CALL_VALUES_MAX: usize = 8;
 const CALLS_MAX: usize = 2;
 
 /// The engine on a single Redis server, on what Sentinel keeps alive, or on a cluster.
+///
+/// No example: it comes from `Config`, and is used by the client that connects with it.
 pub struct Redis {
     pub(crate) store: Arc<Store>,
     capability: Capability,

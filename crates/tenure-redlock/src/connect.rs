@@ -76,7 +76,7 @@ impl Redlock {
             stamps: Default::default(),
             counted_once: Mutex::default(),
         });
-        quorum.wait_for_a_majority().await.map_err(|fault| fault.to_error("connect"))?;
+        quorum.wait_for_a_majority().await?;
         quorum.learn_longest().await;
         if let Some(twin) = (0..quorum.nodes.len()).find_map(|node| quorum.twin_of(node)) {
             return Err(Error::new(ErrorKind::Invalid, "connect", twin)

@@ -26,6 +26,8 @@ use crate::rounds::own::Own;
 use crate::rounds::{BATCH_MAX, ENGINE, INCARNATION, Quorum, UNITS, holds, observe, text};
 
 /// The engine on three, five or more independent Redis servers, of which a majority decides.
+///
+/// No example: it comes from `Config`, and is used by the client that connects with it.
 pub struct Redlock {
     quorum: Arc<Quorum>,
     capability: Capability,

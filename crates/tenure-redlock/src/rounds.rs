@@ -12,6 +12,7 @@ pub(crate) mod values;
 pub(crate) mod view;
 pub(crate) mod wire;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -130,14 +131,18 @@ impl Quorum {
 
 impl Quorum {
     /// Waits until a majority of the servers is connected, or says why it is not.
-    pub(crate) async fn wait_for_a_majority(&self) -> std::result::Result<(), Fault> {
+    pub(crate) async fn wait_for_a_majority(&self) -> Result<()> {
         let deadline = Instant::now() + CALL_TIMEOUT;
         let mut coming: Vec<_> = self.nodes.iter().map(|node| Box::pin(node.wire.ready(deadline))).collect();
         let mut up = 0;
-        let mut last = Fault::Nobody { why: "no server answers".to_owned() };
+        let mut away = BTreeSet::new();
         while up < majority(self.nodes.len()) {
             if coming.is_empty() {
-                return Err(last);
+                // One of them alone would look like the one that is to blame.
+                let why = away.into_iter().collect::<Vec<_>>().join("; ");
+                return Err(Error::new(ErrorKind::Unavailable, "connect", why)
+                    .with_hint("are most of the servers running and reachable? try `tenure doctor`")
+                    .with_no_effect());
             }
             let (came, _, others) = select_all(coming).await;
             coming = others;
@@ -145,9 +150,11 @@ impl Quorum {
                 Ok(_) => up += 1,
                 // What is wrong with the settings is wrong everywhere.
                 Err(fault) if matches!(&fault, Fault::Down { last } if last.is_permanent()) => {
-                    return Err(fault);
+                    return Err(fault.to_error("connect"));
                 }
-                Err(fault) => last = fault,
+                Err(fault) => {
+                    away.insert(fault.to_string());
+                }
             }
         }
         Ok(())

@@ -103,6 +103,8 @@ impl fmt::Debug for Server {
 }
 
 /// Tells a server what to do, from a task of its own.
+///
+/// No example: [`Server`] has one.
 #[derive(Clone)]
 pub struct Control {
     app: Arc<App>,

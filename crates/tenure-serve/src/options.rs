@@ -37,6 +37,8 @@ pub struct Options {
 }
 
 /// The files of a server's certificate.
+///
+/// No example: three paths, for [`Options::tls`].
 #[derive(Clone, Debug)]
 pub struct Tls {
     /// The certificate and what leads to its authority, in PEM.

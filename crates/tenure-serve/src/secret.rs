@@ -8,6 +8,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
 
 /// A new token. It is shown once, to whoever is to send it.
+///
+/// No example: `tenure serve token` is one.
 pub struct Secret {
     token: String,
 }
@@ -42,6 +44,8 @@ fn quoted(text: &str) -> String {
 }
 
 /// Makes a token of what the system has of randomness. Checks the rules, so that the entry is one that a server reads.
+///
+/// No example: `tenure serve token` is one.
 ///
 /// # Errors
 /// What is wrong with a rule, or what the system says.

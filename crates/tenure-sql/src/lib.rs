@@ -24,6 +24,8 @@
 //!
 //! A resource whose rows another transaction keeps locked fails by itself: when a batch could not lock all of its
 //! rows in time, its resources are tried again one by one.
+//!
+//! No example of each type: they are what [`Hosted`] and one [`Database`] say to each other, as they do in that file.
 
 mod database;
 pub mod doctor;

@@ -127,6 +127,8 @@ impl<S, B> Layer<S> for FenceLayer<B> {
 }
 
 /// A service behind a [`FenceLayer`].
+///
+/// No example: [`FenceLayer`] makes it.
 #[derive(Debug)]
 pub struct FenceService<S, B> {
     inner: S,
@@ -173,6 +175,8 @@ where
 }
 
 /// The answer of a [`FenceService`].
+///
+/// No example: a [`FenceService`] answers with it.
 pub struct FenceFuture<F, R, E>(Answer<F, R, E>);
 
 impl<F, R, E> std::fmt::Debug for FenceFuture<F, R, E> {

@@ -34,6 +34,8 @@ const WAITERS_MAX: u32 = 2000;
 const BATCH_MAX: usize = 128;
 
 /// A ZooKeeper ensemble.
+///
+/// No example: it comes from `Config`, and is used by the client that connects with it.
 pub struct ZooKeeper {
     pub(crate) inner: Arc<Inner>,
     capability: Capability,
@@ -65,6 +67,8 @@ pub(crate) struct Node {
 }
 
 /// Connects, and makes the path of the URL if it is not there.
+///
+/// No example: users give a [`Config`] to a client, which calls it.
 ///
 /// # Errors
 /// [`Unavailable`](ErrorKind::Unavailable) if no majority of servers answers in time;

@@ -42,6 +42,15 @@ const ENGINES: &[Known] = &[
 
 /// Returns what connects with the engine that a URL names. Nothing is tried yet.
 ///
+/// # Examples
+/// ```
+/// # fn main() -> tenure::Result<()> { pollster::block_on(async {
+/// let engine = tenure::connector("memory:connector-example")?;
+/// let tenure = tenure::Tenure::connect_with(engine, tenure::Settings::new()).await?;
+/// # drop(tenure);
+/// # Ok(()) }) }
+/// ```
+///
 /// # Errors
 /// [`ErrorKind::Invalid`] for a URL that names no engine; [`ErrorKind::Unsupported`] for an engine that this
 /// build has not.
@@ -108,6 +117,11 @@ fn unknown(url: &str, why: &str) -> Error {
 ///
 /// A password that should have been encoded may hold any character, and a text with a typing error is still somebody's
 /// URL. So whatever lies between the first `:` behind the scheme and the last `@` is hidden, be it more than a password.
+///
+/// # Examples
+/// ```
+/// assert_eq!(tenure::redact("redis://me:hunter2@db.example.org"), "redis://me:***@db.example.org");
+/// ```
 pub fn redact(url: &str) -> String {
     // A path, not a server: its `@` and `:` are names of directories.
     if url.starts_with("local:/") {

@@ -1,13 +1,16 @@
 //! Rules about numbers: a default or a limit that a page shows in a table is held by a test.
 //!
 //! A test says which figure it holds, with the words of the page: `// page: docs/primitives/queue.md "| 10 | after how many"`. Only tables
-//! of settings are looked through: elsewhere most numbers are examples, measurements and versions.
+//! of settings are looked through, and those below a line `<!-- each figure is held by a test -->`: elsewhere most numbers are examples, measurements
+//! and versions.
 
 use super::Finding;
 use crate::tree::Tree;
 
 /// Begins a table whose figures are promises.
 const TABLE: &str = "| setting | default |";
+/// Says so of the next table.
+const PROMISED: &str = "<!-- each figure is held by a test -->";
 const DOCS: &str = "docs/";
 const MARK: &str = "// page: ";
 
@@ -32,10 +35,12 @@ pub(crate) fn are_pinned(tree: &Tree) -> Vec<Finding> {
         }
     }
     for (path, text) in tree.under(DOCS).filter(|(path, _)| path.ends_with(".md")) {
-        let mut is_table = false;
+        let (mut is_table, mut is_next) = (false, false);
         for (number, line) in text.lines().enumerate() {
-            is_table = line.starts_with(TABLE) || is_table && line.starts_with('|');
-            if !is_table {
+            let is_headings = line.starts_with(TABLE) || is_next && line.starts_with('|');
+            is_next = line == PROMISED || is_next && line.is_empty();
+            is_table = is_headings || is_table && line.starts_with('|');
+            if !is_table || is_headings {
                 continue;
             }
             let held: Vec<_> = pins
@@ -104,5 +109,14 @@ mod tests {
         assert_eq!(found("// page: docs/q.md \"| 11 | as `md5`, up to 64\"\n").len(), 3);
         assert_eq!(found("// page: docs/none.md \"| 10 | as `md5`, up to 64\"\n").len(), 3);
         assert_eq!(found("// page: docs/q.md, the table\n").len(), 3);
+    }
+
+    #[test]
+    fn a_table_may_be_marked_as_one_of_promises() {
+        let found = |mark: &str| {
+            let page = format!("{mark}\n\n| 1st | 2nd |\n| --- | --- |\n| 10 ms | 20 ms |\n\n| 3 | 4 |\n");
+            are_pinned(&Tree::of(&[(PAGE, &page)])).len()
+        };
+        assert_eq!((found(PROMISED), found("Of 7 stores.")), (2, 0));
     }
 }

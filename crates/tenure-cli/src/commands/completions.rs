@@ -249,3 +249,17 @@ fn section(page: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
     }
     writeln!(page, ".fi")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listing::tests::held;
+
+    // page: docs/command.md "at most 100, on the engine"
+    #[test]
+    fn a_hundred_names_are_offered() {
+        let views: Vec<_> = (0..150).map(|number| held(&format!("n{number}"), 1, 0)).collect();
+        assert_eq!(names_in_use(&views).lines().count(), 100);
+        assert_eq!(NAMES_WAIT, Duration::from_secs(1));
+    }
+}

@@ -49,6 +49,8 @@ pub(crate) fn elect(elect: &Elect, engine: &str) -> Outcome {
     let Some(leader) = leader else {
         if elect.json {
             write_json(&None::<LeaderJson<'_>>)?;
+        } else {
+            write_data(&format!("nobody leads {:?}\n", elect.name))?;
         }
         return Ok(exit::DECLINED);
     };

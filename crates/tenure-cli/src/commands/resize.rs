@@ -32,7 +32,7 @@ Exit codes:
 pub(crate) struct Resize {
     /// The semaphore or slot pool
     pub(crate) name: String,
-    /// How many units or slots it shall have
+    /// The new number of units or slots
     pub(crate) capacity: u32,
     /// Do not ask for a confirmation
     #[arg(long)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tenure::{HoldView, Tenure, View};
+use tenure::{HoldView, Tenure, Token, View};
 
 use crate::clock;
 use crate::connect::connect_blocking;
@@ -420,7 +420,10 @@ fn rows((name, view): &Line) -> Vec<Vec<String>> {
     for (index, hold) in view.holds.iter().enumerate() {
         // The queue is the resource's, so its length stands in the first row only.
         let waiters = if index == 0 { view.waiting.to_string() } else { String::new() };
-        let (held_for, ends_in) = (format_duration(hold.held_for), format_duration(hold.ends_in));
+        // Another client of the store has not said since when it holds.
+        let held_for =
+            if hold.token == Token::ZERO { "-".to_owned() } else { format_duration(hold.held_for) };
+        let ends_in = format_duration(hold.ends_in);
         rows.push(row(holder(hold), hold.token.to_string(), held_for, ends_in, waiters));
     }
     if view.holds.is_empty() {

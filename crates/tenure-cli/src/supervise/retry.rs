@@ -52,9 +52,13 @@ impl Retry {
             supervisor.messages.warning(&format!("{}; asking again {how_long}", failure.message));
         }
         self.has_warned = true;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.pause = longer(self.pause);
         supervisor.sleep(pause)
     }
+}
+
+fn longer(pause: Duration) -> Duration {
+    (pause * 2).min(PAUSE_MAX)
 }
 
 fn jittered(pause: Duration) -> Duration {
@@ -66,6 +70,14 @@ fn jittered(pause: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // page: docs/concepts/backoff.md "ask an engine that does not answer again | 100 ms | 5 s"
+    #[test]
+    fn pauses_double_from_100_ms_to_5_s() {
+        let pauses = std::iter::successors(Some(PAUSE_MIN), |pause| Some(longer(*pause)));
+        let millis: Vec<_> = pauses.take(8).map(|pause| pause.as_millis()).collect();
+        assert_eq!(millis, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+    }
 
     #[test]
     fn pauses_differ_and_stay_within_their_bounds() {

@@ -82,6 +82,12 @@ fn nobody_leads_is_an_answer() {
     let world = World::new();
     let output = world.output(&["elect", "x", "--json"]);
     assert_eq!((code(&output), stdout(&output).as_str()), (1, "null\n"), "{output:?}");
+    let output = world.output(&["elect", "x"]);
+    assert_eq!((code(&output), stdout(&output).as_str()), (1, "nobody leads \"x\"\n"), "{output:?}");
+    let output =
+        world.output(&["run", "pool", "--slots", "2", "--", env!("CARGO_BIN_EXE_tenure"), "elect", "pool"]);
+    assert_eq!((code(&output), stdout(&output).as_str()), (64, ""), "{output:?}");
+    assert!(stderr(&output).contains("in use as a slot pool"), "{output:?}");
     let run = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
     world.pid("pid");
     let output = world.output(&["elect", "x"]);

@@ -103,6 +103,9 @@ fn a_rest_that_is_longer_than_asked_for_is_not_told_as_a_run_within_that_time() 
     assert_eq!(code(&later), 75, "{later:?}");
     assert!(stderr(&later).contains("still rests: sh (pid "), "{later:?}");
     assert!(stderr(&later).contains("with a longer `--every`"), "{later:?}");
+    // Also where it ran within that time: it may not run again when that is over.
+    let shorter = world.run(&["x", "--every", "10m"], "true");
+    assert!(stderr(&shorter).contains("with a longer `--every`"), "{shorter:?}");
     let plain = world.run(&["x", "--wait", "0s"], "true");
     assert!(stderr(&plain).contains("\"x\" rests for 59m"), "{plain:?}");
 }

@@ -187,6 +187,9 @@ fn a_lock_of_another_client_is_waited_for() {
     let busy = world.run(&["x", "--wait", "0s"], "true");
     assert_eq!(code(&busy), 75, "{busy:?}");
     assert!(stderr(&busy).contains("0f4c"), "{busy:?}");
+    let list = stdout(&world.output(&["status", "x"]));
+    let row: Vec<&str> = list.lines().nth(1).map_or(Vec::new(), |line| line.split_whitespace().collect());
+    assert_eq!(row[..5], ["x", "mutex", "0f4c", "0", "-"], "nobody knows since when: {list}");
     let run = world.start_run(&["x"], "echo $$ > pid; while ! test -e go; do sleep 0.01; done");
     world.wait_for_waiters(1);
     let freed_at = now();

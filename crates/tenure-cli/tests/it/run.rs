@@ -94,7 +94,7 @@ fn without_waiting_it_says_who_is_in_the_way() {
     assert!(text.contains("s; nobody waits\n\nhint: "), "{text}");
     let later = world.run(&["x", "--wait", "300ms"], "true");
     assert_eq!(code(&later), 75);
-    assert!(stderr(&later).contains("was not acquired within"), "{later:?}");
+    assert!(stderr(&later).contains("was not acquired within 300ms: "), "{later:?}");
 }
 
 #[test]

@@ -91,9 +91,9 @@ fn a_line_shows_the_wait_and_is_cleared_afterwards() {
     let holder = world.start_run(&["x", "--label", "nightly"], script);
     world.pid("pid");
     let session = Session::start(&world, &[tenure(), "run", "x", "--", "echo", "it ran"]);
-    session.wait_for("waiting for \"x\": held by nightly (pid ", 1);
+    session.wait_for("waiting for \"x\" (0s): held by nightly (pid ", 1);
     session.wait_for("place 1 in the queue", 1);
-    session.wait_for("; waited 1s", 1);
+    session.wait_for("waiting for \"x\" (1s): held by", 1);
     let lines = session.screen().matches("waiting for").count();
     assert!(lines <= 8, "at most four times a second: {}", session.screen());
     assert!(!session.screen().contains('\n'), "it stays one line");

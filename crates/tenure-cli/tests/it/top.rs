@@ -320,3 +320,17 @@ fn humantime_of(text: &str) -> Duration {
     let parts: Vec<f64> = time.split(':').map(|part| part.parse().expect("a number")).collect();
     Duration::from_secs_f64(parts[0] * 3600.0 + parts[1] * 60.0 + parts[2])
 }
+
+// page: docs/command.md "(what fits; 100 without a terminal)"
+#[test]
+fn a_hundred_locks_are_printed_where_there_is_no_terminal() {
+    let world = World::new();
+    let tenure = tenure::blocking::connect(&world.engine()).expect("it connects");
+    let hold = |number| tenure.mutex(&format!("m{number:03}")).acquire().expect("it is free");
+    let _held: Vec<_> = (0..101).map(hold).collect();
+    let screen = stdout(&world.output(&["top", "--once", "--sort", "name"]));
+    assert_eq!(names(&screen).iter().filter(|name| name.starts_with('m')).count(), 100, "{screen}");
+    let look = stdout(&world.output(&["top", "--once", "--json"]));
+    let look: serde_json::Value = serde_json::from_str(&look).expect("an object");
+    assert_eq!(look["locks"].as_array().map(Vec::len), Some(100));
+}

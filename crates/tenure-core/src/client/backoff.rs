@@ -19,6 +19,16 @@ pub(crate) fn delay(attempt: u8, random: u64) -> Duration {
 mod tests {
     use super::*;
 
+    // page: docs/concepts/backoff.md "| at most | 10 ms | 20 ms | 40 ms | 80 ms | 160 ms | 320 ms | 500 ms |"
+    // page: docs/concepts/backoff.md "| at least | 5 ms | 10 ms | 20 ms | 40 ms | 80 ms | 160 ms | 250 ms |"
+    #[test]
+    fn delays_are_those_of_the_page() {
+        let delays = |random| (0..8).map(|attempt| delay(attempt, random).as_micros()).collect::<Vec<_>>();
+        assert_eq!(delays(0), [5000, 10_000, 20_000, 40_000, 80_000, 160_000, 250_000, 250_000]);
+        let most: Vec<_> = delays(u64::MAX).iter().map(|micros| micros.div_ceil(1000)).collect();
+        assert_eq!(most, [10, 20, 40, 80, 160, 320, 500, 500]);
+    }
+
     #[test]
     fn delays_grow_to_a_bound_and_never_vanish() {
         for attempt in 0..=u8::MAX {

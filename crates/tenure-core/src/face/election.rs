@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::client::connection::Connection;
 use crate::counts::Primitive;
 use crate::engine::ReleaseAnswer;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::face::claimant::{finish, until_lost};
 use crate::face::lease::Lease;
 use crate::face::mutex::Mutex;
 use crate::face::observer::Observer;
-use crate::model::claim::{Keep, Label, Name};
+use crate::model::claim::{Keep, Kind, Label, Name};
 use crate::model::inspect::View;
 use crate::model::token::Token;
 
@@ -166,12 +166,16 @@ impl Election {
     /// `let leader = election.leader().await?;`
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a bad name; [`ErrorKind::Unavailable`] if the engine does not answer in time.
+    /// [`ErrorKind::Invalid`] for a bad name; [`ErrorKind::Conflict`] if the name is in use as a semaphore or another kind that no election is;
+    /// [`ErrorKind::Unavailable`] if the engine does not answer in time.
     ///
     /// # Cost
     /// One round trip.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        Ok(self.connection.shared.view(Name::new(&self.name)?).await?.and_then(Leader::of))
+        match self.connection.shared.view(Name::new(&self.name)?).await? {
+            Some(view) => Leader::of(view),
+            None => Ok(None),
+        }
     }
 
     /// Follows the leader: the present leader first, then each change of the leader or its value. A slow reader
@@ -253,9 +257,13 @@ pub struct Leader {
 }
 
 impl Leader {
-    fn of(view: View) -> Option<Leader> {
-        let hold = view.holds.into_iter().find(|hold| hold.claim.is_some())?;
-        Some(Leader { label: hold.label, token: hold.token, value: view.value })
+    fn of(view: View) -> Result<Option<Leader>> {
+        if view.kind != Kind::Mutex && view.used > 0 {
+            let message = format!("it is in use as a {}, and nobody leads by that", view.kind);
+            return Err(Error::new(ErrorKind::Conflict, "look", message).with_resource(&view.resource));
+        }
+        let hold = view.holds.into_iter().find(|hold| hold.claim.is_some());
+        Ok(hold.map(|hold| Leader { label: hold.label, token: hold.token, value: view.value }))
     }
 }
 
@@ -302,7 +310,11 @@ impl Leaders {
     pub async fn next(&mut self) -> Option<Result<Option<Leader>>> {
         loop {
             let leader = match self.changes.next().await? {
-                Ok(view) => view.and_then(Leader::of),
+                Ok(view) => view.map_or(Ok(None), Leader::of),
+                Err(error) => Err(error),
+            };
+            let leader = match leader {
+                Ok(leader) => leader,
                 Err(error) => return Some(Err(error)),
             };
             // Candidates that come and go change the view too.

@@ -613,6 +613,25 @@ impl Drop for AcquireFuture {
 /// It must be polled when it is woken. A grant whose future is not polled for one ttl is given back, so that no
 /// waiter stands behind a future that is forgotten in a `select!` or on an executor that stands; its next poll claims
 /// anew, at the end of the queue.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("acquire-example").await?;
+/// use tenure_core::Acquire;
+///
+/// let mut waiting: Acquire = tenure.mutex("billing/4711").acquire();
+/// // The first answer of the engine: the lease, or nothing if it waits in the queue.
+/// let lease = match waiting.answered().await {
+///     Some(lease) => lease?,
+///     None => {
+///         println!("place {:?}", waiting.place());
+///         waiting.await?
+///     }
+/// };
+/// lease.release().await?;
+/// # Ok(()) }) }
+/// ```
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire<T = Lease> {
     acquire: AcquireFuture,

@@ -13,6 +13,19 @@ use crate::model::claim::Name;
 use crate::model::inspect::View;
 
 /// The later views of a resource (see [`Tenure::observe`](crate::Tenure::observe)).
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("observer-example").await?;
+/// let mut changes: tenure_core::Observer = tenure.observe("billing/4711")?;
+/// // The present view is the first.
+/// while let Some(view) = changes.next().await {
+///     println!("{} wait", view?.map_or(0, |view| view.waiting));
+///     # break;
+/// }
+/// # Ok(()) }) }
+/// ```
 pub struct Observer {
     views: mpsc::Receiver<Result<Option<View>>>,
     connection: Arc<Connection>,

@@ -74,6 +74,8 @@ impl RwLock {
 }
 
 /// The side of a [`RwLock`] that its holders share with each other, but not with a writer.
+///
+/// No example: [`RwLock`] shows both sides.
 #[derive(Clone)]
 pub struct ReadLock {
     pub(crate) claimant: Claimant,
@@ -85,6 +87,8 @@ impl ReadLock {
 }
 
 /// The side of a [`RwLock`] whose holder is alone.
+///
+/// No example: [`RwLock`] shows both sides.
 #[derive(Clone)]
 pub struct WriteLock {
     pub(crate) claimant: Claimant,

@@ -79,6 +79,21 @@ pub struct Fetched {
 }
 
 /// Where a value came from.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("fetched-from-example").await?;
+/// use tenure_core::FetchedFrom;
+///
+/// let rates = tenure.single_flight("rates");
+/// let found = rates.get_or_refresh(async |_| Ok::<_, tenure_core::Error>(b"1.07".to_vec())).await?;
+/// match found.source {
+///     FetchedFrom::Loaded(token) => println!("loaded here, under token {token}"),
+///     FetchedFrom::Fresh(_) | FetchedFrom::Stale => println!("loaded elsewhere"),
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchedFrom {
     /// Another had loaded it, under this token, and it is fresh.
@@ -90,6 +105,20 @@ pub enum FetchedFrom {
 }
 
 /// The value, or the turn to load it. See [`SingleFlight::turn_within`].
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("load-turn-example").await?;
+/// # let (id, wait) = (tenure_core::ClaimId::new(7), std::time::Duration::ZERO);
+/// use tenure_core::LoadTurn;
+///
+/// match tenure.single_flight("rates").turn_within(id, wait).await? {
+///     LoadTurn::Fresh(value) => println!("loaded elsewhere, under token {}", value.token),
+///     LoadTurn::Load(lease) => println!("load it under token {}", lease.token()),
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 pub enum LoadTurn {
     /// It is fresh.

@@ -87,6 +87,12 @@ impl FromStr for Name {
 /// Text from elsewhere, for a terminal: what would steer it, or turn round what stands beside it, is written as `\u{202e}`.
 ///
 /// Any user may have chosen a name, and a label is whatever a store gives back.
+///
+/// # Examples
+/// ```
+/// let shown = tenure_core::model::claim::Printable("a\u{202e}b").to_string();
+/// assert_eq!(shown, "a\\u{202e}b");
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a str);
 

@@ -2,7 +2,7 @@
 //!
 //! A crate lists its readers as [`Target`]s. [`replay`] gives them their seeds, what was found before, and random changes of both;
 //! `cargo xtask fuzz` has libFuzzer look for more. A reader may refuse whatever it likes, and may not panic: the thread that reads
-//! is the one that renews.
+//! is the one that renews. `fuzz.rs` of each crate is an example, and `fuzz/target.rs` reads them all.
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};

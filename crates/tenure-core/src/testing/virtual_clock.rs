@@ -8,6 +8,23 @@ use std::time::Duration;
 use crate::clock::{Clock, Instant, Timer, Timestamp};
 
 /// A clock that stands until it is moved, with randomness from a seed.
+///
+/// # Examples
+/// ```
+/// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use tenure_core::testing::virtual_clock::VirtualClock;
+/// use tenure_core::{Settings, Tenure, memory::Store};
+///
+/// let clock = Arc::new(VirtualClock::new(7));
+/// let engine = Store::new(clock.clone()).connector();
+/// let tenure = Tenure::start(engine, clock.clone(), Settings::new()).await?;
+/// let lease = tenure.mutex("billing/4711").max_hold(Duration::from_secs(60)).acquire().await?;
+/// clock.advance(Duration::from_secs(61));
+/// assert!(lease.is_lost());
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone)]
 pub struct VirtualClock(Arc<Mutex<State>>);
 

@@ -115,6 +115,9 @@ fn a_wait_that_is_over_says_so_and_leaves_no_place_behind() {
     clock.advance(Duration::from_millis(1_100));
     let error = waiter.join().expect("no panic").expect_err("still held");
     assert_eq!(error.kind(), ErrorKind::Timeout);
+    // Its own place, and the time that was asked for.
+    let text = "claim \"x\" on memory: not granted within 1000ms, at place 1 in the queue";
+    assert_eq!(error.to_string(), text);
     eventually("the place is gone", || {
         pollster::block_on(a.inspect("x")).expect("answers").iter().all(|view| view.waiting == 0)
     });

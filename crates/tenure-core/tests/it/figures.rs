@@ -2,12 +2,13 @@
 //! Whoever changes one finds its page by the text beside it.
 
 use std::future::IntoFuture;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use pollster::block_on;
-use tenure_core::clock::Clock;
+use tenure_core::clock::{Clock, Instant};
 use tenure_core::memory::{Flaw, Store, Verb};
 use tenure_core::model::claim::{
     CAPACITY_MAX, LABEL_BYTES_MAX, NAME_BYTES_MAX, PERIOD_MAX, TTL_MAX, TTL_MIN, VALUE_BYTES_MAX, WAITERS_MAX,
@@ -15,10 +16,12 @@ use tenure_core::model::claim::{
 use tenure_core::model::queue::item::{
     CONSUMER_LIFE, CONSUMER_LOOK, DEDUP_MEMORY, PAYLOAD_BYTES_MAX, REASON_BYTES_MAX,
 };
+use tenure_core::model::queue::step::STANDBY;
 use tenure_core::model::record::{POSITION_EXACT_MAX, PlainRecord};
 use tenure_core::model::step::{FINISHED_MEMORY, TOKEN_MEMORY, confirm_window, waiter_life};
+use tenure_core::survey::NAMES_MAX;
 use tenure_core::testing::virtual_clock::VirtualClock;
-use tenure_core::{ErrorKind, Settings, Tenure};
+use tenure_core::{ErrorKind, Name, Settings, Tenure};
 
 use crate::client::eventually;
 use crate::nameless::Nameless;
@@ -75,6 +78,114 @@ fn a_lease_is_renewed_after_a_third_of_its_ttl_or_up_to_a_tenth_of_that_earlier(
     }
 }
 
+// page: docs/concepts/backoff.md "less a random part of up to a tenth of that third"
+#[test]
+fn leases_that_were_granted_together_are_not_renewed_together() {
+    const LEASES: usize = 100;
+    let (clock, tenure, renewals) = one();
+    let mutexes: Vec<_> = (0..LEASES).map(|at| tenure.mutex(&format!("m{at}"))).collect();
+    let leases = block_on(join_all(mutexes.iter().map(|mutex| mutex.acquire())));
+    assert!(leases.iter().all(Result::is_ok));
+    let renewed = || renewals.0.load(Ordering::SeqCst);
+    clock.advance(Duration::from_millis(9_500));
+    eventually("some are renewed in the first half of that time", || renewed() > LEASES / 5);
+    assert!(renewed() < LEASES * 4 / 5, "and others later: {}", renewed());
+    clock.advance(Duration::from_millis(550));
+    eventually("all are renewed", || renewed() == LEASES);
+}
+
+/// A store that does not answer one verb, from some moment on, and when it was asked.
+struct Deaf {
+    clock: VirtualClock,
+    verb: &'static str,
+    is_deaf: AtomicBool,
+    asked_at: Mutex<Vec<Instant>>,
+}
+
+impl Deaf {
+    fn start(verb: &'static str, is_deaf: bool) -> (VirtualClock, Tenure, Arc<Deaf>) {
+        let clock = VirtualClock::new(7);
+        let deaf = Deaf { clock: clock.clone(), verb, is_deaf: is_deaf.into(), asked_at: Mutex::default() };
+        let deaf = Arc::new(deaf);
+        let store = Store::with_flaw(Arc::new(clock.clone()), Some(deaf.clone()));
+        let connecting = Tenure::start(store.connector(), Arc::new(clock.clone()), Settings::new());
+        (clock, block_on(connecting).expect("connects"), deaf)
+    }
+}
+
+impl Flaw for Deaf {
+    fn hangs(&self, verb: &'static str, _: &Name) -> bool {
+        let is_deaf = verb == self.verb && self.is_deaf.load(Ordering::SeqCst);
+        if is_deaf {
+            self.asked_at.lock().expect("no panic").push(self.clock.now());
+        }
+        is_deaf
+    }
+}
+
+/// Polls a future while time passes, for as long as `goes_on`. Returns what it ended with.
+fn while_time_passes<T>(
+    clock: &VirtualClock,
+    future: impl Future<Output = T>,
+    mut goes_on: impl FnMut() -> bool,
+) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    while goes_on() {
+        if let Some(done) = block_on(futures_util::future::poll_immediate(&mut future)) {
+            return Some(done);
+        }
+        #[allow(clippy::disallowed_methods, reason = "another thread's progress has no event to await")]
+        std::thread::sleep(Duration::from_millis(1));
+        eventually("the client waits for its next time", || {
+            clock.next_timer().is_some_and(|at| at > clock.now())
+        });
+        clock.advance(Duration::from_millis(50));
+    }
+    None
+}
+
+// page: docs/concepts/backoff.md "| a waiter's heartbeat | 15 s (the ttl if that is less)"
+#[test]
+fn a_waiter_that_is_not_answered_gives_up_after_15_seconds_or_its_ttl() {
+    for (ttl, life) in [(30, 15), (9, 9)] {
+        let (clock, tenure, _) = Deaf::start("heartbeat", true);
+        let _held = block_on(tenure.mutex("m").ttl(TTL_MAX).acquire()).expect("free");
+        let mut waiting = tenure.mutex("m").ttl(ttl * SECOND).acquire();
+        assert!(block_on(waiting.answered()).is_none());
+        let began = clock.now();
+        let waited = while_time_passes(&clock, waiting, || true).expect("it ends");
+        assert_eq!(waited.expect_err("nobody answers").kind(), ErrorKind::Unavailable);
+        let took = clock.now().since(began);
+        // It notices at the end of a request, which takes 2 s; and the thread of the client may lag behind the clock.
+        assert!((life - 3) * SECOND < took && took < (life + 5) * SECOND, "{took:?}");
+    }
+}
+
+// page: docs/concepts/backoff.md "an election whose `run` has led campaigns again after an error | 1 s, not random"
+#[test]
+fn an_election_campaigns_again_a_second_after_an_error() {
+    let (clock, tenure, deaf) = Deaf::start("claim", false);
+    let election = tenure.election("e").ttl(9 * SECOND);
+    let led = election.run(async |term| {
+        deaf.is_deaf.store(true, Ordering::SeqCst);
+        tenure.break_hold("e", term.token(), true).await.expect("it is broken");
+        std::future::pending::<()>().await;
+    });
+    let campaigns = || {
+        let mut asked_at = deaf.asked_at.lock().expect("no panic").clone();
+        // A campaign asks again and again for 2 s.
+        asked_at.dedup_by(|later, earlier| later.since(*earlier) < SECOND / 2);
+        asked_at
+    };
+    let ended = while_time_passes(&clock, led, || campaigns().len() < 3);
+    assert!(ended.is_none(), "it campaigns for as long as nobody answers");
+    for between in campaigns().windows(2).map(|two| two[1].since(two[0])) {
+        // 2 s until an answer is given up, and one more.
+        assert!((5 * SECOND / 2..6 * SECOND).contains(&between), "{between:?}");
+    }
+}
+
+// page: docs/concepts/backoff.md "the answer timeout (2 s by default)"
 #[test]
 fn an_answer_is_waited_for_for_2_seconds() {
     let clock = VirtualClock::new(7);
@@ -94,6 +205,7 @@ fn an_answer_is_waited_for_for_2_seconds() {
     assert_eq!(answer.map(|answer| answer.expect_err("silence").kind()), Some(ErrorKind::Unavailable));
 }
 
+// page: docs/concepts/backoff.md "| an item of a queue is retried after a failure | 1 s, not random | 5 min |"
 // page: docs/primitives/queue.md "| 10 | after how many deliveries an item becomes a dead letter"
 #[test]
 fn an_item_has_10_attempts_each_after_twice_the_time_up_to_5_minutes() {
@@ -112,6 +224,9 @@ fn an_item_has_10_attempts_each_after_twice_the_time_up_to_5_minutes() {
     assert_eq!(block_on(queue.stats()).expect("stats").dead, 1);
 }
 
+// page: docs/concepts/backoff.md "every third of the confirm window (5 s, or the ttl if that is less): 1.7 s at most"
+// page: docs/concepts/backoff.md "| an idle consumer of a queue | a look | every 5 s"
+// page: docs/concepts/backoff.md "when something is due, one after the other at 250 ms"
 #[test]
 fn what_a_store_keeps_of_those_who_are_gone_lasts_as_the_pages_say() {
     // A grant that its waiter has not heard of, and a waiter that is not heard of: the ttl where that is less.
@@ -120,6 +235,7 @@ fn what_a_store_keeps_of_those_who_are_gone_lasts_as_the_pages_say() {
         assert_eq!((confirm_window(ttl), waiter_life(ttl)), (window * SECOND, life * SECOND), "{ttl:?}");
     }
     assert_eq!((FINISHED_MEMORY, TOKEN_MEMORY), (60 * SECOND, 3600 * SECOND));
+    assert_eq!(STANDBY, SECOND / 4);
     assert_eq!((CONSUMER_LOOK, CONSUMER_LIFE, DEDUP_MEMORY), (5 * SECOND, 15 * SECOND, 300 * SECOND));
 }
 
@@ -199,4 +315,5 @@ fn limits_are_those_of_the_pages() {
     assert_eq!((NAME_BYTES_MAX, LABEL_BYTES_MAX, REASON_BYTES_MAX), (255, 256, 256));
     assert_eq!((VALUE_BYTES_MAX, PAYLOAD_BYTES_MAX), (256 * 1024, 256 * 1024));
     assert_eq!((CAPACITY_MAX, WAITERS_MAX, POSITION_EXACT_MAX), (1_048_576, 100_000, 64));
+    assert_eq!(NAMES_MAX, 50_000);
 }

@@ -47,6 +47,8 @@ const SLOT_TRIES: usize = 16;
 const NAMES_PAGE: i64 = 1000;
 
 /// etcd as an ordered store.
+///
+/// No example: it comes from `Config`, and is used by the client that connects with it.
 pub struct Etcd {
     pub(crate) endpoints: Endpoints,
     pub(crate) keys: Keys,

@@ -40,6 +40,14 @@ fn delay(attempt: u32, longest: Duration, random: u64) -> Duration {
 mod tests {
     use super::*;
 
+    // page: docs/concepts/backoff.md "| a client reconnects to Redis | 10 ms | 1 s |"
+    #[test]
+    fn delays_double_from_10_ms_to_1_s() {
+        let most = |attempt| delay(attempt, LONGEST, u64::MAX).as_micros().div_ceil(1000);
+        let most: Vec<_> = (0..9).map(most).collect();
+        assert_eq!(most, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+    }
+
     #[test]
     fn delays_grow_to_a_bound_and_never_vanish() {
         for attempt in 0..40 {

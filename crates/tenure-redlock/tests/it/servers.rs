@@ -66,6 +66,22 @@ fn five_servers_are_made_a_quorum_once() {
 }
 
 #[test]
+fn all_servers_that_are_away_are_named_where_no_majority_is_there() {
+    let server = RedisServer::start(RedisOptions::default());
+    let (one, other) = (tenure_testkit::Port::free(), tenure_testkit::Port::free());
+    let (one, other) = (one.number(), other.number());
+    let url = format!("redlock://127.0.0.1:{},127.0.0.1:{one},127.0.0.1:{other}", server.port());
+    let connecting = Tenure::connect_with(connector(&url), tenure_core::Settings::default());
+    let error = pollster::block_on(connecting).expect_err("one of three is there");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    for port in [one, other] {
+        let named = format!("cannot connect to 127.0.0.1:{port}: connection refused");
+        assert!(error.to_string().contains(&named), "{error}");
+    }
+    assert!(error.hint().is_some_and(|hint| hint.contains("most of the servers")), "{error:?}");
+}
+
+#[test]
 fn a_client_with_a_longer_ttl_is_refused_until_an_operator_raises_it_everywhere() {
     let (servers, url) = servers(3);
     let (short, long) = (connect(&format!("{url}?max_ttl=3s")), connect(&format!("{url}?max_ttl=10s")));

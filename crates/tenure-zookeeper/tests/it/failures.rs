@@ -5,6 +5,7 @@ use std::time::Duration;
 use tenure_core::engine::Severity;
 use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{Error, ErrorKind, Settings, Tenure};
+use tenure_testkit::wait_for;
 use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer, shared};
 
 use crate::conformance::{BRIEF, connector};
@@ -70,7 +71,10 @@ fn a_user_may_say_who_it_is_by_sasl_and_a_wrong_password_is_refused() {
 fn connections_can_be_private() {
     let server = ZooKeeperServer::start(&ZooKeeperOptions::default().tls());
     let authority = server.authority();
-    let client = connect(&format!("{}?{BRIEF}&ca={}", server.url(), authority.display()));
+    let url = format!("{}?{BRIEF}&ca={}", server.url(), authority.display());
+    // The first handshake of a JVM, which loads its cryptography for it, may take longer than a client waits.
+    wait_for("a first handshake", || try_to_connect(&url).ok());
+    let client = connect(&url);
     drop(pollster::block_on(client.mutex("m").acquire()).expect("it is free"));
     // An authority that did not sign for the server.
     let other = ZooKeeperServer::start(&ZooKeeperOptions::default().tls());

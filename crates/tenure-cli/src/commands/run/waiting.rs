@@ -94,11 +94,13 @@ fn refusal(arguments: &Run, error: &Error) -> Failure {
         let by = busy.holder.as_ref().map_or("somebody".to_owned(), who);
         let ago = format_duration(busy.held_for);
         return match arguments.every {
-            Some(every) if busy.held_for < every => Failure::new(
-                exit::BUSY,
-                format!("{name:?} ran within the last {}: {by} began {ago} ago", format_duration(every)),
-            )
-            .with_hint(format!("it may run again in {free_in}")),
+            Some(every) if busy.held_for < every && busy.free_in.unwrap_or_default() <= every => {
+                Failure::new(
+                    exit::BUSY,
+                    format!("{name:?} ran within the last {}: {by} began {ago} ago", format_duration(every)),
+                )
+                .with_hint(format!("it may run again in {free_in}"))
+            }
             // The run that began then has said for how long nobody else may.
             Some(_) => Failure::new(
                 exit::BUSY,
@@ -232,7 +234,10 @@ impl Waiting<'_> {
     }
 
     fn text(&self, place: Option<u32>, waited: Duration) -> String {
-        let mut text = format!("waiting for {:?}", self.arguments.name);
+        // What a narrow terminal has no room for comes last.
+        let left = self.wait.map(|wait| whole_seconds(wait.saturating_sub(waited)));
+        let left = left.map_or(String::new(), |left| format!(", {left} left"));
+        let mut text = format!("waiting for {:?} ({}{left})", self.arguments.name, whole_seconds(waited));
         if let Some(hold) = self.view.as_ref().and_then(|view| view.holds.first()) {
             let what = match hold.claim {
                 Some(_) => format!("held by {} for {}", who(&hold.label), whole_seconds(hold.held_for)),
@@ -244,10 +249,6 @@ impl Waiting<'_> {
         }
         if let Some(place) = place {
             text.push_str(&format!("; place {place} in the queue"));
-        }
-        text.push_str(&format!("; waited {}", whole_seconds(waited)));
-        if let Some(wait) = self.wait {
-            text.push_str(&format!(", gives up in {}", whole_seconds(wait.saturating_sub(waited))));
         }
         text
     }
@@ -266,7 +267,9 @@ impl Waiting<'_> {
     /// Returns the failure of a claim that has waited in vain, with the holder.
     fn failure(&self, asked_at: Instant) -> Failure {
         let name = &self.arguments.name;
-        let waited = format_duration(clock::now().since(asked_at));
+        // As it was written: to wait begins and ends a little beside it.
+        let waited = self.arguments.wait.unwrap_or_else(|| clock::now().since(asked_at));
+        let waited = format_duration(waited);
         // Only for the message: without an answer it says less.
         let view = pollster::block_on(self.tenure.view(name)).ok().flatten();
         let holder = view.as_ref().and_then(|view| view.holds.first());

@@ -319,7 +319,7 @@ impl State {
         Action::Nothing
     }
 
-    /// Asks whether the selected hold shall be broken, once it is known as it is now.
+    /// Asks whether to break the selected hold, once it is known as it is now.
     fn free(&mut self) -> Action {
         let Page::Lock(name) = self.page.clone() else {
             let action = self.open();

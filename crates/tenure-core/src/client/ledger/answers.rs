@@ -587,7 +587,12 @@ impl Ledger {
             Some((_, waiting, _)) => Error::new(
                 ErrorKind::Timeout,
                 "claim",
-                format!("not granted within {}ms, {} in the queue", waited.as_millis(), waiting.position),
+                // As it was asked for: this thread wakes a little later.
+                format!(
+                    "not granted within {}ms, at place {} in the queue",
+                    pending.give_up_at.since(pending.asked_at).as_millis(),
+                    waiting.position
+                ),
             ),
             None if entry.phase == Phase::SetAside => Error::new(
                 ErrorKind::Timeout,

@@ -45,6 +45,19 @@ impl Context {
 ///
 /// # Cost
 /// One round trip, shared by all that is pushed while another is under way.
+///
+/// # Examples
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> { pollster::block_on(async {
+/// # let tenure = tenure_core::memory::connect("push-example").await?;
+/// use tenure_core::Push;
+///
+/// let queue = tenure.queue("refunds");
+/// let push: Push = queue.push("order 4711").group("bakery").dedup("refund-90");
+/// let pushed = push.await?;
+/// # let _ = pushed;
+/// # Ok(()) }) }
+/// ```
 #[must_use = "nothing is pushed before it is awaited"]
 pub struct Push {
     connection: Arc<Connection>,
