@@ -65,7 +65,7 @@ fn doctor_says_what_it_finds() {
     let output = world.output(&["doctor", "--migrate", "--purge", "--json"]);
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let of = |what: &str| findings.as_array()?.iter().find(|finding| finding["what"] == what).cloned();
-    assert!(of("migrate").expect("a finding")["found"].to_string().contains("version 1"), "{findings}");
+    assert!(of("migrate").expect("a finding")["found"].to_string().contains("version 2"), "{findings}");
     assert!(of("purge").expect("a finding")["found"].to_string().contains("0 idle"), "{findings}");
 }
 

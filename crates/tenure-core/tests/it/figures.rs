@@ -136,10 +136,10 @@ fn while_time_passes<T>(
         }
         #[allow(clippy::disallowed_methods, reason = "another thread's progress has no event to await")]
         std::thread::sleep(Duration::from_millis(1));
-        eventually("the client waits for its next time", || {
-            clock.next_timer().is_some_and(|at| at > clock.now())
-        });
-        clock.advance(Duration::from_millis(50));
+        // Where nobody waits for a time to come, the future has to be polled first.
+        if clock.next_timer().is_some_and(|at| at > clock.now()) {
+            clock.advance(Duration::from_millis(50));
+        }
     }
     None
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tenure_core::{Acquire, ErrorKind, Lease, Tenure};
+use tenure_core::{Lease, Tenure};
 use tenure_testkit::etcd::{EtcdOptions, EtcdServer};
 use tenure_testkit::wait_for;
 
@@ -175,28 +175,4 @@ fn a_waiters_heartbeat_does_not_read_those_who_wait_beside_it() {
     assert!(called > 0 && sent < 1_500_000, "{sent} bytes");
     pollster::block_on(lease.release()).expect("an answer");
     waiting.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
-}
-
-// page: docs/engines/etcd.md "At most 10,000 waiters for a resource"
-#[test]
-fn ten_thousand_wait_for_a_name_and_the_next_one_is_refused() {
-    const WAITERS: usize = 10_000;
-    let server = start();
-    let (holder, waiter) = (connect(&server.url()), connect(&server.url()));
-    let lease = pollster::block_on(holder.mutex("m").acquire()).expect("it is free");
-    let mutex = waiter.mutex("m");
-    let mut waiting: Vec<Acquire> = (0..WAITERS).map(|_| mutex.acquire()).collect();
-    let began = now();
-    let answers = pollster::block_on(join_all(waiting.iter_mut().map(Acquire::answered)));
-    assert!(answers.iter().all(Option::is_none), "each has its place: {:?}", answers.iter().flatten().next());
-    println!("{WAITERS} had their places after {:?}", now().since(began));
-    let error = pollster::block_on(holder.mutex("m").acquire()).expect_err("there is no room");
-    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    assert!(error.to_string().contains("10000 claims wait already"), "{error}");
-    wait_for_waiters(&holder, "m", 10_000);
-    pollster::block_on(lease.release()).expect("an answer");
-    let first = pollster::block_on(waiting.remove(0)).expect("its turn");
-    drop(waiting);
-    pollster::block_on(first.release()).expect("an answer");
-    assert_nothing_is_left(&server);
 }
