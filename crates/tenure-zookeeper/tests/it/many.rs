@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure_core::testing::busy::assert_in_time;
-use tenure_core::{Acquire, ErrorKind};
 use tenure_testkit::wait_for;
 use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
 
@@ -73,30 +72,4 @@ fn a_release_wakes_one_waiter_and_no_herd() {
     // By their heartbeats alone each would take more than a second.
     assert_in_time(took, Duration::from_secs(15));
     wait_for("no watch is left", || (count(&server, "zk_watch_count") == 0).then_some(()));
-}
-
-// page: docs/engines/zookeeper.md "2,000 waiters for a name"
-#[test]
-fn two_thousand_wait_for_a_name_and_the_next_one_is_refused() {
-    const WAITERS: usize = 2000;
-    let server = ZooKeeperServer::start(&ZooKeeperOptions::default());
-    let url = format!("{}?session_timeout=10s&tick=200ms", server.url());
-    let (holder, waiter) = (connect(&url), connect(&url));
-    let lease = pollster::block_on(holder.mutex("m").acquire()).expect("it is free");
-    let mutex = waiter.mutex("m");
-    let mut waiting: Vec<Acquire> = (0..WAITERS).map(|_| mutex.acquire()).collect();
-    let began = now();
-    let answers = pollster::block_on(join_all(waiting.iter_mut().map(Acquire::answered)));
-    assert!(answers.iter().all(Option::is_none), "each has its place: {:?}", answers.iter().flatten().next());
-    println!("{WAITERS} had their places after {:?}", now().since(began));
-    let error = pollster::block_on(holder.mutex("m").acquire()).expect_err("there is no room");
-    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    assert!(error.to_string().contains("2000 claims wait already"), "{error}");
-    let view = pollster::block_on(holder.view("m")).expect("an answer").expect("it is held");
-    assert_eq!(view.waiting, 2000);
-    pollster::block_on(lease.release()).expect("an answer");
-    let first = pollster::block_on(waiting.remove(0)).expect("its turn");
-    drop(waiting);
-    pollster::block_on(first.release()).expect("an answer");
-    wait_for("all places are given up", || (count(&server, "zk_ephemerals_count") == 0).then_some(()));
 }
