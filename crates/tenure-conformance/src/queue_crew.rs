@@ -21,8 +21,8 @@ const PRODUCERS: usize = 2;
 const CONSUMERS: usize = 3;
 /// The ttl of deliveries.
 const TTL: Duration = Duration::from_secs(2);
-/// How long all of it may take.
-const ALL_MAX: Duration = Duration::from_secs(90);
+/// How long all of it may take: three of ZooKeeper's at once, unoptimized, take 80 s on two processors.
+const ALL_MAX: Duration = Duration::from_secs(200);
 
 /// A delivery that was acknowledged, and what was answered.
 struct Acked {
@@ -71,11 +71,15 @@ pub fn while_it_works(
             let stats = block_on(consumers[0].queue("q").stats());
             is_pushed && stats.is_ok_and(|stats| stats.waiting + stats.in_flight == 0)
         };
-        while !drained() {
-            assert!(now() < until, "items are left: {:?}", block_on(consumers[0].queue("q").stats()));
+        let mut is_drained = drained();
+        while !is_drained && now() < until {
             pause(Duration::from_millis(50));
+            is_drained = drained();
         }
+        // First of all, for a panic waits for those who work, too.
         is_over.store(true, Ordering::Relaxed);
+        let left = || block_on(consumers[0].queue("q").stats());
+        assert!(is_drained, "items are left: {:?}", left());
     });
     judge(acked.into_inner().expect("no panic"));
 }
