@@ -7,13 +7,13 @@ if [ "${2-}" = "" ]; then
 fi
 if [ "$2" = outside ]; then
     mount -t tmpfs tmpfs /mnt
-    mkdir /mnt/changed /mnt/work /mnt/root
-    mount -t overlay overlay --options lowerdir=/,upperdir=/mnt/changed,workdir=/mnt/work /mnt/root
-    mount -t proc proc /mnt/root/proc
-    mount --rbind /dev /mnt/root/dev
+    mkdir /mnt/changed /mnt/work /mnt/system
+    mount -t overlay overlay --options lowerdir=/,upperdir=/mnt/changed,workdir=/mnt/work /mnt/system
+    mount -t proc proc /mnt/system/proc
+    mount --rbind /dev /mnt/system/dev
     # The package may lie on a file system of its own.
-    cp "$0" "$1" /mnt/root/
-    exec chroot /mnt/root sh "/$(basename "$0")" "/$(basename "$1")" inside
+    cp "$0" "$1" /mnt/system/
+    exec chroot /mnt/system sh "/$(basename "$0")" "/$(basename "$1")" inside
 fi
 fail() { echo "error: $*" >&2; exit 1; }
 eventually() { for _ in $(seq 100); do if "$@" >/dev/null 2>&1; then return; fi; sleep 0.1; done; fail "not within 10 s: $*"; }
