@@ -420,8 +420,9 @@ async fn attach_once(connection: &Arc<Connection>, detached: &Detached) -> Resul
 /// ```no_run
 /// # use tenure_core::{ClaimId, Name};
 /// # async fn f(tenure: tenure_core::Tenure, held: Vec<(Name, ClaimId)>) {
-/// # let left = held.clone();
-/// let kept = tenure.detached().renew(held.clone()).await;
+/// # let (left, ended) = (held.clone(), held.clone());
+/// let kept = tenure.detached().renew(held).await;
+/// # let held = ended;
 /// let answers = tenure.detached().release(held).await;
 /// let answers = tenure.detached().withdraw(left).await;
 /// # }
