@@ -54,7 +54,9 @@ pub struct Page {
 struct StoredRow<'a> {
     /// How much of its key is that of the row before.
     shared: u16,
+    #[serde(with = "serde_bytes")]
     rest: &'a [u8],
+    #[serde(with = "serde_bytes")]
     value: &'a [u8],
 }
 
@@ -141,7 +143,7 @@ struct Leaf {
 
 #[derive(Serialize, Deserialize)]
 struct StoredHead<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, with = "serde_bytes")]
     head: &'a [u8],
     next: u64,
     #[serde(borrow)]
@@ -151,6 +153,7 @@ struct StoredHead<'a> {
 #[derive(Serialize, Deserialize)]
 struct StoredLeaf<'a> {
     shared: u16,
+    #[serde(with = "serde_bytes")]
     rest: &'a [u8],
     id: u64,
     weight: u32,

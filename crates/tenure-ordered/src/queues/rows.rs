@@ -68,6 +68,7 @@ struct StoredItem<'a> {
     group: Option<&'a str>,
     pushed_at: Timestamp,
     due_at: Timestamp,
+    #[serde(with = "serde_bytes")]
     payload: &'a [u8],
 }
 
@@ -124,7 +125,7 @@ fn read_with_context<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, Opti
 
 fn write_with_context<T: Serialize>(value: &T, context: Option<&ItemContext>) -> Result<Value, NotLoaded> {
     let Some(context) = context else { return write(value) };
-    let bytes = postcard::to_allocvec(&(value, context.as_str().as_bytes()));
+    let bytes = postcard::to_allocvec(&(value, context.as_str()));
     Ok(bytes.map_err(|_| NotLoaded::Damaged("a row cannot be written"))?.into())
 }
 
