@@ -86,8 +86,7 @@ impl Layout {
         match self {
             Layout::Tenure => {
                 let terms = &claim.terms;
-                let kind = letter(terms.kind);
-                format!("{kind}-{}-{}-{id}-{}-", terms.capacity, terms.weight, claim.client)
+                prefix(terms.kind, terms.capacity, terms.weight, id, claim.client)
             }
             Layout::Curator => {
                 let hex = format!("{:032x}", id.bits());
@@ -96,6 +95,17 @@ impl Layout {
             }
             Layout::Kazoo => format!("{:032x}__lock__", id.bits()),
         }
+    }
+
+    /// Returns the name of the node of an entry that has a number in its line. `None`: in this layout it has to be looked for.
+    pub(crate) fn name(self, entry: &Entry, order: u64) -> Option<String> {
+        if self != Layout::Tenure {
+            return None;
+        }
+        // A turn of the counter is in the number, and not in the name.
+        let sequence = u32::try_from(order & u64::from(u32::MAX)).ok()?.cast_signed();
+        let prefix = prefix(entry.kind, entry.capacity, entry.weight, entry.claim, entry.client);
+        Some(format!("{prefix}{sequence:010}"))
     }
 
     /// Reads the name of an entry's node, or returns `None` if it is no entry's.
@@ -145,6 +155,11 @@ impl Layout {
         children.sort_unstable_by_key(|child| frame.order(child.sequence.cast_unsigned()));
         Seen { children, slots, resized: data.and_then(read_resized), frame }
     }
+}
+
+/// Returns what the name of an entry's node begins with.
+fn prefix(kind: Kind, capacity: u32, weight: u32, claim: ClaimId, client: ClientId) -> String {
+    format!("{}-{capacity}-{weight}-{claim}-{client}-", letter(kind))
 }
 
 impl Seen {

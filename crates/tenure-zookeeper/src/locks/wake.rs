@@ -19,7 +19,6 @@ use zookeeper_client::WatchedEvent;
 use crate::client::session::Session;
 use crate::engine::Inner;
 use crate::error::{Fault, to_error};
-use crate::locks::node::Seen;
 
 /// The most nodes that one waiter watches; beyond, it watches the list of them.
 const WATCHES_MAX: usize = 16;
@@ -53,9 +52,8 @@ impl Watches {
             return;
         }
         let (inner, mine, claim) = (inner.clone(), mine.clone(), mine.claim);
-        let claims: Vec<ClaimId> = blockers.into_iter().map(|blocker| blocker.entry.claim).collect();
         let task = tokio::spawn(async move {
-            if let Err(error) = wait(&inner, &mine, &claims).await {
+            if let Err(error) = wait(&inner, &mine, &blockers).await {
                 tracing::debug!(%error, "a watch ended");
             }
             inner.wakes.put(Wake::Look(mine.claim));
@@ -77,41 +75,53 @@ impl Watches {
 }
 
 /// Waits until one of the entries has changed, or nothing can be known of them.
-async fn wait(inner: &Inner, mine: &Mine, claims: &[ClaimId]) -> Result<()> {
+async fn wait(inner: &Inner, mine: &Mine, blockers: &[Blocker]) -> Result<()> {
     let failed = |fault: Fault| to_error("watch", &fault);
     let Some(session) = inner.sessions.session(mine.session_id) else { return Ok(()) };
     let path = inner.path(&mine.resource)?;
-    if claims.len() <= WATCHES_MAX {
-        // Their names are in the line, whatever its layout.
-        let seen = inner.list(&session.client, &path).await.map_err(failed)?;
-        let Some(changes) = changes(&session, &path, &seen, claims).await.map_err(failed)? else {
-            return Ok(());
+    let layout = inner.config.layout;
+    if blockers.len() <= WATCHES_MAX {
+        let known = blockers.iter().map(|blocker| layout.name(&blocker.entry, blocker.order));
+        let watching = match known.collect::<Option<Vec<String>>>() {
+            Some(names) => changes(&session, &path, &names).await.map_err(failed)?,
+            None => None,
         };
-        if !changes.is_empty() {
-            select_all(changes).await;
+        let watching = match watching {
+            Some(watching) => Some(watching),
+            // One has gone, or has another name than we give: then it is in the line by that.
+            None => {
+                let seen = inner.list(&session.client, &path).await.map_err(failed)?;
+                let name = |blocker: &Blocker| Some(seen.child(blocker.entry.claim)?.name.clone());
+                match blockers.iter().map(name).collect::<Option<Vec<String>>>() {
+                    Some(names) => changes(&session, &path, &names).await.map_err(failed)?,
+                    None => None,
+                }
+            }
+        };
+        if let Some(watching) = watching
+            && !watching.is_empty()
+        {
+            select_all(watching).await;
         }
         return Ok(());
     }
     let (names, watcher) = session.client.list_and_watch_children(&path).await.map_err(failed)?;
-    let seen = inner.config.layout.seen(names, None);
-    if claims.iter().all(|claim| seen.child(*claim).is_some()) {
+    let seen = layout.seen(names, None);
+    if blockers.iter().all(|blocker| seen.child(blocker.entry.claim).is_some()) {
         watcher.changed().await;
     }
     Ok(())
 }
 
-/// Watches the entries of some claims. Returns `None` if one of them has gone.
-pub(crate) async fn changes<'a>(
+/// Watches the nodes of some entries. Returns `None` if one of them has gone.
+async fn changes<'a>(
     session: &'a Session,
     path: &str,
-    seen: &Seen,
-    claims: &[ClaimId],
+    names: &[String],
 ) -> Result<Option<Vec<BoxFuture<'a, WatchedEvent>>>, Fault> {
-    let mut changes: Vec<BoxFuture<'a, WatchedEvent>> = Vec::with_capacity(claims.len());
-    for claim in claims {
-        let Some(child) = seen.child(*claim) else { return Ok(None) };
-        let node = format!("{path}/{}", child.name);
-        let (stat, watcher) = session.client.check_and_watch_stat(&node).await?;
+    let mut changes: Vec<BoxFuture<'a, WatchedEvent>> = Vec::with_capacity(names.len());
+    for name in names {
+        let (stat, watcher) = session.client.check_and_watch_stat(&format!("{path}/{name}")).await?;
         if stat.is_none() {
             return Ok(None);
         }

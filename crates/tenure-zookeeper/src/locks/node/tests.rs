@@ -34,6 +34,18 @@ fn a_nodes_name_says_all_that_the_rule_needs() {
 }
 
 #[test]
+fn an_entry_and_its_number_give_the_nodes_name_wherever_the_counter_is() {
+    for in_order in [[0, 1, i32::MAX], [i32::MAX, i32::MIN, i32::MIN + 5], [i32::MIN, -1, 0]] {
+        let names: Vec<String> =
+            in_order.iter().map(|at| name(Layout::Tenure, at.unsigned_abs().into(), *at)).collect();
+        let line = Layout::Tenure.seen(names.clone(), None).line();
+        let given = |place: &Place| Layout::Tenure.name(&place.entry, place.order).expect("it is ours");
+        assert_eq!(line.places().iter().map(given).collect::<Vec<_>>(), names);
+        assert_eq!(Layout::Curator.name(&line.places()[0].entry, 1), None, "it may have any prefix");
+    }
+}
+
+#[test]
 fn foreign_names_are_those_of_the_others() {
     let id = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
     let curator = name(Layout::Curator, id, 3);
