@@ -4,8 +4,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use base64::Engine as _;
 use futures_util::future::join_all;
-use tenure_core::{Lease, Tenure};
+use tenure_core::model::claim::{ClaimId, ClientId, Kind};
+use tenure_core::model::line::Entry;
+use tenure_core::{ErrorKind, Lease, Tenure};
 use tenure_testkit::etcd::{EtcdOptions, EtcdServer};
 use tenure_testkit::wait_for;
 
@@ -175,4 +178,44 @@ fn a_waiters_heartbeat_does_not_read_those_who_wait_beside_it() {
     assert!(called > 0 && sent < 1_500_000, "{sent} bytes");
     pollster::block_on(lease.release()).expect("an answer");
     waiting.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
+}
+
+/// Puts entries of another client's waiting claims into a line, as that client would: each claim of it would read the line before
+/// it waits, which takes a server minutes for so many.
+fn fill_line(server: &EtcdServer, name: &str, waiters: u128) {
+    let text = |bytes: String| base64::engine::general_purpose::STANDARD.encode(bytes);
+    let (claims, client): (Vec<u128>, _) = ((1..=waiters).collect(), ClientId::new(7));
+    for claims in claims.chunks(128) {
+        let puts = claims.iter().map(|claim| {
+            let claim = ClaimId::new(*claim);
+            let (kind, capacity, weight) = (Kind::Mutex, 1, 1);
+            let entry = Entry { claim, client, kind, capacity, weight, about: None };
+            let key = text(format!("tenure/line/{name}\x1fc{claim}"));
+            format!(r#"{{"requestPut":{{"key":"{key}","value":"{}"}}}}"#, text(entry.encode()))
+        });
+        let body = format!(r#"{{"success":[{}]}}"#, puts.collect::<Vec<_>>().join(","));
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("the server");
+        let head = format!("POST /v3/kv/txn HTTP/1.0\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all((head + &body).as_bytes()).expect("a request");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.contains(r#""succeeded":true"#), "{answer}");
+    }
+}
+
+// page: docs/engines/etcd.md "At most 10,000 waiters for a resource"
+#[test]
+fn ten_thousand_wait_for_a_name_and_the_next_one_is_refused() {
+    let server = start();
+    let client = connect(&server.url());
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+    fill_line(&server, "m", 9999);
+    let mut last = client.mutex("m").acquire();
+    let answered = pollster::block_on(last.answered());
+    assert!(answered.is_none(), "it has the last place: {answered:?}");
+    let error = pollster::block_on(client.mutex("m").acquire()).expect_err("there is no room");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("10000 claims wait already"), "{error}");
+    wait_for_waiters(&client, "m", 10_000);
+    drop((last, lease));
 }

@@ -3,46 +3,21 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tenure_core::ErrorKind;
+use tenure_core::model::claim::{ClaimId, ClientId, Kind};
+use tenure_core::model::line::Entry;
 use tenure_core::testing::busy::assert_in_time;
 use tenure_testkit::wait_for;
 use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
+use zookeeper_client::{Acls, CreateMode};
 
-use crate::crew::{connect, now, pause};
+use crate::crew::{connect, now, pause, raw};
 
 /// What a server counts.
 fn count(server: &ZooKeeperServer, what: &str) -> u64 {
     let answer = server.word("mntr").expect("the server answers");
     let value = answer.lines().find_map(|line| line.strip_prefix(what)).expect("it counts that");
     value.trim().parse().expect("a number")
-}
-
-#[test]
-fn ten_thousand_locks_have_one_life_and_leave_nothing_behind() {
-    const LOCKS: usize = 10_000;
-    // Servers remove 10,000 in a minute at most, unless they are told otherwise.
-    let options = ZooKeeperOptions::default().property("znode.container.maxPerMinute", "1000000");
-    let server = ZooKeeperServer::start(&options);
-    let client = connect(&format!("{}/many?session_timeout=10s&tick=200ms", server.url()));
-    let nodes = count(&server, "zk_znode_count");
-    let ttl = Duration::from_secs(10);
-    let mutexes: Vec<_> = (0..LOCKS).map(|at| client.mutex(&format!("lock/{at}")).ttl(ttl)).collect();
-    let began = now();
-    let leases = pollster::block_on(join_all(mutexes.iter().map(|mutex| mutex.acquire())));
-    let leases: Vec<_> = leases.into_iter().map(|lease| lease.expect("it is free")).collect();
-    println!("{LOCKS} locks were taken in {:?}", now().since(began));
-    assert_eq!(count(&server, "zk_ephemerals_count"), LOCKS as u64);
-    assert_eq!(count(&server, "zk_global_sessions"), 1, "one life for all");
-    // Long enough that each was renewed, twice.
-    pause(ttl + Duration::from_secs(2));
-    assert_eq!(leases.iter().filter(|lease| lease.is_lost()).count(), 0, "each is renewed in time");
-    let began = now();
-    let released = pollster::block_on(join_all(leases.into_iter().map(|lease| lease.release())));
-    assert!(released.into_iter().all(|answer| answer.is_ok()));
-    println!("and released in {:?}", now().since(began));
-    assert_eq!(count(&server, "zk_ephemerals_count"), 0);
-    wait_for("the servers to remove the nodes of idle names", || {
-        (count(&server, "zk_znode_count") <= nodes).then_some(())
-    });
 }
 
 #[test]
@@ -72,4 +47,73 @@ fn a_release_wakes_one_waiter_and_no_herd() {
     // By their heartbeats alone each would take more than a second.
     assert_in_time(took, Duration::from_secs(15));
     wait_for("no watch is left", || (count(&server, "zk_watch_count") == 0).then_some(()));
+}
+
+/// Puts entries of another client's waiting claims into a line, as that client would: each claim of it would list the line before
+/// it waits, which takes minutes for so many.
+fn fill_line(server: &ZooKeeperServer, name: &str, waiters: u128) {
+    raw(&server.url(), async |client| {
+        let options = CreateMode::PersistentSequential.with_acls(Acls::anyone_all());
+        let created = (1..=waiters).map(|claim| {
+            let (claim, owner) = (ClaimId::new(claim), ClientId::new(7));
+            let (kind, capacity, weight) = (Kind::Mutex, 1, 1);
+            let entry = Entry { claim, client: owner, kind, capacity, weight, about: None };
+            let path = format!("/{name}/m-1-1-{claim}-{owner}-");
+            let (options, data) = (&options, entry.encode());
+            async move { client.create(&path, data.as_bytes(), options).await }
+        });
+        assert!(join_all(created).await.iter().all(Result::is_ok), "they are made");
+    });
+}
+
+// page: docs/engines/zookeeper.md "2,000 waiters for a name"
+#[test]
+fn two_thousand_wait_for_a_name_and_the_next_one_is_refused() {
+    let server = ZooKeeperServer::start(&ZooKeeperOptions::default());
+    let client = connect(&format!("{}?session_timeout=10s&tick=200ms", server.url()));
+    let lease = pollster::block_on(client.mutex("m").acquire()).expect("it is free");
+    fill_line(&server, "m", 1999);
+    let mut last = client.mutex("m").acquire();
+    let answered = pollster::block_on(last.answered());
+    assert!(answered.is_none(), "it has the last place: {answered:?}");
+    let error = pollster::block_on(client.mutex("m").acquire()).expect_err("there is no room");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("2000 claims wait already"), "{error}");
+    let view = pollster::block_on(client.view("m")).expect("an answer").expect("it is held");
+    assert_eq!(view.waiting, 2000);
+    drop((last, lease));
+}
+
+/// Each of 10,000 leases is renewed by a read of its node every 3 s: what works beside that takes their time from them.
+mod alone {
+    use super::*;
+
+    #[test]
+    fn ten_thousand_locks_have_one_life_and_leave_nothing_behind() {
+        const LOCKS: usize = 10_000;
+        // Servers remove 10,000 in a minute at most, unless they are told otherwise.
+        let options = ZooKeeperOptions::default().property("znode.container.maxPerMinute", "1000000");
+        let server = ZooKeeperServer::start(&options);
+        let client = connect(&format!("{}/many?session_timeout=10s&tick=200ms", server.url()));
+        let nodes = count(&server, "zk_znode_count");
+        let ttl = Duration::from_secs(10);
+        let mutexes: Vec<_> = (0..LOCKS).map(|at| client.mutex(&format!("lock/{at}")).ttl(ttl)).collect();
+        let began = now();
+        let leases = pollster::block_on(join_all(mutexes.iter().map(|mutex| mutex.acquire())));
+        let leases: Vec<_> = leases.into_iter().map(|lease| lease.expect("it is free")).collect();
+        println!("{LOCKS} locks were taken in {:?}", now().since(began));
+        assert_eq!(count(&server, "zk_ephemerals_count"), LOCKS as u64);
+        assert_eq!(count(&server, "zk_global_sessions"), 1, "one life for all");
+        // Long enough that each was renewed, twice.
+        pause(ttl + Duration::from_secs(2));
+        assert_eq!(leases.iter().filter(|lease| lease.is_lost()).count(), 0, "each is renewed in time");
+        let began = now();
+        let released = pollster::block_on(join_all(leases.into_iter().map(|lease| lease.release())));
+        assert!(released.into_iter().all(|answer| answer.is_ok()));
+        println!("and released in {:?}", now().since(began));
+        assert_eq!(count(&server, "zk_ephemerals_count"), 0);
+        wait_for("the servers to remove the nodes of idle names", || {
+            (count(&server, "zk_znode_count") <= nodes).then_some(())
+        });
+    }
 }

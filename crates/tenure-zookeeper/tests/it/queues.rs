@@ -401,42 +401,42 @@ fn clients_on_one_queue_and_on_others_do_not_hinder_each_other() {
     assert_eq!(block_on(clients[0].queues("")).expect("an answer"), [], "an empty queue is listed");
 }
 
-/// A fleet has died whose every item was on its last attempt: one take clears up, and finds what is ready behind it.
-#[test]
-fn what_a_dead_fleet_left_is_cleared_in_parts() {
-    const ITEMS: usize = 1500;
-    let server = start();
-    let (proxy, url) = behind_a_proxy(&server);
-    let (fleet, client) = (connect(&url), connect(&brief(&server)));
-    block_on(async {
-        let (queue, name) = (client.queue("q"), |item: usize| format!("group {}", item * 7919 % 10_007));
-        let pushes = (0..ITEMS).map(|item| queue.push(vec![7; 1000]).group(&name(item)).into_future());
-        try_join_all(pushes).await.expect("all are pushed");
-        let last = fleet.queue("q").ttl(Duration::from_secs(6)).max_attempts(1);
-        let held = try_join_all((0..ITEMS).map(|_| last.next())).await.expect("all are handed out");
-        assert_eq!(in_queue(&client, "q"), (0, ITEMS as u64, 0));
-        proxy.refuse();
-        proxy.cut();
-        // What is cut off cannot put anything back.
-        std::mem::forget(held);
-    });
-    std::mem::forget(fleet);
-    // Longer than the last of them lives: renewals go in batches, a third of the ttl apart.
-    pause(Duration::from_secs(8));
-    push(&client, "q", "", "behind");
-    let began = now();
-    let queue = client.queue("q").max_attempts(1);
-    let delivery = wait_for("what is ready", || block_on(queue.try_next()).ok().flatten());
-    println!("{ITEMS} were buried in {:?}", now().since(began));
-    assert_eq!(delivery.payload(), b"behind");
-    assert_eq!(in_queue(&client, "q"), (0, 1, ITEMS as u64));
-    block_on(delivery.ack()).expect("it is in flight");
-    assert_eq!(block_on(client.queue("q").purge_dead(None)).expect("an answer"), ITEMS as u64);
-    assert_eq!(nodes(&server, "q"), Vec::<String>::new(), "pages are left behind");
-}
-
 mod alone {
     use super::*;
+
+    /// A fleet has died whose every item was on its last attempt: one take clears up, and finds what is ready behind it.
+    #[test]
+    fn what_a_dead_fleet_left_is_cleared_in_parts() {
+        const ITEMS: usize = 1500;
+        let server = start();
+        let (proxy, url) = behind_a_proxy(&server);
+        let (fleet, client) = (connect(&url), connect(&brief(&server)));
+        block_on(async {
+            let (queue, name) = (client.queue("q"), |item: usize| format!("group {}", item * 7919 % 10_007));
+            let pushes = (0..ITEMS).map(|item| queue.push(vec![7; 1000]).group(&name(item)).into_future());
+            try_join_all(pushes).await.expect("all are pushed");
+            let last = fleet.queue("q").ttl(Duration::from_secs(6)).max_attempts(1);
+            let held = try_join_all((0..ITEMS).map(|_| last.next())).await.expect("all are handed out");
+            assert_eq!(in_queue(&client, "q"), (0, ITEMS as u64, 0));
+            proxy.refuse();
+            proxy.cut();
+            // What is cut off cannot put anything back.
+            std::mem::forget(held);
+        });
+        std::mem::forget(fleet);
+        // Longer than the last of them lives: renewals go in batches, a third of the ttl apart.
+        pause(Duration::from_secs(8));
+        push(&client, "q", "", "behind");
+        let began = now();
+        let queue = client.queue("q").max_attempts(1);
+        let delivery = wait_for("what is ready", || block_on(queue.try_next()).ok().flatten());
+        println!("{ITEMS} were buried in {:?}", now().since(began));
+        assert_eq!(delivery.payload(), b"behind");
+        assert_eq!(in_queue(&client, "q"), (0, 1, ITEMS as u64));
+        block_on(delivery.ack()).expect("it is in flight");
+        assert_eq!(block_on(client.queue("q").purge_dead(None)).expect("an answer"), ITEMS as u64);
+        assert_eq!(nodes(&server, "q"), Vec::<String>::new(), "pages are left behind");
+    }
 
     #[test]
     fn who_is_called_and_gone_keeps_nobody_from_pushing() {
