@@ -30,6 +30,10 @@ use exit::Outcome;
 use output::lines;
 use output::messages::Messages;
 
+/// That of glibc keeps what ten thousand requests of `tenure serve` had, long after they have gone; and musl's is slow.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How long the end of the command waits for a reader of stderr.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 

@@ -42,24 +42,39 @@ pub(crate) fn is_page(method: &Method, path: &str) -> bool {
 /// The routes, and their patterns: what is counted is counted by these, since paths are somebody's.
 pub(crate) struct Routes {
     pub(crate) router: Router,
-    patterns: Vec<&'static str>,
+    patterns: Vec<Pattern>,
+}
+
+struct Pattern {
+    text: &'static str,
+    /// Between its slashes.
+    parts: Vec<&'static str>,
+}
+
+impl Pattern {
+    /// Those of routes, in the order in which a path is compared with them: the first one that it fits is its own.
+    fn all(mut texts: Vec<&'static str>) -> Vec<Pattern> {
+        texts.sort_by_key(|text| text.contains('{'));
+        texts.into_iter().map(|text| Pattern { text, parts: text.split('/').collect() }).collect()
+    }
+
+    fn fits(&self, path: &str, parts: usize) -> bool {
+        let is_alike = |(wanted, given): (&&str, &str)| {
+            *wanted == given || (wanted.starts_with('{') && !given.is_empty())
+        };
+        self.parts.len() == parts && self.parts.iter().zip(path.split('/')).all(is_alike)
+    }
 }
 
 /// What a path is counted as that fits no pattern.
 const OTHER: &str = "other";
 
 impl Routes {
-    /// The pattern that a path fits: the first one, so those without a parameter come before.
+    /// The pattern that a path fits.
     pub(crate) fn pattern(&self, path: &str) -> &'static str {
-        let fits = |pattern: &&&'static str| {
-            let (mut wanted, mut given) = (pattern.split('/'), path.split('/'));
-            let alike = wanted
-                .by_ref()
-                .zip(given.by_ref())
-                .all(|(wanted, given)| wanted == given || (wanted.starts_with('{') && !given.is_empty()));
-            alike && pattern.split('/').count() == path.split('/').count()
-        };
-        self.patterns.iter().find(fits).copied().unwrap_or(OTHER)
+        let parts = path.split('/').count();
+        let found = self.patterns.iter().find(|pattern| pattern.fits(path, parts));
+        found.map_or(OTHER, |pattern| pattern.text)
     }
 }
 
@@ -76,13 +91,12 @@ impl Rows {
 /// All routes.
 pub(crate) fn routes(app: Arc<App>, has_dashboard: bool) -> Routes {
     let rows = if has_dashboard { of_dashboard(rows()) } else { rows() };
-    let Rows(router, mut patterns) = rows;
-    patterns.sort_by_key(|pattern| pattern.contains('{'));
+    let Rows(router, patterns) = rows;
     let router = router
         .fallback(async || Problem::new(NOT_FOUND, "there is no such path"))
         .method_not_allowed_fallback(async || Problem::new(METHOD_NOT_ALLOWED, "the path has other methods"))
         .with_state(app);
-    Routes { router, patterns }
+    Routes { router, patterns: Pattern::all(patterns) }
 }
 
 /// The dashboard, and signing in to it.
@@ -126,9 +140,8 @@ mod tests {
 
     #[test]
     fn a_path_is_counted_by_its_pattern_and_never_by_itself() {
-        let Rows(_, mut patterns) = of_dashboard(rows());
-        patterns.sort_by_key(|pattern| pattern.contains('{'));
-        let routes = Routes { router: Router::new(), patterns };
+        let Rows(_, patterns) = of_dashboard(rows());
+        let routes = Routes { router: Router::new(), patterns: Pattern::all(patterns) };
         for (path, pattern) in [
             ("/v1/claims/6f", "/v1/claims/{claim}"),
             ("/v1/claims/renew", "/v1/claims/renew"),
