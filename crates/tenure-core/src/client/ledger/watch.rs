@@ -95,12 +95,11 @@ impl Watch {
         self.happened.push(Telling { happened, span });
     }
 
-    /// Counts in a scope.
+    /// Counts in a scope. Where nothing is counted, which is mostly so, it costs a comparison: the rest is out of the way.
+    #[inline]
     fn count(&mut self, scope: u16, count: impl FnOnce(&mut ScopeCounts)) {
-        if let Some(counts) = &mut self.counts
-            && let Some(counts) = counts.scopes.get_mut(usize::from(scope))
-        {
-            count(counts);
+        if let Some(counts) = &mut self.counts {
+            count_in(counts, scope, count);
         }
     }
 
@@ -151,8 +150,8 @@ impl Watch {
 
     /// The user of a lease has let go of it. Its release is to be sent.
     pub(super) fn let_go(&mut self, scope: u16, began: Began, now: Instant) {
-        let held = began.ago(self.since, now);
-        self.count(scope, |counts| counts.hold.add_time(held));
+        let since = self.since;
+        self.count(scope, |counts| counts.hold.add_time(began.ago(since, now)));
     }
 
     /// A release has ended that began so long ago.
@@ -164,15 +163,16 @@ impl Watch {
         (began, let_go_at): (Began, Instant),
     ) {
         self.count_all(|counts| counts.releases[outcome as usize] += 1);
-        let held = began.ago(self.since, let_go_at);
-        let resource = || resource.clone();
+        let (since, resource) = (self.since, || resource.clone());
         match outcome {
             ReleaseEnd::GivenUp => {
                 self.tell_in(Level::WARN, of, || Event::ReleaseFailed { resource: resource(), token });
             }
             ReleaseEnd::Released | ReleaseEnd::AlreadyLost => {
-                let event = || Event::Released { resource: resource(), token, outcome, held };
-                self.tell_in(Level::DEBUG, of, event);
+                self.tell_in(Level::DEBUG, of, || {
+                    let held = began.ago(since, let_go_at);
+                    Event::Released { resource: resource(), token, outcome, held }
+                });
             }
         }
     }
@@ -294,6 +294,14 @@ impl Watch {
     }
 }
 
+#[cold]
+#[inline(never)]
+fn count_in(counts: &mut Counts, scope: u16, count: impl FnOnce(&mut ScopeCounts)) {
+    if let Some(counts) = counts.scopes.get_mut(usize::from(scope)) {
+        count(counts);
+    }
+}
+
 /// What the client tells the ledger of, so that it is counted with the rest.
 impl Ledger {
     /// Begins to count in a scope, the next one.
@@ -319,6 +327,7 @@ impl Ledger {
     }
 
     /// A call has ended that a user made on its own thread.
+    #[inline]
     pub(crate) fn called_inline<T>(
         &mut self,
         verb: Verb,
@@ -326,7 +335,10 @@ impl Ledger {
         sent: Sent,
         answer: &Result<T, Error>,
     ) {
-        self.called(verb, 1, now.at.since(sent.at), CallEnd::of(std::iter::once(answer)));
+        // A pair takes a microsecond there, and mostly nobody asks.
+        if self.watch.counts.is_some() || is_wanted(self.watch.has_listener, Level::TRACE) {
+            self.called(verb, 1, now.at.since(sent.at), CallEnd::of(std::iter::once(answer)));
+        }
     }
 
     /// The client's thread woke at a moment that it had waited for, so much later.
