@@ -29,7 +29,9 @@ fn compare(run: &mut Run, folder_of_ours: &str, arguments: &[String]) -> Outcome
     setup::need(run, &setup::FOR_ANCHORS)?;
     let target = run.target()?;
     let (folder, ours) = (target.join("anchors"), target.join(folder_of_ours));
-    std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let classes = folder.join("classes");
+    std::fs::create_dir_all(&classes)
+        .map_err(|error| format!("cannot make {}: {error}", classes.display()))?;
     // The soak and the stores are programs of the tests, and nobody measures them.
     let tests = format!("build {WORKSPACE} --bin tenure --bin anchors --bin tenure-chaos --example stores");
     let mut build = run.cargo(&tests);
