@@ -170,3 +170,16 @@ fn release(held: Held, arguments: &Run, messages: Messages) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // page: docs/command.md "says so once, and asks again about every 3 s"
+    #[test]
+    fn a_candidate_asks_a_silent_store_each_3_s() {
+        // The command leaves the answer timeout as it is: 2 s.
+        let answer_max = Duration::from_secs(2);
+        assert_eq!(answer_max + CAMPAIGN_PAUSE, Duration::from_secs(3));
+    }
+}

@@ -285,6 +285,15 @@ fn the_exit_code_says_what_becomes_of_an_item() {
 }
 
 #[test]
+fn a_dead_letter_says_by_which_signal_its_work_ended() {
+    let world = World::new();
+    let item = push(&world, "x", &["a"]);
+    let output = work(&world, &["x", "--drain", "--max-attempts", "1"], "kill -9 $$");
+    assert_eq!(stderr(&output), format!("tenure: item {item} is a dead letter now: signal 9\n"));
+    assert_eq!(json(&world, &["dead", "x"])[0]["reason"], "signal 9");
+}
+
+#[test]
 fn what_fails_too_often_is_a_dead_letter_that_can_be_replayed_or_removed() {
     let world = World::new();
     let item = push(&world, "x", &["a", "--group", "g"]);
