@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::client::backoff;
 use crate::client::connection::Connection;
 use crate::clock::Instant;
 use crate::counts::{FoundIn, Primitive};
@@ -16,6 +17,9 @@ use crate::model::claim::{ClaimId, Keep, Name, Period, Published};
 use crate::model::token::Token;
 
 use joint::{Answer, Found, Joint, Loading, Turn, Wanted, join};
+
+/// For how many answer timeouts a value is tried to be published.
+const PUBLISHED_WITHIN: u32 = 3;
 
 /// A guard against cache stampedes: when a value has expired, one process loads it, and a process that wants it
 /// meanwhile waits for that value or takes the stale one.
@@ -200,7 +204,8 @@ impl SingleFlight {
     ///
     /// # Errors
     /// What the load says; [`ErrorKind::Lost`] if its lease was lost; [`ErrorKind::Invalid`] for a value of more
-    /// than 256 KiB; [`ErrorKind::Unavailable`] if it was loaded and could not be published; those of [`Mutex::acquire`](crate::Mutex::acquire).
+    /// than 256 KiB; [`ErrorKind::Unavailable`] if it was loaded and could not be published within three answer timeouts;
+    /// those of [`Mutex::acquire`](crate::Mutex::acquire).
     ///
     /// # Cancel safety
     /// Dropping the future drops the load, and another loads.
@@ -361,6 +366,26 @@ impl SingleFlight {
         }))
     }
 
+    /// Publishes what was loaded. One try is not enough for it: a server that is too busy with those who wait would have all of them
+    /// load again, one after the other.
+    async fn publish(&self, lease: &Lease, bytes: &Arc<[u8]>, keep: Keep) -> Result<()> {
+        let shared = &self.connection.shared;
+        let give_up_at = shared.clock.now() + shared.settings.answer_timeout * PUBLISHED_WITHIN;
+        let mut attempts = 0;
+        loop {
+            let error = match lease.publish(bytes.clone(), keep).await {
+                Err(error) if error.kind() == ErrorKind::Unavailable => error,
+                answer => return answer,
+            };
+            let delay = backoff::delay(attempts, shared.clock.random());
+            attempts = attempts.saturating_add(1);
+            if lease.is_lost() || shared.clock.now() + delay >= give_up_at {
+                return Err(error);
+            }
+            shared.pause(delay).await?;
+        }
+    }
+
     async fn load<E: From<Error>>(
         &self,
         // Dropped after the lease, whose release is to come before what the others ask.
@@ -378,7 +403,7 @@ impl SingleFlight {
             true => Keep::WhileHeld,
             false => Keep::For { fresh: self.fresh, stale: self.stale },
         };
-        lease.publish(bytes.clone(), keep).await?;
+        self.publish(&lease, &bytes, keep).await?;
         let token = lease.token();
         if let Some(turn) = turn {
             turn.publish(Found::after(

@@ -363,3 +363,29 @@ fn a_floor_far_ahead_of_the_store_is_refused_and_poisons_no_tokens() {
         );
     });
 }
+
+/// If it were not, all who wait would load again, one after the other.
+#[test]
+fn a_value_is_published_although_the_store_was_too_busy_at_first() {
+    let (faults, a, b) = two_within(Duration::from_secs(2));
+    faults.unpublished.set(3, unavailable());
+    let load = async |_: &tenure_core::Lease| Ok::<_, Error>(vec![7]);
+    let flight = a.single_flight("k").fresh(TTL);
+    let loaded = pollster::block_on(flight.get_or_refresh(load)).expect("it is published at last");
+    assert!(matches!(loaded.source, FetchedFrom::Loaded(_)), "{loaded:?}");
+    let found =
+        pollster::block_on(b.single_flight("k").fresh(TTL).get_or_refresh(load)).expect("it is found");
+    assert!(matches!(found.source, FetchedFrom::Fresh(_)), "{found:?}");
+}
+
+#[test]
+fn a_value_that_cannot_be_published_is_told_after_three_answer_timeouts() {
+    let (faults, a, _) = two();
+    faults.unpublished.set(usize::MAX, unavailable());
+    let asked = now();
+    let flight = a.single_flight("k").fresh(TTL).ttl(TTL);
+    let refused = pollster::block_on(flight.get_or_refresh(async |_| Ok::<_, Error>(vec![7])));
+    assert_eq!(refused.expect_err("nobody keeps it").kind(), ErrorKind::Unavailable);
+    // The next delay would lead beyond, and is 500 ms at most.
+    assert!(now().since(asked) + Duration::from_millis(500) >= 3 * TIMEOUT);
+}

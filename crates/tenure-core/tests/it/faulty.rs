@@ -35,6 +35,8 @@ pub(crate) struct Faults {
     pub(crate) pushed: Plan,
     /// The next renewals are carried out, and answered with this.
     pub(crate) unrenewed: Plan,
+    /// The next values are answered with this, and not kept.
+    pub(crate) unpublished: Plan,
     /// The next settlements are answered with this, and not carried out.
     pub(crate) unsettled: Plan,
     /// Claims take so long.
@@ -133,6 +135,9 @@ impl Engine for Faulty {
     }
 
     async fn publish(&self, resource: Name, claim: ClaimId, bytes: Arc<[u8]>, keep: Keep) -> Result<bool> {
+        if self.faults.unpublished.is_due() {
+            return self.faults.unpublished.next(Ok(false));
+        }
         self.inner.publish(resource, claim, bytes, keep).await
     }
 
