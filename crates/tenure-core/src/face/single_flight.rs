@@ -19,7 +19,7 @@ use crate::model::token::Token;
 use joint::{Answer, Found, Joint, Loading, Turn, Wanted, join};
 
 /// For how many answer timeouts a value is tried to be published.
-const PUBLISHED_WITHIN: u32 = 3;
+const PUBLISHED_WITHIN: u32 = 5;
 
 /// A guard against cache stampedes: when a value has expired, one process loads it, and a process that wants it
 /// meanwhile waits for that value or takes the stale one.
@@ -204,7 +204,7 @@ impl SingleFlight {
     ///
     /// # Errors
     /// What the load says; [`ErrorKind::Lost`] if its lease was lost; [`ErrorKind::Invalid`] for a value of more
-    /// than 256 KiB; [`ErrorKind::Unavailable`] if it was loaded and could not be published within three answer timeouts;
+    /// than 256 KiB; [`ErrorKind::Unavailable`] if it was loaded and could not be published within five answer timeouts;
     /// those of [`Mutex::acquire`](crate::Mutex::acquire).
     ///
     /// # Cancel safety
