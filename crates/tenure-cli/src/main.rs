@@ -30,7 +30,7 @@ use exit::Outcome;
 use output::lines;
 use output::messages::Messages;
 
-/// That of glibc keeps what ten thousand requests of `tenure serve` had, long after they have gone; and musl's is slow.
+/// That of glibc keeps what ten thousand requests of `tenure serve` had, long after they have gone (docs/adr/0059).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -378,6 +378,7 @@ fn a_value_is_published_although_the_store_was_too_busy_at_first() {
     assert!(matches!(found.source, FetchedFrom::Fresh(_)), "{found:?}");
 }
 
+// page: docs/concepts/backoff.md "| the publication of a value that was loaded | five answer timeouts"
 #[test]
 fn a_value_that_cannot_be_published_is_told_after_five_answer_timeouts() {
     let (faults, a, _) = two();
