@@ -79,8 +79,11 @@ fn the_short_path_is_planned_once_and_waits_little() {
             let held = try_join_all(names.iter().map(|name| tenure.mutex(name.as_str()).acquire())).await?;
             try_join_all(held.into_iter().map(Lease::release)).await?;
         }
-        tenure.queue("q").push("x").await?;
-        tenure.mutex("m").acquire().await?.release().await?;
+        // The first push makes the tables of queues, and has a new connection then: only the second follows the short path on one.
+        for _ in 0..2 {
+            tenure.queue("q").push("x").await?;
+            tenure.mutex("m").acquire().await?.release().await?;
+        }
         Ok::<_, tenure_core::Error>(())
     })
     .expect("it works");
@@ -101,9 +104,9 @@ fn the_short_path_is_planned_once_and_waits_little() {
         }
     }
     let said = |what: &str| log.match_indices(what).count();
-    // Before the first on a connection, and after the queue: not before each of the fourteen.
-    assert!((2..=4).contains(&said("statement: SET lock_timeout = 50")), "{log}");
-    assert!((1..=4).contains(&said("statement: SET lock_timeout = 1000")), "{log}");
+    // Before the first on a connection, and after the queue: not before each of the sixteen.
+    let (little, long) = (said("statement: SET lock_timeout = 50"), said("statement: SET lock_timeout = 1000"));
+    assert!((2..=5).contains(&little) && (1..=5).contains(&long), "{little} and {long}\n{log}");
 }
 
 /// The server has never counted what is in the tables: its planner knows nothing.
