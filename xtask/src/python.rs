@@ -1,8 +1,8 @@
 //! `cargo xtask test --python`: builds the wheel, installs it where there is no Rust, and runs its tests against real stores.
 //! `cargo xtask bench python` installs it beside other locks of Python's, and compares.
 //!
-//! The wheel has the command, too: maturin puts what lies in `python/tenure.data/scripts` on the path of whoever installs it. By default
-//! it is built as the tests are, which is compiled already; with `--long` as it is handed out, which takes minutes, and is weighed.
+//! The wheel has the command, too: what lies in `python/tenure.data/scripts` comes to lie on the path of whoever installs it. By default
+//! it is put together from what is compiled for the tests; with `--long` maturin builds it as it is handed out, which takes minutes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::run::{Outcome, Run};
 use crate::setup;
 
 /// What builds and checks.
-const TOOLS: &str = "maturin==1.16.0";
+const TOOLS: &str = "maturin==1.16.0 wheel==0.45.1";
 /// What the tests and the recipes use.
 const FOR_TESTS: &str = "pytest==8.4.2 mypy==1.18.2 gevent==25.9.1 gunicorn==23.0.0 celery==5.5.3 redis==5.2.1 \
      django==4.2.25 fastapi==0.119.0 httpx==0.28.1 apscheduler==3.11.0 pandas==2.2.3";
@@ -79,32 +79,62 @@ pub(crate) fn bench(run: &mut Run, args: Args) -> Outcome<()> {
 fn build(run: &mut Run, what: Wheel) -> Outcome<Option<PathBuf>> {
     let target = run.target()?;
     let of_wheel = target.join("python");
-    let (profile, folder) = if what == Wheel::HandedOut { ("wheel", "wheel") } else { ("dev", "debug") };
-    let mut command = run.cargo("build --package tenure-cli --bin tenure --profile wheel");
-    let is_built = what == Wheel::Test || run.command("the command", &mut command);
-    if !(is_built && run.programs()) {
-        return Ok(None);
-    }
-    stage(run, &target.join(folder).join("tenure"))?;
-    let tools = of_wheel.join("tools");
-    environment(run, "tools", &tools, TOOLS)?;
-    let wheels = of_wheel.join("wheels");
-    // An older one must not be taken for this one; there may be none.
+    let (tools, wheels) = (of_wheel.join("tools/bin"), of_wheel.join("wheels"));
+    environment(run, "tools", &of_wheel.join("tools"), TOOLS)?;
+    // An older one must not be taken for this one.
     fs::remove_dir_all(&wheels).ok();
-    let mut maturin = run.program(&tools.join("bin/maturin").to_string_lossy());
-    maturin.args([
-        "build",
-        "--quiet",
-        "--strip",
-        "--manifest-path",
-        "python/Cargo.toml",
-        "--profile",
-        profile,
-    ]);
-    if !run.command("the wheel", maturin.arg("--out").arg(&wheels)) {
-        return Ok(None);
+    made(&wheels)?;
+    let is_built = match what {
+        Wheel::Test => {
+            run.programs_and("the library", "--lib")
+                && stage(run, &target.join("debug/tenure"))?
+                && pack(run, &target, &tools, &wheels)?
+        }
+        Wheel::HandedOut => {
+            let mut command = run.cargo("build --package tenure-cli --bin tenure --profile wheel");
+            let mut maturin = maturin(run, &tools);
+            maturin.args(["build", "--quiet", "--strip", "--profile", "wheel", "--out"]).arg(&wheels);
+            run.command("the command", &mut command)
+                && run.programs()
+                && stage(run, &target.join("wheel/tenure"))?
+                && run.command("the wheel", &mut maturin)
+        }
+    };
+    if is_built { only_file(&wheels).map(Some) } else { Ok(None) }
+}
+
+fn maturin(run: &Run, tools: &Path) -> Command {
+    let mut maturin = run.program(&tools.join("maturin").to_string_lossy());
+    maturin.current_dir(run.root().join("python"));
+    maturin
+}
+
+/// Puts a wheel together around the library that is compiled for the tests. maturin would compile it, and that package by itself: cargo
+/// takes other features then of what it depends on, and compiles nearly everything anew.
+fn pack(run: &mut Run, target: &Path, tools: &Path, wheels: &Path) -> Outcome<bool> {
+    let tree = target.join("python/tree");
+    fs::remove_dir_all(&tree).ok();
+    made(&tree)?;
+    let mut describe = maturin(run, tools);
+    describe.args(["pep517", "write-dist-info", "--metadata-directory"]).arg(&tree);
+    describe.arg("--interpreter").arg(tools.join("python"));
+    if !run.command("its description", &mut describe) {
+        return Ok(false);
     }
-    only_file(&wheels).map(Some)
+    let described = only_file(&tree)?.to_string_lossy().replace(".dist-info", ".data");
+    let sources = run.root().join("python");
+    let mut copy = run.program("cp");
+    copy.arg("-r").arg(sources.join("tenure.data")).arg(described);
+    let mut library = run.program("strip");
+    library.arg("-o").arg(tree.join("tenure/_tenure.abi3.so")).arg(target.join("debug/lib_tenure.so"));
+    let mut pack = run.program(&tools.join("wheel").to_string_lossy());
+    pack.arg("pack").arg(&tree).arg("--dest-dir").arg(wheels);
+    let mut python = run.program("cp");
+    python.arg("-r").arg(sources.join("tenure")).arg(&tree);
+    Ok(run.command("its command", &mut copy)
+        && run.command("its sources", &mut python)
+        && run.command("its library", &mut library)
+        && run.command("the wheel", &mut pack))
 }
 
 /// Installs the wheel beside what is there. Whether it could be.
@@ -115,12 +145,15 @@ fn install(run: &mut Run, venv: &Path, wheel: &Path) -> bool {
 }
 
 /// Puts the command where maturin finds it, without what debuggers read.
-fn stage(run: &mut Run, command: &Path) -> Outcome<()> {
+fn stage(run: &mut Run, command: &Path) -> Outcome<bool> {
     let scripts = run.root().join("python/tenure.data/scripts");
-    fs::create_dir_all(&scripts).map_err(|error| format!("cannot make {}: {error}", scripts.display()))?;
+    made(&scripts)?;
     let mut strip = run.program("strip");
-    run.command("strip", strip.arg("-o").arg(scripts.join("tenure")).arg(command));
-    Ok(())
+    Ok(run.command("strip", strip.arg("-o").arg(scripts.join("tenure")).arg(command)))
+}
+
+fn made(folder: &Path) -> Outcome<()> {
+    fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))
 }
 
 /// Makes a virtual environment with these packages, unless it is there with the same.

@@ -92,9 +92,14 @@ impl Run {
     /// Compiles the programs that tests in other languages start, as the tests have them: with an example among them cargo takes the features that
     /// tests give to what they depend on. Tells whether it could.
     pub(crate) fn programs(&mut self) -> bool {
+        self.programs_and("programs of the tests", "")
+    }
+
+    /// The same, and with it what else cargo is told to build.
+    pub(crate) fn programs_and(&mut self, name: &str, more: &str) -> bool {
         let which = "--bin tenure --example stores --example thin_clients";
-        let mut build = self.cargo(&format!("build {WORKSPACE} {which}"));
-        self.command("programs of the tests", &mut build)
+        let mut build = self.cargo(&format!("build {WORKSPACE} {which} {more}"));
+        self.command(name, &mut build)
     }
 
     /// Runs a check of xtask itself as a step; its `Err` is printed. Tells whether it succeeded.

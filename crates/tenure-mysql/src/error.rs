@@ -28,7 +28,7 @@ fn refusal(code: u16, said: &str) -> Fault {
     match code {
         // A deadlock, and what Galera calls one; a row that changed under a snapshot (MariaDB).
         1213 | 1020 => Fault::GivenUp(message),
-        // It undoes the statement and not the transaction. The connection is closed, which undoes all.
+        // It undoes the statement and not the transaction, which is to be rolled back, or its connection closed.
         1205 => Fault::Locked(message),
         1040 | 1203 | 1226 => Fault::Full(message),
         1044 | 1142 | 1143 | 1227 | 1370 => failed(

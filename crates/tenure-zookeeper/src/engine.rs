@@ -86,14 +86,12 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Ordered<ZooKeep
         known_of: AtomicU64::new(0),
         has_containers: AtomicBool::new(true),
     };
-    let prepared = async {
-        let session = inner.sessions.begin().await?;
-        let made = inner.make_chroot(&session.client).await;
-        made.map_err(|fault| to_error("connect", &fault))?;
-        Ok(session.timeout)
-    };
-    let timeout = within("connect", prepared).await?;
-    let capability = capability(timeout);
+    // It has a limit of its own, and names the servers when that is over.
+    let session = inner.sessions.begin().await?;
+    let made =
+        async { inner.make_chroot(&session.client).await.map_err(|fault| to_error("connect", &fault)) };
+    within("connect", made).await?;
+    let capability = capability(session.timeout);
     let inner = Arc::new(inner);
     let queues = Queues::new(ZooKeeperQueues::new(inner.clone(), client), client);
     Ok(Ordered::new(ZooKeeper { inner, capability, queues }))

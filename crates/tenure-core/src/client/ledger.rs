@@ -457,8 +457,7 @@ impl Ledger {
                     pending.map_or((now.at, None), |pending| (pending.asked_at, pending.span));
                 let lease = entry.lease.clone();
                 entry.began = self.watch.began(now.at);
-                let waited = now.at.since(asked_at);
-                self.watch.granted((entry.scope, span), lease.resource(), lease.token(), waited);
+                self.watch.granted((entry.scope, span), &lease, (asked_at, now.at));
                 self.by_claim.remove(&lease.claim());
                 self.stakes.remove(&key.index);
                 Some(Ok(ClaimOutcome::Lease(lease)))
@@ -636,7 +635,7 @@ impl Ledger {
     fn prepare_release(&mut self, now: &Now<'_>, index: u32, is_unused: bool) {
         let entry = &mut self.entries[index as usize];
         if entry.phase == Phase::Held {
-            self.watch.let_go(entry.scope, entry.began, now.at);
+            self.watch.let_go(entry.scope, &entry.began, now.at);
         }
         // The hold ends by itself at the latest one ttl after the last thing that was sent.
         let until = now.at + entry.lease.terms().ttl.max(self.identity.answer_timeout);

@@ -137,10 +137,15 @@ impl Wire {
         self.send(&text).await?;
         let mut answers = Vec::new();
         loop {
-            let (rows, has_more) = self.answer().await?;
-            answers.push(rows);
-            if !has_more {
-                self.is_in_step = true;
+            let answer = self.answer().await;
+            // Behind an error nothing more is executed, and nothing more comes.
+            let is_last = match &answer {
+                Ok((_, has_more)) => !has_more,
+                Err(error) => matches!(error, WireError::Server { .. }),
+            };
+            self.is_in_step = is_last;
+            answers.push(answer?.0);
+            if is_last {
                 return Ok(answers);
             }
         }

@@ -1,6 +1,7 @@
 //! What can go wrong with a server and the way to it: nothing may hang, be held twice, or be left behind.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
@@ -206,6 +207,30 @@ fn a_short_lease_is_renewed_while_all_other_connections_wait_for_locked_rows() {
     assert!(refused > 0, "the row is locked");
     somebody.run("ROLLBACK");
     assert_eq!(pollster::block_on(lease.release()).expect("an answer"), ReleaseAnswer::Released);
+}
+
+/// A crowd that dials anew after each wait has no time for anything else, and on a full server another has its place then.
+#[test]
+fn who_waits_in_vain_for_a_locked_row_keeps_its_connection() {
+    let server = start();
+    let client = connect(&server.url());
+    pollster::block_on(async { client.mutex("m").acquire().await?.release().await }).expect("it is free");
+    let (mut somebody, admin) = (raw(&server), RefCell::new(raw(&server)));
+    let other = somebody.run("SELECT CONNECTION_ID()").first().expect("a number").to_owned();
+    somebody.run("START TRANSACTION");
+    somebody.run("SELECT name FROM tenure_resource WHERE name = 'm' FOR UPDATE");
+    let connections = || {
+        let all = "SELECT id FROM information_schema.processlist WHERE db = 'test'";
+        let answer = admin.borrow_mut().run(&format!("{all} AND id NOT IN (CONNECTION_ID(), {other})"));
+        answer.rows.into_iter().flatten().collect::<HashSet<_>>()
+    };
+    // On a busy machine one wait may take so long that the client gives it up.
+    wait_for("a refusal that leaves a connection", || {
+        let before = connections();
+        let refused = pollster::block_on(client.mutex("m").try_acquire()).expect_err("its row is locked");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        (!before.is_disjoint(&connections())).then_some(())
+    });
 }
 
 /// A client that is paused in a transaction holds its locks as this somebody does.

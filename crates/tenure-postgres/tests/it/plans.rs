@@ -105,7 +105,8 @@ fn the_short_path_is_planned_once_and_waits_little() {
     }
     let said = |what: &str| log.match_indices(what).count();
     // Before the first on a connection, and after the queue: not before each of the sixteen.
-    let (little, long) = (said("statement: SET lock_timeout = 50"), said("statement: SET lock_timeout = 1000"));
+    let (little, long) =
+        (said("statement: SET lock_timeout = 50"), said("statement: SET lock_timeout = 1000"));
     assert!((2..=5).contains(&little) && (1..=5).contains(&long), "{little} and {long}\n{log}");
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::{Key, Ledger, Now, Phase, Sent};
+use super::{Key, LeaseState, Ledger, Now, Phase, Sent};
 use crate::client::queue_requests::Had;
 use crate::client::teller::Telling;
 use crate::client::trace::SharedSpan;
@@ -54,6 +54,9 @@ impl Began {
 pub(crate) struct Watch {
     engine: &'static str,
     has_listener: bool,
+    /// A listener or the counts hear of everything. Where neither is there, which is mostly so, a pair asks for this alone: what is heard
+    /// lies out of the way.
+    is_heard: bool,
     /// There are none unless they are wanted.
     counts: Option<Box<Counts>>,
     happened: Vec<Telling>,
@@ -66,7 +69,8 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(engine: &'static str, has_listener: bool, is_counting: bool, since: Instant) -> Watch {
         let counts = is_counting.then(|| Box::new(Counts::new(engine)));
-        Watch { engine, has_listener, counts, happened: Vec::new(), since, boot_micros: 0 }
+        let is_heard = has_listener || counts.is_some();
+        Watch { engine, has_listener, is_heard, counts, happened: Vec::new(), since, boot_micros: 0 }
     }
 
     /// Notes an event, if somebody wants to hear of it.
@@ -95,11 +99,11 @@ impl Watch {
         self.happened.push(Telling { happened, span });
     }
 
-    /// Counts in a scope. Where nothing is counted, which is mostly so, it costs a comparison: the rest is out of the way.
-    #[inline]
+    /// Counts in a scope.
     fn count(&mut self, scope: u16, count: impl FnOnce(&mut ScopeCounts)) {
-        if let Some(counts) = &mut self.counts {
-            count_in(counts, scope, count);
+        let counts = self.counts.as_mut().and_then(|counts| counts.scopes.get_mut(usize::from(scope)));
+        if let Some(counts) = counts {
+            count(counts);
         }
     }
 
@@ -119,12 +123,24 @@ impl Watch {
         Began::at(self.since, now)
     }
 
-    /// A lease has reached its user.
+    /// A lease has reached its user, who asked for it at a moment.
+    #[inline]
     pub(super) fn granted(
         &mut self,
+        of: (u16, Option<SharedSpan>),
+        lease: &LeaseState,
+        (asked_at, now): (Instant, Instant),
+    ) {
+        if of.1.is_some() || is_wanted(self.is_heard, Level::DEBUG) {
+            self.hear_granted(of, (lease.resource(), lease.token()), now.since(asked_at));
+        }
+    }
+
+    #[cold]
+    fn hear_granted(
+        &mut self,
         (scope, span): (u16, Option<SharedSpan>),
-        resource: &Name,
-        token: Token,
+        (resource, token): (&Name, Token),
         waited: Duration,
     ) {
         self.count(scope, |counts| {
@@ -149,13 +165,36 @@ impl Watch {
     }
 
     /// The user of a lease has let go of it. Its release is to be sent.
-    pub(super) fn let_go(&mut self, scope: u16, began: Began, now: Instant) {
-        let since = self.since;
-        self.count(scope, |counts| counts.hold.add_time(began.ago(since, now)));
+    #[inline]
+    pub(super) fn let_go(&mut self, scope: u16, began: &Began, now: Instant) {
+        if self.is_heard {
+            self.hear_let_go(scope, *began, now);
+        }
+    }
+
+    #[cold]
+    fn hear_let_go(&mut self, scope: u16, began: Began, now: Instant) {
+        let held = began.ago(self.since, now);
+        self.count(scope, |counts| counts.hold.add_time(held));
     }
 
     /// A release has ended that began so long ago.
+    #[inline]
     pub(super) fn released(
+        &mut self,
+        of: (u16, Option<SharedSpan>),
+        what: (&Name, Token),
+        outcome: ReleaseEnd,
+        when: (Began, Instant),
+    ) {
+        let level = if outcome == ReleaseEnd::GivenUp { Level::WARN } else { Level::DEBUG };
+        if of.1.is_some() || is_wanted(self.is_heard, level) {
+            self.hear_released(of, what, outcome, when);
+        }
+    }
+
+    #[cold]
+    fn hear_released(
         &mut self,
         of: (u16, Option<SharedSpan>),
         (resource, token): (&Name, Token),
@@ -294,14 +333,6 @@ impl Watch {
     }
 }
 
-#[cold]
-#[inline(never)]
-fn count_in(counts: &mut Counts, scope: u16, count: impl FnOnce(&mut ScopeCounts)) {
-    if let Some(counts) = counts.scopes.get_mut(usize::from(scope)) {
-        count(counts);
-    }
-}
-
 /// What the client tells the ledger of, so that it is counted with the rest.
 impl Ledger {
     /// Begins to count in a scope, the next one.
@@ -335,10 +366,14 @@ impl Ledger {
         sent: Sent,
         answer: &Result<T, Error>,
     ) {
-        // A pair takes a microsecond there, and mostly nobody asks.
-        if self.watch.counts.is_some() || is_wanted(self.watch.has_listener, Level::TRACE) {
-            self.called(verb, 1, now.at.since(sent.at), CallEnd::of(std::iter::once(answer)));
+        if is_wanted(self.watch.is_heard, Level::TRACE) {
+            self.hear_called(verb, now.at.since(sent.at), CallEnd::of(std::iter::once(answer)));
         }
+    }
+
+    #[cold]
+    fn hear_called(&mut self, verb: Verb, took: Duration, outcome: CallEnd) {
+        self.called(verb, 1, took, outcome);
     }
 
     /// The client's thread woke at a moment that it had waited for, so much later.
