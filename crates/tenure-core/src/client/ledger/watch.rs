@@ -371,6 +371,7 @@ impl Ledger {
         }
     }
 
+    /// As [`Ledger::called`], out of the way of a pair that nobody hears of.
     #[cold]
     fn hear_called(&mut self, verb: Verb, took: Duration, outcome: CallEnd) {
         self.called(verb, 1, took, outcome);
