@@ -149,7 +149,7 @@ pub(crate) async fn migrate(connections: &Connections, prefix: &str) -> Result<u
     let mut tries = UPGRADE_TRIES;
     loop {
         match upgrade_once(connections, prefix).await {
-            Err(Fault::Locked(_) | Fault::GivenUp(_)) if tries > 1 => tries -= 1,
+            Err(fault) if fault.is_given_up() && tries > 1 => tries -= 1,
             upgraded => return upgraded.map(|()| VERSION_WITH_HOLDS),
         }
         // Whoever has waited behind this goes on meanwhile.

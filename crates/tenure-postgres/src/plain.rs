@@ -100,14 +100,11 @@ async fn transact<N: ToString + for<'a> tokio_postgres::types::FromSql<'a>>(
     values: &[Value<'_>],
 ) -> Result<Vec<Row>, Fault> {
     let mut connection = postgres.lend(Purpose::Any).await?;
-    let done = connection.run_hastily((text, values)).await;
-    // Where others have a row locked nothing was executed, and nothing is left on the connection.
-    if matches!(done, Ok(_) | Err(Fault::Locked(_) | Fault::GivenUp(_))) {
-        tenure_sql::Connection::keep(connection);
-    }
+    let done = connection.run_hastily((text, values)).await?;
+    tenure_sql::Connection::keep(connection);
     let read = |row: &tokio_postgres::Row| -> Result<Row, Fault> {
         let claim: Option<String> = row.try_get(0).map_err(strange)?;
         Ok(vec![claim, Some(row.try_get::<_, N>(1).map_err(strange)?.to_string())])
     };
-    done?.iter().flatten().map(read).collect()
+    done.iter().flatten().map(read).collect()
 }

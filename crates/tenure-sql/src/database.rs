@@ -33,7 +33,9 @@ pub trait Connection: Send {
     }
 
     /// Keeps the connection for others: it is in no transaction. One that is only dropped is closed, so that the
-    /// database gives up whatever it was at.
+    /// database gives up whatever it was at; but where the last answer was [`Fault::Locked`] or [`Fault::GivenUp`] it is rolled back
+    /// and kept. Closed, it would be dialed anew, for which a crowd of clients has no time, and on a full server another would have its
+    /// place: the one that ends a hold would not come to it.
     fn keep(self);
 }
 

@@ -28,6 +28,11 @@ impl Fault {
         matches!(self, Fault::Failed { kind: ErrorKind::Unavailable, .. })
     }
 
+    /// Whether the database gave it up over locks: nothing of it was executed, and its connection is as good as before.
+    pub fn is_given_up(&self) -> bool {
+        matches!(self, Fault::GivenUp(_) | Fault::Locked(_))
+    }
+
     /// The database cannot be reached, or did not answer: the outcome is unknown.
     pub fn unavailable(message: impl Into<String>) -> Fault {
         let hint = "is it running and reachable? try `tenure doctor`";

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tenure_core::error::ErrorKind;
 use tenure_sql::{Connection, Fault, Purpose, Room, Row, until_there_is_room};
+use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
@@ -37,12 +38,18 @@ impl Drop for Known {
     }
 }
 
-/// A connection that goes back only if nothing went wrong on it.
+/// A connection that goes back only if nothing went wrong on it but that others had rows locked.
 pub struct PooledConnection {
-    // Closed before there is room for another.
-    wire: Option<Known>,
+    lent: Option<Lent>,
     pool: Arc<Pool>,
-    _room: OwnedSemaphorePermit,
+    /// The server has given up the last text, and a ROLLBACK leaves nothing of it.
+    is_given_up: bool,
+}
+
+struct Lent {
+    // Closed before there is room for another.
+    wire: Known,
+    room: OwnedSemaphorePermit,
 }
 
 impl std::fmt::Debug for PooledConnection {
@@ -53,7 +60,10 @@ impl std::fmt::Debug for PooledConnection {
 
 impl Connection for PooledConnection {
     async fn run(&mut self, script: String) -> Result<Vec<Vec<Row>>, Fault> {
-        let Some(Known(wire)) = &mut self.wire else { return Err(Fault::internal("the connection is gone")) };
+        self.is_given_up = false;
+        let Some(Lent { wire: Known(wire), .. }) = &mut self.lent else {
+            return Err(Fault::internal("the connection is gone"));
+        };
         // The server would close the connection in the midst of it, and the cause would be lost.
         if script.len() >= wire.text_max {
             return Err(Fault::Failed {
@@ -63,15 +73,34 @@ impl Connection for PooledConnection {
             });
         }
         let answers = timeout(ANSWER_TIMEOUT, wire.run(&script)).await;
-        answers
-            .map_err(|_| Fault::unavailable(format!("no answer within {ANSWER_TIMEOUT:?}")))?
-            .map_err(|error| fault(&error))
+        let answers =
+            answers.map_err(|_| Fault::unavailable(format!("no answer within {ANSWER_TIMEOUT:?}")))?;
+        answers.map_err(|error| {
+            let fault = fault(&error);
+            self.is_given_up = fault.is_given_up();
+            fault
+        })
     }
 
     fn keep(mut self) {
-        if let Some(wire) = self.wire.take() {
-            lock(&self.pool.idle).push(wire);
+        if let Some(lent) = self.lent.take() {
+            lock(&self.pool.idle).push(lent.wire);
         }
+    }
+}
+
+impl Drop for PooledConnection {
+    fn drop(&mut self) {
+        let lent = self.lent.take().filter(|_| self.is_given_up);
+        let (Some(Lent { mut wire, room }), Ok(runtime)) = (lent, Handle::try_current()) else { return };
+        let pool = self.pool.clone();
+        // Whoever waited has its answer, and does not wait for that as well.
+        runtime.spawn(async move {
+            if let Ok(Ok(_)) = timeout(ANSWER_TIMEOUT, wire.0.run("ROLLBACK")).await {
+                lock(&pool.idle).push(wire);
+            }
+            drop(room);
+        });
     }
 }
 
@@ -87,7 +116,7 @@ impl Pool {
         let connected = async {
             let room = self.room.enter(want).await?;
             let wire = until_there_is_room(&mut full, || self.known()).await?;
-            Ok(PooledConnection { wire: Some(wire), pool: self.clone(), _room: room })
+            Ok(PooledConnection { lent: Some(Lent { wire, room }), pool: self.clone(), is_given_up: false })
         };
         match timeout(ANSWER_TIMEOUT, connected).await {
             Ok(connected) => connected,

@@ -214,23 +214,32 @@ fn a_short_lease_is_renewed_while_all_other_connections_wait_for_locked_rows() {
 fn who_waits_in_vain_for_a_locked_row_keeps_its_connection() {
     let server = start();
     let client = connect(&server.url());
-    pollster::block_on(async { client.mutex("m").acquire().await?.release().await }).expect("it is free");
+    pollster::block_on(async {
+        client.queue("q").push("x").group("g").await?;
+        client.mutex("m").acquire().await?.release().await
+    })
+    .expect("it is free");
     let (mut somebody, admin) = (raw(&server), RefCell::new(raw(&server)));
     let other = somebody.run("SELECT CONNECTION_ID()").first().expect("a number").to_owned();
     somebody.run("START TRANSACTION");
     somebody.run("SELECT name FROM tenure_resource WHERE name = 'm' FOR UPDATE");
+    somebody.run("SELECT grp FROM tenure_queue_group WHERE grp = 'g' FOR UPDATE");
     let connections = || {
         let all = "SELECT id FROM information_schema.processlist WHERE db = 'test'";
         let answer = admin.borrow_mut().run(&format!("{all} AND id NOT IN (CONNECTION_ID(), {other})"));
         answer.rows.into_iter().flatten().collect::<HashSet<_>>()
     };
-    // On a busy machine one wait may take so long that the client gives it up.
-    wait_for("a refusal that leaves a connection", || {
-        let before = connections();
-        let refused = pollster::block_on(client.mutex("m").try_acquire()).expect_err("its row is locked");
-        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
-        (!before.is_disjoint(&connections())).then_some(())
-    });
+    let lock = || pollster::block_on(client.mutex("m").try_acquire()).map(drop);
+    let push = || pollster::block_on(async { client.queue("q").push("y").group("g").await }).map(drop);
+    for (what, ask) in [("a lock", &lock as &dyn Fn() -> tenure_core::Result<()>), ("a push", &push)] {
+        // On a busy machine one wait may take so long that the client gives it up.
+        wait_for(&format!("a refusal of {what} that costs no connection"), || {
+            let before = connections();
+            let refused = ask().expect_err("its row is locked");
+            assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+            before.is_subset(&connections()).then_some(())
+        });
+    }
 }
 
 /// A client that is paused in a transaction holds its locks as this somebody does.

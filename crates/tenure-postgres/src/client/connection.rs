@@ -30,16 +30,31 @@ use crate::error::fault;
 /// that came just before would have it ask once more, and fail its user after twice the time.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// A connection that goes back only if nothing went wrong on it.
+/// A connection that goes back only if nothing went wrong on it but that others had rows locked.
 pub struct PooledConnection {
-    // Given back before there is room for another.
-    object: Option<Object>,
+    lent: Option<Lent>,
     alarm: Option<Alarm>,
     alarms: Arc<Alarms>,
     hasty: Arc<Hasty>,
     /// Set if a table is not there that should be.
     doubt: Option<Arc<AtomicBool>>,
-    _room: OwnedSemaphorePermit,
+    left: Left,
+}
+
+struct Lent {
+    // Given back before there is room for another.
+    object: Object,
+    room: OwnedSemaphorePermit,
+}
+
+/// What the last text has left on a connection.
+enum Left {
+    /// Whatever it was at.
+    Unknown,
+    /// The server has given it up, and a ROLLBACK leaves nothing of it.
+    Transaction,
+    /// The server has given it up, and nothing is left.
+    Nothing,
 }
 
 impl std::fmt::Debug for PooledConnection {
@@ -97,6 +112,12 @@ impl Hasty {
         };
     }
 
+    /// Closes a connection.
+    fn close(&self, client: Object) {
+        self.set(&client, false);
+        drop(Object::take(client));
+    }
+
     fn address(client: &Object) -> usize {
         Arc::as_ptr(&client.statement_cache).addr()
     }
@@ -109,12 +130,15 @@ impl Connection for PooledConnection {
     }
 
     async fn go_on(&mut self, script: String) -> Result<Vec<Vec<Row>>, Fault> {
-        let Some(client) = &self.object else { return Err(Fault::internal("the connection is gone")) };
+        self.left = Left::Unknown;
+        let Some(Lent { object: client, .. }) = &self.lent else {
+            return Err(Fault::internal("the connection is gone"));
+        };
         let answers = timeout(ANSWER_TIMEOUT, client.simple_query(&script)).await;
         let messages =
             answers.map_err(|_| Fault::unavailable(format!("no answer within {ANSWER_TIMEOUT:?}")))?;
         let mut answers = vec![Vec::new()];
-        for message in messages.map_err(|error| self.fault(&error))? {
+        for message in messages.map_err(|error| self.failed(&error, Left::Transaction))? {
             match message {
                 SimpleQueryMessage::Row(row) => {
                     let columns = (0..row.len()).map(|at| row.get(at).map(str::to_owned));
@@ -132,7 +156,7 @@ impl Connection for PooledConnection {
 
     fn keep(mut self) {
         // Dropped while it is still in here, the object returns to the pool.
-        drop(self.object.take());
+        drop(self.lent.take());
         self.alarms.lock().extend(self.alarm.take());
     }
 }
@@ -163,14 +187,21 @@ impl PooledConnection {
         self.doubt = Some(doubt);
     }
 
-    fn fault(&self, error: &tokio_postgres::Error) -> Fault {
+    /// Returns what an error means, and notes what is left of a text that was given up.
+    fn failed(&mut self, error: &tokio_postgres::Error, left: Left) -> Fault {
         let missing = [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN];
         match &self.doubt {
             Some(doubt) if error.code().is_some_and(|code| missing.contains(code)) => {
                 doubt.store(true, Ordering::Release);
                 Fault::GivenUp("the tables are not what they were".to_owned())
             }
-            _ => fault(error),
+            _ => {
+                let fault = fault(error);
+                if fault.is_given_up() {
+                    self.left = left;
+                }
+                fault
+            }
         }
     }
 
@@ -202,7 +233,10 @@ impl PooledConnection {
         statements: &[Bound<'_>],
         behind: &[Bound<'_>],
     ) -> Result<Vec<Vec<tokio_postgres::Row>>, Fault> {
-        let Some(client) = &self.object else { return Err(Fault::internal("the connection is gone")) };
+        self.left = Left::Unknown;
+        let Some(Lent { object: client, .. }) = &self.lent else {
+            return Err(Fault::internal("the connection is gone"));
+        };
         let carried_out = async {
             let mut plans = Vec::new();
             let mut turn = "";
@@ -252,10 +286,14 @@ impl PooledConnection {
             Ok::<_, tokio_postgres::Error>(done)
         };
         let alarm = self.alarm.insert(self.alarms.set());
-        match select(std::pin::pin!(carried_out), alarm).await {
-            Either::Left((answers, _)) => answers.map_err(|error| self.fault(&error)),
-            Either::Right(_) => Err(Fault::unavailable(format!("no answer within {ANSWER_TIMEOUT:?}"))),
-        }
+        let answers = match select(std::pin::pin!(carried_out), alarm).await {
+            Either::Left((answers, _)) => answers,
+            Either::Right(_) => {
+                return Err(Fault::unavailable(format!("no answer within {ANSWER_TIMEOUT:?}")));
+            }
+        };
+        // What ends the transaction was sent with it.
+        answers.map_err(|error| self.failed(&error, Left::Nothing))
     }
 }
 
@@ -289,10 +327,22 @@ async fn in_order<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output>
 
 impl Drop for PooledConnection {
     fn drop(&mut self) {
-        // It may be in the midst of something: closed, the server gives that up.
-        if let Some(object) = self.object.take() {
-            self.hasty.set(&object, false);
-            drop(Object::take(object));
+        let Some(Lent { object, room }) = self.lent.take() else { return };
+        match (&self.left, Handle::try_current()) {
+            (Left::Nothing, _) => {}
+            (Left::Transaction, Ok(runtime)) => {
+                let hasty = self.hasty.clone();
+                // Whoever waited has its answer, and does not wait for that as well.
+                runtime.spawn(async move {
+                    match timeout(ANSWER_TIMEOUT, object.batch_execute("ROLLBACK")).await {
+                        Ok(Ok(())) => drop(object),
+                        _ => hasty.close(object),
+                    }
+                    drop(room);
+                });
+            }
+            // It may be in the midst of something: closed, the server gives that up.
+            _ => self.hasty.close(object),
         }
     }
 }
@@ -326,12 +376,12 @@ impl Connections {
             let room = self.room.enter(want).await?;
             let object = until_there_is_room(&mut full, || self.object()).await?;
             Ok(PooledConnection {
-                object: Some(object),
+                lent: Some(Lent { object, room }),
                 alarm: None,
                 doubt: None,
                 alarms: self.alarms.clone(),
                 hasty: self.hasty.clone(),
-                _room: room,
+                left: Left::Unknown,
             })
         };
         match timeout(ANSWER_TIMEOUT, lent).await {

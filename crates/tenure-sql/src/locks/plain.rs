@@ -205,7 +205,7 @@ pub async fn run_text<D: Database>(database: &D, text: String) -> Result<Vec<Row
 /// No rows where others had them locked: nothing was executed, and the long way waits, or tries again.
 fn unless_late(rows: Result<Vec<Row>, Fault>) -> Result<Vec<Row>, Fault> {
     match rows {
-        Err(Fault::GivenUp(_) | Fault::Locked(_)) => Ok(Vec::new()),
+        Err(fault) if fault.is_given_up() => Ok(Vec::new()),
         rows => rows,
     }
 }

@@ -120,15 +120,7 @@ async fn run_transaction_once<D: Database, C: Command>(
     let mut connection = database.connection().await?;
     let mut resources = resources(batch);
     let locked = timeout(LOCK_MAX, lock_and_load(database, &mut connection, &mut resources, batch)).await;
-    let locked = locked.map_err(|_| Fault::Locked(format!("rows were not locked within {LOCK_MAX:?}")))?;
-    if let Err(fault) = locked {
-        // The database itself waited in vain, and the connection is as good as before. Closed, it would be dialed anew, for which a crowd of
-        // clients has no time, and on a full server another would have its place: the one that ends a hold would not come to it.
-        if matches!(fault, Fault::Locked(_)) && connection.go_on("ROLLBACK".to_owned()).await.is_ok() {
-            connection.keep();
-        }
-        return Err(fault);
-    }
+    locked.map_err(|_| Fault::Locked(format!("rows were not locked within {LOCK_MAX:?}")))??;
     let mut done: Vec<Option<Done<C::Answer>>> = batch.iter().map(|_| None).collect();
     for resource in &mut resources {
         loop {
