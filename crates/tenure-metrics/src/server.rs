@@ -34,6 +34,9 @@ use crate::render::{Format, render};
 const CONNECTIONS_MAX: usize = 8;
 /// How long a connection may last.
 const CONNECTION_MAX: Duration = Duration::from_secs(5);
+/// How many connections the system keeps that are not accepted yet, of as many as it allows. It forgets what is beyond: by TCP without
+/// telling a client, which takes itself for connected, and by a file with an error. A crowd comes at once when an instance has ended.
+const BACKLOG: i32 = 4096;
 
 /// Where the page is served: `127.0.0.1:9184`, or `unix:/run/job.sock`.
 ///
@@ -76,6 +79,7 @@ impl Address {
         match self {
             Address::Tcp(address) => {
                 let listener = std::net::TcpListener::bind(address)?;
+                rustix::net::listen(&listener, BACKLOG)?;
                 listener.set_nonblocking(true)?;
                 let address = Address::Tcp(listener.local_addr()?);
                 Ok((Listener::Tcp(TcpListener::from_std(listener)?), address))
@@ -197,7 +201,7 @@ fn bind_unix(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, 128)?;
+    rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket.into())
 }
 

@@ -13,9 +13,6 @@ use crate::report::{Report, Target};
 
 /// How many are slow: as many of each kind.
 const SLOW: usize = 2_000;
-/// How many come at once. If the kernel has no room for more of them that are not accepted yet it forgets some, and a silent one never
-/// notices.
-const WAVE: usize = 100;
 /// How long a claim is measured without them.
 const UNLOADED: Duration = Duration::from_secs(5);
 /// How many large bodies come at once, and how deep JSON goes.
@@ -76,9 +73,6 @@ async fn beside_slow_clients(instance: &Instance, count: usize) -> Answer<(Times
     let unloaded = claims(&mut claimer, UNLOADED).await?;
     let mut slow = JoinSet::new();
     for number in 0..count {
-        if number % WAVE == 0 {
-            pause(Duration::from_millis(20)).await;
-        }
         let kind = number % KINDS.len();
         slow.spawn(async move { (kind, lasts(address, KINDS[kind]).await) });
     }

@@ -54,6 +54,40 @@ fn a_server_of_metrics_is_answered_in_the_format_that_it_accepts() {
 }
 
 #[test]
+fn a_crowd_that_comes_before_anybody_is_accepted_is_not_forgotten() {
+    const CROWD: usize = 300;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let _entered = runtime.enter();
+    let by_tcp: Address = "127.0.0.1:0".parse().expect("an address");
+    let (_listener, by_tcp) = by_tcp.listen().expect("it is free");
+    let Address::Tcp(address) = by_tcp else { panic!("it is by TCP") };
+    let connect = |number| {
+        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(30));
+        stream.unwrap_or_else(|error| panic!("connection {number}: {error}"))
+    };
+    let crowd: Vec<TcpStream> = (0..CROWD).map(connect).collect();
+    drop(crowd);
+    let path = std::env::temp_dir().join(format!("tenure-crowd-{}.sock", std::process::id()));
+    let (_listener, _) = Address::Unix(path.clone()).listen().expect("it is free");
+    let connect = |number| {
+        // One that waits for room would wait for ever.
+        let socket = rustix::net::socket_with(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::STREAM,
+            rustix::net::SocketFlags::NONBLOCK,
+            None,
+        );
+        let socket = socket.expect("a socket");
+        let file = rustix::net::SocketAddrUnix::new(&path).expect("a path");
+        rustix::net::connect(&socket, &file).unwrap_or_else(|error| panic!("connection {number}: {error}"));
+        socket
+    };
+    let crowd: Vec<_> = (0..CROWD).map(connect).collect();
+    std::fs::remove_file(&path).expect("removed");
+    drop(crowd);
+}
+
+#[test]
 fn readers_that_say_nothing_hold_up_the_others_for_5_seconds_at_most() {
     let (server, _client) = start("127.0.0.1:0");
     let silent: Vec<TcpStream> = (0..8).map(|_| tcp(&server)).collect();
