@@ -21,7 +21,7 @@ pub(crate) use classic::Classic;
 
 use crate::arguments::Arguments;
 use crate::history::notes::Terms;
-use crate::history::{Journal, Kind};
+use crate::history::{Journal, Kind, now};
 
 /// The line on its standard input after which all holds are short: the faults are over.
 pub(crate) const CALM: &str = "calm";
@@ -31,6 +31,8 @@ const MUTEX_TASKS: usize = 3;
 const UNITS: u32 = 3;
 /// What a writer weighs in the eyes of a checker: more than all readers together.
 const WRITER: u32 = 1 << 20;
+/// Those that push. Each says when nothing more comes of it, since a queue is empty for good only then.
+pub(crate) const PRODUCERS: [&str; 2] = ["producer", "paced producer"];
 /// The queue of a soak.
 pub(crate) const QUEUE: &str = "items";
 /// The queue with an interval, and the least one of it.
@@ -222,6 +224,11 @@ impl<C> Stage<C> {
 
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// One of those that push is through.
+    fn is_through(&self, producer: &str) {
+        self.journal.write(&["through", &now().to_string(), producer]);
     }
 
     fn note(&self, operation: &str, error: &Error) {

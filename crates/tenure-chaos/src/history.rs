@@ -317,7 +317,7 @@ impl History {
                     *self.errors.entry(parts[1..].join(": ")).or_default() += 1;
                     true
                 }
-                ["settled", ..] => true,
+                ["settled" | "through", ..] => true,
                 [event, ..] if Notes::OF_CLIENTS.contains(&event) => {
                     self.notes.read_client(&parts, (client, incarnation)).is_some()
                 }

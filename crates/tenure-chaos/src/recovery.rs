@@ -29,7 +29,7 @@ impl<'a> Recovery<'a> {
         Recovery { directory, healed, begins: begins.collect() }
     }
 
-    /// Waits until each of these tasks has been granted something, or for so long.
+    /// Waits until each of these tasks has been granted something, or is through, or for so long.
     pub(crate) fn wait(&self, tasks: &[String], within: Duration) {
         let until = self.healed + within.as_nanos() as u64;
         while !tasks.iter().collect::<BTreeSet<_>>().is_subset(&self.served().iter().collect()) {
@@ -48,8 +48,8 @@ impl<'a> Recovery<'a> {
             let (Some(client), Ok(text)) = (client, self.read(&name, begin)) else { continue };
             for line in text.lines() {
                 let parts: Vec<&str> = line.split('\t').collect();
-                if let ["granted" | "fetched", .., granted, name] = parts[..]
-                    && granted.parse().is_ok_and(|granted: u64| granted > self.healed)
+                if let ["granted" | "fetched" | "through", .., at, name] = parts[..]
+                    && at.parse().is_ok_and(|at: u64| at > self.healed)
                 {
                     served.insert(task(client, name));
                 }

@@ -9,7 +9,7 @@ use tenure_testkit::TestDirectory;
 
 use crate::arguments::Arguments;
 use crate::check::{judge, liveness};
-use crate::client::{self, Abilities, Classic, PACED, QUEUE};
+use crate::client::{self, Abilities, Classic, PACED, PRODUCERS, QUEUE};
 use crate::comparison::{self, Row};
 use crate::crew::{self, Crew};
 use crate::engines::{Engine, Leftovers};
@@ -258,7 +258,7 @@ impl Soak {
         }
         crew.calm();
         let tasks = tasks(&subject, &terms);
-        served.wait(&tasks, stretched(self.recovery));
+        served.wait(&[&tasks[..], &producers(&subject)].concat(), stretched(self.recovery));
         let is_drained = drain(engine);
         journal.write(&["ended", &now().to_string()]);
         let failed = crew.finish(stretched(END_MAX));
@@ -300,6 +300,12 @@ fn tasks(subject: &Subject, terms: &Terms) -> Vec<String> {
     let tasks = tasks.into_iter().filter(|(kind, _)| *kind != Kind::Delivery);
     let of_all = |task: String| (0..subject.clients).map(move |client| liveness::task(client, &task));
     tasks.flat_map(|(_, task)| of_all(task)).collect()
+}
+
+/// Those that push: what they are at when the faults are over is to be handed out as well.
+fn producers(subject: &Subject) -> Vec<String> {
+    let clients = 0..if subject.has_queues { subject.clients } else { 0 };
+    clients.flat_map(|client| PRODUCERS.map(|producer| liveness::task(client, producer))).collect()
 }
 
 /// What is left in the store as soon as nothing is, or when all claims of dead clients must have ended.

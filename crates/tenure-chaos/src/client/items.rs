@@ -5,7 +5,7 @@ use std::time::Duration;
 use pollster::block_on;
 use tenure::ErrorKind;
 
-use super::{QUEUE, Stage, pause};
+use super::{PRODUCERS, QUEUE, Stage, pause};
 use crate::history::now;
 
 const GROUPS: usize = 6;
@@ -18,6 +18,11 @@ const PUSHES_PER_LOOK: usize = 10;
 
 /// Pushes until the faults are over.
 pub(super) fn push(stage: &Stage) {
+    push_all(stage);
+    stage.is_through(PRODUCERS[0]);
+}
+
+fn push_all(stage: &Stage) {
     let queue = stage.tenure.queue(QUEUE);
     for number in 0.. {
         if stage.is_calm() || stage.is_over() {

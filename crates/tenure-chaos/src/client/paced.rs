@@ -5,7 +5,7 @@ use std::time::Duration;
 use pollster::block_on;
 use tenure::ErrorKind;
 
-use super::{PACED, Stage, pause};
+use super::{PACED, PRODUCERS, Stage, pause};
 use crate::history::now;
 
 /// So few items wait that they are done soon after the last fault, whatever the interval.
@@ -17,8 +17,12 @@ const ASKS_PER_INTERVAL: u32 = 3;
 pub(super) fn work(stage: &Stage, interval: Duration) {
     let queue = stage.tenure.queue(PACED).interval(interval).ttl(stage.ttl).max_attempts(0);
     let noted = |error: &tenure::Error| stage.note("paced", error);
+    let mut is_through = false;
     while !stage.is_over() {
-        if !stage.is_calm() && block_on(queue.depth()).is_ok_and(|depth| depth < BACKLOG_MAX) {
+        if stage.is_calm() && !std::mem::replace(&mut is_through, true) {
+            stage.is_through(PRODUCERS[1]);
+        }
+        if !is_through && block_on(queue.depth()).is_ok_and(|depth| depth < BACKLOG_MAX) {
             // Nobody counts these: what becomes of a push that is not answered does not matter.
             drop(block_on(async { queue.push("").await }).inspect_err(noted));
         }
