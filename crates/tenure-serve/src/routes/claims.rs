@@ -75,7 +75,8 @@ pub(crate) async fn claim(
     if mode.is_stream
         && let Some(place) = place
     {
-        let answered = stream::begin(request, first, (caller, place), (mode, peer)).await;
+        // Larger than all else here: who waits without a stream does not pay for that.
+        let answered = Box::pin(stream::begin(request, first, (caller, place), (mode, peer))).await;
         return answered.map(|response| noted(response, &name, 0));
     }
     let (ended, was_queued) = match first {
@@ -83,7 +84,7 @@ pub(crate) async fn claim(
         None => (request.wait(&caller).await, true),
     };
     let waited_ms = if was_queued { millis(began.elapsed()) } else { 0 };
-    let answered = request.answer(ended, waited_ms).await;
+    let answered = Box::pin(request.answer(ended, waited_ms)).await;
     request.is_answered();
     match answered {
         Ok(response) => Ok(noted(response, &name, waited_ms)),
