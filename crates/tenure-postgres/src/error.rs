@@ -3,7 +3,7 @@
 use tenure_core::error::{ErrorKind, plain};
 use tenure_sql::Fault;
 use tokio_postgres::Error;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{Severity, SqlState};
 
 use crate::client::open::CLEAR_TEXT;
 
@@ -55,6 +55,10 @@ pub(crate) fn fault(error: &Error) -> Fault {
         }
         "53" if *code == SqlState::DISK_FULL => {
             failed(unavailable, "the server's disk is full: free some space")
+        }
+        // What a session needs could not be read or written as it began: its disk is full, say, and that has no code of its own there.
+        "XX" if said.parsed_severity() == Some(Severity::Fatal) => {
+            failed(unavailable, "the server could not begin a session: is its disk full? see its log")
         }
         "53" => failed(unavailable, "the server has no room: raise `max_connections`, or use a pooler"),
         "28" => failed(ErrorKind::Invalid, LOGIN_HINT),
