@@ -219,12 +219,14 @@ fn a_span_says_where_a_claim_queued_and_how_it_ended() {
     drop(dropped);
     assert_eq!(ended(4).is("tenure.outcome"), "cancelled");
 
-    let mut waits = Box::pin(mutex.acquire());
-    assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    // Seen by its client, too: the store may have it in line before, and a wake may overtake that.
-    eventually("it queues", || waits.place().is_some());
-    block_on(held.release()).expect("released");
-    drop(block_on(waits).expect("granted"));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| block_on(mutex.acquire()).expect("granted"));
+        eventually("it queues", || {
+            block_on(tenure.inspect("m")).expect("answers").iter().any(|view| !view.waiters.is_empty())
+        });
+        block_on(held.release()).expect("released");
+        drop(waits.join().expect("no panic"));
+    });
     let granted = ended(5);
     assert_eq!((granted.is("tenure.outcome"), granted.is("tenure.position")), ("granted", "1"));
     assert_eq!(granted.is("otel.status_code"), "");
