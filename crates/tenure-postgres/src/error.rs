@@ -57,9 +57,10 @@ pub(crate) fn fault(error: &Error) -> Fault {
             failed(unavailable, "the server's disk is full: free some space")
         }
         // What a session needs could not be read or written as it began: its disk is full, say, and that has no code of its own there.
-        "XX" if said.parsed_severity() == Some(Severity::Fatal) => {
-            failed(unavailable, "the server could not begin a session: is its disk full? see its log")
-        }
+        "XX" if said.parsed_severity() == Some(Severity::Fatal) => failed(
+            unavailable,
+            "the server ended the session, or could not begin it: is its disk full? see its log",
+        ),
         "53" => failed(unavailable, "the server has no room: raise `max_connections`, or use a pooler"),
         "28" => failed(ErrorKind::Invalid, LOGIN_HINT),
         "3D" => failed(ErrorKind::Invalid, "check the name of the database in the URL"),
