@@ -17,6 +17,7 @@ mutants_of_scripts! { MUTANTS:
     "redlock-stamps-anywhere", "  if not hold or token >= NUMBER_MAX then return 0 end\n",
         "  if not hold then\n    raise(key, max(counter(key), token))\n    return { digits(token), '1000' }\n  end\n";
     "redlock-release-of-any-hold", "if is_alone and is_plain(holds[at - first + 1], id_at(ids, at - 4)) then", "if is_alone then";
+    "redlock-late-values-last-longer", "return min(t, tonumber(then_t) or 0)", "return t";
 }
 
 /// All operations of one version of the text.

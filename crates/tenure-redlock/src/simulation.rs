@@ -8,7 +8,8 @@
 //!
 //! Checked in every world: no token is given twice, and who asks after another was given its token gets a larger one. Where clocks and
 //! memory are as promised also, at every call that a server carries out: what is believed is kept by a majority for at least as
-//! long; and one holds at a time. In the end, when the faults have stopped, everybody who waits is served.
+//! long; one holds at a time; and nobody is served an older value than somebody before, or one that is older than promised. In the end, when
+//! the faults have stopped, everybody who waits is served.
 //!
 //! The same seed gives the same world: `TENURE_SEED=42 cargo nextest run -p tenure-redlock simulation::worlds` runs one,
 //! `TENURE_SEEDS=100000 cargo nextest run -p tenure-redlock simulation::in_every_world` so many. A seed that has failed once is kept
@@ -22,6 +23,7 @@ mod servers;
 mod store;
 mod time;
 mod users;
+mod values;
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -46,6 +48,7 @@ use servers::Server;
 use store::Answer;
 use time::Time;
 use users::Machine;
+use values::Values;
 
 /// How many machines with a client a world has, and how many tasks use each client.
 const MACHINES: usize = 3;
@@ -86,6 +89,7 @@ pub(crate) struct World {
     /// The ways of the client of each inbox.
     inboxes: Mutex<HashMap<Vec<u8>, Vec<Weak<Way>>>>,
     beliefs: Mutex<Beliefs>,
+    values: Mutex<Values>,
     slow_until: AtomicU64,
     is_faulty: AtomicBool,
     calm_at: AtomicU64,
@@ -121,6 +125,7 @@ impl World {
             next_incarnation: AtomicU64::new(count + 1),
             inboxes: Mutex::default(),
             beliefs: Mutex::default(),
+            values: Mutex::default(),
             slow_until: AtomicU64::new(0),
             is_faulty: AtomicBool::new(true),
             calm_at: AtomicU64::new(u64::MAX),
@@ -140,7 +145,8 @@ impl World {
         for server in &mut *self.servers() {
             let longest = MAX_TTL.as_millis() as u64;
             let request = Request::new(&LIBRARY.admit).arg("0").arg(longest.to_string()).arg("1");
-            let cmd = request.command(Form::Function, &shared, Incarnation(server.incarnation), longest);
+            let cmd =
+                request.command(Form::Function, &shared, Incarnation(server.incarnation), longest, None);
             let now = server.clock(self.time);
             lua::execute(&mut server.keys, now, &cmd).expect("a new server is let in");
         }

@@ -268,6 +268,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "a claim that is repeated is believed from its last copy on",
         Catcher::Tests("tenure-redlock", "a_repeated_claim_is_believed_no_longer_than_a_majority_keeps_it"),
     ),
+    mutant(
+        "redlock-serves-what-few-have",
+        "a value is served that only one server has: the next one gets an older one",
+        Catcher::Tests("tenure-redlock", "a_value_that_one_server_has_is_served_only_when_a_majority_has_it"),
+    ),
+    mutant("redlock-late-values-last-longer", "a value lasts longer on a server that hung", QUORUMS),
     mutant("redlock-release-of-any-hold", "a late release ends the hold of somebody else", QUORUMS),
 ];
 

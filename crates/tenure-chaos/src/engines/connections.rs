@@ -11,14 +11,20 @@ use crate::history::now;
 
 /// How long servers may take to notice that a client has ended.
 const NOTICED_WITHIN: Duration = Duration::from_secs(5);
+/// How long an etcd lease may last that a client had begun and not yet used when it was killed: that of claims that have ended is the longest.
+const UNUSED_MAX: Duration = Duration::from_secs(120);
+const UNUSED: &str = "an empty lease: ";
 
 impl Engine {
     /// Looks what is still open, until it is nothing or a time is over.
     pub(crate) fn open(&self) -> Vec<String> {
-        let until = now() + NOTICED_WITHIN.as_nanos() as u64;
+        let began = now();
         loop {
             let open = self.open_now();
-            if open.is_empty() || now() > until {
+            // What ends by itself is left only if it does not.
+            let ends_within =
+                if open.iter().any(|told| told.starts_with(UNUSED)) { UNUSED_MAX } else { Duration::ZERO };
+            if open.is_empty() || now() - began > (ends_within + NOTICED_WITHIN).as_nanos() as u64 {
                 return open;
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -69,7 +75,7 @@ fn of_etcd(server: &EtcdServer) -> Vec<String> {
     // Clocks of queues that an election has ended, too, stay for 400 days.
     let is_clock = |told: &String| told.contains("granted with TTL(34560000s)");
     let told = ids.map(has_keys).filter(|told| told.contains("attached keys([])") && !is_clock(told));
-    told.map(|told| format!("an empty lease: {}", told.trim())).collect()
+    told.map(|told| format!("{UNUSED}{}", told.trim())).collect()
 }
 
 fn of_postgres(connection: Result<SqlConnection, SqlError>) -> Vec<String> {

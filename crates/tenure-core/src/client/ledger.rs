@@ -105,7 +105,8 @@ pub(crate) struct AcquireRequest {
 pub(crate) enum ClaimOutcome {
     Lease(Arc<LeaseState>),
     Busy(Name, Box<Busy>),
-    Fresh(Published),
+    /// With when the call was sent whose answer it is.
+    Fresh(Published, Instant),
 }
 
 /// A waiter's place, for progress displays.

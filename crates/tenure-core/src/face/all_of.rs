@@ -442,7 +442,7 @@ impl Prefix<'_> {
                     kept += usize::from(gap.is_none());
                 }
                 Ok(Acquired::Busy(resource, busy)) => gap = gap.or(Some((resource, busy))),
-                Ok(Acquired::Fresh(_)) => failed = failed.or(Some(unasked_value())),
+                Ok(Acquired::Fresh(..)) => failed = failed.or(Some(unasked_value())),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
@@ -485,7 +485,7 @@ impl Prefix<'_> {
                     }
                 }
                 Some(Acquired::Busy(resource, by)) => busy = busy.or(Some((resource, by))),
-                Some(Acquired::Fresh(_)) => return Err(unasked_value()),
+                Some(Acquired::Fresh(..)) => return Err(unasked_value()),
             }
         }
         Ok((waiting, busy))
@@ -507,7 +507,7 @@ impl Prefix<'_> {
                     waiting.swap_remove(index);
                     self.stake_on(&waiting);
                 }
-                Some((Acquired::Busy(..) | Acquired::Fresh(_), _)) => {
+                Some((Acquired::Busy(..) | Acquired::Fresh(..), _)) => {
                     return Err(Error::new(ErrorKind::Internal, "claim", "refused although it waits"));
                 }
                 None => {

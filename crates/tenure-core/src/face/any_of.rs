@@ -86,7 +86,7 @@ impl AnyOf {
         Ok(match self.take(Some(Duration::ZERO)).await? {
             Acquired::Lease(lease) => Some(lease),
             Acquired::Busy(..) => None,
-            Acquired::Fresh(_) => return Err(unasked_value()),
+            Acquired::Fresh(..) => return Err(unasked_value()),
         })
     }
 
@@ -139,7 +139,7 @@ impl AnyOf {
         match self.take(wait).await? {
             Acquired::Lease(lease) => Ok(lease),
             Acquired::Busy(resource, busy) => Err(timeout(&self.connection, &resource, *busy)),
-            Acquired::Fresh(_) => Err(unasked_value()),
+            Acquired::Fresh(..) => Err(unasked_value()),
         }
     }
 

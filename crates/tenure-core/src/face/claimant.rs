@@ -200,7 +200,7 @@ fn tried<T>(acquired: Acquired, held: fn(Lease) -> Result<T>) -> Result<Option<T
     match acquired {
         Acquired::Lease(lease) => held(lease).map(Some),
         Acquired::Busy(..) => Ok(None),
-        Acquired::Fresh(_) => Err(unasked_value()),
+        Acquired::Fresh(..) => Err(unasked_value()),
     }
 }
 

@@ -420,8 +420,8 @@ impl Drop for Releasing {
 pub(crate) enum Acquired {
     Lease(Lease),
     Busy(Name, Box<Busy>),
-    /// Only for a claim that a fresh value answers as well.
-    Fresh(Published),
+    /// Only for a claim that a fresh value answers as well. With when the store was asked.
+    Fresh(Published, Instant),
 }
 
 /// Asks for a lease. Nothing is sent before the first poll; dropping it withdraws the claim.
@@ -508,7 +508,7 @@ impl AcquireFuture {
                 }
                 Ok(Acquired::Busy(resource, busy))
             }
-            ClaimOutcome::Fresh(value) => Ok(Acquired::Fresh(value)),
+            ClaimOutcome::Fresh(value, sent) => Ok(Acquired::Fresh(value, sent)),
         }
     }
 
@@ -745,7 +745,7 @@ fn decided<T>(
     match acquired {
         Acquired::Lease(lease) => held(lease),
         Acquired::Busy(resource, busy) => Err(timeout(connection, &resource, *busy)),
-        Acquired::Fresh(value) => fresh(value),
+        Acquired::Fresh(value, _) => fresh(value),
     }
 }
 

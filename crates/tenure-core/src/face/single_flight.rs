@@ -212,7 +212,8 @@ impl SingleFlight {
     ///
     /// # Cost
     /// One round trip for a fresh value; two for a stale one; three beside the load for the loader. Each is shared by
-    /// all tasks of the client that want the value meanwhile.
+    /// all tasks of the client that want the value meanwhile; who comes when a call is under way shares the next one, since this one may bring what
+    /// has been forgotten meanwhile.
     pub async fn get_or_refresh<E: From<Error>>(
         &self,
         load: impl AsyncFnOnce(&Lease) -> Result<Vec<u8>, E>,
@@ -240,9 +241,9 @@ impl SingleFlight {
                         return self.load(Some(turn), lease, loaded, load).await;
                     }
                 }
-                Answer::Busy | Answer::There(_) => {}
+                Answer::Busy | Answer::There(..) => {}
             }
-            if let Answer::There(Some(bytes)) = self.ask(Wanted::Look)?.await? {
+            if let (_, Answer::There(Some(bytes), _)) = self.answer(Wanted::Look, asked).await? {
                 return Ok(Fetched { bytes, source: FetchedFrom::Stale });
             }
         }
@@ -251,7 +252,7 @@ impl SingleFlight {
             let loading = match answer {
                 Answer::Fresh(value) => return Ok(found(value)),
                 Answer::Granted(loading) => loading,
-                Answer::Busy | Answer::There(_) => {
+                Answer::Busy | Answer::There(..) => {
                     let error = Error::new(ErrorKind::Internal, "claim", "refused although it waits");
                     return Err(error.into());
                 }
@@ -324,7 +325,7 @@ impl SingleFlight {
         claimant.terms().unless_fresh = false;
         match claimant.ask(None).await? {
             Acquired::Lease(lease) => Ok(lease),
-            Acquired::Busy(..) | Acquired::Fresh(_) => {
+            Acquired::Busy(..) | Acquired::Fresh(..) => {
                 Err(Error::new(ErrorKind::Internal, "claim", "refused although it waits"))
             }
         }
@@ -337,6 +338,8 @@ impl SingleFlight {
             match joint.clone().await? {
                 // The next request is begun after that.
                 Answer::Fresh(value) if !value.answers(asked) => {}
+                // Meanwhile a newer value may have been served.
+                Answer::There(_, began) if began < asked => {}
                 answer => return Ok((joint, answer)),
             }
         }
@@ -348,17 +351,17 @@ impl SingleFlight {
         let key = Name::new(&self.key)?;
         Ok(join(&self.connection.shared, (key.clone(), wanted), move |pass| {
             Box::pin(async move {
-                let began = shared.clock.now();
                 let wait = match wanted {
                     Wanted::Value(_) => None,
                     Wanted::Try(_) => Some(Duration::ZERO),
                     Wanted::Look => {
+                        let began = shared.clock.now();
                         let view = shared.view(key).await?;
-                        return Ok(Answer::There(view.and_then(|view| view.value)));
+                        return Ok(Answer::There(view.and_then(|view| view.value), began));
                     }
                 };
                 Ok(match claimant.ask(wait).await? {
-                    Acquired::Fresh(value) => Answer::Fresh(Found::after(began, value)),
+                    Acquired::Fresh(value, sent) => Answer::Fresh(Found::read(sent, value)),
                     Acquired::Busy(..) => Answer::Busy,
                     Acquired::Lease(lease) => Answer::Granted(Loading::new(lease, pass)),
                 })
@@ -406,10 +409,8 @@ impl SingleFlight {
         self.publish(&lease, &bytes, keep).await?;
         let token = lease.token();
         if let Some(turn) = turn {
-            turn.publish(Found::after(
-                began,
-                Published { bytes: bytes.clone(), token, fresh_for: self.fresh },
-            ));
+            let value = Published { bytes: bytes.clone(), token, fresh_for: self.fresh };
+            turn.publish(Found::loaded(began, value));
         }
         if let Err(error) = lease.release().await {
             tracing::debug!(%error, "release after the load goes on in the background");

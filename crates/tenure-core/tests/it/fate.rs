@@ -1,5 +1,7 @@
 //! What becomes of a request whose outcome is not known, and of a grant that nobody looks at.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
@@ -342,6 +344,79 @@ fn a_thousand_tasks_of_one_client_share_a_stale_value() {
         }
         assert_eq!(faults.claims.load(Ordering::Relaxed), 1);
         assert!(loading.now_or_never().is_none());
+    });
+}
+
+/// Polls something until a count is reached.
+async fn poll_until<T>(mut work: Pin<&mut impl Future<Output = T>>, count: &AtomicUsize, reached: usize) {
+    let began = now();
+    while count.load(Ordering::Relaxed) < reached {
+        assert!(poll_immediate(&mut work).await.is_none());
+        assert_in_time(now().since(began), Duration::from_secs(2));
+    }
+}
+
+/// A task that joins what another one has asked may have been told since that there is something newer.
+#[test]
+fn who_joins_a_look_is_served_nothing_older_than_what_was_there_when_it_asked() {
+    let (faults, a, b) = two_within(TTL);
+    pollster::block_on(async {
+        let other = b.single_flight("k").fresh(Duration::ZERO).serve_stale(TTL);
+        let load = async |value: u8| {
+            other.get_or_refresh(async move |_: &tenure_core::Lease| Ok::<_, Error>(vec![value])).await
+        };
+        load(1).await.expect("it is loaded");
+        let mut loading = std::pin::pin!(other.get_or_refresh(async |_: &tenure_core::Lease| {
+            // Until the other client has looked.
+            std::future::poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                if faults.looks.load(Ordering::Relaxed) > 0 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            Ok::<_, Error>(vec![2])
+        }));
+        let began = now();
+        while b.view("k").await.expect("answers").is_none_or(|view| view.holds.is_empty()) {
+            assert!(poll_immediate(&mut loading).await.is_none());
+            assert_in_time(now().since(began), Duration::from_secs(2));
+        }
+        *faults.look_delay.lock().expect("no panic") = BRIEF;
+        let flight = a.single_flight("k").serve_stale(TTL);
+        let nobody = async |_: &tenure_core::Lease| Ok::<_, Error>(Vec::new());
+        let mut first = std::pin::pin!(flight.get_or_refresh(nobody));
+        poll_until(first.as_mut(), &faults.looks, 1).await;
+        assert_eq!(loading.await.expect("it is loaded").bytes[..], [2]);
+        // Somebody loads the next one, so that what is there is served.
+        let mut loading = std::pin::pin!(other.get_or_refresh(async |_: &tenure_core::Lease| {
+            std::future::pending::<()>().await;
+            Ok::<_, Error>(Vec::new())
+        }));
+        while b.view("k").await.expect("answers").is_none_or(|view| view.holds.is_empty()) {
+            assert!(poll_immediate(&mut loading).await.is_none());
+        }
+        let second = flight.get_or_refresh(nobody);
+        let (first, second) = futures_util::future::join(first, second).await;
+        assert_eq!(first.expect("it is found").bytes[..], [1], "it had asked before");
+        assert_eq!(second.expect("it is found").bytes[..], [2], "it asked when that was there");
+    });
+}
+
+#[test]
+fn who_joins_a_claim_is_not_served_what_was_forgotten_before_it_asked() {
+    let (faults, a, b) = two_within(TTL);
+    pollster::block_on(async {
+        let other = b.single_flight("k").fresh(TTL);
+        let load = async |_: &tenure_core::Lease| Ok::<_, Error>(vec![1]);
+        other.get_or_refresh(load).await.expect("it is loaded");
+        *faults.claim_delay.lock().expect("no panic") = BRIEF;
+        let flight = a.single_flight("k").fresh(TTL);
+        let again = async |_: &tenure_core::Lease| Ok::<_, Error>(vec![2]);
+        let mut first = std::pin::pin!(flight.get_or_refresh(again));
+        poll_until(first.as_mut(), &faults.claims, 1).await;
+        other.forget().await.expect("it is gone");
+        let (first, second) = futures_util::future::join(first, flight.get_or_refresh(again)).await;
+        assert_eq!(first.expect("it is found").bytes[..], [1], "it had asked before");
+        assert_eq!(second.expect("it is found").bytes[..], [2], "it asked after that");
     });
 }
 

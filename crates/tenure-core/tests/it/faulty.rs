@@ -23,8 +23,10 @@ use tenure_core::{Error, Result, Settings, Tenure};
 /// What happens to the requests of one client.
 #[derive(Default)]
 pub(crate) struct Faults {
-    /// How many claims have reached the store.
+    /// How many claims the store has carried out.
     pub(crate) claims: AtomicUsize,
+    /// How often somebody has looked at a name.
+    pub(crate) looks: AtomicUsize,
     /// How many settlements have reached the store.
     pub(crate) settlements: AtomicUsize,
     /// The next claims are carried out, and answered with this.
@@ -41,6 +43,8 @@ pub(crate) struct Faults {
     pub(crate) unsettled: Plan,
     /// Claims take so long.
     pub(crate) claim_delay: Mutex<Duration>,
+    /// Looks are answered after so long.
+    pub(crate) look_delay: Mutex<Duration>,
     /// Releases take so long.
     pub(crate) release_delay: Mutex<Duration>,
     /// The next take is carried out after so long, and never answered.
@@ -108,8 +112,9 @@ impl Engine for Faulty {
     }
 
     async fn claim(&self, claims: Vec<Claim>) -> Vec<Result<ClaimAnswer>> {
-        self.faults.claims.fetch_add(claims.len(), Ordering::Relaxed);
+        let count = claims.len();
         let answers = self.inner.claim(claims).await;
+        self.faults.claims.fetch_add(count, Ordering::Relaxed);
         let delay = *self.faults.claim_delay.lock().unwrap_or_else(PoisonError::into_inner);
         if !delay.is_zero() {
             pause(delay).await;
@@ -142,7 +147,13 @@ impl Engine for Faulty {
     }
 
     async fn inspect(&self, prefix: String, after: Option<Name>, most: usize) -> Result<Vec<View>> {
-        self.inner.inspect(prefix, after, most).await
+        let views = self.inner.inspect(prefix, after, most).await;
+        self.faults.looks.fetch_add(1, Ordering::Relaxed);
+        let delay = *self.faults.look_delay.lock().unwrap_or_else(PoisonError::into_inner);
+        if !delay.is_zero() {
+            pause(delay).await;
+        }
+        views
     }
 
     fn observe(&self, resource: Name) -> BoxStream<'static, Result<Option<View>>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::engine::{Engine, ReleaseAnswer, ReleaseRequest};
-use tenure_core::model::claim::{CAPACITY_MAX, Claim, ClaimId, ClientId, Kind, Label, Name, Terms};
+use tenure_core::model::claim::{CAPACITY_MAX, Claim, ClaimId, ClientId, Keep, Kind, Label, Name, Terms};
 use tenure_core::model::step::Release;
 use tenure_core::model::token::Token;
 use tenure_redis::server::{number, pause};
@@ -210,6 +210,90 @@ fn a_repeated_claim_is_believed_no_longer_than_a_majority_keeps_it() {
         let [Attempt::Won(grant)] = &attempts[..] else { panic!("it has it: {attempts:?}") };
         assert!(grant.ends_in <= longest - passes, "two servers keep it no longer: {grant:?}");
         assert!(grant.ends_in > Duration::ZERO);
+    });
+}
+
+/// Claims the turn to load a value, for as long as it is not fresh.
+async fn asks_for_a_value(quorum: &Arc<Quorum>, id: u128) -> Attempt {
+    let mut claim = claim(id, "value");
+    claim.terms = Arc::new(Terms { unless_fresh: true, ..Terms::clone(&claim.terms) });
+    quorum.attempt(vec![claim]).await.remove(0)
+}
+
+/// A loader dies while it publishes: one server has the value, and the others say that it is being loaded.
+#[test]
+fn a_value_that_one_server_has_is_served_only_when_a_majority_has_it() {
+    for is_looked_at in [false, true] {
+        with_servers(&RedisOptions::default(), async |quorum, servers| {
+            let Attempt::Won(grant) = asks_for_a_value(quorum, 1).await else {
+                panic!("nobody has loaded it")
+            };
+            // So it is these two that are heard.
+            servers[2].kill();
+            let (resource, token) = (Name::new("value").expect("a good name"), grant.token.to_string());
+            let publish = Request::new(&LIBRARY.publish).key(quorum.key_text(&resource));
+            let publish = publish.arg(ClaimId::new(1).to_string()).arg(&token).arg("60000").arg("120000");
+            ask(quorum, publish.arg("new").since(quorum.clock.now())).await;
+            let shown = || {
+                servers[..2]
+                    .iter()
+                    .filter(|server| server.command(&["EXISTS", "tenure.1.V:tenure:value"]) == "1")
+            };
+            assert_eq!(shown().count(), 1, "one has it");
+            if is_looked_at {
+                let view = quorum.read_views("inspect", &[resource]).await.expect("they answer").remove(0);
+                let value = view.and_then(|view| view.value);
+                assert_eq!(value.as_deref(), Some(&b"new"[..]));
+            } else {
+                let answer = asks_for_a_value(quorum, 2).await;
+                assert!(matches!(&answer, Attempt::Fresh(value) if *value.bytes == *b"new"), "{answer:?}");
+            }
+            assert_eq!(shown().count(), 2, "whoever asks next may hear the others alone");
+        });
+    }
+}
+
+/// What a server does late, since it hung, is not to bring back what has ended elsewhere.
+#[test]
+fn a_value_that_comes_late_lasts_no_longer_than_elsewhere() {
+    with_servers(&RedisOptions::default(), async |quorum, servers| {
+        let Attempt::Won(_) = asks_for_a_value(quorum, 1).await else { panic!("nobody has loaded it") };
+        servers[2].stop();
+        let resource = Name::new("value").expect("a good name");
+        let part = Duration::from_secs(1);
+        let is_kept =
+            quorum.publish(&resource, ClaimId::new(1), b"v", Keep::For { fresh: part, stale: part }).await;
+        assert!(is_kept.expect("two are enough"));
+        pause::sleep(part).await;
+        servers[2].cont();
+        let left = |server: &RedisServer| -> i64 {
+            server.command(&["PTTL", "tenure.1.V:tenure:value"]).parse().expect("a number")
+        };
+        while left(&servers[2]) == -2 && left(&servers[0]) > 0 {
+            pause::sleep(Duration::from_millis(1)).await;
+        }
+        let (late, in_time) = (left(&servers[2]), left(&servers[0]));
+        assert!(late <= in_time + 100, "it would last longer there: {late} and {in_time} ms");
+        assert!(
+            servers[0].command(&["PTTL", "tenure:value"]) != "-2",
+            "it is held, so that it could be published"
+        );
+    });
+}
+
+#[test]
+fn with_one_server_away_the_others_say_who_holds() {
+    with_servers(&RedisOptions::default(), async |quorum, servers| {
+        let attempts = quorum.attempt(vec![claim(1, "held")]).await;
+        assert!(matches!(attempts[..], [Attempt::Won(_)]), "{attempts:?}");
+        servers[0].kill();
+        while quorum.nodes[0].is_up() {
+            pause::sleep(Duration::from_millis(10)).await;
+        }
+        for id in 2..20 {
+            let attempts = quorum.attempt(vec![claim(id, "held")]).await;
+            assert!(matches!(attempts[..], [Attempt::Busy(_)]), "two of three answer: {attempts:?}");
+        }
     });
 }
 

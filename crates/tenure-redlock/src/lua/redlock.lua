@@ -445,8 +445,9 @@ local function decide(key, id, asked, terms, ticket)
   if against then return against end
   if claim.floor > now + AHEAD_MAX and not asked.is_forced then return { 'A', digits(now) } end
   if asked.fresh == '1' then
-    local value = call('HMGET', beside('V', key), 'fresh', 'token', 'bytes')
-    if (tonumber(value[1] or 0) or 0) > t and value[2] and value[3] then return { 'V', digits(value[1] - t), value[2], value[3] } end
+    local value = call('HMGET', beside('V', key), 'fresh', 'token', 'bytes', 'keep')
+    local fresh, keep = tonumber(value[1] or nil), tonumber(value[4] or nil)
+    if fresh and keep and fresh > t and value[2] and value[3] then return { 'V', digits(fresh - t), value[2], value[3], digits(max(keep - t, 0)) } end
   end
   local queue = queue_of(key)
   prune(queue)
@@ -661,7 +662,12 @@ operation('release', { 'allow-oom' }, function(KEYS, ARGV)
   return done(answers)
 end)
 
--- Takes an id, the token, "fresh keep" in ms from now (empty: as long as the hold), and bytes. 1: it is set; 0: it does not hold here.
+-- When what the client counts from was, by this server's clock in ms as the client knows it. What a server carries out late, since it hung, ends
+-- there no later than elsewhere.
+local function since(then_t) return min(t, tonumber(then_t) or 0) end
+
+-- Takes an id, the token, "fresh keep" in ms (empty: as long as the hold), bytes, and since when. 1: it is set; 0: it does not hold here; -1: it
+-- has ended already.
 operation('publish', {}, function(KEYS, ARGV)
   if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
   local key, id, fresh, keep = KEYS[5], ARGV[2], ARGV[4], ARGV[5]
@@ -669,7 +675,13 @@ operation('publish', {}, function(KEYS, ARGV)
   local hold = hold_of(record, id)
   if not hold then return { digits(now), 0 } end
   local value, fresh_until, keep_until = beside('V', key), t, ''
-  if keep ~= '' then fresh_until, keep_until = t + fresh, digits(t + keep) end
+  -- What is gone is so by any clock, one that is set back as well.
+  if keep == '0' then fresh_until, keep_until = 0, '0'
+  elseif keep ~= '' then
+    local from = since(ARGV[7])
+    if from + keep <= t then return { digits(now), -1 } end
+    fresh_until, keep_until = from + fresh, digits(from + keep)
+  end
   call('DEL', value)
   call('HSET', value, 'bytes', ARGV[6], 'token', ARGV[3], 'claim', id, 'fresh', digits(fresh_until), 'keep', keep_until)
   -- What is gone leaves its token for a while: an older value that somebody has just read would be written back.
@@ -685,14 +697,17 @@ operation('publish', {}, function(KEYS, ARGV)
   return { digits(now), 1 }
 end)
 
--- Writes a value that a majority may lack: token, "fresh" and "keep" in ms from now, bytes. An older one gives way.
+-- Writes a value that a majority may lack: token, "fresh" and "keep" in ms, bytes, and since when. An older one gives way. 1: it is written; 0:
+-- one that is no older is there; -1: it has ended already.
 operation('mend', {}, function(KEYS, ARGV)
   if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
   local value = beside('V', KEYS[5])
   if tonumber(call('HGET', value, 'token') or 0) >= tonumber(ARGV[2]) then return { digits(now), 0 } end
+  local from = since(ARGV[6])
+  if from + ARGV[4] <= t then return { digits(now), -1 } end
   call('DEL', value)
-  call('HSET', value, 'bytes', ARGV[5], 'token', ARGV[2], 'claim', '', 'fresh', digits(t + ARGV[3]), 'keep', digits(t + ARGV[4]))
-  call('PEXPIREAT', value, digits(t + ARGV[4]))
+  call('HSET', value, 'bytes', ARGV[5], 'token', ARGV[2], 'claim', '', 'fresh', digits(from + ARGV[3]), 'keep', digits(from + ARGV[4]))
+  call('PEXPIREAT', value, digits(from + ARGV[4]))
   return { digits(now), 1 }
 end)
 

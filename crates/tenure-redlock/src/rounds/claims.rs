@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tenure_core::clock::{Clock, Instant, Timestamp};
 use tenure_core::engine::refused;
 use tenure_core::model::claim::{Busy, Grant, Kind, Published, Waiting};
@@ -18,6 +19,7 @@ use super::holds::forget_on_all;
 use super::node::{Request, Said};
 use super::own::{Copies, Held, Own, Servers};
 use super::text::{self, Ending, NodeAnswer, NodeBusy, NodeHolder};
+use super::values::Stored;
 use crate::library::LIBRARY;
 use crate::quorum::{Next, Stamped, Tally, Vote, majority};
 
@@ -54,6 +56,8 @@ struct Poll {
     silent: Vec<Option<String>>,
     /// The token, or that it is lost.
     decided: Option<Option<u64>>,
+    /// A majority has the fresh value that servers answered.
+    is_spread: bool,
 }
 
 /// What comes in during a round.
@@ -141,8 +145,7 @@ impl Quorum {
                 match self.weaken(poll, next) {
                     Next::Wait => {}
                     Next::Won(token) => poll.decided = Some(Some(token)),
-                    // The others say of which hold it is.
-                    Next::Lost if poll.is_of_two_numbers() => {}
+                    Next::Lost if poll.waits_for_more() => {}
                     Next::Lost => poll.decided = Some(None),
                     Next::Stamp(token, nodes) => {
                         self.note_stamp();
@@ -158,9 +161,22 @@ impl Quorum {
             }
         }
         drop(sender);
+        self.spread_values(&mut polls).await;
         let outcomes: Vec<Attempt> = polls.iter().map(|poll| self.decide(poll)).collect();
         self.clear_up(polls, &outcomes, news);
         outcomes
+    }
+
+    /// Brings fresh values to a majority that only a few servers have: whoever asks next may hear the others.
+    async fn spread_values(self: &Arc<Self>, polls: &mut [Poll]) {
+        let spread = polls.iter_mut().map(async |poll| {
+            let Some(value) = poll.fresh() else { return };
+            let has_it = |answer: &&NodeAnswer| matches!(answer, NodeAnswer::Fresh(other) if other.token == value.token);
+            let having = poll.answers.iter().flatten().filter(has_it).count();
+            let is_of_most = mutant!("redlock-serves-what-few-have") || having >= majority(self.nodes.len());
+            poll.is_spread = is_of_most || self.spread(&poll.own.claim.resource, &value.clone()).await;
+        });
+        join_all(spread).await;
     }
 
     fn forward(self: &Arc<Self>, within: Duration, request: Request, sender: UnboundedSender<News>) {
@@ -346,20 +362,24 @@ fn votes(
     answer: std::result::Result<Said, Fault>,
 ) -> Vec<(usize, Next)> {
     let mut items = match answer {
-        Ok(said) if said.counts => Ok(said.items.into_iter()),
+        Ok(said) if said.counts => Ok((said.items.into_iter(), said.at)),
         Ok(_) => Err("does not count: it has started anew, and must wait or be let in".to_owned()),
         Err(fault) => Err(fault.to_string()),
     };
     let mut vote = |(at, poll): (usize, &mut Poll)| {
         let vote = match &mut items {
-            Ok(items) => match items.next().map(text::answer) {
-                Some(Ok(answer)) => {
-                    let vote = match &answer {
+            Ok((items, at)) => match items.next().map(text::answer) {
+                Some(Ok(mut answer)) => {
+                    let vote = match &mut answer {
                         NodeAnswer::Granted { number, kept, .. } => {
                             // A copy of an earlier attempt may have been granted: then it is not kept as long as one of now.
                             let life = kept.map_or(poll.life(), Duration::from_millis).min(poll.life());
                             poll.kept[node] = Some(start + life);
                             Vote::Granted(*number)
+                        }
+                        NodeAnswer::Fresh(value) => {
+                            value.at = *at;
+                            Vote::Refused
                         }
                         _ => Vote::Refused,
                     };
@@ -414,7 +434,16 @@ struct Lost {
 impl Poll {
     fn new(own: Own, slot: Option<u32>, nodes: usize) -> Poll {
         let (answers, silent) = (vec![None; nodes], vec![None; nodes]);
-        Poll { own, slot, tally: Tally::new(nodes), kept: vec![None; nodes], answers, silent, decided: None }
+        Poll {
+            own,
+            slot,
+            tally: Tally::new(nodes),
+            kept: vec![None; nodes],
+            answers,
+            silent,
+            decided: None,
+            is_spread: false,
+        }
     }
 
     /// How long a hold lasts that is granted now.
@@ -443,13 +472,19 @@ impl Poll {
         refused.fold(self.own.copies.reached(), |servers, (node, _)| servers & !(1 << node))
     }
 
-    /// Whether the servers that refused name one holder under several numbers, none of which is known to be its token, and there is
-    /// another one to hear. A server that was not needed for a grant may have given a number of its own.
-    fn is_of_two_numbers(&self) -> bool {
+    /// Whether it is lost, but another server is still to be heard for what is to be said of it: a majority says nothing yet, since others are
+    /// away; or those that refused name one holder under several numbers, none of which is known to be its token. A server that was not needed
+    /// for a grant may have given a number of its own.
+    fn waits_for_more(&self) -> bool {
         let all = self.answers.len();
-        let heard =
-            self.answers.iter().zip(&self.silent).filter(|(answer, why)| answer.is_some() || why.is_some());
-        if self.own.claim.wait || heard.count() == all {
+        let answered = self.answers.iter().flatten().count();
+        if answered + self.silent.iter().flatten().count() == all {
+            return false;
+        }
+        if answered < majority(all) {
+            return true;
+        }
+        if self.own.claim.wait {
             return false;
         }
         let busy: Vec<&NodeBusy> = busy(self.answers.iter().flatten()).collect();
@@ -464,28 +499,33 @@ impl Poll {
         })
     }
 
+    /// The newest of the fresh values that servers answered.
+    fn fresh(&self) -> Option<&Stored> {
+        let fresh = |answer| match answer {
+            &NodeAnswer::Fresh(ref value) => Some(value),
+            _ => None,
+        };
+        self.answers.iter().flatten().filter_map(fresh).max_by_key(|value| value.token)
+    }
+
     fn lost(&self) -> Lost {
         let claim = &self.own.claim;
         let final_one = |attempt| Lost { attempt, can_try_again: false, free_slots: Vec::new() };
         let answers: Vec<&NodeAnswer> = self.answers.iter().flatten().collect();
-        let mut fresh = None;
-        for answer in &answers {
-            match answer {
-                NodeAnswer::Finished => return final_one(Attempt::Finished),
-                NodeAnswer::Fresh { fresh_for, token, bytes }
-                    if fresh.as_ref().is_none_or(|known: &Published| known.token.get() < *token) =>
-                {
-                    let fresh_for = Duration::from_millis(*fresh_for);
-                    fresh = Some(Published { bytes: bytes[..].into(), token: Token::new(*token), fresh_for });
-                }
-                _ => {}
-            }
-        }
-        if let Some(fresh) = fresh {
-            return final_one(Attempt::Fresh(fresh));
+        if answers.iter().any(|answer| matches!(answer, NodeAnswer::Finished)) {
+            return final_one(Attempt::Finished);
         }
         if answers.len() < majority(self.answers.len()) {
             return final_one(Attempt::Failed(self.unavailable()));
+        }
+        match self.fresh() {
+            Some(fresh) if self.is_spread => return final_one(Attempt::Fresh(fresh.published())),
+            Some(_) => {
+                let why = "only a few servers have the newest value, and a majority does not take it";
+                let error = Error::new(ErrorKind::Unavailable, "claim", why);
+                return final_one(Attempt::Failed(error));
+            }
+            None => {}
         }
         // What a minority says may be a leftover, which others do not know any more.
         let alike = |other: &NodeAnswer| {
@@ -658,11 +698,12 @@ mod tests {
         };
         let mut poll = Poll::new(Own::new(claim, 7, SystemClock.now(), &Copies::new(3)), None, 3);
         poll.answers[0] = Some(NodeAnswer::Busy(refusal("a", 7)));
+        assert!(poll.waits_for_more(), "one server is no majority");
         poll.answers[1] = Some(NodeAnswer::Busy(refusal("b", 9)));
-        assert!(!poll.is_of_two_numbers(), "these are two holds");
+        assert!(!poll.waits_for_more(), "these are two holds");
         poll.answers[1] = Some(NodeAnswer::Busy(refusal("a", 9)));
-        assert!(poll.is_of_two_numbers());
+        assert!(poll.waits_for_more());
         poll.silent[2] = Some("it is down".to_owned());
-        assert!(!poll.is_of_two_numbers(), "nobody else answers");
+        assert!(!poll.waits_for_more(), "nobody else answers");
     }
 }

@@ -1,10 +1,11 @@
 //! One server of a quorum, and calls to all of them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
+use tenure_core::clock::Instant as Moment;
 use tenure_core::engine::Incarnation;
 use tenure_core::model::claim::ClaimId;
 use tenure_core::mutant;
@@ -18,6 +19,9 @@ use super::own::{Copies, Copy};
 use super::pending::Pending;
 use super::wire::Wire;
 use crate::library::LIBRARY;
+
+/// The clocks of a server and of a client go apart by no more than one part of so many.
+const APART: i64 = 100;
 
 /// One server.
 pub(crate) struct Node {
@@ -36,6 +40,8 @@ pub(crate) struct Node {
     incarnation: AtomicU64,
     /// The link that has this server's vote already, counted from 1; 0: none.
     twin: AtomicUsize,
+    /// How far the server's clock was ahead of this client's at the least, in microseconds, and when. `None`: it has never answered.
+    ahead: Mutex<Option<(i64, Moment)>>,
     /// What is still to be sent to it.
     pub(crate) pending: Arc<Pending>,
 }
@@ -51,6 +57,8 @@ pub(crate) struct Request {
     /// How many ask alike, and what for.
     runs: Vec<(usize, Vec<String>)>,
     arguments: Vec<Vec<u8>>,
+    /// Since when its periods are counted: the server is told last, by its own clock.
+    since: Option<Moment>,
     /// Where it is noted what becomes of each copy.
     copies: Option<Arc<Copies>>,
 }
@@ -58,8 +66,9 @@ pub(crate) struct Request {
 /// What a server answered.
 #[derive(Debug)]
 pub(crate) struct Said {
-    /// Its clock, in microseconds.
+    /// Its clock, in microseconds, and this client's then, or a little later.
     pub(crate) now: u64,
+    pub(crate) at: Moment,
     /// Whether it counts. If not, it has done nothing, unless the operation needs no say in it.
     pub(crate) counts: bool,
     /// The answers for each resource.
@@ -75,6 +84,7 @@ impl Request {
             ids: Vec::new(),
             runs: Vec::new(),
             arguments: Vec::new(),
+            since: None,
             copies: None,
         }
     }
@@ -123,12 +133,21 @@ impl Request {
         self
     }
 
+    /// Has its periods counted from then on, also by a server that carries it out late.
+    #[must_use]
+    pub(crate) fn since(mut self, since: Moment) -> Request {
+        self.since = Some(since);
+        self
+    }
+
+    /// `since`: what its periods are counted from, in ms by the server's clock.
     pub(crate) fn command(
         &self,
         form: Form,
         shared: &[String; 4],
         incarnation: Incarnation,
         longest: u64,
+        since: Option<u64>,
     ) -> Cmd {
         let mut cmd = self.script.begin(form, self.keys.len() + shared.len());
         for key in shared.iter().chain(&self.keys) {
@@ -147,8 +166,15 @@ impl Request {
         for argument in &self.arguments {
             cmd.arg(argument.as_slice());
         }
+        if let Some(since) = since {
+            cmd.arg(since);
+        }
         cmd
     }
+}
+
+fn as_micros(moment: Moment) -> i64 {
+    (moment.nanos() / 1_000).cast_signed()
 }
 
 impl Node {
@@ -163,6 +189,7 @@ impl Node {
             may_not_call_functions: AtomicBool::new(false),
             incarnation: AtomicU64::new(0),
             twin: AtomicUsize::new(0),
+            ahead: Mutex::default(),
             pending: Arc::default(),
         }
     }
@@ -189,6 +216,25 @@ impl Node {
         !self.wire.is_down()
     }
 
+    /// Takes in what the server's clock showed, in microseconds, before this client's showed `heard`. Returns what this client's showed then, or a
+    /// little later.
+    ///
+    /// An answer that took long says little: an earlier one counts, less what clocks may have gone apart since.
+    fn set_clock(&self, theirs: u64, heard: Moment) -> Moment {
+        let mut known = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_this = theirs.cast_signed() - as_micros(heard);
+        let by_earlier = known.map(|(ahead, then)| ahead - (as_micros(heard) - as_micros(then)) / APART);
+        let ahead = by_this.max(by_earlier.unwrap_or(by_this));
+        *known = Some((ahead, heard));
+        Moment::from_nanos((theirs.cast_signed() - ahead).max(0).cast_unsigned() * 1_000)
+    }
+
+    /// What the server's clock showed when this client's showed that, or a little earlier, in ms: 0 if it has never answered.
+    fn clock_at(&self, moment: Moment) -> u64 {
+        let known = *self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        known.map_or(0, |(ahead, _)| ((as_micros(moment) + ahead) / 1_000).max(0).cast_unsigned())
+    }
+
     /// Calls an operation, in the best form that the server takes. It repeats nothing that may have been executed.
     pub(crate) async fn call(
         &self,
@@ -201,7 +247,8 @@ impl Node {
         let mut is_loaded = false;
         let (value, incarnation) = loop {
             let longest = self.longest.load(Ordering::Relaxed);
-            let build = |incarnation: Incarnation| request.command(form, shared, incarnation, longest);
+            let since = request.since.map(|since| self.clock_at(since));
+            let build = |incarnation: Incarnation| request.command(form, shared, incarnation, longest, since);
             form = match (self.wire.call(deadline, &build).await, form) {
                 (Err(fault), Form::Function) if fault.is_no_function() && !is_loaded => {
                     is_loaded = true;
@@ -258,7 +305,7 @@ pub(crate) fn said(value: Value, incarnation: Incarnation, asked: usize) -> Resu
         [Value::BulkString(text), Value::Int(same)] if text == b"S" => items = vec![Value::Int(*same); asked],
         _ => {}
     }
-    Ok(Said { now, counts, items, incarnation })
+    Ok(Said { now, at: Moment::from_nanos(0), counts, items, incarnation })
 }
 
 impl Quorum {
@@ -285,7 +332,8 @@ impl Quorum {
             };
             copies.note(at, copy);
         }
-        let said = answer?;
+        let mut said = answer?;
+        said.at = node.set_clock(said.now, self.clock.now());
         self.count_once(at, said.incarnation)?;
         Ok(said)
     }

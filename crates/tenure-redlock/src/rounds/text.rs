@@ -8,6 +8,7 @@ use tenure_redis::server::{Unexpected, in_millis, number, text};
 
 use super::node::Request;
 use super::own::Own;
+use super::values;
 
 type Result<T> = std::result::Result<T, Unexpected>;
 
@@ -23,11 +24,7 @@ pub(crate) enum NodeAnswer {
     Busy(NodeBusy),
     /// The claim has ended.
     Finished,
-    Fresh {
-        fresh_for: u64,
-        token: u64,
-        bytes: Vec<u8>,
-    },
+    Fresh(values::Stored),
     Conflict(Kind, u32),
     /// The floor is too far ahead of this clock, in microseconds.
     FloorAhead(u64),
@@ -248,8 +245,8 @@ pub(crate) fn answer(value: Value) -> Result<NodeAnswer> {
         "F" => Ok(NodeAnswer::Finished),
         "V" => {
             let Value::BulkString(bytes) = field(3)? else { return Err(Unexpected("no bytes".to_owned())) };
-            let (fresh_for, token) = (number(field(1)?)?, number(field(2)?)?);
-            Ok(NodeAnswer::Fresh { fresh_for, token, bytes: bytes.clone() })
+            let (fresh, token, keep) = (number(field(1)?)?, number(field(2)?)?, number(field(4)?)?);
+            Ok(NodeAnswer::Fresh(values::Stored::new(bytes, token, None, fresh, keep)))
         }
         "C" => Ok(NodeAnswer::Conflict(kind_of(text(field(1)?)?)?, small(field(2)?)?)),
         "A" => Ok(NodeAnswer::FloorAhead(number(field(1)?)?)),

@@ -1,15 +1,21 @@
 //! Values: written where the hold is, read from a majority, and written back to those that lack the newest.
+//!
+//! A value that only a few servers have, since its loader is still at it, or has died, is brought to a majority before it is served, as readers
+//! of such a register must (Attiya and others 1995): or the next one, who hears other servers, would be served an older one.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tenure_core::model::claim::{ClaimId, Keep, Name};
-use tenure_core::{Error, ErrorKind, Result};
+use tenure_core::clock::Instant;
+use tenure_core::model::claim::{ClaimId, Keep, Name, Published};
+use tenure_core::model::token::Token;
+use tenure_core::{Error, ErrorKind, Result, mutant};
 use tenure_redis::server::{Unexpected, in_millis, number};
 
 use super::Quorum;
-use super::node::Request;
+use super::node::{Request, Said};
 use crate::library::LIBRARY;
 use crate::quorum::majority;
 
@@ -24,8 +30,23 @@ pub(crate) struct Stored {
     /// The hold with which it ends. `None`: it outlives holds.
     pub(crate) claim: Option<ClaimId>,
     /// For how many ms it is fresh, and kept. A value that is gone leaves a token that is kept for none.
-    fresh: u64,
+    pub(crate) fresh: u64,
     pub(crate) keep: u64,
+    /// When these were counted, by this client's clock.
+    pub(crate) at: Instant,
+}
+
+impl Stored {
+    /// Reads one of whose server's clock is nothing known.
+    pub(crate) fn new(bytes: &[u8], token: u64, claim: Option<ClaimId>, fresh: u64, keep: u64) -> Stored {
+        Stored { bytes: bytes.to_vec(), token, claim, fresh, keep, at: Instant::from_nanos(0) }
+    }
+
+    /// The value as whoever asks for it gets it.
+    pub(crate) fn published(&self) -> Published {
+        let fresh_for = Duration::from_millis(self.fresh);
+        Published { bytes: self.bytes[..].into(), token: Token::new(self.token), fresh_for }
+    }
 }
 
 impl Quorum {
@@ -50,7 +71,8 @@ impl Quorum {
             .arg(held.token.to_string())
             .arg(fresh)
             .arg(&keep)
-            .arg(bytes);
+            .arg(bytes)
+            .since(self.clock.now());
         let (mut set, mut refused) = (0, 0);
         // What is to be gone must be gone from each server: a copy that is left would be found by a majority, and written back.
         let most = if keep == "0" { self.nodes.len() } else { majority(self.nodes.len()) };
@@ -62,6 +84,7 @@ impl Quorum {
             match answer.ok().filter(|said| said.counts).and_then(|said| number(said.items.first()?).ok()) {
                 Some(1) => set += 1,
                 Some(_) => refused += 1,
+                // It came when the value had ended, if it was answered.
                 None => {}
             }
         }
@@ -72,21 +95,51 @@ impl Quorum {
         Ok(set >= most)
     }
 
-    /// Writes the newest value back to the servers that lack it, in the background.
-    pub(crate) fn mend(self: &Arc<Self>, resource: &Name, known: &[Option<Stored>]) -> Option<Stored> {
+    /// Returns the newest of the values that servers show, once a majority has it: then nobody who asks later is shown an older one. `None`:
+    /// there is none, or it cannot be brought to a majority. To servers beyond the majority it is brought in the background.
+    pub(crate) async fn spread_newest(
+        self: &Arc<Self>,
+        resource: &Name,
+        known: &[Option<Stored>],
+    ) -> Option<Stored> {
         let newest = known.iter().flatten().max_by_key(|value| value.token)?.clone();
-        let is_behind =
-            |value: &Option<Stored>| value.as_ref().is_none_or(|value| value.token < newest.token);
-        if newest.claim.is_none() && newest.keep > 0 && known.iter().any(is_behind) {
-            let request = Request::new(&LIBRARY.mend)
-                .key(self.key_text(resource))
-                .arg(newest.token.to_string())
-                .arg(newest.fresh.to_string())
-                .arg(newest.keep.to_string())
-                .arg(&newest.bytes);
-            drop(self.ask_all(WITHIN, request));
+        let has_it = |value: &&Stored| value.token == newest.token;
+        let having = known.iter().flatten().filter(has_it).count();
+        let is_of_most = mutant!("redlock-serves-what-few-have") || having >= majority(self.nodes.len());
+        // One that ends with its hold is for whoever knows the hold; and what is gone is not brought to anybody.
+        if newest.claim.is_some() || newest.keep == 0 || is_of_most && having == known.len() {
+            return Some(newest);
         }
-        Some(newest)
+        let spread = self.spread(resource, &newest);
+        (is_of_most || spread.await).then_some(newest)
+    }
+
+    /// Begins to bring a value to all servers. The future says whether a majority has it, or a newer one.
+    pub(crate) fn spread(
+        self: &Arc<Self>,
+        resource: &Name,
+        value: &Stored,
+    ) -> impl Future<Output = bool> + use<> {
+        let request = Request::new(&LIBRARY.mend)
+            .key(self.key_text(resource))
+            .arg(value.token.to_string())
+            .arg(value.fresh.to_string())
+            .arg(value.keep.to_string())
+            .arg(&value.bytes)
+            .since(value.at);
+        let most = majority(self.nodes.len());
+        let mut heard = self.ask_all(WITHIN, request);
+        async move {
+            let mut having = 0;
+            while having < most
+                && let Some((_, answer)) = heard.recv().await
+            {
+                let has_it =
+                    |said: &Said| said.counts && said.items.first().is_some_and(|item| number(item).is_ok());
+                having += usize::from(answer.is_ok_and(|said| has_it(&said)));
+            }
+            having >= most
+        }
     }
 }
 
@@ -98,5 +151,5 @@ pub(crate) fn stored(value: &Value) -> std::result::Result<Option<Stored>, Unexp
     // A dash: as long as its hold.
     let keep = number(keep).ok();
     let claim = super::text::lossy(claim).parse().ok().filter(|_| keep.is_none());
-    Ok(Some(Stored { bytes: bytes.clone(), token, claim, fresh, keep: keep.unwrap_or(0) }))
+    Ok(Some(Stored::new(bytes, token, claim, fresh, keep.unwrap_or(0))))
 }

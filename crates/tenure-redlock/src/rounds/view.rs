@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::future::{BoxFuture, FutureExt, join_all};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use redis::Value;
 use tenure_core::engine::BreakAnswer;
@@ -108,7 +108,7 @@ impl Quorum {
     /// Returns the first names, by order of bytes, that begin with a prefix and come after one, as a majority knows them.
     async fn names(&self, prefix: &str, after: Option<&Name>, most: usize) -> Result<Vec<Name>> {
         let scans = (0..self.nodes.len()).map(|node| self.names_of(node, prefix, after, most));
-        let scanned = futures_util::future::join_all(scans).await;
+        let scanned = join_all(scans).await;
         let heard = scanned.iter().filter(|names| names.is_ok()).count();
         if heard < majority(self.nodes.len()) {
             return Err(self.too_few(
@@ -189,7 +189,11 @@ impl Quorum {
         for answer in answers {
             match answer {
                 Ok(said) if said.counts => {
-                    let read = |item: Value| read(item, said.now).ok();
+                    let read = |item: Value| {
+                        let mut seen = read(item, said.now).ok()?;
+                        seen.value.iter_mut().for_each(|value| value.at = said.at);
+                        Some(seen)
+                    };
                     seen.push(said.items.into_iter().map(read).collect());
                 }
                 Ok(_) => {}
@@ -199,16 +203,15 @@ impl Quorum {
         if seen.len() < majority(self.nodes.len()) {
             return Err(self.too_few(operation, seen.len(), fault));
         }
-        let mut views = Vec::new();
-        for (at, name) in names.iter().enumerate() {
+        let merged = names.iter().enumerate().map(async |(at, name)| {
             let of_all: Vec<&Seen> = seen.iter().filter_map(|of_node| of_node.get(at)?.as_ref()).collect();
-            views.push(self.merge(name, &of_all));
-        }
-        Ok(views)
+            self.merge(name, &of_all).await
+        });
+        Ok(join_all(merged).await)
     }
 
-    /// Returns what a majority shows, and what it may show where servers are away.
-    fn merge(self: &Arc<Self>, name: &Name, seen: &[&Seen]) -> Option<View> {
+    /// Returns what a majority shows, and what it may show where servers are away; a value, once a majority has it.
+    async fn merge(self: &Arc<Self>, name: &Name, seen: &[&Seen]) -> Option<View> {
         let (all, most) = (self.nodes.len(), majority(self.nodes.len()));
         let is_enough = |count: usize| count > 0 && count + (all - seen.len()) >= most;
         let holds = merged_holds(seen);
@@ -249,7 +252,7 @@ impl Quorum {
         let last = Token::new(seen.iter().map(|seen| seen.counter).max().unwrap_or(0));
         view.last_token = view.holds.last().map_or(last, |hold| hold.token);
         let known: Vec<Option<values::Stored>> = seen.iter().map(|seen| seen.value.clone()).collect();
-        let value = self.mend(name, &known);
+        let value = self.spread_newest(name, &known).await;
         let is_kept = |value: &values::Stored| {
             let holds = |claim| view.holds.iter().any(|hold| hold.claim == Some(claim));
             value.claim.map_or(value.keep > 0, holds)

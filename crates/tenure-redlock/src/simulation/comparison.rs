@@ -64,7 +64,7 @@ impl Pair<'_> {
         // Some clients know of another run, or of another longest ttl.
         let run = if self.random.u8(..30) == 0 { Incarnation(1) } else { self.incarnation };
         let longest = if self.random.u8(..40) == 0 { 1000 } else { LONGEST };
-        let cmd = request.command(Form::Function, &shared, run, longest);
+        let cmd = request.command(Form::Function, &shared, run, longest, None);
         self.log.push(format!("{:?}: {}", self.now, shown(&cmd)));
         // What fails as a whole, where a stranger has taken a key that all resources share, fails on both.
         let failed = || "it fails".to_owned();
@@ -208,6 +208,11 @@ impl Pair<'_> {
         });
     }
 
+    /// Draws since when periods count, in ms: a call may come late, and clients know clocks only so well.
+    fn since(&mut self) -> String {
+        (self.now.as_millis() as u64 + 200 - self.random.u64(..6_200)).to_string()
+    }
+
     fn publish(&mut self) {
         let Some(own) = self.any() else { return };
         let [fresh, keep] = match self.random.u8(..3) {
@@ -216,14 +221,17 @@ impl Pair<'_> {
             _ => [self.random.u64(..3000).to_string(), self.random.u64(3000..6000).to_string()],
         };
         let request = Request::new(&LIBRARY.publish).key(format!("tenure:{}", own.claim.resource));
-        let token = self.now.as_micros().to_string();
-        self.call(&request.arg(own.claim.id.to_string()).arg(token).arg(fresh).arg(keep).arg("value"));
+        let (token, since) = (self.now.as_micros().to_string(), self.since());
+        self.call(
+            &request.arg(own.claim.id.to_string()).arg(token).arg(fresh).arg(keep).arg("value").arg(since),
+        );
     }
 
     fn mend(&mut self) {
+        let since = self.since();
         let (key, token) = (self.key(), self.now.as_micros() as u64 - self.random.u64(..1_000_000));
         let request = Request::new(&LIBRARY.mend).key(key).arg(token.to_string());
-        self.call(&request.arg("1000").arg("5000").arg("mended"));
+        self.call(&request.arg("1000").arg("5000").arg("mended").arg(since));
     }
 
     fn break_hold(&mut self) {

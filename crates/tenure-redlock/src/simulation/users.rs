@@ -21,6 +21,10 @@ use crate::engine::Redlock;
 use crate::rounds::ENGINE;
 use crate::rounds::wire::Wire;
 
+/// How many things there are to be used, and which of them is a value. The others are locks.
+const RESOURCES: usize = 3;
+const VALUE: usize = 2;
+
 /// A machine: a client, and what uses it. When it dies, another takes its place.
 pub(crate) struct Machine {
     world: Arc<World>,
@@ -136,18 +140,18 @@ fn connect(
 }
 
 /// One task that uses a client.
-struct User {
-    world: Arc<World>,
-    clock: Arc<ClientClock>,
-    tenure: Tenure,
+pub(crate) struct User {
+    pub(crate) world: Arc<World>,
+    pub(crate) clock: Arc<ClientClock>,
+    pub(crate) tenure: Tenure,
 }
 
 impl User {
     async fn live(self) {
         while self.world.is_faulty() {
             self.clock.sleep(self.period(0.3)).await;
-            let resource = self.world.draw(|random| random.usize(..2));
-            if let Err(error) = self.lock(resource).await
+            let resource = self.world.draw(|random| random.usize(..RESOURCES));
+            if let Err(error) = self.use_once(resource).await
                 && !matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Lost)
             {
                 self.world.fail(format!("a user was told {error:?}"));
@@ -155,20 +159,24 @@ impl User {
         }
         // Whoever wants something then gets it.
         self.clock.time.until(self.world.calm_at()).await;
-        for resource in 0..2 {
-            if let Err(error) = self.lock(resource).await {
+        for resource in 0..RESOURCES {
+            if let Err(error) = self.use_once(resource).await {
                 self.world.fail(format!("a user was told {error:?} although the faults have stopped"));
             }
         }
     }
 
+    async fn use_once(&self, resource: usize) -> Result<()> {
+        if resource == VALUE { self.value().await } else { self.lock(resource).await }
+    }
+
     /// Draws a period of up to so many ttls.
-    fn period(&self, ttls: f64) -> Duration {
+    pub(crate) fn period(&self, ttls: f64) -> Duration {
         self.world.ttl.mul_f64(self.world.draw(|random| random.f64()) * ttls)
     }
 
     /// Waits for something, and sometimes loses patience.
-    async fn patiently<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn patiently<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         if !self.world.chance(15) {
             return Some(work.await);
         }

@@ -86,7 +86,7 @@ impl Ledger {
                 let resource = self.entries[index as usize].lease.resource().clone();
                 self.refuse(now, index, Ok(ClaimOutcome::Busy(resource, Box::new(busy))));
             }
-            ClaimAnswer::Fresh(value) => self.refuse(now, index, Ok(ClaimOutcome::Fresh(value))),
+            ClaimAnswer::Fresh(value) => self.refuse(now, index, Ok(ClaimOutcome::Fresh(value, sent))),
             ClaimAnswer::Finished => self.claim_anew(now, index, false),
         }
     }
@@ -628,7 +628,7 @@ impl Ledger {
         let outcome = end_of(&result, |outcome| match outcome {
             ClaimOutcome::Lease(_) => ClaimEnd::Granted,
             ClaimOutcome::Busy(..) => ClaimEnd::Busy,
-            ClaimOutcome::Fresh(_) => ClaimEnd::Fresh,
+            ClaimOutcome::Fresh(..) => ClaimEnd::Fresh,
         });
         self.claim_ended(now, index, outcome);
         let entry = &mut self.entries[index as usize];

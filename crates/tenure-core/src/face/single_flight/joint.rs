@@ -4,8 +4,9 @@
 //! its place in the store's queue. Of a grant, the task that polls first takes the lease and loads; the others wait
 //! for what it publishes. If it fails or is dropped, those that still want the value join for the next request.
 //!
-//! An answer may lie there for long before a task looks at it, as when the process stands still. Whoever joins after the
-//! value has ceased to be fresh asks anew.
+//! What the store answered is for those who had asked when the call was sent: whoever joins later may have been told meanwhile that the value is
+//! forgotten or a newer one is there, and asks anew, together with all who came later. So does whoever joins a load whose value has ceased to
+//! be fresh: it may lie there for long before a task looks at it, as when the process stands still.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -37,7 +38,8 @@ pub(super) enum Wanted {
 pub(super) enum Answer {
     Fresh(Found),
     Busy,
-    There(Option<Arc<[u8]>>),
+    /// What was there, and when it was asked for.
+    There(Option<Arc<[u8]>>, Instant),
     Granted(Arc<Loading>),
 }
 
@@ -45,17 +47,22 @@ pub(super) enum Answer {
 #[derive(Clone)]
 pub(super) struct Found {
     value: Published,
-    /// It is surely fresh until then.
+    /// It is for those who had asked by then.
     until: Instant,
 }
 
 impl Found {
-    /// One that was found after a time.
-    pub(super) fn after(began: Instant, value: Published) -> Found {
-        Found { until: began + value.fresh_for, value }
+    /// One that the store answered to a call that was sent then.
+    pub(super) fn read(sent: Instant, value: Published) -> Found {
+        Found { until: sent, value }
     }
 
-    /// Whether it was fresh at some time after a task had asked.
+    /// One that was loaded by then, under a lease that keeps others from changing it until nobody can join any more.
+    pub(super) fn loaded(ended: Instant, value: Published) -> Found {
+        Found { until: ended + value.fresh_for, value }
+    }
+
+    /// Whether it is one for a task that asked then.
     pub(super) fn answers(&self, asked: Instant) -> bool {
         asked <= self.until
     }
