@@ -33,13 +33,17 @@ macro_rules! mutant {
     };
 }
 
-/// Defines mutants of scripts, each a name, a text that stands in one of them, and what takes its place. None without the feature.
+/// Defines mutants of scripts, each a name, a text that stands in one of them, and what takes its place. Without the feature there are none,
+/// but in unit tests, so that it is seen at once when a script has changed and its mutant has not.
 #[cfg(not(feature = "mutants"))]
 #[macro_export]
 #[doc(hidden)]
 macro_rules! mutants_of_scripts {
     ($which:ident: $($name:literal, $old:literal, $new:literal;)*) => {
+        #[cfg(not(test))]
         pub(crate) const $which: &[$crate::mutants::Replacement] = &[];
+        #[cfg(test)]
+        pub(crate) const $which: &[$crate::mutants::Replacement] = &[$(($name, $old, $new)),*];
     };
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod notices;
 pub(crate) mod observe;
 pub(crate) mod own;
 pub(crate) mod pending;
+mod server_clock;
 pub(crate) mod text;
 pub(crate) mod values;
 pub(crate) mod view;

@@ -70,7 +70,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         core("claims_of_one_resource_are_in_one"),
     ),
     mutant("last-in-first-out", "who has waited shortest is granted first", WORLDS),
-    mutant("max-hold-ignored", "renewals put the end of a hold off beyond `max_hold`", WORLDS),
+    mutant(
+        "max-hold-ignored",
+        "renewals put the end of a hold off beyond `max_hold`",
+        core("no_renewal_passes_max_hold"),
+    ),
     mutant(
         "lock-delay-ignored",
         "units do not rest after a holder has vanished",
@@ -238,42 +242,31 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant("etcd-mark-while-inside", "a client overtakes itself", MARKS),
     mutant("etcd-mark-in-company", "a client that only waited takes itself for alone: two hold", MARKS),
     // Redlock.
-    mutant(
-        "redlock-plain-tokens",
-        "tokens are not written back: two winners have one",
-        Catcher::Tests("tenure-redlock", "quorum::tests::"),
-    ),
+    mutant("redlock-plain-tokens", "tokens are not written back: two winners have one", QUORUMS),
     mutant("redlock-stamps-from-above", "a server whose counter is above a token acknowledges it", STAMPS),
     mutant("redlock-stamps-anywhere", "a token is written back where the claim does not hold", STAMPS),
-    mutant(
-        "redlock-no-quarantine",
-        "a server that has forgotten counts at once",
-        Catcher::Tests(
-            "tenure-redlock",
-            "a_server_that_has_forgotten_does_not_count_until_it_has_waited_and_learned",
-        ),
-    ),
+    mutant("redlock-no-quarantine", "a server that has forgotten counts at once", QUORUMS),
     mutant(
         "redlock-snapshots-believed",
         "a server that is back from its snapshot gives tokens again",
         Catcher::Tests("tenure-redlock", "a_server_that_starts_anew_from_its_snapshot_gives_no_token_twice"),
     ),
-    mutant(
-        "redlock-counts-a-server-twice",
-        "two names of one server are two votes",
-        Catcher::Tests("tenure-redlock", "a_server_that_turns_out_to_be_another_one_is_counted_once"),
-    ),
+    mutant("redlock-counts-a-server-twice", "two names of one server are two votes", QUORUMS),
     mutant(
         "redlock-believes-a-repeat",
         "a claim that is repeated is believed from its last copy on",
-        Catcher::Tests("tenure-redlock", "a_repeated_claim_is_believed_no_longer_than_a_majority_keeps_it"),
+        QUORUMS,
     ),
     mutant(
         "redlock-serves-what-few-have",
         "a value is served that only one server has: the next one gets an older one",
         Catcher::Tests("tenure-redlock", "a_value_that_one_server_has_is_served_only_when_a_majority_has_it"),
     ),
-    mutant("redlock-late-values-last-longer", "a value lasts longer on a server that hung", QUORUMS),
+    mutant(
+        "redlock-late-values-last-longer",
+        "a value lasts longer on a server that hung",
+        Catcher::Tests("tenure-redlock", "a_value_that_comes_late_lasts_no_longer_than_elsewhere"),
+    ),
     mutant("redlock-release-of-any-hold", "a late release ends the hold of somebody else", QUORUMS),
 ];
 

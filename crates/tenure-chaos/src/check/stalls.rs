@@ -15,13 +15,13 @@ impl Stalls {
         Stalls(of)
     }
 
-    /// Returns for how long a process did nothing between two times, in nanoseconds.
+    /// Returns for how long a process did nothing between two times, in nanoseconds: not at all, if the second comes first.
     pub(super) fn within(&self, process: Process, from: u64, until: u64) -> u64 {
         let stalls = self.0.get(&process).map_or(&[][..], Vec::as_slice);
         // They do not overlap: one thread has seen them.
         let first = stalls.partition_point(|stall| stall.until <= from);
         let some = stalls[first..].iter().take_while(|stall| stall.from < until);
-        some.map(|stall| stall.until.min(until) - stall.from.max(from)).sum()
+        some.map(|stall| stall.until.min(until).saturating_sub(stall.from.max(from))).sum()
     }
 }
 
@@ -36,5 +36,6 @@ mod tests {
         assert_eq!(stalls.within((0, 0), 15, 95), 5 + 10 + 5);
         assert_eq!(stalls.within((0, 0), 20, 50), 0);
         assert_eq!(stalls.within((1, 0), 0, 100), 0);
+        assert_eq!(stalls.within((0, 0), 58, 52), 0, "a product that is broken does things in a wrong order");
     }
 }

@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use pollster::block_on;
 use tenure_core::clock::{Clock, SystemClock};
 use tenure_core::memory::Store;
-use tenure_core::{Error, ErrorKind, Settings, Tenure};
+use tenure_core::{Acquire, Error, ErrorKind, Settings, Tenure};
 use tracing::field::{Field, Visit};
 use tracing::{Metadata, Subscriber, span};
 
@@ -196,6 +198,16 @@ fn a_claim_and_its_hold_are_spans_of_who_asked() {
     assert_eq!(recorder.ended("work")[0].1.parent, Some(*hold_id), "the work is done within the hold");
 }
 
+/// Polls a claim until it queues, and once more: its span learns of its place when its task looks.
+fn queue(mut waits: Pin<&mut Acquire>) {
+    let look = |waits: &mut Pin<&mut Acquire>| {
+        assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        waits.place().is_some()
+    };
+    eventually("it queues", || look(&mut waits));
+    look(&mut waits);
+}
+
 #[test]
 fn a_span_says_where_a_claim_queued_and_how_it_ended() {
     let recorder = Recorder::start();
@@ -207,26 +219,22 @@ fn a_span_says_where_a_claim_queued_and_how_it_ended() {
     assert_eq!(ended(1).is("tenure.position"), "", "it did not queue");
     assert!(block_on(mutex.try_acquire()).expect("answers").is_none());
     assert_eq!(ended(2).is("tenure.outcome"), "busy");
-    let error = block_on(mutex.acquire_within(Duration::from_millis(20))).expect_err("it is held");
-    assert_eq!(error.kind(), ErrorKind::Timeout);
+    let mut waits = Box::pin(mutex.acquire_within(Duration::from_secs(1)));
+    queue(waits.as_mut());
+    assert_eq!(block_on(waits).expect_err("it is held").kind(), ErrorKind::Timeout);
     let timeout = ended(3);
     assert_eq!((timeout.is("tenure.outcome"), timeout.is("otel.status_code")), ("timeout", "ERROR"));
     assert_eq!(timeout.is("tenure.position"), "1");
 
     let mut dropped = Box::pin(mutex.acquire());
-    assert!(dropped.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    eventually("it queues", || dropped.place().is_some());
+    queue(dropped.as_mut());
     drop(dropped);
     assert_eq!(ended(4).is("tenure.outcome"), "cancelled");
 
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| block_on(mutex.acquire()).expect("granted"));
-        eventually("it queues", || {
-            block_on(tenure.inspect("m")).expect("answers").iter().any(|view| !view.waiters.is_empty())
-        });
-        block_on(held.release()).expect("released");
-        drop(waits.join().expect("no panic"));
-    });
+    let mut waits = Box::pin(mutex.acquire());
+    queue(waits.as_mut());
+    block_on(held.release()).expect("released");
+    drop(block_on(waits).expect("granted"));
     let granted = ended(5);
     assert_eq!((granted.is("tenure.outcome"), granted.is("tenure.position")), ("granted", "1"));
     assert_eq!(granted.is("otel.status_code"), "");

@@ -9,8 +9,8 @@ mutants_of_scripts! { OF_LOCKS:
     "redis-cuts-what-it-confirmed", "or (confirmed and confirmed[woken.id]) then return end", "then return end";
     "redis-capacity-off-by-one", "record.used + weight <= record.capacity", "record.used + weight <= record.capacity + 1";
     "redis-last-in-first-out",
-        "local head = call('ZRANGE', record.places, 0, 0)[1]\n    local waiter = waiter_of(record, head)",
-        "local head = call('ZRANGE', record.places, -1, -1)[1]\n    local waiter = waiter_of(record, head)";
+        "local head = call('ZRANGE', record.places, 0, 0)[1]\n    local stored",
+        "local head = call('ZRANGE', record.places, -1, -1)[1]\n    local stored";
     "redis-newcomers-overtake", "if record.waiting == 0 and fits(record, claim.weight)", "if fits(record, claim.weight)";
     "redis-tokens-of-the-clock-alone", "local token = max(last + 1, now, above + 1)", "local token = now";
     "redis-finished-claims-forgotten", "if maybe_in_flight then finish(id) end", "";

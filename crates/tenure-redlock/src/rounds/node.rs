@@ -1,7 +1,7 @@
 //! One server of a quorum, and calls to all of them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -17,11 +17,9 @@ use tokio::time::Instant;
 use super::Quorum;
 use super::own::{Copies, Copy};
 use super::pending::Pending;
+use super::server_clock::ServerClock;
 use super::wire::Wire;
 use crate::library::LIBRARY;
-
-/// The clocks of a server and of a client go apart by no more than one part of so many.
-const APART: i64 = 100;
 
 /// One server.
 pub(crate) struct Node {
@@ -40,8 +38,7 @@ pub(crate) struct Node {
     incarnation: AtomicU64,
     /// The link that has this server's vote already, counted from 1; 0: none.
     twin: AtomicUsize,
-    /// How far the server's clock was ahead of this client's at the least, in microseconds, and when. `None`: it has never answered.
-    ahead: Mutex<Option<(i64, Moment)>>,
+    clock: ServerClock,
     /// What is still to be sent to it.
     pub(crate) pending: Arc<Pending>,
 }
@@ -173,10 +170,6 @@ impl Request {
     }
 }
 
-fn as_micros(moment: Moment) -> i64 {
-    (moment.nanos() / 1_000).cast_signed()
-}
-
 impl Node {
     /// `longest` is the client's `max_ttl`, in ms.
     pub(crate) fn new(wire: Box<dyn Wire>, name: String, longest: u64) -> Node {
@@ -189,7 +182,7 @@ impl Node {
             may_not_call_functions: AtomicBool::new(false),
             incarnation: AtomicU64::new(0),
             twin: AtomicUsize::new(0),
-            ahead: Mutex::default(),
+            clock: ServerClock::default(),
             pending: Arc::default(),
         }
     }
@@ -216,25 +209,6 @@ impl Node {
         !self.wire.is_down()
     }
 
-    /// Takes in what the server's clock showed, in microseconds, before this client's showed `heard`. Returns what this client's showed then, or a
-    /// little later.
-    ///
-    /// An answer that took long says little: an earlier one counts, less what clocks may have gone apart since.
-    fn set_clock(&self, theirs: u64, heard: Moment) -> Moment {
-        let mut known = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        let by_this = theirs.cast_signed() - as_micros(heard);
-        let by_earlier = known.map(|(ahead, then)| ahead - (as_micros(heard) - as_micros(then)) / APART);
-        let ahead = by_this.max(by_earlier.unwrap_or(by_this));
-        *known = Some((ahead, heard));
-        Moment::from_nanos((theirs.cast_signed() - ahead).max(0).cast_unsigned() * 1_000)
-    }
-
-    /// What the server's clock showed when this client's showed that, or a little earlier, in ms: 0 if it has never answered.
-    fn clock_at(&self, moment: Moment) -> u64 {
-        let known = *self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        known.map_or(0, |(ahead, _)| ((as_micros(moment) + ahead) / 1_000).max(0).cast_unsigned())
-    }
-
     /// Calls an operation, in the best form that the server takes. It repeats nothing that may have been executed.
     pub(crate) async fn call(
         &self,
@@ -247,7 +221,7 @@ impl Node {
         let mut is_loaded = false;
         let (value, incarnation) = loop {
             let longest = self.longest.load(Ordering::Relaxed);
-            let since = request.since.map(|since| self.clock_at(since));
+            let since = request.since.map(|since| self.clock.at(since));
             let build = |incarnation: Incarnation| request.command(form, shared, incarnation, longest, since);
             form = match (self.wire.call(deadline, &build).await, form) {
                 (Err(fault), Form::Function) if fault.is_no_function() && !is_loaded => {
@@ -333,7 +307,7 @@ impl Quorum {
             copies.note(at, copy);
         }
         let mut said = answer?;
-        said.at = node.set_clock(said.now, self.clock.now());
+        said.at = node.clock.note(said.now, self.clock.now());
         self.count_once(at, said.incarnation)?;
         Ok(said)
     }

@@ -117,12 +117,14 @@ impl Time {
         runtime.block_on(poll_fn(|cx| {
             let mut state = self.state();
             state.driver = Some(cx.waker().clone());
-            if let Some(broken) = state.broken.take() {
-                drop(state);
+            drop(state);
+            let polled = world.as_mut().poll(cx);
+            // After it: what the world finds at its very end is found as well.
+            let broken = self.state().broken.take();
+            if let Some(broken) = broken {
                 panic!("{broken}");
             }
-            drop(state);
-            world.as_mut().poll(cx)
+            polled
         }))
     }
 }
