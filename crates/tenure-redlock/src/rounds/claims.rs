@@ -501,11 +501,11 @@ impl Poll {
 
     /// The newest of the fresh values that servers answered.
     fn fresh(&self) -> Option<&Stored> {
-        let fresh = |answer| match answer {
-            &NodeAnswer::Fresh(ref value) => Some(value),
+        let fresh = self.answers.iter().flatten().filter_map(|answer| match answer {
+            NodeAnswer::Fresh(value) => Some(value),
             _ => None,
-        };
-        self.answers.iter().flatten().filter_map(fresh).max_by_key(|value| value.token)
+        });
+        fresh.max_by_key(|value| value.token)
     }
 
     fn lost(&self) -> Lost {
