@@ -57,7 +57,7 @@ struct Poll {
     /// The token, or that it is lost.
     decided: Option<Option<u64>>,
     /// A majority has the fresh value that servers answered.
-    is_spread: bool,
+    is_of_most: bool,
 }
 
 /// What comes in during a round.
@@ -161,22 +161,23 @@ impl Quorum {
             }
         }
         drop(sender);
-        self.spread_values(&mut polls).await;
+        self.write_back_values(&mut polls).await;
         let outcomes: Vec<Attempt> = polls.iter().map(|poll| self.decide(poll)).collect();
         self.clear_up(polls, &outcomes, news);
         outcomes
     }
 
-    /// Brings fresh values to a majority that only a few servers have: whoever asks next may hear the others.
-    async fn spread_values(self: &Arc<Self>, polls: &mut [Poll]) {
-        let spread = polls.iter_mut().map(async |poll| {
+    /// Brings fresh values to a majority that only a few servers have, before they answer a claim: whoever asks next may hear the others.
+    async fn write_back_values(self: &Arc<Self>, polls: &mut [Poll]) {
+        let written = polls.iter_mut().filter(|poll| !poll.is_won()).map(async |poll| {
             let Some(value) = poll.fresh() else { return };
-            let has_it = |answer: &&NodeAnswer| matches!(answer, NodeAnswer::Fresh(other) if other.token == value.token);
+            let has_it =
+                |answer: &&NodeAnswer| matches!(answer, NodeAnswer::Fresh(other) if other.token == value.token);
             let having = poll.answers.iter().flatten().filter(has_it).count();
             let is_of_most = mutant!("redlock-serves-what-few-have") || having >= majority(self.nodes.len());
-            poll.is_spread = is_of_most || self.spread(&poll.own.claim.resource, &value.clone()).await;
+            poll.is_of_most = is_of_most || self.write_back(&poll.own.claim.resource, value).await;
         });
-        join_all(spread).await;
+        join_all(written).await;
     }
 
     fn forward(self: &Arc<Self>, within: Duration, request: Request, sender: UnboundedSender<News>) {
@@ -442,8 +443,12 @@ impl Poll {
             answers,
             silent,
             decided: None,
-            is_spread: false,
+            is_of_most: false,
         }
+    }
+
+    fn is_won(&self) -> bool {
+        matches!(self.decided, Some(Some(_)))
     }
 
     /// How long a hold lasts that is granted now.
@@ -519,7 +524,7 @@ impl Poll {
             return final_one(Attempt::Failed(self.unavailable()));
         }
         match self.fresh() {
-            Some(fresh) if self.is_spread => return final_one(Attempt::Fresh(fresh.published())),
+            Some(fresh) if self.is_of_most => return final_one(Attempt::Fresh(fresh.published())),
             Some(_) => {
                 let why = "only a few servers have the newest value, and a majority does not take it";
                 let error = Error::new(ErrorKind::Unavailable, "claim", why);

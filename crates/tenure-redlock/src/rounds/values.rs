@@ -97,7 +97,7 @@ impl Quorum {
 
     /// Returns the newest of the values that servers show, once a majority has it: then nobody who asks later is shown an older one. `None`:
     /// there is none, or it cannot be brought to a majority. To servers beyond the majority it is brought in the background.
-    pub(crate) async fn spread_newest(
+    pub(crate) async fn write_back_newest(
         self: &Arc<Self>,
         resource: &Name,
         known: &[Option<Stored>],
@@ -110,12 +110,12 @@ impl Quorum {
         if newest.claim.is_some() || newest.keep == 0 || is_of_most && having == known.len() {
             return Some(newest);
         }
-        let spread = self.spread(resource, &newest);
-        (is_of_most || spread.await).then_some(newest)
+        let written = self.write_back(resource, &newest);
+        (is_of_most || written.await).then_some(newest)
     }
 
     /// Begins to bring a value to all servers. The future says whether a majority has it, or a newer one.
-    pub(crate) fn spread(
+    pub(crate) fn write_back(
         self: &Arc<Self>,
         resource: &Name,
         value: &Stored,

@@ -252,7 +252,7 @@ impl Quorum {
         let last = Token::new(seen.iter().map(|seen| seen.counter).max().unwrap_or(0));
         view.last_token = view.holds.last().map_or(last, |hold| hold.token);
         let known: Vec<Option<values::Stored>> = seen.iter().map(|seen| seen.value.clone()).collect();
-        let value = self.spread_newest(name, &known).await;
+        let value = self.write_back_newest(name, &known).await;
         let is_kept = |value: &values::Stored| {
             let holds = |claim| view.holds.iter().any(|hold| hold.claim == Some(claim));
             value.claim.map_or(value.keep > 0, holds)
