@@ -20,6 +20,8 @@ const NAMED: usize = 10;
 pub(crate) struct Report {
     passed: u64,
     failed: u64,
+    /// Those that failed each time: the log of a run that failed may be cut before them.
+    failures: Vec<String>,
     /// Those among the passed that failed first.
     passed_again: Vec<String>,
     /// The slowest first.
@@ -52,12 +54,18 @@ impl Report {
         let count = |name: &str| between(head, &format!("{name}=\""), "\"")?.parse::<u64>().ok();
         let failed = count("failures")? + count("errors")?;
         let cases = || report.split("<testcase ").skip(1);
-        let flaky = cases().filter(|case| case.contains("<flakyFailure"));
-        let passed_again =
-            flaky.filter_map(|case| between(case, "name=\"", "\"")).map(str::to_owned).collect();
+        let named = |marks: &[&str]| -> Vec<String> {
+            let marked = cases().filter(|case| marks.iter().any(|mark| case.contains(mark)));
+            marked
+                .filter_map(Test::parse)
+                .map(|Test { name, package, .. }| format!("{package} {name}"))
+                .collect()
+        };
+        let passed_again = named(&["<flakyFailure", "<flakyError"]);
+        let failures = named(&["<failure", "<error"]);
         let mut tests: Vec<Test> = cases().filter_map(Test::parse).collect();
         tests.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-        Some(Report { passed: count("tests")?.saturating_sub(failed), failed, passed_again, tests })
+        Some(Report { passed: count("tests")?.saturating_sub(failed), failed, failures, passed_again, tests })
     }
 
     fn packages(&self) -> Vec<(&str, f64)> {
@@ -102,8 +110,13 @@ impl fmt::Display for Report {
         for name in &self.passed_again {
             writeln!(f, "passed the second time only: {name}")?;
         }
-        let Report { passed, failed, passed_again, .. } = self;
-        write!(f, "tests: {passed} passed ({} of them the second time), {failed} failed", passed_again.len())
+        let Report { passed, failed, failures, passed_again, .. } = self;
+        write!(
+            f,
+            "tests: {passed} passed ({} of them the second time), {failed} failed",
+            passed_again.len()
+        )?;
+        if failures.is_empty() { Ok(()) } else { write!(f, ": {}", failures.join(", ")) }
     }
 }
 
@@ -115,6 +128,7 @@ mod tests {
         <testsuite name="tenure-redis::it" tests="2">
         <testcase name="good" classname="tenure-redis::it" timestamp="t" time="0.500"></testcase>
         <testcase name="late" classname="tenure-redis" timestamp="t" time="7.250"><flakyFailure type="t"/></testcase>
+        <testcase name="bad" classname="tenure-core" timestamp="t" time="0.2"><failure type="t">no</failure></testcase>
         <testcase name="quick" classname="tenure-core" timestamp="t" time="0.1"/>"#;
 
     #[test]
@@ -122,7 +136,8 @@ mod tests {
         let report = Report::parse(REPORT).expect("it has counts");
         assert_eq!((report.passed, report.failed), (9, 3));
         let said = report.to_string();
-        assert!(said.contains("late\n") && said.ends_with("9 passed (1 of them the second time), 3 failed"));
+        assert!(said.contains("only: tenure-redis late\n"), "{said}");
+        assert!(said.ends_with("9 passed (1 of them the second time), 3 failed: tenure-core bad"), "{said}");
         assert_eq!(Report::parse("<nothing>"), None);
     }
 
