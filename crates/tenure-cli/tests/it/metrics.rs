@@ -165,7 +165,8 @@ fn readers_that_do_not_read_cost_no_lease() {
     let world = World::new();
     let socket = format!("unix:{}", world.path("sock").display());
     let run = world.start_run(
-        &["x", "--ttl", "300ms", "--metrics", &socket],
+        // A busy machine may stand still for longer than shorter ones last.
+        &["x", "--ttl", "2s", "--metrics", &socket],
         "echo $$ > pid; while ! test -e go; do sleep 0.01; done",
     );
     world.pid("pid");
@@ -175,7 +176,7 @@ fn readers_that_do_not_read_cost_no_lease() {
     silent
         .iter()
         .for_each(|mut one| one.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent"));
-    wait_for("ten renewals", || (scrape_socket(&world, "sock").get(kept)? >= &10.0).then_some(()));
+    wait_for("renewals", || (scrape_socket(&world, "sock").get(kept)? >= &4.0).then_some(()));
     fs::write(world.path("go"), "").expect("a file");
     let output = finish(run);
     assert_eq!(code(&output), 0, "{output:?}");
