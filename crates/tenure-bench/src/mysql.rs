@@ -10,7 +10,8 @@ use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer};
 use crate::measure::Outcome;
 use crate::report::Report;
 use crate::sql::{
-    CONNECTIONS, Measured, ROUNDS, Side, TASKS, Users, add, measure, processor_time, runtime, tenure_pairs,
+    CONNECTIONS, Measured, ROUNDS, Side, TASKS, Users, add, hand_over, measure, processor_time, runtime,
+    tenure_pairs,
 };
 
 /// What every lock with an expiry comes down to: a row that is taken if it is not there or has ended, and is deleted.
@@ -32,6 +33,12 @@ pub(crate) fn uncontended(report: &mut Report) -> Outcome {
         }
     }
     Ok(())
+}
+
+pub(crate) fn hand_over_by_looks(report: &mut Report) -> Outcome {
+    let server = MariaDbServer::start(&MariaDbOptions::default());
+    let on_server = || processor_time(std::iter::once(server.pid()));
+    runtime()?.block_on(hand_over(report, "mariadb", &server.url(), &on_server))
 }
 
 /// Each connection has a thread that goes through its share of the tasks' names: nobody waits for a pool or a runtime.

@@ -1,12 +1,12 @@
 //! What the benchmarks of the SQL engines share: a pair of `acquire` and `release` beside a bare upsert and delete.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::measure::{cpu, median, now};
+use crate::measure::{cpu, median, now, percentile};
 use crate::report::{Report, Target};
 
 /// How long users run before they are measured, and then.
@@ -134,4 +134,63 @@ pub(crate) async fn tenure_pairs(
     let measured = measure(on_server, &pairs, users).await;
     tenure.close().await;
     measured
+}
+
+/// How many wait for one lock, each in a client of its own, how long each holds it, and how many changes are measured.
+const WAITERS: usize = 8;
+const HOLD: Duration = Duration::from_millis(20);
+const CHANGES: usize = 300;
+
+/// Adds the line of an engine whose server cannot notify a client: from a release to the next owner's code in another client.
+#[allow(clippy::disallowed_methods, reason = "what is measured is a real server")]
+pub(crate) async fn hand_over(
+    report: &mut Report,
+    engine: &str,
+    url: &str,
+    on_server: &impl Fn() -> Duration,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let (released, passed) = (Arc::new(Mutex::new(now())), Arc::new(Mutex::new(Vec::new())));
+    let (mut users, mut clients) = (Users::new(), Vec::new());
+    for _ in 0..=WAITERS {
+        let client = tenure::connect(url).await?;
+        let (mutex, released, passed) = (client.mutex("bench"), released.clone(), passed.clone());
+        clients.push(client);
+        users.spawn(async move {
+            loop {
+                let lease = mutex.acquire().await?;
+                let took = now().since(*released.lock().unwrap_or_else(PoisonError::into_inner));
+                passed.lock().unwrap_or_else(PoisonError::into_inner).push(took.as_secs_f64() * 1e3);
+                tokio::time::sleep(HOLD).await;
+                *released.lock().unwrap_or_else(PoisonError::into_inner) = now();
+                lease.release().await?;
+            }
+        });
+    }
+    let (before, began) = (on_server(), now());
+    let count = || passed.lock().unwrap_or_else(PoisonError::into_inner).len();
+    while count() < CHANGES {
+        tokio::time::sleep(HOLD).await;
+        if let Some(ended) = users.try_join_next() {
+            return Err(format!("a user has ended: {ended:?}").into());
+        }
+    }
+    let (server, period) = (on_server() - before, now().since(began));
+    users.shutdown().await;
+    let passed = passed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    // Until all wait, nobody does for long.
+    let passed = &passed[WAITERS.min(passed.len())..];
+    let share = 100.0 * server.as_secs_f64() / period.as_secs_f64();
+    report.add(
+        &format!("{engine}, one lock, {WAITERS} waiters in as many clients: from a release to the next owner running, p50"),
+        format!(
+            "{:.1} ms (p99 {:.0} ms; {:.0} changes/s, {share:.1} % of a processor of the server)",
+            median(passed),
+            percentile(passed, 99),
+            count() as f64 / period.as_secs_f64()
+        ),
+        String::new(),
+        median(passed),
+        Target::AtMost(50.0, "≤ 50 ms"),
+    );
+    Ok(())
 }

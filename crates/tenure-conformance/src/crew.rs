@@ -249,3 +249,30 @@ async fn wait_for_waiter(client: &Tenure, name: &str) {
         pause(Duration::from_millis(5));
     }
 }
+
+/// Has two clients pass a mutex to and fro so many times, each waiting in the queue for it, and returns how long the passing took: from a
+/// release to the next holder's grant.
+///
+/// # Panics
+/// If a claim or a release fails.
+pub fn pass_to_and_fro(a: &Tenure, b: &Tenure, name: &str, times: usize) -> Duration {
+    pollster::block_on(async {
+        let mutexes = [a.mutex(name), b.mutex(name)];
+        let mut lease = mutexes[0].acquire().await.expect("it is free");
+        let mut took = Duration::ZERO;
+        for turn in 1..=times {
+            let waits = mutexes[turn % 2].acquire();
+            let passes = async {
+                wait_for_waiter(a, name).await;
+                let released_at = now();
+                lease.release().await.expect("it is held");
+                released_at
+            };
+            let (next, released_at) = join(waits, passes).await;
+            lease = next.expect("its turn");
+            took += now().since(released_at);
+        }
+        lease.release().await.expect("it is held");
+        took
+    })
+}

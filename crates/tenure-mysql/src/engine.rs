@@ -52,10 +52,10 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> 
     capability.reach = Reach::Network;
     capability.needs_floor = true;
     capability.batch_max = BATCH_MAX;
-    // Neither server can notify a client, so waiters ask. Rejected: `SELECT SLEEP(…)` and GET_LOCK to be woken by
-    // `KILL` or by a release (a connection for each waiter, and another user's rights), reading the binary log (the
-    // rights of a replica), and more frequent heartbeats (each is a transaction). A waiter's heartbeat comes each
-    // third of its confirm window; waiters of the client that releases are woken at once.
+    // Neither server can notify a client, so a client looks for those of its waiters whose turn is near. Rejected: `SELECT SLEEP(…)`
+    // and GET_LOCK to be woken by `KILL` or by a release (a connection for each waiter, and another user's rights), reading the
+    // binary log (the rights of a replica), and more frequent heartbeats (each is a transaction). Waiters of the client that
+    // releases are woken at once.
     capability.tells_waiters = false;
     let (tables, inbox, purges) =
         (Tables { deletes: config.purges, ..Tables::new(&config.prefix) }, Inbox::new(client), config.purges);
@@ -108,7 +108,7 @@ impl Database for MySql {
     }
 
     fn tell(&self, _: &[Notification]) -> Option<String> {
-        // No client could hear it. Waiters of other clients learn of their grants by heartbeat.
+        // No client could hear it. Other clients look for their waiters.
         None
     }
 

@@ -9,7 +9,7 @@ use tenure_core::engine::{
     BreakAnswer, Capability, ClaimAnswer, DynQueueEngine, Engine, Finding, Incarnation, ReleaseAnswer,
     ReleaseRequest, RenewAnswer, RenewRequest, Wake, WithdrawAnswer, WithdrawRequest, claim_answer,
 };
-use tenure_core::model::claim::{Claim, ClaimId, Keep, Name};
+use tenure_core::model::claim::{Claim, ClaimId, Keep, Name, Waiting};
 use tenure_core::model::inspect::View;
 use tenure_core::model::step::{Break, Command, Publish, Release, Resize};
 use tenure_core::model::token::Token;
@@ -21,6 +21,7 @@ use crate::fault::Fault;
 use crate::locks::purge::{Purged, purge, sweep};
 use crate::locks::renew::renew;
 use crate::locks::transaction::{run_command, run_commands};
+use crate::locks::waiters::Waiters;
 use crate::locks::{observe, plain};
 use crate::pause::pause;
 use crate::queues::{QueueDatabase, Queued, Queues};
@@ -32,7 +33,9 @@ const PURGE_PERIOD: Duration = Duration::from_secs(60);
 pub struct Hosted<D: Database> {
     database: Arc<D>,
     queues: Option<Arc<dyn Queues>>,
-    purging: Option<AbortHandle>,
+    /// Those that wait, where nobody can notify them.
+    waiters: Option<Arc<Waiters>>,
+    tasks: Vec<AbortHandle>,
 }
 
 impl<D: Database> Hosted<D> {
@@ -53,9 +56,22 @@ impl<D: Database> Hosted<D> {
     }
 
     fn start(database: Arc<D>, queues: Option<Arc<dyn Queues>>, purges: bool) -> Hosted<D> {
-        let purging =
-            purges.then(|| tokio::spawn(keep_purging(database.clone(), queues.clone())).abort_handle());
-        Hosted { database, queues, purging }
+        let waiters = (!database.hears()).then(Arc::<Waiters>::default);
+        let purging = purges.then(|| tokio::spawn(keep_purging(database.clone(), queues.clone())));
+        let looking = waiters.clone().map(|waiters| tokio::spawn(waiters.keep_looking(database.clone())));
+        let tasks = purging.into_iter().chain(looking).map(|task| task.abort_handle()).collect();
+        Hosted { database, queues, waiters, tasks }
+    }
+
+    /// Notes where claims stand: the answers to these, in order.
+    fn note<'a>(&self, stand: impl Iterator<Item = (ClaimId, Option<&'a Waiting>)>) {
+        let Some(waiters) = &self.waiters else { return };
+        for (claim, waiting) in stand {
+            match waiting {
+                Some(waiting) => waiters.stands(claim, waiting.position),
+                None => waiters.remove(claim),
+            }
+        }
     }
 
     /// Returns the database.
@@ -123,9 +139,7 @@ async fn keep_purging<D: Database>(database: Arc<D>, queues: Option<Arc<dyn Queu
 
 impl<D: Database> Drop for Hosted<D> {
     fn drop(&mut self) {
-        if let Some(purging) = &self.purging {
-            purging.abort();
-        }
+        self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -141,6 +155,7 @@ impl<D: Database> Engine for Hosted<D> {
     }
 
     fn close(&self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
         self.database.close();
     }
 
@@ -164,13 +179,22 @@ impl<D: Database> Engine for Hosted<D> {
             Some(answer) => Some(Ok(answer.clone())),
             None => answers.next(),
         };
-        let answers = claims.iter().filter_map(answer).collect();
+        let answers: Vec<Result<ClaimAnswer>> = claims.iter().filter_map(answer).collect();
+        self.note(claims.iter().zip(&answers).map(|(claim, answer)| match answer {
+            Ok(ClaimAnswer::Waiting(waiting, _)) => (claim.id, Some(waiting)),
+            _ => (claim.id, None),
+        }));
         claims.iter().for_each(|claim| self.database.inbox().wake_if_rung(claim.id));
         answers
     }
 
     async fn renew(&self, renewals: Vec<RenewRequest>) -> Vec<Result<RenewAnswer>> {
         let answers = renew(&*self.database, &renewals).await;
+        self.note(renewals.iter().zip(&answers).filter_map(|(renewal, answer)| match answer {
+            Ok(RenewAnswer::Waiting(waiting, _)) => Some((renewal.claim, Some(waiting))),
+            Ok(_) if renewal.is_waiter => Some((renewal.claim, None)),
+            _ => None,
+        }));
         answers.into_iter().map(|answer| answer.map_err(|fault| fault.to_error("renew"))).collect()
     }
 

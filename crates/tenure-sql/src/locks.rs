@@ -6,4 +6,5 @@ pub(crate) mod plain;
 pub(crate) mod purge;
 pub(crate) mod renew;
 pub(crate) mod transaction;
+pub(crate) mod waiters;
 pub(crate) mod write;

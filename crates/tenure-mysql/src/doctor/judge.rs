@@ -132,6 +132,6 @@ pub(super) fn rights(missing: &[&str], deletes: bool) -> Finding {
 pub(super) fn wakes() -> Finding {
     Finding::good(
         "wakes",
-        "a waiter asks for itself, each third of its confirm window (1.7 s at most): the server cannot tell it",
+        "a client looks for its waiters by itself, at the head of a line every 20 to 200 ms: the server cannot tell it",
     )
 }

@@ -20,8 +20,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Not much longer than a statement waits for a locked row.
 const SHORT: Duration = Duration::from_millis(1200);
 const CLIENTS: usize = 16;
-/// How soon everybody is served again once a fault is over. Eight of them wait in one queue, and each learns of its turn by
-/// a heartbeat.
+/// How soon everybody is served again once a fault is over. Eight of them wait in one queue.
 const SOON: Duration = Duration::from_secs(20);
 /// How long callers wait for an answer, and a little more.
 const ANSWERED: Duration = Duration::from_millis(2300);

@@ -1,5 +1,9 @@
 //! The way to a server: TLS, and its socket.
 
+use std::time::Duration;
+
+use tenure_conformance::crew::pass_to_and_fro;
+use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{ErrorKind, Settings, Tenure};
 use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer};
 
@@ -38,4 +42,12 @@ fn a_server_is_used_by_its_socket() {
     // Nobody can reach it otherwise.
     let server = MariaDbServer::start(&MariaDbOptions::default());
     assert_excludes(&format!("mysql://root@/test?socket={}", server.socket().display()));
+}
+
+/// Nobody can notify it, so it looks. By its heartbeats it would take 17 s on the average.
+#[test]
+fn a_waiter_of_another_client_learns_of_its_turn_long_before_its_heartbeat() {
+    let server = MariaDbServer::start(&MariaDbOptions::default());
+    let (a, b) = (connect(&server.url()), connect(&server.url()));
+    assert_in_time(pass_to_and_fro(&a, &b, "m", 20), Duration::from_secs(5));
 }
