@@ -1,17 +1,19 @@
-//! The engine `postgres` on one server, beside bare statements, prepared, on as many connections.
+//! The engine `postgres` on one server, beside bare statements on as many connections: prepared, and behind a pooler, where they cannot be.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
-use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
+use tenure_testkit::postgres::{PgBouncer, PostgresOptions, PostgresServer};
 use tokio_postgres::NoTls;
+use tokio_postgres::types::{ToSql, Type};
 
 use crate::measure::Outcome;
 use crate::report::Report;
 use crate::sql::{
-    CONNECTIONS, Measured, ROUNDS, Side, TASKS, Users, add, measure, processor_time, runtime, tenure_pairs,
+    CONNECTIONS, Measured, ROUNDS, Side, TASKS, Users, add, hand_over, measure, processor_time, runtime,
+    tenure_pairs,
 };
 
 /// What every lock with an expiry comes down to: a row that is taken if it is not there or has ended, and is deleted.
@@ -28,9 +30,32 @@ pub(crate) fn uncontended(report: &mut Report) -> Outcome {
             let (mut ours, mut bare) = (Side::default(), Side::default());
             for _ in 0..ROUNDS {
                 ours.add(runtime()?.block_on(tenure_pairs(&server.url(), &|| server_cpu(&server), tasks))?);
-                bare.add(runtime()?.block_on(bare_pairs(&server, tasks))?);
+                bare.add(runtime()?.block_on(bare_pairs(&server, &server.url(), true, tasks))?);
             }
             add(report, "postgres", tasks, commits, &ours, &bare);
+        }
+    }
+    Ok(())
+}
+
+/// Behind PgBouncer in transaction mode, with functions in the server and without.
+pub(crate) fn behind_a_pooler(report: &mut Report) -> Outcome {
+    for (has_functions, engine) in
+        [(true, "postgres behind PgBouncer"), (false, "postgres behind PgBouncer, without functions")]
+    {
+        let server = PostgresServer::start(&PostgresOptions::default().setting("fsync", "off"));
+        if !has_functions {
+            server.connect()?.run("DROP EXTENSION plpgsql");
+        }
+        let pooler = PgBouncer::start(&server);
+        let url = format!("{}?listen=off", pooler.url());
+        for tasks in TASKS {
+            let (mut ours, mut bare) = (Side::default(), Side::default());
+            for _ in 0..ROUNDS {
+                ours.add(runtime()?.block_on(tenure_pairs(&url, &|| server_cpu(&server), tasks))?);
+                bare.add(runtime()?.block_on(bare_pairs(&server, &pooler.url(), false, tasks))?);
+            }
+            add(report, engine, tasks, "commits not synced", &ours, &bare);
         }
     }
     Ok(())
@@ -42,9 +67,21 @@ pub(crate) fn server_cpu(server: &PostgresServer) -> Duration {
     processor_time(list.split_whitespace().filter_map(|pid| pid.parse().ok()))
 }
 
-async fn bare_pairs(server: &PostgresServer, tasks: usize) -> Result<Measured, Box<dyn std::error::Error>> {
+pub(crate) fn hand_over_behind_a_pooler(report: &mut Report) -> Outcome {
+    let server = PostgresServer::start(&PostgresOptions::default());
+    let pooler = PgBouncer::start(&server);
+    let url = format!("{}?listen=off", pooler.url());
+    runtime()?.block_on(hand_over(report, "postgres behind PgBouncer", &url, &|| server_cpu(&server)))
+}
+
+async fn bare_pairs(
+    server: &PostgresServer,
+    url: &str,
+    is_prepared: bool,
+    tasks: usize,
+) -> Result<Measured, Box<dyn std::error::Error>> {
     let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let manager = Manager::from_config(server.url().parse()?, NoTls, manager);
+    let manager = Manager::from_config(url.parse()?, NoTls, manager);
     let pool = Pool::builder(manager).max_size(CONNECTIONS).build()?;
     pool.get().await?.batch_execute(TABLE).await?;
     let (pairs, mut users) = (Arc::new(AtomicU64::new(0)), Users::new());
@@ -55,8 +92,14 @@ async fn bare_pairs(server: &PostgresServer, tasks: usize) -> Result<Measured, B
             loop {
                 for text in [TAKE, GIVE] {
                     let connection = pool.get().await?;
-                    let plan = connection.prepare_cached(text).await?;
-                    connection.query(&plan, &[&name, &claim]).await?;
+                    if is_prepared {
+                        let plan = connection.prepare_cached(text).await?;
+                        connection.query(&plan, &[&name, &claim]).await?;
+                    } else {
+                        let values: [(&(dyn ToSql + Sync), Type); 2] =
+                            [(&name, Type::TEXT), (&claim, Type::TEXT)];
+                        connection.query_typed(text, &values).await?;
+                    }
                 }
                 pairs.fetch_add(1, Ordering::Relaxed);
             }

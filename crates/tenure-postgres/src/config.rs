@@ -121,8 +121,8 @@ impl Config {
     /// At most [`connections`](Config::with) of the pool (5) are in use at a time, each for one transaction, never one
     /// that the program has taken out. One on which anything went wrong is taken out of the pool and closed.
     ///
-    /// What it does not do: listen. Waiters of other processes ask for themselves, each third of their confirm
-    /// window (1.7 s at most). With a URL beside it one connection more listens: [`with_pool`](Config::with_pool).
+    /// What it does not do: listen. The client looks for its waiters by itself, at the head of a line every 20 to
+    /// 200 ms. With a URL beside it one connection more listens: [`with_pool`](Config::with_pool).
     /// And leases live as long as the pool has a connection to renew them: while the program has all of them taken out,
     /// or blocks that runtime, claims fail with [`ErrorKind::Unavailable`] after 2 s, and leases are lost at their deadlines.
     ///

@@ -11,9 +11,10 @@ use tenure_sql::{Database, Dialect, Fault};
 use crate::config::Config;
 use crate::dialect::{PostgresDialect, literal};
 use crate::doctor::judge::{Facts, Others, Tables};
+use crate::statement::Plans;
 
 /// Looks at the server, the way to it, and the tables.
-pub(crate) async fn check<D>(database: &D, config: &Config) -> Vec<Finding>
+pub(crate) async fn check<D>(database: &D, config: &Config, plans: Plans) -> Vec<Finding>
 where
     D: Database<Dialect = PostgresDialect>,
 {
@@ -40,6 +41,7 @@ where
     });
     findings.push(trial);
     findings.push(judge::wakes(config.listens, database.hears()));
+    findings.push(judge::plans(plans));
     findings.push(clock);
     findings.push(latency(database).await);
     findings

@@ -8,7 +8,9 @@ use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::model::claim::ClientId;
 use tenure_core::{ErrorKind, Result};
-use tenure_sql::{Connection, Database, Fault, Hosted, Inbox, Notification, Plain, Purpose, Row, Tables};
+use tenure_sql::{
+    Connection, Database, Fault, Hosted, Inbox, Notification, Plain, Purpose, Row, Tables, VERSION_WITH_HOLDS,
+};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -18,8 +20,9 @@ use crate::config::Config;
 use crate::dialect::PostgresDialect;
 use crate::plain::PlainTexts;
 use crate::queues::{Loners, Texts};
+use crate::statement::{Function, Plans, Statement};
 use crate::versions::Versions;
-use crate::{doctor, migrate, plain};
+use crate::{doctor, functions, migrate, plain};
 
 const ENGINE: &str = "postgres";
 /// How many claims, renewals or releases go into one transaction.
@@ -126,6 +129,11 @@ async fn connect_once(config: Config, client: ClientId) -> std::result::Result<P
         let patience = ECHO_MAX.max(ECHO_CONNECTS * began.elapsed()).min(ECHO_CROWD_MAX);
         database.listen_to_oneself(&channels[0], patience).await?;
     }
+    if !database.owns_sessions() && version == VERSION_WITH_HOLDS {
+        let are_there =
+            functions::ensure(&database.connections, &database.place, &database.functions()).await;
+        database.connections.set_functions(are_there);
+    }
     Ok(database)
 }
 
@@ -148,8 +156,23 @@ impl Postgres {
         self.config.given.is_none() && self.hears()
     }
 
+    /// Where the server keeps the plans of statements.
+    pub(crate) fn plans(&self) -> Plans {
+        match (self.owns_sessions(), self.connections.have_functions()) {
+            (true, _) => Plans::Prepared,
+            (_, true) => Plans::Functions,
+            (_, false) => Plans::Nowhere,
+        }
+    }
+
+    /// Returns the statements of which there are functions.
+    fn functions(&self) -> Vec<&Function> {
+        let all = self.versions.functions().into_iter().chain(self.texts.functions());
+        all.filter_map(Statement::as_function).collect()
+    }
+
     /// Sends a notification to oneself, by another connection: a client that does not hear it sits behind a pooler in
-    /// transaction mode, and waits with heartbeats alone.
+    /// transaction mode, and looks for its waiters by itself.
     async fn listen_to_oneself(
         &mut self,
         channel: &str,
@@ -197,7 +220,7 @@ impl Postgres {
             tracing::debug!("the pooler still has a connection that listens: it is asked for on");
         }
         tracing::warn!(
-            "no notification comes through (a pooler, or no right to pg_notify): waiters ask by heartbeat alone"
+            "no notification comes through (a pooler, or no right to pg_notify): this client looks for its waiters by itself"
         );
         Ok(())
     }
@@ -248,13 +271,15 @@ impl Database for Postgres {
         if let Err(fault) = self.look_at_version().await {
             tracing::debug!(?fault, "the version of the tables cannot be read");
         }
-        doctor::check(self, &self.config).await
+        doctor::check(self, &self.config, self.plans()).await
     }
 
     async fn migrate(&self) -> std::result::Result<Option<String>, Fault> {
         let version = migrate::migrate(&self.connections, &self.place).await?;
         self.versions.set(version);
         migrate::migrate_queues(&self.connections, &self.place).await?;
+        let are_there = functions::ensure(&self.connections, &self.place, &self.functions()).await;
+        self.connections.set_functions(are_there && !self.owns_sessions());
         Ok(Some(format!("the tables {}… are of version {version}", self.place)))
     }
 }

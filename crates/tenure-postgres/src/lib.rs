@@ -25,8 +25,10 @@ pub mod fuzz;
 mod migrate;
 
 mod engine;
+mod functions;
 mod plain;
 mod queues;
+mod statement;
 mod versions;
 
 pub use config::Config;

@@ -190,7 +190,7 @@ async fn make(connections: &Connections, prefix: &str, tables: Vec<String>) -> R
 }
 
 /// Begins what one client does at a time. One that is at it at this moment is waited for.
-fn alone() -> String {
+pub(crate) fn alone() -> String {
     format!("BEGIN; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
 }
 

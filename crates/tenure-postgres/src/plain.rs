@@ -7,11 +7,15 @@ use tokio_postgres::types::Type;
 
 use crate::dialect::{claim_plain, release_plain};
 use crate::engine::Postgres;
-use crate::queues::Value;
 use crate::queues::read::strange;
+use crate::statement::{Bound, Plans, Statement, Wait};
 
 /// How many rows such a statement is for at most. Their plan joins each row with each, and a batch shares the time of planning a text.
 const KEPT_MAX: usize = 64;
+
+/// The columns of what they return.
+const CLAIMED: [Type; 2] = [Type::TEXT, Type::INT8];
+const RELEASED: [Type; 2] = [Type::TEXT, Type::INT4];
 
 /// The statements. Those for one have it as their parameters, those for several have arrays: that costs the server a seventh more.
 ///
@@ -19,30 +23,70 @@ const KEPT_MAX: usize = 64;
 /// its key, and sessions of one's own know no other plan for that: so they are carried out in that order, and need not be sorted, nor
 /// locked beforehand.
 pub(crate) struct PlainTexts {
-    claim_one: String,
-    claim: String,
-    release_one: String,
-    release: String,
+    claim_one: Statement,
+    claim: Statement,
+    release_one: Statement,
+    release: Statement,
 }
 
 impl PlainTexts {
-    pub(crate) fn new(tables: &Tables) -> PlainTexts {
+    pub(crate) fn new(place: &str, tables: &Tables) -> PlainTexts {
         let one = |values: &str| format!("SELECT {values}");
         let several = |arrays: &str| format!("SELECT * FROM unnest({arrays})");
         let is_in_order = tables.keeps_holds;
         let (of_claim, of_release) = ("$1, $2, $3, $4, $5, $6", "$1, $2");
+        let statement = |name, text, takes: &[Type], gives: &[Type]| {
+            let statement = Statement::new(text, takes);
+            // Their names are the same for tables of any version.
+            if tables.keeps_holds {
+                statement.function(place, name, gives, Wait::Little, true)
+            } else {
+                statement
+            }
+        };
         PlainTexts {
-            claim_one: claim_plain(tables, &one(of_claim), true),
-            claim: claim_plain(tables, &several(of_claim), is_in_order),
-            release_one: release_plain(tables, &one(of_release), true),
-            release: release_plain(tables, &several(of_release), is_in_order),
+            claim_one: statement(
+                "claim_one",
+                claim_plain(tables, &one(of_claim), true),
+                &[Type::BYTEA, Type::INT8, Type::BYTEA, Type::INT8, Type::INT8, Type::BYTEA],
+                &CLAIMED,
+            ),
+            claim: statement(
+                "claim",
+                claim_plain(tables, &several(of_claim), is_in_order),
+                &[
+                    Type::BYTEA_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::BYTEA_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::BYTEA_ARRAY,
+                ],
+                &CLAIMED,
+            ),
+            release_one: statement(
+                "release_one",
+                release_plain(tables, &one(of_release), true),
+                &[Type::BYTEA, Type::BYTEA],
+                &RELEASED,
+            ),
+            release: statement(
+                "release",
+                release_plain(tables, &several(of_release), is_in_order),
+                &[Type::BYTEA_ARRAY, Type::BYTEA_ARRAY],
+                &RELEASED,
+            ),
         }
+    }
+
+    pub(crate) fn all(&self) -> [&Statement; 4] {
+        [&self.claim_one, &self.claim, &self.release_one, &self.release]
     }
 }
 
-/// Carries a statement of the short path out where its plan is kept: on connections that no pooler shares.
+/// Carries a statement of the short path out where its plan is kept.
 pub(crate) async fn run(postgres: &Postgres, work: Plain<'_>) -> Option<Result<Vec<Row>, Fault>> {
-    if !postgres.owns_sessions() || !(1..=KEPT_MAX).contains(&work.count()) {
+    if postgres.plans() == Plans::Nowhere || !(1..=KEPT_MAX).contains(&work.count()) {
         return None;
     }
     Some(match work {
@@ -60,25 +104,11 @@ async fn claim(postgres: &Postgres, claims: &[&Claim]) -> Result<Vec<Row>, Fault
     let ttls: Vec<i64> = claims.iter().map(|claim| micros(claim.terms.ttl)).collect();
     let labels: Vec<&[u8]> = claims.iter().map(|claim| claim.terms.label.as_str().as_bytes()).collect();
     if let ([name], [id], [label]) = (&names[..], &ids[..], &labels[..]) {
-        let values: [Value<'_>; 6] = [
-            (name, Type::BYTEA),
-            (&floors[0], Type::INT8),
-            (id, Type::BYTEA),
-            (&clients[0], Type::INT8),
-            (&ttls[0], Type::INT8),
-            (label, Type::BYTEA),
-        ];
-        return transact::<i64>(postgres, &postgres.plain_texts().claim_one, &values).await;
+        let one = &postgres.plain_texts().claim_one;
+        return transact::<i64>(postgres, (one, &[name, &floors[0], id, &clients[0], &ttls[0], label])).await;
     }
-    let values: [Value<'_>; 6] = [
-        (&names, Type::BYTEA_ARRAY),
-        (&floors, Type::INT8_ARRAY),
-        (&ids, Type::BYTEA_ARRAY),
-        (&clients, Type::INT8_ARRAY),
-        (&ttls, Type::INT8_ARRAY),
-        (&labels, Type::BYTEA_ARRAY),
-    ];
-    transact::<i64>(postgres, &postgres.plain_texts().claim, &values).await
+    let claim = &postgres.plain_texts().claim;
+    transact::<i64>(postgres, (claim, &[&names, &floors, &ids, &clients, &ttls, &labels])).await
 }
 
 async fn release(postgres: &Postgres, releases: &[(&Name, ClaimId)]) -> Result<Vec<Row>, Fault> {
@@ -86,21 +116,18 @@ async fn release(postgres: &Postgres, releases: &[(&Name, ClaimId)]) -> Result<V
     let ids: Vec<[u8; 16]> = releases.iter().map(|(_, claim)| claim_bytes(*claim)).collect();
     let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
     if let ([name], [id]) = (&names[..], &ids[..]) {
-        let values: [Value<'_>; 2] = [(name, Type::BYTEA), (id, Type::BYTEA)];
-        return transact::<i32>(postgres, &postgres.plain_texts().release_one, &values).await;
+        return transact::<i32>(postgres, (&postgres.plain_texts().release_one, &[name, id])).await;
     }
-    let values: [Value<'_>; 2] = [(&names, Type::BYTEA_ARRAY), (&ids, Type::BYTEA_ARRAY)];
-    transact::<i32>(postgres, &postgres.plain_texts().release, &values).await
+    transact::<i32>(postgres, (&postgres.plain_texts().release, &[&names, &ids])).await
 }
 
 /// Returns the rows as texts: a claim in hexadecimal digits, and a number.
 async fn transact<N: ToString + for<'a> tokio_postgres::types::FromSql<'a>>(
     postgres: &Postgres,
-    text: &str,
-    values: &[Value<'_>],
+    statement: Bound<'_>,
 ) -> Result<Vec<Row>, Fault> {
     let mut connection = postgres.lend(Purpose::Any).await?;
-    let done = connection.run_hastily((text, values)).await?;
+    let done = connection.run_hastily(postgres.owns_sessions(), statement).await?;
     tenure_sql::Connection::keep(connection);
     let read = |row: &tokio_postgres::Row| -> Result<Row, Fault> {
         let claim: Option<String> = row.try_get(0).map_err(strange)?;

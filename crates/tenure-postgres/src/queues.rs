@@ -19,17 +19,18 @@ use tenure_sql::{
     claim_bytes, client_number, micros, signed,
 };
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::ToSql;
 
 pub(crate) use text::Texts;
 
-use crate::client::connection::{Bound, PooledConnection};
+use crate::client::connection::PooledConnection;
 use crate::engine::Postgres;
 use crate::migrate;
 use crate::queues::read::{claim, dispatched, maybe_period, name, number, strange};
+use crate::statement::Bound;
 
-/// A value and its type.
-pub(crate) type Value<'a> = (&'a (dyn ToSql + Sync), Type);
+/// A value for a parameter.
+type Value<'a> = &'a (dyn ToSql + Sync);
 
 /// What becomes of an item, as the statement has it.
 #[derive(Clone, Copy)]
@@ -124,10 +125,9 @@ impl Postgres {
             (calls.one.iter().map(bytes).collect(), calls.watchers.iter().map(bytes).collect());
         let (one, watcher): (Vec<&[u8]>, Vec<&[u8]>) = (one, watcher);
         let own = client_number(self.inbox().client());
-        let values: [&[Value<'_>]; 2] =
-            [&[(&one, Type::BYTEA_ARRAY), (&own, Type::INT8)], &[(&watcher, Type::BYTEA_ARRAY)]];
+        let values: [&[Value<'_>]; 2] = [&[&one, &own], &[&watcher]];
         let mut behind: Vec<Bound<'_>> = Vec::new();
-        let alone: [Value<'_>; 2] = [(&one.first(), Type::BYTEA), (&own, Type::INT8)];
+        let alone: [Value<'_>; 2] = [&one.first(), &own];
         match one.len() {
             0 => {}
             1 => behind.push((&self.texts().wake_one, &alone)),
@@ -149,26 +149,14 @@ impl Postgres {
         let given = if texts.keeps_contexts { 5 } else { 4 };
         let rows = if let [push] = pushes {
             let (queue, delay, context) = (bytes(&push.queue), micros(push.delay), context(push));
-            let values: [Value<'_>; 5] = [
-                (&queue, Type::BYTEA),
-                (&&*push.payload, Type::BYTEA),
-                (&delay, Type::INT8),
-                (&own, Type::INT8),
-                (&context, Type::BYTEA),
-            ];
+            let values: [Value<'_>; 5] = [&queue, &&*push.payload, &delay, &own, &context];
             self.transact(&[(&texts.push_one, &values[..given])], &watchers).await?
         } else {
             let queues: Vec<&[u8]> = pushes.iter().map(|push| bytes(&push.queue)).collect();
             let payloads: Vec<&[u8]> = pushes.iter().map(|push| &*push.payload).collect();
             let delays: Vec<i64> = pushes.iter().map(|push| micros(push.delay)).collect();
             let contexts: Vec<Option<&[u8]>> = pushes.iter().map(|push| context(push)).collect();
-            let values: [Value<'_>; 5] = [
-                (&queues, Type::BYTEA_ARRAY),
-                (&payloads, Type::BYTEA_ARRAY),
-                (&delays, Type::INT8_ARRAY),
-                (&own, Type::INT8),
-                (&contexts, Type::BYTEA_ARRAY),
-            ];
+            let values: [Value<'_>; 5] = [&queues, &payloads, &delays, &own, &contexts];
             self.transact(&[(&texts.push, &values[..given])], &watchers).await?
         };
         let pushed = pushed(&rows, pushes.len())?;
@@ -192,15 +180,8 @@ impl Postgres {
         let (queue, id) = (bytes(&take.queue), claim_bytes(claim));
         let (client, floor) = (client_number(take.client), signed(take.floor.get()));
         let (ttl, attempts) = (micros(take.rules.ttl), i64::from(take.rules.attempts_max));
-        let values: [Value<'_>; 7] = [
-            (&queue, Type::BYTEA),
-            (&id.as_slice(), Type::BYTEA),
-            (&client, Type::INT8),
-            (&ttl, Type::INT8),
-            (&take.rules.label.as_str().as_bytes(), Type::BYTEA),
-            (&floor, Type::INT8),
-            (&attempts, Type::INT8),
-        ];
+        let values: [Value<'_>; 7] =
+            [&queue, &id.as_slice(), &client, &ttl, &take.rules.label.as_str().as_bytes(), &floor, &attempts];
         let rows = self.transact_alone(&[(&self.texts().take_one, &values)]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let item = ItemId(number(row, 0)?.unsigned_abs());
@@ -230,7 +211,7 @@ impl Postgres {
 
     async fn hand_out_at_intervals(&self, queue: &[u8], take: &[Value<'_>]) -> Result<Vec<Row>, Fault> {
         // Each take from this queue stands in line for the row in which its rest is noted.
-        let head: [Value<'_>; 1] = [(&queue, Type::BYTEA)];
+        let head: [Value<'_>; 1] = [&queue];
         self.transact_alone(&[(&self.texts().lock_head, &head), (&self.texts().take_at_intervals, take)])
             .await
     }
@@ -268,17 +249,12 @@ impl QueueDatabase for Postgres {
         let dedups: Vec<Option<&[u8]>> = pushes.iter().map(|push| push.dedup.as_ref().map(bytes)).collect();
         let contexts: Vec<Option<&[u8]>> = pushes.iter().map(|push| context(push)).collect();
         let texts = self.texts();
-        let mut values: Vec<Value<'_>> = vec![
-            (&queues, Type::BYTEA_ARRAY),
-            (&payloads, Type::BYTEA_ARRAY),
-            (&delays, Type::INT8_ARRAY),
-            (&groups, Type::BYTEA_ARRAY),
-        ];
+        let mut values: Vec<Value<'_>> = vec![&queues, &payloads, &delays, &groups];
         if texts.keeps_contexts {
-            values.push((&contexts, Type::BYTEA_ARRAY));
+            values.push(&contexts);
         }
         if has_dedups {
-            values.push((&dedups, Type::BYTEA_ARRAY));
+            values.push(&dedups);
         }
         let statement: Bound<'_> =
             (if has_dedups { &texts.push_all } else { &texts.push_groups }, values.as_slice());
@@ -307,17 +283,7 @@ impl QueueDatabase for Postgres {
             Interval::Group(period) => (micros(period), false),
         };
         let most = if is_of_queue { 1 } else { claims.len() as i64 };
-        let values: [Value<'_>; 9] = [
-            (&queue, Type::BYTEA),
-            (&ids, Type::BYTEA_ARRAY),
-            (&most, Type::INT8),
-            (&client, Type::INT8),
-            (&ttl, Type::INT8),
-            (&label, Type::BYTEA),
-            (&floor, Type::INT8),
-            (&attempts, Type::INT8),
-            (&period, Type::INT8),
-        ];
+        let values: [Value<'_>; 9] = [&queue, &ids, &most, &client, &ttl, &label, &floor, &attempts, &period];
         let rows = match is_of_queue {
             true => self.hand_out_at_intervals(queue, &values).await?,
             false => self.transact_alone(&[(&self.texts().take, &values)]).await?,
@@ -343,7 +309,7 @@ impl QueueDatabase for Postgres {
         let ids = all_bytes(claims);
         let ids = slices(&ids);
         let connection = self.connections.lend(Purpose::Renewal).await?;
-        let renew: &[Bound<'_>] = &[(&self.texts().renew, &[(&ids, Type::BYTEA_ARRAY)])];
+        let renew: &[Bound<'_>] = &[(&self.texts().renew, &[&ids])];
         let rows = self.transact_on(connection, renew, &Calls::default()).await?;
         let read = |row: &Row| {
             let claim = claim(row, 0)?.ok_or_else(|| Fault::internal("a claim is missing"))?;
@@ -373,15 +339,8 @@ impl QueueDatabase for Postgres {
             mosts.push(most);
             reasons.push(cut_reason(reason).as_bytes());
         }
-        let lock: [Value<'_>; 1] = [(&ids, Type::BYTEA_ARRAY)];
-        let values: [Value<'_>; 6] = [
-            (&queues, Type::BYTEA_ARRAY),
-            (&ids, Type::BYTEA_ARRAY),
-            (&kinds, Type::INT8_ARRAY),
-            (&afters, Type::INT8_ARRAY),
-            (&mosts, Type::INT8_ARRAY),
-            (&reasons, Type::BYTEA_ARRAY),
-        ];
+        let lock: [Value<'_>; 1] = [&ids];
+        let values: [Value<'_>; 6] = [&queues, &ids, &kinds, &afters, &mosts, &reasons];
         let is_plain = kinds.iter().all(|kind| *kind == Kind::Ack as i64);
         let settle: Bound<'_> = match is_plain {
             true => (&self.texts().acknowledge, &values[..2]),
@@ -389,7 +348,7 @@ impl QueueDatabase for Postgres {
         };
         let are_alone = is_plain && self.loners.are(&claims);
         let one: Option<[Value<'_>; 2]> = match (&queues[..], &ids[..]) {
-            ([queue], [id]) => Some([(queue, Type::BYTEA), (id, Type::BYTEA)]),
+            ([queue], [id]) => Some([queue, id]),
             _ => None,
         };
         let rows = match (are_alone, &one) {
@@ -417,12 +376,7 @@ impl QueueDatabase for Postgres {
         let queue = bytes(queue);
         let items: Vec<i64> = items.iter().map(|item| signed(item.0)).collect();
         let (attempts, reason) = (i64::from(attempts), WORN_OUT.as_bytes());
-        let values: [Value<'_>; 4] = [
-            (&queue, Type::BYTEA),
-            (&items, Type::INT8_ARRAY),
-            (&attempts, Type::INT8),
-            (&reason, Type::BYTEA),
-        ];
+        let values: [Value<'_>; 4] = [&queue, &items, &attempts, &reason];
         let statements: [Bound<'_>; 2] =
             [(&self.texts().lock_groups_of, &values[..2]), (&self.texts().dead_letter, &values)];
         self.transact_alone(&statements).await.map(drop)
@@ -432,17 +386,17 @@ impl QueueDatabase for Postgres {
         let queue = bytes(queue);
         let item = item.map(|item| signed(item.0));
         let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let values: [Value<'_>; 3] = [(&queue, Type::BYTEA), (&item, Type::INT8), (&most, Type::INT8)];
+        let values: [Value<'_>; 3] = [&queue, &item, &most];
         Ok(self.transact_alone(&[(&self.texts().replay, &values)]).await?.len())
     }
 
     async fn remove(&self, queue: &Name, which: Which, items: &[ItemId]) -> Result<usize, Fault> {
         let queue = bytes(queue);
         let items: Vec<i64> = items.iter().map(|item| signed(item.0)).collect();
-        let values: [Value<'_>; 2] = [(&queue, Type::BYTEA), (&items, Type::INT8_ARRAY)];
+        let values: [Value<'_>; 2] = [&queue, &items];
         let rows = match which {
             Which::Live => {
-                let lock = (&*self.texts().lock_groups_of, &values[..]);
+                let lock: Bound<'_> = (&self.texts().lock_groups_of, &values);
                 self.transact_alone(&[lock, (&self.texts().withdraw, &values)]).await?
             }
             Which::Dead => self.transact_alone(&[(&self.texts().remove_dead, &values)]).await?,
@@ -452,7 +406,7 @@ impl QueueDatabase for Postgres {
 
     async fn note_idle(&self, queue: &Name) -> Result<usize, Fault> {
         let (queue, own) = (bytes(queue), client_number(self.inbox().client()));
-        let values: [Value<'_>; 2] = [(&queue, Type::BYTEA), (&own, Type::INT8)];
+        let values: [Value<'_>; 2] = [&queue, &own];
         let rows = self.transact_alone(&[(&self.texts().note_idle, &values)]).await?;
         let row = rows.first().ok_or_else(|| Fault::internal("an idle client was not noted"))?;
         Ok(usize::try_from(number(row, 0)?).unwrap_or(0))
@@ -460,13 +414,13 @@ impl QueueDatabase for Postgres {
 
     async fn unnote_idle(&self, queue: &Name) -> Result<(), Fault> {
         let (queue, own) = (bytes(queue), client_number(self.inbox().client()));
-        let values: [Value<'_>; 2] = [(&queue, Type::BYTEA), (&own, Type::INT8)];
+        let values: [Value<'_>; 2] = [&queue, &own];
         self.transact_alone(&[(&self.texts().unnote_idle, &values)]).await.map(drop)
     }
 
     async fn pass_over(&self, queue: &Name) -> Result<(), Fault> {
         let (queue, own) = (bytes(queue), client_number(self.inbox().client()));
-        let values: [Value<'_>; 2] = [(&queue, Type::BYTEA), (&own, Type::INT8)];
+        let values: [Value<'_>; 2] = [&queue, &own];
         self.transact_alone(&[(&self.texts().pass_over, &values)]).await.map(drop)
     }
 

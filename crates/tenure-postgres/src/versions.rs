@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tenure_sql::{Tables, VERSION, VERSION_WITH_HOLDS};
 
 use crate::plain::PlainTexts;
+use crate::statement::Statement;
 
 /// The names of the tables, and statements for them.
 pub(crate) struct Version {
@@ -26,7 +27,7 @@ impl Versions {
     pub(crate) fn new(place: &str, deletes: bool, present: u32) -> Versions {
         let version = |tables: Tables| {
             let tables = Tables { deletes, ..tables };
-            Version { plain_texts: PlainTexts::new(&tables), tables }
+            Version { plain_texts: PlainTexts::new(place, &tables), tables }
         };
         Versions {
             old: version(Tables::new(place)),
@@ -34,6 +35,11 @@ impl Versions {
             present: AtomicU32::new(present),
             doubt: Arc::default(),
         }
+    }
+
+    /// Returns the statements for tables of version 2 of which there are functions.
+    pub(crate) fn functions(&self) -> [&Statement; 4] {
+        self.new.plain_texts.all()
     }
 
     /// Whether that version may be another one by now.

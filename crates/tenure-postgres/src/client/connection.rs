@@ -1,7 +1,7 @@
 //! Connections: a few, lent for one transaction each.
 //!
-//! Statements are sent as plain text: a pooler in transaction mode knows no names that were given on another connection. Where no
-//! pooler lies between, those of queues and of the short path are prepared.
+//! Most statements are sent as plain text: a pooler in transaction mode knows no names that were given on another connection. Those of
+//! queues and of the short path are prepared where no pooler lies between, and functions elsewhere.
 
 use std::collections::HashSet;
 use std::future::{Future, poll_fn};
@@ -20,11 +20,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, timeout};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{SimpleQueryMessage, Statement};
+use tokio_postgres::{SimpleQueryMessage, Statement as Plan};
 
 use crate::config::Config;
 use crate::dialect::{PostgresDialect, SURROUNDINGS};
 use crate::error::fault;
+use crate::statement::{Bound, Function};
 
 /// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault
 /// that came just before would have it ask once more, and fail its user after twice the time.
@@ -36,6 +37,8 @@ pub struct PooledConnection {
     alarm: Option<Alarm>,
     alarms: Arc<Alarms>,
     hasty: Arc<Hasty>,
+    /// Whether the server has our functions, as far as is known.
+    functions: Arc<AtomicBool>,
     /// Set if a table is not there that should be.
     doubt: Option<Arc<AtomicBool>>,
     left: Left,
@@ -161,9 +164,6 @@ impl Connection for PooledConnection {
     }
 }
 
-/// A statement with values for its parameters.
-pub(crate) type Bound<'a> = (&'a str, &'a [(&'a (dyn ToSql + Sync), Type)]);
-
 /// What is set once on the server's side of a connection that this client alone uses. Plans are kept: each would
 /// otherwise be made anew for the number of rows in a batch, which takes longer than to execute it. One that is made
 /// while a queue is empty must do for when it is long, so no plan may read whole tables. One that has to all the same is taken for so
@@ -189,6 +189,14 @@ impl PooledConnection {
 
     /// Returns what an error means, and notes what is left of a text that was given up.
     fn failed(&mut self, error: &tokio_postgres::Error, left: Left) -> Fault {
+        // Somebody has dropped them, or taken the right to call them: texts do as well.
+        let gone = [SqlState::UNDEFINED_FUNCTION, SqlState::INSUFFICIENT_PRIVILEGE];
+        if error.code().is_some_and(|code| gone.contains(code))
+            && self.functions.swap(false, Ordering::AcqRel)
+        {
+            self.left = left;
+            return Fault::GivenUp("the functions are not what they were".to_owned());
+        }
         let missing = [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN];
         match &self.doubt {
             Some(doubt) if error.code().is_some_and(|code| missing.contains(code)) => {
@@ -208,7 +216,7 @@ impl PooledConnection {
     /// Runs a transaction in one round trip, and returns the rows of each statement. `behind` is sent with it, to be
     /// executed after the commit; its outcome is ignored.
     ///
-    /// `is_own`: this client alone uses the server's side of this connection, so that statements may keep their plans there.
+    /// `is_own`: this client alone uses the server's side of this connection, so that statements may be prepared there.
     pub(crate) async fn transact(
         &mut self,
         is_own: bool,
@@ -218,12 +226,13 @@ impl PooledConnection {
         self.carry_out(is_own, false, statements, behind).await
     }
 
-    /// Runs one statement of the short path in a session of one's own.
+    /// Runs one statement of the short path, in a session of one's own or as a function.
     pub(crate) async fn run_hastily(
         &mut self,
+        is_own: bool,
         statement: Bound<'_>,
     ) -> Result<Vec<Vec<tokio_postgres::Row>>, Fault> {
-        self.carry_out(true, true, &[statement], &[]).await
+        self.carry_out(is_own, is_own, &[statement], &[]).await
     }
 
     async fn carry_out(
@@ -237,6 +246,7 @@ impl PooledConnection {
         let Some(Lent { object: client, .. }) = &self.lent else {
             return Err(Fault::internal("the connection is gone"));
         };
+        let has_functions = !is_own && self.functions.load(Ordering::Acquire);
         let carried_out = async {
             let mut plans = Vec::new();
             let mut turn = "";
@@ -248,22 +258,27 @@ impl PooledConnection {
                 if self.hasty.is(client) != is_hasty {
                     turn = if is_hasty { WAIT_LITTLE } else { WAIT };
                 }
-                for (text, values) in statements.iter().chain(behind) {
-                    let types: Vec<Type> = values.iter().map(|(_, kind)| kind.clone()).collect();
-                    plans.push(client.prepare_typed_cached(text, &types).await?);
+                for (statement, _) in statements.iter().chain(behind) {
+                    plans.push(client.prepare_typed_cached(&statement.text, statement.takes()).await?);
                 }
             }
             // All are sent before the first is answered: futures send when they are first polled.
-            let all = statements.iter().enumerate().map(|(at, bound)| query(client, plans.get(at), *bound));
+            let all = statements
+                .iter()
+                .enumerate()
+                .map(|(at, bound)| query(client, plans.get(at), has_functions, *bound));
             let after = behind
                 .iter()
                 .enumerate()
-                .map(|(at, bound)| query(client, plans.get(statements.len() + at), *bound));
-            let (begin, commit) = match (is_own, statements.len()) {
+                .map(|(at, bound)| query(client, plans.get(statements.len() + at), has_functions, *bound));
+            let (begin, commit) = match statements {
                 // It is a transaction by itself.
-                (true, 0 | 1) => (String::new(), ""),
-                (true, _) => (format!("BEGIN; {BEGUN}"), "COMMIT"),
-                (false, _) => {
+                [_] | [] if is_own => (String::new(), ""),
+                _ if is_own => (format!("BEGIN; {BEGUN}"), "COMMIT"),
+                [(one, _)] if has_functions && one.as_function().is_some_and(Function::is_alone) => {
+                    (String::new(), "")
+                }
+                _ => {
                     let begin = PostgresDialect::BEGIN.join("; ");
                     (format!("{begin}; {}; {BEGUN}", SURROUNDINGS.join("; ")), "COMMIT")
                 }
@@ -303,12 +318,18 @@ async fn execute(client: &Object, text: &str) -> Result<(), tokio_postgres::Erro
 
 async fn query(
     client: &Object,
-    plan: Option<&Statement>,
-    (text, values): Bound<'_>,
+    plan: Option<&Plan>,
+    has_functions: bool,
+    (statement, values): Bound<'_>,
 ) -> Result<Vec<tokio_postgres::Row>, tokio_postgres::Error> {
-    let Some(plan) = plan else { return client.query_typed(text, values).await };
-    let values: Vec<_> = values.iter().map(|(value, _)| *value).collect();
-    client.query(plan, &values).await
+    if let Some(plan) = plan {
+        return client.query(plan, values).await;
+    }
+    let function = statement.as_function().filter(|_| has_functions);
+    let text = function.map_or(&*statement.text, Function::call);
+    let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+        values.iter().copied().zip(statement.takes().iter().cloned()).collect();
+    client.query_typed(text, &typed).await
 }
 
 /// Polls all for the first time in their order, which is the order in which they are sent.
@@ -355,6 +376,8 @@ pub(crate) struct Connections {
     room: Room,
     alarms: Arc<Alarms>,
     hasty: Arc<Hasty>,
+    /// Whether the server has our functions, as far as is known.
+    functions: Arc<AtomicBool>,
     servers: String,
 }
 
@@ -365,8 +388,17 @@ impl Connections {
             None => (own_pool(config)?, None),
         };
         let room = Room::new(config.connections);
-        let (alarms, hasty) = (Arc::default(), Arc::default());
-        Ok(Connections { pool, runtime, room, alarms, hasty, servers: config.servers() })
+        let (alarms, hasty, functions) = (Arc::default(), Arc::default(), Arc::default());
+        Ok(Connections { pool, runtime, room, alarms, hasty, functions, servers: config.servers() })
+    }
+
+    /// Whether the server has our functions, as far as is known.
+    pub(crate) fn have_functions(&self) -> bool {
+        self.functions.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_functions(&self, are_there: bool) {
+        self.functions.store(are_there, Ordering::Release);
     }
 
     /// Returns a connection that no other task uses.
@@ -381,6 +413,7 @@ impl Connections {
                 doubt: None,
                 alarms: self.alarms.clone(),
                 hasty: self.hasty.clone(),
+                functions: self.functions.clone(),
                 left: Left::Unknown,
             })
         };

@@ -4,6 +4,8 @@ use tenure_core::engine::Finding;
 use tenure_sql::doctor::{connections, missing_rights, no_tables, other_version};
 use tenure_sql::{Row, VERSION, VERSION_WITH_HOLDS};
 
+use crate::statement::Plans;
+
 /// The first version with which tenure may be used: older ones are not maintained any more, and were not tried.
 const VERSION_MIN: u32 = 120_000;
 /// The version that the tests run against.
@@ -233,16 +235,31 @@ pub(super) fn wakes(listens: bool, hears: bool) -> Finding {
     match (listens, hears) {
         (true, true) => Finding::good(what, "a notification came back at once"),
         (true, false) => {
-            let found = "no notification comes back: a pooler in transaction mode lies between. Waiters ask for \
-                themselves, each third of their confirm window (1.7 s at most)";
+            let found = "no notification comes back: a pooler in transaction mode lies between. A client looks for \
+                its waiters by itself, at the head of a line every 20 to 200 ms";
             Finding::warning(what, found).hint(
                 "connect with the server itself if they should hear at once; else `?listen=off` says that you know",
             )
         }
         (false, _) => Finding::good(
             what,
-            "nobody listens (`?listen=off`, or a pool without a URL): waiters ask for themselves, each third \
-             of their confirm window (1.7 s at most)",
+            "nobody listens (`?listen=off`, or a pool without a URL): a client looks for its waiters \
+             by itself, at the head of a line every 20 to 200 ms",
         ),
+    }
+}
+
+/// Whether the server plans each statement anew.
+pub(super) fn plans(plans: Plans) -> Finding {
+    let what = "plans";
+    match plans {
+        Plans::Prepared => Finding::good(what, "kept in sessions that this client alone uses"),
+        Plans::Functions => Finding::good(what, "kept in functions, for a session may be another client's next"),
+        Plans::Nowhere => Finding::warning(
+            what,
+            "a session may be another client's next, and the tables have no functions: each statement is planned anew, which \
+             is four fifths of what a lock costs the server",
+        )
+        .hint("run `tenure doctor --migrate` once as the owner of the tables, who must be allowed to make functions"),
     }
 }

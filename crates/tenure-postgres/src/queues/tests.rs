@@ -31,7 +31,7 @@ fn what_relies_on_a_lock_does_nothing_outside_of_its_transaction() {
         };
         let entered = database.enter(&[&push], &Calls::default()).await.expect("it is in line");
         let (bytes, items) = (bytes(&queue), vec![signed(entered.pushed[0].item.0)]);
-        let values: [Value<'_>; 2] = [(&bytes, Type::BYTEA), (&items, Type::INT8_ARRAY)];
+        let values: [Value<'_>; 2] = [&bytes, &items];
         let withdraw: Bound<'_> = (&database.texts().withdraw, &values);
         let lock: Bound<'_> = (&database.texts().lock_groups_of, &values);
         // A setting that was there once is not gone, but empty: before and after a transaction.

@@ -8,7 +8,10 @@ use tenure_core::engine::queue::{CONSUMER_LIFE, DEDUP_MEMORY};
 use tenure_core::model::queue::step::WATCHERS;
 use tenure_sql::{Dialect, QUEUE_VERSION, QueueTables};
 
+use tokio_postgres::types::Type;
+
 use crate::dialect::{FLOOR_AHEAD, PostgresDialect, literal};
+use crate::statement::{Statement, Wait};
 
 const CLOCK: &str = PostgresDialect::CLOCK;
 /// Zero in a transaction that has begun as it should, and an error outside of one: there the lock that the statement before
@@ -26,51 +29,51 @@ pub(crate) struct Texts {
     pub(crate) keeps_contexts: bool,
     /// `queues, payloads, delays, client`, and the contexts, if they are kept: `id, is_duplicate, is_for_idle` for each, in order.
     /// The last one: a client other than this one is idle there.
-    pub(crate) push: String,
+    pub(crate) push: Statement,
     /// `queue, payload, delay, client`, and the context: the same for one item.
-    pub(crate) push_one: String,
+    pub(crate) push_one: Statement,
     /// `queues, payloads, delays`, then groups, contexts, if they are kept, and dedup ids: `id, is_duplicate` for each, in order.
-    pub(crate) push_groups: String,
-    pub(crate) push_all: String,
+    pub(crate) push_groups: Statement,
+    pub(crate) push_all: Statement,
     /// `queue, claims, most, client, ttl, label, floor, attempts_max, period`: `id, claim, grp, payload, attempts, token,
     /// next_in, age`, and the context, if it is kept. A row without a claim is of an item that is worn out; the one without an id says how the queue stands.
-    pub(crate) take: String,
+    pub(crate) take: Statement,
     /// `queue, claim, client, ttl, label, floor, attempts_max`: `id, claim, grp, payload, attempts, token, is_for_others,
     /// age` of one item, and its context. No row: it takes the long statement to say why.
-    pub(crate) take_one: String,
+    pub(crate) take_one: Statement,
     /// The same behind `lock_head`, for a client that keeps an interval of the whole queue.
-    pub(crate) take_at_intervals: String,
-    pub(crate) lock_head: String,
+    pub(crate) take_at_intervals: Statement,
+    pub(crate) lock_head: Statement,
     /// `claims`: `claim, ttl` for those that live.
-    pub(crate) renew: String,
+    pub(crate) renew: Statement,
     /// `claims`: locks the groups of their items.
-    pub(crate) lock_groups: String,
+    pub(crate) lock_groups: Statement,
     /// `queues, claims`, then kinds, periods, most attempts and reasons: `claim, is_buried, is_ready, queue`.
-    pub(crate) acknowledge: String,
+    pub(crate) acknowledge: Statement,
     /// The same for items without groups, whose end nothing follows from.
-    pub(crate) acknowledge_alone: String,
+    pub(crate) acknowledge_alone: Statement,
     /// `queue, claim`: the same for one item.
-    pub(crate) acknowledge_one: String,
-    pub(crate) settle: String,
+    pub(crate) acknowledge_one: Statement,
+    pub(crate) settle: Statement,
     /// `queue, ids`: locks the groups of these items.
-    pub(crate) lock_groups_of: String,
+    pub(crate) lock_groups_of: Statement,
     /// `queue, ids, attempts, reason`.
-    pub(crate) dead_letter: String,
+    pub(crate) dead_letter: Statement,
     /// `queue, ids`: a row for each that was removed.
-    pub(crate) withdraw: String,
-    pub(crate) remove_dead: String,
+    pub(crate) withdraw: Statement,
+    pub(crate) remove_dead: Statement,
     /// `queue, id or NULL, most`: a row for each.
-    pub(crate) replay: String,
+    pub(crate) replay: Statement,
     /// `queue, client`: how many are idle for longer.
-    pub(crate) note_idle: String,
-    pub(crate) unnote_idle: String,
-    pub(crate) pass_over: String,
+    pub(crate) note_idle: Statement,
+    pub(crate) unnote_idle: Statement,
+    pub(crate) pass_over: Statement,
     /// `queues, client`: calls one that is idle, and not this client.
-    pub(crate) wake: String,
+    pub(crate) wake: Statement,
     /// `queue, client`: the same for one queue.
-    pub(crate) wake_one: String,
+    pub(crate) wake_one: Statement,
     /// `queues`.
-    pub(crate) wake_watchers: String,
+    pub(crate) wake_watchers: Statement,
 }
 
 impl Texts {
@@ -78,46 +81,140 @@ impl Texts {
     pub(crate) fn new(place: &str, prefix: &str, keeps_contexts: bool) -> Texts {
         let tables = QueueTables::new(place);
         let column = Column(keeps_contexts);
+        let all = |name, text, takes: &[Type], gives: &[Type], is_alone| {
+            let statement = Statement::new(text, takes);
+            // Their names are the same with contexts and without.
+            if keeps_contexts {
+                statement.function(place, name, gives, Wait::Long, is_alone)
+            } else {
+                statement
+            }
+        };
+        let [alone, several] = [true, false];
+        let with = |types| column.types(types);
         Texts {
             keeps_contexts,
-            push: push(&tables, column),
-            push_one: push_one(&tables, column),
-            push_groups: push_groups(&tables, column, false),
-            push_all: push_groups(&tables, column, true),
-            take: take(&tables, column, false),
-            take_one: take_one(&tables, column),
-            take_at_intervals: take(&tables, column, true),
-            lock_head: lock_head(&tables),
-            renew: renew(&tables),
-            lock_groups: lock_groups(&tables, "i.claim = ANY($1)"),
-            acknowledge: acknowledge(&tables),
-            acknowledge_alone: acknowledge_alone(&tables),
-            acknowledge_one: acknowledge_one(&tables),
-            settle: settle(&tables, column),
-            lock_groups_of: lock_groups(&tables, "i.queue = $1 AND i.id = ANY($2)"),
-            dead_letter: dead_letter(&tables, column),
-            withdraw: withdraw(&tables),
-            remove_dead: format!(
-                "DELETE FROM {} WHERE queue = $1 AND id = ANY($2) RETURNING id",
-                tables.dead
+            push: all(
+                "q_push",
+                push(&tables, column),
+                with(&[LIST, LIST, NUMBERS, NUMBER, LIST]),
+                &PUSHED,
+                alone,
             ),
-            replay: replay(&tables, column),
-            note_idle: note_idle(&tables),
-            unnote_idle: unnote_idle(&tables, prefix),
-            pass_over: pass_over(&tables, prefix),
-            wake: wake(&tables, prefix),
-            wake_one: wake_one(&tables, prefix),
-            wake_watchers: wake_watchers(&tables, prefix),
+            push_one: all(
+                "q_push_one",
+                push_one(&tables, column),
+                with(&[BYTES, BYTES, NUMBER, NUMBER, BYTES]),
+                &PUSHED,
+                alone,
+            ),
+            push_groups: all(
+                "q_push_groups",
+                push_groups(&tables, column, false),
+                with(&[LIST, LIST, NUMBERS, LIST, LIST]),
+                &PUSHED[..2],
+                several,
+            ),
+            push_all: all(
+                "q_push_all",
+                push_groups(&tables, column, true),
+                with(&[LIST, LIST, NUMBERS, LIST, LIST, LIST]),
+                &PUSHED[..2],
+                several,
+            ),
+            take: all("q_take", take(&tables, column, false), &TAKE, &TAKEN, alone),
+            take_one: all(
+                "q_take_one",
+                take_one(&tables, column),
+                &[BYTES, BYTES, NUMBER, NUMBER, BYTES, NUMBER, NUMBER],
+                &[NUMBER, BYTES, BYTES, BYTES, NUMBER, NUMBER, TRUTH, NUMBER, BYTES],
+                alone,
+            ),
+            take_at_intervals: all("q_take_paced", take(&tables, column, true), &TAKE, &TAKEN, several),
+            lock_head: all("q_lock_head", lock_head(&tables), &[BYTES], &[], several),
+            renew: all("q_renew", renew(&tables), &[LIST], &[BYTES, NUMBER], several),
+            lock_groups: all(
+                "q_lock_groups",
+                lock_groups(&tables, "i.claim = ANY($1)"),
+                &[LIST],
+                &[NUMBER],
+                several,
+            ),
+            acknowledge: all("q_ack", acknowledge(&tables), &[LIST, LIST], &SETTLED, several),
+            acknowledge_alone: all(
+                "q_ack_alone",
+                acknowledge_alone(&tables),
+                &[LIST, LIST],
+                &SETTLED,
+                several,
+            ),
+            acknowledge_one: all("q_ack_one", acknowledge_one(&tables), &[BYTES, BYTES], &SETTLED, alone),
+            settle: all(
+                "q_settle",
+                settle(&tables, column),
+                &[LIST, LIST, NUMBERS, NUMBERS, NUMBERS, LIST],
+                &SETTLED,
+                several,
+            ),
+            note_idle: all("q_note_idle", note_idle(&tables), &[BYTES, NUMBER], &[NUMBER], alone),
+            lock_groups_of: Statement::new(
+                lock_groups(&tables, "i.queue = $1 AND i.id = ANY($2)"),
+                &[BYTES, NUMBERS],
+            ),
+            dead_letter: Statement::new(dead_letter(&tables, column), &[BYTES, NUMBERS, NUMBER, BYTES]),
+            withdraw: Statement::new(withdraw(&tables), &[BYTES, NUMBERS]),
+            remove_dead: Statement::new(
+                format!("DELETE FROM {} WHERE queue = $1 AND id = ANY($2) RETURNING id", tables.dead),
+                &[BYTES, NUMBERS],
+            ),
+            replay: Statement::new(replay(&tables, column), &[BYTES, NUMBER, NUMBER]),
+            unnote_idle: Statement::new(unnote_idle(&tables, prefix), &[BYTES, NUMBER]),
+            pass_over: Statement::new(pass_over(&tables, prefix), &[BYTES, NUMBER]),
+            wake: Statement::new(wake(&tables, prefix), &[LIST, NUMBER]),
+            wake_one: Statement::new(wake_one(&tables, prefix), &[BYTES, NUMBER]),
+            wake_watchers: Statement::new(wake_watchers(&tables, prefix), &[LIST]),
             tables,
         }
     }
+
+    /// Returns the statements of which there are functions.
+    pub(crate) fn functions(&self) -> Vec<&Statement> {
+        let all = [
+            [&self.push, &self.push_one, &self.push_groups, &self.push_all, &self.take],
+            [&self.take_one, &self.take_at_intervals, &self.lock_head, &self.renew, &self.lock_groups],
+            [
+                &self.acknowledge,
+                &self.acknowledge_alone,
+                &self.acknowledge_one,
+                &self.settle,
+                &self.note_idle,
+            ],
+        ];
+        all.into_iter().flatten().collect()
+    }
 }
+
+// What statements take and return.
+const BYTES: Type = Type::BYTEA;
+const NUMBER: Type = Type::INT8;
+const TRUTH: Type = Type::BOOL;
+const LIST: Type = Type::BYTEA_ARRAY;
+const NUMBERS: Type = Type::INT8_ARRAY;
+const TAKE: [Type; 9] = [BYTES, LIST, NUMBER, NUMBER, NUMBER, BYTES, NUMBER, NUMBER, NUMBER];
+const TAKEN: [Type; 9] = [NUMBER, BYTES, BYTES, BYTES, NUMBER, NUMBER, NUMBER, NUMBER, BYTES];
+const PUSHED: [Type; 3] = [NUMBER, TRUTH, TRUTH];
+const SETTLED: [Type; 4] = [BYTES, NUMBER, NUMBER, BYTES];
 
 /// The column of contexts, where the tables have it.
 #[derive(Clone, Copy)]
 struct Column(bool);
 
 impl Column {
+    /// What a push takes, of which the last type is that of contexts: or of dedup ids, which is the same.
+    fn types(self, types: &[Type]) -> &[Type] {
+        if self.0 { types } else { &types[..types.len() - 1] }
+    }
+
     /// One more column, or value, in a list.
     fn and(self, more: &'static str) -> &'static str {
         if self.0 { more } else { "" }

@@ -5,6 +5,7 @@ mod conformance;
 mod crew;
 mod crowd;
 mod faults;
+mod functions;
 mod limits;
 mod load;
 mod plans;

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::ErrorKind;
 use tenure_core::clock::Timestamp;
 use tenure_core::engine::{DynEngine, Incarnation, ReleaseRequest, RenewRequest, claim_answer, renew_answer};
 use tenure_core::model::claim::{
@@ -21,10 +22,13 @@ use tenure_core::testing::random::seeds;
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
 
 use crate::conformance::{connector, make_older_tables};
+use crate::functions::without_functions;
 
 /// Where all tests of time begin.
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 const TURNS: usize = 80;
+/// How often a renewal is repeated that is not answered in time.
+const RENEWALS_MAX: usize = 10;
 
 /// One resource on a real server, and its record beside it.
 struct Pair<'a> {
@@ -159,7 +163,17 @@ impl Pair<'_> {
             self.record.put_waiter(waiter).unwrap_or_else(|never| match never {});
         }
         let expected = vec![Ok::<_, tenure_core::Error>(renew_answer(&request, answer, Incarnation(0)))];
-        let got = self.engine.renew(vec![request]).await;
+        let mut got = self.engine.renew(vec![request.clone()]).await;
+        // On a busy machine a renewal that needs a transaction takes longer than the others of a batch wait for it. Whoever holds asks
+        // again, and to renew twice at one moment is to renew once.
+        for _ in 0..RENEWALS_MAX {
+            match &got[..] {
+                [Err(late)] if late.kind() == ErrorKind::Unavailable => {
+                    got = self.engine.renew(vec![request.clone()]).await;
+                }
+                _ => break,
+            }
+        }
         self.compare(&expected, &got);
     }
 
@@ -261,10 +275,16 @@ fn the_statements_do_what_step_does() {
     compare(|_| (), "", false);
 }
 
-/// Behind a pooler all statements are texts.
+/// As behind a pooler.
+#[test]
+fn the_functions_do_what_step_does() {
+    compare(|_| (), "?listen=off", false);
+}
+
+/// As behind a pooler, where none can be made.
 #[test]
 fn the_texts_do_what_step_does() {
-    compare(|_| (), "?listen=off", false);
+    compare(without_functions, "?listen=off", false);
 }
 
 /// Tables of version 1, and what becomes of their holds and waiters when they get version 2.

@@ -1,11 +1,12 @@
-//! The way to a server: TLS, and a standby that takes over.
+//! The way to a server: TLS, a pooler, and a standby that takes over.
 
 use std::time::Duration;
 
+use tenure_conformance::crew::pass_to_and_fro;
 use tenure_core::engine::Severity;
 use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{ErrorKind, Settings, Tenure};
-use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
+use tenure_testkit::postgres::{PgBouncer, PostgresOptions, PostgresServer};
 use tenure_testkit::wait_for;
 
 use crate::conformance::connector;
@@ -93,4 +94,14 @@ fn a_standby_grants_nothing_until_it_takes_over() {
     assert_in_time(now().since(killed_at), TTL + Duration::from_millis(300));
     assert!(!replicated.is_lost(), "the new primary knows it");
     pollster::block_on(replicated.release()).expect("it is held");
+}
+
+/// No notification comes through, so it looks. By its heartbeats it would take 17 s on the average.
+#[test]
+fn behind_a_pooler_a_waiter_learns_of_its_turn_long_before_its_heartbeat() {
+    let server = PostgresServer::start(&PostgresOptions::default());
+    let bouncer = PgBouncer::start(&server);
+    let (a, b) = (connect(&bouncer.url()), connect(&bouncer.url()));
+    assert!(!b.capability().tells_waiters);
+    assert_in_time(pass_to_and_fro(&a, &b, "m", 20), Duration::from_secs(5));
 }
