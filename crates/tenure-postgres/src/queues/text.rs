@@ -81,86 +81,30 @@ impl Texts {
     pub(crate) fn new(place: &str, prefix: &str, keeps_contexts: bool) -> Texts {
         let tables = QueueTables::new(place);
         let column = Column(keeps_contexts);
-        let all = |name, text, takes: &[Type], gives: &[Type], is_alone| {
-            let statement = Statement::new(text, takes);
-            // Their names are the same with contexts and without.
-            if keeps_contexts {
-                statement.function(place, name, gives, Wait::Long, is_alone)
-            } else {
-                statement
-            }
-        };
-        let [alone, several] = [true, false];
-        let with = |types| column.types(types);
+        let make = Make { place, tables: &tables, column };
+        let of_items = lock_groups(&tables, "i.queue = $1 AND i.id = ANY($2)");
+        let [push, push_one, push_groups, push_all] = make.pushes();
+        let [take, take_one, take_at_intervals, lock_head, note_idle] = make.takes();
+        let [renew, lock_groups, acknowledge, acknowledge_alone, acknowledge_one, settle] =
+            make.settlements();
         Texts {
             keeps_contexts,
-            push: all(
-                "q_push",
-                push(&tables, column),
-                with(&[LIST, LIST, NUMBERS, NUMBER, LIST]),
-                &PUSHED,
-                alone,
-            ),
-            push_one: all(
-                "q_push_one",
-                push_one(&tables, column),
-                with(&[BYTES, BYTES, NUMBER, NUMBER, BYTES]),
-                &PUSHED,
-                alone,
-            ),
-            push_groups: all(
-                "q_push_groups",
-                push_groups(&tables, column, false),
-                with(&[LIST, LIST, NUMBERS, LIST, LIST]),
-                &PUSHED[..2],
-                several,
-            ),
-            push_all: all(
-                "q_push_all",
-                push_groups(&tables, column, true),
-                with(&[LIST, LIST, NUMBERS, LIST, LIST, LIST]),
-                &PUSHED[..2],
-                several,
-            ),
-            take: all("q_take", take(&tables, column, false), &TAKE, &TAKEN, alone),
-            take_one: all(
-                "q_take_one",
-                take_one(&tables, column),
-                &[BYTES, BYTES, NUMBER, NUMBER, BYTES, NUMBER, NUMBER],
-                &[NUMBER, BYTES, BYTES, BYTES, NUMBER, NUMBER, TRUTH, NUMBER, BYTES],
-                alone,
-            ),
-            take_at_intervals: all("q_take_paced", take(&tables, column, true), &TAKE, &TAKEN, several),
-            lock_head: all("q_lock_head", lock_head(&tables), &[BYTES], &[], several),
-            renew: all("q_renew", renew(&tables), &[LIST], &[BYTES, NUMBER], several),
-            lock_groups: all(
-                "q_lock_groups",
-                lock_groups(&tables, "i.claim = ANY($1)"),
-                &[LIST],
-                &[NUMBER],
-                several,
-            ),
-            acknowledge: all("q_ack", acknowledge(&tables), &[LIST, LIST], &SETTLED, several),
-            acknowledge_alone: all(
-                "q_ack_alone",
-                acknowledge_alone(&tables),
-                &[LIST, LIST],
-                &SETTLED,
-                several,
-            ),
-            acknowledge_one: all("q_ack_one", acknowledge_one(&tables), &[BYTES, BYTES], &SETTLED, alone),
-            settle: all(
-                "q_settle",
-                settle(&tables, column),
-                &[LIST, LIST, NUMBERS, NUMBERS, NUMBERS, LIST],
-                &SETTLED,
-                several,
-            ),
-            note_idle: all("q_note_idle", note_idle(&tables), &[BYTES, NUMBER], &[NUMBER], alone),
-            lock_groups_of: Statement::new(
-                lock_groups(&tables, "i.queue = $1 AND i.id = ANY($2)"),
-                &[BYTES, NUMBERS],
-            ),
+            push,
+            push_one,
+            push_groups,
+            push_all,
+            take,
+            take_one,
+            take_at_intervals,
+            lock_head,
+            renew,
+            lock_groups,
+            acknowledge,
+            acknowledge_alone,
+            acknowledge_one,
+            settle,
+            note_idle,
+            lock_groups_of: Statement::new(of_items, &[BYTES, NUMBERS]),
             dead_letter: Statement::new(dead_letter(&tables, column), &[BYTES, NUMBERS, NUMBER, BYTES]),
             withdraw: Statement::new(withdraw(&tables), &[BYTES, NUMBERS]),
             remove_dead: Statement::new(
@@ -194,16 +138,75 @@ impl Texts {
     }
 }
 
+/// Makes the statements of which there are functions.
+struct Make<'a> {
+    place: &'a str,
+    tables: &'a QueueTables,
+    column: Column,
+}
+
+impl Make<'_> {
+    /// `is_alone`: it locks one row at most.
+    fn make(&self, name: &str, text: String, takes: &[Type], gives: &[Type], is_alone: bool) -> Statement {
+        let statement = Statement::new(text, takes);
+        // Their names are the same with contexts and without.
+        match self.column.0 {
+            true => statement.function(self.place, name, gives, Wait::Long, is_alone),
+            false => statement,
+        }
+    }
+
+    fn pushes(&self) -> [Statement; 4] {
+        let Make { tables, column, .. } = self;
+        let (one, some) = ([BYTES, BYTES, NUMBER, NUMBER, BYTES], [LIST, LIST, NUMBERS, NUMBER, LIST]);
+        let (groups, all) = ([LIST, LIST, NUMBERS, LIST, LIST], [LIST, LIST, NUMBERS, LIST, LIST, LIST]);
+        let [groups_text, all_text] = [false, true].map(|has| push_groups(tables, *column, has));
+        [
+            self.make("q_push", push(tables, *column), column.types(&some), &PUSHED, true),
+            self.make("q_push_one", push_one(tables, *column), column.types(&one), &PUSHED, true),
+            self.make("q_push_groups", groups_text, column.types(&groups), &PUSHED[..2], false),
+            self.make("q_push_all", all_text, column.types(&all), &PUSHED[..2], false),
+        ]
+    }
+
+    fn takes(&self) -> [Statement; 5] {
+        let Make { tables, column, .. } = self;
+        let some = [BYTES, LIST, NUMBER, NUMBER, NUMBER, BYTES, NUMBER, NUMBER, NUMBER];
+        let taken = [NUMBER, BYTES, BYTES, BYTES, NUMBER, NUMBER, NUMBER, NUMBER, BYTES];
+        let one = [BYTES, BYTES, NUMBER, NUMBER, BYTES, NUMBER, NUMBER];
+        let taken_one = [NUMBER, BYTES, BYTES, BYTES, NUMBER, NUMBER, TRUTH, NUMBER, BYTES];
+        [
+            self.make("q_take", take(tables, *column, false), &some, &taken, true),
+            self.make("q_take_one", take_one(tables, *column), &one, &taken_one, true),
+            self.make("q_take_paced", take(tables, *column, true), &some, &taken, false),
+            self.make("q_lock_head", lock_head(tables), &[BYTES], &[], false),
+            self.make("q_note_idle", note_idle(tables), &[BYTES, NUMBER], &[NUMBER], true),
+        ]
+    }
+
+    fn settlements(&self) -> [Statement; 6] {
+        let Make { tables, column, .. } = self;
+        let settle_all = [LIST, LIST, NUMBERS, NUMBERS, NUMBERS, LIST];
+        let settled = [BYTES, NUMBER, NUMBER, BYTES];
+        let lock = lock_groups(tables, "i.claim = ANY($1)");
+        [
+            self.make("q_renew", renew(tables), &[LIST], &[BYTES, NUMBER], false),
+            self.make("q_lock_groups", lock, &[LIST], &[NUMBER], false),
+            self.make("q_ack", acknowledge(tables), &[LIST, LIST], &settled, false),
+            self.make("q_ack_alone", acknowledge_alone(tables), &[LIST, LIST], &settled, false),
+            self.make("q_ack_one", acknowledge_one(tables), &[BYTES, BYTES], &settled, true),
+            self.make("q_settle", settle(tables, *column), &settle_all, &settled, false),
+        ]
+    }
+}
+
 // What statements take and return.
 const BYTES: Type = Type::BYTEA;
 const NUMBER: Type = Type::INT8;
 const TRUTH: Type = Type::BOOL;
 const LIST: Type = Type::BYTEA_ARRAY;
 const NUMBERS: Type = Type::INT8_ARRAY;
-const TAKE: [Type; 9] = [BYTES, LIST, NUMBER, NUMBER, NUMBER, BYTES, NUMBER, NUMBER, NUMBER];
-const TAKEN: [Type; 9] = [NUMBER, BYTES, BYTES, BYTES, NUMBER, NUMBER, NUMBER, NUMBER, BYTES];
 const PUSHED: [Type; 3] = [NUMBER, TRUTH, TRUTH];
-const SETTLED: [Type; 4] = [BYTES, NUMBER, NUMBER, BYTES];
 
 /// The column of contexts, where the tables have it.
 #[derive(Clone, Copy)]
