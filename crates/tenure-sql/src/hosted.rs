@@ -63,7 +63,7 @@ impl<D: Database> Hosted<D> {
         Hosted { database, queues, waiters, tasks }
     }
 
-    /// Notes where claims stand: the answers to these, in order.
+    /// Notes where claims stand, or that they stand nowhere.
     fn note<'a>(&self, stand: impl Iterator<Item = (ClaimId, Option<&'a Waiting>)>) {
         let Some(waiters) = &self.waiters else { return };
         for (claim, waiting) in stand {
@@ -199,6 +199,7 @@ impl<D: Database> Engine for Hosted<D> {
     }
 
     async fn release(&self, releases: Vec<ReleaseRequest>) -> Vec<Result<ReleaseAnswer>> {
+        self.note(releases.iter().map(|one| (one.release.claim, None)));
         let released = match plain::release(&*self.database, &releases).await {
             Ok(released) => released,
             Err(fault) => {
@@ -228,6 +229,7 @@ impl<D: Database> Engine for Hosted<D> {
     }
 
     async fn withdraw(&self, withdrawals: Vec<WithdrawRequest>) -> Vec<Result<WithdrawAnswer>> {
+        self.note(withdrawals.iter().map(|one| (one.withdraw.claim, None)));
         self.submit("withdraw", &withdrawals, |one| (&one.resource, &one.withdraw), |_, answer, _| Ok(answer))
             .await
     }

@@ -12,7 +12,7 @@ use tenure_testkit::postgres::{self, PostgresOptions, PostgresServer};
 use tenure_testkit::{SqlConnection, wait_for};
 
 use crate::conformance::connector;
-use crate::crew::{connect, pause};
+use crate::crew::{connect, now, pause};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
@@ -319,7 +319,10 @@ fn whoever_does_not_come_in_turn_is_idle_no_more() {
         runtime.block_on(queues.push(vec![push])).pop().expect("an answer").expect("an item");
     }
     assert_eq!(take(2).items.len(), 1);
-    let looks: Vec<_> = (0..3).map(|client| take(client).look_in.expect("something is due")).collect();
+    // The moments, since to ask each takes its time.
+    let began = now();
+    let looks = (0..3).map(|client| take(client).look_in.expect("something is due") + now().since(began));
+    let looks: Vec<Duration> = looks.collect();
     assert!(looks[0] < looks[1] && looks[1] < looks[2], "each has its turn: {looks:?}");
     let idle = |connection: &mut SqlConnection| {
         connection.run("SELECT count(*) FROM tenure_queue_idle").first().map(str::to_owned)

@@ -281,9 +281,15 @@ fn tables_are_found_where_the_search_path_has_them() {
     let (server, mut admin) = start();
     admin.run("CREATE ROLE \"Odd.\"\"Name'\" LOGIN");
     admin.run("CREATE SCHEMA \"Odd.\"\"Name'\" AUTHORIZATION \"Odd.\"\"Name'\"");
-    let odd = connect(&server.url().replace("//postgres@", "//Odd.%22Name'@"));
-    pollster::block_on(use_all(&odd, &odd));
-    assert_eq!(admin_number(&server, "SELECT count(*) FROM \"Odd.\"\"Name'\".tenure_resource"), 3);
+    let url = server.url().replace("//postgres@", "//Odd.%22Name'@");
+    // The second one has functions made there.
+    for url in [url.clone(), format!("{url}?listen=off")] {
+        let odd = connect(&url);
+        pollster::block_on(use_all(&odd, &odd));
+        assert_eq!(admin_number(&server, "SELECT count(*) FROM \"Odd.\"\"Name'\".tenure_resource"), 3);
+    }
+    let functions = "SELECT count(*) FROM pg_proc WHERE pronamespace = '\"Odd.\"\"Name''\"'::regnamespace";
+    assert_eq!(admin_number(&server, functions), 19);
     admin.run("CREATE ROLE app LOGIN");
     admin.run("GRANT CREATE ON SCHEMA public TO app");
     let url = as_role(&server, "app");
