@@ -44,7 +44,7 @@ fn a_server_is_used_by_its_socket() {
     assert_excludes(&format!("mysql://root@/test?socket={}", server.socket().display()));
 }
 
-/// Nobody can notify it, so it looks. By its heartbeats it would take 17 s on the average.
+/// Nobody can notify it, so it looks. By its heartbeats alone it takes 33 s.
 #[test]
 fn a_waiter_of_another_client_learns_of_its_turn_long_before_its_heartbeat() {
     let server = MariaDbServer::start(&MariaDbOptions::default());

@@ -187,16 +187,20 @@ impl PooledConnection {
         self.doubt = Some(doubt);
     }
 
-    /// Returns what an error means, and notes what is left of a text that was given up.
-    fn failed(&mut self, error: &tokio_postgres::Error, left: Left) -> Fault {
-        // Somebody has dropped them, or taken the right to call them: texts do as well.
+    /// Returns what an error of a call of functions means.
+    fn call_failed(&mut self, error: &tokio_postgres::Error) -> Fault {
+        // Somebody has dropped them, or taken the right to call them: texts do as well, and say if it is another right.
         let gone = [SqlState::UNDEFINED_FUNCTION, SqlState::INSUFFICIENT_PRIVILEGE];
-        if error.code().is_some_and(|code| gone.contains(code))
-            && self.functions.swap(false, Ordering::AcqRel)
-        {
-            self.left = left;
+        if error.code().is_some_and(|code| gone.contains(code)) {
+            self.functions.store(false, Ordering::Release);
+            self.left = Left::Nothing;
             return Fault::GivenUp("the functions are not what they were".to_owned());
         }
+        self.failed(error, Left::Nothing)
+    }
+
+    /// Returns what an error means, and notes what is left of a text that was given up.
+    fn failed(&mut self, error: &tokio_postgres::Error, left: Left) -> Fault {
         let missing = [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN];
         match &self.doubt {
             Some(doubt) if error.code().is_some_and(|code| missing.contains(code)) => {
@@ -308,7 +312,10 @@ impl PooledConnection {
             }
         };
         // What ends the transaction was sent with it.
-        answers.map_err(|error| self.failed(&error, Left::Nothing))
+        answers.map_err(|error| match has_functions {
+            true => self.call_failed(&error),
+            false => self.failed(&error, Left::Nothing),
+        })
     }
 }
 

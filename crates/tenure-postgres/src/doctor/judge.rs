@@ -258,7 +258,7 @@ pub(super) fn plans(plans: Plans) -> Finding {
         Plans::Nowhere => Finding::warning(
             what,
             "a session may be another client's next, and the tables have no functions: each statement is planned anew, which \
-             is four fifths of what a lock costs the server",
+             is more than half of what a lock costs the server",
         )
         .hint("run `tenure doctor --migrate` once as the owner of the tables, who must be allowed to make functions"),
     }

@@ -104,6 +104,12 @@ fn who_owns_no_tables_makes_no_functions_and_calls_those_of_their_owner() {
     let app = connect(&url);
     pollster::block_on(use_all(&app)).expect("it works");
     assert_eq!(plans(&app).severity, Severity::Good);
+    // A right that has nothing to do with them.
+    admin.run("REVOKE DELETE ON tenure_resource FROM app");
+    admin.run("UPDATE tenure_resource SET forget_at = 1");
+    pollster::block_on(app.purge()).expect_err("it may not delete");
+    assert_eq!(plans(&app).severity, Severity::Good);
+    admin.run("GRANT DELETE ON tenure_resource TO app");
     // What goes on meanwhile goes on without.
     for change in [
         "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC",
@@ -127,18 +133,12 @@ fn a_function_of_a_stranger_is_not_called() {
     admin.run("GRANT CREATE ON SCHEMA public TO mallory");
     let mut mallory =
         SqlConnection::to_postgres(server.port(), "mallory", "postgres").expect("it may log in");
-    for (name, takes) in
-        [("claim_one", "bytea, bigint, bytea, bigint, bigint, bytea"), ("release_one", "bytea, bytea")]
-    {
-        mallory.run(&format!(
-            "CREATE FUNCTION public.tenure_{name}_1({takes}) RETURNS TABLE (a text, b bigint) LANGUAGE sql AS \
-               $$ SELECT pg_catalog.encode($1, 'hex'), 7::bigint $$"
-        ));
-    }
+    // All of them, and so like ours that nothing else tells them apart.
+    let definitions = include_str!("../../src/functions-1.sql");
+    definitions.split(";\n").filter(|text| !text.is_empty()).for_each(|text| drop(mallory.run(text)));
     let app = connect(&url);
     pollster::block_on(use_all(&app)).expect("texts do as well");
     assert_eq!(plans(&app).severity, Severity::Warning);
     assert_eq!(called(&mut admin), [""; 0]);
-    // And none of ours is made beside them.
-    assert_eq!(texts(&mut admin, &format!("SELECT p.proname {OURS}")).len(), 2);
+    assert_eq!(texts(&mut admin, &format!("SELECT p.proname {OURS}")).len(), 19, "theirs are left alone");
 }

@@ -96,7 +96,7 @@ fn a_standby_grants_nothing_until_it_takes_over() {
     pollster::block_on(replicated.release()).expect("it is held");
 }
 
-/// No notification comes through, so it looks. By its heartbeats it would take 17 s on the average.
+/// No notification comes through, so it looks. By its heartbeats alone it takes 33 s.
 #[test]
 fn behind_a_pooler_a_waiter_learns_of_its_turn_long_before_its_heartbeat() {
     let server = PostgresServer::start(&PostgresOptions::default());
