@@ -10,7 +10,6 @@ mod local;
 mod measure;
 mod mysql;
 mod postgres;
-mod postgres_queue;
 mod recovery;
 mod redis;
 mod redlock;
@@ -43,11 +42,13 @@ const BENCHES: &[Bench] = &[
     ("postgres-uncontended", postgres::uncontended),
     ("postgres-pooler", postgres::behind_a_pooler),
     ("postgres-hand-over", postgres::hand_over_behind_a_pooler),
-    ("postgres-queue", postgres_queue::against_skip_locked),
+    ("postgres-advisory", postgres::advisory),
+    ("postgres-queue", postgres::queue),
     ("etcd-uncontended", etcd::uncontended),
     ("etcd-contended", etcd::contended),
     ("mysql-uncontended", mysql::uncontended),
     ("mysql-hand-over", mysql::hand_over_by_looks),
+    ("mysql-queue", mysql::queue),
     ("zookeeper-uncontended", zookeeper::uncontended),
     ("serve-waiters", serve::waiters),
     ("serve-pairs", serve::pairs),

@@ -1,4 +1,4 @@
-//! What the benchmarks of the SQL engines share: a pair of `acquire` and `release` beside a bare upsert and delete.
+//! What the benchmarks of the SQL engines share: pairs of `acquire` and `release`, and items through a queue, beside statements by hand.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +16,8 @@ pub(crate) const ROUNDS: usize = 3;
 /// As many connections as the engines use.
 pub(crate) const CONNECTIONS: usize = 4;
 pub(crate) const TASKS: [usize; 3] = [1, 4, 64];
+/// As large as an order or an event is.
+pub(crate) const PAYLOAD: [u8; 100] = [b'x'; 100];
 
 /// How a task ends.
 pub(crate) type Done = Result<(), Box<dyn std::error::Error + Send + Sync>>;
@@ -53,32 +55,37 @@ impl Side {
     }
 }
 
-/// Adds the line of an engine.
-pub(crate) fn add(report: &mut Report, engine: &str, tasks: usize, commits: &str, ours: &Side, bare: &Side) {
-    report.add(
-        &format!("{engine}, uncontended, {tasks} task(s), {commits}: pairs against a bare upsert + delete"),
-        ours.text(),
-        format!("{CONNECTIONS} connections: {}", bare.text()),
-        median(&ours.rates) / median(&bare.rates),
-        Target::AtLeast(0.6, "≥ 0.6"),
-    );
+/// Where both sides of a line were measured.
+pub(crate) struct Case<'a> {
+    /// The engine, and what is used of it.
+    pub(crate) what: &'a str,
+    pub(crate) tasks: usize,
+    /// Whether commits are synced.
+    pub(crate) commits: &'a str,
 }
 
-/// Adds the line of an engine's queue: a push, a take and an acknowledgement are one.
-pub(crate) fn add_queue(
+/// What a line compares, and the ratio that is wanted.
+pub(crate) type Against = (&'static str, Target);
+pub(crate) const UPSERT: Against = ("pairs against a bare upsert + delete", Target::AtLeast(0.6, "≥ 0.6"));
+/// A push, a take and an acknowledgement are one.
+pub(crate) const SKIP_LOCKED: Against =
+    ("push + next + ack against SKIP LOCKED by hand", Target::AtLeast(0.6, "≥ 0.6"));
+
+/// Adds the line of an engine and one of its peers.
+pub(crate) fn add(
     report: &mut Report,
-    engine: &str,
-    tasks: usize,
-    commits: &str,
+    case: &Case<'_>,
+    (against, target): Against,
     ours: &Side,
-    bare: &Side,
+    theirs: &Side,
 ) {
+    let Case { what, tasks, commits } = case;
     report.add(
-        &format!("{engine}, {tasks} task(s), {commits}: push + next + ack against SKIP LOCKED by hand"),
+        &format!("{what}, {tasks} task(s), {commits}: {against}"),
         ours.text(),
-        format!("{CONNECTIONS} connections: {}", bare.text()),
-        median(&ours.rates) / median(&bare.rates),
-        Target::AtLeast(0.6, "≥ 0.6"),
+        format!("{CONNECTIONS} connections: {}", theirs.text()),
+        median(&ours.rates) / median(&theirs.rates),
+        target,
     );
 }
 
@@ -132,6 +139,29 @@ pub(crate) async fn tenure_pairs(
         });
     }
     let measured = measure(on_server, &pairs, users).await;
+    tenure.close().await;
+    measured
+}
+
+/// Measures a queue of tenure with an engine at a URL.
+pub(crate) async fn tenure_items(
+    url: &str,
+    on_server: &impl Fn() -> Duration,
+    tasks: usize,
+) -> Result<Measured, Box<dyn std::error::Error>> {
+    let tenure = tenure::connect(url).await?;
+    let (items, mut users) = (Arc::new(AtomicU64::new(0)), Users::new());
+    for _ in 0..tasks {
+        let (queue, items) = (tenure.queue("bench"), items.clone());
+        users.spawn(async move {
+            loop {
+                queue.push(PAYLOAD).await?;
+                queue.next().await?.ack().await?;
+                items.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    let measured = measure(on_server, &items, users).await;
     tenure.close().await;
     measured
 }
