@@ -50,6 +50,7 @@ const BENCHES: &[Bench] = &[
     ("mysql-hand-over", mysql::hand_over_by_looks),
     ("mysql-queue", mysql::queue),
     ("zookeeper-uncontended", zookeeper::uncontended),
+    ("zookeeper-queue", zookeeper::queue),
     ("serve-waiters", serve::waiters),
     ("serve-pairs", serve::pairs),
     ("serve-loris", serve::loris),
