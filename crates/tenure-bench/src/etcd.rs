@@ -1,5 +1,7 @@
 //! The engine `etcd`, beside what `etcdctl lock` sends, sent by a bare client with one lease on the same server.
 
+mod idle;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,6 +12,8 @@ use tokio::task::JoinSet;
 
 use crate::measure::{Outcome, cpu, median, now};
 use crate::report::{Report, Target};
+
+pub(crate) use idle::idle_waiters;
 
 /// How long users run before they are measured, and then.
 const WARM_UP: Duration = Duration::from_millis(500);

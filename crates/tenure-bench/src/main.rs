@@ -46,6 +46,7 @@ const BENCHES: &[Bench] = &[
     ("postgres-queue", postgres::queue),
     ("etcd-uncontended", etcd::uncontended),
     ("etcd-contended", etcd::contended),
+    ("etcd-idle-waiters", etcd::idle_waiters),
     ("mysql-uncontended", mysql::uncontended),
     ("mysql-hand-over", mysql::hand_over_by_looks),
     ("mysql-queue", mysql::queue),

@@ -1,6 +1,8 @@
 //! etcd: one server, and a cluster of three.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -196,6 +198,21 @@ impl EtcdServer {
     pub fn authority(&self) -> PathBuf {
         assert!(self.options.tls, "{} has no TLS", self.server);
         authority(self.server.directory())
+    }
+
+    /// Returns what it counts: the sum of all metrics that begin so, such as `etcd_network_client_grpc_sent_bytes_total`.
+    ///
+    /// # Panics
+    /// If it does not answer, or has TLS.
+    pub fn metric(&self, name: &str) -> u64 {
+        assert!(!self.options.tls, "{} shows its metrics with TLS only", self.server);
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port())).expect("the server");
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("a request");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        let values =
+            text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
+        values.map(|value| value.parse::<f64>().expect("a number") as u64).sum()
     }
 
     /// Kills it if it runs, starts it again on the same ports with the same files, and waits until it answers: for

@@ -18,23 +18,12 @@ fn start() -> EtcdServer {
     EtcdServer::start(&EtcdOptions::default())
 }
 
-/// What the server counts, of all metrics that begin so.
-fn metric(server: &EtcdServer, name: &str) -> u64 {
-    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("the server");
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("a request");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("an answer");
-    let values =
-        text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
-    values.map(|value| value.parse::<f64>().expect("a number") as u64).sum()
-}
-
 fn transactions(server: &EtcdServer) -> u64 {
-    metric(server, "grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Txn\"")
+    server.metric("grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Txn\"")
 }
 
 fn keep_alives(server: &EtcdServer) -> u64 {
-    metric(server, "grpc_server_msg_received_total{grpc_method=\"LeaseKeepAlive\"")
+    server.metric("grpc_server_msg_received_total{grpc_method=\"LeaseKeepAlive\"")
 }
 
 fn take_all(client: &Tenure, count: usize, ttl: Duration) -> Vec<Lease> {
@@ -77,7 +66,7 @@ fn nothing_stays_behind_of_clients_that_have_waited_and_gone() {
     const CLIENTS: usize = 8;
     const TTL: Duration = Duration::from_secs(2);
     let server = start();
-    let watchers = || metric(&server, "etcd_debugging_mvcc_watcher_total");
+    let watchers = || server.metric("etcd_debugging_mvcc_watcher_total");
     let before = watchers();
     let clients: Vec<Tenure> = (0..CLIENTS).map(|_| connect(&server.url())).collect();
     std::thread::scope(|scope| {
@@ -168,9 +157,9 @@ fn a_waiters_heartbeat_does_not_read_those_who_wait_beside_it() {
     // What they read when they came is answered.
     pause(TTL / 2);
     let (before, called) =
-        (metric(&server, "etcd_network_client_grpc_sent_bytes_total"), transactions(&server));
+        (server.metric("etcd_network_client_grpc_sent_bytes_total"), transactions(&server));
     pause(TTL);
-    let sent = metric(&server, "etcd_network_client_grpc_sent_bytes_total") - before;
+    let sent = server.metric("etcd_network_client_grpc_sent_bytes_total") - before;
     let called = transactions(&server) - called;
     println!("{sent} bytes in {called} transactions for the heartbeats of {WAITERS} waiters");
     // Three heartbeats each. A line of 200 has 30 KB: ten megabytes if each heartbeat reads it. Some read it once more, since others
