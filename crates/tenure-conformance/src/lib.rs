@@ -50,6 +50,7 @@ use std::time::Duration;
 use tenure_core::engine::Connect;
 use tenure_core::testing::busy::stretched;
 
+pub mod against_step;
 pub mod crew;
 pub mod history;
 pub mod late_slot;

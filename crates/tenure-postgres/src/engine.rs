@@ -9,7 +9,8 @@ use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::model::claim::ClientId;
 use tenure_core::{ErrorKind, Result};
 use tenure_sql::{
-    Connection, Database, Fault, Hosted, Inbox, Notification, Plain, Purpose, Row, Tables, VERSION_WITH_HOLDS,
+    Connection, Database, Fault, Hosted, Inbox, Notification, Plain, Purpose, Row, Tables,
+    VERSION_WITH_HOLDS, Versions,
 };
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -21,7 +22,6 @@ use crate::dialect::PostgresDialect;
 use crate::plain::PlainTexts;
 use crate::queues::{Loners, Texts};
 use crate::statement::{Function, Plans, Statement};
-use crate::versions::Versions;
 use crate::{doctor, functions, migrate, plain};
 
 const ENGINE: &str = "postgres";
@@ -51,6 +51,9 @@ pub struct Postgres {
     /// What the names of the tables begin with.
     pub(crate) place: String,
     versions: Versions,
+    plain_texts: PlainTexts,
+    /// The same for tables of version 1.
+    plain_texts_of_old: PlainTexts,
     capability: Capability,
     pub(crate) queue_capability: QueueCapability,
     pub(crate) texts: Texts,
@@ -105,6 +108,8 @@ async fn connect_once(config: Config, client: ClientId) -> std::result::Result<P
     capability.calls_max = CALLS_MAX;
     capability.keeps_call_order = false;
     let versions = Versions::new(&place, config.purges, version);
+    let [plain_texts, plain_texts_of_old] = [Tables::with_holds(&place), Tables::new(&place)]
+        .map(|tables| PlainTexts::new(&place, &Tables { deletes: config.purges, ..tables }));
     let [texts, texts_of_old] = [true, false].map(|keeps| Texts::new(&place, &config.prefix, keeps));
     let queue_capability = tenure_sql::queue_capability(false);
     let loners = Loners::default();
@@ -112,6 +117,8 @@ async fn connect_once(config: Config, client: ClientId) -> std::result::Result<P
         connections,
         place,
         versions,
+        plain_texts,
+        plain_texts_of_old,
         capability,
         queue_capability,
         texts,
@@ -147,7 +154,7 @@ impl Postgres {
 
     /// Returns the statements of the short path for the tables as they are, as far as this client knows.
     pub(crate) fn plain_texts(&self) -> &PlainTexts {
-        &self.versions.present().plain_texts
+        if self.tables().keeps_holds { &self.plain_texts } else { &self.plain_texts_of_old }
     }
 
     /// Whether this client alone uses the server's side of a connection: no pooler lies between, as far as can be
@@ -167,7 +174,7 @@ impl Postgres {
 
     /// Returns the statements of which there are functions.
     fn functions(&self) -> Vec<&Function> {
-        let all = self.versions.functions().into_iter().chain(self.texts.functions());
+        let all = self.plain_texts.all().into_iter().chain(self.texts.functions());
         all.filter_map(Statement::as_function).collect()
     }
 
@@ -238,7 +245,7 @@ impl Database for Postgres {
         let mut connection = self.connections.lend(want).await?;
         // What is sent may have been written down before the version was known to be another.
         if !is_sure {
-            connection.leave_doubt(self.versions.doubt.clone());
+            connection.leave_doubt(self.versions.doubt());
         }
         Ok(connection)
     }
@@ -248,7 +255,7 @@ impl Database for Postgres {
     }
 
     fn tables(&self) -> &Tables {
-        &self.versions.present().tables
+        self.versions.tables()
     }
 
     fn capability(&self) -> &Capability {

@@ -29,7 +29,6 @@ mod functions;
 mod plain;
 mod queues;
 mod statement;
-mod versions;
 
 pub use config::Config;
 /// The pool that [`Config::from_pool`] takes.

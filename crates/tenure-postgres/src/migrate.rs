@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use tenure_core::error::ErrorKind;
-use tenure_sql::{Connection, Fault, Purpose, QUEUE_VERSION, VERSION, VERSION_WITH_HOLDS, pause};
+use tenure_sql::{
+    Connection, Fault, Purpose, QUEUE_VERSION, VERSION, VERSION_WITH_HOLDS, VERSIONS, known_version, pause,
+    present_version,
+};
 
 use crate::client::connection::Connections;
 use crate::config::Config;
@@ -44,26 +47,23 @@ pub(crate) async fn place(connections: &Connections, config: &Config) -> Result<
     }
 }
 
-/// The versions of the tables of the locks that this program knows.
-const KNOWN: [u32; 2] = [VERSION, VERSION_WITH_HOLDS];
-
 /// Makes the tables if they are not there, and returns their version. Those that are older are used as they are, for clients of before
 /// are refused by any others; those of a version that nobody knows here are refused.
 pub(crate) async fn ensure(connections: &Connections, prefix: &str) -> Result<u32, Fault> {
     let table = format!("{prefix}version");
-    if let Some(version) = known(version(connections, &table).await?, &KNOWN, prefix)? {
+    if let Some(version) = known_version(version(connections, &table).await?, &VERSIONS, prefix)? {
         return Ok(version);
     }
     make_unless(connections, prefix, schema(prefix), Some(&table)).await?;
     // An older client may have been quicker.
-    let made = known(version(connections, &table).await?, &KNOWN, prefix)?;
+    let made = known_version(version(connections, &table).await?, &VERSIONS, prefix)?;
     made.ok_or_else(|| Fault::internal("tables that were made have no version"))
 }
 
 /// The same for the tables of the queues.
 pub(crate) async fn ensure_queues(connections: &Connections, prefix: &str) -> Result<(), Fault> {
     let version = version(connections, &format!("{prefix}queue_version")).await?;
-    if known(version, &[QUEUE_VERSION], &format!("{prefix}queue_"))?.is_some() {
+    if known_version(version, &[QUEUE_VERSION], &format!("{prefix}queue_"))?.is_some() {
         return Ok(());
     }
     let last = format!("{prefix}queue_version");
@@ -72,12 +72,7 @@ pub(crate) async fn ensure_queues(connections: &Connections, prefix: &str) -> Re
 
 /// Returns the version of tables that were there before.
 pub(crate) async fn present(connections: &Connections, prefix: &str) -> Result<u32, Fault> {
-    let found = version(connections, &format!("{prefix}version")).await?;
-    known(found, &KNOWN, prefix)?.ok_or_else(|| Fault::Failed {
-        kind: ErrorKind::Unsupported,
-        message: format!("the tables {prefix}… are not there any more"),
-        hint: "make them: `tenure doctor --migrate`",
-    })
+    present_version(version(connections, &format!("{prefix}version")).await?, prefix)
 }
 
 /// Gives the tables of the queues their column of contexts, if an older version has made them, and says whether they have it. A user
@@ -106,23 +101,6 @@ pub(crate) async fn ensure_contexts(connections: &Connections, prefix: &str) -> 
     Ok(true)
 }
 
-/// Returns the version of the tables that are there. One that is not known is an error.
-fn known(found: Option<String>, known: &[u32], prefix: &str) -> Result<Option<u32>, Fault> {
-    let Some(found) = found else { return Ok(None) };
-    if let Some(version) = known.iter().find(|version| version.to_string() == found) {
-        return Ok(Some(*version));
-    }
-    let all: Vec<String> = known.iter().map(u32::to_string).collect();
-    Err(Fault::Failed {
-        kind: ErrorKind::Unsupported,
-        message: format!(
-            "the tables {prefix}… are of version {found}, and this program knows version {}",
-            all.join(" and ")
-        ),
-        hint: "use the same version of tenure everywhere, or another `?prefix=`",
-    })
-}
-
 /// Returns the version of the tables, or `None` if they are not there.
 async fn version(connections: &Connections, table: &str) -> Result<Option<String>, Fault> {
     let mut connection = connections.lend(Purpose::Any).await?;
@@ -141,7 +119,7 @@ async fn version(connections: &Connections, table: &str) -> Result<Option<String
 /// that know both versions look which it is.
 pub(crate) async fn migrate(connections: &Connections, prefix: &str) -> Result<u32, Fault> {
     let table = format!("{prefix}version");
-    let found = known(version(connections, &table).await?, &KNOWN, prefix)?;
+    let found = known_version(version(connections, &table).await?, &VERSIONS, prefix)?;
     if found != Some(VERSION) {
         make(connections, prefix, schema(prefix)).await?;
         return Ok(VERSION_WITH_HOLDS);
@@ -164,7 +142,7 @@ async fn upgrade_once(connections: &Connections, prefix: &str) -> Result<(), Fau
     let found = found.into_iter().flatten().flatten().flatten().next();
     let mut script = Vec::new();
     // Another operator may have been quicker.
-    if known(found, &KNOWN, prefix)? == Some(VERSION) {
+    if known_version(found, &VERSIONS, prefix)? == Some(VERSION) {
         script.push(format!("SET LOCAL lock_timeout = {ALTER_WAIT_MS}"));
         script.extend(upgrade(prefix));
     }

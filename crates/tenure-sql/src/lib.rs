@@ -41,6 +41,7 @@ mod room;
 mod schema;
 mod settings;
 mod text;
+mod versions;
 mod wake;
 
 pub use database::{Connection, Database, Row};
@@ -58,4 +59,5 @@ pub use room::{Purpose, Room, until_there_is_room};
 pub use schema::{Tables, VERSION, VERSION_WITH_HOLDS};
 pub use settings::identifier;
 pub use text::{Columns, Dialect, claim_bytes, client_number, micros, push_hex, signed};
+pub use versions::{VERSIONS, Versions, known_version, present_version};
 pub use wake::{Inbox, Notification};

@@ -77,6 +77,10 @@ pub trait Dialect: Send + Sync + 'static {
     fn lock_for_renewal(_table: &str, _claims: &str) -> Option<String> {
         None
     }
+    /// The same for holds that are a part of their resources' rows; rows are as for [`renew_kept`](Dialect::renew_kept).
+    fn lock_kept_for_renewal(_tables: &Tables, _rows: &str) -> Option<String> {
+        None
+    }
     /// What stands behind a table whose rows are found by its primary key, where the database needs the hint.
     const BY_KEY: &'static str = "";
     /// The same behind the table of claims, whose rows are found by name, by claim or by end.

@@ -1,7 +1,7 @@
 //! What follows from what the server says. Text in, findings out.
 
 use tenure_core::engine::Finding;
-use tenure_sql::doctor::{connections, missing_rights, no_tables, other_version};
+use tenure_sql::doctor::{UPGRADE, connections, missing_rights, no_tables, other_version};
 use tenure_sql::{Row, VERSION, VERSION_WITH_HOLDS};
 
 use crate::statement::Plans;
@@ -12,10 +12,6 @@ const VERSION_MIN: u32 = 120_000;
 const VERSION_TESTED: u32 = 150_000;
 /// More rows of idle resources than this are worth a warning where they are not removed.
 const IDLE_WARNING: u64 = 100_000;
-
-/// What there is to gain where the tables are older than this program.
-const UPGRADE: &str = "version 2 takes half of the server's time for a lock: when no client is older than this program, run \
-    `tenure doctor --migrate`, at any time";
 
 /// What the server says about itself.
 #[derive(Clone, Debug, Default)]

@@ -82,11 +82,8 @@ pub(crate) async fn renew<D: Database>(
     renewals.iter().map(answer).collect()
 }
 
-/// The statement for holds that are a part of their resources' rows.
-fn renew_kept<D: Database>(tables: &Tables, holders: &BTreeMap<ClaimId, &Name>) -> Option<String> {
-    if !tables.keeps_holds {
-        return None;
-    }
+/// The rows of a statement for holds that are a part of their resources' rows.
+fn kept_rows<D: Database>(holders: &BTreeMap<ClaimId, &Name>) -> String {
     let by_name: BTreeSet<(&Name, ClaimId)> = holders.iter().map(|(claim, name)| (*name, *claim)).collect();
     let mut rows = String::new();
     for (name, claim) in by_name {
@@ -94,7 +91,50 @@ fn renew_kept<D: Database>(tables: &Tables, holders: &BTreeMap<ClaimId, &Name>) 
             row.bytes::<D::Dialect>(name.as_str().as_bytes()).bytes::<D::Dialect>(&claim_bytes(claim));
         });
     }
-    D::Dialect::renew_kept(tables, &rows)
+    rows
+}
+
+/// The statements that renew holds: those that may be a part of their resources' rows, and those that may be rows.
+fn renewals<D: Database>(
+    tables: &Tables,
+    kept: &BTreeMap<ClaimId, &Name>,
+    holders: &BTreeMap<ClaimId, &Name>,
+) -> String {
+    let kept = (tables.keeps_holds && !kept.is_empty())
+        .then(|| D::Dialect::renew_kept(tables, &kept_rows::<D>(kept)))
+        .flatten();
+    let rows = (!holders.is_empty())
+        .then(|| D::Dialect::renew(&tables.claim, &claims::<D::Dialect>(holders.keys().copied())));
+    kept.into_iter().chain(rows).collect::<Vec<_>>().join(";\n")
+}
+
+/// Locks the holds in their tables but for those that another transaction has locked, and leaves out the others. Returns false if the
+/// database does that by itself.
+async fn lock<D: Database>(
+    database: &D,
+    connection: &mut D::Connection,
+    kept: &mut BTreeMap<ClaimId, &Name>,
+    holders: &mut BTreeMap<ClaimId, &Name>,
+) -> Result<bool, Fault> {
+    let (tables, begin) = (database.tables(), D::Dialect::BEGIN);
+    let list = claims::<D::Dialect>(holders.keys().copied());
+    let Some(lock) = D::Dialect::lock_for_renewal(&tables.claim, &list) else { return Ok(false) };
+    let first = tables
+        .keeps_holds
+        .then(|| D::Dialect::lock_kept_for_renewal(tables, &kept_rows::<D>(kept)))
+        .flatten();
+    let (at, mut script) = (begin.len() + usize::from(first.is_some()), begin.to_vec());
+    script.extend(first.as_deref());
+    script.push(&lock);
+    let answers = connection.run(script.join(";\n")).await?;
+    let locked = |at: usize| -> Result<BTreeSet<ClaimId>, Fault> {
+        let claims = rows(&answers, at).iter().filter_map(|row| Columns::of(row).maybe_claim().transpose());
+        claims.collect()
+    };
+    let (in_rows, as_rows) = (locked(begin.len())?, locked(at)?);
+    kept.retain(|claim, _| in_rows.contains(claim));
+    holders.retain(|claim, _| as_rows.contains(claim));
+    Ok(true)
 }
 
 async fn extend<D: Database>(
@@ -105,31 +145,18 @@ async fn extend<D: Database>(
         return Ok(HashMap::new());
     }
     let mut connection = database.lend(Purpose::Renewal).await?;
-    let tables = database.tables();
-    let table = &tables.claim;
-    let mut end = "";
-    // Rows are locked in the order of claims, as in every transaction.
-    if let Some(lock) = D::Dialect::lock_for_renewal(table, &claims::<D::Dialect>(holders.keys().copied())) {
-        let begin = D::Dialect::BEGIN;
-        let locked = connection.run(format!("{};\n{lock}", begin.join(";\n"))).await?;
-        let locked =
-            rows(&locked, begin.len()).iter().filter_map(|row| Columns::of(row).maybe_claim().transpose());
-        let locked: BTreeSet<ClaimId> = locked.collect::<Result<_, _>>()?;
-        holders.retain(|claim, _| locked.contains(claim));
-        if holders.is_empty() {
-            connection.go_on("ROLLBACK".to_owned()).await?;
-            connection.keep();
-            return Ok(HashMap::new());
-        }
-        end = ";\nCOMMIT";
+    let mut kept = holders.clone();
+    // Rows are locked in the order of names or claims, as in every transaction.
+    let is_locked = lock(database, &mut connection, &mut kept, &mut holders).await?;
+    if kept.is_empty() && holders.is_empty() {
+        connection.go_on("ROLLBACK".to_owned()).await?;
+        connection.keep();
+        return Ok(HashMap::new());
     }
-    let mut statement = D::Dialect::renew(table, &claims::<D::Dialect>(holders.keys().copied()));
-    if let Some(first) = renew_kept::<D>(tables, &holders) {
-        statement = format!("{first};\n{statement}");
-    }
-    let answers = match end {
-        "" => connection.run(statement).await?,
-        _ => connection.go_on(statement + end).await?,
+    let statements = renewals::<D>(database.tables(), &kept, &holders);
+    let answers = match is_locked {
+        true => connection.go_on(statements + ";\nCOMMIT").await?,
+        false => connection.run(statements).await?,
     };
     connection.keep();
     let mut moved = HashMap::new();
