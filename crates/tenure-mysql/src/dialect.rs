@@ -4,7 +4,7 @@
 //! for the rows of every other lock, in an order of its own; small tables tempt the server to make one. So each text
 //! names the indexes that it is meant to go by.
 
-use tenure_sql::{Dialect, Tables, push_hex};
+use tenure_sql::{Dialect, Tables, VERSION_WITH_HOLDS, push_hex};
 
 /// The dialect of MySQL and MariaDB.
 #[derive(Debug)]
@@ -15,8 +15,8 @@ impl Dialect for MySqlDialect {
     const CLOCK: &'static str = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
     // Each connection stores when its server was started. None outlives its server.
     const LIFE: &'static str = "@tenure_life";
-    const BEGIN: &'static [&'static str] =
-        &["SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"];
+    // READ COMMITTED, as each session is told when it begins.
+    const BEGIN: &'static [&'static str] = &["START TRANSACTION"];
     const BEGIN_LOOK: &'static [&'static str] = &[
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
         "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
@@ -66,6 +66,23 @@ impl Dialect for MySqlDialect {
         ))
     }
 
+    fn lock_kept_for_renewal(tables: &Tables, rows: &str) -> Option<String> {
+        let (hex, kept) = (Self::hex("t.hold_claim"), joined(&tables.resource, "name, hold_claim", rows));
+        Some(format!("SELECT {hex} FROM {kept} FOR UPDATE SKIP LOCKED"))
+    }
+
+    fn renew_kept(tables: &Tables, rows: &str) -> Option<String> {
+        let (clock, hex) = (Self::CLOCK, Self::hex("t.hold_claim"));
+        let kept = joined(&tables.resource, "name, hold_claim", rows);
+        // As for holds that are rows.
+        Some(format!(
+            "UPDATE {kept} SET t.hold_is_confirmed = 1, t.hold_expires_at = GREATEST(t.hold_expires_at, {clock} + t.hold_ttl) \
+             WHERE t.hold_expires_at > {clock};\n\
+             SELECT {hex}, t.hold_token, NULL, t.hold_expires_at - {clock} FROM {kept} \
+             WHERE t.hold_is_confirmed = 1 AND t.hold_expires_at > {clock}"
+        ))
+    }
+
     fn entries(tables: &Tables, columns: &str, names: &str, most: i64) -> String {
         let Tables { resource, claim, .. } = tables;
         // Resources first, and then the rows of each by its key. As a condition with IN the server may turn it round.
@@ -99,9 +116,22 @@ pub(crate) fn joined(table: &str, keys: &str, rows: &str) -> String {
     format!("({rows}) k STRAIGHT_JOIN {table} AS t {} ON {}", MySqlDialect::BY_KEY, equal.join(" AND "))
 }
 
+const END: &str = "ENGINE = InnoDB DEFAULT CHARSET = binary";
+
+/// A hold in its resource's row.
+const HOLD: [&str; 8] = [
+    "hold_claim VARBINARY(16)",
+    "hold_token BIGINT",
+    "hold_client BIGINT",
+    "hold_granted_at BIGINT",
+    "hold_expires_at BIGINT",
+    "hold_is_confirmed TINYINT",
+    "hold_ttl BIGINT",
+    "hold_label VARBINARY(1024)",
+];
+
 /// The statements that make the tables. Names, claims and labels are bytes: `A` is not `a`, and no collation counts.
 pub(crate) fn schema(prefix: &str) -> Vec<String> {
-    let end = "ENGINE = InnoDB DEFAULT CHARSET = binary";
     vec![
         format!(
             "CREATE TABLE IF NOT EXISTS {prefix}resource (name VARBINARY(255) NOT NULL PRIMARY KEY, kind TINYINT, \
@@ -110,29 +140,57 @@ pub(crate) fn schema(prefix: &str) -> Vec<String> {
              fresh_slots BIGINT NOT NULL DEFAULT 0, idle_since BIGINT NOT NULL DEFAULT 0, \
              entries BIGINT NOT NULL DEFAULT 0, finished_until BIGINT, next_slot BIGINT NOT NULL DEFAULT 1, \
              forget_at BIGINT, observed_until BIGINT, value MEDIUMBLOB, value_token BIGINT, \
-             value_fresh_until BIGINT, value_keep_until BIGINT, plain_claim VARBINARY(16), KEY by_forget (forget_at)) {end}"
+             value_fresh_until BIGINT, value_keep_until BIGINT, {}, KEY by_forget (forget_at)) {END}",
+            HOLD.join(", ")
         ),
         // Not unique by claim: to make sure of that, the server would lock the gaps between claims.
         format!(
-            "CREATE TABLE IF NOT EXISTS {prefix}claim (name VARBINARY(255) NOT NULL, place BIGINT NOT NULL, \
+            "CREATE TABLE IF NOT EXISTS {prefix}entry (name VARBINARY(255) NOT NULL, place BIGINT NOT NULL, \
              token BIGINT NOT NULL, claim VARBINARY(16), client BIGINT NOT NULL, weight BIGINT NOT NULL, slot BIGINT, \
              granted_at BIGINT NOT NULL, expires_at BIGINT NOT NULL, is_confirmed TINYINT NOT NULL, ttl BIGINT NOT NULL, \
              max_hold BIGINT, min_hold BIGINT NOT NULL, lock_delay BIGINT NOT NULL, label VARBINARY(1024) NOT NULL, \
              unless_fresh TINYINT NOT NULL, PRIMARY KEY (name, place, token), KEY by_claim (claim), \
-             KEY by_end (name, expires_at, place)) {end}"
+             KEY by_end (name, expires_at, place)) {END}"
         ),
         format!(
             "CREATE TABLE IF NOT EXISTS {prefix}finished (name VARBINARY(255) NOT NULL, claim VARBINARY(16) NOT NULL, \
-             until BIGINT NOT NULL, PRIMARY KEY (name, claim)) {end}"
+             until BIGINT NOT NULL, PRIMARY KEY (name, claim)) {END}"
         ),
         format!(
             "CREATE TABLE IF NOT EXISTS {prefix}slot (name VARBINARY(255) NOT NULL, number BIGINT NOT NULL, \
-             slot BIGINT NOT NULL, PRIMARY KEY (name, number)) {end}"
+             slot BIGINT NOT NULL, PRIMARY KEY (name, number)) {END}"
         ),
-        format!("CREATE TABLE IF NOT EXISTS {prefix}version (version INT NOT NULL PRIMARY KEY) {end}"),
+        version_table(&format!("{prefix}version")),
+        has_version(&format!("{prefix}version")),
+    ]
+}
+
+fn version_table(table: &str) -> String {
+    format!("CREATE TABLE IF NOT EXISTS {table} (version INT NOT NULL PRIMARY KEY) {END}")
+}
+
+fn has_version(table: &str) -> String {
+    format!("INSERT INTO {table} VALUES ({VERSION_WITH_HOLDS}) ON DUPLICATE KEY UPDATE version = version")
+}
+
+/// The statement that gives tables of version 1 the columns of version 2, of which clients at work see nothing.
+pub(crate) fn add_holds(prefix: &str) -> String {
+    let columns = HOLD.map(|column| format!("ADD COLUMN {column}")).join(", ");
+    format!("ALTER TABLE {prefix}resource {columns}")
+}
+
+/// The statements that make tables of version 2 of those of version 1, when they have their columns. What is held stays as it is, a row,
+/// until its record is written next. The last one takes effect as a whole: nobody sees the one name without the other, and from then on
+/// whatever a client asks that knows version 1 alone is refused, since the table of claims is not there any more.
+///
+/// The column `plain_claim` stays and means nothing: not every version of the servers can drop it in an instant.
+pub(crate) fn upgrade(prefix: &str) -> [String; 3] {
+    let (next, last) = (format!("{prefix}version_2"), format!("{prefix}version_1"));
+    [
+        version_table(&next),
+        has_version(&next),
         format!(
-            "INSERT INTO {prefix}version VALUES ({}) ON DUPLICATE KEY UPDATE version = version",
-            tenure_sql::VERSION
+            "RENAME TABLE {prefix}claim TO {prefix}entry, {prefix}version TO {last}, {next} TO {prefix}version"
         ),
     ]
 }
@@ -146,7 +204,7 @@ mod tests {
     #[test]
     fn the_tables_are_made_as_they_always_were() {
         let statements = [schema("tenure_"), crate::queues::text::schema("tenure_")].concat();
-        assert_eq!(statements.join(";\n") + ";\n", include_str!("dialect/tables-1.sql"), "the tables differ");
+        assert_eq!(statements.join(";\n") + ";\n", include_str!("dialect/tables-2.sql"), "the tables differ");
     }
 
     #[test]

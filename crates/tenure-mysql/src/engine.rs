@@ -7,7 +7,9 @@ use tenure_core::Result;
 use tenure_core::engine::queue::QueueCapability;
 use tenure_core::engine::{Capability, Finding, Reach};
 use tenure_core::model::claim::ClientId;
-use tenure_sql::{Database, Fault, Hosted, Inbox, Notification, Plain, Purpose, QueueTables, Row, Tables};
+use tenure_sql::{
+    Database, Fault, Hosted, Inbox, Notification, Plain, Purpose, QueueTables, Row, Tables, Versions,
+};
 
 use crate::client::connection::{Pool, PooledConnection};
 use crate::config::Config;
@@ -19,6 +21,8 @@ const ENGINE: &str = "mysql";
 /// How many claims, renewals or releases go into one transaction. Lists of more than a thousand are what servers
 /// begin to turn into something else.
 const BATCH_MAX: usize = 512;
+/// How many calls of a verb are under way at a time.
+const CALLS_MAX: usize = 2;
 
 /// A MySQL or MariaDB database with tenure's tables.
 ///
@@ -26,7 +30,7 @@ const BATCH_MAX: usize = 512;
 pub struct MySql {
     pub(crate) pool: Arc<Pool>,
     pub(crate) config: Config,
-    tables: Tables,
+    versions: Versions,
     capability: Capability,
     pub(crate) queue_capability: QueueCapability,
     pub(crate) queue_tables: QueueTables,
@@ -47,18 +51,20 @@ pub struct MySql {
 /// [`Unsupported`](tenure_core::ErrorKind::Unsupported) for missing rights, an old server, or tables of another version.
 pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> {
     let pool = Pool::new(config.clone());
-    migrate::ensure(&pool, &config.prefix).await.map_err(|fault| fault.to_error("connect"))?;
+    let version = migrate::ensure(&pool, &config.prefix).await.map_err(|fault| fault.to_error("connect"))?;
     let mut capability = Capability::of_step();
     capability.reach = Reach::Network;
     capability.needs_floor = true;
     capability.batch_max = BATCH_MAX;
+    capability.calls_max = CALLS_MAX;
+    capability.keeps_call_order = false;
     // Neither server can notify a client, so a client looks for those of its waiters whose turn is near. Rejected: `SELECT SLEEP(…)`
     // and GET_LOCK to be woken by `KILL` or by a release (a connection for each waiter, and another user's rights), reading the
     // binary log (the rights of a replica), and more frequent heartbeats (each is a transaction). Waiters of the client that
     // releases are woken at once.
     capability.tells_waiters = false;
-    let (tables, inbox, purges) =
-        (Tables { deletes: config.purges, ..Tables::new(&config.prefix) }, Inbox::new(client), config.purges);
+    let versions = Versions::new(&config.prefix, config.purges, version);
+    let (inbox, purges) = (Inbox::new(client), config.purges);
     let (queue_capability, queue_tables) =
         (tenure_sql::queue_capability(false), QueueTables::new(&config.prefix));
     let hints = Hints::default();
@@ -66,7 +72,7 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> 
     let database = MySql {
         pool,
         config,
-        tables,
+        versions,
         capability,
         queue_capability,
         queue_tables,
@@ -77,6 +83,15 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> 
     Ok(Hosted::with_queues(database, purges))
 }
 
+impl MySql {
+    /// Reads which version the tables are of.
+    async fn look_at_version(&self) -> std::result::Result<u32, Fault> {
+        let version = migrate::present(&self.pool, &self.config.prefix).await?;
+        self.versions.set(version);
+        Ok(version)
+    }
+}
+
 impl Database for MySql {
     type Dialect = MySqlDialect;
     type Connection = PooledConnection;
@@ -84,7 +99,14 @@ impl Database for MySql {
     const ENGINE: &'static str = ENGINE;
 
     async fn lend(&self, want: Purpose) -> std::result::Result<PooledConnection, Fault> {
-        self.pool.lend(want).await
+        let before = self.versions.number();
+        let is_sure = self.versions.is_in_doubt() && self.look_at_version().await? == before;
+        let mut connection = self.pool.lend(want).await?;
+        // What is sent may have been written down before the version was known to be another.
+        if !is_sure {
+            connection.leave_doubt(self.versions.doubt());
+        }
+        Ok(connection)
     }
 
     fn close(&self) {
@@ -92,11 +114,11 @@ impl Database for MySql {
     }
 
     async fn run_plain(&self, work: Plain<'_>) -> Option<std::result::Result<Vec<Row>, Fault>> {
-        Some(tenure_sql::run_text(self, plain::text(&self.tables, work)?).await)
+        plain::run(self, work).await
     }
 
     fn tables(&self) -> &Tables {
-        &self.tables
+        self.versions.tables()
     }
 
     fn capability(&self) -> &Capability {
@@ -117,14 +139,18 @@ impl Database for MySql {
     }
 
     async fn check(&self) -> Vec<Finding> {
-        let version = migrate::version(&self.pool, &self.tables.version);
+        if let Err(fault) = self.look_at_version().await {
+            tracing::debug!(?fault, "the version of the tables cannot be read");
+        }
+        let version = migrate::version(&self.pool, &self.tables().version);
         doctor::check(self, &self.config.prefix, version).await
     }
 
     async fn migrate(&self) -> std::result::Result<Option<String>, Fault> {
-        migrate::migrate(&self.pool, &self.config.prefix).await?;
+        let version = migrate::migrate(&self.pool, &self.config.prefix).await?;
+        self.versions.set(version);
         migrate::migrate_queues(&self.pool, &self.config.prefix).await?;
-        Ok(Some(format!("the tables {}… are of version {}", self.config.prefix, tenure_sql::VERSION)))
+        Ok(Some(format!("the tables {}… are of version {version}", self.config.prefix)))
     }
 }
 

@@ -21,6 +21,11 @@ pub(crate) fn fault(error: &WireError) -> Fault {
     }
 }
 
+/// Whether a table or a column is not there.
+pub(crate) fn is_missing(error: &WireError) -> bool {
+    matches!(error, WireError::Server { code: 1146 | 1054, .. })
+}
+
 fn refusal(code: u16, said: &str) -> Fault {
     let message = format!("the server says: {said} ({code})");
     let failed = |kind, hint| Fault::Failed { kind, message: message.clone(), hint };
@@ -29,7 +34,8 @@ fn refusal(code: u16, said: &str) -> Fault {
         // A deadlock, and what Galera calls one; a row that changed under a snapshot (MariaDB).
         1213 | 1020 => Fault::GivenUp(message),
         // It undoes the statement and not the transaction, which is to be rolled back, or its connection closed.
-        1205 => Fault::Locked(message),
+        // MySQL has another number for a lock that was not to be waited for.
+        1205 | 3572 => Fault::Locked(message),
         1040 | 1203 | 1226 => Fault::Full(message),
         1044 | 1142 | 1143 | 1227 | 1370 => failed(
             ErrorKind::Unsupported,

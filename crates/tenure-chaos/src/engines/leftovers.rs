@@ -53,12 +53,10 @@ struct Words {
     now_us: &'static str,
 }
 
-const POSTGRES: Words = Words {
-    claims: "(SELECT expires_at FROM tenure_entry UNION ALL \
-        SELECT hold_expires_at FROM tenure_resource WHERE hold_claim IS NOT NULL) claims",
-    now_us: "extract(epoch FROM clock_timestamp()) * 1000000",
-};
-const MARIADB: Words = Words { claims: "tenure_claim", now_us: "unix_timestamp(sysdate(6)) * 1000000" };
+const CLAIMS: &str = "(SELECT expires_at FROM tenure_entry UNION ALL \
+    SELECT hold_expires_at FROM tenure_resource WHERE hold_claim IS NOT NULL) claims";
+const POSTGRES: Words = Words { claims: CLAIMS, now_us: "extract(epoch FROM clock_timestamp()) * 1000000" };
+const MARIADB: Words = Words { claims: CLAIMS, now_us: "unix_timestamp(sysdate(6)) * 1000000" };
 
 impl Engine {
     /// Looks for what is left in the store, by its own means and by tenure's.

@@ -1,5 +1,6 @@
 //! Connections: a few, lent for one transaction each.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::client::dial::{configure, dial};
-use crate::client::wire::Wire;
+use crate::client::wire::{Answer, Wire};
 use crate::config::Config;
-use crate::error::{fault, too_old};
+use crate::error::{fault, is_missing, too_old};
 
 /// How long an answer, or a connection, is waited for. The client above gives a claim up after 2 s by itself; a fault
 /// that came just before would have it ask once more, and fail its user after twice the time.
@@ -44,6 +45,8 @@ pub struct PooledConnection {
     pool: Arc<Pool>,
     /// The server has given up the last text, and a ROLLBACK leaves nothing of it.
     is_given_up: bool,
+    /// Set if a table is not there that should be.
+    doubt: Option<Arc<AtomicBool>>,
 }
 
 struct Lent {
@@ -60,6 +63,47 @@ impl std::fmt::Debug for PooledConnection {
 
 impl Connection for PooledConnection {
     async fn run(&mut self, script: String) -> Result<Vec<Vec<Row>>, Fault> {
+        let answers = self.ask(script).await?;
+        Ok(answers.into_iter().map(|answer| answer.rows).collect())
+    }
+
+    fn keep(mut self) {
+        if let Some(lent) = self.lent.take() {
+            lock(&self.pool.idle).push(lent.wire);
+        }
+    }
+}
+
+impl PooledConnection {
+    /// From now on what fails since a table is not there is tried again, and a doubt is left: another client may just have made
+    /// tables of another version of it.
+    pub(crate) fn leave_doubt(&mut self, doubt: Arc<AtomicBool>) {
+        self.doubt = Some(doubt);
+    }
+
+    /// Whether the server is MariaDB.
+    pub(crate) fn is_mariadb(&self) -> bool {
+        self.lent.as_ref().is_some_and(|lent| lent.wire.0.is_mariadb)
+    }
+
+    /// Executes a statement that `prepare` says how to prepare, which is done once in a connection. Returns how many rows it has changed,
+    /// and what it gave `LAST_INSERT_ID`.
+    pub(crate) async fn execute(
+        &mut self,
+        prepare: impl FnOnce() -> String,
+        statement: &str,
+    ) -> Result<(u64, u64), Fault> {
+        let has_prepared = self.lent.as_ref().is_some_and(|lent| lent.wire.0.has_prepared);
+        let script = if has_prepared { statement.to_owned() } else { prepare() + ";\n" + statement };
+        let answers = self.ask(script).await?;
+        if let Some(lent) = &mut self.lent {
+            lent.wire.0.has_prepared = true;
+        }
+        let last = answers.last().ok_or_else(|| Fault::internal("a statement was not answered"))?;
+        Ok((last.changed, last.number))
+    }
+
+    async fn ask(&mut self, script: String) -> Result<Vec<Answer>, Fault> {
         self.is_given_up = false;
         let Some(Lent { wire: Known(wire), .. }) = &mut self.lent else {
             return Err(Fault::internal("the connection is gone"));
@@ -76,16 +120,16 @@ impl Connection for PooledConnection {
         let answers =
             answers.map_err(|_| Fault::unavailable(format!("no answer within {ANSWER_TIMEOUT:?}")))?;
         answers.map_err(|error| {
-            let fault = fault(&error);
+            let fault = match &self.doubt {
+                Some(doubt) if is_missing(&error) => {
+                    doubt.store(true, Ordering::Release);
+                    Fault::GivenUp("the tables are not what they were".to_owned())
+                }
+                _ => fault(&error),
+            };
             self.is_given_up = fault.is_given_up();
             fault
         })
-    }
-
-    fn keep(mut self) {
-        if let Some(lent) = self.lent.take() {
-            lock(&self.pool.idle).push(lent.wire);
-        }
     }
 }
 
@@ -116,7 +160,12 @@ impl Pool {
         let connected = async {
             let room = self.room.enter(want).await?;
             let wire = until_there_is_room(&mut full, || self.known()).await?;
-            Ok(PooledConnection { lent: Some(Lent { wire, room }), pool: self.clone(), is_given_up: false })
+            Ok(PooledConnection {
+                lent: Some(Lent { wire, room }),
+                pool: self.clone(),
+                is_given_up: false,
+                doubt: None,
+            })
         };
         match timeout(ANSWER_TIMEOUT, connected).await {
             Ok(connected) => connected,
@@ -163,7 +212,7 @@ impl Pool {
                 _ => *known.insert(birth),
             }
         };
-        wire.text_max = text_max;
+        (wire.text_max, wire.is_mariadb) = (text_max, version.contains("MariaDB"));
         wire.run(&format!("SET @tenure_life = {birth}")).await.map_err(|error| fault(&error))?;
         Ok(known)
     }

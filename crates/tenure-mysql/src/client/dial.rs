@@ -219,7 +219,8 @@ fn tls(ca: Option<&Path>) -> Result<rustls::ClientConfig, Fault> {
 /// ends the connection (`completion_type`), a join is refused or rows are left out (`max_join_size`, `sql_select_limit`), long
 /// names are in no order (`max_sort_length`), `IS NULL` finds the row that was inserted last (`sql_auto_is_null`), a key is not
 /// looked up (`unique_checks`). `DEFAULT` would be the administrator's value again. Strict mode: a value that does not fit
-/// is an error, never cut. `/*M!` is for MariaDB alone.
+/// is an error, never cut. `/*M!` is for MariaDB alone. How far transactions see each other is set by a statement of its own: the two
+/// servers call the variable differently.
 const SETTINGS: &str = "autocommit = 1, time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = 1, \
     lock_wait_timeout = 2, wait_timeout = 30, sql_safe_updates = 0, completion_type = 0, sql_big_selects = 1, \
     sql_select_limit = 18446744073709551615, max_sort_length = 1024, sql_auto_is_null = 0, unique_checks = 1 \
@@ -230,17 +231,17 @@ const SETTINGS: &str = "autocommit = 1, time_zone = '+00:00', sql_mode = 'STRICT
 pub(crate) async fn configure(wire: &mut Wire) -> Result<(i64, String, usize), Fault> {
     wire.is_known();
     let script = format!(
-        "SET SESSION {SETTINGS};\
+        "SET SESSION {SETTINGS};SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;\
          SELECT {}, VERSION(), @@max_allowed_packet;SHOW GLOBAL STATUS LIKE 'Uptime'",
         MySqlDialect::CLOCK
     );
     let answers = wire.run(&script).await.map_err(|error| fault(&error))?;
     let column = |answer: usize, column: usize| {
-        answers.get(answer).and_then(|rows| rows.first()?.get(column)?.as_deref())
+        answers.get(answer).and_then(|answer| answer.rows.first()?.get(column)?.as_deref())
     };
     let number = |answer, at| column(answer, at).and_then(|text| text.parse::<i64>().ok());
     let (Some(now), Some(version), Some(text_max), Some(uptime)) =
-        (number(1, 0), column(1, 1), number(1, 2), number(2, 1))
+        (number(2, 0), column(2, 1), number(2, 2), number(3, 1))
     else {
         return Err(Fault::internal("the server does not say what it is"));
     };

@@ -1,8 +1,8 @@
 //! One connection: packets, texts and the rows that answer them.
 //!
-//! As little of the protocol as it takes: texts of several statements, and rows as text. No prepared statements (they
-//! belong to a server's connection, and poolers mix those up), no compression, and no `LOAD DATA LOCAL`, by which a
-//! server could read files of the client.
+//! As little of the protocol as it takes: texts of several statements, and rows as text. No second protocol for statements that
+//! are prepared (where they are, a text does it), no compression, and no `LOAD DATA LOCAL`, by which a server could read files of the
+//! client.
 //!
 //! A connection whose call was dropped or failed is out of step: what comes next may be the answer to what was asked
 //! before. [`Wire::run`] marks it, and refuses every later call.
@@ -34,6 +34,16 @@ const QUIT: u8 = 0x01;
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// What a server answers to a statement.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    pub(crate) rows: Vec<Row>,
+    /// How many rows the statement has changed.
+    pub(crate) changed: u64,
+    /// What `LAST_INSERT_ID` was given in it, or 0.
+    pub(crate) number: u64,
+}
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -70,6 +80,9 @@ pub(crate) struct Wire {
     answer_bytes: usize,
     /// The longest text that the server takes.
     pub(crate) text_max: usize,
+    pub(crate) is_mariadb: bool,
+    /// Whether the server has the statements for this connection that are prepared once.
+    pub(crate) has_prepared: bool,
 }
 
 impl Wire {
@@ -83,6 +96,8 @@ impl Wire {
             packet_max: STRANGER_PACKET_MAX,
             answer_bytes: 0,
             text_max: PART_MAX,
+            is_mariadb: false,
+            has_prepared: false,
         }
     }
 
@@ -122,8 +137,8 @@ impl Wire {
         drop(futures_util::FutureExt::now_or_never(self.send(&[QUIT])));
     }
 
-    /// Sends statements in one piece, and returns the rows of each.
-    pub(crate) async fn run(&mut self, script: &str) -> Result<Vec<Vec<Row>>, WireError> {
+    /// Sends statements in one piece, and returns the answer to each.
+    pub(crate) async fn run(&mut self, script: &str) -> Result<Vec<Answer>, WireError> {
         if !self.is_in_step {
             return Err(WireError::Strange("the connection is out of step"));
         }
@@ -152,15 +167,15 @@ impl Wire {
     }
 
     /// Reads the answer to one statement, and whether another follows.
-    async fn answer(&mut self) -> Result<(Vec<Row>, bool), WireError> {
+    async fn answer(&mut self) -> Result<(Answer, bool), WireError> {
         let first = self.packet().await?;
         let mut reader = Reader(&first);
         match first.first() {
             Some(0x00) => {
                 reader.skip(1)?;
-                reader.length()?;
-                reader.length()?;
-                return Ok((Vec::new(), reader.short()? & MORE_RESULTS != 0));
+                let (changed, number) = (reader.length()?.unwrap_or(0), reader.length()?.unwrap_or(0));
+                let answer = Answer { rows: Vec::new(), changed, number };
+                return Ok((answer, reader.short()? & MORE_RESULTS != 0));
             }
             Some(0xff) => return Err(refusal(&first)),
             Some(0xfb) => return Err(WireError::Strange("the server asks for a file")),
@@ -182,7 +197,8 @@ impl Wire {
                 Some(0xfe) if packet.len() < 9 => {
                     let mut end = Reader(&packet);
                     end.skip(3)?;
-                    return Ok((rows, end.short()? & MORE_RESULTS != 0));
+                    let answer = Answer { rows, ..Answer::default() };
+                    return Ok((answer, end.short()? & MORE_RESULTS != 0));
                 }
                 _ => rows.push(row(&packet, columns)?),
             }

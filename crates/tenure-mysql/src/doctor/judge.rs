@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tenure_core::engine::Finding;
-use tenure_sql::VERSION;
-use tenure_sql::doctor::{connections, missing_rights, no_tables, other_version};
+use tenure_sql::doctor::{UPGRADE, connections, missing_rights, no_tables, other_version};
+use tenure_sql::{VERSION, VERSION_WITH_HOLDS, VERSIONS};
 
 use crate::error::BINLOG_HINT;
 
@@ -113,10 +113,11 @@ impl Facts {
 
 pub(super) fn tables(prefix: &str, version: Option<&str>) -> Finding {
     match version {
-        Some(found) if found == VERSION.to_string() => {
-            Finding::good("tables", format!("{prefix}… of version {VERSION}"))
+        Some(found) if VERSIONS.iter().any(|version| version.to_string() == found) => {
+            let good = Finding::good("tables", format!("{prefix}… of version {found}"));
+            if found == VERSION.to_string() { good.hint(UPGRADE) } else { good }
         }
-        Some(found) => other_version(prefix, found, VERSION),
+        Some(found) => other_version(prefix, found, VERSION_WITH_HOLDS),
         None => no_tables(prefix, "cannot be read, or have no version"),
     }
 }

@@ -54,8 +54,10 @@ fn each_danger_is_named_with_what_to_do() {
 #[test]
 fn missing_rights_and_tables_are_bad() {
     assert_eq!(rights(&[], true).severity, Severity::Good);
-    assert_eq!(rights(&["tenure_claim"], true).severity, Severity::Bad);
-    assert_eq!(tables("tenure_", Some("1")).severity, Severity::Good);
+    assert_eq!(rights(&["tenure_entry"], true).severity, Severity::Bad);
+    let [old, new] = ["1", "2"].map(|version| tables("tenure_", Some(version)));
+    assert!(old.severity == Severity::Good && old.hint.is_some_and(|hint| hint.contains("--migrate")));
+    assert_eq!((new.severity, new.hint), (Severity::Good, None));
     assert_eq!(tables("tenure_", Some("99")).severity, Severity::Bad);
     assert_eq!(tables("tenure_", None).severity, Severity::Bad);
 }

@@ -34,7 +34,7 @@ fn a_thousand_locks_of_one_client_need_four_connections() {
     let mutexes: Vec<_> = (0..1000).map(|at| client.mutex(&format!("m{at}"))).collect();
     let leases = pollster::block_on(join_all(mutexes.iter().map(|mutex| mutex.acquire())));
     assert!(leases.iter().all(Result::is_ok), "all were free");
-    let held = number(&mut raw, "SELECT count(*) FROM tenure_claim");
+    let held = number(&mut raw, "SELECT count(hold_claim) FROM tenure_resource");
     let most = status(&mut raw, "Max_used_connections");
     assert_eq!(held, 1000);
     assert!(most <= 4 + 1, "4 and this one, but there were {most}");
@@ -49,15 +49,15 @@ fn ten_thousand_leases_are_renewed_with_one_statement_for_each_batch() {
     let mutexes: Vec<_> = (0..LEASES).map(|at| client.mutex(&format!("m{at}")).ttl(TTL)).collect();
     let leases = pollster::block_on(join_all(mutexes.iter().map(|mutex| mutex.acquire())));
     assert!(leases.iter().all(Result::is_ok), "all were free");
-    let before = number(&mut raw, "SELECT max(expires_at) FROM tenure_claim");
-    let (updates, inserts) = (status(&mut raw, "Com_update"), status(&mut raw, "Com_insert"));
+    let before = number(&mut raw, "SELECT max(hold_expires_at) FROM tenure_resource");
+    let (updates, inserts) = (status(&mut raw, "Com_update_multi"), status(&mut raw, "Com_insert"));
     let began = now();
     wait_for("renewal of all", || {
         let mut raw = server.connect().ok()?;
-        (number(&mut raw, "SELECT min(expires_at) FROM tenure_claim") > before).then_some(())
+        (number(&mut raw, "SELECT min(hold_expires_at) FROM tenure_resource") > before).then_some(())
     });
     println!("all were renewed within {:?}", now().since(began));
-    let renewals = status(&mut raw, "Com_update") - updates;
+    let renewals = status(&mut raw, "Com_update_multi") - updates;
     println!("{renewals} statements renewed {LEASES} leases");
     assert!(renewals > 0 && renewals as usize * 20 < LEASES, "{renewals} statements");
     let transactions = status(&mut raw, "Com_insert") - inserts;

@@ -8,5 +8,7 @@ mod load;
 mod plain;
 mod queue;
 mod settings;
+mod step;
+mod versions;
 mod way;
 mod wire;
