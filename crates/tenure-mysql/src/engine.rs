@@ -21,8 +21,6 @@ const ENGINE: &str = "mysql";
 /// How many claims, renewals or releases go into one transaction. Lists of more than a thousand are what servers
 /// begin to turn into something else.
 const BATCH_MAX: usize = 512;
-/// How many calls of a verb are under way at a time.
-const CALLS_MAX: usize = 2;
 
 /// A MySQL or MariaDB database with tenure's tables.
 ///
@@ -56,8 +54,6 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> 
     capability.reach = Reach::Network;
     capability.needs_floor = true;
     capability.batch_max = BATCH_MAX;
-    capability.calls_max = CALLS_MAX;
-    capability.keeps_call_order = false;
     // Neither server can notify a client, so a client looks for those of its waiters whose turn is near. Rejected: `SELECT SLEEP(…)`
     // and GET_LOCK to be woken by `KILL` or by a release (a connection for each waiter, and another user's rights), reading the
     // binary log (the rights of a replica), and more frequent heartbeats (each is a transaction). Waiters of the client that

@@ -91,17 +91,17 @@ fn tables_that_somebody_keeps_are_left_as_they_are() {
     somebody.run("SELECT count(*) FROM tenure_claim");
     let told = std::thread::scope(|scope| {
         let migrating = scope.spawn(|| pollster::block_on(connect(&server.url()).migrate()));
-        let mut pairs = 0;
         while !migrating.is_finished() {
             let pair = async { client.mutex("m").acquire().await?.release().await };
-            pollster::block_on(pair).expect("it waits for a third of a second at most");
-            pairs += 1;
+            pollster::block_on(pair).expect("it waits for a second at most");
         }
-        assert!(pairs > 20, "{pairs} pairs meanwhile");
         migrating.join().expect("no panic")
     });
     let told = told.expect_err("it is locked");
-    assert_eq!(told.kind(), ErrorKind::Unavailable, "{told}");
+    assert!(
+        told.kind() == ErrorKind::Unavailable && told.to_string().contains("Lock wait timeout"),
+        "{told}"
+    );
     somebody.run("ROLLBACK");
     assert_eq!(number(&server, VERSION), 1);
     pollster::block_on(client.migrate()).expect("nobody keeps them");
@@ -129,4 +129,26 @@ fn what_a_client_of_before_asks_is_refused() {
     old.run("UPDATE tenure_version SET version = 3");
     let told = pollster::block_on(Tenure::new(connector(&server.url()))).expect_err("nobody knows it");
     assert!(told.kind() == ErrorKind::Unsupported && told.to_string().contains("version 3"), "{told}");
+}
+
+/// A table that gets another name leaves the rights on it behind, and CREATE is what lets some be given before.
+#[test]
+fn a_user_with_rights_on_single_tables_works_on_if_it_is_given_the_new_one_before() {
+    let server = with_older_tables();
+    let mut root = server.connect().expect("it answers");
+    root.run("CREATE USER worker@'%'");
+    for table in ["resource", "claim", "finished", "slot", "version"] {
+        root.run(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON test.tenure_{table} TO worker@'%'"));
+    }
+    root.run("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON test.tenure_entry TO worker@'%'");
+    let worker = connect(&server.url().replace("//root@", "//worker@"));
+    let pairs = || {
+        pollster::block_on(async {
+            worker.mutex("m").acquire().await?.release().await?;
+            worker.semaphore("s", 2).acquire().await?.release().await
+        })
+    };
+    pairs().expect("it has the old ones");
+    pollster::block_on(connect(&server.url()).migrate()).expect("it may");
+    pairs().expect("it has the new one");
 }
