@@ -54,6 +54,7 @@ pub mod against_step;
 pub mod crew;
 pub mod history;
 pub mod late_slot;
+pub mod older_tables;
 pub mod queue_crew;
 pub mod queue_model;
 

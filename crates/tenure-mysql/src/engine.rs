@@ -79,15 +79,6 @@ pub async fn connect(config: Config, client: ClientId) -> Result<Hosted<MySql>> 
     Ok(Hosted::with_queues(database, purges))
 }
 
-impl MySql {
-    /// Reads which version the tables are of.
-    async fn look_at_version(&self) -> std::result::Result<u32, Fault> {
-        let version = migrate::present(&self.pool, &self.config.prefix).await?;
-        self.versions.set(version);
-        Ok(version)
-    }
-}
-
 impl Database for MySql {
     type Dialect = MySqlDialect;
     type Connection = PooledConnection;
@@ -95,13 +86,9 @@ impl Database for MySql {
     const ENGINE: &'static str = ENGINE;
 
     async fn lend(&self, want: Purpose) -> std::result::Result<PooledConnection, Fault> {
-        let before = self.versions.number();
-        let is_sure = self.versions.is_in_doubt() && self.look_at_version().await? == before;
+        let doubt = self.versions.doubt(migrate::present(&self.pool, &self.config.prefix)).await?;
         let mut connection = self.pool.lend(want).await?;
-        // What is sent may have been written down before the version was known to be another.
-        if !is_sure {
-            connection.leave_doubt(self.versions.doubt());
-        }
+        connection.leave_doubt(doubt);
         Ok(connection)
     }
 
@@ -135,8 +122,9 @@ impl Database for MySql {
     }
 
     async fn check(&self) -> Vec<Finding> {
-        if let Err(fault) = self.look_at_version().await {
-            tracing::debug!(?fault, "the version of the tables cannot be read");
+        match migrate::present(&self.pool, &self.config.prefix).await {
+            Ok(version) => self.versions.set(version),
+            Err(fault) => tracing::debug!(?fault, "the version of the tables cannot be read"),
         }
         let version = migrate::version(&self.pool, &self.tables().version);
         doctor::check(self, &self.config.prefix, version).await

@@ -1,10 +1,11 @@
 //! The tables: made on first use.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::error::ErrorKind;
 use tenure_sql::{
-    Connection, Fault, Purpose, QUEUE_VERSION, VERSION, VERSION_WITH_HOLDS, VERSIONS, known_version,
+    Connection, Fault, Purpose, QUEUE_VERSION, VERSION, VERSION_WITH_HOLDS, VERSIONS, known_version, pause,
     present_version,
 };
 
@@ -14,6 +15,9 @@ use crate::dialect::{add_holds, schema, upgrade};
 /// How long a table is waited for that gets a column: so long all others wait behind that. In seconds, of which it takes whole ones.
 const ALTER_WAIT_S: u32 = 1;
 
+/// How often tables that somebody uses are waited for to make another version of them, and how long others have between.
+const UPGRADE_TRIES: u32 = 5;
+const UPGRADE_PAUSE: Duration = Duration::from_millis(300);
 /// A server whose binary log is of statements takes these. What it refuses is told to whoever claims, and by the doctor.
 const FOR_ANY_LOG: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
 
@@ -103,16 +107,22 @@ pub(crate) async fn migrate(pool: &Arc<Pool>, prefix: &str) -> Result<u32, Fault
         make(pool, schema(prefix)).await?;
         return Ok(VERSION_WITH_HOLDS);
     }
-    match upgrade_tables(pool, prefix).await {
-        Ok(()) => Ok(VERSION_WITH_HOLDS),
-        // Another operator may have been quicker.
-        Err(fault) if present(pool, prefix).await? == VERSION => Err(fault),
-        Err(_) => Ok(VERSION_WITH_HOLDS),
+    let mut tries = UPGRADE_TRIES;
+    loop {
+        match upgrade_once(pool, prefix).await {
+            Ok(()) => return Ok(VERSION_WITH_HOLDS),
+            Err(fault) if fault.is_given_up() && tries > 1 => tries -= 1,
+            // Another operator may have been quicker.
+            Err(fault) if present(pool, prefix).await? == VERSION => return Err(fault),
+            Err(_) => return Ok(VERSION_WITH_HOLDS),
+        }
+        // Whoever has waited behind this goes on meanwhile.
+        pause(UPGRADE_PAUSE).await;
     }
 }
 
 /// What an earlier try has done already is left out; the last statement does the rest or nothing.
-async fn upgrade_tables(pool: &Arc<Pool>, prefix: &str) -> Result<(), Fault> {
+async fn upgrade_once(pool: &Arc<Pool>, prefix: &str) -> Result<(), Fault> {
     let mut script = Vec::new();
     if !has_column(pool, &format!("{prefix}resource"), "hold_claim").await? {
         script.push(add_holds(prefix));

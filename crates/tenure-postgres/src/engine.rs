@@ -145,13 +145,6 @@ async fn connect_once(config: Config, client: ClientId) -> std::result::Result<P
 }
 
 impl Postgres {
-    /// Reads which version the tables are of.
-    async fn look_at_version(&self) -> std::result::Result<u32, Fault> {
-        let version = migrate::present(&self.connections, &self.place).await?;
-        self.versions.set(version);
-        Ok(version)
-    }
-
     /// Returns the statements of the short path for the tables as they are, as far as this client knows.
     pub(crate) fn plain_texts(&self) -> &PlainTexts {
         if self.tables().keeps_holds { &self.plain_texts } else { &self.plain_texts_of_old }
@@ -240,13 +233,9 @@ impl Database for Postgres {
     const ENGINE: &'static str = ENGINE;
 
     async fn lend(&self, want: Purpose) -> std::result::Result<PooledConnection, Fault> {
-        let before = self.versions.number();
-        let is_sure = self.versions.is_in_doubt() && self.look_at_version().await? == before;
+        let doubt = self.versions.doubt(migrate::present(&self.connections, &self.place)).await?;
         let mut connection = self.connections.lend(want).await?;
-        // What is sent may have been written down before the version was known to be another.
-        if !is_sure {
-            connection.leave_doubt(self.versions.doubt());
-        }
+        connection.leave_doubt(doubt);
         Ok(connection)
     }
 
@@ -275,8 +264,9 @@ impl Database for Postgres {
     }
 
     async fn check(&self) -> Vec<Finding> {
-        if let Err(fault) = self.look_at_version().await {
-            tracing::debug!(?fault, "the version of the tables cannot be read");
+        match migrate::present(&self.connections, &self.place).await {
+            Ok(version) => self.versions.set(version),
+            Err(fault) => tracing::debug!(?fault, "the version of the tables cannot be read"),
         }
         doctor::check(self, &self.config, self.plans()).await
     }

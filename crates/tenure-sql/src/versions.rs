@@ -42,14 +42,24 @@ impl Versions {
         self.present.load(Ordering::Acquire)
     }
 
-    /// To be set when a table was not there: before the next statement the version is read.
-    pub fn doubt(&self) -> Arc<AtomicBool> {
-        self.doubt.clone()
-    }
-
-    /// Whether the version may be another one by now.
-    pub fn is_in_doubt(&self) -> bool {
-        self.doubt.load(Ordering::Acquire)
+    /// What a connection that is lent is to set when a table is not there: then the version is read, by `present`, before the next one is
+    /// lent. `None` if that was done just now and it is what it was: the table is missing. What is sent may have been written down
+    /// before the version was known to be another, so else it is tried again.
+    ///
+    /// # Errors
+    /// Those of `present`.
+    pub async fn doubt(
+        &self,
+        present: impl Future<Output = Result<u32, Fault>>,
+    ) -> Result<Option<Arc<AtomicBool>>, Fault> {
+        let before = self.number();
+        if self.doubt.load(Ordering::Acquire) {
+            self.set(present.await?);
+            if self.number() == before {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.doubt.clone()))
     }
 
     /// The version has been read.

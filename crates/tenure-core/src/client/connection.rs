@@ -313,6 +313,20 @@ impl Shared {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send,
     {
+        self.on_thread_within(self.settings.answer_timeout, resource, ask).await
+    }
+
+    /// The same for what may take longer than an answer.
+    pub(crate) async fn on_thread_within<T, F>(
+        self: &Arc<Shared>,
+        patience: Duration,
+        resource: Option<&Name>,
+        ask: impl FnOnce(Arc<dyn DynEngine>) -> F + Send + 'static,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send,
+    {
         let shared = self.clone();
         let engine = shared.engine.name();
         let gone = || Error::new(ErrorKind::Internal, "use the client", "its thread has ended");
@@ -321,7 +335,7 @@ impl Shared {
         }
         let asked = self.runtime.spawn(async move {
             let sent = shared.clock.now();
-            let answer = shared.in_time(ask(shared.engine.clone())).await;
+            let answer = shared.within(patience, ask(shared.engine.clone())).await;
             shared.called_for(Verb::Other, sent, &answer);
             answer?
         });

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -26,6 +27,9 @@ use crate::face::slot_pool::SlotPool;
 use crate::model::claim::{CAPACITY_MAX, ClientId, Label, Name};
 use crate::model::inspect::View;
 use crate::model::token::Token;
+
+/// How long a migration may take: it waits for whoever uses the tables, and an operator waits for it.
+const MIGRATION_MAX: Duration = Duration::from_secs(60);
 
 /// A client of an engine. Cloning is cheap and shares the connection.
 ///
@@ -362,7 +366,8 @@ impl Tenure {
     }
 
     /// Makes what the store must have before the first claim, such as tables, and says what there is then. `None` if
-    /// the engine needs nothing. Engines that can do it by themselves do so when they connect.
+    /// the engine needs nothing. Engines that can do it by themselves do so when they connect. It may wait for others who use the tables,
+    /// for a minute at most.
     ///
     /// `let made = tenure.migrate().await?;`
     ///
@@ -370,7 +375,11 @@ impl Tenure {
     /// [`ErrorKind::Unsupported`] if the store does not let this user; [`ErrorKind::Unavailable`] if the outcome is
     /// unknown.
     pub async fn migrate(&self) -> Result<Option<String>> {
-        self.connection.shared.on_thread(None, async move |engine| engine.migrate().await).await
+        let migrated = self
+            .connection
+            .shared
+            .on_thread_within(MIGRATION_MAX, None, async move |engine| engine.migrate().await);
+        migrated.await
     }
 
     /// Removes what idle resources left behind and nothing needs any more, and says of how many. `None` if nothing

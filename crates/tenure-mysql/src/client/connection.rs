@@ -75,10 +75,10 @@ impl Connection for PooledConnection {
 }
 
 impl PooledConnection {
-    /// From now on what fails since a table is not there is tried again, and a doubt is left: another client may just have made
-    /// tables of another version of it.
-    pub(crate) fn leave_doubt(&mut self, doubt: Arc<AtomicBool>) {
-        self.doubt = Some(doubt);
+    /// With a doubt to leave, what fails since a table is not there is tried again: another client may just have made tables of
+    /// another version of it.
+    pub(crate) fn leave_doubt(&mut self, doubt: Option<Arc<AtomicBool>>) {
+        self.doubt = doubt;
     }
 
     /// Whether the server is MariaDB.

@@ -113,6 +113,28 @@ fn a_claim_that_is_remembered_as_finished_sends_nobody_the_long_way() {
     assert_eq!((count(&server, LONG), count(&server, ALONE)), (long, alone + 10));
 }
 
+/// Whether a claim was withdrawn is looked for when its row is locked, so row by row; and no row but that one is read, which would be
+/// locked as well.
+#[test]
+fn a_claim_looks_for_finished_ones_behind_its_lock() {
+    let server = logging();
+    let client = connect(&server.url());
+    pollster::block_on(async { client.mutex("m").acquire().await?.release().await }).expect("it is free");
+    let log = std::fs::read(server.directory().join("data/general.log")).expect("the server's log");
+    let log = String::from_utf8_lossy(&log).into_owned();
+    let (_, prepared) = log
+        .split_once("PREPARE tenure_claim FROM 'SET STATEMENT innodb_lock_wait_timeout = 0 FOR ")
+        .expect("a connection prepares it");
+    let claim = prepared.split_once('\'').expect("its end").0.replace('?', "X'6d'");
+    let mut raw = server.connect().expect("it answers");
+    // More than the one that a plan would have to read anyway.
+    (0..50).for_each(|at| drop(raw.run(&format!("INSERT INTO tenure_resource (name) VALUES ('n{at}')"))));
+    let plan = raw.run(&format!("EXPLAIN {claim}"));
+    let steps: Vec<_> =
+        plan.rows.iter().map(|step| step[1..4].iter().flatten().cloned().collect::<Vec<_>>()).collect();
+    assert_eq!(steps, [["PRIMARY", "tenure_resource", "range"], ["DEPENDENT SUBQUERY", "f", "eq_ref"]]);
+}
+
 #[test]
 fn a_locked_row_is_left_to_the_long_way() {
     let server = MariaDbServer::start(&MariaDbOptions::default());
