@@ -32,6 +32,9 @@ use crate::queues::{CALLS, QUEUES, ZooKeeperQueues};
 const WAITERS_MAX: u32 = 2000;
 /// How many claims, renewals or releases are under way at a time.
 const BATCH_MAX: usize = 128;
+/// How many calls of one verb are under way at a time. A call goes to the server and back as often as the slowest of its requests needs, and the
+/// next one does not wait for that. Pairs of free locks are as many with one, two or four.
+const CALLS_MAX: usize = 2;
 
 /// A ZooKeeper ensemble.
 ///
@@ -114,6 +117,8 @@ fn capability(timeout: Duration) -> Capability {
     capability.survives_failover = true;
     capability.waiters_max = WAITERS_MAX;
     capability.batch_max = BATCH_MAX;
+    capability.calls_max = CALLS_MAX;
+    capability.keeps_call_order = false;
     capability
 }
 

@@ -173,6 +173,13 @@ impl Entry {
             _ => None,
         }
     }
+
+    /// Whether its user is told of the grant only when the store has heard of it: others may repeat the claim, and the store may have
+    /// passed the grant on before. Who gets no answer is told of the grant as it is.
+    fn awaits_confirmation(&self) -> bool {
+        let is_left = self.pending.as_ref().is_some_and(|pending| pending.request.is_left);
+        is_left && self.is_unconfirmed && self.attempt == 0
+    }
 }
 
 struct Pending {
@@ -446,6 +453,10 @@ impl Ledger {
                 if self.entries[key.index as usize].phase == Phase::Failed {
                     return self.poll(now, key, waker);
                 }
+                self.keep_waker(key.index, waker);
+                None
+            }
+            Phase::Ready if is_open && entry.awaits_confirmation() => {
                 self.keep_waker(key.index, waker);
                 None
             }

@@ -336,7 +336,8 @@ macro_rules! claim_id {
         /// Leaves the claim where it is when this client ends a wait without a lease: when the wait is dropped or over, or failed (default: it is
         /// withdrawn). For a server whose clients repeat an id at another one, and may hold by it there: what this one knows is too old
         /// to end that. What nobody asks for again lapses by itself, a hold after its ttl; [`DetachedClaims::release`](crate::DetachedClaims::release)
-        /// ends it.
+        /// ends it. A grant that was handed over is given to its user once the store has answered its first renewal, or has not answered:
+        /// [`Lease::is_confirmed`](crate::Lease::is_confirmed).
         ///
         /// `let lock = lock.left_in_store();`
         #[must_use]

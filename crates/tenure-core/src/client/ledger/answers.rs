@@ -128,8 +128,11 @@ impl Ledger {
         }
         entry.phase = Phase::Ready;
         entry.collect_by = now.at + entry.lease.terms().ttl;
+        let is_told = !entry.awaits_confirmation();
         self.schedule_renewal(now, index);
-        self.wake(index);
+        if is_told {
+            self.wake(index);
+        }
     }
 
     fn on_waiting(
@@ -227,8 +230,12 @@ impl Ledger {
         if !entry.lease.extend(deadline, now.at) {
             return self.expire(now, index);
         }
-        if !entry.is_busy {
+        let (is_busy, is_collected) = (entry.is_busy, entry.phase == Phase::Held);
+        if !is_busy {
             self.schedule_renewal(now, index);
+        }
+        if !is_collected {
+            self.wake(index);
         }
     }
 
@@ -253,6 +260,7 @@ impl Ledger {
             } else {
                 at.min(self.loss_due(index))
             };
+            self.wake(index);
         }
         self.schedule.set(index, at);
     }

@@ -370,6 +370,33 @@ fn a_grant_that_finds_its_waiter_in_line_is_confirmed_among_the_leases() {
 }
 
 #[test]
+fn who_lets_others_repeat_a_claim_is_told_of_a_grant_when_the_store_has_heard_of_it_or_does_not_answer() {
+    for is_answered in [true, false] {
+        let mut ledger = ledger();
+        let mut at = Instant::default() + Duration::from_secs(3600);
+        let key = ledger.submit(&now(at), AcquireRequest { is_left: true, ..given(7) });
+        let (claims, _) = ledger.take_claims(at, Shard(0), 1, 1);
+        let waiting = Waiting { position: 1, horizon: Token::ZERO, look_in: None };
+        ledger.on_claim(&now(at), claims[0], Ok(ClaimAnswer::Waiting(waiting, Incarnation(1))));
+        let waker = Some(std::task::Waker::noop());
+        assert!(ledger.poll(&now(at), key, waker).is_none());
+        at = at + Duration::from_secs(1);
+        let grant = Grant { token: Token::new(1), slot: None, ends_in: TTL };
+        let wake = Wake::Granted { claim: claims[0].claim, grant, incarnation: Incarnation(1) };
+        ledger.on_wake(&now(at), wake);
+        assert_eq!(ledger.take_notices().wakers.len(), 0, "the store may have passed it on");
+        assert!(ledger.poll(&now(at), key, waker).is_none());
+        let (renewals, _) = ledger.take_renewals(at, Lane::Renewals, Shard(0), 1);
+        let error = || Error::new(ErrorKind::Unavailable, "renew", "lost on the way");
+        let answer = if is_answered { Ok(RenewAnswer::Renewed { ends_in: TTL }) } else { Err(error()) };
+        ledger.on_renew(&now(at), renewals[0], answer);
+        assert_eq!(ledger.take_notices().wakers.len(), 1);
+        assert!(matches!(ledger.poll(&now(at), key, None), Some(Ok(ClaimOutcome::Lease(_)))));
+        assert_eq!(ledger.is_confirmed(key), is_answered);
+    }
+}
+
+#[test]
 fn a_grant_that_may_be_older_than_the_last_answer_or_of_another_store_is_not_used_before_it_is_confirmed() {
     let answered_by = Incarnation(1);
     let waiting = Waiting { position: 1, horizon: Token::new(7), look_in: None };
