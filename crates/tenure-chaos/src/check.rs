@@ -95,7 +95,9 @@ fn others(history: &History) -> Vec<Found> {
     found.extend(terms.is_fifo.then(|| replaced::judge(history)));
     found.extend(terms.is_fifo.then(|| order::judge(holds, notes, terms.hands_out_slots)));
     found.extend((!terms.interval.is_zero()).then(|| pace::judge(&notes.dispatches, terms.interval)));
-    found.extend(terms.has_values.then(|| values::judge(holds, &notes.fetches, terms.grain)));
+    if terms.has_values {
+        found.extend(values::judge(holds, &notes.fetches, terms.grain));
+    }
     found
 }
 

@@ -65,6 +65,7 @@ impl<'a> Crew<'a> {
             Fault::Hang { period, .. }
             | Fault::CutOff { period, .. }
             | Fault::LeaveBehind { period }
+            | Fault::FillDisk { period }
             | Fault::MoveSlot { period, .. } => (None, period),
             _ => (None, Duration::ZERO),
         };

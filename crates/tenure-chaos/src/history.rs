@@ -334,6 +334,11 @@ impl History {
 }
 
 impl Hold {
+    /// Whether it is a lock: neither the delivery of an item nor the load of a value.
+    pub(crate) fn is_lock(&self) -> bool {
+        !matches!(self.kind, Kind::Delivery | Kind::Load)
+    }
+
     /// Notes what happened to it.
     fn take(&mut self, event: &str, times: &[&str]) -> Option<()> {
         match (event, times) {

@@ -97,7 +97,7 @@ impl Page {
         self
     }
 
-    /// Adds what a survey has counted that was over so long ago, and what the doctor has found.
+    /// Adds what a survey has counted, and what the doctor has found. `age`: how long ago the survey ended.
     ///
     /// `let page = Page::default().store(&surveyor.count(&survey, &[]), &findings, age);`
     #[must_use]
@@ -110,6 +110,7 @@ impl Page {
     pub(crate) fn add(&mut self, metric: Metric, labels: &[&str], number: f64) {
         debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);
         let key = labels.iter().map(|&label| label.to_owned()).collect();
+        // Not a number: nothing was added yet. Zero would be wrong for the least of several.
         let value = self.0.entry(metric.name).or_default().entry(key).or_insert(Value::Number(f64::NAN));
         if let Value::Number(sum) = value {
             *sum = match metric.fold {
@@ -122,6 +123,7 @@ impl Page {
     }
 
     fn add_histogram(&mut self, metric: Metric, labels: &[&str], histogram: &Histogram) {
+        debug_assert_eq!(metric.labels.len(), labels.len(), "{}", metric.name);
         let key = labels.iter().map(|&label| label.to_owned()).collect();
         let empty = || Value::Histogram {
             cumulative: histogram.cumulative().map(|(bound, _)| (bound, 0)).collect(),
@@ -136,7 +138,7 @@ impl Page {
         }
     }
 
-    /// Adds a histogram that is there once.
+    /// Sets a histogram, in place of one with the same labels.
     pub(crate) fn set_histogram(
         &mut self,
         metric: Metric,
@@ -269,11 +271,13 @@ impl Page {
 fn write_metric(metric: &Metric, values: &BTreeMap<Vec<String>, Value>, format: Format, text: &mut String) {
     // OpenMetrics names the counter without its suffix.
     let family = match (format, metric.of) {
-        (Format::OpenMetrics, MetricType::Counter) => metric.name.trim_end_matches("_total"),
+        (Format::OpenMetrics, MetricType::Counter) => {
+            metric.name.strip_suffix("_total").unwrap_or(metric.name)
+        }
         _ => metric.name,
     };
     let name = metric.name;
-    // Nothing that is written into a text fails.
+    // Writing into a text does not fail.
     let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").unwrap_or_default();
     line(format_args!("# HELP {family} {}", metric.help));
     line(format_args!("# TYPE {family} {}", metric.of.as_str()));

@@ -10,6 +10,7 @@ use tenure_core::clock::{Clock, Instant, SystemClock};
 use crate::access::Caller;
 use crate::limits::ACTS_MAX;
 use crate::millis::millis;
+use crate::problem::Problem;
 
 /// The last acts, the latest first.
 #[derive(Debug, Default)]
@@ -25,10 +26,25 @@ struct Act {
     outcome: &'static str,
 }
 
+/// `refused`: nothing was changed. `failed`: nobody knows whether it was done.
+fn outcome_of<T>(answer: &Result<T, Problem>) -> &'static str {
+    match answer {
+        Ok(_) => "done",
+        Err(problem) if problem.kind.status < 500 => "refused",
+        Err(_) => "failed",
+    }
+}
+
 impl Audit {
-    /// Tells of an act, when the store has answered it or has not: then nobody knows whether it was done.
-    pub(crate) fn tell(&self, caller: &Caller, act: &str, name: &Name, detail: &str, is_done: bool) {
-        let outcome = if is_done { "done" } else { "failed" };
+    /// Tells of an act when its call has ended.
+    pub(crate) fn tell<T>(
+        &self,
+        caller: &Caller,
+        (act, name): (&str, &Name),
+        detail: &str,
+        answer: &Result<T, Problem>,
+    ) {
+        let outcome = outcome_of(answer);
         tracing::warn!(
             target: "tenure::audit",
             act,
@@ -66,5 +82,19 @@ impl Audit {
             })
         };
         acts.iter().map(shown).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::{CONFLICT, UNAVAILABLE};
+
+    #[test]
+    fn what_was_refused_is_not_told_as_if_nobody_knew() {
+        let outcome = |answer: Result<(), Problem>| outcome_of(&answer);
+        assert_eq!(outcome(Ok(())), "done");
+        assert_eq!(outcome(Err(Problem::new(CONFLICT, "a mutex has no capacity"))), "refused");
+        assert_eq!(outcome(Err(Problem::new(UNAVAILABLE, "no answer"))), "failed");
     }
 }

@@ -1,7 +1,7 @@
 //! The engine `postgres` beside advisory locks of the same server, prepared, on as many connections.
 //!
-//! They are the least that a lock on PostgreSQL can cost: the server has them in memory and writes nothing. They have no token and no expiry, they end
-//! with their session, and who holds one keeps a connection from everybody else. So no ratio is wanted; it says what the difference costs.
+//! No lock on PostgreSQL can cost less: the server keeps them in memory and writes nothing. They have no token and no expiry, they end with their
+//! session, and who holds one keeps a connection from everybody else. So the ratio has no target: it says what tokens and expiry cost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,20 +36,21 @@ async fn advisory_pairs(
     server: &PostgresServer,
     tasks: usize,
 ) -> Result<Measured, Box<dyn std::error::Error>> {
+    // A pool for each round: what tasks that were stopped still hold ends with its connections.
     let pool = pool(&server.url())?;
     let (pairs, mut users) = (Arc::new(AtomicU64::new(0)), Users::new());
     for user in 0..tasks {
-        let (pool, pairs, number) = (pool.clone(), pairs.clone(), i64::try_from(user)?);
+        let (pool, pairs, key) = (pool.clone(), pairs.clone(), i64::try_from(user)?);
         users.spawn(async move {
             loop {
                 // Only the session that locked it can unlock it.
                 let session = pool.get().await?;
                 let lock = session.prepare_cached(LOCK).await?;
-                session.query_one(&lock, &[&number]).await?;
+                session.query_one(&lock, &[&key]).await?;
                 let unlock = session.prepare_cached(UNLOCK).await?;
-                let was_held: bool = session.query_one(&unlock, &[&number]).await?.try_get(0)?;
+                let was_held: bool = session.query_one(&unlock, &[&key]).await?.try_get(0)?;
                 if !was_held {
-                    return Err(format!("lock {number} was not held").into());
+                    return Err(format!("lock {key} was not held").into());
                 }
                 pairs.fetch_add(1, Ordering::Relaxed);
             }

@@ -8,14 +8,15 @@ use super::{Place, one_thread, pause};
 use crate::measure::{Outcome, median, now, percentile};
 use crate::report::{Report, Target};
 
+/// So that thirty are above the p99.
 const HAND_OVERS: usize = 3000;
-/// Long enough that everybody is waiting again.
+/// Long enough that the next owner is in line. Nothing checks it: a turn in which it is not measures a claim of a free lock.
 const REST: Duration = Duration::from_millis(1);
 
 pub(crate) fn hand_over(report: &mut Report) -> Outcome {
     let place = Place::start()?;
     let runtime = one_thread()?;
-    let (hand_overs, pings) = runtime.block_on(measure(&place))?;
+    let (hand_overs, pings) = runtime.block_on(hand_overs_and_pings(&place))?;
     let figures = |micros: &[f64]| (median(micros), percentile(micros, 99));
     let ((p50, p99), (ping_p50, ping_p99)) = (figures(&hand_overs), figures(&pings));
     let mut add = |what: &str, ours: f64, ping: f64, target: Target| {
@@ -32,17 +33,17 @@ pub(crate) fn hand_over(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Lets two clients pass a lock to and fro, with a `PING` in between, each after the same rest.
-async fn measure(place: &Place) -> Result<(Vec<f64>, Vec<f64>), Box<dyn std::error::Error>> {
-    let mut clients = Vec::new();
+/// Passes a lock to and fro between two clients. Before each hand-over it measures a `PING`, both after the same rest.
+async fn hand_overs_and_pings(place: &Place) -> Result<(Vec<f64>, Vec<f64>), Box<dyn std::error::Error>> {
+    let mut mutexes = Vec::new();
     for _ in 0..2 {
-        clients.push(tenure::connect(&place.url()).await?.mutex("hand-over"));
+        mutexes.push(tenure::connect(&place.url()).await?.mutex("hand-over"));
     }
     let mut connection = place.connection().await?;
     let (mut hand_overs, mut pings) = (Vec::new(), Vec::new());
-    let mut lease = clients[0].acquire().await?;
+    let mut lease = mutexes[0].acquire().await?;
     for turn in 1..=HAND_OVERS {
-        let next = clients[turn % 2].clone();
+        let next = mutexes[turn % 2].clone();
         let waiter = tokio::spawn(async move {
             let lease = next.acquire().await?;
             Ok::<_, tenure::Error>((lease, now()))

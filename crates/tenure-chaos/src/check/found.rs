@@ -2,25 +2,27 @@
 
 use crate::promise::Promises;
 
-/// Its findings, each of which breaks a promise, and how much it had to look at.
+/// The findings of one checker, and how much it has judged. A finding fails the soak unless the engine's promises excuse it.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// What is promised not to be.
+    /// What must not happen, as reports call it.
     pub(crate) name: &'static str,
     pub(crate) findings: Vec<String>,
-    /// How much there was to judge: a checker that has seen nothing has found nothing.
+    /// How much was judged: no findings mean nothing if nothing was.
     pub(crate) seen: String,
     pub(crate) excuse: Excuse,
 }
 
-/// When findings are counted only.
+/// Which promise an engine must have given up for findings to be counted only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Excuse {
     #[default]
     Never,
-    /// Where two may hold at once, or what is fresh may be so for longer.
+    /// One holder at a time.
+    Overlaps,
+    /// The same, or that a value is fresh no longer than it was said to be.
     Ages,
-    /// Where order is not kept.
+    /// The order of lines and of items, and the pace of dispatches.
     Order,
 }
 
@@ -30,10 +32,11 @@ impl Found {
         self.findings.is_empty() || self.is_counted(promises)
     }
 
-    /// Whether findings are counted, and no failure.
+    /// Whether findings are counted here, and do not fail the soak.
     pub(crate) fn is_counted(&self, promises: Promises) -> bool {
         match self.excuse {
             Excuse::Never => false,
+            Excuse::Overlaps => promises.counts_overlaps,
             Excuse::Ages => promises.counts_overlaps || promises.counts_ages,
             Excuse::Order => promises.counts_order,
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::found::Found;
 use crate::history::notes::Fetch;
-use crate::history::{History, Hold, Kind};
+use crate::history::{History, Hold};
 
 /// Returns the tasks that were not served after all was healed, and when the last one was, counted from then.
 pub(super) fn judge(
@@ -27,14 +27,18 @@ pub(super) fn judge(
     (unserved, recovery.copied().unwrap_or(0))
 }
 
-/// Returns the longest time in which nobody was granted a lock, until all was healed, in nanoseconds, and when it began. Deliveries and
-/// loads do not count: nobody is handed an item while there is none, nor loads a value while it is fresh.
+/// Returns the longest time in which nobody was granted a lock, from the first grant until all was healed, in nanoseconds, and how long
+/// after the first grant it began. Deliveries and loads do not count: nobody is handed an item while there is none, nor loads a value while
+/// it is fresh.
 pub(crate) fn standstill(holds: &[Hold], healed: Option<u64>) -> (u64, u64) {
-    let is_lock = |hold: &&Hold| !matches!(hold.kind, Kind::Delivery | Kind::Load);
-    let locks = holds.iter().filter(is_lock).map(|hold| hold.granted);
+    let locks = holds.iter().filter(|hold| hold.is_lock()).map(|hold| hold.granted);
     let mut granted: Vec<u64> =
         locks.filter(|granted| healed.is_none_or(|healed| *granted < healed)).collect();
     granted.sort_unstable();
+    if !granted.is_empty() {
+        // A store that is dead to the end is not over by the last grant.
+        granted.extend(healed);
+    }
     let first = granted.first().copied().unwrap_or_default();
     let pauses = granted.windows(2).map(|pair| (pair[1] - pair[0], pair[0] - first));
     pauses.max().unwrap_or_default()
@@ -62,8 +66,7 @@ pub(super) fn progress(history: &History) -> Option<Found> {
 
 /// How many locks were granted in a second in which the processes were not held up.
 fn rate(history: &History, from: u64, until: u64) -> f64 {
-    let is_lock = |hold: &&Hold| !matches!(hold.kind, Kind::Delivery | Kind::Load);
-    let granted = history.holds.iter().filter(is_lock).filter(|hold| (from..until).contains(&hold.granted));
+    let granted = history.holds.iter().filter(|hold| hold.is_lock() && (from..until).contains(&hold.granted));
     let count = granted.count() as f64;
     let stalls = history.notes.stalls.iter();
     let stalled: u64 = stalls.map(|stall| stall.until.min(until).saturating_sub(stall.from.max(from))).sum();
@@ -80,6 +83,7 @@ pub(crate) fn task(client: usize, task: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Kind;
     use crate::history::notes::{Notes, Stall};
     use crate::history::tests::held;
 
@@ -97,6 +101,7 @@ mod tests {
         let holds =
             [held(1, 0, 90, 91), held(1, 0, 10, 11), delivery, held(1, 0, 30, 31), held(1, 0, 500, 501)];
         assert_eq!(standstill(&holds, Some(100)), (60, 20));
+        assert_eq!(standstill(&holds, Some(400)), (310, 80), "nobody was served to the end");
         assert_eq!(standstill(&[], None), (0, 0));
     }
 

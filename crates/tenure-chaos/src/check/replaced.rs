@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tenure_core::model::step::confirm_window;
+
 use super::found::{Excuse, Found};
 use super::stalls::Stalls;
 use crate::history::notes::{Broken, Process, Wait};
@@ -10,9 +12,10 @@ use crate::history::{History, Hold, Kind};
 
 /// How much longer than a ttl that may take.
 const LATE_MAX: Duration = Duration::from_millis(200);
-/// For how long what was broken before may still keep a server or a client busy.
+/// For how long after its end a fault may still keep a server or a client busy. Restarts and failovers are written down without a length, so
+/// this has to cover them.
 const AFTERMATH: Duration = Duration::from_secs(2);
-/// Nothing is broken for longer, in nanoseconds.
+/// No fault lasts longer, in nanoseconds.
 const BROKEN_MAX: u64 = 20_000_000_000;
 /// No task waits longer, in nanoseconds.
 const LINE_MAX: u64 = 6_000_000_000;
@@ -21,8 +24,6 @@ const LIGHT: [&str; 2] = ["scripts", "compact"];
 
 /// Faults of a client's network.
 const NETWORK: [&str; 4] = ["cut", "net", "one", "shard"];
-/// A waiter that is granted and gives no sign of life is passed over after this time, or a ttl if that is less.
-const WINDOW_MAX: Duration = Duration::from_secs(5);
 
 /// Judges how long after its death the mutex of a holder that was killed went to one that waited for it. Those before it
 /// in line that are dead or stopped may add a confirm window each. Left out is where a server or a network was broken.
@@ -36,7 +37,7 @@ pub(super) fn judge(history: &History) -> Found {
     for wait in notes.waits.iter().filter(|wait| wait.kind == Kind::Mutex) {
         of.entry(&wait.resource).or_default().1.push(wait);
     }
-    let window = terms.ttl.min(WINDOW_MAX);
+    let window = confirm_window(terms.ttl);
     let (mut judged, mut slowest, mut findings) = (0, 0, Vec::new());
     for (holds, waits) in of.values_mut() {
         let granted: BTreeMap<(Process, &str, u64), u64> = holds
@@ -49,7 +50,6 @@ pub(super) fn judge(history: &History) -> Found {
             let [dead, next] = pair else { continue };
             let death = died.get(&(dead.client, dead.incarnation)).filter(|_| !dead.is_ended);
             let Some(&death) = death else { continue };
-            // A task waits for some seconds at most.
             let first = waits.partition_point(|wait| wait.asked + LINE_MAX < death);
             let in_line = waits[first..].iter().take_while(|wait| wait.asked < death).filter(|wait| {
                 let granted = granted.get(&(wait.process, wait.task.as_str(), wait.asked));
@@ -67,7 +67,8 @@ pub(super) fn judge(history: &History) -> Found {
             }
             let before = in_line.iter().filter(|wait| wait.asked < next.asked);
             let is_gone = |wait: &&&Wait| {
-                died.contains_key(&wait.process) || is_broken(&notes.broken, wait, death, next)
+                died.get(&wait.process).is_some_and(|died| *died <= next.granted)
+                    || is_broken(&notes.broken, wait, death, next)
             };
             let gone = before.filter(is_gone).count() as u32;
             judged += 1;
@@ -76,7 +77,7 @@ pub(super) fn judge(history: &History) -> Found {
             slowest = slowest.max(took);
             if took > (terms.ttl + terms.grain + LATE_MAX + window * gone).as_nanos() as u64 {
                 findings.push(format!(
-                    "{} after {} ms, {gone} dead or still before it: token {} of {}.{}, killed at {death}, then token {} of {}.{}",
+                    "{} after {} ms, {gone} dead or stopped before it: token {} of {}.{}, killed at {death}, then token {} of {}.{}",
                     dead.resource,
                     took / 1_000_000,
                     dead.token,

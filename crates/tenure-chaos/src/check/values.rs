@@ -8,28 +8,29 @@ use crate::client::values::{FRESH, STALE};
 use crate::history::notes::{Fetch, Source};
 use crate::history::{Hold, Kind};
 
-/// How exact the clocks of stores and clients are: they count milliseconds.
-const EXACT: Duration = Duration::from_millis(5);
+/// By how much a store and a client may differ in counting the same period: both count milliseconds.
+const ROUNDING_MAX: Duration = Duration::from_millis(5);
 
-/// Judges what was served. The store may count periods longer by a grain.
-pub(super) fn judge(holds: &[Hold], fetches: &[Fetch], grain: Duration) -> Found {
+/// Judges what was served: how old it was, and who had loaded it. `grain`: by how much longer than asked the store may count a period.
+pub(super) fn judge(holds: &[Hold], fetches: &[Fetch], grain: Duration) -> [Found; 2] {
     let loads: BTreeMap<(&str, u64), &Hold> = holds
         .iter()
         .filter(|hold| hold.kind == Kind::Load)
         .map(|hold| ((hold.resource.as_str(), hold.token), hold))
         .collect();
-    // Whoever loaded it was answered: by then it was published.
+    // A loader writes this down when it was answered, so the value was published before. Of one that was killed in between nothing is known,
+    // and the age of its value is not judged.
     let mut published: BTreeMap<(&str, u64), u64> = BTreeMap::new();
     for fetch in fetches.iter().filter(|fetch| fetch.source == Source::Loaded) {
         published.insert((&fetch.key, fetch.token), fetch.at);
     }
-    let mut findings = Vec::new();
+    let (mut ages, mut loaders) = (Vec::new(), Vec::new());
     for fetch in fetches {
         let load = (fetch.key.as_str(), fetch.token);
         match loads.get(&load) {
-            None => findings.push(format!("nobody loaded it: {}", told(fetch))),
+            None => loaders.push(format!("nobody loaded it: {}", described(fetch))),
             Some(hold) if hold.lost.is_some() => {
-                findings.push(format!("its loader had lost its lease: {}", told(fetch)));
+                loaders.push(format!("its loader had lost its lease: {}", described(fetch)));
             }
             Some(_) => {}
         }
@@ -38,27 +39,32 @@ pub(super) fn judge(holds: &[Hold], fetches: &[Fetch], grain: Duration) -> Found
             Source::Fresh => FRESH,
             Source::Stale => FRESH + STALE,
         };
-        let ends = |published: &u64| published + (lasts + grain + EXACT).as_nanos() as u64;
+        let ends = |published: &u64| published + (lasts + grain + ROUNDING_MAX).as_nanos() as u64;
         if let Some(ended) = published.get(&load).map(ends).filter(|ends| *ends < fetch.asked) {
-            findings.push(format!(
+            ages.push(format!(
                 "older than promised by {} µs: {}",
                 (fetch.asked - ended) / 1000,
-                told(fetch)
+                described(fetch)
             ));
         }
     }
-    findings.extend(behind(fetches));
+    ages.extend(behind(fetches));
     let count = |source| fetches.iter().filter(|fetch| fetch.source == source).count();
     let [fresh, stale, loaded] = [Source::Fresh, Source::Stale, Source::Loaded].map(count);
-    Found {
-        name: "values not as promised",
-        findings,
-        seen: format!("{fresh} fresh, {stale} stale, {loaded} loaded"),
-        excuse: Excuse::Ages,
-    }
+    let seen = format!("{fresh} fresh, {stale} stale, {loaded} loaded");
+    [
+        Found {
+            name: "values older than promised",
+            findings: ages,
+            seen: seen.clone(),
+            excuse: Excuse::Ages,
+        },
+        // Not excused by what only makes a value last for longer.
+        Found { name: "values of a wrong loader", findings: loaders, seen, excuse: Excuse::Overlaps },
+    ]
 }
 
-/// Returns those that were older than what somebody had been served before they were asked for.
+/// Finds values with a smaller token than one that somebody was served before they were asked for.
 fn behind(fetches: &[Fetch]) -> Vec<String> {
     let mut findings = Vec::new();
     let mut by_key: BTreeMap<&str, Vec<&Fetch>> = BTreeMap::new();
@@ -73,14 +79,14 @@ fn behind(fetches: &[Fetch]) -> Vec<String> {
                 newest = newest.max(before.token);
             }
             if fetch.token < newest {
-                findings.push(format!("one of token {newest} was served before: {}", told(fetch)));
+                findings.push(format!("one of token {newest} was served before: {}", described(fetch)));
             }
         }
     }
     findings
 }
 
-fn told(fetch: &Fetch) -> String {
+fn described(fetch: &Fetch) -> String {
     let Fetch { process: (client, incarnation), key, source, token, asked, at, task } = fetch;
     format!(
         "{key} {} of token {token} to {client}.{incarnation} {task}, asked {asked}, served {at}",
@@ -93,6 +99,7 @@ mod tests {
     use super::*;
     use crate::history::Loss;
     use crate::history::tests::held;
+    use crate::promise::Promises;
 
     const MS: u64 = 1_000_000;
 
@@ -106,7 +113,7 @@ mod tests {
     }
 
     fn found(holds: &[Hold], fetches: &[Fetch]) -> usize {
-        judge(holds, fetches, Duration::ZERO).findings.len()
+        judge(holds, fetches, Duration::ZERO).iter().map(|found| found.findings.len()).sum()
     }
 
     #[test]
@@ -134,7 +141,9 @@ mod tests {
     fn a_value_of_a_loader_that_had_lost_its_lease_is_found() {
         let loss = Loss { at: 6, deadline: 6, told: Some(6), reason: "x".to_owned() };
         let lost = Hold { lost: Some(loss), ..load(1, 1, 5) };
-        assert_eq!(found(&[lost], &[fetch(Source::Fresh, 1, 2, 11)]), 1);
+        let [ages, loaders] = judge(&[lost], &[fetch(Source::Fresh, 1, 2, 11)], Duration::ZERO);
+        assert_eq!((ages.findings.len(), loaders.findings.len()), (0, 1));
+        assert!(!loaders.keeps(Promises::BUT_AGES), "that it lasts for longer makes it no better");
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! What an operator did, in the log: who, what, and to which name.
 //!
 //! It is a `warn` of the target `tenure::audit`, so that `TENURE_LOG=tenure::audit=warn` shows it alone. Nothing is shown unless
-//! `TENURE_LOG` says so, as of the rest of the log. An act is told when the store has answered it or has not: then nobody knows whether it was done.
+//! `TENURE_LOG` says so, as of the rest of the log. An act is told when its call has
+//! ended: with `refused` nothing was changed, and with `failed` nobody knows whether it was done.
 
-use tenure::{Result, Tenure};
+use tenure::{Error, ErrorKind, Result, Tenure};
 
 /// What was done to what. Never a payload.
 pub(crate) struct Act<'a> {
-    /// The word of the command.
+    /// What it is called on the page of the command: `release`, `queue purge`.
     pub(crate) what: &'static str,
     /// The lock or the queue.
     pub(crate) name: &'a str,
@@ -15,7 +16,8 @@ pub(crate) struct Act<'a> {
     pub(crate) detail: &'a str,
 }
 
-/// Writes an act to the log. `outcome` says in a few words what the store has answered.
+/// Writes an act to the log. `engine` is its URL, of which no secret is shown; `outcome` says in a few words what the store
+/// has answered.
 pub(crate) fn tell<T>(
     tenure: &Tenure,
     engine: &str,
@@ -25,6 +27,7 @@ pub(crate) fn tell<T>(
 ) {
     let (outcome, error) = match answer {
         Ok(answer) => (outcome(answer), None),
+        Err(error) if is_refused(error) => ("refused".to_owned(), Some(error.to_string())),
         Err(error) => ("failed".to_owned(), Some(error.to_string())),
     };
     tracing::warn!(
@@ -43,7 +46,14 @@ pub(crate) fn tell<T>(
     );
 }
 
-/// Returns the name of the user, or the number where this machine has none for it. The environment says what it likes, so it is not asked.
+/// Whether nothing was changed: the store has said so, or it was not asked.
+fn is_refused(error: &Error) -> bool {
+    use ErrorKind::{Conflict, Invalid, Unsupported};
+    error.has_no_effect() || matches!(error.kind(), Conflict | Invalid | Unsupported)
+}
+
+/// Returns the name of the user, or the number where this machine has none for it. `$USER` is not
+/// asked: anybody may set it to anything.
 fn user() -> String {
     let number = rustix::process::getuid().as_raw().to_string();
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -55,7 +65,7 @@ fn user() -> String {
     name.unwrap_or(number)
 }
 
-/// Returns who became root by `sudo`.
+/// Returns who became root by `sudo`, as `$SUDO_USER` says: only root could have forged it.
 fn sudo_user() -> Option<String> {
     let user = std::env::var("SUDO_USER").ok().filter(|user| !user.is_empty());
     user.filter(|_| rustix::process::getuid().is_root())

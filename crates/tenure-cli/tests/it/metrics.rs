@@ -485,6 +485,7 @@ fn what_operators_do_is_told_to_those_who_ask_for_it() {
     let _holder = world.start_run(&["p", "--permits", "2"], "echo $$ > pid2; sleep 60");
     world.pid("pid2");
     assert_eq!(act(&["resize", "p", "3", "--force"]), ["resize|p|3 units|done"]);
+    assert_eq!(act(&["resize", "p", "4294967295", "--force"]), ["resize|p|4294967295 units|refused"]);
     assert_eq!(act(&["queue", "push", "q", "secret payload"]), [""; 0], "that is everybody's work");
     let fail = ["queue", "work", "q", "--drain", "--max-attempts", "1", "--", "false"];
     assert_eq!(act(&fail), [""; 0]);

@@ -13,21 +13,23 @@ use crate::locks::own::Own;
 use crate::store::{Adopted, Mine, Store};
 
 impl<S: Store> Shared<S> {
+    /// Takes over what this client does not know, and then renews everything.
     pub(crate) async fn adopt_all(&self, requests: &[RenewRequest]) -> Vec<Result<RenewAnswer>> {
         let _changing = self.changing();
         let unknown = requests.iter().filter(|request| !self.is_known(request.claim));
-        let mut refused = self.take_over(unknown).await;
+        let mut failed = self.take_over(unknown).await;
         let mut answers: BTreeMap<ClaimId, Result<RenewAnswer>> =
-            self.renew_known(requests.iter().filter(|request| !refused.contains_key(&request.claim))).await;
-        // Another client may have had what this one had before.
+            self.renew_known(requests.iter().filter(|request| !failed.contains_key(&request.claim))).await;
+        // A claim that this client knew as its own may be another's by now: it is taken over once more. So is what was not there at the first
+        // time, which costs one more trip.
         let is_lost =
             |request: &&RenewRequest| matches!(answers.get(&request.claim), Some(Ok(RenewAnswer::Lost)));
         if self.store.capability().adopts == Adopts::AnyClient {
             let lost: Vec<&RenewRequest> = requests.iter().filter(is_lost).collect();
-            refused.extend(self.take_over(lost.iter().copied()).await);
+            failed.extend(self.take_over(lost.iter().copied()).await);
             answers.extend(self.renew_known(lost.into_iter()).await);
         }
-        answers.extend(refused.into_iter().map(|(claim, error)| (claim, Err(error))));
+        answers.extend(failed.into_iter().map(|(claim, error)| (claim, Err(error))));
         let left_out = || Err(Error::new(ErrorKind::Internal, "renew", "one was left out"));
         requests.iter().map(|request| answers.get(&request.claim).cloned().unwrap_or_else(left_out)).collect()
     }
@@ -46,29 +48,28 @@ impl<S: Store> Shared<S> {
         owned.get(claim).is_some() || owned.has_ended(claim)
     }
 
-    /// Takes claims over that other clients have entered. Those that are there now are known as this client's. Returns why not, for
-    /// those that cannot be.
+    /// Takes claims over that other clients have entered. Returns the errors of those that could not be taken over; what is gone has none.
     async fn take_over(&self, requests: impl Iterator<Item = &RenewRequest>) -> BTreeMap<ClaimId, Error> {
         let start = now();
         let moving = |mine: &Mine, terms: &Arc<Terms>, holds: bool| {
-            self.owned().is_moving(Own::adopted(mine.clone(), terms.clone(), start), holds, start);
+            self.owned().begin_moving(Own::adopted(mine.clone(), terms.clone(), start), holds, start);
         };
         let adopting =
             requests.map(async |one| (one.claim, self.store.adopt(&one.resource, one.claim, moving).await));
-        let mut refused = BTreeMap::new();
+        let mut failed = BTreeMap::new();
         for (claim, answer) in join_all(adopting).await {
             match answer {
                 Ok(Adopted::Mine(mine, terms)) => self.owned().put(Own::adopted(mine, terms, start)),
                 Ok(Adopted::Gone) => {}
-                Ok(Adopted::Elsewhere) => drop(refused.insert(claim, self.is_elsewhere())),
-                Err(error) => drop(refused.insert(claim, error)),
+                Ok(Adopted::Elsewhere) => drop(failed.insert(claim, self.error_elsewhere())),
+                Err(error) => drop(failed.insert(claim, error)),
             }
         }
-        refused
+        failed
     }
 
     /// Says that another client has entered a claim.
-    pub(crate) fn is_elsewhere(&self) -> Error {
+    pub(crate) fn error_elsewhere(&self) -> Error {
         let capability = self.store.capability();
         match capability.adopts {
             Adopts::AnyClient => {
@@ -79,7 +80,7 @@ impl<S: Store> Shared<S> {
     }
 
     /// Takes over claims whose ids were given, where other clients have entered them. Answers those that it cannot.
-    pub(crate) async fn claims_elsewhere(&self, claims: &[&Claim]) -> BTreeMap<ClaimId, Result<ClaimAnswer>> {
+    pub(crate) async fn take_over_given(&self, claims: &[&Claim]) -> BTreeMap<ClaimId, Result<ClaimAnswer>> {
         let is_asked = |claim: &&&Claim| {
             claim.may_be_known && !self.is_known(claim.id) && !self.owned().may_be_in(claim.id)
         };
@@ -89,7 +90,8 @@ impl<S: Store> Shared<S> {
             is_waiter: true,
         };
         let asked: Vec<RenewRequest> = claims.iter().filter(is_asked).map(request).collect();
-        let refused = self.take_over(asked.iter()).await;
-        refused.into_iter().map(|(claim, error)| (claim, Err(error.with_no_effect()))).collect()
+        let failed = self.take_over(asked.iter()).await;
+        // This call has entered no claim. An entry may have moved here all the same, unheard of: `Owned::begin_moving` has it leave.
+        failed.into_iter().map(|(claim, error)| (claim, Err(error.with_no_effect()))).collect()
     }
 }

@@ -49,7 +49,7 @@ impl<S: Store> Shared<S> {
     /// Answers claims for different resources.
     async fn claim_round(&self, claims: Vec<&Claim>) -> Vec<Result<ClaimAnswer>> {
         let _changing = self.changing();
-        let elsewhere = self.claims_elsewhere(&claims).await;
+        let elsewhere = self.take_over_given(&claims).await;
         let (known, new): (Vec<&Claim>, Vec<&Claim>) = {
             let owned = self.owned();
             claims.iter().partition(|claim| owned.has_ended(claim.id) || owned.get(claim.id).is_some())
@@ -118,7 +118,7 @@ impl<S: Store> Shared<S> {
             }
         }
         // Now, and not when it fails: a call whose caller is dropped fails nowhere.
-        entering.iter().for_each(|(claim, ..)| self.owned().is_unsure(claim.id, start));
+        entering.iter().for_each(|(claim, ..)| self.owned().begin_entering(claim.id, start));
         let known: HashSet<SessionId> = entering.iter().map(|(_, session_id, _)| *session_id).collect();
         let (entered, alive) = join(self.store.enter(entrances), self.heartbeats(known)).await;
         let (mut judged, mut withdrawn) = (Vec::new(), Vec::new());
@@ -126,7 +126,7 @@ impl<S: Store> Shared<S> {
             // Whatever the kind: only what is known to have entered nothing need not be looked for.
             let is_unknown = entered.as_ref().is_err_and(|error| !error.has_no_effect());
             if !is_unknown {
-                self.owned().is_not_in(claim.id);
+                self.owned().end_entering(claim.id);
             }
             match self.judge(claim, entered, is_repeated, start) {
                 Judged::Withdrawn(leaving, answer) => {
@@ -156,7 +156,7 @@ impl<S: Store> Shared<S> {
                     None => Ok(ClaimAnswer::Busy(look.line.busy(SystemClock.time_of_day()))),
                 });
             }
-            Ok(Entered::Elsewhere) => return Judged::Answered(Err(self.is_elsewhere())),
+            Ok(Entered::Elsewhere) => return Judged::Answered(Err(self.error_elsewhere())),
             Ok(Entered::Finished) => return Judged::Answered(Ok(ClaimAnswer::Finished)),
             Ok(Entered::Dead) => {
                 let dead = "the client's session_id in the store had just ended";
@@ -172,7 +172,7 @@ impl<S: Store> Shared<S> {
             && look.line.places().iter().filter(|place| place.entry.claim == claim.id).count() > 1
         {
             // Another client has entered it since this one looked.
-            Some(Err(self.is_elsewhere()))
+            Some(Err(self.error_elsewhere()))
         } else if claim.floor >= mine.token {
             Some(Err(floor_ahead(claim.floor, mine.token)))
         } else if let Some(fresh) = fresh_value(claim, &look) {

@@ -196,13 +196,13 @@ impl Owned {
     }
 
     /// An entrance is sent: until it is answered, the claim may be in, also if the caller is dropped meanwhile.
-    pub(crate) fn is_unsure(&mut self, claim: ClaimId, now: Instant) {
+    pub(crate) fn begin_entering(&mut self, claim: ClaimId, now: Instant) {
         self.unsure.entry(claim).or_insert(now);
     }
 
     /// Another client's entry is asked for at `now`. If nobody hears of the answer it is this client's, whose session goes on for
     /// others, and nobody renews it: so it leaves when nobody can believe in it any more.
-    pub(crate) fn is_moving(&mut self, own: Own, holds: bool, now: Instant) {
+    pub(crate) fn begin_moving(&mut self, own: Own, holds: bool, now: Instant) {
         let (claim, ends_at) = (own.mine.claim, now + own.terms.ttl);
         let rest = (holds && own.has_rest).then_some(own.terms.limits.lock_delay);
         // A note that its id is finished would end a claim that was not moved. Where it is another's still, it does not leave.
@@ -211,7 +211,7 @@ impl Owned {
     }
 
     /// An entrance was answered: the claim is not in.
-    pub(crate) fn is_not_in(&mut self, claim: ClaimId) {
+    pub(crate) fn end_entering(&mut self, claim: ClaimId) {
         self.unsure.remove(&claim);
     }
 

@@ -67,7 +67,7 @@ export function health() {
       { title: "Act", text: (row) => row.act },
       { title: "Name", is: "name", text: (row) => plain(row.name) },
       { title: "Details", text: (row) => plain(row.detail) },
-      { title: "Outcome", text: (row) => (row.outcome === "done" ? "done" : "unknown"), note: (row) => (row.outcome === "done" ? null : "warn") },
+      { title: "Outcome", text: (row) => (row.outcome === "failed" ? "unknown" : row.outcome), note: (row) => (row.outcome === "done" ? null : "warn") },
     ],
   });
   const mayLook = isOperator();

@@ -177,7 +177,7 @@ pub(crate) async fn replay(
     }
     let (queue, item) = (app.tenure.queue(name.as_str()), body.item()?);
     let count = app.call(queue.replay(item)).await;
-    app.audit.tell(&caller, "replay", &name, &meant(item), count.is_ok());
+    app.audit.tell(&caller, ("replay", &name), &meant(item), &count);
     Ok(noted(json(200, &json!({"count": count?})), &name, 0))
 }
 
@@ -196,7 +196,7 @@ pub(crate) async fn purge(
         Some(Which::Dead) => (app.call(queue.purge_dead(item)).await, "purge of dead letters"),
         None => return Err(Problem::new(INVALID, "say `which`: \"live\" or \"dead\"")),
     };
-    app.audit.tell(&caller, act, &name, &meant(item), count.is_ok());
+    app.audit.tell(&caller, (act, &name), &meant(item), &count);
     Ok(noted(json(200, &json!({"count": count?})), &name, 0))
 }
 

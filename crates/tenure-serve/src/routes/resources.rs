@@ -168,7 +168,7 @@ pub(crate) async fn break_hold(
     caller.may(Verb::Operate, &name)?;
     let token = Token::new(body.token);
     let answer = app.call(app.tenure.break_hold(name.as_str(), token, body.now)).await;
-    app.audit.tell(&caller, "break", &name, &format!("token {token}, now {}", body.now), answer.is_ok());
+    app.audit.tell(&caller, ("break", &name), &format!("token {token}, now {}", body.now), &answer);
     let (state, free_in) = match answer? {
         BreakAnswer::Broken { free_in } => ("broken", free_in),
         BreakAnswer::Resting { free_in } => ("resting", free_in),
@@ -197,7 +197,7 @@ pub(crate) async fn resize(
     let name = Name::new(&body.name)?;
     caller.may(Verb::Operate, &name)?;
     let answer = app.call(app.tenure.resize(name.as_str(), body.capacity)).await;
-    app.audit.tell(&caller, "resize", &name, &format!("to {}", body.capacity), answer.is_ok());
+    app.audit.tell(&caller, ("resize", &name), &format!("to {}", body.capacity), &answer);
     answer?;
     Ok(noted(empty(), &name, 0))
 }

@@ -8,13 +8,13 @@ use crate::{Port, Reply, Site, wait_for};
 /// How many masters there are, each with a replica.
 const MASTERS: usize = 3;
 
-/// All slots of a cluster.
+/// How many hash slots a cluster has. A slot in this file is one of them, never a unit of a pool.
 const SLOTS: usize = 16_384;
 
 /// How many keys are moved by one command.
 const KEYS_MAX: usize = 100;
 
-/// A cluster of three masters with a replica each, which miss a node after 1 s.
+/// A cluster of three masters with a replica each, in which a node that is silent for 1 s counts as failed.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
@@ -60,10 +60,11 @@ impl RedisCluster {
         cluster
     }
 
-    /// Makes a cluster of single nodes.
+    /// Joins nodes that know nothing of each other.
     fn join(&self) {
         for (index, node) in self.nodes.iter().enumerate() {
             node.wait_until_ready();
+            // Different ones from the start: nodes of one epoch would settle it later, in the midst of a test.
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
         }
         let (masters, replicas) = self.nodes.split_at(MASTERS);
@@ -111,7 +112,7 @@ impl RedisCluster {
     /// # Panics
     /// If there is none.
     pub fn node_of_slot(&self, slot: u16) -> &RedisServer {
-        wait_for("node of the slot", || self.claimant(slot))
+        wait_for("node of the slot", || self.owner(slot))
     }
 
     /// Waits until another node than the old one has a slot.
@@ -119,7 +120,7 @@ impl RedisCluster {
     /// # Panics
     /// If none gets it.
     pub fn wait_for_new_master(&self, slot: u16, old: &RedisServer) -> &RedisServer {
-        wait_for("new master of the slot", || self.claimant(slot).filter(|node| node.port() != old.port()))
+        wait_for("new master of the slot", || self.owner(slot).filter(|node| node.port() != old.port()))
     }
 
     /// Returns a replica of a master, as the living nodes know it.
@@ -166,6 +167,7 @@ impl RedisCluster {
     /// If a node refuses.
     pub fn begin_migration(&self, slot: u16, from: &RedisServer, to: &RedisServer) {
         let slot = slot.to_string();
+        // In this order: `from` must not send anybody to a node that refuses.
         to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]);
         from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]);
     }
@@ -195,7 +197,8 @@ impl RedisCluster {
         }
     }
 
-    /// Gives a slot that moves to its new node, and waits until every living node knows.
+    /// Gives a slot that moves to its new node, and waits until every living node knows. Keys that `from` still has are lost to clients: move
+    /// them first.
     ///
     /// # Panics
     /// If a node refuses.
@@ -203,6 +206,7 @@ impl RedisCluster {
         let to_id = id(to);
         let others = self.living().filter(|node| ![from.port(), to.port()].contains(&node.port()));
         let masters = others.filter(|node| node.info("role").is_some_and(|role| role == "master"));
+        // The new owner first, which raises its epoch: else the slot would be nobody's for a moment.
         for node in [to, from].into_iter().chain(masters) {
             node.command(&["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &to_id]);
         }
@@ -236,17 +240,18 @@ impl RedisCluster {
         }
     }
 
-    /// The nodes that can answer.
+    /// The nodes whose processes run.
     fn living(&self) -> impl Iterator<Item = &RedisServer> {
         self.nodes.iter().filter(|node| node.runs())
     }
 
-    fn claimant(&self, slot: u16) -> Option<&RedisServer> {
-        let claims = self.living().filter_map(|node| {
+    /// The living master that says that it has a slot; of several that of the latest epoch.
+    fn owner(&self, slot: u16) -> Option<&RedisServer> {
+        let owners = self.living().filter_map(|node| {
             let own = views(node).into_iter().find(|view| view.has("myself"))?;
             (own.has("master") && own.slots.contains(&slot)).then_some((own.epoch, node))
         });
-        claims.max_by_key(|(epoch, _)| *epoch).map(|(_, node)| node)
+        owners.max_by_key(|(epoch, _)| *epoch).map(|(_, node)| node)
     }
 }
 
