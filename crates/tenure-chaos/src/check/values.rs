@@ -53,12 +53,7 @@ pub(super) fn judge(holds: &[Hold], fetches: &[Fetch], grain: Duration) -> [Foun
     let [fresh, stale, loaded] = [Source::Fresh, Source::Stale, Source::Loaded].map(count);
     let seen = format!("{fresh} fresh, {stale} stale, {loaded} loaded");
     [
-        Found {
-            name: "values older than promised",
-            findings: ages,
-            seen: seen.clone(),
-            excuse: Excuse::Ages,
-        },
+        Found { name: "values too old", findings: ages, seen: seen.clone(), excuse: Excuse::Ages },
         // Not excused by what only makes a value last for longer.
         Found { name: "values of a wrong loader", findings: loaders, seen, excuse: Excuse::Overlaps },
     ]
