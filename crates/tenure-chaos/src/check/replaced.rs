@@ -128,18 +128,26 @@ mod tests {
 
     /// Client 0 is killed at 100 ms as it holds, and client 1, which is in line since 50 ms, is granted then.
     fn found(granted: u64, broken: &[(&str, Option<usize>, u64)]) -> Found {
+        found_behind(None, granted, broken)
+    }
+
+    /// The same, if client 2 waits before it, which is killed at a time.
+    fn found_behind(killed: Option<u64>, granted: u64, broken: &[(&str, Option<usize>, u64)]) -> Found {
         let dead = Hold { is_ended: false, ..held(1, 10 * MS, 20 * MS, 90 * MS) };
         let next = Hold { client: 1, ..held(2, 40 * MS, granted * MS, granted * MS + 1) };
         let (resource, task) = (next.resource.clone(), next.task.clone());
         let wait =
             Wait { process: (1, 0), kind: Kind::Mutex, resource, asked: 40 * MS, queued: 50 * MS, task };
+        let before = killed.map(|_| Wait { process: (2, 0), asked: 30 * MS, ..wait.clone() });
+        let waits = before.into_iter().chain([wait]).collect();
         let broken = broken.iter().map(|(kind, client, at)| {
             let (kind, from) = ((*kind).to_owned(), at * MS);
             Broken { kind, client: *client, from, until: from }
         });
-        let notes = Notes { waits: vec![wait], broken: broken.collect(), ..Notes::default() };
+        let notes = Notes { waits, broken: broken.collect(), ..Notes::default() };
         let terms = Terms { ttl: Duration::from_secs(1), ..Terms::default() };
-        let died = [((0, 0), 100 * MS)].into_iter().collect();
+        let killed = killed.map(|at| ((2, 0), at * MS));
+        let died = killed.into_iter().chain([((0, 0), 100 * MS)]).collect();
         judge(&History { holds: vec![dead, next], notes, terms, died, ..History::default() })
     }
 
@@ -147,6 +155,12 @@ mod tests {
     fn a_killed_holder_is_replaced_after_its_ttl() {
         assert_eq!(found(1250, &[("kill", Some(0), 100)]).findings.len(), 0);
         assert_eq!(found(1350, &[("kill", Some(0), 100)]).findings.len(), 1);
+    }
+
+    #[test]
+    fn a_waiter_before_it_costs_a_window_if_it_was_dead_by_then() {
+        assert_eq!(found_behind(Some(90), 1350, &[]).findings.len(), 0);
+        assert_eq!(found_behind(Some(5000), 1350, &[]).findings.len(), 1, "it lived for longer than that");
     }
 
     #[test]

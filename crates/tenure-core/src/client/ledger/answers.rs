@@ -230,13 +230,11 @@ impl Ledger {
         if !entry.lease.extend(deadline, now.at) {
             return self.expire(now, index);
         }
-        let (is_busy, is_collected) = (entry.is_busy, entry.phase == Phase::Held);
-        if !is_busy {
+        if !entry.is_busy {
             self.schedule_renewal(now, index);
         }
-        if !is_collected {
-            self.wake(index);
-        }
+        // Its user may have waited for this.
+        self.wake(index);
     }
 
     fn on_renew_failed(&mut self, now: &Now<'_>, index: u32, error: Error) {
@@ -260,6 +258,7 @@ impl Ledger {
             } else {
                 at.min(self.loss_due(index))
             };
+            // Whose user has waited for the first answer waits no longer.
             self.wake(index);
         }
         self.schedule.set(index, at);
