@@ -8,10 +8,9 @@ use crate::{api, docs, lint, test};
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
     lint::all(run)?;
-    let report = test::reported(run);
+    let tested = test::reported(run);
     docs::without_doc_tests(run);
     // After rustdoc, which has checked what our crates depend on.
     api::lists(run, false)?;
-    println!("{}", report?);
-    Ok(())
+    tested
 }

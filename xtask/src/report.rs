@@ -15,17 +15,29 @@ const LONG_SECONDS: f64 = 5.0;
 /// How many of the slowest tests are named.
 const NAMED: usize = 10;
 
+/// How many lines of what a failed test said are repeated.
+const LINES: usize = 12;
+
 /// What a run of all tests came to.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Report {
     passed: u64,
     failed: u64,
     /// Those that failed each time: the log of a run that failed may be cut before them.
-    failures: Vec<String>,
+    failures: Vec<Failure>,
     /// Those among the passed that failed first.
-    passed_again: Vec<String>,
+    passed_again: Vec<Failure>,
     /// The slowest first.
     tests: Vec<Test>,
+}
+
+/// A test that failed.
+#[derive(Debug, PartialEq)]
+struct Failure {
+    /// Its package and its own.
+    name: String,
+    /// What it said.
+    why: String,
 }
 
 #[derive(Debug, PartialEq)]
@@ -54,15 +66,12 @@ impl Report {
         let count = |name: &str| between(head, &format!("{name}=\""), "\"")?.parse::<u64>().ok();
         let failed = count("failures")? + count("errors")?;
         let cases = || report.split("<testcase ").skip(1);
-        let named = |marks: &[&str]| -> Vec<String> {
-            let marked = cases().filter(|case| marks.iter().any(|mark| case.contains(mark)));
-            marked
-                .filter_map(Test::parse)
-                .map(|Test { name, package, .. }| format!("{package} {name}"))
-                .collect()
+        let marked = |marks: [&str; 2]| -> Vec<Failure> {
+            let marked = |case| marks.iter().find_map(|mark| Failure::parse(case, mark));
+            cases().filter_map(marked).collect()
         };
-        let passed_again = named(&["<flakyFailure", "<flakyError"]);
-        let failures = named(&["<failure", "<error"]);
+        let passed_again = marked(["<flakyFailure ", "<flakyError "]);
+        let failures = marked(["<failure ", "<error "]);
         let mut tests: Vec<Test> = cases().filter_map(Test::parse).collect();
         tests.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         Some(Report { passed: count("tests")?.saturating_sub(failed), failed, failures, passed_again, tests })
@@ -76,6 +85,24 @@ impl Report {
         let mut seconds: Vec<_> = seconds.into_iter().collect();
         seconds.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         seconds
+    }
+}
+
+impl Failure {
+    /// Reads a case that has this mark of a failure.
+    fn parse(case: &str, mark: &str) -> Option<Self> {
+        let (_, failure) = case.split_once(mark)?;
+        let Test { name, package, .. } = Test::parse(case)?;
+        // The call stack is ours to walk; what was said comes before it.
+        let (_, said) = failure.split_once('>')?;
+        let ends = ["stack backtrace:", "<"];
+        let said =
+            ends.iter().fold(said, |said, end| said.split_once(end).map_or(said, |(before, _)| before));
+        let lines: Vec<_> = said.trim().lines().take(LINES).map(|line| format!("    {line}\n")).collect();
+        let why = [("&lt;", "<"), ("&gt;", ">"), ("&apos;", "'"), ("&quot;", "\""), ("&amp;", "&")]
+            .into_iter()
+            .fold(lines.concat(), |text, (escaped, plain)| text.replace(escaped, plain));
+        Some(Failure { name: format!("{package} {name}"), why })
     }
 }
 
@@ -107,8 +134,11 @@ impl fmt::Display for Report {
         for Test { name, package, seconds } in long.into_iter().take(NAMED) {
             writeln!(f, "  {seconds:6.1} s  {package} {name}")?;
         }
-        for name in &self.passed_again {
-            writeln!(f, "passed the second time only: {name}")?;
+        for Failure { name, why } in &self.passed_again {
+            write!(f, "passed the second time only: {name}\n{why}")?;
+        }
+        for Failure { name, why } in &self.failures {
+            write!(f, "failed: {name}\n{why}")?;
         }
         let Report { passed, failed, failures, passed_again, .. } = self;
         write!(
@@ -116,7 +146,12 @@ impl fmt::Display for Report {
             "tests: {passed} passed ({} of them the second time), {failed} failed",
             passed_again.len()
         )?;
-        if failures.is_empty() { Ok(()) } else { write!(f, ": {}", failures.join(", ")) }
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            let names: Vec<_> = failures.iter().map(|failure| &*failure.name).collect();
+            write!(f, ": {}", names.join(", "))
+        }
     }
 }
 
@@ -127,7 +162,9 @@ mod tests {
     const REPORT: &str = r#"<testsuites name="r" tests="12" failures="1" errors="2" uuid="x">
         <testsuite name="tenure-redis::it" tests="2">
         <testcase name="good" classname="tenure-redis::it" timestamp="t" time="0.500"></testcase>
-        <testcase name="late" classname="tenure-redis" timestamp="t" time="7.250"><flakyFailure type="t"/></testcase>
+        <testcase name="late" classname="tenure-redis" timestamp="t" time="7.250"><flakyFailure type="t">late &lt;
+        stack backtrace: 1
+        <system-out>x</system-out></flakyFailure></testcase>
         <testcase name="bad" classname="tenure-core" timestamp="t" time="0.2"><failure type="t">no</failure></testcase>
         <testcase name="quick" classname="tenure-core" timestamp="t" time="0.1"/>"#;
 
@@ -136,7 +173,8 @@ mod tests {
         let report = Report::parse(REPORT).expect("it has counts");
         assert_eq!((report.passed, report.failed), (9, 3));
         let said = report.to_string();
-        assert!(said.contains("only: tenure-redis late\n"), "{said}");
+        assert!(said.contains("only: tenure-redis late\n    late <\n"), "{said}");
+        assert!(said.contains("\nfailed: tenure-core bad\n    no\n"), "{said}");
         assert!(said.ends_with("9 passed (1 of them the second time), 3 failed: tenure-core bad"), "{said}");
         assert_eq!(Report::parse("<nothing>"), None);
     }

@@ -16,6 +16,8 @@ pub(crate) struct Run {
     root: PathBuf,
     started_at: Instant,
     steps: Vec<Step>,
+    /// What is printed after all else.
+    conclusion: Option<String>,
 }
 
 /// A step that has ended.
@@ -31,7 +33,7 @@ impl Run {
     pub(crate) fn new() -> Self {
         let own = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&own).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf);
-        Self { root, started_at: now(), steps: Vec::new() }
+        Self { root, started_at: now(), steps: Vec::new(), conclusion: None }
     }
 
     /// The root of the workspace.
@@ -124,6 +126,11 @@ impl Run {
         passed
     }
 
+    /// Keeps what is printed after all else, where a log that is cut still has it.
+    pub(crate) fn conclude(&mut self, text: String) {
+        self.conclusion = Some(text);
+    }
+
     /// Whether every step so far passed.
     pub(crate) fn has_passed(&self) -> bool {
         self.steps.iter().all(|step| step.repeat.is_none())
@@ -143,6 +150,9 @@ impl Run {
             if let Some(repeat) = &step.repeat {
                 eprintln!("\nfailed: {}\nrepeat: {repeat}", step.name);
             }
+        }
+        if let Some(conclusion) = &self.conclusion {
+            eprintln!("\n{conclusion}");
         }
         if self.has_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
