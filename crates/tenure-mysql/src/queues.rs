@@ -21,7 +21,7 @@ use tenure_core::model::claim::{ClaimId, Name};
 use tenure_core::model::token::Token;
 use tenure_sql::{
     Calls, Columns, Connection, Database, Dialect, Entered, Fault, Found, Purpose, QueueDatabase,
-    QueueTables, Row, Settled, claim_bytes, client_number, micros, read_name, signed,
+    QueueTables, Row, Settled, claim_bytes, client_number, micros, pause, read_name, signed,
 };
 
 pub(crate) use text::{contexts, schema};
@@ -34,6 +34,10 @@ use crate::queues::text::{Rows, Script, bytes, literal};
 const CLOCK: &str = MySqlDialect::CLOCK;
 /// How many claims are known at most by their items. What is not known is asked for.
 const HINTS_MAX: usize = 100_000;
+/// After how long a take looks again, each time that nothing could be locked though something is ready: one that takes all of the queue that is
+/// before this one in the index locks this one's first row until it commits, to see that its own has ended, and what is locked is passed over.
+/// Where another consumer has it, a take is that much later to say that there is nothing.
+const LOOKS_AGAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(4)];
 
 /// Where an item is that this client has.
 #[derive(Clone, Debug)]
@@ -230,6 +234,7 @@ impl MySql {
             ));
         }
     }
+
     /// Begins a take: locks what is ready and not locked by others.
     async fn lock_ready(
         &self,
@@ -250,23 +255,28 @@ impl MySql {
         }
         script.add(&format!("SET @t = {CLOCK}"));
         script.add(&format!(
-            "SET @r = COALESCE((SELECT rests_until FROM {head} FORCE INDEX (PRIMARY) WHERE queue = {queue}), 0)"
+            "SELECT COALESCE((SELECT rests_until FROM {head} FORCE INDEX (PRIMARY) WHERE queue = {queue}), 0) INTO @r"
         ));
-        script.add("SET @b = IF(@r <= @t, @t, -1)");
+        // Without a lock: one that finds nothing would lock the first row of the next queue, to see that this one has ended, until it commits.
+        script.add(&format!(
+            "SELECT IF(@r <= @t AND EXISTS (SELECT 1 FROM {item} FORCE INDEX (by_ready) WHERE queue = {queue} AND ready_at <= @t), @t, -1) INTO @b"
+        ));
         let ready = script.add(&format!(
             "SELECT id, HEX(grp), HEX(payload), attempts, token, rests_until, due_at{context} FROM {item} FORCE INDEX (by_ready) \
-             WHERE queue = {queue} AND ready_at <= @b ORDER BY ready_at, id LIMIT {most} FOR UPDATE SKIP LOCKED",
+             WHERE @b >= 0 AND queue = {queue} AND ready_at <= @b ORDER BY ready_at, id LIMIT {most} FOR UPDATE SKIP LOCKED",
             context = and(self.keeps_contexts(), ", HEX(context)")
         ));
         let state = script.add(&format!(
             "SELECT @t, @r, (SELECT ready_at FROM {item} FORCE INDEX (by_ready) WHERE queue = {queue} AND ready_at > @b \
-             ORDER BY ready_at LIMIT 1)"
+             ORDER BY ready_at LIMIT 1), @b >= 0"
         ));
         let answers = connection.run(script.text()).await?;
         let mut columns = first(&answers, state)?;
         let (now, rests_until, next_at) = (columns.number()?, columns.number()?, columns.maybe()?);
-        let ready = answer(&answers, ready).iter().map(read_ready).collect::<Result<_, _>>()?;
-        Ok(Looked { now, rests_until, next_at, ready })
+        let was_ready = columns.number()? != 0;
+        let ready = answer(&answers, ready).iter().map(read_ready).collect::<Result<Vec<_>, _>>()?;
+        let is_passed_over = ready.is_empty() && was_ready;
+        Ok(Looked { now, rests_until, next_at, ready, is_passed_over })
     }
 
     /// Adds what hands items out: `id, claim, token, rests_until`.
@@ -290,6 +300,8 @@ struct Looked {
     /// When something else is ready.
     next_at: Option<i64>,
     ready: Vec<Ready>,
+    /// Nothing could be locked, though something is ready.
+    is_passed_over: bool,
 }
 
 /// An item that can be handed out, and is locked.
@@ -385,7 +397,14 @@ impl QueueDatabase for MySql {
 
     async fn hand_out(&self, take: &Take, claims: &[ClaimId]) -> Result<Found, Fault> {
         let mut connection = self.connection().await?;
-        let looked = self.lock_ready(&mut connection, take, claims.len()).await?;
+        let mut looked = self.lock_ready(&mut connection, take, claims.len()).await?;
+        for rest in LOOKS_AGAIN {
+            if !looked.is_passed_over {
+                break;
+            }
+            pause(rest).await;
+            looked = self.lock_ready(&mut connection, take, claims.len()).await?;
+        }
         let mut found = Found::default();
         let mut rows = Rows::default();
         let mut claims = claims.iter();

@@ -1,6 +1,7 @@
 //! Queues on a real server, beside the model.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tenure_conformance::queue_model::{Crowd, agrees_with_the_model, crowd};
 use tenure_core::ErrorKind;
@@ -36,6 +37,35 @@ fn queues_do_what_the_model_says() {
     for _ in 0..4 {
         agrees_with_the_model(&runtime, queues, &name("model"), 500, true);
     }
+}
+
+/// To see that the queue before has ended, in the index, a take from it would lock the first row of the one after it.
+#[test]
+fn a_take_from_another_queue_hides_nothing() {
+    let runtime = runtime();
+    let url = format!("{}?prefix=beside_", mariadb::shared());
+    let (before, after) = (name("a"), name("b"));
+    let [other, client] = [connect(&url), connect(&url)];
+    runtime.block_on(async {
+        let (other, queue) = (other.queue(&before), client.queue(&after));
+        queue.push("0").await.expect("tables are made");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let takes = tokio::spawn({
+            let is_over = is_over.clone();
+            async move {
+                while !is_over.load(Ordering::Relaxed) {
+                    assert!(other.try_next().await.expect("an answer").is_none());
+                }
+            }
+        });
+        for at in 1..1000 {
+            let delivery = queue.try_next().await.expect("an answer").unwrap_or_else(|| panic!("of {at}"));
+            queue.push(at.to_string().as_bytes()).await.expect("a push is answered");
+            delivery.ack().await.expect("it is had");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        takes.await.expect("it ends");
+    });
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn two_thousand_wait_for_a_name_and_the_next_one_is_refused() {
     drop((last, lease));
 }
 
-/// Each of 10,000 leases is renewed by a read of its node every 3 s: what works beside that takes their time from them.
+/// Each of 10,000 leases is renewed by a read of its node every 10 s: what works beside that takes their time from them.
 mod alone {
     use super::*;
 
@@ -94,9 +94,10 @@ mod alone {
         // Servers remove 10,000 in a minute at most, unless they are told otherwise.
         let options = ZooKeeperOptions::default().property("znode.container.maxPerMinute", "1000000");
         let server = ZooKeeperServer::start(&options);
-        let client = connect(&format!("{}/many?session_timeout=10s&tick=200ms", server.url()));
+        let client = connect(&format!("{}/many?session_timeout=30s&tick=200ms", server.url()));
         let nodes = count(&server, "zk_znode_count");
-        let ttl = Duration::from_secs(10);
+        // A machine that is busy with other tests reads 1,000 nodes in a second, and not always 3,000.
+        let ttl = Duration::from_secs(30);
         let mutexes: Vec<_> = (0..LOCKS).map(|at| client.mutex(&format!("lock/{at}")).ttl(ttl)).collect();
         let began = now();
         let leases = pollster::block_on(join_all(mutexes.iter().map(|mutex| mutex.acquire())));
