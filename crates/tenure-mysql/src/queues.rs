@@ -254,10 +254,11 @@ impl MySql {
             ));
         }
         script.add(&format!("SET @t = {CLOCK}"));
+        // Never by SET: a SELECT in it locks what it reads until the commit. With nothing ready no row is locked: to see that its queue has
+        // ended, a take would lock the first row of the next one, and hide it from others.
         script.add(&format!(
             "SELECT COALESCE((SELECT rests_until FROM {head} FORCE INDEX (PRIMARY) WHERE queue = {queue}), 0) INTO @r"
         ));
-        // Without a lock: one that finds nothing would lock the first row of the next queue, to see that this one has ended, until it commits.
         script.add(&format!(
             "SELECT IF(@r <= @t AND EXISTS (SELECT 1 FROM {item} FORCE INDEX (by_ready) WHERE queue = {queue} AND ready_at <= @t), @t, -1) INTO @b"
         ));

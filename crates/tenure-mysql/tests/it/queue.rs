@@ -68,6 +68,34 @@ fn a_take_from_another_queue_hides_nothing() {
     });
 }
 
+/// What is locked may be free a moment later, but is not waited for.
+#[test]
+fn a_take_that_could_lock_nothing_looks_again_while_something_is_ready() {
+    let server = MariaDbServer::start(&MariaDbOptions::default());
+    let client = connect(&server.url());
+    let queue = client.queue("q");
+    let mut raw = server.connect().expect("the server takes one more");
+    let mut begun = move || {
+        let status =
+            "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'COM_BEGIN'";
+        raw.run(status).first().and_then(|count| count.parse::<u32>().ok()).expect("a count")
+    };
+    let take = || pollster::block_on(queue.try_next()).expect("an answer");
+    assert!(take().is_none(), "the tables are made");
+    let before = begun();
+    assert!(take().is_none());
+    assert_eq!(begun() - before, 1, "nothing is ready");
+    pollster::block_on(queue.push("x").into_future()).expect("a push is answered");
+    let mut other = server.connect().expect("the server takes one more");
+    other.run("BEGIN");
+    other.run("SELECT id FROM tenure_queue_item FOR UPDATE");
+    let before = begun();
+    assert!(take().is_none(), "another has it");
+    assert_eq!(begun() - before, 3, "it is looked for three times");
+    other.run("ROLLBACK");
+    assert!(take().is_some());
+}
+
 #[test]
 fn nothing_is_lost_or_doubled_in_a_crowd() {
     let runtime = runtime();
