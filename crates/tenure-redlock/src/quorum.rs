@@ -4,7 +4,7 @@
 //! proposal; a node that grants it raises its counter to `max(counter + 1, proposal)` and answers that number. The claim has won
 //! with token *t* as soon as a majority of nodes have had their counter at *t* **while the claim's key was there**: nodes that granted just
 //! that, and nodes that were *stamped* with it. A stamp counts only where the key is still the claim's; a node whose counter is above
-//! answers with that, and the claim takes it for its token and stamps anew.
+//! answers with that, and the claim takes it for its token, or a larger one, and stamps anew.
 //!
 //! *Why that is enough.* Two winners share a node of their majorities. There they held the key one after the other. When the second was
 //! granted there, the counter was at least the first one's token, so the second one's number was larger; and whatever it was stamped
@@ -74,7 +74,18 @@ pub(crate) struct Tally {
     at_token: BTreeSet<usize>,
     /// The nodes whose answers to a stamp are still to come.
     asked: BTreeSet<usize>,
+    /// How often a node was above the token.
+    raised: u32,
 }
+
+/// How far a token is ahead of the node that was above it, from the second time on: more than a call has claims, and twice as far each time.
+///
+/// Claims that share a resource each take the next number of a node. Where two nodes are less apart than there are claims, what one claim takes from
+/// the first node is what another one has at the second: then it is above there, takes the next one, and so on for ever, each claim
+/// with a number that another one had before it. A number that is far ahead is nobody's yet. (They are microseconds, of which a clock soon has more.)
+const LEAP: u64 = 1024;
+/// How often that doubles: to 18 minutes at most.
+const LEAPS_MAX: u32 = 20;
 
 /// Returns how many of so many nodes are a majority.
 pub(crate) fn majority(nodes: usize) -> usize {
@@ -83,7 +94,13 @@ pub(crate) fn majority(nodes: usize) -> usize {
 
 impl Tally {
     pub(crate) fn new(nodes: usize) -> Tally {
-        Tally { votes: vec![None; nodes], token: None, at_token: BTreeSet::new(), asked: BTreeSet::new() }
+        Tally {
+            votes: vec![None; nodes],
+            token: None,
+            at_token: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            raised: 0,
+        }
     }
 
     fn majority(&self) -> usize {
@@ -154,8 +171,15 @@ impl Tally {
             Stamped::Yes => {
                 self.at_token.insert(node);
             }
-            // It was granted there a second number, whose answer was lost.
-            Stamped::Above(number) => return self.stamp_with(number, &[node]),
+            Stamped::Above(number) => {
+                self.raised += 1;
+                return match self.raised {
+                    // It was granted there a second number, whose answer was lost, or others have been granted since.
+                    1 => self.stamp_with(number, &[node]),
+                    // Nobody has that one, so the node is asked once more, too.
+                    raised => self.stamp_with(number + (LEAP << raised.min(LEAPS_MAX)), &[]),
+                };
+            }
             Stamped::No => {}
         }
         self.stamping()
@@ -205,6 +229,61 @@ mod tests {
         assert_eq!(tally.stamped(0, 9, Stamped::Above(11)), Next::Stamp(11, vec![1]));
         assert_eq!(tally.stamped(0, 9, Stamped::Yes), Next::Wait, "a late answer to the first stamp");
         assert_eq!(tally.stamped(1, 11, Stamped::Yes), Next::Won(11));
+    }
+
+    /// A node that grants to all, each its own number, as `redlock.lua` does.
+    struct Shared {
+        counter: u64,
+        holds: Vec<u64>,
+    }
+
+    impl Shared {
+        fn grant(&mut self) -> u64 {
+            self.counter += 1;
+            self.holds.push(self.counter);
+            self.counter
+        }
+
+        fn stamp(&mut self, claim: usize, token: u64) -> Stamped {
+            if self.holds[claim] < token {
+                self.counter = token.max(self.counter + 1);
+                self.holds[claim] = self.counter;
+            }
+            if self.holds[claim] == token { Stamped::Yes } else { Stamped::Above(self.holds[claim]) }
+        }
+    }
+
+    #[test]
+    fn claims_of_one_call_that_share_a_resource_all_win() {
+        for (claims, apart) in [(2, 1), (3, 1), (3, 2), (100, 1), (100, 57), (100, 99), (100, 100)] {
+            let mut nodes = [0, apart].map(|counter| Shared { counter, holds: Vec::new() });
+            let mut tallies = vec![Tally::new(3); claims];
+            let mut nexts = Vec::new();
+            for (claim, tally) in tallies.iter_mut().enumerate() {
+                tally.vote(2, Vote::Refused);
+                tally.vote(0, Vote::Granted(nodes[0].grant()));
+                nexts.push((claim, tally.vote(1, Vote::Granted(nodes[1].grant()))));
+            }
+            let mut won = BTreeSet::new();
+            // Each call to a node has the stamps of all claims.
+            for _ in 0..6 {
+                let calls = std::mem::take(&mut nexts);
+                for node in 0..2 {
+                    for (claim, next) in &calls {
+                        let Next::Stamp(token, asked) = next else { continue };
+                        if asked.contains(&node) {
+                            let stamped = nodes[node].stamp(*claim, *token);
+                            match tallies[*claim].stamped(node, *token, stamped) {
+                                Next::Won(token) => assert!(won.insert(token), "{token} is won twice"),
+                                Next::Wait => {}
+                                next => nexts.push((*claim, next)),
+                            }
+                        }
+                    }
+                }
+            }
+            assert_eq!(won.len(), claims, "{claims} claims of which two nodes have numbers {apart} apart");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What one server does with messages that come late, in an order that no network can be made to produce.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,6 +132,36 @@ fn a_slot_that_an_earlier_attempt_was_granted_is_no_vote_for_another_one() {
         // A copy of the first attempt that comes late takes nothing back.
         asks(&of_pool(1, 1), 0).await;
         assert!(!is_granted(&asks(&of_pool(2, 2), 1).await), "the later attempt has it");
+    });
+}
+
+#[test]
+fn readers_of_one_batch_all_get_in_where_two_servers_are_a_few_numbers_apart() {
+    with_servers(&RedisOptions::default(), async |quorum, servers| {
+        let reader = |id| {
+            let mut claim = claim(id, "shared");
+            let label = Label::from_stored("tests");
+            claim.terms =
+                Arc::new(Terms { kind: Kind::RwLock, capacity: CAPACITY_MAX, ..Terms::of_mutex(label) });
+            claim
+        };
+        // Numbers that are ahead of the clock, so that no proposal brings the servers together.
+        let ahead = SystemClock.time_of_day().micros() + 60_000_000;
+        let first = Claim { floor: Token::new(ahead), ..reader(1) };
+        let won = quorum.attempt(vec![first]).await;
+        assert!(matches!(won[..], [Attempt::Won(_)]), "it is free: {won:?}");
+        // One of them has granted once more, in vain.
+        asks(quorum, &attempt(&reader(2), 1)).await;
+        servers[2].kill();
+        let won = quorum.attempt((3..40).map(reader).collect()).await;
+        let tokens: BTreeSet<Token> = won
+            .iter()
+            .map(|attempt| match attempt {
+                Attempt::Won(grant) => grant.token,
+                other => panic!("a reader shares it: {other:?}"),
+            })
+            .collect();
+        assert_eq!(tokens.len(), won.len(), "each has a token of its own");
     });
 }
 
