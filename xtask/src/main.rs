@@ -120,7 +120,12 @@ const CHORES: [Chore; 17] = [
         summary: "compiles what is published with the oldest Rust that is promised; needs that toolchain",
         start: rust_version::start,
     },
-    Chore { name: "ci", arguments: "", summary: "lint, test --all, docs, api", start: ci::start },
+    Chore {
+        name: "ci",
+        arguments: "",
+        summary: "lint, test --all, more worlds, test --java, test --python, docs, api",
+        start: ci::start,
+    },
     Chore {
         name: "package",
         arguments: "[deb | image] [--check]",

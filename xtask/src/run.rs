@@ -1,8 +1,9 @@
 //! One invocation of a chore as a list of steps: progress and times on stderr, and for each step that
 //! fails the command that repeats it. A failed step does not end the chore: one run reports all that is wrong.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::{Child, Command, ExitCode, Output};
 use std::time::{Duration, Instant};
 
 /// What a part of a chore gives, or a text for the user that fits after "error: ".
@@ -18,6 +19,8 @@ pub(crate) struct Run {
     steps: Vec<Step>,
     /// What is printed after all else.
     conclusion: Option<String>,
+    /// What would make the next build faster is left out: it makes this one slower.
+    builds_once: bool,
 }
 
 /// A step that has ended.
@@ -28,12 +31,31 @@ struct Step {
     repeat: Option<String>,
 }
 
+/// A step that is under way: [`Run::wait`] ends it.
+#[must_use = "it is of no step before it is waited for"]
+pub(crate) struct Running {
+    name: String,
+    shown: String,
+    started_at: Instant,
+    child: io::Result<Child>,
+}
+
+impl Running {
+    /// Starts a command as a step, beside what comes next. Its output goes to the terminal.
+    pub(crate) fn start(name: &str, command: &mut Command) -> Running {
+        let shown = show(command);
+        eprintln!("xtask: {name}: {shown}");
+        let started_at = now();
+        Running { name: name.to_owned(), shown, started_at, child: command.spawn() }
+    }
+}
+
 impl Run {
     /// Starts an invocation in the root of the workspace.
     pub(crate) fn new() -> Self {
         let own = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&own).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf);
-        Self { root, started_at: now(), steps: Vec::new(), conclusion: None }
+        Self { root, started_at: now(), steps: Vec::new(), conclusion: None, builds_once: false }
     }
 
     /// The root of the workspace.
@@ -53,7 +75,15 @@ impl Run {
     pub(crate) fn cargo(&self, arguments: &str) -> Command {
         let mut command = self.program("cargo");
         command.args(arguments.split_whitespace());
+        if self.builds_once {
+            command.env("CARGO_INCREMENTAL", "0");
+        }
         command
+    }
+
+    /// Says that nobody waits for a second build.
+    pub(crate) fn build_once(&mut self) {
+        self.builds_once = true;
     }
 
     /// A program, in the root of the workspace.
@@ -65,10 +95,14 @@ impl Run {
 
     /// Runs a command as a step. Its output goes to the terminal. Tells whether it succeeded.
     pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> bool {
-        let shown = show(command);
-        eprintln!("xtask: {name}: {shown}");
-        let started_at = now();
-        let passed = match command.status() {
+        let running = Running::start(name, command);
+        self.wait(running)
+    }
+
+    /// Waits for a step that was started beside others. Tells whether it succeeded.
+    pub(crate) fn wait(&mut self, running: Running) -> bool {
+        let Running { name, shown, started_at, child } = running;
+        let passed = match child.and_then(|mut child| child.wait()) {
             Ok(status) if status.success() => true,
             Ok(status) => {
                 eprintln!("xtask: {name}: {status}");
@@ -79,7 +113,7 @@ impl Run {
                 false
             }
         };
-        self.end(name, started_at, (!passed).then_some(shown))
+        self.end(&name, started_at, (!passed).then_some(shown))
     }
 
     /// Runs a command as a step that may fail, because the caller has another way.

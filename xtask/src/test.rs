@@ -9,7 +9,7 @@ use crate::engines::{self, ENGINES, Engine};
 use crate::java;
 use crate::python::{self, Wheel};
 use crate::report::Report;
-use crate::run::{Outcome, Run, WORKSPACE};
+use crate::run::{Outcome, Run, Running, WORKSPACE};
 use crate::setup::{self, Tool};
 use crate::tree::Tree;
 use crate::{manifest, manifest::Manifest, mutants};
@@ -76,6 +76,9 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
         (None, false, false) => Scope::Fast,
         _ => return Err("--engine, --all and --everything exclude each other".to_owned()),
     };
+    if matches!(scope, Scope::All) {
+        return everywhere(run);
+    }
     let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
     suite(run, &scope, if is_ci { "ci" } else { "default" })?;
     // They need a build of their own.
@@ -88,8 +91,7 @@ pub(crate) fn start(run: &mut Run, mut args: Args) -> Outcome<()> {
 
 /// Runs the tests of a scope with a profile of nextest; the doc tests too, unless engines were named.
 fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
-    setup::need(run, &[&setup::CC, &setup::TMUX, &setup::NEXTEST])?;
-    setup::need(run, &scope.tools())?;
+    prepare(run, scope)?;
     let mut tests = nextest(run, scope, profile)?;
     run.command("tests", &mut tests);
     if matches!(scope, Scope::Everything) {
@@ -105,19 +107,27 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
         let mut doc_tests = run.cargo(&format!("test --quiet --doc {WORKSPACE}"));
         run.command("doc tests", &mut doc_tests);
     }
-    match scope {
-        Scope::Everything => {
-            java::tests(run, true)?;
-            clients::tests(run)?;
-            anchors::tests(run)?;
-            python::tests(run, Wheel::HandedOut)
-        }
-        Scope::All => {
-            java::tests(run, false)?;
-            python::tests(run, Wheel::Test)
-        }
-        Scope::Fast | Scope::Engines(_) => Ok(()),
+    if matches!(scope, Scope::Everything) {
+        java::tests(run, true)?;
+        clients::tests(run)?;
+        anchors::tests(run)?;
+        python::tests(run, Wheel::HandedOut)?;
     }
+    Ok(())
+}
+
+/// Installs what is missing, and compiles the tests meanwhile: one mostly waits for the network, the other for processors.
+fn prepare(run: &mut Run, scope: &Scope) -> Outcome<()> {
+    setup::need(run, &[&setup::CC])?;
+    let tools = [&[&setup::NEXTEST, &setup::TMUX][..], &scope.tools()].concat();
+    if setup::missing(run, &tools).is_empty() {
+        return Ok(());
+    }
+    let compiling =
+        Running::start("compile the tests", &mut run.cargo(&format!("test --no-run {WORKSPACE}")));
+    let installed = setup::need(run, &tools);
+    run.wait(compiling);
+    installed
 }
 
 /// Ways to a store whose rules another suite checks whole: a cluster in place of one server, a pooler before it.
@@ -128,7 +138,9 @@ const ROUTED: &str = "/::(claims|death|fifo|loss|observe|several)::|::processes_
 /// What needs programs of others (those of Prometheus, nginx, systemd, Python) and is of no engine: the fast loop leaves it out, too.
 const PROGRAMS: &str = "test(/(^|::)(prometheus|packaging|schemathesis)::/)";
 
-/// How many worlds of the core's simulation are run when everything is.
+/// How many worlds of the core's simulation are run before a change lands.
+const WORLDS_OF_CI: &str = "100000";
+/// How many are run when everything is.
 const WORLDS: &str = "10000000";
 /// The same of the simulation of a quorum.
 const QUORUMS: &str = "400000";
@@ -174,12 +186,22 @@ fn packages(tree: &Tree) -> Vec<String> {
     manifest::crates(tree).iter().filter_map(|(_, manifest)| name(manifest)).collect()
 }
 
-/// Runs every test with profile `ci`, and tells in the end what it came to.
-pub(crate) fn reported(run: &mut Run) -> Outcome<()> {
+/// Runs the tests of all stores with profile `ci`, and tells in the end what they came to.
+pub(crate) fn everywhere(run: &mut Run) -> Outcome<()> {
     Report::forget(run.root());
+    run.build_once();
     let ran = suite(run, &Scope::All, "ci");
     let report = Report::read(run.root()).map(|report| run.conclude(report.to_string()));
     ran.and(report)
+}
+
+/// Runs ten times as many worlds of the core's simulation as [`everywhere`], the same in each run, and the tests in other languages.
+pub(crate) fn beyond(run: &mut Run) -> Outcome<()> {
+    let mut worlds = run.cargo(&format!("nextest run {WORKSPACE} --profile worlds --filterset"));
+    worlds.arg("package(tenure-core) & test(/^simulation::in_every_world/)");
+    run.command("worlds", worlds.env("TENURE_SEEDS", WORLDS_OF_CI));
+    java::tests(run, false)?;
+    python::tests(run, Wheel::Test)
 }
 
 #[cfg(test)]

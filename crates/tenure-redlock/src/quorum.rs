@@ -268,12 +268,12 @@ mod tests {
             // Each call to a node has the stamps of all claims.
             for _ in 0..6 {
                 let calls = std::mem::take(&mut nexts);
-                for node in 0..2 {
+                for (at, node) in nodes.iter_mut().enumerate() {
                     for (claim, next) in &calls {
                         let Next::Stamp(token, asked) = next else { continue };
-                        if asked.contains(&node) {
-                            let stamped = nodes[node].stamp(*claim, *token);
-                            match tallies[*claim].stamped(node, *token, stamped) {
+                        if asked.contains(&at) {
+                            let stamped = node.stamp(*claim, *token);
+                            match tallies[*claim].stamped(at, *token, stamped) {
                                 Next::Won(token) => assert!(won.insert(token), "{token} is won twice"),
                                 Next::Wait => {}
                                 next => nexts.push((*claim, next)),
