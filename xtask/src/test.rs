@@ -197,6 +197,7 @@ pub(crate) fn everywhere(run: &mut Run) -> Outcome<()> {
 
 /// Runs ten times as many worlds of the core's simulation as [`everywhere`], the same in each run, and the tests in other languages.
 pub(crate) fn beyond(run: &mut Run) -> Outcome<()> {
+    prepare(run, &Scope::All)?;
     let mut worlds = run.cargo(&format!("nextest run {WORKSPACE} --profile worlds --filterset"));
     worlds.arg("package(tenure-core) & test(/^simulation::in_every_world/)");
     run.command("worlds", worlds.env("TENURE_SEEDS", WORLDS_OF_CI));
