@@ -109,7 +109,7 @@ impl fmt::Display for LossReason {
 /// # fn main() -> tenure_core::Result<()> { pollster::block_on(async {
 /// # let tenure = tenure_core::memory::connect("error-example").await?;
 /// let mine = tenure.mutex("billing/4711").acquire().await?;
-/// let error = tenure.mutex("billing/4711").acquire_within(Duration::from_millis(1)).await.unwrap_err();
+/// let error = tenure.mutex("billing/4711").acquire_within(Duration::from_millis(200)).await.unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::Timeout);
 /// if let Some(busy) = error.busy() {
 ///     println!("held for {:?} by {:?}", busy.held_for, busy.holder);
