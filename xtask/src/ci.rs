@@ -6,15 +6,21 @@ use crate::{api, docs, lint, test};
 
 /// Runs both: what failed of the tests is named last.
 pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
-    let checked = check(run, args);
+    args.finish()?;
+    let checked = everything_else(run);
     let tested = test::everywhere(run);
     checked.and(tested)
 }
 
-/// Runs the lints, many worlds, the tests in other languages, the documentation and the lists of public items. A failure does not keep the
-/// rest from running.
+/// Runs what `test --all` does not.
 pub(crate) fn check(run: &mut Run, args: Args) -> Outcome<()> {
     args.finish()?;
+    everything_else(run)
+}
+
+/// Runs the lints, many worlds, the tests in other languages, the documentation and the lists of public items. A failure does not keep the
+/// rest from running.
+fn everything_else(run: &mut Run) -> Outcome<()> {
     run.build_once();
     lint::all(run)?;
     let tested = test::beyond(run);

@@ -24,7 +24,7 @@ pub(crate) struct Tool {
 enum Source {
     /// `cargo install`: package and version.
     Cargo(&'static str, &'static str),
-    /// The same, without what the package has by default, which takes a quarter of the time to compile.
+    /// The same, without what the package has by default, which takes a third of the time to compile.
     CargoBare(&'static str, &'static str),
     /// A wheel, else `cargo install`: package of the wheel, package of cargo, version.
     Wheel(&'static str, &'static str, &'static str),
@@ -264,7 +264,11 @@ pub(crate) fn start(run: &mut Run, args: Args) -> Outcome<()> {
 
 /// Installs those of the tools that are missing; the step says what it runs before it runs it.
 pub(crate) fn need(run: &mut Run, tools: &[&Tool]) -> Outcome<()> {
-    for tool in missing(run, tools) {
+    for tool in tools {
+        // Not asked before: one may have come with another.
+        if tool.version(run).is_some() {
+            continue;
+        }
         tool.install(run);
         if tool.version(run).is_none() {
             return Err(format!("{} is missing and could not be installed", tool.name));
@@ -273,9 +277,9 @@ pub(crate) fn need(run: &mut Run, tools: &[&Tool]) -> Outcome<()> {
     Ok(())
 }
 
-/// Those of the tools that are missing.
-pub(crate) fn missing<'a>(run: &Run, tools: &[&'a Tool]) -> Vec<&'a Tool> {
-    tools.iter().filter(|tool| tool.version(run).is_none()).copied().collect()
+/// Whether any of the tools is missing.
+pub(crate) fn lacks(run: &Run, tools: &[&Tool]) -> bool {
+    tools.iter().any(|tool| tool.version(run).is_none())
 }
 
 /// The path of typos: on the search path, or where `setup` put it.

@@ -120,7 +120,7 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
 fn prepare(run: &mut Run, scope: &Scope) -> Outcome<()> {
     setup::need(run, &[&setup::CC])?;
     let tools = [&[&setup::NEXTEST, &setup::TMUX][..], &scope.tools()].concat();
-    if setup::missing(run, &tools).is_empty() {
+    if !setup::lacks(run, &tools) {
         return Ok(());
     }
     let compiling =
@@ -139,7 +139,7 @@ const ROUTED: &str = "/::(claims|death|fifo|loss|observe|several)::|::processes_
 const PROGRAMS: &str = "test(/(^|::)(prometheus|packaging|schemathesis)::/)";
 
 /// How many worlds of the core's simulation are run before a change lands.
-const WORLDS_OF_CI: &str = "100000";
+const WORLDS_OF_CHECK: &str = "100000";
 /// How many are run when everything is.
 const WORLDS: &str = "10000000";
 /// The same of the simulation of a quorum.
@@ -195,12 +195,12 @@ pub(crate) fn everywhere(run: &mut Run) -> Outcome<()> {
     ran.and(report)
 }
 
-/// Runs ten times as many worlds of the core's simulation as [`everywhere`], the same in each run, and the tests in other languages.
+/// Runs ten times as many worlds of the core's simulation as [`everywhere`], and the tests in other languages.
 pub(crate) fn beyond(run: &mut Run) -> Outcome<()> {
     prepare(run, &Scope::All)?;
     let mut worlds = run.cargo(&format!("nextest run {WORKSPACE} --profile worlds --filterset"));
     worlds.arg("package(tenure-core) & test(/^simulation::in_every_world/)");
-    run.command("worlds", worlds.env("TENURE_SEEDS", WORLDS_OF_CI));
+    run.command("worlds", worlds.env("TENURE_SEEDS", WORLDS_OF_CHECK));
     java::tests(run, false)?;
     python::tests(run, Wheel::Test)
 }

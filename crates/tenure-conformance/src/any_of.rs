@@ -30,7 +30,7 @@ pub async fn each_takes_the_first_that_is_free(setup: &dyn Setup) {
     }
     let tried = setup.within("a try", any(&b, &name).try_acquire()).await.expect("a try is answered");
     assert!(tried.is_none(), "it has one, while all are held");
-    let late = any(&b, &name).acquire_within(Duration::from_millis(50)).await.expect_err("all are held");
+    let late = any(&b, &name).acquire_within(Duration::from_millis(500)).await.expect_err("all are held");
     assert_eq!(late.kind(), ErrorKind::Timeout, "{late}");
     for released in join_all(held.into_iter().map(|lease| lease.release())).await {
         released.expect("a release is answered");

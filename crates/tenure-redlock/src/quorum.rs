@@ -84,8 +84,8 @@ pub(crate) struct Tally {
 /// the first node is what another one has at the second: then it is above there, takes the next one, and so on for ever, each claim
 /// with a number that another one had before it. A number that is far ahead is nobody's yet. (They are microseconds, of which a clock soon has more.)
 const LEAP: u64 = 1024;
-/// How often that doubles: to 18 minutes at most.
-const LEAPS_MAX: u32 = 20;
+/// How often that doubles: to a second at most. Servers refuse numbers that are an hour ahead, and a call is given up long before its claims get there.
+const LEAPS_MAX: u32 = 10;
 
 /// Returns how many of so many nodes are a majority.
 pub(crate) fn majority(nodes: usize) -> usize {
@@ -176,8 +176,8 @@ impl Tally {
                 return match self.raised {
                     // It was granted there a second number, whose answer was lost, or others have been granted since.
                     1 => self.stamp_with(number, &[node]),
-                    // Nobody has that one, so the node is asked once more, too.
-                    raised => self.stamp_with(number + (LEAP << raised.min(LEAPS_MAX)), &[]),
+                    // Nobody has that one, so the node is asked once more, too. A hostile node may have answered any number.
+                    raised => self.stamp_with(number.saturating_add(LEAP << raised.min(LEAPS_MAX)), &[]),
                 };
             }
             Stamped::No => {}
@@ -229,6 +229,34 @@ mod tests {
         assert_eq!(tally.stamped(0, 9, Stamped::Above(11)), Next::Stamp(11, vec![1]));
         assert_eq!(tally.stamped(0, 9, Stamped::Yes), Next::Wait, "a late answer to the first stamp");
         assert_eq!(tally.stamped(1, 11, Stamped::Yes), Next::Won(11));
+    }
+
+    #[test]
+    fn a_number_that_no_honest_node_has_makes_no_token_small() {
+        let mut tally = Tally::new(3);
+        tally.vote(0, Vote::Granted(7));
+        tally.vote(1, Vote::Granted(9));
+        tally.vote(2, Vote::Refused);
+        assert_eq!(tally.stamped(0, 9, Stamped::Above(11)), Next::Stamp(11, vec![1]));
+        let next = tally.stamped(1, 11, Stamped::Above(u64::MAX));
+        assert_eq!(next, Next::Stamp(u64::MAX, vec![0, 1]), "which an honest node refuses");
+    }
+
+    #[test]
+    fn leaps_never_take_a_token_an_hour_ahead_within_a_call() {
+        let mut tally = Tally::new(3);
+        tally.vote(0, Vote::Granted(7));
+        tally.vote(1, Vote::Granted(9));
+        tally.vote(2, Vote::Refused);
+        let (mut token, mut node) = (9, 0);
+        // A call is given up after 2 s, and each of these takes a round trip.
+        for _ in 0..2_000 {
+            let Next::Stamp(next, _) = tally.stamped(node, token, Stamped::Above(token + 1)) else {
+                panic!("it is stamped anew")
+            };
+            (token, node) = (next, 1 - node);
+        }
+        assert!(token < 3_600_000_000, "servers refuse floors that far ahead: {token}");
     }
 
     /// A node that grants to all, each its own number, as `redlock.lua` does.

@@ -242,7 +242,7 @@ fn a_run_leaves_what_is_known_of_the_job() {
         (code(&world.run(&flags, script)), known(&file))
     };
     // That it was granted is written beside the work, which a disk that hangs must not hold up.
-    let during = "f=textfiles/tenure_run_nightly_2freport.prom; until grep -q '^tenure_run_running{.* 1$' $f; do sleep 0.01; done; cp $f during";
+    let during = "f=textfiles/tenure_run_nightly_2freport.prom; for _ in $(seq 3000); do grep -q '^tenure_run_running{.* 1$' $f && break; sleep 0.01; done; cp $f during";
     let (_, first) = run(during);
     let during = known(&world.path("during"));
     assert_eq!((during["running"], during.get("last_success_timestamp_seconds")), (1.0, None), "{during:?}");
