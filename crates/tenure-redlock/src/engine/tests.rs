@@ -284,6 +284,26 @@ fn a_value_that_one_server_has_is_served_only_when_a_majority_has_it() {
     }
 }
 
+/// A value is being forgotten: it is gone from one server, which says that somebody holds, and another one shows it still.
+#[test]
+fn a_value_that_one_server_has_is_not_served_where_another_had_a_newer_one() {
+    with_servers(&RedisOptions::default(), async |quorum, servers| {
+        let Attempt::Won(grant) = asks_for_a_value(quorum, 1).await else { panic!("nobody has loaded it") };
+        servers[2].kill();
+        let resource = Name::new("value").expect("a good name");
+        let forget = Request::new(&LIBRARY.publish).key(quorum.key_text(&resource));
+        let forget = forget.arg(ClaimId::new(1).to_string()).arg(grant.token.to_string()).arg("0").arg("0");
+        let forget = forget.arg("").since(quorum.clock.now());
+        quorum.ask(1, WITHIN, true, &forget).await.expect("the server answers");
+        let older = (grant.token.get() - 1).to_string();
+        let until = (SystemClock.time_of_day().micros() / 1000 + 60_000).to_string();
+        let value = ["bytes", "old", "token", &older, "claim", "", "fresh", &until, "keep", &until];
+        servers[0].command(&[&["HSET", "tenure.1.V:tenure:value"], &value[..]].concat());
+        let answer = asks_for_a_value(quorum, 2).await;
+        assert!(!matches!(answer, Attempt::Fresh(_)), "{answer:?}");
+    });
+}
+
 /// What a server does late, since it hung, is not to bring back what has ended elsewhere.
 #[test]
 fn a_value_that_comes_late_lasts_no_longer_than_elsewhere() {

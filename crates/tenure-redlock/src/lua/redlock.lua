@@ -698,11 +698,12 @@ operation('publish', {}, function(KEYS, ARGV)
 end)
 
 -- Writes a value that a majority may lack: token, "fresh" and "keep" in ms, bytes, and since when. An older one gives way. 1: it is written; 0:
--- one that is no older is there; -1: it has ended already.
+-- it is there; 2: a newer one is there, or was and is gone; -1: it has ended already.
 operation('mend', {}, function(KEYS, ARGV)
   if not begin(KEYS, ARGV) then return { padded(now), 'Q' } end
   local value = beside('V', KEYS[5])
-  if tonumber(call('HGET', value, 'token') or 0) >= tonumber(ARGV[2]) then return { digits(now), 0 } end
+  local there = tonumber(call('HGET', value, 'token') or 0)
+  if there >= tonumber(ARGV[2]) then return { digits(now), there > tonumber(ARGV[2]) and 2 or 0 } end
   local from = since(ARGV[6])
   if from + ARGV[4] <= t then return { digits(now), -1 } end
   call('DEL', value)

@@ -15,12 +15,15 @@ use tenure_core::{Error, ErrorKind, Result, mutant};
 use tenure_redis::server::{Unexpected, in_millis, number};
 
 use super::Quorum;
-use super::node::{Request, Said};
+use super::node::Request;
 use crate::library::LIBRARY;
 use crate::quorum::majority;
 
 /// How long one server is waited for.
 const WITHIN: Duration = Duration::from_millis(500);
+
+/// What a server answers that has a newer value than the one it is brought, or had one that is gone.
+const NEWER: u64 = 2;
 
 /// A value as one server has it.
 #[derive(Clone, Debug)]
@@ -114,7 +117,8 @@ impl Quorum {
         (is_of_most || written.await).then_some(newest)
     }
 
-    /// Begins to bring a value to all servers. The future says whether a majority has it, or a newer one.
+    /// Begins to bring a value to all servers. The future says whether a majority has it, and nobody a newer one: that one may have been served
+    /// already, and those that answered for this one may not show what has replaced it, where it is being loaded or forgotten.
     pub(crate) fn write_back(
         self: &Arc<Self>,
         resource: &Name,
@@ -134,9 +138,12 @@ impl Quorum {
             while having < most
                 && let Some((_, answer)) = heard.recv().await
             {
-                let has_it =
-                    |said: &Said| said.counts && said.items.first().is_some_and(|item| number(item).is_ok());
-                having += usize::from(answer.is_ok_and(|said| has_it(&said)));
+                let said = answer.ok().filter(|said| said.counts);
+                match said.and_then(|said| number(said.items.first()?).ok()) {
+                    Some(NEWER) => return false,
+                    Some(_) => having += 1,
+                    None => {}
+                }
             }
             having >= most
         }
