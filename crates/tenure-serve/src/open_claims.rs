@@ -175,7 +175,7 @@ impl OpenClaim {
                 }
             }
             let ended = |left: &Left| claims.end(left.id, left.turn);
-            claims.withdrawals.withdraw(&tenure, Left { name, id, turn }, ended).await;
+            claims.withdrawals.withdraw(&tenure, Left { name, id, turn, asked: 0 }, ended).await;
         });
     }
 }

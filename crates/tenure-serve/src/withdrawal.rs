@@ -1,8 +1,16 @@
 //! How claims end whose clients have gone away while they waited.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tenure_core::{ClaimId, Name, Tenure};
+use tenure_core::{ClaimId, ErrorKind, Name, Tenure};
+
+use crate::pause::pause;
+
+/// How often a store that does not answer is asked, and how long it is left alone between: together as long as a claim of which nobody hears
+/// keeps its place. A crowd whose claims are not withdrawn is granted one after the other, and each grant keeps the next one waiting.
+const ASKED_MAX: u32 = 16;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A claim that nobody asks for any more, and whose turn it was.
 #[derive(Debug)]
@@ -10,6 +18,8 @@ pub(crate) struct Left {
     pub(crate) name: Name,
     pub(crate) id: ClaimId,
     pub(crate) turn: u64,
+    /// How often the store was asked and did not answer.
+    pub(crate) asked: u32,
 }
 
 /// What is to be withdrawn. Crowds vanish at once: whatever has come together while one call is under way goes with the next one.
@@ -40,8 +50,11 @@ impl Withdrawals {
             }
         }
         while let Some(left) = self.next() {
-            withdraw_all(tenure, &left).await;
-            left.iter().for_each(&ended);
+            let unheard = withdraw_all(tenure, left, &ended).await;
+            if !unheard.is_empty() {
+                pause(PAUSE).await;
+                self.pending().left.extend(unheard);
+            }
         }
     }
 
@@ -53,12 +66,22 @@ impl Withdrawals {
 }
 
 /// The clients may have repeated their claims at another instance by now, and may hold: the store decides, and ends nothing of which anybody
-/// has heard.
-async fn withdraw_all(tenure: &Tenure, left: &[Left]) {
+/// has heard. Returns the claims about which it is to be asked again.
+async fn withdraw_all(tenure: &Tenure, left: Vec<Left>, ended: impl Fn(&Left)) -> Vec<Left> {
     let claims = left.iter().map(|left| (left.name.clone(), left.id)).collect();
+    let mut unheard = Vec::new();
     for (answer, left) in tenure.detached().withdraw(claims).await.into_iter().zip(left) {
-        if let Err(error) = answer {
-            tracing::debug!(%error, claim = %left.id, "a claim that nobody asks for lapses by itself");
+        match answer {
+            Err(error) if error.kind() == ErrorKind::Unavailable && left.asked < ASKED_MAX => {
+                unheard.push(Left { asked: left.asked + 1, ..left });
+                continue;
+            }
+            Err(error) => {
+                tracing::debug!(%error, claim = %left.id, "a claim that nobody asks for lapses by itself");
+            }
+            Ok(_) => {}
         }
+        ended(&left);
     }
+    unheard
 }

@@ -128,13 +128,41 @@ fn a_client_whose_answers_are_lost_repeats_and_has_one_grant() {
     assert_eq!(server.send(&put, &body).kind(), "finished");
 }
 
-#[test]
-fn a_store_that_is_silent_is_told_in_time_and_the_same_request_is_good_later() {
-    let url = redis::shared(Topology::Single);
+/// The shared Redis behind a proxy, and a server that reaches it that way only.
+fn by_proxy(url: &str) -> (Proxy, Serving) {
     let port: u16 =
         url.rsplit(':').next().and_then(|port| port.trim_end_matches('/').parse().ok()).expect("a port");
     let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], port)));
     let server = Serving::url(&format!("redis://127.0.0.1:{}", proxy.port()), anywhere());
+    (proxy, server)
+}
+
+/// By itself each keeps its place for 15 s after it was heard of last, and all that are granted meanwhile keep the next one waiting.
+#[test]
+fn a_crowd_that_vanishes_while_the_store_is_silent_is_withdrawn_when_it_answers() {
+    const CROWD: u32 = 20;
+    let url = redis::shared(Topology::Single);
+    let ((proxy, server), other) = (by_proxy(&url), Serving::url(&url, anywhere()));
+    let (holder, name) = (new_id(), new_id());
+    let body = json!({"name": name, "linger_ms": 500});
+    assert_eq!(other.send(&format!("PUT /v1/claims/{holder}"), &body).status, 200);
+    let crowd: Vec<_> =
+        (0..CROWD).map(|_| server.begin(&format!("PUT /v1/claims/{}", new_id()), &body)).collect();
+    until_waiting(&other.tenure, &name, CROWD);
+    proxy.drop_requests();
+    let began = now();
+    drop(crowd);
+    until("the store was asked in vain", || (began.elapsed() > Duration::from_secs(4)).then_some(()));
+    proxy.heal();
+    proxy.cut();
+    until_waiting(&other.tenure, &name, 0);
+    assert_in_time(began.elapsed(), Duration::from_secs(9));
+}
+
+#[test]
+fn a_store_that_is_silent_is_told_in_time_and_the_same_request_is_good_later() {
+    let url = redis::shared(Topology::Single);
+    let (proxy, server) = by_proxy(&url);
     let other = Serving::url(&url, anywhere());
     let (id, name) = (new_id(), new_id());
     let (put, body) = (format!("PUT /v1/claims/{id}"), json!({"name": name}));
