@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::args::Args;
 use crate::run::{Outcome, Run};
-use crate::{engines, setup};
+use crate::{engines, setup, test};
 use table::{Catcher, MUTANTS, Mutant};
 
 /// How long a check may take to find a mutant.
@@ -117,9 +117,12 @@ fn judge(root: &Path, catcher: Catcher, mutant: Option<&str>) -> Outcome<(Verdic
                 "tenure-redlock",
                 "in_every_world_tokens_grow_and_what_is_believed_is_kept_by_a_majority",
             );
-            command.env("TENURE_SEEDS", seeds.to_string());
+            command.env("TENURE_QUORUMS", seeds.to_string());
         }
-        Catcher::Tests(package, filter) => tests(&mut command, package, filter),
+        Catcher::Tests(package, filter) => {
+            tests(&mut command, package, filter);
+            command.envs(test::CHECK);
+        }
         Catcher::Soak(engine, seconds, seed, more) => {
             let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
             command.arg(target.join("debug/tenure-chaos")).args(["soak", engine, "--quiet"]);

@@ -100,7 +100,7 @@ fn suite(run: &mut Run, scope: &Scope, profile: &str) -> Outcome<()> {
         let mut quorums = run.cargo("test --release --package tenure-redlock --lib");
         run.command(
             "worlds of a quorum",
-            quorums.arg("simulation::in_every_world").env("TENURE_SEEDS", QUORUMS),
+            quorums.arg("simulation::in_every_world").env("TENURE_QUORUMS", QUORUMS),
         );
     }
     if !matches!(scope, Scope::Engines(_)) {
@@ -138,15 +138,16 @@ const ROUTED: &str = "/::(claims|death|fifo|loss|observe|several)::|::processes_
 /// What needs programs of others (those of Prometheus, nginx, systemd, Python) and is of no engine: the fast loop leaves it out, too.
 const PROGRAMS: &str = "test(/(^|::)(prometheus|packaging|schemathesis)::/)";
 
-/// How many worlds of the core's simulation are run before a change lands.
-const WORLDS_OF_CHECK: &str = "100000";
+/// How much of what is random is tried before a change lands: worlds of the core's simulation, and how many times the cases of the ordinary
+/// suite.
+pub(crate) const CHECK: [(&str, &str); 2] = [("TENURE_SEEDS", "100000"), ("TENURE_CASES_TIMES", "4")];
 /// How many are run when everything is.
 const WORLDS: &str = "10000000";
 /// The same of the simulation of a quorum.
 const QUORUMS: &str = "400000";
 
 /// How many tests run at once on each processor.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 4;
 
 /// The call of nextest for a scope.
 fn nextest(run: &Run, scope: &Scope, profile: &str) -> Outcome<Command> {
@@ -156,7 +157,7 @@ fn nextest(run: &Run, scope: &Scope, profile: &str) -> Outcome<Command> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     command.arg(format!("--test-threads={}", AT_ONCE * processors));
     if matches!(scope, Scope::Everything) {
-        command.env("TENURE_EVERYTHING", "1");
+        command.envs([("TENURE_EVERYTHING", "1"), ("TENURE_CASES_TIMES", "16")]);
     }
     let packages = packages(&Tree::read(run.root())?);
     if let Some(filter) = filter(scope, &packages) {
@@ -195,12 +196,11 @@ pub(crate) fn everywhere(run: &mut Run) -> Outcome<()> {
     ran.and(report)
 }
 
-/// Runs ten times as many worlds of the core's simulation as [`everywhere`], and the tests in other languages.
+/// Runs more of what is random than [`everywhere`], and the tests in other languages.
 pub(crate) fn beyond(run: &mut Run) -> Outcome<()> {
     prepare(run, &Scope::All)?;
-    let mut worlds = run.cargo(&format!("nextest run {WORKSPACE} --profile worlds --filterset"));
-    worlds.arg("package(tenure-core) & test(/^simulation::in_every_world/)");
-    run.command("worlds", worlds.env("TENURE_SEEDS", WORLDS_OF_CHECK));
+    let mut random = run.cargo(&format!("nextest run {WORKSPACE} --profile random"));
+    run.command("more of what is random", random.envs(CHECK));
     java::tests(run, false)?;
     python::tests(run, Wheel::Test)
 }

@@ -12,7 +12,7 @@
 //! the faults have stopped, everybody who waits is served.
 //!
 //! The same seed gives the same world: `TENURE_SEED=42 cargo nextest run -p tenure-redlock simulation::worlds` runs one,
-//! `TENURE_SEEDS=100000 cargo nextest run -p tenure-redlock simulation::in_every_world` so many. A seed that has failed once is kept
+//! `TENURE_QUORUMS=100000 cargo nextest run -p tenure-redlock simulation::in_every_world` so many. A seed that has failed once is kept
 //! in `KEPT`.
 
 mod beliefs;
@@ -36,6 +36,7 @@ use futures_util::future::select;
 use redis::Cmd;
 use tenure_core::engine::Incarnation;
 use tenure_core::model::claim::ClientId;
+use tenure_core::testing::random::cases;
 use tenure_redis::server::{Form, Keys as Names};
 use tokio::sync::Notify;
 
@@ -50,9 +51,9 @@ use time::Time;
 use users::Machine;
 use values::Values;
 
-/// How many machines with a client a world has, and how many tasks use each client.
+/// How many machines with a client a world has, and how many tasks use each client: what several ask for goes to the servers in one call.
 const MACHINES: usize = 3;
-const USERS: usize = 1;
+const USERS: [usize; 4] = [1, 1, 3, 12];
 /// The longest ttl of the quorum: so long, and 2 s more, a server waits that has started anew.
 const MAX_TTL: Duration = Duration::from_secs(2);
 /// How long a world has faults.
@@ -61,10 +62,13 @@ const FAULTY: [Duration; 3] = [Duration::from_secs(3), Duration::from_secs(6), D
 const CALM_AFTER: Duration = Duration::from_secs(8);
 /// How long everybody then has to be served.
 const QUIET: Duration = Duration::from_secs(120);
-/// How many worlds are run, unless the environment says otherwise. `cargo xtask test --everything` runs a thousand times as many.
-const SEEDS: u64 = 400;
+/// How many worlds are run, unless the environment says otherwise. `cargo xtask test --everything` runs four thousand times as many.
+const SEEDS: u32 = 100;
 /// Seeds whose worlds were broken once.
-const KEPT: &[u64] = &[];
+const KEPT: &[u64] = &[
+    // A value was served that one server had, after a newer one: of the others one had that, and one had forgotten it while it was replaced.
+    188,
+];
 
 /// How often in a hundred times something goes wrong with a message.
 struct Weather {
@@ -83,6 +87,7 @@ pub(crate) struct World {
     max_hold: Option<Duration>,
     /// What the second resource is: a mutex, a read-write lock or a pool.
     kind: u8,
+    users: usize,
     faulty: Duration,
     servers: Mutex<Vec<Server>>,
     next_incarnation: AtomicU64,
@@ -120,6 +125,7 @@ impl World {
             max_hold: [None, Some(ttl * 3), Some(ttl.mul_f64(0.7))][random.usize(..3)],
             ttl,
             kind: random.u8(..3),
+            users: USERS[random.usize(..USERS.len())],
             faulty: FAULTY[random.usize(..FAULTY.len())],
             servers: Mutex::new(servers),
             next_incarnation: AtomicU64::new(count + 1),
@@ -349,8 +355,9 @@ fn run(seed: u64) -> (u64, u64) {
         let world = World::new(seed);
         if number("TENURE_SEED").is_some() {
             eprintln!(
-                "{} servers, promised {}, lost {} %, doubled {} %, ttl {:?}, max_hold {:?}, the second {}",
+                "{} servers, {} users of each client, promised {}, lost {} %, doubled {} %, ttl {:?}, max_hold {:?}, the second {}",
                 world.servers().len(),
+                world.users,
                 world.is_promised,
                 world.weather.lost,
                 world.weather.doubled,
@@ -381,7 +388,7 @@ fn number(name: &str) -> Option<u64> {
 const PARTS: u64 = 4;
 
 fn run_part(part: u64) {
-    let seeds = number("TENURE_SEEDS").unwrap_or(SEEDS);
+    let seeds = number("TENURE_QUORUMS").unwrap_or(u64::from(cases(SEEDS)));
     let part = (part..seeds).step_by(PARTS as usize);
     let worlds = part.clone().count() as u64;
     let served: u64 = part.map(|seed| run_or_name(seed).0).sum();

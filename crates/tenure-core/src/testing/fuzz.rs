@@ -13,7 +13,7 @@ use super::random::cases;
 /// Where findings are kept, from the folder of a crate.
 const CORPUS: &str = "../../fuzz/corpus";
 /// How many random inputs a target gets in an ordinary run.
-const CASES: u32 = 4_000;
+const CASES: u32 = 1_000;
 /// Bytes that mean something to one reader or another.
 const MEANINGFUL: &[u8] = b"\0\x01\x02\x08\x10\x7f\x80\xfe\xff 019-_:;,./%?&=#[]@\n\r\t\x1fAEGmrsp*$+";
 /// Numbers that something may be added to, or made room for.

@@ -2,19 +2,20 @@
 
 use std::ops::Range;
 
-/// Says that all there is is tried: `cargo xtask test --everything` sets it.
-const EVERYTHING: &str = "TENURE_EVERYTHING";
+/// Says how many times as many cases are tried as in the ordinary suite: 4 in `cargo xtask check`, 16 under `--everything`.
+const TIMES: &str = "TENURE_CASES_TIMES";
 /// Names the first seed, so that others are tried than in every run.
 const SEED: &str = "TENURE_SEED";
 
-/// Returns how many random cases are tried where the ordinary suite tries `ordinary`: four times as many under `--everything`.
+/// Returns how many random cases are tried where the ordinary suite tries `ordinary`, whose length is somebody's time: a multiple
+/// before a change lands.
 pub fn cases(ordinary: u32) -> u32 {
-    if std::env::var_os(EVERYTHING).is_some() { ordinary * 4 } else { ordinary }
+    ordinary * number(TIMES).map_or(1, |times| times as u32)
 }
 
 /// As [`cases`], as seeds, which are printed. They are the same in each run, unless `TENURE_SEED` names the first.
 pub fn seeds(ordinary: u32) -> Range<u64> {
-    let first: u64 = named_seed().unwrap_or(0);
+    let first = number(SEED).unwrap_or(0);
     let seeds = first..first + u64::from(cases(ordinary));
     println!("seeds {seeds:?}: {SEED}={first} repeats them");
     seeds
@@ -22,11 +23,17 @@ pub fn seeds(ordinary: u32) -> Range<u64> {
 
 /// Returns another seed in each run, and prints it. `TENURE_SEED` names the one to repeat.
 pub fn another_seed() -> u64 {
-    let seed = named_seed().unwrap_or_else(|| fastrand::u64(..));
+    let seed = number(SEED).or_else(of_this_run).unwrap_or_else(|| fastrand::u64(..));
     println!("{SEED}={seed} repeats it");
     seed
 }
 
-fn named_seed() -> Option<u64> {
-    std::env::var(SEED).ok().and_then(|seed| seed.parse().ok())
+/// A test that failed and is tried again must fail again, so the seed is that of the run. (`cargo test` has no runs.)
+fn of_this_run() -> Option<u64> {
+    let run = std::env::var("NEXTEST_RUN_ID").ok()?;
+    Some(run.bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte))))
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
 }

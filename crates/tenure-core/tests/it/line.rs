@@ -80,7 +80,7 @@ fn holds(line: &Line) -> Vec<ClaimId> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(tenure_core::testing::random::cases(1024)))]
+    #![proptest_config(ProptestConfig::with_cases(tenure_core::testing::random::cases(256)))]
 
     #[test]
     fn the_line_and_step_agree((kind, capacity) in shape(), changes in changes()) {

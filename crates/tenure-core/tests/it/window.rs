@@ -136,7 +136,7 @@ impl Store {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(tenure_core::testing::random::cases(1024)))]
+    #![proptest_config(ProptestConfig::with_cases(tenure_core::testing::random::cases(256)))]
 
     #[test]
     fn a_window_of_any_width_shows_what_is_there(

@@ -16,6 +16,7 @@ use tenure_core::engine::{RenewAnswer, RenewRequest};
 use tenure_core::model::claim::{ClaimId, ClientId, Label, Name};
 use tenure_core::model::queue::record::PlainQueue;
 use tenure_core::model::queue::step;
+use tenure_core::testing::random::cases;
 use tenure_core::{ErrorKind, Result, Token};
 
 use super::store::{Change, Changed, Fit, Moment, QueueStore, Snapshot};
@@ -229,7 +230,7 @@ async fn ask(
 #[test]
 fn clients_that_know_different_parts_answer_as_the_model_does() {
     run(async {
-        for _ in 0..30 {
+        for _ in 0..cases(8) {
             let (shared, clients) = clients(3, u64::MAX);
             let (mut model, mut claims) = (PlainQueue::default(), Vec::new());
             for _ in 0..120 {

@@ -7,6 +7,7 @@ use tenure_conformance::queue_model::{Crowd, agrees_with_the_model, crowd};
 use tenure_core::engine::DynEngine;
 use tenure_core::engine::queue::{Interval, Push, Rules, Take};
 use tenure_core::model::claim::ClientId;
+use tenure_core::testing::random::cases;
 use tenure_core::{ClaimId, ErrorKind, Label, Name, Token};
 use tenure_testkit::postgres::{self, PostgresOptions, PostgresServer};
 use tenure_testkit::{SqlConnection, wait_for};
@@ -42,7 +43,7 @@ fn queues_do_what_the_model_says() {
     ] {
         let engine = runtime.block_on(engine(&url));
         let queues = engine.queues().expect("it has queues");
-        for _ in 0..4 {
+        for _ in 0..cases(1) {
             agrees_with_the_model(&runtime, queues, &name("model"), 500, has_short_ttls);
         }
     }

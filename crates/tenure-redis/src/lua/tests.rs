@@ -20,7 +20,7 @@ use tenure_core::model::step::{
     Renewed, Resize, Withdraw, Woken, step,
 };
 use tenure_core::model::token::Token;
-use tenure_core::testing::random::seeds;
+use tenure_core::testing::random::{cases, seeds};
 use tenure_testkit::Reply;
 use tenure_testkit::redis::{RedisOptions, RedisServer};
 
@@ -571,7 +571,7 @@ const FAILED_ONCE: [u64; 4] = [
 fn the_functions_do_what_step_does() {
     world(["", ""], Form::Function, |world| {
         FAILED_ONCE.into_iter().for_each(|seed| world.compare(seed..seed + 1));
-        world.compare(seeds(300));
+        world.compare(seeds(75));
         // Nothing is left of the resources but what slot pools remember, and that goes too.
         let is_empty = || world.server.ask(&["DBSIZE"]) == Reply::Integer(0);
         assert!(!is_empty());
@@ -582,7 +582,7 @@ fn the_functions_do_what_step_does() {
 
 #[test]
 fn the_scripts_do_what_step_does() {
-    world(["", ""], Form::Text, |world| world.compare(300..400));
+    world(["", ""], Form::Text, |world| world.compare(300..300 + u64::from(cases(25))));
 }
 
 /// Each rule of the scripts, and a script without it.
@@ -663,7 +663,8 @@ fn missed(
     rules: &[(&'static str, &str, &str)],
     check: impl Fn(&mut World<'_>) + std::panic::RefUnwindSafe,
 ) -> Vec<&'static str> {
-    let is_missed = |(_, old, new): &&(&str, &str, &str)| {
+    let is_missed = |(rule, old, new): &&(&str, &str, &str)| {
+        println!("without the rule that {rule}");
         world([old, new], Form::Function, |world| {
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(world))).is_ok()
         })
@@ -671,10 +672,13 @@ fn missed(
     rules.iter().filter(is_missed).map(|(rule, ..)| *rule).collect()
 }
 
+/// Seeds that catch what few others do. They come first, for the sake of time.
+const TELLING: [u64; 6] = [106, 50, 14, 11, 2, 5];
+
 #[test]
 fn a_weaker_script_is_caught() {
     let check = |world: &mut World<'_>| {
-        FAILED_ONCE.into_iter().for_each(|seed| world.compare(seed..seed + 1));
+        FAILED_ONCE.into_iter().chain(TELLING).for_each(|seed| world.compare(seed..seed + 1));
         world.compare(0..200);
     };
     assert_eq!(missed(WEAKER, check), [""; 0], "nothing differs without these rules");
@@ -716,7 +720,7 @@ fn a_batch_is_answered_as_its_requests_one_by_one() {
     let label = Label::new("host", 17, "program", "");
     let terms = [Duration::from_secs(5), Duration::from_secs(9)]
         .map(|ttl| Arc::new(Terms { ttl, ..Terms::of_mutex(label.clone()) }));
-    for seed in 0..200 {
+    for seed in seeds(50) {
         let random = &mut fastrand::Rng::with_seed(seed);
         for _ in 0..6 {
             let count = random.usize(1..12);

@@ -308,7 +308,7 @@ fn the_simulated_servers_do_what_real_ones_do() {
     let mut connection = client.get_connection().expect("a server");
     LIBRARY.load().query::<Value>(&mut connection).expect("the library is loaded");
     let mut now = EPOCH;
-    for seed in seeds(30) {
+    for seed in seeds(8) {
         println!("seed {seed}");
         redis::cmd("FLUSHALL").query::<Value>(&mut connection).expect("an answer");
         let mut random = fastrand::Rng::with_seed(seed);

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use super::beliefs::{Had, Share};
 use super::network::{Simulated, Way};
 use super::time::{ClientClock, Shared};
-use super::{MAX_TTL, USERS, World};
+use super::{MAX_TTL, World};
 use crate::config::Config;
 use crate::engine::Redlock;
 use crate::rounds::ENGINE;
@@ -105,7 +105,7 @@ impl Life {
                             User { world: world.clone(), clock: clock.clone(), tenure: tenure.clone() };
                         tokio::spawn(user.live())
                     };
-                    let users = (0..USERS).map(user).collect();
+                    let users = (0..world.users).map(user).collect();
                     return Life { clock, ways, tenure, users };
                 }
                 // Too few servers are there, or two names lead to one.

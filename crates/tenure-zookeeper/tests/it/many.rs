@@ -79,7 +79,8 @@ fn two_thousand_wait_for_a_name_and_the_next_one_is_refused() {
     let error = pollster::block_on(client.mutex("m").acquire()).expect_err("there is no room");
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.to_string().contains("2000 claims wait already"), "{error}");
-    let view = pollster::block_on(client.view("m")).expect("an answer").expect("it is held");
+    // So many are listed in a second, if the machine has it.
+    let view = wait_for("an answer", || pollster::block_on(client.view("m")).ok()).expect("it is held");
     assert_eq!(view.waiting, 2000);
     drop((last, lease));
 }
