@@ -132,8 +132,9 @@ fn prepare(run: &mut Run, scope: &Scope) -> Outcome<()> {
 
 /// Ways to a store whose rules another suite checks whole: a cluster in place of one server, a pooler before it.
 const VARIANTS: &str = "/^conformance::(cluster|ensemble|five|older_tables|pgbouncer|sentinel)::/";
-/// Checks of what a way can break: hand-over and wakes, deaths, what is observed, batches over several servers, a crowd.
-const ROUTED: &str = "/::(claims|death|fifo|loss|observe|several)::|::processes_/";
+/// Checks of what a way can break: hand-over and wakes, deaths, what is observed, batches over several servers, crowds of one lock and one
+/// queue. What a client does by itself when it hears nothing is the same on all ways.
+const ROUTED: &str = "/::(claims|death|fifo|observe|several)::|::processes_(that_contend|share_a_queue)_/";
 
 /// What needs programs of others (those of Prometheus, nginx, systemd, Python) and is of no engine: the fast loop leaves it out, too.
 const PROGRAMS: &str = "test(/(^|::)(prometheus|packaging|schemathesis)::/)";

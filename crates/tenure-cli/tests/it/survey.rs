@@ -73,7 +73,11 @@ pub(crate) fn a_survey_shows_what_is_in_the_store(world: &World) {
     let page = wait_for("a survey of all names", || {
         let page = survey(world, &["--long-held", "api"]);
         let has = |scope: &str| page.keys().any(|series| series.contains(scope));
-        ["billing/*", "api", "mails"].into_iter().all(has).then_some(page)
+        let all = ["billing/*", "api", "mails"].into_iter().all(has);
+        if !all {
+            eprintln!("not all is there: {page:?}");
+        }
+        all.then_some(page)
     });
     let of = |kind: &str, scope: &str| {
         let labels = format!("kind=\"{kind}\",scope=\"{scope}\"");

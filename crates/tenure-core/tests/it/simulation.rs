@@ -6,7 +6,8 @@
 //!
 //! Checked at every call that the store carries out: a lease in which its user may believe is held by the store for that very
 //! claim and token (which is stronger than exclusion), what is over does not come back, and `max_hold` holds. Tokens grow in the order
-//! in which leases were got, and for each user whatever the store forgets. Nobody is granted anything before one who came
+//! in which leases were got, and for each user whatever the store forgets; none is given twice, unless the store loses its memory while its clock
+//! is behind what it was. Nobody is granted anything before one who came
 //! earlier. Items come one at a time and in the order of their groups, and not after they were acknowledged. At the
 //! end, when the faults have stopped: everybody who waits is served, no lease is lost, every item was handed out, claims that
 //! came to nothing were withdrawn, and the store is empty.
@@ -25,8 +26,10 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tenure_core::Token;
+use tenure_core::clock::{Clock, Timestamp};
 use tenure_core::engine::Shard;
-use tenure_core::memory::Store;
+use tenure_core::memory::{Snapshot, Store};
 use tenure_core::model::claim::Name;
 
 use beliefs::Beliefs;
@@ -37,6 +40,8 @@ use time::{NodeClock, SharedClock, Time};
 const NODES: usize = 3;
 /// How many tasks use the client of a machine.
 const USERS: usize = 2;
+/// By so much tokens can get ahead of a clock that was set back: by one for each grant.
+const GRANTS_MAX: u64 = 10_000;
 /// How long a world has faults, in ttls. Most of what can break does so soon, and a short world costs little.
 const FAULTY_TTLS: [u32; 4] = [3, 6, 12, 60];
 /// How long it has faults at most.
@@ -51,7 +56,7 @@ const SEEDS: u64 = 10_000;
 /// In how many worlds what is counted is compared with what is told.
 const COUNTED: u64 = 1_000;
 /// Seeds whose worlds were broken once. A world is another one when its making changes: then a test of its own stays.
-const KEPT: &[u64] = &[2488, 16166];
+const KEPT: &[u64] = &[2488, 16166, 14630381621944460789];
 
 /// What the users of a world do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,9 +209,22 @@ impl World {
         Arc::strong_count(&self.pushing) - 1
     }
 
+    fn store_time(&self) -> Timestamp {
+        SharedClock(self.store_clock.clone()).time_of_day()
+    }
+
+    /// The store starts again. Its clock was at `latest` once: if it is behind that now, memory and time are lost at once, and only a client
+    /// that has seen a token keeps it from being given again.
+    fn forget(&self, remembers: Option<Snapshot>, latest: Timestamp) {
+        if self.store_time() < latest {
+            self.beliefs().may_be_repeated(Token::new(latest.micros() + GRANTS_MAX));
+        }
+        self.store.restart(remembers);
+    }
+
     /// What goes wrong beside the network, until the faults stop.
     async fn misfortune(self: Arc<World>, nodes: Arc<Vec<users::Node>>) {
-        let mut snapshot = self.store.snapshot();
+        let (mut snapshot, mut latest) = (self.store.snapshot(), self.store_time());
         while self.is_faulty() {
             let pause = self.time.random(|random| random.u64(100..4_000));
             self.time.sleep(Duration::from_millis(pause)).await;
@@ -220,13 +238,16 @@ impl World {
                 2 | 3 => drop(self.first_shard.fetch_xor(1, Ordering::Relaxed)),
                 4..=6 => nodes[node].pause(self.ttl.mul_f64(part * 3.0)),
                 7 => nodes[node].crash().await,
-                8 if self.may_step => self.store_clock.step(-(part * 2e9) as i64),
+                8 if self.may_step => {
+                    latest = latest.max(self.store_time());
+                    self.store_clock.step(-(part * 2e9) as i64);
+                }
                 8 => {}
                 12 | 13 => nodes[node].break_a_hold().await,
                 _ if self.memory == Memory::Keeps => {}
                 9 => snapshot = self.store.snapshot(),
-                10 => self.store.restart(Some(snapshot.clone())),
-                _ => self.store.restart(None),
+                10 => self.forget(Some(snapshot.clone()), latest),
+                _ => self.forget(None, latest),
             }
         }
     }

@@ -123,6 +123,12 @@ impl Process {
         self.child.wait().unwrap();
     }
 
+    /// As [`Process::kill`]. Returns what it had said and nobody had read.
+    pub(crate) fn last_words(mut self) -> Vec<String> {
+        self.child.kill().unwrap();
+        std::iter::repeat_with(|| self.read()).take_while(|answer| !answer.is_empty()).collect()
+    }
+
     /// Waits until it has died of a failpoint.
     pub(crate) fn died(mut self) {
         use std::os::unix::process::ExitStatusExt;

@@ -139,7 +139,7 @@ fn by_proxy(url: &str) -> (Proxy, Serving) {
 
 /// By itself each keeps its place for 15 s after it was heard of last, and all that are granted meanwhile keep the next one waiting.
 #[test]
-fn a_crowd_that_vanishes_while_the_store_is_silent_is_withdrawn_when_it_answers() {
+fn claims_that_are_left_while_the_store_is_silent_are_withdrawn_when_it_answers() {
     const CROWD: u32 = 20;
     let url = redis::shared(Topology::Single);
     let ((proxy, server), other) = (by_proxy(&url), Serving::url(&url, anywhere()));
