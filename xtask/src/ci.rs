@@ -18,8 +18,8 @@ pub(crate) fn check(run: &mut Run, args: Args) -> Outcome<()> {
     everything_else(run)
 }
 
-/// Runs the lints, more of what is random, the tests in other languages, the documentation and the lists of public items. A failure does not keep the
-/// rest from running.
+/// Runs the lints, more of what is random, the tests in other languages, the documentation and the lists of public items. A failure does not
+/// keep the rest from running.
 fn everything_else(run: &mut Run) -> Outcome<()> {
     run.build_once();
     lint::all(run)?;

@@ -126,28 +126,28 @@ fn a_database_that_does_not_exist_is_told() {
     assert!(stderr(&output).contains("check the name of the database"), "{output:?}");
 }
 
-#[test]
-fn a_short_run_opens_one_connection() {
-    let server = start();
-    let world = World::on(server.url());
-    let mut admin = server.connect().expect("the server takes one more");
-    let mut opened = || {
-        let asked =
-            "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'CONNECTIONS'";
-        admin.run(asked).first().expect("a number").parse::<u64>().expect("a number")
-    };
-    // The first one makes the tables.
-    assert_eq!(code(&world.run(&["x"], "true")), 0);
-    let before = opened();
-    assert_eq!(code(&world.run(&["x"], "true")), 0);
-    assert_eq!(opened() - before, 1);
-    // It is renewed five times meanwhile.
-    assert_eq!(code(&world.run(&["x", "--ttl", "600ms"], "sleep 1")), 0);
-    assert_eq!(opened() - before, 2);
-}
-
 mod alone {
     use super::*;
+
+    /// A call that is late opens another connection beside it.
+    #[test]
+    fn a_short_run_opens_one_connection() {
+        let server = start();
+        let world = World::on(server.url());
+        let mut admin = server.connect().expect("the server takes one more");
+        let mut opened = || {
+            let asked = "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'CONNECTIONS'";
+            admin.run(asked).first().expect("a number").parse::<u64>().expect("a number")
+        };
+        // The first one makes the tables.
+        assert_eq!(code(&world.run(&["x"], "true")), 0);
+        let before = opened();
+        assert_eq!(code(&world.run(&["x"], "true")), 0);
+        assert_eq!(opened() - before, 1);
+        // It is renewed five times meanwhile.
+        assert_eq!(code(&world.run(&["x", "--ttl", "600ms"], "sleep 1")), 0);
+        assert_eq!(opened() - before, 2);
+    }
 
     fn crowded() -> (MariaDbServer, World) {
         let server = MariaDbServer::start(&MariaDbOptions::default().setting("max-connections", "100"));

@@ -110,28 +110,30 @@ fn a_database_that_does_not_exist_is_told() {
     assert!(stderr(&output).contains("check the name of the database"), "{output:?}");
 }
 
-#[test]
-fn a_short_run_opens_one_connection_to_work_and_one_to_listen() {
-    let server = PostgresServer::start(&PostgresOptions::default().setting("log_connections", "on"));
-    let world = World::on(server.url());
-    let opened = || {
-        let log = fs::read_to_string(server.directory().join("log")).expect("the server's log");
-        let is_ours =
-            |line: &&str| line.contains("connection authorized") && line.contains("application_name=tenure");
-        log.lines().filter(is_ours).count()
-    };
-    // The first one makes the tables.
-    assert_eq!(code(&world.run(&["x"], "true")), 0);
-    let before = opened();
-    assert_eq!(code(&world.run(&["x"], "true")), 0);
-    assert_eq!(opened() - before, 2);
-    // It is renewed five times meanwhile.
-    assert_eq!(code(&world.run(&["x", "--ttl", "600ms"], "sleep 1")), 0);
-    assert_eq!(opened() - before, 4);
-}
-
 mod alone {
     use super::*;
+
+    /// A call that is late opens another connection beside it.
+    #[test]
+    fn a_short_run_opens_one_connection_to_work_and_one_to_listen() {
+        let server = PostgresServer::start(&PostgresOptions::default().setting("log_connections", "on"));
+        let world = World::on(server.url());
+        let opened = || {
+            let log = fs::read_to_string(server.directory().join("log")).expect("the server's log");
+            let is_ours = |line: &&str| {
+                line.contains("connection authorized") && line.contains("application_name=tenure")
+            };
+            log.lines().filter(is_ours).count()
+        };
+        // The first one makes the tables.
+        assert_eq!(code(&world.run(&["x"], "true")), 0);
+        let before = opened();
+        assert_eq!(code(&world.run(&["x"], "true")), 0);
+        assert_eq!(opened() - before, 2);
+        // It is renewed five times meanwhile.
+        assert_eq!(code(&world.run(&["x", "--ttl", "600ms"], "sleep 1")), 0);
+        assert_eq!(opened() - before, 4);
+    }
 
     fn crowded() -> (PostgresServer, World) {
         let server = PostgresServer::start(&PostgresOptions::default().setting("max_connections", "100"));
