@@ -1,6 +1,7 @@
 //! How much of what is random a run of the tests tries.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Says how many times as many cases are tried as in the ordinary suite: 4 in `cargo xtask check`, 16 under `--everything`.
 const TIMES: &str = "TENURE_CASES_TIMES";
@@ -21,19 +22,32 @@ pub fn seeds(ordinary: u32) -> Range<u64> {
     seeds
 }
 
-/// Returns another seed in each run, and prints it. `TENURE_SEED` names the one to repeat.
+/// Returns another seed in each run and at each call, and prints it. `TENURE_SEED` names the one to repeat.
 pub fn another_seed() -> u64 {
     let seed = number(SEED).or_else(of_this_run).unwrap_or_else(|| fastrand::u64(..));
     println!("{SEED}={seed} repeats it");
     seed
 }
 
-/// A test that failed and is tried again must fail again, so the seed is that of the run. (`cargo test` has no runs.)
+/// A test that failed and is tried again must fail again, so the seeds are those of the run, one for each call. (`cargo test` has no runs.)
 fn of_this_run() -> Option<u64> {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
     let run = std::env::var("NEXTEST_RUN_ID").ok()?;
-    Some(run.bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte))))
+    let first = run.bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    Some(first.wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed)))
 }
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_twice_tries_two_worlds() {
+        let is_named = number(SEED).is_some();
+        assert_eq!(another_seed() == another_seed(), is_named);
+    }
 }
