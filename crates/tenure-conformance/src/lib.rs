@@ -57,6 +57,7 @@ pub mod late_slot;
 pub mod older_tables;
 pub mod queue_crew;
 pub mod queue_model;
+pub mod silence;
 
 pub mod adoption;
 pub mod any_of;

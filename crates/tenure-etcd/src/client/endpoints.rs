@@ -67,6 +67,20 @@ struct State {
     why: String,
 }
 
+/// A call under way. Whoever made it may bear less than a silent endpoint is borne here, and drops it before anybody knows.
+struct Unanswered<'a> {
+    endpoints: &'a Endpoints,
+    wire: Option<&'a Wire>,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(wire) = self.wire {
+            self.endpoints.doubt(wire);
+        }
+    }
+}
+
 /// What an endpoint said of itself.
 #[derive(Debug)]
 pub(crate) struct Seen {
@@ -99,7 +113,9 @@ impl Endpoints {
         deadline: Instant,
     ) -> std::result::Result<Q::Answer, Fault> {
         let wire = self.wire(deadline).await?;
+        let mut unanswered = Unanswered { endpoints: self, wire: Some(&wire) };
         let result = wire.call(&request, deadline).await;
+        unanswered.wire = None;
         if let Err(fault) = &result
             && fault.is_of_endpoint()
         {
@@ -113,40 +129,62 @@ impl Endpoints {
         if let Some(wire) = self.current() {
             return Ok(wire);
         }
+        let endpoints = self.clone();
+        // Its own task: callers may bear less than it takes, and would begin anew each time.
+        let found = tokio::spawn(async move { timeout_at(deadline, endpoints.find(deadline)).await });
+        match found.await {
+            Ok(Ok(found)) => found,
+            Ok(Err(_)) | Err(_) => Err(Fault::Down { why: self.why() }),
+        }
+    }
+
+    /// Looks for an endpoint, unless another task does already.
+    async fn find(&self, deadline: Instant) -> std::result::Result<Wire, Fault> {
         let began = Instant::now();
-        let found = timeout_at(deadline, async {
-            let _finding = self.0.finding.lock().await;
-            // The task before may have found one.
-            if let Some(wire) = self.current() {
-                return Ok(wire);
-            }
-            loop {
-                match self.find_endpoint(deadline).await {
-                    Ok((index, wire)) => {
-                        let mut state = self.state();
-                        state.next = index;
-                        state.wire = Some(wire.clone());
-                        state.why.clear();
-                        self.0.in_use.send_replace(wire.number());
-                        tracing::info!(endpoint = wire.endpoint(), "connected with etcd");
-                        return Ok(wire);
-                    }
-                    Err(Fault::Down { why }) => {
-                        self.state().why.clone_from(&why);
-                        if began.elapsed() >= FIND_MAX {
-                            return Err(Fault::Down { why });
-                        }
-                    }
-                    // A user that is refused is refused everywhere.
-                    Err(fault) => return Err(fault),
+        let _finding = self.0.finding.lock().await;
+        // The task before may have found one.
+        if let Some(wire) = self.current() {
+            return Ok(wire);
+        }
+        loop {
+            match self.find_endpoint(deadline).await {
+                Ok((index, wire)) => {
+                    let mut state = self.state();
+                    state.next = index;
+                    state.wire = Some(wire.clone());
+                    state.why.clear();
+                    self.0.in_use.send_replace(wire.number());
+                    tracing::info!(endpoint = wire.endpoint(), "connected with etcd");
+                    return Ok(wire);
                 }
-                sleep(PAUSE).await;
+                Err(Fault::Down { why }) => {
+                    self.state().why.clone_from(&why);
+                    if began.elapsed() >= FIND_MAX {
+                        return Err(Fault::Down { why });
+                    }
+                }
+                // A user that is refused is refused everywhere.
+                Err(fault) => return Err(fault),
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Finds out whether an endpoint answers still, and leaves it if it does not.
+    fn doubt(&self, wire: &Wire) {
+        // Where the runtime has ended nobody asks any more.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Some(doubting) = wire.begin_doubting() else { return };
+        let (endpoints, wire) = (self.clone(), wire.clone());
+        runtime.spawn(async move {
+            let asked = wire.call(&StatusRequest {}, deadline()).await;
+            drop(doubting);
+            if let Err(fault) = asked
+                && fault.is_of_endpoint()
+            {
+                endpoints.leave(&wire, &fault);
             }
         });
-        match found.await {
-            Ok(found) => found,
-            Err(_) => Err(Fault::Down { why: self.why() }),
-        }
     }
 
     /// Uses another connection from now on, if this one is still in use.

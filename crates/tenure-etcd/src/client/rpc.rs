@@ -39,6 +39,8 @@ struct Shared {
     token: watch::Sender<Option<MetadataValue<Ascii>>>,
     /// Held by the task that asks for a token.
     asking: tokio::sync::Mutex<()>,
+    /// Held by the task that finds out whether the endpoint answers still.
+    doubting: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Requests of a stream that is open, and its answers.
@@ -55,7 +57,8 @@ impl Wire {
             number,
             login,
             token: watch::Sender::new(None),
-            asking: tokio::sync::Mutex::new(()),
+            asking: tokio::sync::Mutex::default(),
+            doubting: Arc::default(),
         };
         let grpc = Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         Wire { grpc, shared: Arc::new(shared) }
@@ -69,6 +72,11 @@ impl Wire {
     /// Returns the number of the connection.
     pub(crate) fn number(&self) -> u64 {
         self.shared.number
+    }
+
+    /// Has one task at a time find out whether the endpoint answers still: the one that holds what is returned.
+    pub(crate) fn begin_doubting(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        self.shared.doubting.clone().try_lock_owned().ok()
     }
 
     /// Calls a method. A token that is refused is replaced once.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tenure_conformance::{late_slot, queue_crew};
+use tenure_conformance::{late_slot, queue_crew, silence};
 use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{Delivery, ErrorKind, Queue, ReleaseAnswer};
 use tenure_testkit::etcd::{EtcdCluster, EtcdOptions, EtcdServer};
@@ -123,6 +123,14 @@ fn silent_endpoints_are_left_for_others() {
             proxies.iter().for_each(Proxy::heal);
         }
     });
+}
+
+#[test]
+fn a_connection_that_falls_silent_is_left_although_no_call_is_waited_for() {
+    let server = EtcdServer::start(&EtcdOptions::default());
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let url = url_through(std::slice::from_ref(&proxy));
+    silence::is_left(|| connector(&url), || proxy.hold_back());
 }
 
 #[test]

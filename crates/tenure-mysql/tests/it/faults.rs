@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use tenure_conformance::queue_crew;
+use tenure_conformance::{queue_crew, silence};
 use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
 use tenure_mysql::Config;
 use tenure_testkit::mariadb::{MariaDbOptions, MariaDbServer};
-use tenure_testkit::{SqlConnection, wait_for};
+use tenure_testkit::{Proxy, SqlConnection, wait_for};
 
 use crate::conformance::connector;
 use crate::crew::{TTL, connect, crew, now, pause, use_every_kind};
@@ -66,6 +66,14 @@ fn kill_all(killer: &mut SqlConnection) -> usize {
         .run("SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = 'test'");
     // One that has gone meanwhile is no error.
     others.rows.iter().flatten().flatten().filter(|id| killer.ask(&format!("KILL {id}"), &[]).is_ok()).count()
+}
+
+#[test]
+fn a_connection_that_falls_silent_is_left_although_no_call_is_waited_for() {
+    let server = start();
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let url = server.url().replace(&server.port().to_string(), &proxy.port().to_string());
+    silence::is_left(|| connector(&url), || proxy.hold_back());
 }
 
 #[test]

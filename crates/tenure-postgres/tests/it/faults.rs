@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_conformance::queue_crew;
+use tenure_conformance::{queue_crew, silence};
 use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{ErrorKind, ReleaseAnswer, Settings, Tenure};
 use tenure_testkit::postgres::{PostgresOptions, PostgresServer};
@@ -64,6 +64,14 @@ fn while_they_work(server: &PostgresServer, mut disturb: impl FnMut()) {
     let report = crew.finish(names().len());
     report.assert_exclusive();
     assert_nothing_is_left(server);
+}
+
+#[test]
+fn a_connection_that_falls_silent_is_left_although_no_call_is_waited_for() {
+    let server = start();
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()));
+    let url = server.url().replace(&server.port().to_string(), &proxy.port().to_string());
+    silence::is_left(|| connector(&url), || proxy.hold_back());
 }
 
 #[test]

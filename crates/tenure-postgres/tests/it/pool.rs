@@ -79,7 +79,9 @@ fn no_more_connections_are_taken_than_was_said() {
     runtime().block_on(async {
         let pool = pool(&server, 8);
         let config = Config::from_pool(pool.clone()).expect("a pool");
-        let tenure = tenure(config.with("connections", "2").expect("a number")).await;
+        // All but one wait for the others on one connection.
+        let config = config.with("connections", "2").expect("a number");
+        let tenure = waiting(config, stretched(Duration::from_secs(20))).await;
         let mutexes = named(&tenure, 200);
         let _held = join_all(mutexes.iter().map(Mutex::acquire)).await;
         // Each of these is a transaction of its own.

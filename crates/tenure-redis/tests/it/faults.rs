@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use tenure_conformance::silence;
 use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::redis::{Fsync, RedisOptions, RedisServer};
 use tenure_testkit::{Loss, Proxy, Reply, wait_for};
 
+use crate::conformance::connector;
 use crate::crew::{TTL, connect, crew, now, pause};
 
 const CLIENTS: usize = 8;
@@ -71,6 +73,13 @@ fn replies_that_never_come_cost_nothing_but_time() {
     }
     crew.finish(names().len()).assert_exclusive();
     assert_nothing_is_left(&server);
+}
+
+#[test]
+fn a_connection_that_falls_silent_is_left_although_no_call_is_waited_for() {
+    let server = RedisServer::start(RedisOptions::default());
+    let proxy = before(&server);
+    silence::is_left(|| connector(&through(&proxy)), || proxy.hold_back());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tenure_testkit::{Proxy, Reply, wait_for};
 
 use crate::conformance::connector;
 use crate::servers_fail::{connect, start, start_with, through};
-use tenure_conformance::crew::pause;
+use tenure_conformance::{crew::pause, silence};
 
 /// The URL of a client that reaches two of three servers only.
 fn without(servers: &[RedisServer], away: usize, proxy: &Proxy) -> String {
@@ -123,6 +123,13 @@ fn a_server_that_turns_out_to_be_another_one_is_counted_once() {
     let refused = pollster::block_on(client.mutex("other").try_acquire());
     let refused = refused.expect_err("one server is no majority");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+}
+
+#[test]
+fn connections_that_fall_silent_are_left_although_no_call_is_waited_for() {
+    let (servers, _) = start(3, &RedisOptions::default());
+    let (proxies, url) = through(&servers);
+    silence::is_left(|| connector(&url), || proxies.iter().for_each(Proxy::hold_back));
 }
 
 #[test]

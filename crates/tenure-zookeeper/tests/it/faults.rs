@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_conformance::late_slot;
+use tenure_conformance::{late_slot, silence};
 use tenure_core::testing::busy::assert_in_time;
 use tenure_core::{ErrorKind, ReleaseAnswer};
 use tenure_testkit::zookeeper::{ZooKeeperOptions, ZooKeeperServer};
@@ -31,6 +31,12 @@ fn who_takes_a_slot_late_has_a_larger_token() {
     let server = start();
     let url = server.url();
     late_slot::who_takes_a_slot_late_has_a_larger_token(move || connector(&url));
+}
+
+#[test]
+fn a_connection_that_falls_silent_is_left_although_no_call_is_waited_for() {
+    let (_server, proxy, url) = behind_a_proxy();
+    silence::is_left(|| connector(&url), || proxy.hold_back());
 }
 
 #[test]

@@ -303,6 +303,20 @@ fn callers_who_wait_for_one_another_all_learn_why() {
     });
 }
 
+#[test]
+fn an_endpoint_is_found_although_no_caller_waits_until_it_is() {
+    let server = EtcdServer::start(&EtcdOptions::default());
+    let proxy = tenure_testkit::Proxy::start(([127, 0, 0, 1], server.port()));
+    proxy.delay(Duration::from_millis(50));
+    run(async {
+        let endpoints = connect(&format!("etcd://127.0.0.1:{}", proxy.port()));
+        let until = soon();
+        while tokio::time::timeout(Duration::from_millis(20), endpoints.wire(soon())).await.is_err() {
+            assert!(Instant::now() < until, "each caller begins anew");
+        }
+    });
+}
+
 mod alone {
     use super::*;
 

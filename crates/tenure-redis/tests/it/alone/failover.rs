@@ -27,7 +27,9 @@ fn master_is_replaced(url: &str, names: &[String], within: Duration, fault: impl
     let held = format!("{}-held", names[0]);
     let lease = pollster::block_on(holder.mutex(&held).ttl(TTL).acquire()).expect("nobody has it");
     let waiting = std::thread::spawn(move || {
-        let next = pollster::block_on(waiter.mutex(&held).ttl(TTL).acquire_within(Duration::from_secs(60)));
+        // A waiter bears a store that is away for its ttl, and a failover may take longer than the others'.
+        let mutex = waiter.mutex(&held).ttl(5 * TTL);
+        let next = pollster::block_on(mutex.acquire_within(Duration::from_secs(60)));
         let next = next.expect("it is free at last");
         let answer = (now(), next.token());
         pollster::block_on(next.release()).expect("a release is answered");
