@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -135,17 +135,6 @@ struct Inner {
     line: Line,
 }
 
-/// A command under way. Whoever sent it may bear less than [`SILENCE_MAX`], and drops it before anybody knows.
-struct Unanswered<'a>(Option<&'a Wire>);
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        if let Some(wire) = self.0 {
-            wire.doubt();
-        }
-    }
-}
-
 /// What the connection's own task knows. It must not own the connection, whose end is the end of the task.
 struct Health {
     server: String,
@@ -156,8 +145,6 @@ struct Health {
     broken: Notify,
     /// Counts what came from the server.
     received: AtomicU64,
-    /// Whether a task finds out if the server answers still.
-    is_doubted: AtomicBool,
     /// Channels that are being left, so that a `sunsubscribe` for them is an answer.
     leaving: Mutex<Vec<Vec<u8>>>,
 }
@@ -178,7 +165,6 @@ impl Wire {
             fault: OnceLock::new(),
             broken: Notify::new(),
             received: AtomicU64::new(0),
-            is_doubted: AtomicBool::new(false),
             leaving: Mutex::new(Vec::new()),
         });
         let on_push = {
@@ -308,10 +294,7 @@ impl Wire {
         let received = self.received();
         let sent_at = Instant::now();
         let (broken, request) = (pin!(health.broken()), pin!(request));
-        let mut unanswered = Unanswered(Some(self));
-        let answered = timeout_at(deadline, select(broken, request)).await;
-        unanswered.0 = None;
-        match answered {
+        match timeout_at(deadline, select(broken, request)).await {
             Err(_) => {
                 let after = sent_at.elapsed();
                 let fault = Fault::Silent { server: health.server.clone(), after };
@@ -336,20 +319,6 @@ impl Wire {
                 })
             }
         }
-    }
-
-    /// Finds out whether the server answers still. If it does not, the connection is given up, as after any command.
-    fn doubt(&self) {
-        // Where the runtime has ended nobody asks any more.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.0.health.is_doubted.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let wire = self.clone();
-        runtime.spawn(async move {
-            drop(wire.send(Instant::now() + SILENCE_MAX, &redis::cmd("PING")).await);
-            wire.0.health.is_doubted.store(false, Ordering::Relaxed);
-        });
     }
 
     pub(crate) fn is_subscribed(&self, channel: &[u8]) -> bool {
